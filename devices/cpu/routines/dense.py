@@ -125,7 +125,7 @@ def _as_convolution(layer: Layer) -> Layer:
     outputs = layer.type_of(1).shape[0]
     constants = {**layer.constants, 1: layer.constants[1].reshape(outputs, channels, 1, 1)}
     types = (TensorType((1, channels, rows, 1)), TensorType((outputs, channels, 1, 1)), *layer.inputs[2:3])
-    window = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
-    attributes = MappingProxyType[str, Attribute]({**window, "groups": 1})
+    geometry = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+    attributes = MappingProxyType[str, Attribute]({**geometry, "groups": 1})
     made = (TensorType((1, outputs, rows, 1)),)
     return Layer(layer.name, "Conv", types, made, attributes, layer.activation, MappingProxyType(constants))

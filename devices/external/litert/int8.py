@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.external.litert.activation import FIXED_QUANTIZATION
-from nnstretch.devices.external.litert.padding import make_window
 from nnstretch.graph.activation import ActivationKind
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.layers import GraphNode
@@ -37,7 +37,7 @@ def _average_pool(layer: Layer) -> bool:
     if not _keeps_enough(layer):
         return False
     shapes = layer.type_of(0).shape, layer.outputs[0].shape
-    window = make_window(*shapes, layer.ints("kernel"), layer.ints("strides"), layer.ints("pads"))
+    window = KernelGeometry.between(*shapes, layer.ints("kernel"), layer.ints("strides"), layer.ints("pads"))
     return window.is_valid or window.is_same or bool(layer.attributes["count_include_pad"])
 
 

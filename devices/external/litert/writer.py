@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.external.litert.activation import Activations
 from nnstretch.devices.external.litert.flatbuffer import FlatModel
 from nnstretch.devices.external.litert.int8 import in_float32, speaks_int8
-from nnstretch.devices.external.litert.padding import Window, counted, make_window
 from nnstretch.devices.external.litert.tensors import TO_LAST, TO_PLAIN, Form, FormedTensors, formed, natural_form
 from nnstretch.errors import ModelError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
@@ -161,7 +161,7 @@ class _Writer:
         layer = node.layer
         weight = layer.constants[1]
         channels, groups = layer.type_of(0).shape[1], int(layer.attributes["groups"])  # type: ignore[arg-type]
-        window = make_window(
+        window = KernelGeometry.between(
             layer.type_of(0).shape,
             layer.outputs[0].shape,
             weight.shape[2:],
@@ -214,7 +214,7 @@ class _Writer:
 
     # -- windows -------------------------------------------------------------------------------------------------
 
-    def _padded(self, source: int, window: Window, value: float, name: str) -> tuple[int, int]:
+    def _padded(self, source: int, window: KernelGeometry, value: float, name: str) -> tuple[int, int]:
         """What the window reads, padded first if TFLite's words for padding do not say it, and which of them does."""
         words = self._file.schema.Padding
         if window.is_valid:
@@ -223,9 +223,9 @@ class _Writer:
             return source, words.SAME
         return self._pad(source, window, value, name), words.VALID
 
-    def _pad(self, source: int, window: Window, value: float, name: str) -> int:
+    def _pad(self, source: int, window: KernelGeometry, value: float, name: str) -> int:
         """The image with what the window reads beyond it."""
-        (top, left), (bottom, right) = window.begins, window.ends
+        (top, left), (bottom, right) = window.pads, window.ends
         batch, height, width, channels = self._file.shape(source)
         result = self._file.like(
             source, f"{name}:padded", (batch, height + top + bottom, width + left + right, channels)
@@ -239,12 +239,14 @@ class _Writer:
             self._file.operator("PADV2", operands, [result], table="PadV2Options")
         return result
 
-    def _pool_window(self, node: GraphNode) -> Window:
+    def _pool_window(self, node: GraphNode) -> KernelGeometry:
         layer = node.layer
         shapes = layer.type_of(0).shape, layer.outputs[0].shape
-        return make_window(*shapes, layer.ints("kernel"), layer.ints("strides"), layer.ints("pads"))
+        return KernelGeometry.between(*shapes, layer.ints("kernel"), layer.ints("strides"), layer.ints("pads"))
 
-    def _pool(self, name: str, source: int, result: int, window: Window, padding: int, activation: Activation) -> None:
+    def _pool(
+        self, name: str, source: int, result: int, window: KernelGeometry, padding: int, activation: Activation
+    ) -> None:
         options = {
             "padding": padding,
             "filterHeight": window.kernel[0],
@@ -282,11 +284,11 @@ class _Writer:
         mean = self._file.tensor(self._file.shape(result), f"{layer.name}:mean")
         self._pool("AVERAGE_POOL_2D", source, mean, window, padding, NO_ACTIVATION)
         area = float(window.kernel[0] * window.kernel[1])
-        factors = area / np.outer(counted(window, 0), counted(window, 1))
+        factors = area / np.outer(window.counted(0), window.counted(1))
         factor = self._file.constant(factors.astype(np.float32)[None, :, :, None], f"{layer.name}:factors")
         self._activations.emit("MUL", [mean, factor], result, layer.activation, {}, "MulOptions")
 
-    def _mean(self, source: int, result: int, window: Window, padding: int, activation: Activation) -> None:
+    def _mean(self, source: int, result: int, window: KernelGeometry, padding: int, activation: Activation) -> None:
         with self._tensors.keeping_quantization(source, result) as made:
             self._pool("AVERAGE_POOL_2D", source, made, window, padding, activation)
 
@@ -295,7 +297,9 @@ class _Writer:
         source, result = self._tensors.read(node, 0, "last"), self._tensors.result(node)
         height, width = layer.type_of(0).shape[2:]
         if layer.attributes["mode"] == "max":
-            window = make_window(layer.type_of(0).shape, layer.outputs[0].shape, (height, width), (1, 1), (0, 0, 0, 0))
+            window = KernelGeometry.between(
+                layer.type_of(0).shape, layer.outputs[0].shape, (height, width), (1, 1), (0, 0, 0, 0)
+            )
             padding = self._file.schema.Padding.VALID
             with self._tensors.keeping_quantization(source, result) as made:
                 self._pool("MAX_POOL_2D", source, made, window, padding, layer.activation)

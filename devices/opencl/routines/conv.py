@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import PLAIN, Layout, Lowering, Operand, Parameters, has_constant_weights
 from nnstretch.devices.opencl.routines.base import (
     DTYPE,
@@ -29,47 +29,9 @@ _SPLIT_BLOCK = 16  # the block of CPUs that may split vectors into halves
 _MOST_HALVES = 5  # half vectors of a tile
 
 
-@dataclass(frozen=True)
-class ConvShape:
-    """The numbers of a convolution; a plane that is read pixel by pixel counts as one long row."""
-
-    images: int
-    channels: int
-    height: int
-    width: int
-    out_channels: int
-    out_height: int
-    out_width: int
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    dilations: tuple[int, int]
-    pad_top: int
-    pad_left: int
-    groups: int
-
-    @property
-    def group_in(self) -> int:
-        return self.channels // self.groups
-
-    @property
-    def group_out(self) -> int:
-        return self.out_channels // self.groups
-
-
-def conv_shape(layer: Layer) -> ConvShape:
-    """The numbers of a `Conv` layer."""
-    n, c, h, w = layer.type_of(0).shape
-    _, m, oh, ow = layer.outputs[0].shape
-    _, _, kh, kw = layer.type_of(1).shape
-    (sh, sw), (dh, dw) = layer.ints("strides"), layer.ints("dilations")
-    top, left, *_ = layer.ints("pads")
-    groups = layer.attributes["groups"]
-    assert isinstance(groups, int)
-    if (kh, kw) == (1, 1):
-        dh = dw = 1
-        if (sh, sw) == (1, 1) and layer.ints("pads") == (0, 0, 0, 0):
-            h, w, oh, ow = 1, h * w, 1, oh * ow
-    return ConvShape(n, c, h, w, m, oh, ow, (kh, kw), (sh, sw), (dh, dw), top, left, groups)
+def conv_geometry(layer: Layer) -> KernelGeometry:
+    """The geometry of a `Conv` layer; a plane that is read pixel by pixel counts as one long row."""
+    return KernelGeometry.of(layer).flattened()
 
 
 class _Conv(OpenCLRoutine):
@@ -79,19 +41,19 @@ class _Conv(OpenCLRoutine):
     stores_half = True
 
     def _supports(self, layer: Layer) -> bool:
-        return has_constant_weights(layer) and is_image(layer.type_of(0)) and self._fits(conv_shape(layer), layer)
+        return has_constant_weights(layer) and is_image(layer.type_of(0)) and self._fits(conv_geometry(layer), layer)
 
     @abstractmethod
-    def _fits(self, shape: ConvShape, layer: Layer) -> bool:
+    def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
         """Whether the routine computes a convolution with these numbers."""
 
-    def _tiles(self, shape: ConvShape, pixels: int, others: int) -> tuple[int, int]:
+    def _tiles(self, shape: KernelGeometry, pixels: int, others: int) -> tuple[int, int]:
         """Work items along the tiles of a plane, and tiles that each of them takes."""
         tiles = ceil_div(shape.out_width, pixels) * shape.out_height
         each = self.per_item(tiles, others)
         return ceil_div(tiles, each), each
 
-    def _macros(self, shape: ConvShape, parameters: Parameters) -> tuple[tuple[str, int], ...]:
+    def _macros(self, shape: KernelGeometry, parameters: Parameters) -> tuple[tuple[str, int], ...]:
         """The tile, and what of the row's geometry must be known when the kernel is built."""
         reach = ceil_div((shape.kernel[1] - 1) * shape.dilations[1] + 1, _REACH) * _REACH
         return (*_tile_macros(parameters), ("STRIDE_W", shape.strides[1]), ("REACH", reach))
@@ -114,16 +76,16 @@ class Direct(_Conv):
     algorithm = "direct"
     source = "conv.cl"
 
-    def _fits(self, shape: ConvShape, layer: Layer) -> bool:
+    def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
         del shape, layer
         return True
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edges of the output, best first."""
-        shape = conv_shape(layer)
+        shape = conv_geometry(layer)
         return (*self._halves(shape), *_tile_space(self.traits.registers, shape, self.traits.block))
 
-    def _halves(self, shape: ConvShape) -> Sequence[Parameters]:
+    def _halves(self, shape: KernelGeometry) -> Sequence[Parameters]:
         """Tiles of half vectors that are whole groups, or parts of a group."""
         length = self.traits.block // 2
         per_group = shape.group_out // length
@@ -135,13 +97,13 @@ class Direct(_Conv):
         pixels = ceil_div(shape.out_width, ceil_div(shape.out_width, most))
         return ({"pixels": pixels, "vectors": vectors, "length": length},)
 
-    def _groups(self, shape: ConvShape, lanes: int) -> tuple[int, list[tuple[int, int]]]:
+    def _groups(self, shape: KernelGeometry, lanes: int) -> tuple[int, list[tuple[int, int]]]:
         """Blocks of input that the hungriest group of `lanes` outputs reads, and first and last input block of every one."""
         b = self.traits.block
         ranges = [(first // b, (last - 1) // b) for first, last in channel_ranges(shape, lanes)]
         return max(last - first + 1 for first, last in ranges), ranges
 
-    def _weights(self, layer: Layer, shape: ConvShape, lanes: int) -> np.ndarray:
+    def _weights(self, layer: Layer, shape: KernelGeometry, lanes: int) -> np.ndarray:
         """Weights as [output group][span input blocks][KH][KW][input lane][output lane], with `lanes` outputs per group."""
         b = self.traits.block
         span, ranges = self._groups(shape, lanes)
@@ -161,20 +123,20 @@ class Direct(_Conv):
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `conv_direct`."""
-        shape = conv_shape(layer)
+        shape = conv_geometry(layer)
         pixels, lanes = parameters["pixels"], parameters["vectors"] * parameters.get("length", self.traits.block)
         span, ranges = self._groups(shape, lanes)
-        items, each = self._tiles(shape, pixels, len(ranges) * shape.images)
+        items, each = self._tiles(shape, pixels, len(ranges) * shape.batch)
         words = (
             *(shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width),
-            *(*shape.kernel, shape.strides[0], *shape.dilations, shape.pad_top, shape.pad_left),
+            *(*shape.kernel, shape.strides[0], *shape.dilations, *shape.pads),
             *(shape.group_in, shape.group_out, span, each, int(layer.has(3)), *layer.activation.words()),
         )
         call = self.call(
             "conv_direct",
             self._reads(layer),
             words,
-            (items, len(ranges), shape.images),
+            (items, len(ranges), shape.batch),
             self._macros(shape, parameters),
         )
         bias = self._bias(layer, len(ranges) * lanes)
@@ -190,7 +152,7 @@ class Planar(_Conv):
     algorithm = "planar"
     source = "conv_planar.cl"
 
-    def _fits(self, shape: ConvShape, layer: Layer) -> bool:
+    def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
         del layer
         return shape.groups == 1 and shape.channels <= _PLANAR_CHANNELS
 
@@ -201,28 +163,28 @@ class Planar(_Conv):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edges of the output, best first."""
-        return _tile_space(self.traits.registers, conv_shape(layer), self.traits.block)
+        return _tile_space(self.traits.registers, conv_geometry(layer), self.traits.block)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `conv_planar`."""
-        shape = conv_shape(layer)
+        shape = conv_geometry(layer)
         pixels, vectors = parameters["pixels"], parameters["vectors"]
         lanes = vectors * self.traits.block
         groups = ceil_div(shape.out_channels, lanes)
         weight = np.zeros((groups * lanes, shape.channels, *shape.kernel), np.float32)
         weight[: shape.out_channels] = layer.constants[1]
         packed = weight.reshape(groups, lanes, shape.channels, *shape.kernel).transpose(0, 2, 3, 4, 1)
-        items, each = self._tiles(shape, pixels, groups * shape.images)
+        items, each = self._tiles(shape, pixels, groups * shape.batch)
         words = (
             *(shape.channels, shape.height, shape.width, self.blocks(shape.out_channels)),
             *(shape.out_height, shape.out_width, *shape.kernel, shape.strides[0], *shape.dilations),
-            *(shape.pad_top, shape.pad_left, each, int(layer.has(3)), *layer.activation.words()),
+            *(*shape.pads, each, int(layer.has(3)), *layer.activation.words()),
         )
         call = self.call(
             "conv_planar",
             self._reads(layer),
             words,
-            (items, groups, shape.images),
+            (items, groups, shape.batch),
             self._macros(shape, parameters),
             floats=(INPUT,),
         )
@@ -238,13 +200,13 @@ class Depthwise(_Conv):
     algorithm = "depthwise"
     source = "depthwise.cl"
 
-    def _fits(self, shape: ConvShape, layer: Layer) -> bool:
+    def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
         del layer
         return shape.groups == shape.channels == shape.out_channels
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edge of the output, best first."""
-        width = conv_shape(layer).out_width
+        width = conv_geometry(layer).out_width
 
         def cost(pixels: int) -> float:
             # A long tile pays where it is the whole row; else its many sums only crowd the registers.
@@ -256,21 +218,21 @@ class Depthwise(_Conv):
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `conv_depthwise`."""
-        shape = conv_shape(layer)
+        shape = conv_geometry(layer)
         b = self.traits.block
         blocks = self.blocks(shape.channels)
         weight = np.zeros((blocks * b, *shape.kernel), np.float32)
         weight[: shape.channels] = layer.constants[1][:, 0]
         packed = weight.reshape(blocks, b, *shape.kernel).transpose(0, 2, 3, 1)
-        items, each = self._tiles(shape, parameters["pixels"], blocks * shape.images)
+        items, each = self._tiles(shape, parameters["pixels"], blocks * shape.batch)
         words = (
             *(blocks, shape.height, shape.width, shape.out_height, shape.out_width, shape.kernel[0], shape.strides[0]),
-            *(shape.dilations[0], shape.pad_top, shape.pad_left, each, int(layer.has(3)), *layer.activation.words()),
+            *(shape.dilations[0], *shape.pads, each, int(layer.has(3)), *layer.activation.words()),
         )
         columns = (shape.kernel[1], shape.strides[1], shape.dilations[1])
         row = zip(("KERNEL_W", "STRIDE_W", "DILATION_W"), columns, strict=True)
         macros = (*_tile_macros(parameters), *row)
-        call = self.call("conv_depthwise", self._reads(layer), words, (items, blocks, shape.images), macros)
+        call = self.call("conv_depthwise", self._reads(layer), words, (items, blocks, shape.batch), macros)
         return Lowering((call,), (self.stored(packed), self._bias(layer, blocks * b)))
 
 
@@ -283,7 +245,7 @@ def _tile_macros(parameters: Parameters) -> tuple[tuple[str, int], ...]:
     return tuple((name.upper(), value) for name, value in sorted(parameters.items()))
 
 
-def _tile_space(registers: int, shape: ConvShape, block: int) -> tuple[Parameters, ...]:
+def _tile_space(registers: int, shape: KernelGeometry, block: int) -> tuple[Parameters, ...]:
     """Tiles of `pixels` × `vectors` for a convolution, cheapest first.
 
     The cost of a step of the inner loop is one multiply-add per vector of the tile, or one load per pixel and vector where
@@ -308,7 +270,7 @@ def _tile_space(registers: int, shape: ConvShape, block: int) -> tuple[Parameter
     return tuple({"pixels": pixels, "vectors": vectors} for pixels, vectors in ranked[:_SETTINGS])
 
 
-def channel_ranges(shape: ConvShape, lanes: int) -> list[tuple[int, int]]:
+def channel_ranges(shape: KernelGeometry, lanes: int) -> list[tuple[int, int]]:
     """First and behind-last input channel that every `lanes` consecutive output channels read."""
     ranges = []
     for begin in range(0, shape.out_channels, lanes):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnstretch.devices.algorithms.strassen import LEAST_HALF, strassen_weights
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Lowering, Operand, Parameters, has_constant_weights
 from nnstretch.devices.opencl.routines.base import (
     INPUT,
@@ -18,7 +19,7 @@ from nnstretch.devices.opencl.routines.base import (
     is_image,
     padded,
 )
-from nnstretch.devices.opencl.routines.conv import ConvShape, conv_shape, most_pixels
+from nnstretch.devices.opencl.routines.conv import conv_geometry, most_pixels
 from nnstretch.graph.layer import Layer
 
 _VECTORS = (2, 3)
@@ -46,7 +47,7 @@ class Strassen(OpenCLRoutine):
     def _supports(self, layer: Layer) -> bool:
         if not self.traits.on_cpu or not has_constant_weights(layer) or not is_image(layer.type_of(0)):
             return False
-        shape = conv_shape(layer)
+        shape = conv_geometry(layer)
         pads = layer.ints("pads")
         plain = shape.kernel == shape.strides == (1, 1) and shape.groups == 1 and not any(pads)
         wide = shape.channels // self.traits.block // 2 >= LEAST_HALF
@@ -54,24 +55,24 @@ class Strassen(OpenCLRoutine):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The register tiles that leave little without a partner, best first."""
-        shape = conv_shape(layer)
+        shape = conv_geometry(layer)
         tiles = [(self._pixels(shape, vectors), vectors) for vectors in _VECTORS]
         waste = {tile: self._waste(shape, *tile) for tile in tiles}
         fitting = sorted((tile for tile in tiles if waste[tile] < _WASTE), key=waste.__getitem__)
         return tuple(self._setting(shape, *tile) for tile in fitting)
 
-    def _pixels(self, shape: ConvShape, vectors: int) -> int:
+    def _pixels(self, shape: KernelGeometry, vectors: int) -> int:
         """The width of tiles that are as even as they can be, two of which make the least number of pairs."""
         total = shape.out_width
         most = max(1, most_pixels(self.traits.registers, vectors))
         return ceil_div(ceil_div(total, ceil_div(total, 2 * most)), 2)
 
-    def _waste(self, shape: ConvShape, pixels: int, vectors: int) -> float:
+    def _waste(self, shape: KernelGeometry, pixels: int, vectors: int) -> float:
         blocks, total = self.blocks(shape.out_channels), shape.out_width
         used = total / (ceil_div(total, 2 * pixels) * 2 * pixels)
         return blocks % (2 * vectors) / blocks + 1 - used
 
-    def _setting(self, shape: ConvShape, pixels: int, vectors: int) -> Parameters:
+    def _setting(self, shape: KernelGeometry, pixels: int, vectors: int) -> Parameters:
         per_tile = 4 * shape.channels * pixels * SUM_BYTES
         tiles = ceil_div(shape.out_width, 2 * pixels)
         groups = ceil_div(tiles, max(1, _CACHE_BYTES // per_tile))
@@ -79,17 +80,17 @@ class Strassen(OpenCLRoutine):
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `conv_strassen`."""
-        shape = conv_shape(layer)
+        shape = conv_geometry(layer)
         b, pixels, vectors = self.traits.block, parameters["pixels"], parameters["vectors"]
         blocks, half = self.blocks(shape.out_channels), shape.channels // b // 2
         tiles = ceil_div(shape.out_width, 2 * pixels)
         groups, panels = ceil_div(tiles, parameters["tiles"]), blocks // (2 * vectors) + blocks % (2 * vectors)
         units = self.traits.compute_units
-        wanted = ceil_div(units if units == 1 else _ITEMS_PER_UNIT * units, shape.images)
+        wanted = ceil_div(units if units == 1 else _ITEMS_PER_UNIT * units, shape.batch)
         groups_per_item = ceil_div(groups, min(groups, wanted))
         items = ceil_div(groups, groups_per_item)
         panels_per_item = ceil_div(panels, min(panels, ceil_div(wanted, items)))
-        size = (items, ceil_div(panels, panels_per_item), shape.images)
+        size = (items, ceil_div(panels, panels_per_item), shape.batch)
         scratch = (4 * half * parameters["tiles"] + _SAVED * vectors) * pixels * b
         words = (
             *(shape.channels, shape.out_width, shape.out_channels, tiles, parameters["tiles"]),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nnstretch.devices.algorithms.winograd import Axis, Division, weight_panels
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import (
     PLAIN,
     KernelCall,
@@ -30,7 +31,7 @@ from nnstretch.devices.opencl.routines.base import (
     is_image,
     padded,
 )
-from nnstretch.devices.opencl.routines.conv import ConvShape, channel_ranges, conv_shape
+from nnstretch.devices.opencl.routines.conv import channel_ranges, conv_geometry
 from nnstretch.graph.layer import Layer
 
 # The transforms that kernels have, as (alpha, taps).
@@ -72,7 +73,7 @@ class Winograd(OpenCLRoutine):
     def _supports(self, layer: Layer) -> bool:
         if not has_constant_weights(layer) or not is_image(layer.type_of(0)):
             return False
-        shape = conv_shape(layer)
+        shape = conv_geometry(layer)
         (kernel, kernel_w), (stride, stride_w) = shape.kernel, shape.strides
         square = kernel == kernel_w > 1 and stride == stride_w <= _LARGEST_STRIDE and shape.dilations == (1, 1)
         few = _is_planar(shape) and self.dtype == DTYPE
@@ -85,17 +86,17 @@ class Winograd(OpenCLRoutine):
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """Blocked, but for a plain input of few channels."""
         inputs, outputs = super().layouts(layer, parameters)
-        return (PLAIN, *inputs[1:]) if _is_planar(conv_shape(layer)) else inputs, outputs
+        return (PLAIN, *inputs[1:]) if _is_planar(conv_geometry(layer)) else inputs, outputs
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The transform that is guessed to be best, and the second if it is close."""
-        shape = _computed(conv_shape(layer))
+        shape = _computed(conv_geometry(layer))
         costs = self._costs(shape)
         best, *others = sorted(costs, key=costs.__getitem__)
         worth = [best, *(other for other in others[:1] if costs[other] < _WORTH_MEASURING * costs[best])]
         return tuple(self._setting(shape, division) for division in worth)
 
-    def _costs(self, shape: ConvShape) -> dict[Division, float]:
+    def _costs(self, shape: KernelGeometry) -> dict[Division, float]:
         """The kernel divided for each transform that has no more taps than it and makes few parts of it, with `_cost`."""
         longest = ceil_div(shape.kernel[0], shape.strides[0])
         transforms = [
@@ -106,7 +107,7 @@ class Winograd(OpenCLRoutine):
         divisions = [_division(shape, alpha, taps) for alpha, taps in transforms]
         return {division: self._cost(shape, division) for division in divisions if len(division.parts) <= _MOST_PARTS}
 
-    def _setting(self, shape: ConvShape, division: Division) -> Parameters:
+    def _setting(self, shape: KernelGeometry, division: Division) -> Parameters:
         """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""
         total = _tiles(shape, division.down.outputs)
         most = self.traits.registers - 4 if self.traits.on_cpu else _DEVICE_TILES
@@ -119,7 +120,7 @@ class Winograd(OpenCLRoutine):
         block = ceil_div(ceil_div(total, blocks), tiles) * tiles
         return {"alpha": division.down.alpha, "taps": division.down.taps, "tiles": tiles, "block": block}
 
-    def _cost(self, shape: ConvShape, division: Division) -> float:
+    def _cost(self, shape: KernelGeometry, division: Division) -> float:
         """A guess at the time, in multiply-adds of vectors; products wait for weights from memory."""
         tiles = _tiles(shape, division.down.outputs)
         inputs, outputs = self.blocks(shape.channels) * len(division.parts), self.blocks(shape.out_channels)
@@ -129,14 +130,14 @@ class Winograd(OpenCLRoutine):
         )
         return max(weights * tiles, weights * _MEMORY_COST) + per_tile * tiles
 
-    def _direct_cost(self, shape: ConvShape) -> float:
+    def _direct_cost(self, shape: KernelGeometry) -> float:
         """The multiply-adds of vectors of a direct convolution."""
-        pixels, taps = shape.images * shape.out_height * shape.out_width, shape.kernel[0] * shape.kernel[1]
+        pixels, taps = shape.batch * shape.out_height * shape.out_width, shape.kernel[0] * shape.kernel[1]
         return float(pixels * taps * self.blocks(shape.out_channels) * shape.group_in)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `winograd_fused` on a CPU, else a call for each part; before them one that makes channels of phases."""
-        given = conv_shape(layer)
+        given = conv_geometry(layer)
         shape, planar = _computed(given), _is_planar(given)
         division = _division(shape, parameters["alpha"], parameters["taps"])
         weight = np.asarray(layer.constants[1], np.float32)
@@ -147,20 +148,20 @@ class Winograd(OpenCLRoutine):
         if planar:
             assert calls[0].launch is not None
             calls = (self._phases(given, shape, phases, calls[0].launch), *calls)
-            pixels = shape.images * shape.height * shape.width
+            pixels = shape.batch * shape.height * shape.width
             workspaces = (*workspaces, SUM_BYTES * pixels * self.blocks(shape.channels) * self.traits.block)
         return Lowering(calls, constants, workspaces)
 
-    def _phases(self, given: ConvShape, shape: ConvShape, phases: Operand, others: Launch) -> KernelCall:
+    def _phases(self, given: KernelGeometry, shape: KernelGeometry, phases: Operand, others: Launch) -> KernelCall:
         """The call that makes channels of the phases of a plain tensor, from the program that the others are in."""
         words = (given.channels, given.height, given.width, shape.height, shape.width, given.strides[0])
-        size = (shape.height, self.blocks(shape.channels), shape.images)
-        call = self.call("winograd_phases", (INPUT,), (*words, given.pad_top, given.pad_left), size, (), (phases,))
+        size = (shape.height, self.blocks(shape.channels), shape.batch)
+        call = self.call("winograd_phases", (INPUT,), (*words, *given.pads), size, (), (phases,))
         assert call.launch is not None
         return replace(call, launch=replace(call.launch, defines=others.defines))
 
     def _fused(
-        self, layer: Layer, shape: ConvShape, division: Division, parameters: Parameters, source: Operand
+        self, layer: Layer, shape: KernelGeometry, division: Division, parameters: Parameters, source: Operand
     ) -> tuple[tuple[KernelCall, ...], tuple[int, ...]]:
         """The call, and bytes of its scratch."""
         grid = _Grid.of(shape, division, parameters, self.traits.block)
@@ -181,7 +182,7 @@ class Winograd(OpenCLRoutine):
         return (call,), (items * chunks * grid.scratch * SUM_BYTES,)
 
     def _parts(
-        self, layer: Layer, shape: ConvShape, division: Division, parameters: Parameters, source: Operand
+        self, layer: Layer, shape: KernelGeometry, division: Division, parameters: Parameters, source: Operand
     ) -> tuple[tuple[KernelCall, ...], tuple[int, ...]]:
         """The calls, and bytes of encoded tiles and of sums."""
         b, tiles, positions = self.traits.block, parameters["tiles"], division.positions
@@ -221,7 +222,7 @@ class Winograd(OpenCLRoutine):
         return items, min(out_blocks, ceil_div(wanted, items))
 
     def _constants(
-        self, layer: Layer, weight: np.ndarray, shape: ConvShape, division: Division
+        self, layer: Layer, weight: np.ndarray, shape: KernelGeometry, division: Division
     ) -> tuple[np.ndarray, np.ndarray]:
         b = self.traits.block
         panels = weight_panels(weight, shape.groups, b, b, division, halved=False)
@@ -229,12 +230,12 @@ class Winograd(OpenCLRoutine):
         return self.stored(panels), self.stored(padded(bias, self.blocks(shape.out_channels) * b))
 
 
-def _is_planar(shape: ConvShape) -> bool:
+def _is_planar(shape: KernelGeometry) -> bool:
     """Whether the input is read as a plain tensor."""
     return shape.groups == 1 and shape.channels < _LEAST_GROUP
 
 
-def _computed(shape: ConvShape) -> ConvShape:
+def _computed(shape: KernelGeometry) -> KernelGeometry:
     """The convolution without stride and padding that one of few channels becomes when its phases are channels; else itself.
 
     A phase of a stride s is the pixels whose row and column, divided by s, leave the same two rests.
@@ -250,8 +251,7 @@ def _computed(shape: ConvShape) -> ConvShape:
         width=shape.out_width + kernel - 1,
         kernel=(kernel, kernel),
         strides=(1, 1),
-        pad_top=0,
-        pad_left=0,
+        pads=(0, 0),
     )
 
 
@@ -265,17 +265,17 @@ def _by_phases(weight: np.ndarray, step: int) -> np.ndarray:
     return split.transpose(0, 3, 5, 1, 2, 4).reshape(outputs, step * step * channels, taps, taps)
 
 
-def _division(shape: ConvShape, alpha: int, taps: int) -> Division:
+def _division(shape: KernelGeometry, alpha: int, taps: int) -> Division:
     """The kernel divided for a transform."""
     axis = Axis(shape.kernel[0], shape.strides[0], alpha, taps)
     return Division(axis, axis)
 
 
-def _tiles(shape: ConvShape, m: int) -> int:
-    return shape.images * ceil_div(shape.out_height, m) * ceil_div(shape.out_width, m)
+def _tiles(shape: KernelGeometry, m: int) -> int:
+    return shape.batch * ceil_div(shape.out_height, m) * ceil_div(shape.out_width, m)
 
 
-def _words(shape: ConvShape, division: Division, block: int) -> tuple[int, ...]:
+def _words(shape: KernelGeometry, division: Division, block: int) -> tuple[int, ...]:
     """The members of winograd.cl's `winograd_shape`."""
     sizes = (shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width)
     first, alpha = division.down.first_taps, division.down.alpha
@@ -284,7 +284,7 @@ def _words(shape: ConvShape, division: Division, block: int) -> tuple[int, ...]:
     whole = [division.parts_at(position) for position in (last * alpha, last, last * alpha + last)]
     ranges = [_list([parts.start, parts.stop]) for parts in whole]
     panel = division.all_parts * _span(shape, block) * block
-    return (*sizes, shape.pad_top, shape.pad_left, len(division.parts), rows, columns, *ranges, panel)
+    return (*sizes, *shape.pads, len(division.parts), rows, columns, *ranges, panel)
 
 
 def _list(numbers: Sequence[int]) -> int:
@@ -292,7 +292,7 @@ def _list(numbers: Sequence[int]) -> int:
     return sum(number << 8 * index for index, number in enumerate(numbers))
 
 
-def _few(shape: ConvShape, division: Division, parameters: Parameters) -> tuple[int, int]:
+def _few(shape: KernelGeometry, division: Division, parameters: Parameters) -> tuple[int, int]:
     """Tiles with all their rows, or columns, and the first of the former; 0 if it does not pay to tell them apart.
 
     The order of tiles is that of `place_of` in winograd.cl. A small image pays whose tiles are multiplied all at once.
@@ -300,7 +300,7 @@ def _few(shape: ConvShape, division: Division, parameters: Parameters) -> tuple[
     m, tiles = division.down.outputs, parameters["tiles"]
     rows, columns = shape.out_height // m, shape.out_width // m
     lacks_both = shape.out_height % m and shape.out_width % m
-    if shape.images > 1 or not lacks_both or (rows + 1) * (columns + 1) != tiles:
+    if shape.batch > 1 or not lacks_both or (rows + 1) * (columns + 1) != tiles:
         return 0, 0
     few = max(rows * (columns + 1), (rows + 1) * columns)
     return few, min(columns, tiles - few)
@@ -310,12 +310,12 @@ def _residual(layer: Layer) -> Operand | None:
     return Operand("input", 3) if layer.has(3) else None
 
 
-def _macros(shape: ConvShape, division: Division, parameters: Parameters, few: int) -> tuple[tuple[str, int], ...]:
+def _macros(shape: KernelGeometry, division: Division, parameters: Parameters, few: int) -> tuple[tuple[str, int], ...]:
     transform = (("M", division.down.outputs), ("TAPS", division.down.taps), ("STRIDE", shape.strides[0]))
     return (*transform, ("TILES", parameters["tiles"]), ("FEW", few))
 
 
-def _span(shape: ConvShape, block: int) -> int:
+def _span(shape: KernelGeometry, block: int) -> int:
     """Input channels that the hungriest output block reads."""
     return max(last - first for first, last in channel_ranges(shape, block))
 
@@ -341,7 +341,7 @@ class _Grid:
     scratch: int
 
     @classmethod
-    def of(cls, shape: ConvShape, division: Division, parameters: Parameters, block: int) -> _Grid:
+    def of(cls, shape: KernelGeometry, division: Division, parameters: Parameters, block: int) -> _Grid:
         per_block = parameters["block"]
         tiles = _tiles(shape, division.down.outputs)
         v_position = (ceil_div(shape.channels, block) * len(division.parts) * per_block | 1) * block

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.algorithms.winograd import POINTS, kernel_transform
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Parameters, Routine
-from nnstretch.devices.cpu.routines.convolution.geometry import Window
 from nnstretch.devices.cpu.routines.convolution.winograd import WinogradConvolution, division_of, transforms
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
@@ -70,7 +70,7 @@ def activated(y: np.ndarray, activation: Activation) -> np.ndarray:
 def variants(routine: WinogradConvolution, layer: Layer) -> list[Parameters]:
     """Every transform that divides the kernel, with the register tile on offer and that of one vector, in blocks of few
     tiles and of all."""
-    window = Window.of(layer)
+    geometry = KernelGeometry.of(layer)
     offered = routine.parameter_space(layer)[0]
     register_tiles = {(offered["tiles"], offered["vectors"]), routine.tiles[-1]}
     return [
@@ -82,7 +82,7 @@ def variants(routine: WinogradConvolution, layer: Layer) -> list[Parameters]:
             "block": block,
             "panels": panels,
         }
-        for d in routine.divisions(window)
+        for d in routine.divisions(geometry)
         for tiles, vectors in sorted(register_tiles)
         for block, panels in ((3, 1), (1000, 2))
     ]
@@ -153,7 +153,7 @@ def test_any_layer(routine: WinogradConvolution, layer: Layer) -> None:
 @many
 @given(layer=other_layers())
 def test_other_kernels_and_strides(routine: WinogradConvolution, layer: Layer) -> None:
-    assume(routine.divisions(Window.of(layer)))
+    assume(routine.divisions(KernelGeometry.of(layer)))
     check(routine, layer)
 
 
@@ -211,7 +211,7 @@ def test_kernels_of_one_tap_are_encoded_as_powers_of_the_points(alpha: int, taps
 
 def test_parts_of_a_kernel_add_up_to_it() -> None:
     """Every tap belongs to one part, and parts that are 0 at infinity are left out there."""
-    division = division_of(Window.of(conv_layer((1, 4, 30, 30), 4, kernel=(7, 3), strides=(2, 1))), 6, 2)
+    division = division_of(KernelGeometry.of(conv_layer((1, 4, 30, 30), 4, kernel=(7, 3), strides=(2, 1))), 6, 2)
     weight = np.random.default_rng(2).standard_normal((1, 1, 7, 3)).astype(np.float32)
     encoded = division.encoded(weight)
     assert len(division.parts) == 8

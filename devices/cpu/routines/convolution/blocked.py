@@ -6,8 +6,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Layout, Parameters, Routine
-from nnstretch.devices.cpu.routines.convolution.geometry import Window, is_convolution
+from nnstretch.devices.cpu.routines.convolution.geometry import is_convolution
 from nnstretch.graph.layer import Layer
 
 TileT = TypeVar("TileT")
@@ -21,10 +22,10 @@ class BlockedConvolution(Routine):
         self.layout = Layout(block)
 
     def supports(self, layer: Layer) -> bool:
-        return is_convolution(layer) and self.covers(Window.of(layer))
+        return is_convolution(layer) and self.covers(KernelGeometry.of(layer))
 
     @abstractmethod
-    def covers(self, window: Window) -> bool:
+    def covers(self, geometry: KernelGeometry) -> bool:
         """Whether the kernels compute a convolution of this geometry."""
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:

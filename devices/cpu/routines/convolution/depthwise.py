@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.blocked import BlockedConvolution
-from nnstretch.devices.cpu.routines.convolution.geometry import Window, lowering
+from nnstretch.devices.cpu.routines.convolution.geometry import geometry_parameters, lowering
 from nnstretch.graph.layer import Layer
 
 UNIT_FLOATS = 1 << 15
@@ -28,33 +29,33 @@ class DepthwiseConvolution(BlockedConvolution):
 
     descriptor = Descriptor("cpu", "float32", "depthwise")
 
-    def covers(self, window: Window) -> bool:
-        width = window.channels // window.groups
-        return window.channels == window.outputs and width in (1, 2, 4, 8) and width < self.layout.block
+    def covers(self, geometry: KernelGeometry) -> bool:
+        width = geometry.channels // geometry.groups
+        return geometry.channels == geometry.out_channels and width in (1, 2, 4, 8) and width < self.layout.block
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        window = Window.of(layer)
-        rows = min(-(-UNIT_FLOATS // (window.out_width * self.layout.block)), window.out_height)
-        wide = window.out_width * self.layout.block * window.out_height > UNIT_FLOATS
+        geometry = KernelGeometry.of(layer)
+        rows = min(-(-UNIT_FLOATS // (geometry.out_width * self.layout.block)), geometry.out_height)
+        wide = geometry.out_width * self.layout.block * geometry.out_height > UNIT_FLOATS
         return tuple({"rows": r} for r in ((rows, FEW_ROWS) if wide and rows > FEW_ROWS else (rows,)))
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
-        rows = Window.of(layer).out_height
+        rows = KernelGeometry.of(layer).out_height
         return distinct(self.parameter_space(layer), ({"rows": part} for part in shares(rows, rows)))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        window = Window.of(layer)
+        geometry = KernelGeometry.of(layer)
         block = self.layout.block
-        width = window.channels // window.groups
-        lanes = -(-window.channels // block) * block
-        weights = np.zeros((lanes, width, window.taps), np.float32)
-        weights[: window.channels] = layer.constants[1].reshape(window.channels, width, window.taps)
-        panels = weights.reshape(lanes // block, block, width, window.taps).transpose(0, 3, 2, 1)
+        width = geometry.channels // geometry.groups
+        lanes = -(-geometry.channels // block) * block
+        weights = np.zeros((lanes, width, geometry.taps), np.float32)
+        weights[: geometry.channels] = layer.constants[1].reshape(geometry.channels, width, geometry.taps)
+        panels = weights.reshape(lanes // block, block, width, geometry.taps).transpose(0, 3, 2, 1)
         return lowering(
             family("depthwise").kernel(group=width),
             layer,
             panels,
             lanes,
-            geometry=window.parameters(),
+            geometry=geometry_parameters(geometry),
             rows=parameters["rows"],
         )

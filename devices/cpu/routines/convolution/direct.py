@@ -10,10 +10,11 @@ from itertools import accumulate
 import numpy as np
 
 from nnstretch.devices.base.constants import Piece, Prepared
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.blocked import TiledConvolution
-from nnstretch.devices.cpu.routines.convolution.geometry import Window, lowering
+from nnstretch.devices.cpu.routines.convolution.geometry import geometry_parameters, lowering
 from nnstretch.graph.layer import Layer
 
 UNITS = 48
@@ -87,45 +88,45 @@ class DirectConvolution(TiledConvolution[Tile]):
 
     descriptor = Descriptor("cpu", "float32", "direct")
 
-    def covers(self, window: Window) -> bool:
+    def covers(self, geometry: KernelGeometry) -> bool:
         return True
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        window = Window.of(layer)
-        fitting = [tile for tile in self.tiles if self._fits(window, tile)]
-        cycles = {tile: self._cycles(window, tile) for tile in fitting}
+        geometry = KernelGeometry.of(layer)
+        fitting = [tile for tile in self.tiles if self._fits(geometry, tile)]
+        cycles = {tile: self._cycles(geometry, tile) for tile in fitting}
         fitting.sort(key=lambda tile: cycles[tile])
         limit = FAR_SLOWER * cycles[fitting[0]]
         best = fitting[0]
-        settings = [self._setting(window, tile) for tile in fitting[:TILES] if cycles[tile] <= limit]
-        by_pixels = self._setting_by_pixels(window, best)
-        if self._traffic(window, by_pixels) < 0.5 * self._traffic(window, settings[0]):
+        settings = [self._setting(geometry, tile) for tile in fitting[:TILES] if cycles[tile] <= limit]
+        by_pixels = self._setting_by_pixels(geometry, best)
+        if self._traffic(geometry, by_pixels) < 0.5 * self._traffic(geometry, settings[0]):
             settings.insert(0, by_pixels)
-        elif self._traffic(window, by_pixels) < self._traffic(window, settings[0]):
+        elif self._traffic(geometry, by_pixels) < self._traffic(geometry, settings[0]):
             settings.append(by_pixels)
-        panel = self.element.bytes * window.channels // window.groups * window.taps * best.outputs
+        panel = self.element.bytes * geometry.channels // geometry.groups * geometry.taps * best.outputs
         if panel > 4 * CACHE_BYTES:
             settings.append({**settings[0], "ic_bn": PASS_BLOCKS * self.layout.block})
         return tuple(settings)
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
-        window = Window.of(layer)
-        blocks = -(-window.channels // window.groups // self.layout.block)
+        geometry = KernelGeometry.of(layer)
+        blocks = -(-geometry.channels // geometry.groups // self.layout.block)
         passes = (ALL_CHANNELS, *(self.layout.block * part for part in shares(blocks, MOST_PASSES)[1:]))
         settings = (
-            {**self._setting(window, tile), "ic_bn": channels, "tiles": tiles, "order": order}
+            {**self._setting(geometry, tile), "ic_bn": channels, "tiles": tiles, "order": order}
             for tile in self.tiles
-            if self._fits(window, tile)
+            if self._fits(geometry, tile)
             for channels in passes
-            for tiles in shares(-(-window.pixels // tile.pixels), MOST_CHUNKS)
+            for tiles in shares(-(-geometry.pixels // tile.pixels), MOST_CHUNKS)
             for order in (0, 1)
         )
         return distinct(self.parameter_space(layer), settings)
 
-    def _setting(self, window: Window, tile: Tile) -> dict[str, int]:
+    def _setting(self, geometry: KernelGeometry, tile: Tile) -> dict[str, int]:
         """Weights stay while pixels pass, in units that several threads can share evenly."""
-        tiles = -(-window.pixels // tile.pixels)
-        panels = window.batch * -(-window.outputs // tile.outputs)
+        tiles = -(-geometry.pixels // tile.pixels)
+        panels = geometry.batch * -(-geometry.out_channels // tile.outputs)
         chunks = max(1, min(-(-UNITS // panels), tiles // UNIT_TILES))
         return {
             "ic_bn": ALL_CHANNELS,
@@ -135,75 +136,75 @@ class DirectConvolution(TiledConvolution[Tile]):
             "order": 0,
         }
 
-    def _setting_by_pixels(self, window: Window, tile: Tile) -> dict[str, int]:
+    def _setting_by_pixels(self, geometry: KernelGeometry, tile: Tile) -> dict[str, int]:
         """Pixels stay while weights pass, in units whose inputs take a quarter of a cache."""
-        setting = self._setting(window, tile)
-        tiles = -(-window.pixels // tile.pixels)
-        chunks = -(-4 * self._input_bytes(window) // CACHE_BYTES)
+        setting = self._setting(geometry, tile)
+        tiles = -(-geometry.pixels // tile.pixels)
+        chunks = -(-4 * self._input_bytes(geometry) // CACHE_BYTES)
         return {**setting, "order": 1, "tiles": min(setting["tiles"], max(UNIT_TILES, -(-tiles // chunks)))}
 
-    def _input_bytes(self, window: Window) -> int:
-        return self.element.bytes * window.channels * window.height * window.width
+    def _input_bytes(self, geometry: KernelGeometry) -> int:
+        return self.element.bytes * geometry.channels * geometry.height * geometry.width
 
-    def _traffic(self, window: Window, setting: Parameters) -> float:
+    def _traffic(self, geometry: KernelGeometry, setting: Parameters) -> float:
         """Bytes that come from beyond a second-level cache."""
-        inputs = self._input_bytes(window)
-        weights = self.element.bytes * window.channels // window.groups * window.taps * window.outputs
-        passes = -(-window.outputs // window.groups // setting["oc_bn"])
-        chunks = -(-window.pixels // (setting["tiles"] * setting["reg_n"]))
+        inputs = self._input_bytes(geometry)
+        weights = self.element.bytes * geometry.channels // geometry.groups * geometry.taps * geometry.out_channels
+        passes = -(-geometry.out_channels // geometry.groups // setting["oc_bn"])
+        chunks = -(-geometry.pixels // (setting["tiles"] * setting["reg_n"]))
         if setting["order"]:
             return inputs + weights * (chunks if 2 * weights > CACHE_BYTES else 1)
         return inputs * (passes if 2 * inputs > CACHE_BYTES else 1) + weights
 
-    def _fits(self, window: Window, tile: Tile) -> bool:
+    def _fits(self, geometry: KernelGeometry, tile: Tile) -> bool:
         """Whether there are panels of so many vectors, which lie within one group where they can be narrower.
 
         Half vectors are for channels that end with half a block.
         """
         if (
             tile.length < self.layout.block
-            and not 0 < window.outputs // window.groups % self.layout.block <= tile.length
+            and not 0 < geometry.out_channels // geometry.groups % self.layout.block <= tile.length
         ):
             return False
-        vectors = set_vectors(window.outputs, window.groups, tile.length)
-        per_group = window.outputs // window.groups
-        if window.groups > 1 and per_group % tile.length:
+        vectors = set_vectors(geometry.out_channels, geometry.groups, tile.length)
+        per_group = geometry.out_channels // geometry.groups
+        if geometry.groups > 1 and per_group % tile.length:
             return tile.vectors == 1
         panels = -(-vectors // tile.vectors)
         return -(-vectors // panels) == tile.vectors
 
-    def _cycles(self, window: Window, tile: Tile) -> float:
+    def _cycles(self, geometry: KernelGeometry, tile: Tile) -> float:
         """About how long a layer takes: good for an order of tiles, no time.
 
         Multiply-adds of a whole vector take a cycle and of half a one half of it, if loads keep up; starting and storing a tile
         costs something per output vector, per pixel and in itself.
         """
         pixels = {t.vectors: t.pixels for t in self.tiles if t.length == tile.length}
-        flat = window.taps == 1 and window.strides == (1, 1)
+        flat = geometry.taps == 1 and geometry.strides == (1, 1)
         slower = (_SLOWER_FLAT if flat else _SLOWER)[tile.length < self.layout.block]
         cycles = 0.0
-        for panel in panels(window.outputs, window.channels, window.groups, tile):
+        for panel in panels(geometry.out_channels, geometry.channels, geometry.groups, tile):
             vectors = panel.outputs // tile.length
-            lanes, work = (panel.end - panel.begin) * window.taps, panel.outputs / self.layout.block
-            full, left = divmod(window.pixels, pixels[vectors])
+            lanes, work = (panel.end - panel.begin) * geometry.taps, panel.outputs / self.layout.block
+            full, left = divmod(geometry.pixels, pixels[vectors])
             for count, times in ((pixels[vectors], full), (computed_pixels(left, pixels[vectors]), int(left > 0))):
                 multiply_adds = lanes * work * (count * slower[vectors - 1] + 0.15)
                 cycles += times * (multiply_adds + 3 * count * work + (30 if flat else 30 + 8 * count))
-        return cycles * window.batch
+        return cycles * geometry.batch
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        window = Window.of(layer)
+        geometry = KernelGeometry.of(layer)
         (tile,) = (t for t in self.tiles if (t.outputs, t.pixels) == (parameters["oc_bn"], parameters["reg_n"]))
-        weights = weight_panels(layer.constants[1], window.groups, tile, self.layout.block)
+        weights = weight_panels(layer.constants[1], geometry.groups, tile, self.layout.block)
         blocks = -(-parameters["ic_bn"] // self.layout.block)
-        lanes = -(-window.outputs // tile.length) * tile.length
+        lanes = -(-geometry.out_channels // tile.length) * tile.length
         return lowering(
             tile.kernel(self.layout.block),
             layer,
             weights,
             lanes,
-            geometry=window.parameters(),
-            groups=window.groups,
+            geometry=geometry_parameters(geometry),
+            groups=geometry.groups,
             tiles=parameters["tiles"],
             order=parameters["order"],
             blocks=blocks,

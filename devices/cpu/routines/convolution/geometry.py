@@ -3,87 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from nnstretch.devices.base.constants import Constant
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Lowering, Operand, has_constant_weights
 from nnstretch.devices.cpu.manifest import Values, activation_parameters, family, kernel_call
 from nnstretch.graph.layer import Layer
 
 
-@dataclass(frozen=True)
-class Window:
-    """Geometry of a convolution. Pads at the bottom and at the right follow from the output's size."""
-
-    batch: int
-    channels: int
-    height: int
-    width: int
-    outputs: int
-    out_height: int
-    out_width: int
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    pads: tuple[int, int]
-    dilations: tuple[int, int]
-    groups: int
-
-    @classmethod
-    def of(cls, layer: Layer) -> Window:
-        """The geometry of a layer of operator Conv."""
-        batch, channels, height, width = layer.type_of(0).shape
-        _, outputs, out_height, out_width = layer.outputs[0].shape
-        kernel_height, kernel_width = layer.type_of(1).shape[2:]
-        stride_height, stride_width = layer.ints("strides")
-        dilation_height, dilation_width = layer.ints("dilations")
-        groups = layer.attributes["groups"]
-        assert isinstance(groups, int)
-        return cls(
-            batch=batch,
-            channels=channels,
-            height=height,
-            width=width,
-            outputs=outputs,
-            out_height=out_height,
-            out_width=out_width,
-            kernel=(kernel_height, kernel_width),
-            strides=(stride_height, stride_width),
-            pads=(layer.ints("pads")[0], layer.ints("pads")[1]),
-            dilations=(dilation_height, dilation_width),
-            groups=groups,
-        )
-
-    @property
-    def taps(self) -> int:
-        """Positions of the kernel."""
-        return self.kernel[0] * self.kernel[1]
-
-    @property
-    def pixels(self) -> int:
-        """Positions of the output."""
-        return self.out_height * self.out_width
-
-    def parameters(self) -> Mapping[str, int]:
-        """The kernels' parameter group `kernel_geometry`."""
-        return {
-            "n": self.batch,
-            "c": self.channels,
-            "h": self.height,
-            "w": self.width,
-            "o": self.outputs,
-            "oh": self.out_height,
-            "ow": self.out_width,
-            "kh": self.kernel[0],
-            "kw": self.kernel[1],
-            "sh": self.strides[0],
-            "sw": self.strides[1],
-            "pt": self.pads[0],
-            "pl": self.pads[1],
-            "dh": self.dilations[0],
-            "dw": self.dilations[1],
-        }
+def geometry_parameters(geometry: KernelGeometry) -> Mapping[str, int]:
+    """The kernels' parameter group `kernel_geometry`."""
+    return {
+        "n": geometry.batch,
+        "c": geometry.channels,
+        "h": geometry.height,
+        "w": geometry.width,
+        "o": geometry.out_channels,
+        "oh": geometry.out_height,
+        "ow": geometry.out_width,
+        "kh": geometry.kernel[0],
+        "kw": geometry.kernel[1],
+        "sh": geometry.strides[0],
+        "sw": geometry.strides[1],
+        "pt": geometry.pads[0],
+        "pl": geometry.pads[1],
+        "dh": geometry.dilations[0],
+        "dw": geometry.dilations[1],
+    }
 
 
 def is_convolution(layer: Layer) -> bool:
@@ -95,7 +43,7 @@ def is_convolution(layer: Layer) -> bool:
     limits = family("conv_direct").limits
     return all(
         low <= value <= high
-        for name, value in Window.of(layer).parameters().items()
+        for name, value in geometry_parameters(KernelGeometry.of(layer)).items()
         for low, high in [limits("geometry", name)]
     )
 

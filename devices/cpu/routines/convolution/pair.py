@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import (
     Descriptor,
     Layout,
@@ -22,7 +23,7 @@ from nnstretch.devices.base.routine import (
     shares,
 )
 from nnstretch.devices.cpu.manifest import activation_parameters, family, kernel_call
-from nnstretch.devices.cpu.routines.convolution.geometry import Window, is_convolution
+from nnstretch.devices.cpu.routines.convolution.geometry import geometry_parameters, is_convolution
 from nnstretch.graph.layer import FUSION_GROUP, Layer
 
 SCRATCH_BYTES = 384 << 10
@@ -59,7 +60,7 @@ class Pair(Routine):
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
         rows = layer.outputs[0].shape[2]
-        channels = next(Window.of(link).outputs for link in layer.parts if self._is_pointwise(link))
+        channels = next(KernelGeometry.of(link).out_channels for link in layer.parts if self._is_pointwise(link))
         settings = (
             {"pixels": pixels, "vectors": vectors, "band": band}
             for pixels, vectors in self.tiles
@@ -113,7 +114,7 @@ class Pair(Routine):
             family(self.descriptor.algorithm).kernel(pixels=parameters["pixels"], vectors=parameters["vectors"]),
             tuple(reads),
             (Operand("output", 0),),
-            geometry=Window.of(depthwise).parameters(),
+            geometry=geometry_parameters(KernelGeometry.of(depthwise)),
             other=other,
             band=parameters["band"],
             first_activation=activation_parameters(first.activation),
@@ -128,27 +129,27 @@ class Pair(Routine):
         return lanes
 
     def _pointwise_weights(self, layer: Layer, parameters: Parameters) -> np.ndarray:
-        window, width = Window.of(layer), parameters["vectors"] * self.layout.block
-        lanes = np.zeros((self._blocks(window.outputs) * self.layout.block, window.channels), np.float32)
-        lanes[: window.outputs] = layer.constants[1].reshape(window.outputs, window.channels)
-        return lanes.reshape(-1, width, window.channels).transpose(0, 2, 1)
+        geometry, width = KernelGeometry.of(layer), parameters["vectors"] * self.layout.block
+        lanes = np.zeros((self._blocks(geometry.out_channels) * self.layout.block, geometry.channels), np.float32)
+        lanes[: geometry.out_channels] = layer.constants[1].reshape(geometry.out_channels, geometry.channels)
+        return lanes.reshape(-1, width, geometry.channels).transpose(0, 2, 1)
 
     def _depthwise_weights(self, layer: Layer) -> np.ndarray:
-        window, block = Window.of(layer), self.layout.block
-        lanes = np.zeros((self._blocks(window.channels) * block, window.taps), np.float32)
-        lanes[: window.channels] = layer.constants[1].reshape(window.channels, window.taps)
-        return lanes.reshape(-1, block, window.taps).transpose(0, 2, 1)
+        geometry, block = KernelGeometry.of(layer), self.layout.block
+        lanes = np.zeros((self._blocks(geometry.channels) * block, geometry.taps), np.float32)
+        lanes[: geometry.channels] = layer.constants[1].reshape(geometry.channels, geometry.taps)
+        return lanes.reshape(-1, block, geometry.taps).transpose(0, 2, 1)
 
     @staticmethod
     def _is_depthwise(layer: Layer) -> bool:
-        window = Window.of(layer)
-        return window.groups == window.channels == window.outputs
+        geometry = KernelGeometry.of(layer)
+        return geometry.groups == geometry.channels == geometry.out_channels
 
     @staticmethod
     def _is_pointwise(layer: Layer) -> bool:
-        window = Window.of(layer)
-        moves = window.taps > 1 or window.strides != (1, 1) or any(layer.ints("pads"))
-        return window.groups == 1 and not moves
+        geometry = KernelGeometry.of(layer)
+        moves = geometry.taps > 1 or geometry.strides != (1, 1) or any(layer.ints("pads"))
+        return geometry.groups == 1 and not moves
 
 
 class ExpandDepthwise(Pair):
@@ -163,20 +164,20 @@ class ExpandDepthwise(Pair):
         return self._is_pointwise(first) and self._is_depthwise(second) and not first.has(3)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        window = Window.of(layer.parts[1])
-        blocks = self._blocks(window.channels)
-        row = self.layout.block * self.element.bytes * window.width * window.strides[0]
+        geometry = KernelGeometry.of(layer.parts[1])
+        blocks = self._blocks(geometry.channels)
+        row = self.layout.block * self.element.bytes * geometry.width * geometry.strides[0]
         return self._settings(
-            window.channels,
-            window.out_height,
+            geometry.channels,
+            geometry.out_height,
             lambda vectors: vectors * row,
-            lambda vectors: -(-UNITS * vectors // (window.batch * blocks)),
+            lambda vectors: -(-UNITS * vectors // (geometry.batch * blocks)),
         )
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         first, second = layer.parts
         weights = (self._pointwise_weights(first, parameters), self._depthwise_weights(second))
-        return self._lowering(layer, parameters, weights, Window.of(first).channels)
+        return self._lowering(layer, parameters, weights, KernelGeometry.of(first).channels)
 
 
 class DepthwiseProject(Pair):
@@ -188,11 +189,11 @@ class DepthwiseProject(Pair):
         return self._is_depthwise(first) and self._is_pointwise(second) and not first.has(3)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        window, outputs = Window.of(layer.parts[0]), Window.of(layer.parts[1]).outputs
-        row = self._blocks(window.channels) * self.layout.block * self.element.bytes * window.out_width
-        return self._settings(outputs, window.out_height, lambda _: row, lambda _: 2)
+        geometry, outputs = KernelGeometry.of(layer.parts[0]), KernelGeometry.of(layer.parts[1]).out_channels
+        row = self._blocks(geometry.channels) * self.layout.block * self.element.bytes * geometry.out_width
+        return self._settings(outputs, geometry.out_height, lambda _: row, lambda _: 2)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         first, second = layer.parts
         weights = (self._depthwise_weights(first), self._pointwise_weights(second, parameters))
-        return self._lowering(layer, parameters, weights, Window.of(second).outputs)
+        return self._lowering(layer, parameters, weights, KernelGeometry.of(second).out_channels)

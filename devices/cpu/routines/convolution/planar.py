@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.blocked import TiledConvolution
-from nnstretch.devices.cpu.routines.convolution.geometry import Window, lowering
+from nnstretch.devices.cpu.routines.convolution.geometry import geometry_parameters, lowering
 from nnstretch.graph.layer import Layer
 
 ROWS = 8
@@ -25,11 +26,11 @@ PACKED_BYTES = 1 << 26
 """Most that the kernel admits for the packed input rows of a unit."""
 
 
-def _packed_elements(window: Window) -> int:
+def _packed_elements(geometry: KernelGeometry) -> int:
     """Most elements of the padded rows of a unit in the kernel's scratch."""
-    rows = (ROWS - 1) * window.strides[0] + (window.kernel[0] - 1) * window.dilations[0] + 1
-    columns = window.out_width * window.strides[1] + window.kernel[1] * window.dilations[1]
-    return window.channels * rows * columns
+    rows = (ROWS - 1) * geometry.strides[0] + (geometry.kernel[0] - 1) * geometry.dilations[0] + 1
+    columns = geometry.out_width * geometry.strides[1] + geometry.kernel[1] * geometry.dilations[1]
+    return geometry.channels * rows * columns
 
 
 class PlanarConvolution(TiledConvolution[tuple[int, int]]):
@@ -44,18 +45,18 @@ class PlanarConvolution(TiledConvolution[tuple[int, int]]):
 
     descriptor = Descriptor("cpu", "float32", "planar")
 
-    def covers(self, window: Window) -> bool:
-        few = window.groups == 1 and window.channels < self.layout.block
-        return few and _packed_elements(window) * self.element.bytes <= PACKED_BYTES
+    def covers(self, geometry: KernelGeometry) -> bool:
+        few = geometry.groups == 1 and geometry.channels < self.layout.block
+        return few and _packed_elements(geometry) * self.element.bytes <= PACKED_BYTES
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         inputs, outputs = super().layouts(layer, parameters)
         return (PLAIN, *inputs[1:]), outputs
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        window = Window.of(layer)
-        blocks = -(-window.outputs // self.layout.block)
-        rows = min(ROWS, -(-window.out_height // UNITS))
+        geometry = KernelGeometry.of(layer)
+        blocks = -(-geometry.out_channels // self.layout.block)
+        rows = min(ROWS, -(-geometry.out_height // UNITS))
         return tuple(
             {"pixels": pixels, "vectors": vectors, "rows": rows}
             for pixels, vectors in self.tiles
@@ -64,16 +65,16 @@ class PlanarConvolution(TiledConvolution[tuple[int, int]]):
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
         default = self.parameter_space(layer)
-        rows = [part for part in shares(Window.of(layer).out_height, MOST_BANDS) if part <= ROWS]
+        rows = [part for part in shares(KernelGeometry.of(layer).out_height, MOST_BANDS) if part <= ROWS]
         return distinct(default, ({**setting, "rows": part} for setting in default for part in rows))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        window = Window.of(layer)
+        geometry = KernelGeometry.of(layer)
         vectors = parameters["vectors"]
         width = vectors * self.layout.block
-        lanes = -(-window.outputs // self.layout.block) * self.layout.block
-        weights = np.zeros((lanes, window.channels * window.taps), np.float32)
-        weights[: window.outputs] = layer.constants[1].reshape(window.outputs, -1)
+        lanes = -(-geometry.out_channels // self.layout.block) * self.layout.block
+        weights = np.zeros((lanes, geometry.channels * geometry.taps), np.float32)
+        weights[: geometry.out_channels] = layer.constants[1].reshape(geometry.out_channels, -1)
         panels = weights.reshape(lanes // width, width, -1).transpose(0, 2, 1)
         kernel = family("conv_planar").kernel(pixels=parameters["pixels"], vectors=vectors)
-        return lowering(kernel, layer, panels, lanes, geometry=window.parameters(), rows=parameters["rows"])
+        return lowering(kernel, layer, panels, lanes, geometry=geometry_parameters(geometry), rows=parameters["rows"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnstretch.devices.algorithms.strassen import LEAST_HALF, strassen_weights
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.blocked import TiledConvolution
-from nnstretch.devices.cpu.routines.convolution.geometry import Window, lowering
+from nnstretch.devices.cpu.routines.convolution.geometry import lowering
 from nnstretch.graph.layer import Layer
 
 CACHE_BYTES = 1 << 19
@@ -32,71 +33,71 @@ class StrassenConvolution(TiledConvolution[tuple[int, int]]):
 
     descriptor = Descriptor("cpu", "float32", "strassen")
 
-    def covers(self, window: Window) -> bool:
-        plain = window.taps == window.groups == 1 and window.strides == (1, 1) and window.pads == (0, 0)
-        same = (window.height, window.width) == (window.out_height, window.out_width)
-        if window.pixels > family("conv_strassen").limits("pixels")[1]:
+    def covers(self, geometry: KernelGeometry) -> bool:
+        plain = geometry.taps == geometry.groups == 1 and geometry.strides == (1, 1) and geometry.pads == (0, 0)
+        same = (geometry.height, geometry.width) == (geometry.out_height, geometry.out_width)
+        if geometry.pixels > family("conv_strassen").limits("pixels")[1]:
             return False
-        wide = window.channels // self.layout.block // 2 >= LEAST_HALF
-        return plain and same and wide and bool(self._fitting(window))
+        wide = geometry.channels // self.layout.block // 2 >= LEAST_HALF
+        return plain and same and wide and bool(self._fitting(geometry))
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        window = Window.of(layer)
-        return tuple(self._setting(window, tile) for tile in self._fitting(window))
+        geometry = KernelGeometry.of(layer)
+        return tuple(self._setting(geometry, tile) for tile in self._fitting(geometry))
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
-        window = Window.of(layer)
+        geometry = KernelGeometry.of(layer)
         settings = (
             {"pixels": pixels, "vectors": vectors, "tiles": tiles, "panels": panels}
-            for pixels, vectors in self._fitting(window)
-            for tiles in shares(-(-window.pixels // (2 * pixels)), MOST_PARTS)
-            for panels in shares(self._panels(window, vectors), MOST_PARTS)
+            for pixels, vectors in self._fitting(geometry)
+            for tiles in shares(-(-geometry.pixels // (2 * pixels)), MOST_PARTS)
+            for panels in shares(self._panels(geometry, vectors), MOST_PARTS)
         )
         return distinct(self.parameter_space(layer), settings)
 
-    def _panels(self, window: Window, vectors: int) -> int:
+    def _panels(self, geometry: KernelGeometry, vectors: int) -> int:
         """Pairs of panels, and what is left without a partner."""
-        blocks = -(-window.outputs // self.layout.block)
+        blocks = -(-geometry.out_channels // self.layout.block)
         return blocks // (2 * vectors) + blocks % (2 * vectors)
 
-    def _fitting(self, window: Window) -> list[tuple[int, int]]:
+    def _fitting(self, geometry: KernelGeometry) -> list[tuple[int, int]]:
         """Tiles that leave few output vectors without a partner and few pixels of a tile unused, best first."""
 
         def waste(tile: tuple[int, int]) -> float:
             pixels, vectors = tile
-            blocks = -(-window.outputs // self.layout.block)
-            used = window.pixels / (-(-window.pixels // (2 * pixels)) * 2 * pixels)
+            blocks = -(-geometry.out_channels // self.layout.block)
+            used = geometry.pixels / (-(-geometry.pixels // (2 * pixels)) * 2 * pixels)
             return (blocks % (2 * vectors)) / blocks + (1 - used)
 
-        return sorted((tile for tile in self.tiles if window.pixels >= tile[0] and waste(tile) < 0.5), key=waste)
+        return sorted((tile for tile in self.tiles if geometry.pixels >= tile[0] and waste(tile) < 0.5), key=waste)
 
-    def _setting(self, window: Window, tile: tuple[int, int]) -> dict[str, int]:
+    def _setting(self, geometry: KernelGeometry, tile: tuple[int, int]) -> dict[str, int]:
         pixels, vectors = tile
-        panels = self._panels(window, vectors)
-        per_tile = 4 * window.channels * pixels * self.element.bytes
-        tiles = -(-window.pixels // (2 * pixels))
+        panels = self._panels(geometry, vectors)
+        per_tile = 4 * geometry.channels * pixels * self.element.bytes
+        tiles = -(-geometry.pixels // (2 * pixels))
         per_unit = min(tiles, max(1, CACHE_BYTES // per_tile))
         while 1 < per_unit < tiles and -(-tiles // per_unit) % 2:  # two threads get as many
             per_unit -= 1
         groups = -(-tiles // per_unit)
-        chunks = min(panels, max(1, -(-UNITS // (window.batch * groups))))
+        chunks = min(panels, max(1, -(-UNITS // (geometry.batch * groups))))
         return {"pixels": pixels, "vectors": vectors, "tiles": per_unit, "panels": -(-panels // chunks)}
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        window = Window.of(layer)
+        geometry = KernelGeometry.of(layer)
         block, vectors = self.layout.block, parameters["vectors"]
         kernel = family("conv_strassen").kernel(pixels=parameters["pixels"], vectors=vectors)
-        lanes = -(-window.outputs // block) * block
+        lanes = -(-geometry.out_channels // block) * block
         weights = strassen_weights(layer.constants[1], vectors, block)
         return lowering(
             kernel,
             layer,
             weights,
             lanes,
-            n=window.batch,
-            c=window.channels,
-            pixels=window.pixels,
-            o=window.outputs,
+            n=geometry.batch,
+            c=geometry.channels,
+            pixels=geometry.pixels,
+            o=geometry.out_channels,
             tiles=parameters["tiles"],
             panels=parameters["panels"],
         )

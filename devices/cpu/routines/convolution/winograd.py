@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from functools import cache
 
 from nnstretch.devices.algorithms.winograd import Axis, Division, prepared_panels
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.blocked import TiledConvolution
-from nnstretch.devices.cpu.routines.convolution.geometry import Window, lowering
+from nnstretch.devices.cpu.routines.convolution.geometry import geometry_parameters, lowering
 from nnstretch.graph.layer import Layer
 
 LARGEST_STRIDE = 2
@@ -75,31 +76,31 @@ class WinogradConvolution(TiledConvolution[tuple[int, int]]):
 
     descriptor = Descriptor("cpu", "float32", "winograd")
 
-    def covers(self, window: Window) -> bool:
-        plain = max(window.strides) <= LARGEST_STRIDE and window.dilations == (1, 1)
-        if not plain or window.taps == 1 or not self.divisions(window):
+    def covers(self, geometry: KernelGeometry) -> bool:
+        plain = max(geometry.strides) <= LARGEST_STRIDE and geometry.dilations == (1, 1)
+        if not plain or geometry.taps == 1 or not self.divisions(geometry):
             return False
-        if window.groups > 1 and window.channels // window.groups < LEAST_GROUP:
+        if geometry.groups > 1 and geometry.channels // geometry.groups < LEAST_GROUP:
             return False
-        if window.kernel == (3, 3) and window.strides == (1, 1) and not _is_planar(window):
+        if geometry.kernel == (3, 3) and geometry.strides == (1, 1) and not _is_planar(geometry):
             return True
-        best = min(self._cost(window, division) for division in self.divisions(window))
-        return best < WORTH_TRYING * self._direct_cost(window)
+        best = min(self._cost(geometry, division) for division in self.divisions(geometry))
+        return best < WORTH_TRYING * self._direct_cost(geometry)
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        first = PLAIN if _is_planar(Window.of(layer)) else self.layout
+        first = PLAIN if _is_planar(KernelGeometry.of(layer)) else self.layout
         return (first, *(self.layout for _ in layer.activations[1:])), (self.layout,)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        window = Window.of(layer)
-        costs = {division: self._cost(window, division) for division in self.divisions(window)}
+        geometry = KernelGeometry.of(layer)
+        costs = {division: self._cost(geometry, division) for division in self.divisions(geometry)}
         best, *others = sorted(costs, key=costs.__getitem__)
-        tile = next(tile for tile in self.tiles if self._fits(window, tile[1]))
+        tile = next(tile for tile in self.tiles if self._fits(geometry, tile[1]))
         worth = [best, *(d for d in others[:1] if costs[d] < WORTH_MEASURING * costs[best])]
-        return tuple(self._setting(window, division, tile) for division in worth)
+        return tuple(self._setting(geometry, division, tile) for division in worth)
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
-        window = Window.of(layer)
+        geometry = KernelGeometry.of(layer)
         settings = (
             {
                 "alpha": division.down.alpha,
@@ -109,33 +110,37 @@ class WinogradConvolution(TiledConvolution[tuple[int, int]]):
                 "block": block,
                 "panels": panels,
             }
-            for division in self.divisions(window)
+            for division in self.divisions(geometry)
             for tiles, vectors in self.tiles
-            if self._fits(window, vectors)
-            for block in shares(_tiles(window, division), MOST_PARTS)
-            for panels in shares(-(-window.outputs // self.layout.block) // vectors, UNITS)
+            if self._fits(geometry, vectors)
+            for block in shares(_tiles(geometry, division), MOST_PARTS)
+            for panels in shares(-(-geometry.out_channels // self.layout.block) // vectors, UNITS)
         )
         return distinct(self.parameter_space(layer), settings)
 
-    def divisions(self, window: Window) -> list[Division]:
+    def divisions(self, geometry: KernelGeometry) -> list[Division]:
         """The kernel divided for each transform that has no more taps than the longer axis."""
-        most = max(-(-k // s) for k, s in zip(window.kernel, window.strides, strict=True))
-        divisions = [division_of(window, alpha, taps) for alpha, taps in transforms() if taps <= most]
+        most = max(-(-k // s) for k, s in zip(geometry.kernel, geometry.strides, strict=True))
+        divisions = [division_of(geometry, alpha, taps) for alpha, taps in transforms() if taps <= most]
         return [d for d in divisions if max(len(d.down.first_taps), len(d.across.first_taps)) <= AXIS_PARTS]
 
-    def _encoded_blocks(self, window: Window, division: Division) -> int:
+    def _encoded_blocks(self, geometry: KernelGeometry, division: Division) -> int:
         """Vectors of encoded input per position of a tile."""
         parts = len(division.parts)
         block = self.layout.block
-        return -(-window.channels * parts // block) if _is_planar(window) else -(-window.channels // block) * parts
+        return (
+            -(-geometry.channels * parts // block) if _is_planar(geometry) else -(-geometry.channels // block) * parts
+        )
 
-    def _setting(self, window: Window, division: Division, tile: tuple[int, int]) -> dict[str, int]:
+    def _setting(self, geometry: KernelGeometry, division: Division, tile: tuple[int, int]) -> dict[str, int]:
         """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""
-        per_tile = division.positions * self._encoded_blocks(window, division) * self.layout.block * self.element.bytes
-        weights = division.all_parts * window.channels // window.groups * window.outputs * self.element.bytes
+        per_tile = (
+            division.positions * self._encoded_blocks(geometry, division) * self.layout.block * self.element.bytes
+        )
+        weights = division.all_parts * geometry.channels // geometry.groups * geometry.out_channels * self.element.bytes
         at_once = FEW_TILES if weights <= CACHED_WEIGHTS else max(MANY_TILES, ENCODED_BYTES // per_tile)
-        tiles = _tiles(window, division)
-        panels = -(-window.outputs // self.layout.block) // tile[1]
+        tiles = _tiles(geometry, division)
+        panels = -(-geometry.out_channels // self.layout.block) // tile[1]
         blocks = -(-tiles // at_once)
         blocks += blocks % 2 if blocks > 1 else 0
         chunks = min(panels, -(-UNITS // blocks))
@@ -143,50 +148,50 @@ class WinogradConvolution(TiledConvolution[tuple[int, int]]):
         block = {"block": -(-tiles // blocks), "panels": -(-panels // chunks)}
         return {**transform, "tiles": tile[0], "vectors": tile[1], **block}
 
-    def _cost(self, window: Window, division: Division) -> float:
+    def _cost(self, geometry: KernelGeometry, division: Division) -> float:
         """A guess at the time, in multiply-adds of vectors.
 
         Products wait for their weights where those come from memory too slowly.
         """
-        tiles = _tiles(window, division)
-        inputs = self._encoded_blocks(window, division)
-        outputs = -(-window.outputs // self.layout.block)
-        weights = division.all_parts * outputs * window.channels // window.groups
+        tiles = _tiles(geometry, division)
+        inputs = self._encoded_blocks(geometry, division)
+        outputs = -(-geometry.out_channels // self.layout.block)
+        weights = division.all_parts * outputs * geometry.channels // geometry.groups
         flat = division.down.plain or division.across.plain
         transform = (LINE_COST if flat else TRANSFORM_COST)[division.down.alpha]
-        packing = division.positions * len(division.parts) * window.channels if _is_planar(window) else 0
+        packing = division.positions * len(division.parts) * geometry.channels if _is_planar(geometry) else 0
         sums = PRODUCT_COST * division.positions * outputs
         return max(weights * tiles, weights * MEMORY_COST) + (transform * (inputs + outputs) + packing + sums) * tiles
 
-    def _direct_cost(self, window: Window) -> float:
+    def _direct_cost(self, geometry: KernelGeometry) -> float:
         """The multiply-adds of vectors of a direct convolution."""
-        outputs = -(-window.outputs // self.layout.block)
-        return float(window.batch * window.pixels * window.taps * outputs * window.channels // window.groups)
+        outputs = -(-geometry.out_channels // self.layout.block)
+        return float(geometry.batch * geometry.pixels * geometry.taps * outputs * geometry.channels // geometry.groups)
 
-    def _fits(self, window: Window, vectors: int) -> bool:
+    def _fits(self, geometry: KernelGeometry, vectors: int) -> bool:
         """Whether panels of so many vectors are full, and lie within one group where they can be narrower."""
-        if -(-window.outputs // self.layout.block) % vectors:
+        if -(-geometry.out_channels // self.layout.block) % vectors:
             return False
-        per_group = window.outputs // window.groups
-        return vectors == 1 or window.groups == 1 or per_group % (vectors * self.layout.block) == 0
+        per_group = geometry.out_channels // geometry.groups
+        return vectors == 1 or geometry.groups == 1 or per_group % (vectors * self.layout.block) == 0
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        window = Window.of(layer)
+        geometry = KernelGeometry.of(layer)
         alpha, taps, vectors = parameters["alpha"], parameters["taps"], parameters["vectors"]
         kernel = family("winograd").kernel(alpha=alpha, taps=taps, tiles=parameters["tiles"], vectors=vectors)
         width, block = vectors * self.layout.block, self.layout.block
         halved = block == HALVED_BLOCK and vectors == 1
-        division = division_of(window, alpha, taps)
-        weights = prepared_panels(layer.constants[1], window.groups, width, block, division, halved=halved)
-        lanes = -(-window.outputs // block) * block
+        division = division_of(geometry, alpha, taps)
+        weights = prepared_panels(layer.constants[1], geometry.groups, width, block, division, halved=halved)
+        lanes = -(-geometry.out_channels // block) * block
         return lowering(
             kernel,
             layer,
             weights,
             lanes,
-            geometry=window.parameters(),
-            groups=window.groups,
-            planar=int(_is_planar(window)),
+            geometry=geometry_parameters(geometry),
+            groups=geometry.groups,
+            planar=int(_is_planar(geometry)),
             tiles=parameters["block"],
             panels=parameters["panels"],
         )
@@ -198,17 +203,17 @@ def transforms() -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(kernel.numbers("alpha", "taps") for kernel in family("winograd").kernels))
 
 
-def division_of(window: Window, alpha: int, taps: int) -> Division:
-    """The window's kernel divided for a transform of `alpha` positions and `taps` taps."""
-    down, across = (Axis(k, s, alpha, taps) for k, s in zip(window.kernel, window.strides, strict=True))
+def division_of(geometry: KernelGeometry, alpha: int, taps: int) -> Division:
+    """The geometry's kernel divided for a transform of `alpha` positions and `taps` taps."""
+    down, across = (Axis(k, s, alpha, taps) for k, s in zip(geometry.kernel, geometry.strides, strict=True))
     return Division(down, across)
 
 
-def _is_planar(window: Window) -> bool:
+def _is_planar(geometry: KernelGeometry) -> bool:
     """Whether the input is read as a plain tensor."""
-    return window.groups == 1 and window.channels < LEAST_GROUP
+    return geometry.groups == 1 and geometry.channels < LEAST_GROUP
 
 
-def _tiles(window: Window, division: Division) -> int:
+def _tiles(geometry: KernelGeometry, division: Division) -> int:
     down, across = division.down.outputs, division.across.outputs
-    return window.batch * -(-window.out_height // down) * -(-window.out_width // across)
+    return geometry.batch * -(-geometry.out_height // down) * -(-geometry.out_width // across)

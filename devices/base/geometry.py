@@ -1,0 +1,163 @@
+"""Geometry of convolutions and pooling windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nnstretch.graph.layer import Layer
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class KernelGeometry:
+    """How a kernel or pooling window moves over an image; pairs are (vertical, horizontal).
+
+    Attributes:
+        batch: images.
+        channels, height, width: of the input.
+        out_channels, out_height, out_width: of the output.
+        kernel, strides, dilations: of the kernel.
+        pads: pixels added at the top and at the left. Those at the bottom and at the right follow from the output's size.
+        groups: of channels.
+    """
+
+    batch: int
+    channels: int
+    height: int
+    width: int
+    out_channels: int
+    out_height: int
+    out_width: int
+    kernel: Pair
+    strides: Pair
+    pads: Pair
+    dilations: Pair = (1, 1)
+    groups: int = 1
+
+    @classmethod
+    def of(cls, layer: Layer) -> KernelGeometry:
+        """The geometry of a layer of operator Conv."""
+        groups = layer.attributes["groups"]
+        assert isinstance(groups, int)
+        shapes = layer.type_of(0).shape, layer.outputs[0].shape, layer.type_of(1).shape[2:]
+        return cls.between(*shapes, layer.ints("strides"), layer.ints("pads"), layer.ints("dilations"), groups)
+
+    @classmethod
+    def between(
+        cls,
+        source: Sequence[int],
+        result: Sequence[int],
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        pads: Sequence[int],
+        dilations: Sequence[int] = (1, 1),
+        groups: int = 1,
+    ) -> KernelGeometry:
+        """The geometry between two tensors.
+
+        Args:
+            source: shape of the input, N,C,H,W.
+            result: shape of the output.
+            kernel: height and width.
+            strides: down and across.
+            pads: top, left, and any others.
+            dilations: down and across.
+            groups: of channels.
+        """
+        batch, channels, height, width = source
+        _, out_channels, out_height, out_width = result
+        return cls(
+            batch=batch,
+            channels=channels,
+            height=height,
+            width=width,
+            out_channels=out_channels,
+            out_height=out_height,
+            out_width=out_width,
+            kernel=(kernel[0], kernel[1]),
+            strides=(strides[0], strides[1]),
+            pads=(pads[0], pads[1]),
+            dilations=(dilations[0], dilations[1]),
+            groups=groups,
+        )
+
+    @property
+    def taps(self) -> int:
+        """Positions of the kernel."""
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def pixels(self) -> int:
+        """Positions of the output."""
+        return self.out_height * self.out_width
+
+    @property
+    def group_in(self) -> int:
+        """Input channels per group."""
+        return self.channels // self.groups
+
+    @property
+    def group_out(self) -> int:
+        """Output channels per group."""
+        return self.out_channels // self.groups
+
+    @property
+    def size(self) -> Pair:
+        """Height and width of the input."""
+        return self.height, self.width
+
+    @property
+    def out_size(self) -> Pair:
+        """Height and width of the output."""
+        return self.out_height, self.out_width
+
+    @property
+    def extents(self) -> Pair:
+        """Pixels from the first to the last tap."""
+        (kh, kw), (dh, dw) = self.kernel, self.dilations
+        return (kh - 1) * dh + 1, (kw - 1) * dw + 1
+
+    @property
+    def ends(self) -> Pair:
+        """Pixels beyond the bottom and the right of the image that kernels read."""
+        return self._end(0), self._end(1)
+
+    def _end(self, axis: int) -> int:
+        last = (self.out_size[axis] - 1) * self.strides[axis] - self.pads[axis]
+        return max(0, last + self.extents[axis] - self.size[axis])
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the padding is TFLite's SAME: as many pixels as strides fit, and half of the padding first."""
+        return all(
+            result == -(-size // stride) and begin == (begin + end) // 2
+            for result, size, stride, begin, end in zip(
+                self.out_size, self.size, self.strides, self.pads, self.ends, strict=True
+            )
+        )
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the padding is TFLite's VALID: kernels never leave the image."""
+        return not any((*self.pads, *self.ends))
+
+    def counted(self, axis: int) -> list[int]:
+        """How many pixels of the image each window without dilation covers along an axis."""
+        counts: list[int] = []
+        for i in range(self.out_size[axis]):
+            first = i * self.strides[axis] - self.pads[axis]
+            last = min(first + self.kernel[axis], self.size[axis])
+            counts.append(last - max(first, 0))
+        return counts
+
+    def flattened(self) -> KernelGeometry:
+        """The same convolution, with a plane that is read pixel by pixel as one long row."""
+        if self.kernel != (1, 1):
+            return self
+        if self.strides != (1, 1) or self.pads != (0, 0) or self.out_size != self.size:
+            return replace(self, dilations=(1, 1))
+        height, out_height = 1, 1
+        width, out_width = self.height * self.width, self.out_height * self.out_width
+        return replace(self, height=height, width=width, out_height=out_height, out_width=out_width, dilations=(1, 1))

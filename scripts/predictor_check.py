@@ -173,12 +173,12 @@ class Checking:
         """A random design, predicted and measured."""
         from nnstretch.branching.search.limits import SearchLimits
         from nnstretch.branching.search.sampling import random_design
-        from nnstretch.latency.design_runs import design_trial
+        from nnstretch.latency.design_runs import design_runner
 
         generator = Random(f"{seed} {subject.model} {number}")
         design = random_design(subject.plan, generator, SearchLimits(), len(self.names))
         begin = time.perf_counter()
-        trial = design_trial(self.processors, subject.plan.traced.example_input, subject.predictor)
+        trial = design_runner(self.processors, subject.plan.traced.example_input, subject.predictor)
         assert trial is not None, "processors are here"
         branches = self.branches(subject, design, trial)
         return {

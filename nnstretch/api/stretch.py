@@ -15,7 +15,7 @@ from nnstretch.branching.stretch import StretchResult
 from nnstretch.branching.stretch import stretch as search
 from nnstretch.compiler.costs import latency_predictor
 from nnstretch.compiler.processors import build_processors
-from nnstretch.latency.design_runs import design_trial
+from nnstretch.latency.design_runs import design_runner
 
 _Fields = ParamSpec("_Fields")
 
@@ -74,7 +74,7 @@ def stretch(
         multiple=usable.host.blocked.block if options.multiple is None else options.multiple,
         designs=options.designs,
         pareto=options.pareto,
-        runner=design_trial(usable, example_input, predicting) if options.measure else None,
+        runner=design_runner(usable, example_input, predicting) if options.measure else None,
         progress=options.progress,
         merge=merge,
     )

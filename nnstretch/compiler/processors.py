@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.base.spec import ProcessorSpec, all_cores, default_cores, parse_processors
+from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine.binding.library import MAX_CORES
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.external.registry import FOLDERS, external_engine, routines_of_engines
+from nnstretch.devices.simulated.processor import SimulatedProcessor
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.measurement.profiler import TOLERANCE
 from nnstretch.scheduler.measurement.runner.core_speeds import measured_ratios
@@ -110,12 +112,8 @@ def _open(
     spec: ProcessorSpec, external_engines: Sequence[Routine] = (), dtypes: Sequence[str] = ("float32",)
 ) -> Processor:
     if spec.kind == "cpu":
-        from nnstretch.devices.cpu.processor import CpuProcessor
-
         return CpuProcessor(spec, external_engines=external_engines)
     if spec.kind == "sim":
-        from nnstretch.devices.simulated.processor import SimulatedProcessor
-
         return SimulatedProcessor(spec)
     if spec.kind in FOLDERS:
         return external_engine(spec.kind).processor(spec)
@@ -132,8 +130,6 @@ def foreign_processors(isa: Isa, text: str = "cpu", threads: int | None = None) 
     Raises:
         UsageError: the specification is wrong, or names a processor other than a CPU.
     """
-    from nnstretch.devices.cpu.processor import CpuProcessor
-
     cores = range(MAX_CORES if re.search(r"\d", text) else threads or 1)
     specs = parse_processors(text, tuple(cores))
     if any(spec.kind != "cpu" for spec in specs):

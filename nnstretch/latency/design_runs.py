@@ -32,7 +32,7 @@ _Run = tuple[float, list[float], list[list[float]]]
 
 
 @dataclass(frozen=True)
-class DesignTrial:
+class DesignRunner:
     """Compiles and runs branched networks.
 
     Attributes:
@@ -89,12 +89,12 @@ class DesignTrial:
         return self._exported[design]
 
 
-def design_trial(
+def design_runner(
     processors: Processors, example_input: Tensor, predictor: ProfilePredictor | SimulatedPredictor
-) -> DesignTrial | None:
+) -> DesignRunner | None:
     """A runner of designs on the predictor's processors; None for simulated ones."""
     if isinstance(predictor, ProfilePredictor):
-        return DesignTrial(processors, example_input, predictor.costs, predictor.pace)
+        return DesignRunner(processors, example_input, predictor.costs, predictor.pace)
     return None
 
 

@@ -19,7 +19,7 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.errors import FileError
-from nnstretch.latency.design_runs import _branch_times, design_trial
+from nnstretch.latency.design_runs import _branch_times, design_runner
 from nnstretch.scheduler.measurement import contention
 from nnstretch.scheduler.measurement.contention import contention_factors, stored_contention_factors
 from nnstretch.scheduler.measurement.store.store import ProfileStore
@@ -44,7 +44,7 @@ def test_every_branch_of_a_run_takes_time_and_they_overlap() -> None:
     ]
     branched = build(plan, make_design(plan, choices))
     processors = build_processors(PROCESSORS)
-    trial = design_trial(processors, image, latency_predictor(processors))
+    trial = design_runner(processors, image, latency_predictor(processors))
     assert trial is not None
     for tuned in (False, True):
         measured = trial(branched, tuned=tuned)

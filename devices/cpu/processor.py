@@ -55,7 +55,7 @@ def compute_bound_routines(isa: Isa) -> tuple[Routine, ...]:
 
 
 def native_routines(isa: Isa) -> tuple[Routine, ...]:
-    """All routines of engines built for `isa`: those for convolutions, pairs and dense layers, then the light ones."""
+    """All routines of engines built for `isa`: those for convolutions, pairs and dense layers, then the memory-bound ones."""
     return (*compute_bound_routines(isa), *memory_bound_routines(isa.block))
 
 
@@ -122,7 +122,7 @@ class CpuProcessor(Processor):
 
     @property
     def routines(self) -> Sequence[Routine]:
-        """Convolutions, fused pairs and dense layers, then the light routines, then those of other engines."""
+        """Convolutions, fused pairs and dense layers, then the memory-bound routines, then those of other engines."""
         return self._routines
 
     @cached_property

@@ -1,4 +1,4 @@
-/* What the compute-heavy kernels (convolutions, dense layers) share: geometry, bounds for sizes, and the epilogue. */
+/* What the compute-bound kernels (convolutions, dense layers) share: geometry, bounds for sizes, and the epilogue. */
 #ifndef NNS_COMPUTE_H
 #define NNS_COMPUTE_H
 

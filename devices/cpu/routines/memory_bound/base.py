@@ -1,4 +1,4 @@
-"""What the light routines share: they see planes of pixels of 1 lane (plain) or a block of lanes."""
+"""What the memory-bound routines share: they see planes of pixels of 1 lane (plain) or a block of lanes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nnstretch.graph.dtypes import DEFAULT_DTYPE, ELEMENT_TYPES
 from nnstretch.graph.layer import Layer
 
 BLOCK = "block"
-"""The one parameter of light routines: block of the layout that they read and write, 0 for plain."""
+"""The one parameter of memory-bound routines: block of the layout that they read and write, 0 for plain."""
 
 MOVED_DTYPES = tuple(t.name for t in ELEMENT_TYPES.values() if t.code)
 """Types whose elements kernels can move: all that the engine knows."""
@@ -147,7 +147,7 @@ class MemoryBoundRoutine(Routine):
 
 
 class DataMovementRoutine(MemoryBoundRoutine):
-    """A light routine that moves elements and changes none, so that they may be of any type.
+    """A memory-bound routine that moves elements and changes none, so that they may be of any type.
 
     Layers of other types than float32 have no activation. They read and write plain data: no native routine computes in these
     types, so nobody near them wants blocks.

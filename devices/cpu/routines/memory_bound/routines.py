@@ -1,4 +1,4 @@
-"""The light routines, which move or combine values without multiplying matrices."""
+"""The memory-bound routines, which move or combine values without multiplying matrices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nnstretch.graph.dtypes import DEFAULT_DTYPE
 
 
 def memory_bound_routines(block: int | None = None) -> tuple[MemoryBoundRoutine, ...]:
-    """All light routines, offering the blocked layout of that block (None: of this machine's vectors)."""
+    """All memory-bound routines, offering the blocked layout of that block (None: of this machine's vectors)."""
     others = [dtype for dtype in MOVED_DTYPES if dtype != DEFAULT_DTYPE]
     moving = (ConcatRoutine, StridedRoutine, ReshapeRoutine)
     return (

@@ -1,6 +1,7 @@
-/* Concatenation. `rows` copies whole rows of bytes, whatever their elements are: any axis of plain tensors, and blocked ones
- * whose channels fill their blocks. `lanes` joins blocked float32 tensors of any channel counts. A step has at most NNS_MAX_READS inputs, so a longer
- * concatenation takes several steps, each of which writes a part of the output from `offset` on. */
+/* Concatenation. `rows` copies rows of bytes, of any element type: any axis of plain tensors, and blocked ones whose
+ * channels fill their blocks. `lanes` joins blocked float32 tensors of any channel counts. A step has at most
+ * NNS_MAX_READS inputs, so a longer concatenation takes several steps, each of which writes a part of the output from
+ * `offset` on. */
 #include "memory_bound.h"
 
 /* ---- concat/rows: reads the inputs and writes their rows one after another to each outer row, from `offset` on. ---- */

@@ -148,8 +148,11 @@ def test_a_kernel_that_requires_more_than_the_cpu_has(tmp_path: Path) -> None:
     source = tmp_path / "special.c"
     target = BuildTarget(X86_V2)
     toolchain = make_toolchain(target, features=("fma", "f16c"))
-    text = '#include "kernel.h"\nstatic const nns_kernel rows[] = {{"special", 0, 0}};\n'
-    source.write_text(text + "const nns_kernel_family nns_family_dense_fma = NNS_FAMILY(rows);\n")
+    source.write_text(
+        '#include "registry.h"\n'
+        'static const nns_kernel rows[] = {{.name = "special"}};\n'
+        "const nns_family nns_family_dense_fma = {.kernels = rows, .n_kernels = 1, .requires = NNS_REQUIRES};\n"
+    )
     sources = [s for s in engine_library.engine_sources(target) if s.path.name != "dense@fma.c"]
     sources += engine_library.source_files(toolchain, [source], ())
     library = engine_library.build_file("special", ".so", sources, make_toolchain(target), "-shared")

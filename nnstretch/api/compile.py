@@ -16,6 +16,7 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.compiler.saved_plan import compile_with_plan
 from nnstretch.compiler.several_plans import compile_plans
 from nnstretch.compiler.streams import arrangements, load_streams
+from nnstretch.devices.targets import open_target
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.runtime.base_session import Session
 from nnstretch.scheduler.runtime.session import PlanSession
@@ -75,6 +76,7 @@ def compile_graph(graph: ir.Model, options: CompileOptions) -> Session:
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
     """
+    open_target(options.target)
     if options.plan is not None:
         return PlanSession.from_compiled(compile_with_plan(graph, options))
     if options.plans is not None or options.policy is not None:
@@ -88,7 +90,7 @@ def compile_graph(graph: ir.Model, options: CompileOptions) -> Session:
             tune=options.tune,
             progress=options.progress,
         )
-    usable = build_processors(options.processors, options.threads, options.engines, options.tolerance)
+    usable = build_processors(options.processors, options.threads, options.engines, options.tolerance, options.target)
     if options.streams is None:
         return compile_model(graph, usable, tune=options.tune, progress=options.progress)
     found = arrangements(graph, usable, options.streams, tune=options.tune, progress=options.progress)
@@ -96,12 +98,13 @@ def compile_graph(graph: ir.Model, options: CompileOptions) -> Session:
 
 
 def open_package(path: Path, options: CompileOptions) -> Session:
-    """A session for a package; of the options only `streams` and `policy` count.
+    """A session for a package; of the options only `streams`, `policy` and `target` count.
 
     Raises:
         FileError, PackageError: it cannot be read, is damaged or too new.
         NNStretchError: it cannot run here.
     """
+    open_target(options.target)
     if options.policy is not None:
         return AdaptiveSession.load(path, options.policy)
     if options.streams is not None:

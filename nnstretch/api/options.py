@@ -207,6 +207,9 @@ class CompileOptions:
             shown="adaptive if there are several",
         ),
     ] = None
+    target: Annotated[
+        str, Option("The machine to measure and run on; local is this machine.", ("--target",), metavar="TARGET")
+    ] = "local"
     progress: Annotated[Progress | None, Option("Called with (done, total, what) during long work.")] = None
 
     def __post_init__(self) -> None:

@@ -88,6 +88,7 @@ def _series(given: Sequence[str], request: ComparisonRequest) -> Series:
     from nnstretch.bench.comparison.suite import Series, parse_threads, suite
     from nnstretch.bench.timing.interleaving import TimingOptions
     from nnstretch.devices.base.spec import usable_cores
+    from nnstretch.devices.targets import open_target
 
     named = [*given, *(suite(request.suite) if request.suite else ())]
     if not named:
@@ -103,6 +104,7 @@ def _series(given: Sequence[str], request: ComparisonRequest) -> Series:
         tolerance=request.options.tolerance,
         plan=None if request.options.plan is None else str(request.options.plan),
         layers=request.layers,
+        target=open_target(request.options.target),
     )
     engines = parse_engines(request.against)
     shapes = dict(request.options.shapes or {})

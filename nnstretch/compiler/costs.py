@@ -15,6 +15,7 @@ from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
 from nnstretch.scheduler.measurement.caches import cache_sizes
 from nnstretch.scheduler.measurement.contention import contention_factors
 from nnstretch.scheduler.measurement.profiler import Profiler
+from nnstretch.scheduler.measurement.runner.runner import Runner
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.parameter_search.thoroughness import all_settings, remembered_settings
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor, one_soc
@@ -48,6 +49,7 @@ def open_profiler(processors: Processors, *, fresh: bool = False, exhaustive: bo
         fresh=fresh,
         exhaustive=exhaustive,
         tolerance=processors.tolerance,
+        runner=Runner(start=processors.target.start),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Routine
@@ -15,6 +15,7 @@ from nnstretch.devices.engine.binding.library import MAX_CORES
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.external.registry import FOLDERS, external_engine, routines_of_engines
 from nnstretch.devices.simulated.processor import SimulatedProcessor
+from nnstretch.devices.targets import LOCAL, LocalTarget, Target, open_target
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.measurement.profiler import TOLERANCE
 from nnstretch.scheduler.measurement.runner.core_speeds import measured_ratios
@@ -33,12 +34,14 @@ class Processors:
         host: the CPU that serves queue 0: the first of `named`, or another one if no CPU is among them.
         engines: external engines that may compute layers on the first CPU.
         tolerance: largest error of a measured routine against the reference, relative to the output's range.
+        target: the machine that measures and runs.
     """
 
     named: tuple[Processor, ...]
     host: Processor
     engines: tuple[str, ...] = ()
     tolerance: float = TOLERANCE
+    target: Target = field(default_factory=LocalTarget)
 
     @property
     def parts(self) -> list[str]:
@@ -47,7 +50,11 @@ class Processors:
 
 
 def build_processors(
-    text: str, threads: int | None = None, engines: Sequence[str] = (), tolerance: float = TOLERANCE
+    text: str,
+    threads: int | None = None,
+    engines: Sequence[str] = (),
+    tolerance: float = TOLERANCE,
+    target: str = LOCAL,
 ) -> Processors:
     """Opens the processors of a specification such as `cpu:0,opencl:0@1`.
 
@@ -58,15 +65,17 @@ def build_processors(
         threads: at most so many cores of the first CPU.
         engines: `ort` and `litert` may compute layers on the first CPU where they are measured to be faster.
         tolerance: see `Processors`; from `HALF_TOLERANCE` on OpenCL devices have routines that store float16.
+        target: the machine of the processors, as `nnstretch.devices.targets.open_target` takes it.
 
     Raises:
-        UsageError: the specification is wrong, there is no such engine, the tolerance is no positive number, or simulated
-            processors are mixed with others.
+        UsageError: the specification is wrong, there is no such target or engine, the tolerance is not positive, or
+            simulated processors are mixed with others.
         DeviceError: a processor does not exist or does not work.
         MissingExtraError: an engine is not installed.
     """
     if not 0 < tolerance < math.inf:
         raise UsageError(f"tolerance is {tolerance}; it must be a positive number, such as 1e-4")
+    machine = open_target(target)
     specs = parse_processors(text)
     if threads is not None:
         specs = _limit_threads(specs, threads)
@@ -84,7 +93,7 @@ def build_processors(
     one_soc(named)
     hosts = [p for p in named if p.backend.serves_caller]
     host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
-    return Processors(named, host, tuple(engines), tolerance)
+    return Processors(named, host, tuple(engines), tolerance, machine)
 
 
 def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[ProcessorSpec, ...]:

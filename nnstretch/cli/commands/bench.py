@@ -101,7 +101,7 @@ _STREAMED_TURN = 0.5
 """Seconds of a turn with streams: long enough that its beginning and end hardly count."""
 
 
-@with_options(CompileOptions, only=("shapes", "batch", "streams", "tune", "tolerance", "plan"))
+@with_options(CompileOptions, only=("shapes", "batch", "streams", "tune", "tolerance", "plan", "target"))
 def bench_command(
     models: Models = None,
     suite: Suite = None,

@@ -47,7 +47,7 @@ Target = Annotated[
 ]
 
 
-@with_options(CompileOptions, without=("streams", "policy"))
+@with_options(CompileOptions, without=("streams", "policy", "target"))
 def compile_command(
     model: Model,
     output: Product = None,

@@ -134,7 +134,7 @@ def _tune(
     for path in outputs:
         check_writable(path)
     graph, options = source.load(), source.options
-    usable = build_processors(options.processors, options.threads, options.engines, options.tolerance)
+    usable = build_processors(options.processors, options.threads, options.engines, options.tolerance, options.target)
     begin = time.perf_counter()
     searched: dict[str, Exploration] = {}
     with open_profiler(usable, fresh=request.fresh, exhaustive=request.search == "exhaustive") as costs:

@@ -24,7 +24,7 @@ from nnstretch.scheduler.measurement.runner.executor import PAGE, RUNNING
 from nnstretch.scheduler.measurement.runner.single_layer import SinglePlan
 from nnstretch.scheduler.measurement.store.rows import CacheState
 from nnstretch.support.closing import Closing
-from nnstretch.support.worker_process import WorkerError, WorkerProcess
+from nnstretch.support.worker_process import StartProcess, WorkerError, WorkerProcess, start_here
 
 WORKER = (sys.executable, "-m", "nnstretch.scheduler.measurement.runner.worker")
 """Command of the worker process."""
@@ -72,15 +72,19 @@ class TimedRun:
 class Runner(Closing):
     """Opens, times and closes single layers in one worker process. A context manager; not thread-safe."""
 
-    def __init__(self, command: Sequence[str] = WORKER, patience: int = _RUN_TICKS) -> None:
+    def __init__(
+        self, command: Sequence[str] = WORKER, patience: int = _RUN_TICKS, start: StartProcess = start_here
+    ) -> None:
         """Starts no worker yet.
 
         Args:
             command: command of the worker, without its argument.
             patience: longest time of a request, seconds, without those in which this process did not run either.
+            start: starts the worker, on this machine or on a target.
         """
         self._command = tuple(command)
         self._patience = patience
+        self._start_process = start
         self._worker: _Worker | None = None
         self._memory = os.memfd_create("nnstretch-layers")
         os.ftruncate(self._memory, PAGE)
@@ -100,7 +104,7 @@ class Runner(Closing):
         """
         if self._worker is None or self._worker.ended:
             self._drop_worker()
-            self._worker = _Worker(self._command, self._memory)
+            self._worker = _Worker(self._command, self._memory, self._start_process)
 
     def open(self, single: SinglePlan, outputs: bool = False) -> tuple[LoadedLayer, list[np.ndarray]]:
         """Opens a layer and runs it once.
@@ -264,11 +268,13 @@ class Runner(Closing):
 class _Worker:
     """The worker process."""
 
-    def __init__(self, command: Sequence[str], memory: int) -> None:
+    def __init__(self, command: Sequence[str], memory: int, start: StartProcess) -> None:
         arguments = {"parent": os.getpid(), "memory": memory, "own_cache": cache_sizes().own}
         try:
             # Without patience: the worker holds no state to save.
-            self._process = WorkerProcess([*command, json.dumps(arguments)], pass_fds=(memory,), patience=0)
+            self._process = WorkerProcess(
+                [*command, json.dumps(arguments)], pass_fds=(memory,), patience=0, start=start
+            )
         except OSError as error:
             raise DeviceError(
                 f"cannot start the measurement worker ({error.strerror}); free memory, or plan without tuning"

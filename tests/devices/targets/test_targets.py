@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
 
+from nnstretch.compiler.costs import open_profiler
+from nnstretch.compiler.processors import build_processors
+from nnstretch.devices import targets
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.targets import LocalTarget, TransientError, open_target
 from nnstretch.errors import DeviceError, FileError, UsageError
 from nnstretch.support.worker_process import WorkerError, WorkerProcess
+from tests.kits.convolution_parity import conv_layer
 
 AFFINITY = "import os; print(sorted(os.sched_getaffinity(0)))"
 
@@ -111,3 +118,33 @@ def test_workers_that_do_not_answer_are_killed(target: LocalTarget) -> None:
         assert worker.ended
     with pytest.raises(OSError, match="no-such-command"):
         WorkerProcess(["no-such-command"], start=target.start)
+
+
+class RecordingTarget(LocalTarget):
+    """The local machine; remembers the workers that it started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands: list[Sequence[str]] = []
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str] | None, pass_fds: Sequence[int], errors: IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        self.commands.append(command)
+        return super().start(command, environment, pass_fds, errors)
+
+
+def test_tuning_measures_on_the_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A new target is one class and one entry of the table; tuning starts its measurement worker there."""
+    target = RecordingTarget()
+    monkeypatch.setattr(targets, "TARGETS", {**targets.TARGETS, "recording": lambda: target})
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path / "cache"))
+    usable = build_processors("cpu", threads=1, target="recording")
+    with open_profiler(usable) as costs:
+        layer = conv_layer((1, 3, 8, 8), 4)
+        routine = next(r for r in usable.named[0].routines if r.supports(layer))
+        assert costs.seconds(usable.named[0], routine, layer, routine.parameter_space(layer)[0])
+    assert len(target.commands) == 1
+    assert "nnstretch.scheduler.measurement.runner.worker" in target.commands[0]
+    with pytest.raises(UsageError, match="there are local"):
+        build_processors("cpu", target="elsewhere")

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nnstretch.bench.engines import EngineEntry, Job, Report, Start
+from nnstretch.bench.engines import EngineEntry, Job, Start
 from nnstretch.support.closing import Closing
+from nnstretch.support.progress import Progress
 from nnstretch.support.worker_process import StartProcess, WorkerProcess, start_here
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -21,7 +22,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 _WAITING_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_PROC_BIND", "OMP_PLACES")
 
 
-def prepare(entry: EngineEntry, job: Job, folder: Path, report: Report) -> str:
+def prepare(entry: EngineEntry, job: Job, folder: Path, report: Progress) -> str:
     """Has an engine write the file that it starts from, in a process of its own.
 
     Raises:
@@ -42,7 +43,7 @@ class EngineProcess(Closing):
         entry: EngineEntry,
         job: Job,
         feeds: Mapping[str, np.ndarray],
-        report: Report,
+        report: Progress,
         start: StartProcess = start_here,
     ) -> None:
         """Starts the process, loads the model and runs it once.
@@ -131,7 +132,7 @@ class _Worker(WorkerProcess):
             start=start,
         )
 
-    def wait_for(self, key: str, report: Report) -> dict[str, Any]:
+    def wait_for(self, key: str, report: Progress) -> dict[str, Any]:
         """The next message with `key`; messages before it are progress and are reported."""
         while True:
             message, _ = self.receive()

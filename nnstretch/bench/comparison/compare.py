@@ -15,12 +15,13 @@ from nnstretch.api.options import TOLERANCE
 from nnstretch.bench.comparison.client import EngineProcess
 from nnstretch.bench.comparison.subject import Subject
 from nnstretch.bench.comparison.workspace import Workspace
-from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Report, Start
+from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start
 from nnstretch.bench.timing.interleaving import Timed, TimingOptions, interleave
 from nnstretch.bench.timing.statistics import Latency, latency, significant
 from nnstretch.devices.targets import LocalTarget, Target
 from nnstretch.errors import MissingExtraError, UsageError
 from nnstretch.graph.reference import largest_error
+from nnstretch.support.progress import Progress
 from nnstretch.support.worker_process import WorkerError
 
 OURS = "nnstretch"
@@ -174,7 +175,7 @@ def parse_engines(text: str) -> tuple[EngineEntry, ...]:
 
 
 def compare(
-    subject: Subject, engines: Sequence[EngineEntry], options: ComparisonOptions, workspace: Workspace, report: Report
+    subject: Subject, engines: Sequence[EngineEntry], options: ComparisonOptions, workspace: Workspace, report: Progress
 ) -> Comparison:
     """Loads the model into every engine and times them interleaved; the failure of an engine becomes a result.
 
@@ -228,7 +229,7 @@ def _peak(core: int) -> float:
 
 
 def _further_starts(
-    entry: EngineEntry, job: Job, subject: Subject, options: ComparisonOptions, report: Report
+    entry: EngineEntry, job: Job, subject: Subject, options: ComparisonOptions, report: Progress
 ) -> list[Start]:
     """Additional starts, beside that of the timed process."""
     found: list[Start] = []
@@ -259,7 +260,7 @@ def _timed(process: EngineProcess, name: str, runs: int, errors: dict[str, str])
 
 
 def _errors_of_all(
-    processes: Mapping[str, EngineProcess], job: Job, subject: Subject, report: Report
+    processes: Mapping[str, EngineProcess], job: Job, subject: Subject, report: Progress
 ) -> dict[str, float]:
     """Error of every engine against ONNX Runtime, which is started for this if it is not compared."""
     if not job.onnx:

@@ -13,9 +13,10 @@ from typing import Any
 from nnstretch.bench.comparison.compare import OURS, ComparisonOptions, compare
 from nnstretch.bench.comparison.subject import check_exists, subject
 from nnstretch.bench.comparison.workspace import Workspace
-from nnstretch.bench.engines import EngineEntry, Report
+from nnstretch.bench.engines import EngineEntry
 from nnstretch.bench.timing.statistics import geometric_mean, significant
 from nnstretch.errors import FileError, NNStretchError, UsageError
+from nnstretch.support.progress import Progress
 
 Result = dict[str, Any]
 """One entry of the "results" of `bench --json`."""
@@ -88,7 +89,7 @@ def suite(name: str) -> tuple[str, ...]:
 
 
 def run_series(
-    series: Series, known: Sequence[Result], progress: Callable[[str], AbstractContextManager[Report]]
+    series: Series, known: Sequence[Result], progress: Callable[[str], AbstractContextManager[Progress]]
 ) -> Iterator[Result]:
     """Compares model after model, so that one model at a time is in memory. A model that fails becomes a result with "error".
 

@@ -21,13 +21,14 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 from nnstretch.support.child_process import die_with_parent
+from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import numpy as np
 
-    from nnstretch.bench.engines import Engine, Job, Report, Start
+    from nnstretch.bench.engines import Engine, Job, Start
 
 _WARMUP_RUNS = 2  # uncounted runs at the begin of a turn: caches and clocks are in the state of another engine
 _WARMUP_SHARE = 0.5  # or one, if it takes more than this share of the slice
@@ -60,7 +61,7 @@ def _job(arguments: dict[str, Any]) -> Job:
     return Job(**{**job, "cores": tuple(job["cores"])})
 
 
-def _reporter(answers: IO[bytes]) -> Report:
+def _reporter(answers: IO[bytes]) -> Progress:
     from nnstretch.support.frames import write_frame
 
     def report(done: int, total: int, what: str) -> None:
@@ -100,7 +101,7 @@ def _serve(arguments: dict[str, Any], requests: IO[bytes], answers: IO[bytes]) -
 
 
 def _started(
-    load: Callable[..., Engine], job: Job, feeds: Mapping[str, np.ndarray], report: Report
+    load: Callable[..., Engine], job: Job, feeds: Mapping[str, np.ndarray], report: Progress
 ) -> tuple[Engine, Start]:
     """The engine after its first run, and the cost of the start."""
     from nnstretch.bench.engines import Start

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Self
 
 from nnstretch.bench.comparison.client import prepare
-from nnstretch.bench.engines import EngineEntry, Job, Report
+from nnstretch.bench.engines import EngineEntry, Job
+from nnstretch.support.progress import Progress
 from nnstretch.support.worker_process import WorkerError
 
 
@@ -20,7 +21,7 @@ class Workspace:
         self._folder = Path(tempfile.mkdtemp(prefix="nnstretch-bench-"))
         self._made: dict[tuple[str, int], str | WorkerError] = {}
 
-    def file_for(self, entry: EngineEntry, job: Job, report: Report) -> str:
+    def file_for(self, entry: EngineEntry, job: Job, report: Progress) -> str:
         """The file that an engine starts from, or "" if that is the model itself.
 
         Raises:
@@ -36,7 +37,7 @@ class Workspace:
             raise made
         return made
 
-    def _make(self, entry: EngineEntry, job: Job, name: str, report: Report) -> str | WorkerError:
+    def _make(self, entry: EngineEntry, job: Job, name: str, report: Progress) -> str | WorkerError:
         folder = self._folder / name
         folder.mkdir()
         try:

@@ -1,6 +1,6 @@
 """The inference engines of a comparison: one file and one entry in ENGINES each."""
 
-from nnstretch.bench.engines.interface import Engine, EngineEntry, Job, Report, Start
+from nnstretch.bench.engines.interface import Engine, EngineEntry, Job, Start
 
 _HERE = "nnstretch.bench.engines"
 
@@ -15,4 +15,4 @@ ENGINES = (
     EngineEntry("ncnn", "ncnn", f"{_HERE}.ncnn_engine", packages=("ncnn", "pnnx"), extra="bench", prepares="once"),
 )
 
-__all__ = ["ENGINES", "Engine", "EngineEntry", "Job", "Report", "Start"]
+__all__ = ["ENGINES", "Engine", "EngineEntry", "Job", "Start"]

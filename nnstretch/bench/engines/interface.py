@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-
-Report = Callable[[int, int, str], None]
-"""Called with (done, total, what) while an engine loads."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
-from nnstretch.bench.engines.interface import Engine, Job, Report
+from nnstretch.bench.engines.interface import Engine, Job
+from nnstretch.support.progress import Progress
 
 
 class LiteRtEngine(Engine):
@@ -38,7 +39,7 @@ class LiteRtEngine(Engine):
         return {"version": version("ai-edge-litert"), "dtype": "int8" if integers else "float32"}
 
 
-def prepare(job: Job, folder: Path, report: Report) -> Path:
+def prepare(job: Job, folder: Path, report: Progress) -> Path:
     """The model as a TFLite file."""
     from nnstretch.devices.external.litert.writer import write_tflite
     from nnstretch.frontends.onnx_file import load as load_onnx
@@ -48,6 +49,6 @@ def prepare(job: Job, folder: Path, report: Report) -> Path:
     return path
 
 
-def load(job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> Engine:
+def load(job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> Engine:
     """The interpreter, its inputs set."""
     return LiteRtEngine(job, feeds)

@@ -12,7 +12,8 @@ from typing import Any
 import ncnn
 import numpy as np
 
-from nnstretch.bench.engines.interface import Engine, Job, Report
+from nnstretch.bench.engines.interface import Engine, Job
+from nnstretch.support.progress import Progress
 
 _NARROW = (
     "use_fp16_packed",
@@ -68,7 +69,7 @@ class NcnnEngine(Engine):
         return {"version": version("ncnn")}
 
 
-def prepare(job: Job, folder: Path, report: Report) -> Path:
+def prepare(job: Job, folder: Path, report: Progress) -> Path:
     """Writes the model as ncnn's two files, PATH.param and PATH.bin, and returns PATH.
 
     Raises:
@@ -96,6 +97,6 @@ def _last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
 
 
-def load(job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> Engine:
+def load(job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> Engine:
     """The network, ready to run."""
     return NcnnEngine(job, feeds)

@@ -11,9 +11,10 @@ import numpy as np
 import nnstretch
 from nnstretch.api.options import TOLERANCE
 from nnstretch.bench.comparison.layers import layer_table
-from nnstretch.bench.engines.interface import Engine, Job, Report
+from nnstretch.bench.engines.interface import Engine, Job
 from nnstretch.devices.base.spec import format_cores
 from nnstretch.scheduler.runtime.session import PlanSession
+from nnstretch.support.progress import Progress
 
 _TRACED_RUNS = 15
 
@@ -53,7 +54,7 @@ class NNStretchEngine(Engine):
         return facts
 
 
-def prepare(job: Job, folder: Path, report: Report) -> Path:
+def prepare(job: Job, folder: Path, report: Progress) -> Path:
     """A package of the model, tuned for the job's cores; a package is returned unchanged."""
     if not job.onnx:
         return Path(job.model)
@@ -70,6 +71,6 @@ def prepare(job: Job, folder: Path, report: Report) -> Path:
     return path
 
 
-def load(job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> Engine:
+def load(job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> Engine:
     """The package, ready to run."""
     return NNStretchEngine(job, feeds)

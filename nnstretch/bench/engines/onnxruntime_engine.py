@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from nnstretch.bench.engines.interface import Engine, Job, Report
+from nnstretch.bench.engines.interface import Engine, Job
+from nnstretch.support.progress import Progress
 
 
 class OnnxRuntimeEngine(Engine):
@@ -73,6 +74,6 @@ def _dtype(path: Path) -> str:
     return "int8" if any(name.startswith(("QLinear", "QGemm")) for name in operators) else "float32"
 
 
-def load(job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> Engine:
+def load(job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> Engine:
     """The model, ready to run."""
     return OnnxRuntimeEngine(job, feeds)

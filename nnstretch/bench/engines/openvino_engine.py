@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import openvino
 
-from nnstretch.bench.engines.interface import Engine, Job, Report
+from nnstretch.bench.engines.interface import Engine, Job
+from nnstretch.support.progress import Progress
 
 
 class OpenVinoEngine(Engine):
@@ -38,6 +39,6 @@ class OpenVinoEngine(Engine):
         return {"version": openvino.__version__.split("-")[0]}
 
 
-def load(job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> Engine:
+def load(job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> Engine:
     """The model, ready to run."""
     return OpenVinoEngine(job, feeds)

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nnstretch.bench.engines.interface import Engine, Job, Report
+from nnstretch.bench.engines.interface import Engine, Job
 from nnstretch.frontends.resolve import load_module
+from nnstretch.support.progress import Progress
 
 _CALLS = 3
 
@@ -21,7 +22,7 @@ _CALLS = 3
 class TorchEngine(Engine):
     """The fastest of the usual ways to run a module."""
 
-    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> None:
+    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> None:
         torch.set_num_threads(len(job.cores))
         module, _ = load_module(job.model)
         module.eval()
@@ -89,7 +90,7 @@ def _fastest(call: Callable[[], Any]) -> float:
     return min(seconds)
 
 
-def load(job: Job, feeds: Mapping[str, np.ndarray], report: Report) -> Engine:
+def load(job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> Engine:
     """The module of a zoo name or `module.py:factory`, ready to run.
 
     Raises:

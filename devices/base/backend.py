@@ -1,4 +1,4 @@
-"""Backends: the kinds of queue that plans have."""
+"""Backends: kinds of queue in a plan."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from nnstretch.devices.base.routine import StepKind
 
 @dataclass(frozen=True)
 class Backend:
-    """A kind of queue: what planning, validation and cost models know of its queues.
+    """A kind of queue and the properties that planning, validation and cost models use.
 
     Attributes:
         name: stored in plans as the kind of a queue.
-        description: what a queue of this kind is called in messages.
-        step_kinds: kinds of the steps that such a queue runs.
-        load: the queues of this kind in a plan that is being loaded.
-        own_memory: whether tensors and constants lie in memory of the queue's own. All other queues work in host memory.
-        serves_caller: whether the calling thread can serve such a queue, as it serves queue 0.
-        launched_by_caller: whether the calling thread launches the queue's sub-graphs. Other queues have a thread each.
-        changes_layouts: whether the queue has a routine that changes layouts. Queue 0 works for those that have none.
-        runs_models: whether the queue computes by calls of another engine's models only: what lies between two joins becomes
-            one call, with a cost to enter and to leave it.
+        description: name of the kind in messages.
+        step_kinds: kinds of steps that the queue runs.
+        load: loads all queues of this kind in a plan.
+        own_memory: whether each queue has its own memory for tensors and constants; other queues use host memory.
+        serves_caller: whether the calling thread can run such a queue, as it runs queue 0.
+        launched_by_caller: whether the calling thread launches the queue's sub-graphs; other queues have a thread each.
+        changes_layouts: whether the queue has a layout-change routine; if not, queue 0 changes layouts for it.
+        runs_models: whether the queue only calls models of an external engine. All layers between two joins become one
+            call, which has a cost of its own.
         synchronises: whether a tensor that crosses to or from the queue costs a transfer.
         has_ratios: whether the queue's cores may have relative speeds.
     """

@@ -1,4 +1,4 @@
-"""How much CPU time the control groups of this process allow it: containers limit time without taking cores away."""
+"""CPU time limits of this process's control groups: containers limit CPU time without hiding cores."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def cpu_quota(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> int | None:
-    """Cores whose whole time this process may use, rounded up; None if nothing limits it.
+    """CPU time limit of this process in cores, rounded up; None without a limit.
 
-    Reads `cpu.max` of version 2 and `cpu.cfs_quota_us` of version 1, of the process's groups and all around them: the
-    narrowest limit counts. What cannot be read limits nothing.
+    Reads `cpu.max` (version 2) and `cpu.cfs_quota_us` (version 1) of the process's groups and their ancestors and takes
+    the minimum. Unreadable files are ignored.
 
     Args:
-        mount: where the hierarchies of control groups are mounted.
-        membership: the file that names the process's groups.
+        mount: mount point of the control group hierarchies.
+        membership: file that lists the process's groups.
     """
     limits = [limit for folder in _folders(mount, membership) if (limit := _limit(folder)) is not None]
     return max(1, math.ceil(min(limits))) if limits else None
 
 
 def _folders(mount: Path, membership: Path) -> Iterator[Path]:
-    """The folders of the process's groups for CPU time, with those around them.
+    """Folders of the process's CPU groups and their ancestors.
 
-    A container may see its group's name from outside, where no such folder is mounted; the mount itself is its group then.
+    A container may see the group path of its host, which is not mounted there; its own group is then the mount point.
     """
     for line in _read(membership).splitlines():
         number, controllers, group = line.split(":", 2)
@@ -41,7 +41,7 @@ def _folders(mount: Path, membership: Path) -> Iterator[Path]:
 
 
 def _limit(folder: Path) -> float | None:
-    """Cores that one group allows."""
+    """Limit of one group in cores."""
     text = _read(folder / "cpu.max") or f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}"
     words = text.split()
     if len(words) != 2 or not all(word.isdigit() for word in words) or int(words[1]) == 0:

@@ -1,7 +1,7 @@
-"""Prepared constants: weights in the order in which a kernel reads them, made in their final place.
+"""Prepared constants: weights in the order in which a kernel reads them, written directly to their final memory.
 
-Preparing weights copies them in another order. Their size is known before that, so a plan can assign their places first, and
-several threads write the weights of a whole network straight into its memory, without a second copy.
+The size of a prepared constant is known before its values. A plan therefore assigns memory first, and several threads
+then reorder the weights of a whole network into it without a second copy.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from nnstretch.graph.dtypes import DEFAULT_DTYPE, ElementType, element_type
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A part of a prepared constant that is made by itself.
+    """A part of a prepared constant that is written independently.
 
     Attributes:
-        begin, size: its place in the constant, in elements.
-        fill: writes it into a flat array of `size` zeros.
+        begin: offset in the constant, in elements.
+        size: number of elements.
+        fill: writes the values into a flat array of `size` zeros.
     """
 
     begin: int
@@ -32,10 +33,10 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A constant that is made of pieces; elements in none of them are 0.
+    """A constant made of pieces; elements outside all pieces are 0.
 
     Attributes:
-        size: elements.
+        size: number of elements.
         pieces: in any order, without overlap.
         dtype: name of the element type.
     """
@@ -51,11 +52,11 @@ class Prepared:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """Size in bytes."""
         return self.size * self.element.bytes
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The constant by itself, flat."""
+        """The constant as a flat array."""
         made = np.zeros(self.size, self.element.storage)
         for piece in self.pieces:
             piece.fill(made[piece.begin : piece.begin + piece.size])
@@ -78,8 +79,8 @@ def write_constants(constants: Iterable[tuple[Constant, np.ndarray]], threads: i
     """Writes constants to their places.
 
     Args:
-        constants: each with its place, a uint8 array of its size that holds zeros, aligned to its elements.
-        threads: number of threads that share the work.
+        constants: each with its destination, a zeroed uint8 array of the same size, aligned to the element type.
+        threads: number of threads.
     """
     jobs: list[tuple[Callable[[np.ndarray], None], np.ndarray]] = []
     for constant, place in constants:

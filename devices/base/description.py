@@ -1,6 +1,6 @@
-"""Descriptions of processors: what must be known of one that is not here to tell which routines it has.
+"""Descriptions of processors: the data that determines the routines of a processor on another machine.
 
-They travel with measurements, so that latencies can be predicted for processors of another machine.
+They are stored with measurements, so that latencies of other machines can be predicted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nnstretch.devices.base.spec import ProcessorSpec
 
 _LONGEST_TEXT = 1 << 12
 _MOST = 1 << 16
-_LEAST_REGISTERS = {True: 16, False: 4}  # of OpenCL devices that live on the CPU, and of others
+_LEAST_REGISTERS = {True: 16, False: 4}  # of OpenCL devices: on the CPU -> minimum
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,18 @@ class Description:
     """A processor as data.
 
     Attributes:
-        fingerprint: what its measurements are kept by.
-        name: as it was written where it was measured.
+        fingerprint: key of its measurements.
+        name: its specification on the machine where it was measured.
         kind: "cpu" or "opencl".
-        device: what the system or the driver calls it.
-        index: an OpenCL device's number.
-        cores: that it uses, if it is a CPU or lives on one.
-        ratios: relative speeds of a CPU's cores.
+        device: name from the system or the driver.
         block: floats per vector.
-        isa: name of a CPU's instruction set; empty for other processors.
-        compute_units, registers: of an OpenCL device (`Traits`); 0 for a CPU.
-        caches: bytes of the machine's largest cache that a core has to itself, and of the largest that cores share; empty:
-            unknown.
+        index: number of an OpenCL device.
+        cores: cores in use by a CPU, or by an OpenCL device on the CPU.
+        ratios: relative speeds of a CPU's cores.
+        isa: instruction set of a CPU; empty for other processors.
+        compute_units: of an OpenCL device (`Traits`); 0 for a CPU.
+        registers: of an OpenCL device (`Traits`); 0 for a CPU.
+        caches: sizes of the largest private and the largest shared cache in bytes; empty if unknown.
     """
 
     fingerprint: str
@@ -50,7 +50,7 @@ class Description:
 
     @property
     def spec(self) -> ProcessorSpec:
-        """The processor as written."""
+        """Specification of the processor."""
         return ProcessorSpec(self.kind, self.index, self.cores, self.ratios)
 
     def to_json(self) -> dict[str, Any]:
@@ -59,13 +59,13 @@ class Description:
 
 
 def description_of(raw: object) -> Description:
-    """A description from what a file says, every field checked.
+    """Reads a description and checks every field.
 
     Raises:
-        ValueError: a field is missing or none that a processor can have; says which.
+        ValueError: a field is missing or invalid; the message names it.
     """
     if not isinstance(raw, Mapping):
-        raise ValueError("a processor is no object")
+        raise ValueError("a processor is not an object")
     kind, block = _text(raw, "kind"), _number(raw, "block")
     if kind not in ("cpu", "opencl"):
         raise ValueError(f"kind is {kind!r}; it is cpu or opencl")
@@ -74,7 +74,7 @@ def description_of(raw: object) -> Description:
     cores, units, registers = _numbers(raw, "cores"), _number(raw, "compute_units"), _number(raw, "registers")
     if kind == "opencl" and (units < 1 or registers < _LEAST_REGISTERS[bool(cores)]):
         raise ValueError(
-            f"compute_units and registers are {units} and {registers}; of such a device they are at least 1 and "
+            f"compute_units and registers are {units} and {registers}; the minimum for this device is 1 and "
             f"{_LEAST_REGISTERS[bool(cores)]}"
         )
     return Description(
@@ -110,12 +110,12 @@ def _number(raw: Mapping[str, Any], name: str) -> int:
 def _caches(raw: Mapping[str, Any]) -> tuple[int, ...]:
     caches = _numbers(raw, "caches")
     if len(caches) not in (0, 2):
-        raise ValueError("caches are no two numbers of bytes")
+        raise ValueError("caches are not two sizes in bytes")
     return caches
 
 
 def _numbers(raw: Mapping[str, Any], name: str) -> tuple[int, ...]:
     value = raw.get(name, [])
     if not isinstance(value, list | tuple) or len(value) > _MOST or any(type(v) is not int or v < 0 for v in value):
-        raise ValueError(f"{name} is no list of numbers")
+        raise ValueError(f"{name} is not a list of numbers")
     return tuple(value)

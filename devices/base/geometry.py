@@ -15,12 +15,12 @@ class KernelGeometry:
     """How a kernel or pooling window moves over an image; pairs are (vertical, horizontal).
 
     Attributes:
-        batch: images.
-        channels, height, width: of the input.
-        out_channels, out_height, out_width: of the output.
+        batch: number of images.
+        channels, height, width: size of the input.
+        out_channels, out_height, out_width: size of the output.
         kernel, strides, dilations: of the kernel.
-        pads: pixels added at the top and at the left. Those at the bottom and at the right follow from the output's size.
-        groups: of channels.
+        pads: pixels added at the top and at the left; the output size determines those at the bottom and the right.
+        groups: number of channel groups.
     """
 
     batch: int
@@ -59,12 +59,12 @@ class KernelGeometry:
 
         Args:
             source: shape of the input, N,C,H,W.
-            result: shape of the output.
+            result: shape of the output, N,C,H,W.
             kernel: height and width.
-            strides: down and across.
-            pads: top, left, and any others.
-            dilations: down and across.
-            groups: of channels.
+            strides: vertical and horizontal.
+            pads: top and left; further entries are ignored.
+            dilations: vertical and horizontal.
+            groups: number of channel groups.
         """
         batch, channels, height, width = source
         _, out_channels, out_height, out_width = result
@@ -85,12 +85,12 @@ class KernelGeometry:
 
     @property
     def taps(self) -> int:
-        """Positions of the kernel."""
+        """Number of kernel positions."""
         return self.kernel[0] * self.kernel[1]
 
     @property
     def pixels(self) -> int:
-        """Positions of the output."""
+        """Number of output positions."""
         return self.out_height * self.out_width
 
     @property
@@ -121,7 +121,7 @@ class KernelGeometry:
 
     @property
     def ends(self) -> Pair:
-        """Pixels beyond the bottom and the right of the image that kernels read."""
+        """Padding at the bottom and at the right in pixels."""
         return self._end(0), self._end(1)
 
     def _end(self, axis: int) -> int:
@@ -130,7 +130,7 @@ class KernelGeometry:
 
     @property
     def is_same(self) -> bool:
-        """Whether the padding is TFLite's SAME: as many pixels as strides fit, and half of the padding first."""
+        """Whether the padding is TFLite's SAME: ceil(size / stride) outputs, half of the padding in front."""
         return all(
             result == -(-size // stride) and begin == (begin + end) // 2
             for result, size, stride, begin, end in zip(
@@ -140,11 +140,11 @@ class KernelGeometry:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the padding is TFLite's VALID: kernels never leave the image."""
+        """Whether the padding is TFLite's VALID: no padding at all."""
         return not any((*self.pads, *self.ends))
 
     def counted(self, axis: int) -> list[int]:
-        """How many pixels of the image each window without dilation covers along an axis."""
+        """Image pixels that each undilated window covers along an axis."""
         counts: list[int] = []
         for i in range(self.out_size[axis]):
             first = i * self.strides[axis] - self.pads[axis]
@@ -153,7 +153,7 @@ class KernelGeometry:
         return counts
 
     def flattened(self) -> KernelGeometry:
-        """The same convolution, with a plane that is read pixel by pixel as one long row."""
+        """The same convolution; the plane of a pointwise one becomes a single row."""
         if self.kernel != (1, 1):
             return self
         if self.strides != (1, 1) or self.pads != (0, 0) or self.out_size != self.size:

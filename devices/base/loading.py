@@ -1,6 +1,6 @@
-"""What a backend contributes when a plan is loaded: the memory and the steps of its queues, and what they need to live.
+"""Interface of a backend for loading a plan: memory and steps of its queues.
 
-`nnstretch.scheduler.runtime.loading` puts the contributions of all backends of a plan together.
+`nnstretch.scheduler.runtime.loading` combines the backends of a plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MemoryKey = tuple[str, int]
 
 
 class OperandPlace(NamedTuple):
-    """Where an operand lies."""
+    """Location of an operand."""
 
     memory: MemoryKey
     offset: int
@@ -35,10 +35,10 @@ class LoadableQueue:
     """A queue of a plan.
 
     Attributes:
-        processor: as written in the plan.
-        planned_cores: those that the plan names.
-        cores: those that it runs on here.
-        ratios: relative speeds of the cores; empty: all are equal.
+        processor: specification in the plan.
+        planned_cores: cores in the plan.
+        cores: cores that it runs on in this process.
+        ratios: relative speeds of the cores; empty if equal.
     """
 
     processor: str
@@ -49,20 +49,20 @@ class LoadableQueue:
 
 @dataclass(frozen=True)
 class LoadableStep:
-    """A step of a plan with its operands' places.
+    """A step of a plan with the locations of its operands.
 
     Attributes:
         layer: name of the layer, for messages.
         routine: descriptor of its routine.
-        kind: what it runs.
-        kernel: name of the kernel, or of the model.
-        reads: one place per operand; None where an optional one is absent.
-        writes: one place per result.
-        read_types: of the tensors that a model reads.
-        write_types: of the tensors that a model writes.
+        kind: kernel, OpenCL kernel or call.
+        kernel: name of the kernel or model.
+        reads: one location per operand; None for an absent optional operand.
+        writes: one location per result.
+        read_types: types of the tensors that a model reads.
+        write_types: types of the tensors that a model writes.
         arguments: integer parameters of a kernel.
-        launch: of an OpenCL kernel.
-        model: content of the model that `kernel` names, if the package has it.
+        launch: launch of an OpenCL kernel.
+        model: content of the model named `kernel`, if the package has it.
     """
 
     layer: str
@@ -79,7 +79,7 @@ class LoadableStep:
 
 
 StepTarget = int | KernelLaunch | CallFunction
-"""What a step becomes in the engine: the number of a native kernel, a launch, or a call."""
+"""A step in the engine: the number of a native kernel, an OpenCL launch, or a call."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ class LoadRequest:
     """The queues of one backend in a plan.
 
     Attributes:
-        queues: by their numbers in the plan.
+        queues: queues by number in the plan.
         native: the engine that runs the program.
-        sources: kernel sources to build instead of the installed ones; None: the installed ones.
-        replica: the same queues of the same plan, loaded before: weights and built kernels are shared with it.
+        sources: kernel sources to build; None for the installed ones.
+        replica: the same queues of an earlier load of the plan, which shares weights and built kernels.
     """
 
     queues: Mapping[int, LoadableQueue]
@@ -104,53 +104,53 @@ class LoadedQueues(ABC):
 
     @abstractmethod
     def engine_queue(self, queue: int) -> Queue:
-        """Queue number `queue` as the engine takes it."""
+        """Queue number `queue` in the engine's format."""
 
     @abstractmethod
     def step(self, queue: int, step: LoadableStep) -> StepTarget:
-        """What a step on queue number `queue` becomes.
+        """Prepares a step on queue number `queue` for the engine.
 
         Raises:
             PackageError: the step does not fit this version, or its model is missing.
-            DeviceError: the processor refuses it.
+            DeviceError: the processor rejects it.
         """
 
     def semaphores(self, waits: Sequence[Sequence[int]]) -> Semaphores | None:
-        """Semaphores by which the device waits for other queues, or None if it cannot.
+        """Device-side semaphores that wait for other queues; None if the device has none.
 
         Args:
-            waits: for every sub-graph of the plan those that it waits for; empty for sub-graphs of other backends.
+            waits: per sub-graph of the plan, the sub-graphs that it waits for; empty for sub-graphs of other backends.
         """
         return None
 
     @property
     def used_sources(self) -> dict[str, str]:
-        """Name -> text of the kernel sources that the steps are built from."""
+        """Kernel sources of the steps: name -> text."""
         return {}
 
-    def activate(self, others: Sequence[LoadedQueues]) -> None:  # noqa: B027 - most backends have nothing to move
-        """Called before each run; `others` are queues of the same backend in programs that run at the same time."""
+    def activate(self, others: Sequence[LoadedQueues]) -> None:  # noqa: B027 - optional
+        """Called before each run; `others` are queues of the same backend in concurrent programs."""
 
-    def distrust(self) -> None:  # noqa: B027 - most backends share nothing
-        """Called after a failure: what later programs would share with this one is made again for them."""
+    def distrust(self) -> None:  # noqa: B027 - optional
+        """Called after a failure: later programs must not reuse shared state of these queues."""
 
 
 class LoadedDeviceQueues(LoadedQueues):
-    """Queues with memory of their own."""
+    """Queues with their own memory."""
 
     @abstractmethod
     def share(self, queue: int, slots: Mapping[int, int]) -> dict[int, Region]:
-        """Memory that the host shares with queue number `queue`: slot -> region, for slots of these sizes in bytes."""
+        """Allocates memory shared by host and queue number `queue`: slot -> region, for `slots` of sizes in bytes."""
 
     @abstractmethod
     def hold_constants(self, queue: int, constants: np.ndarray) -> None:
-        """Gives queue number `queue` a copy of its constants, uint8."""
+        """Copies the constants (uint8) of queue number `queue` to its memory."""
 
     @abstractmethod
     def hold_arena(self, queue: int, size: int) -> None:
-        """Gives queue number `queue` an arena of `size` bytes."""
+        """Allocates an arena of `size` bytes for queue number `queue`."""
 
     @property
     @abstractmethod
     def host_arrays(self) -> dict[MemoryKey, np.ndarray]:
-        """Memories of the queues that lie in arrays of the host's."""
+        """Memories of the queues that are host arrays."""

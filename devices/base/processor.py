@@ -1,4 +1,4 @@
-"""The contract of a processor: something that runs a sub-graph by itself."""
+"""Interface of a processor."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from nnstretch.devices.base.spec import ProcessorSpec
 
 
 class Processor(ABC):
-    """A group of CPU cores, an OpenCL device, or another engine on cores of its own.
+    """A group of CPU cores, an OpenCL device, or an external engine on its own cores; runs sub-graphs independently.
 
     Attributes:
-        spec: how it is written, with its cores.
+        spec: its specification, with cores.
         dtypes: element types that its routines compute in.
-        blocked: its preferred blocked layout. All processors of one plan share it, so that data cross without a layout change.
+        blocked: its preferred blocked layout, the same for all processors of a plan to avoid layout changes.
         backend: the kind of its queue in a plan.
-        coherent: whether host and processor may write different bytes of one shared buffer at the same time. That holds for
-            CPU cores and for OpenCL devices that are the CPU; for others only with fine-grained shared memory.
+        coherent: whether host and processor may concurrently write different bytes of one shared buffer: CPU cores,
+            OpenCL devices on the CPU, and devices with fine-grained shared memory.
     """
 
     spec: ProcessorSpec
@@ -31,26 +31,26 @@ class Processor(ABC):
 
     @property
     def name(self) -> str:
-        """The processor as written, e.g. `cpu:0-1`."""
+        """Specification of the processor as text, e.g. `cpu:0-1`."""
         return str(self.spec)
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Identity for measurements: what must be equal for a measured latency to hold (model, cores in use, engine)."""
+        """Key of its measurements: model, cores in use, engine."""
 
     def describe(self) -> Description | None:
-        """What predicts its latencies on another machine; None if that is not possible."""
+        """Description for predictions on another machine; None if they are not possible."""
         return None
 
     @property
     @abstractmethod
     def routines(self) -> Sequence[Routine]:
-        """Routines for layers, best guess first: the first that supports a layer is the untuned choice."""
+        """Routines in order of expected speed; the first that supports a layer is the untuned choice."""
 
     @abstractmethod
     def reorder(self) -> Routine:
-        """The routine that changes the layout of a tensor (the layer `reorder_layer`).
+        """The routine that changes the layout of a tensor (`reorder_layer`).
 
-        Where the backend changes no layouts, the routine passes a plain tensor through a call: the cost to enter and leave one.
+        If the backend changes no layouts, it is an identity call, which measures the overhead of a call.
         """

@@ -1,7 +1,7 @@
-"""Routines: concrete implementations of layers, and what they tell the scheduler (SoftNeuro, section II).
+"""Routines: implementations of layers (SoftNeuro, section II).
 
-A routine says which layers it supports, by which parameters it can be tuned, which layouts it reads and writes, and what it
-becomes: a few kernel calls with prepared constants. It never runs anything itself; the engine does.
+A routine declares the layers that it supports, its tuning parameters and its layouts, and lowers a layer to kernel calls
+with prepared constants. The engine runs the calls.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ NO_PARAMETERS: Parameters = MappingProxyType({})
 
 
 PADDING = 1000
-"""Value that `Layout.pack` gives to padding lanes: finite as promised, and large enough to show in any result."""
+"""Value of padding lanes after `Layout.pack`: finite, and large enough to make wrong uses visible."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Memory layout of a tensor, and the type of its elements there.
+    """Memory layout of a tensor.
 
-    `block == 0` is the plain row-major layout of any rank ("NCHW"). `block == b > 0` is NCHW[b]c (NeoCPU, section 3.1): a
-    4-D tensor stored as N, ceil(C/b), H, W, b. The lanes that pad C to a multiple of b hold finite values of any kind:
-    readers must give them weight zero or drop them, writers must keep them finite.
-
-    `dtype` is the type that elements are stored in where that is another than the tensor's own, e.g. "float16". Only
-    processors with routines for it make and read such data; they never cross to another processor.
+    Attributes:
+        block: 0 for the plain row-major layout of any rank ("NCHW"); b > 0 for NCHW[b]c (NeoCPU, section 3.1), a 4-D
+            tensor stored as N, ceil(C/b), H, W, b. Lanes that pad C to a multiple of b hold arbitrary finite values:
+            readers must ignore them or give them weight zero, writers must keep them finite.
+        dtype: storage type of the elements if it is not the tensor's own, e.g. "float16"; None for the tensor's own.
+            Such data never cross to another processor.
     """
 
     block: int = 0
@@ -57,11 +57,11 @@ class Layout:
         return n, -(-c // self.block), h, w, self.block
 
     def bytes(self, tensor: TensorType) -> int:
-        """Bytes that a tensor takes in this layout."""
+        """Size of a tensor in this layout, in bytes."""
         return math.prod(self.storage_shape(tensor.shape)) * self.element(tensor).bytes
 
     def pack(self, array: np.ndarray, fill: float = PADDING) -> np.ndarray:
-        """A row-major logical array as stored in this layout; lanes that pad channels hold `fill`."""
+        """Converts a row-major logical array to this layout; padding lanes hold `fill`."""
         if self.dtype:
             array = array.astype(element_type(self.dtype).storage)
         if not self.block:
@@ -75,9 +75,9 @@ class Layout:
         return np.ascontiguousarray(padded.reshape(n, blocks, self.block, h, w).transpose(0, 1, 3, 4, 2))
 
     def unpack(self, array: np.ndarray, tensor: TensorType) -> np.ndarray:
-        """The row-major logical array of a tensor that `array` stores in this layout, in the tensor's own type.
+        """Converts `array`, stored in this layout, to the row-major logical array of the tensor's own type.
 
-        Where the layout has a type of its own, `array` may be of any type and have bytes behind the tensor's end.
+        If the layout has a `dtype`, `array` may be of any type and may be longer than the tensor.
         """
         if self.dtype:
             stored = np.ascontiguousarray(array).reshape(-1).view(np.uint8)[: self.bytes(tensor)]
@@ -89,7 +89,7 @@ class Layout:
         return np.ascontiguousarray(stored.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c])
 
     def element(self, tensor: TensorType) -> ElementType:
-        """The type that a tensor's elements are stored in."""
+        """Storage type of a tensor's elements."""
         return element_type(self.dtype or tensor.dtype)
 
 
@@ -109,12 +109,12 @@ class Descriptor:
 
 
 StepKind = Literal["kernel", "opencl", "call"]
-"""What a step of a plan runs: a kernel of the engine, an OpenCL kernel, or a model of an external engine."""
+"""Kind of a step: a kernel of the engine, an OpenCL kernel, or a model of an external engine."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """What a kernel call reads or writes: the layer's input or output, a prepared constant, or workspace, by index."""
+    """Operand of a kernel call: an input or output of the layer, a prepared constant, or a workspace, by index."""
 
     kind: Literal["input", "output", "constant", "workspace"]
     index: int
@@ -122,14 +122,14 @@ class Operand:
 
 @dataclass(frozen=True)
 class Launch:
-    """How OpenCL runs a kernel.
+    """Launch configuration of an OpenCL kernel.
 
     Attributes:
         source: file in devices/opencl/kernels.
         defines: macro definitions.
         global_size: work items along each dimension.
-        local_size: those of a group, or None if the driver may choose.
-        item_bytes: bytes of an element of each operand, reads first, in which its offset is counted; those of float32 if empty.
+        local_size: work items of a group along each dimension; None lets the driver choose.
+        item_bytes: element size of each operand in bytes, reads first; empty if all are float32.
     """
 
     source: str
@@ -139,10 +139,10 @@ class Launch:
     item_bytes: tuple[int, ...] = ()
 
     def offsets(self, byte_offsets: Sequence[int]) -> tuple[int, ...]:
-        """The offsets of the operands as the kernel counts them.
+        """Offsets of the operands in elements.
 
         Raises:
-            ValueError: one is not at a whole element, or there is not one per operand.
+            ValueError: an offset is not a multiple of the element size, or their number is wrong.
         """
         sizes = self.item_bytes or (element_type(DEFAULT_DTYPE).bytes,) * len(byte_offsets)
         if any(offset % size for offset, size in zip(byte_offsets, sizes, strict=True)):
@@ -152,14 +152,16 @@ class Launch:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One step: a kernel of the engine (or of OpenCL, then with `launch`) on operands, with integer parameters.
+    """One step of a lowered layer.
 
-    Or, with `model`, what another engine runs on plain operands: the bytes of a model whose inputs and outputs they are, in
-    order; `kernel` is its name in the package then.
-
-    `reads` holds None where the kernel's optional operand is absent. Float parameters travel as the bits of a float32
-    (`nnstretch.graph.activation.float_bits`). `in_place` is the index in `reads` of an operand like the first write (same
-    shape and layout) whose memory the first write may take, if there is one.
+    Attributes:
+        kernel: name of the kernel; with `model`, name of the model in the package.
+        reads: operands; None for an absent optional one.
+        writes: results.
+        parameters: integers; floats are passed as the bits of a float32 (`nnstretch.graph.activation.float_bits`).
+        launch: launch configuration of an OpenCL kernel; None for other steps.
+        in_place: index in `reads` of an operand whose memory the first write may reuse; it has the same shape and layout.
+        model: bytes of an external engine's model with plain inputs `reads` and outputs `writes`; None for kernels.
     """
 
     kernel: str
@@ -172,7 +174,7 @@ class KernelCall:
 
     @property
     def kind(self) -> StepKind:
-        """The kind of the step that it becomes."""
+        """Kind of the step."""
         if self.model is not None:
             return "call"
         return "opencl" if self.launch else "kernel"
@@ -180,7 +182,7 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class Lowering:
-    """What a routine makes of a layer: calls in order, prepared constants, and workspaces in bytes."""
+    """A lowered layer: calls in order, prepared constants, and workspace sizes in bytes."""
 
     calls: tuple[KernelCall, ...]
     constants: tuple[Constant, ...] = field(default=())
@@ -188,18 +190,18 @@ class Lowering:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights that one run reads; of another engine's model all bytes, most of which are weights."""
+        """Bytes of weights that one run reads. Models of external engines count in full, as weights dominate them."""
         return sum(a.nbytes for a in self.constants) + sum(len(call.model) for call in self.calls if call.model)
 
 
 class Routine(ABC):
-    """One way to compute layers on one kind of processor. Stateless and shareable."""
+    """An implementation of layers on one kind of processor. Stateless and shareable."""
 
     descriptor: Descriptor
 
     @property
     def element(self) -> ElementType:
-        """The type that it computes in."""
+        """Element type that it computes in."""
         return element_type(self.descriptor.dtype)
 
     @abstractmethod
@@ -207,33 +209,33 @@ class Routine(ABC):
         """Whether this routine computes `layer` correctly."""
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        """Parameter settings worth measuring for a supported layer, the default (used untuned) first; never empty."""
+        """Parameter settings worth measuring for a supported layer; never empty, the untuned default first."""
         return (NO_PARAMETERS,)
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
-        """All parameter settings that may be fastest somewhere, those of `parameter_space` first: for a thorough search."""
+        """All parameter settings of a thorough search, those of `parameter_space` first."""
         return self.parameter_space(layer)
 
     @abstractmethod
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """Layouts wanted for the inputs in `layer.activations` (in that order) and given to the outputs."""
+        """Layouts of the inputs `layer.activations`, in that order, and of the outputs."""
 
     @abstractmethod
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """The calls that compute `layer`.
+        """Lowers `layer` to kernel calls.
 
-        Operand "input" i is `layer.inputs[i]` (a run-time input, in the layout promised by `layouts`); weights go into
-        `constants`, already in the layout that the kernel reads, or as what will make them so (`Prepared`), if they are large.
+        Operand "input" i is the run-time input `layer.inputs[i]` in the layout that `layouts` declares. `constants` holds the
+        weights in the kernel's layout; large ones are `Prepared`.
         """
 
 
 def has_constant_weights(layer: Layer) -> bool:
-    """Whether weights and bias of a layer that has some, its inputs 1 and 2, are known when the network is compiled."""
+    """Whether weights and bias (inputs 1 and 2) of a layer are constants, if it has any."""
     return all(index in layer.constants for index in (1, 2) if layer.has(index))
 
 
 def distinct(*spaces: Iterable[Parameters]) -> tuple[Parameters, ...]:
-    """The settings of all `spaces` in order, of equal ones the first."""
+    """The settings of all `spaces` in order, without duplicates."""
     found: dict[tuple[tuple[str, int], ...], Parameters] = {}
     for setting in chain.from_iterable(spaces):
         found.setdefault(tuple(sorted(setting.items())), setting)
@@ -241,7 +243,7 @@ def distinct(*spaces: Iterable[Parameters]) -> tuple[Parameters, ...]:
 
 
 def shares(total: int, most: int) -> list[int]:
-    """Sizes of the parts into which `total` pieces fall when they are halved again and again, into `most` parts at most."""
+    """Part sizes of `total` pieces divided into 1, 2, 4, … parts, at most `most`; distinct, descending."""
     counts = (1 << power for power in range(most.bit_length()))
     return list(dict.fromkeys(-(-total // count) for count in counts if count <= most))
 
@@ -252,8 +254,8 @@ REORDER = "Reorder"
 def reorder_layer(tensor: TensorType, source: Layout, target: Layout) -> Layer:
     """The adapt layer that changes the layout of `tensor` (a copy where `source == target`).
 
-    Operator "Reorder" with attributes `source` and `target`, the blocks of the two layouts, and `source_dtype` and
-    `target_dtype` where these have types of their own. Lanes that pad the channels of a blocked target are written as zero.
+    The operator is "Reorder". Its attributes `source` and `target` are the blocks of the layouts, `source_dtype` and
+    `target_dtype` their storage types if they have any. Padding lanes of a blocked target are zero.
     """
     attributes: dict[str, Attribute] = {"source": source.block, "target": target.block}
     dtypes = {"source_dtype": source.dtype, "target_dtype": target.dtype}

@@ -1,4 +1,4 @@
-"""Processors as people write them: `cpu:0-3,opencl:0@1`.
+"""Processor specifications as text: `cpu:0-3,opencl:0@1`.
 
     spec      := processor ("," processor)*
     processor := "cpu" [":" cores ["*" ratios]] | "opencl" [":" index] ["@" cores] | "litert" [":" delegate] ["@" cores]
@@ -6,16 +6,15 @@
     cores     := range ("+" range)*          range := N | N "-" M
     ratios    := N (":" N)*
 
-A comma separates processors, so several core ranges of one processor are joined by "+" (`cpu:0-1+4`). Ratios say how fast
-the cores are beside each other, in ascending order of cores: with `cpu:0-3*1:1:3:3` the last two get three times the work of
-the first two.
+A comma separates processors, and "+" separates core ranges of one processor (`cpu:0-1+4`). Ratios are relative speeds of the
+cores in ascending order of cores: with `cpu:0-3*1:1:3:3` the last two get three times the work of the first two.
 
 A delegate (`nnstretch.devices.external.litert.delegate`) is the part of LiteRT that computes: `xnnpack` (the default),
-`builtin`, `gpu`, or the path of a library, each with options if it has any: `litert:/usr/lib/libnpu.so?speed=2@0`. `tflite` is
-an older name of `litert`.
+`builtin`, `gpu`, or the path of a library with options: `litert:/usr/lib/libnpu.so?speed=2@0`. `tflite` is an alias of
+`litert`.
 
-`sim:PROFILE/NAME` is the processor NAME of a profile (`nnstretch.devices.simulated`): one that comes with nnstretch, or the
-path of a .json file. Such processors can be planned for and simulated, but run nothing; they have no cores.
+`sim:PROFILE/NAME` is the processor NAME of a profile (`nnstretch.devices.simulated`): a shipped one, or the path of a .json
+file. Such processors have no cores; they can be planned for and simulated, not run.
 """
 
 from __future__ import annotations
@@ -35,17 +34,18 @@ KINDS = ("cpu", "opencl", *FOLDERS, "sim")
 
 @dataclass(frozen=True)
 class ProcessorSpec:
-    """One processor as written.
+    """Specification of one processor.
 
     Attributes:
         kind: one of KINDS.
-        index: the OpenCL device's number.
+        index: number of the OpenCL device.
         cores: ascending; empty until resolved.
-        ratios: relative speeds of a CPU's cores, one for each; empty if they are equal.
-        argument: of an external engine, such as LiteRT's delegate; empty for its default and for other kinds.
-        profile, part: of a simulated processor: name or path of the profile, and the processor in it.
-        shares: whether the cores are everybody's, since none were left. It is then written without them, so that what
-            is written means the same when it is read again.
+        ratios: relative speeds of a CPU's cores, one per core; empty if equal.
+        argument: argument of an external engine, such as LiteRT's delegate; empty for its default and for other kinds.
+        profile: name or path of a simulated processor's profile.
+        part: name of a simulated processor in its profile.
+        shares: whether it shares all cores with other processors because none were left. Its text then omits the cores,
+            so that it parses to the same specification.
     """
 
     kind: str
@@ -75,7 +75,7 @@ class ProcessorSpec:
 
 
 def is_simulated(text: str) -> bool:
-    """Whether a processor as written exists in a profile only."""
+    """Whether a specification names a simulated processor."""
     return text.startswith("sim:")
 
 
@@ -85,24 +85,22 @@ def usable_cores() -> tuple[int, ...]:
 
 
 def default_cores() -> tuple[int, ...]:
-    """Cores that processors use if none are named, ascending.
+    """Default cores of processors, ascending: the usable ones, limited to the CPU quota of the control groups.
 
-    As many of the usable ones as the control groups of this process give it time for: more threads would wait for each
-    other whenever that time is used up.
+    More threads would stall each other whenever the quota is used up.
     """
     return usable_cores()[: cpu_quota()]
 
 
 def parse_processors(text: str, usable: tuple[int, ...] | None = None) -> tuple[ProcessorSpec, ...]:
-    """Reads a comma-separated list of processors and gives every one its cores.
+    """Parses a comma-separated list of processors and assigns cores to each.
 
-    A processor without cores gets those that nobody else named; several such share them as evenly as possible, the later
-    ones taking what the earlier ones leave. If nothing is left, a processor shares all cores with the others. Where control
-    groups limit the process's time, only as many cores are given away as that time is enough for (`default_cores`).
+    Processors without cores divide the cores that no other names, as evenly as possible, in order. If none are left, a
+    processor shares all cores with the others. A CPU quota limits the number of assigned cores (`default_cores`).
 
     Args:
         text: the list.
-        usable: the cores that there are, ascending; those that this process may run on if None.
+        usable: available cores, ascending; None for those that this process may run on.
 
     Raises:
         UsageError: malformed text, unknown kind, a core that cannot be used, or a core named twice.
@@ -115,8 +113,8 @@ def parse_processors(text: str, usable: tuple[int, ...] | None = None) -> tuple[
     named = [core for spec in specs for core in spec.cores]
     if len(set(named)) != len(named):
         raise UsageError(
-            f"processors {text!r} give one core to two processors, which would wait for each other on it; "
-            "name others, or none for the one that is to share"
+            f"processors {text!r} give one core to two processors, which would compete for it; "
+            "name other cores, or none for the processor that shares"
         )
     free = [core for core in usable if core not in named][: max(0, len(default) - len(named))]
     return tuple(_share_cores(specs, free, default))
@@ -157,18 +155,18 @@ def _parse_simulated(text: str) -> ProcessorSpec:
     profile, slash, part = text.removeprefix("sim").removeprefix(":").rpartition("/")
     if not (profile and slash and part):
         raise UsageError(
-            f"processor {text!r} does not say which one of a profile; write sim:PROFILE/NAME, as in sim:phone/cpu"
+            f"processor {text!r} does not name a processor of a profile; write sim:PROFILE/NAME, as in sim:phone/cpu"
         )
     return ProcessorSpec("sim", profile=profile, part=part)
 
 
 def _parse_ratios(text: str | None, whole: str, cores: tuple[int, ...]) -> tuple[int, ...]:
-    """One ratio for every core, as simple as can be."""
+    """One ratio per core, in lowest terms."""
     if text is None:
         return ()
     if not re.fullmatch(r"\d{1,5}(:\d{1,5})*", text):
         raise UsageError(
-            f"processor {whole!r}: {text!r} are no ratios; write one number per core, as in cpu:0-3*1:1:3:3"
+            f"processor {whole!r}: {text!r} are not ratios; write one number per core, as in cpu:0-3*1:1:3:3"
         )
     ratios = tuple(map(int, text.split(":")))
     if len(ratios) != len(cores):
@@ -181,7 +179,7 @@ def _parse_ratios(text: str | None, whole: str, cores: tuple[int, ...]) -> tuple
 
 
 def simplest_ratios(ratios: tuple[int, ...]) -> tuple[int, ...]:
-    """Ratios without their greatest common divisor; none where all are equal."""
+    """Ratios divided by their greatest common divisor; empty if all are equal."""
     common = math.gcd(*ratios)
     return tuple(ratio // common for ratio in ratios) if len(set(ratios)) > 1 else ()
 
@@ -200,7 +198,7 @@ def _parse_cores(text: str, whole: str, usable: tuple[int, ...]) -> tuple[int, .
 
 
 def _share_cores(specs: list[ProcessorSpec], free: list[int], default: tuple[int, ...]) -> list[ProcessorSpec]:
-    """Gives `free` to processors without cores, or `default` to those for which nothing is left."""
+    """Divides `free` among processors without cores; those that get none share `default`."""
     waiting = sum(_wants_cores(spec) for spec in specs)
     shared: list[ProcessorSpec] = []
     for spec in specs:

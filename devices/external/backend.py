@@ -1,4 +1,4 @@
-"""Call queues: threads that call models of external engines."""
+"""Call queues: threads that run models of external engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of external engines' models as steps of a loaded plan."""
+"""Steps of a loaded plan that run models of external engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nnstretch.graph.layer import TensorType
 
 
 class CallQueues(LoadedQueues):
-    """Threads that call models."""
+    """Threads that run models."""
 
     def __init__(self, request: LoadRequest) -> None:
         self._queues = request.queues
@@ -34,9 +34,9 @@ def open_call(step: LoadableStep, cores: Sequence[int]) -> CallFunction:
     """Opens the model of a step; its engine gets one thread per core, on these cores.
 
     Raises:
-        PackageError: the package lacks the model, or the step has other tensors than the model.
+        PackageError: the package lacks the model, or the tensors of step and model differ.
         MissingExtraError: the external engine is not installed.
-        ModelError: the external engine refuses the model.
+        ModelError: the external engine rejects the model.
         DeviceError: a delegate cannot be used.
     """
     if step.model is None:
@@ -47,7 +47,9 @@ def open_call(step: LoadableStep, cores: Sequence[int]) -> CallFunction:
     )
     for places, types in operands:
         if [-1 if place is None else place.bytes for place in places] != [t.bytes for t in types]:
-            raise PackageError(f"plan is inconsistent: {step.layer} has other tensors than buffers; compile it again")
+            raise PackageError(
+                f"plan is inconsistent: tensors of {step.layer} do not fit its buffers; compile it again"
+            )
     model = open_external_model(step.routine, step.model, cores, step.read_types, step.write_types)
     return partial(_run, model, step.read_types, step.write_types)
 
@@ -59,7 +61,7 @@ def _run(
     reads: Sequence[np.ndarray],
     writes: Sequence[np.ndarray],
 ) -> None:
-    """Gives the bytes of a call step their types and shapes."""
+    """Runs a model on the raw bytes of a step's operands."""
     model.run(
         [_typed(r, t) for r, t in zip(reads, read_types, strict=True)],
         [_typed(w, t) for w, t in zip(writes, write_types, strict=True)],

@@ -1,9 +1,8 @@
-"""External engines: programs of others that compute a layer, or a fusion group, as one step of a plan.
+"""External engines: inference engines that compute a layer, or a fusion group, as one step of a plan.
 
-An external engine's step reads and writes plain tensors in the plan's memory. It runs on the thread of its queue and on as many
-threads as that queue has cores, on these cores alone. On a queue of the CPU the queue's own threads sleep meanwhile. As a
-processor of its own (`nnstretch.devices.external.processor`) an external engine has a call queue, whose thread keeps no other
-queue waiting.
+A step of an external engine reads and writes plain tensors in the plan's memory. It uses one thread per core of its queue,
+on these cores only; the threads of a CPU queue sleep meanwhile. As a processor (`nnstretch.devices.external.processor`) an
+external engine has a call queue, whose thread blocks no other queue.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ from nnstretch.errors import ModelError, PackageError, UsageError
 from nnstretch.graph.layer import OPERATORS, Layer, TensorType
 
 _FALLBACK = "onnxruntime"
-"""The engine that computes layers that no native routine covers."""
+"""The engine for layers without a native routine."""
 ExternalDtype = Literal["float32", "int8"]
-"""What an external engine's layers compute in: float32 alone, or int8 in some or all of them."""
+"""Element type of an external engine's layers: float32 only, or int8 in at least one layer."""
 
 _KEPT: Mapping[ExternalDtype, tuple[str, ...]] = {"float32": ("float32",), "int8": ("int8", "int32", "float32")}
-"""Element types that tensors of such layers may have."""
+"""Allowed element types of the tensors of such layers."""
 _MOVES_NOTHING = ("Reshape",)
 _WEIGHTED = ("Conv", "Dense", "Affine")
 
 
 class ExternalModel(ABC):
-    """A model that an external engine has loaded, ready to run."""
+    """A model loaded by an external engine."""
 
     @abstractmethod
     def run(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
-        """Computes `writes` from `reads`: contiguous arrays of the model's types, in its order.
+        """Computes `writes` from `reads`: contiguous arrays of the model's types and in its order.
 
         Raises:
             DeviceError: the external engine failed.
@@ -60,8 +59,8 @@ class ExternalEngine(ABC):
     """An external engine: its names, its routine on a CPU, its processors and its models.
 
     Attributes:
-        name: in processors (`litert@0`), in `--engines`, and in descriptors of routines of its own processors.
-        title: for people.
+        name: name in processors (`litert@0`), in `--engines` and in routine descriptors of its processors.
+        title: display name.
     """
 
     name: str
@@ -76,20 +75,18 @@ class ExternalEngine(ABC):
         """
 
     def canonical_argument(self, argument: str) -> str:
-        """The text that follows a processor's colon, such as a delegate, in one spelling; empty for the default.
+        """Canonical form of the text after a processor's colon, such as a delegate; empty for the default.
 
         Raises:
-            UsageError: it is not understood.
+            UsageError: the text is malformed.
         """
         if argument:
-            raise UsageError(
-                f"{self.name} has nothing to choose but its cores, as in {self.name}@0-3; found {argument!r}"
-            )
+            raise UsageError(f"{self.name} has no options except its cores, as in {self.name}@0-3; found {argument!r}")
         return ""
 
     @abstractmethod
     def routine(self) -> ExternalRoutine:
-        """Its routine on a CPU.
+        """The engine's routine on a CPU.
 
         Raises:
             MissingExtraError: it is not installed.
@@ -97,11 +94,11 @@ class ExternalEngine(ABC):
 
     @abstractmethod
     def processor(self, spec: ProcessorSpec) -> Processor:
-        """A processor that computes by this engine alone.
+        """A processor that computes with this engine only.
 
         Raises:
             MissingExtraError: the engine is not installed.
-            DeviceError: it does not work here, or a delegate cannot be used.
+            DeviceError: the engine does not work on this machine, or a delegate cannot be used.
         """
 
     @abstractmethod
@@ -118,20 +115,20 @@ class ExternalEngine(ABC):
         writes: Sequence[TensorType],
         argument: str = "",
     ) -> ExternalModel:
-        """Loads a model, whose threads stay on some cores.
+        """Loads a model and binds its threads to cores.
 
         Args:
-            content: the model, which need not be trusted.
-            cores: one thread each.
-            reads: types of the tensors that the model reads.
-            writes: types of the tensors that it makes.
-            argument: as for a processor.
+            content: the model; it may be untrusted.
+            cores: one thread per core.
+            reads: types of the inputs.
+            writes: types of the outputs.
+            argument: argument of the engine, as for a processor.
 
         Raises:
             MissingExtraError: the engine is not installed.
-            ModelError: it refuses the model.
+            ModelError: the engine rejects the model.
             DeviceError: a delegate cannot be used.
-            PackageError: the model is for other tensors.
+            PackageError: the model has other inputs or outputs.
         """
         with _on(cores):
             return self.load(content, max(1, len(cores)), reads, writes, argument)
@@ -139,7 +136,7 @@ class ExternalEngine(ABC):
 
 @contextmanager
 def _on(cores: Sequence[int]) -> Iterator[None]:
-    """Moves the calling thread to cores for a while: threads that are started in the meantime stay there."""
+    """Binds the calling thread to cores within the block; threads started in it inherit the binding."""
     before = os.sched_getaffinity(0)
     there = before.intersection(cores)
     if not there:
@@ -153,21 +150,25 @@ def _on(cores: Sequence[int]) -> Iterator[None]:
 
 
 def check_signature(what: str, found: Sequence[TensorType], wanted: Sequence[TensorType]) -> None:
-    """Raises a PackageError unless a model's inputs (or outputs) are those of its step."""
+    """Checks that a model's inputs (or outputs) are those of its step.
+
+    Raises:
+        PackageError: they differ.
+    """
     if list(found) != list(wanted):
         raise PackageError(
-            f"a model in the plan has {what}s {', '.join(map(str, found)) or 'of no kind'} where its step has "
+            f"a model in the plan has the {what}s {', '.join(map(str, found)) or 'none'}, its step has "
             f"{', '.join(map(str, wanted))}; compile it again"
         )
 
 
 def fallback_descriptor(layer: Layer) -> str:
-    """What computes layers that no native routine covers."""
+    """Descriptor of the routine for layers without a native routine."""
     return f"cpu:{'int8' if layer.is_int8 else 'float32'}/{_FALLBACK}"
 
 
 class ModelRoutine(Routine):
-    """A routine that makes one call of a model, all tensors plain."""
+    """A routine that lowers to one call of a model on plain tensors."""
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         return (PLAIN,) * len(layer.activations), (PLAIN,) * len(layer.outputs)
@@ -176,7 +177,7 @@ class ModelRoutine(Routine):
         """One call.
 
         Raises:
-            ModelError: the layer cannot be written for this external engine.
+            ModelError: the engine's format cannot express the layer.
         """
         reads = tuple(Operand("input", i) for i in layer.activations)
         writes = tuple(Operand("output", i) for i in range(len(layer.outputs)))
@@ -184,38 +185,40 @@ class ModelRoutine(Routine):
 
     @abstractmethod
     def model(self, layer: Layer) -> bytes:
-        """The layer in the external engine's format, its run-time inputs and outputs in their order.
+        """The layer in the engine's format, with run-time inputs and outputs in the layer's order.
 
         Raises:
-            ModelError: the format has no words for it, or it is too large.
+            ModelError: the format cannot express the layer, or the model is too large.
         """
 
 
 class ExternalRoutine(ModelRoutine):
-    """Layers and runs of layers as one call of an external engine, all tensors plain.
+    """Layers and fusion groups as one call of an external engine on plain tensors.
 
-    What the external engine does with layouts of its own is part of its call, and so of its measured time.
+    The measured time includes the engine's internal layout changes.
 
     Routine parameters:
-        release: of the external engine that was measured, two digits per part of its version: it is not tuned, but tells apart
-            measurements of different releases.
+        release: version of the engine, two digits per part. It is not tuned; it separates measurements of releases.
     """
 
     def __init__(self, release: int, *, alone: bool = False, dtype: ExternalDtype = "float32") -> None:
-        """For the layers that compute in `dtype`.
+        """Creates the routine.
 
-        `alone` says that its kind is all that its processor has, and not one routine of a CPU beside others.
+        Args:
+            release: version of the engine as a number.
+            alone: whether it belongs to a processor of the engine, not to a CPU with other routines.
+            dtype: element type of its layers.
         """
         self._parameters = {"release": release}
         self._dtype = dtype
         self._alone = alone
-        self._said: dict[str, bool] = {}
+        self._expressible: dict[str, bool] = {}
 
     def supports(self, layer: Layer) -> bool:
-        """Whether the engine computes `layer`: canonical operators in its element type that read and compute something.
+        """Whether the engine computes `layer`: canonical operators of its element type with inputs and arithmetic.
 
-        An external engine that is a processor of its own also takes layers that move nothing, so that they do not divide its
-        calls, but no layer that its format cannot express.
+        A processor of the engine also takes layers that move no data, so that they do not split its calls. It takes no
+        layer that its format cannot express.
         """
         links = layer.parts or (layer,)
         types = [t for link in links for t in (*link.inputs, *link.outputs) if t is not None]
@@ -225,29 +228,34 @@ class ExternalRoutine(ModelRoutine):
         plain = all(t.dtype in _KEPT[self._dtype] and t.elements for t in types)
         plain = plain and layer.is_int8 == (self._dtype == "int8")
         return (
-            known and moves and fits and bool(layer.activations) and plain and (not self._alone or self._can_say(links))
+            known
+            and moves
+            and fits
+            and bool(layer.activations)
+            and plain
+            and (not self._alone or self._can_express(links))
         )
 
-    def _can_say(self, links: Sequence[Layer]) -> bool:
-        """Whether the format has words for layers. All have them for layers with weights; others are written to find out."""
-        return all(self._is_said(link) for link in links if not link.constants)
+    def _can_express(self, links: Sequence[Layer]) -> bool:
+        """Whether the format can express layers. Those with weights always can be; others are converted to find out."""
+        return all(self._is_expressible(link) for link in links if not link.constants)
 
-    def _is_said(self, layer: Layer) -> bool:
-        if layer.workload not in self._said:
+    def _is_expressible(self, layer: Layer) -> bool:
+        if layer.workload not in self._expressible:
             try:
                 self.model(layer)
             except ModelError:
-                self._said[layer.workload] = False
+                self._expressible[layer.workload] = False
             else:
-                self._said[layer.workload] = True
-        return self._said[layer.workload]
+                self._expressible[layer.workload] = True
+        return self._expressible[layer.workload]
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return (self._parameters,)
 
 
 def release_number(version: str) -> int:
-    """A version such as 1.31.0 as the number 13100; what is not a number counts as 0."""
+    """Converts a version to a number, e.g. 1.31.0 to 13100; parts that are not numbers count as 0."""
     parts = [int(part) if part.isdigit() else 0 for part in version.split(".")[:3]]
     parts += [0] * (3 - len(parts))
     return sum(min(part, 99) * 100**place for place, part in enumerate(reversed(parts)))

@@ -1,8 +1,7 @@
-"""External engines as processors: a program of others on cores of its own, or on the device of its delegate.
+"""External engines as processors, on cores of their own or on the device of a delegate.
 
-Such an engine has a synchronous interface: a call returns when the answer is there. In a plan it has a call queue, whose thread
-makes these calls, so that other queues go on meanwhile. Everything between two waits is one call: one model with an interpreter
-or session of its own (`nnstretch.scheduler.lowering.calls`).
+Calls of an engine are synchronous. The thread of its call queue makes them, so that other queues continue. All layers
+between two waits are one call: one model with its own interpreter or session (`nnstretch.scheduler.lowering.calls`).
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ from nnstretch.errors import DeviceError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
 
 EXTERNAL_DTYPES: Sequence[ExternalDtype] = ("float32", "int8")
-"""Element types that external engines as processors compute in."""
+"""Element types of external engines as processors."""
 
 
-class HandThrough(ModelRoutine):
-    """A call that hands a plain tensor through and computes nothing: what a call costs beside its layers."""
+class IdentityRoutine(ModelRoutine):
+    """An identity call on a plain tensor, which measures the overhead of a call."""
 
     def supports(self, layer: Layer) -> bool:
-        """A plain copy of what external engines compute in."""
+        """Whether `layer` copies a plain tensor of one of `EXTERNAL_DTYPES`."""
         return (
             layer.op == REORDER and set(reorder_layouts(layer)) == {PLAIN} and layer.type_of(0).dtype in EXTERNAL_DTYPES
         )
 
     @abstractmethod
     def model(self, layer: Layer) -> bytes:
-        """A model in the external engine's format that does to what it reads and writes what its models of layers do."""
+        """A model that treats its input and output like the engine's models of layers."""
 
 
 class ExternalProcessor(Processor):
     """An external engine on cores of its own.
 
     Attributes:
-        device: the external engine with its release, for people.
+        device: display name of the engine with its release.
     """
 
     dtypes = tuple(EXTERNAL_DTYPES)
@@ -53,21 +52,21 @@ class ExternalProcessor(Processor):
         spec: ProcessorSpec,
         engine: ExternalEngine,
         routines: Sequence[ExternalRoutine],
-        through: HandThrough,
+        through: IdentityRoutine,
         settings: str = "",
     ) -> None:
-        """Tries the external engine with a model that computes nothing.
+        """Tests the engine with an identity model.
 
         Args:
-            spec: with its cores; the external engine gets a thread for each.
+            spec: specification with cores; the engine gets one thread per core.
             engine: the external engine.
-            routines: for layers that compute in each of `EXTERNAL_DTYPES`.
-            through: measures what a call costs.
-            settings: what else must be equal for a measured latency to hold.
+            routines: one for each of `EXTERNAL_DTYPES`.
+            through: measures the overhead of a call.
+            settings: other settings that affect latency, part of the fingerprint.
 
         Raises:
-            MissingExtraError: the external engine is not installed.
-            DeviceError: it does not work here, or a delegate cannot be used.
+            MissingExtraError: the engine is not installed.
+            DeviceError: the engine does not work on this machine, or a delegate cannot be used.
         """
         self.spec = spec
         self.blocked = Layout(local_isa().block)
@@ -91,9 +90,9 @@ class ExternalProcessor(Processor):
 
     @property
     def routines(self) -> Sequence[Routine]:
-        """One for every element type."""
+        """One routine per element type."""
         return self._routines
 
     def reorder(self) -> Routine:
-        """Hands plain tensors through; there is no other change of layout."""
+        """The identity call; external engines change no layouts."""
         return self._through

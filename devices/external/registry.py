@@ -1,4 +1,4 @@
-"""All external engines by name. A new engine is a folder with a module `engine` that defines `ENGINE`, and one line here."""
+"""All external engines by name. A new engine is a folder with a module `engine` that defines `ENGINE`, and a line here."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from nnstretch.graph.layer import TensorType
 
 FOLDERS: Mapping[str, str] = {"ort": "onnxruntime", "litert": "litert"}
-"""Name of an engine, as in `ort@0-3` and `--engines ort` -> its folder, which is also the name of its routine on a CPU."""
+"""Name of an engine, as in `ort@0-3` and `--engines ort` -> its folder, also the name of its routine on a CPU."""
 
 ALIASES: Mapping[str, str] = {"tflite": "litert"}
-"""Older names of engines in processors and packages -> names of today."""
+"""Older names of engines in processors and packages -> current names."""
 
 
 def external_engine(name: str) -> ExternalEngine:
-    """The engine of a name in `FOLDERS`; its library is loaded when it is first used."""
+    """The engine of a name in `FOLDERS`; its library is loaded on first use."""
     found: ExternalEngine = import_module(f"{__package__}.{FOLDERS[name]}.engine").ENGINE
     return found
 
 
 def routines_of_engines(names: Sequence[str]) -> tuple[ExternalRoutine, ...]:
-    """The routines that external engines add to a CPU.
+    """Routines of external engines for a CPU.
 
     Raises:
-        UsageError: there is no external engine of a name, or one is named twice.
-        MissingExtraError: one is not installed.
+        UsageError: a name is unknown or given twice.
+        MissingExtraError: an engine is not installed.
     """
     if not FOLDERS.keys() >= set(names) or len(set(names)) != len(names):
         raise UsageError(
@@ -46,16 +46,16 @@ def open_external_model(
 
     Args:
         routine: descriptor of the step's routine.
-        content: the model, which need not be trusted.
-        cores: those of the step's queue; the external engine gets a thread for each.
-        reads: types of the tensors that the step gives to the engine.
-        writes: types of the tensors that the engine gives back.
+        content: the model; it may be untrusted.
+        cores: cores of the step's queue; the engine gets one thread per core.
+        reads: types of the model's inputs.
+        writes: types of the model's outputs.
 
     Raises:
-        MissingExtraError: the external engine is not installed.
-        ModelError: the external engine refuses the model.
+        MissingExtraError: the engine is not installed.
+        ModelError: the engine rejects the model.
         DeviceError: a delegate cannot be used.
-        PackageError: there is no such external engine, or the model is for other tensors.
+        PackageError: there is no such engine, or the model has other inputs or outputs.
     """
     processor, _, rest = routine.partition(":")
     _, _, algorithm = rest.partition("/")

@@ -22,7 +22,7 @@ from nnstretch.devices.base.spec import ProcessorSpec, all_cores, parse_processo
 from nnstretch.devices.engine.binding.image import KernelLaunch, Queue, QueueKind, Region, RegionKind, Semaphores
 from nnstretch.devices.opencl.runtime.drivers import load_drivers
 from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime, SharedMemory, kernel_source
-from nnstretch.devices.opencl.runtime.semaphores import GATE, make_semaphores, takes_semaphores
+from nnstretch.devices.opencl.runtime.semaphores import SEMAPHORE_SOURCE, make_semaphores, takes_semaphores
 from nnstretch.errors import DeviceError, PackageError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class OpenCLQueues(LoadedDeviceQueues):
     def used_sources(self) -> dict[str, str]:
         if not self._used:
             return {}
-        names = {*self._used, GATE}
+        names = {*self._used, SEMAPHORE_SOURCE}
         if self._sources is not None:
             return {name: self._sources[name] for name in names & {*self._sources}}
         return {name: kernel_source(name) for name in names}

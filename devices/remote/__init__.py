@@ -1,1 +1,1 @@
-"""Remote or profiled devices: processors known by description only."""
+"""Remote devices: processors known by description only."""

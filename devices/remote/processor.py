@@ -1,4 +1,4 @@
-"""Processors that are not here, known by their descriptions: their latencies are predicted, from measurements made there."""
+"""Processors of other machines: their latencies are predicted from measurements made there."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from nnstretch.errors import DeviceError
 
 
 class ProfiledProcessor(Processor):
-    """A processor that is not here. It has the routines of one that is, but nothing can be run or measured on it."""
+    """A processor of another machine. It has the routines of a local one, but runs and measures nothing."""
 
     dtypes = ("float32",)
 
     def __init__(self, description: Description) -> None:
-        """The processor that is described.
+        """Creates the processor of a description.
 
         Raises:
-            DeviceError: this nnstretch has no routines for such a processor.
+            DeviceError: this version has no routines for such a processor.
         """
         self.description = description
         self.spec = description.spec
@@ -35,17 +35,17 @@ class ProfiledProcessor(Processor):
 
     @property
     def name(self) -> str:
-        """The processor as it was written where it was measured."""
+        """Its specification on the machine where it was measured."""
         return self.description.name
 
     @property
     def fingerprint(self) -> str:
-        """What its measurements are kept by."""
+        """Key of its measurements."""
         return self.description.fingerprint
 
     @property
     def routines(self) -> Sequence[Routine]:
-        """Routines for layers, best guess first."""
+        """Routines for layers in order of expected speed."""
         return self._routines
 
     def reorder(self) -> Routine:

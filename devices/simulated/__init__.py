@@ -1,1 +1,1 @@
-"""Processors that are not here, described by a profile: for planning, searching and simulating, not for running."""
+"""Simulated processors, described by a profile: for planning, search and simulation, not for execution."""

@@ -1,4 +1,4 @@
-"""How long a profile says that a layer takes."""
+"""Latency of layers according to a profile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEMORY_KIND = {
 
 
 def layer_kind(layer: Layer) -> str:
-    """The kind of a layer that is no chain: one of `profile.MEMORY_KINDS` other than "any"."""
+    """Kind of a single layer (not a fusion group): one of `profile.MEMORY_KINDS` except "any"."""
     if layer.op == "Dense":
         return "dense"
     if layer.op != "Conv":
@@ -29,12 +29,12 @@ def layer_kind(layer: Layer) -> str:
 
 
 def layer_seconds(processor: ProcessorProfile, layer: Layer, element_bytes: int) -> float:
-    """Seconds of a layer on a processor: launch, arithmetic and memory traffic, one after another; `inf` if it cannot.
+    """Latency of a layer in seconds: the sum of launch, arithmetic and memory traffic; `inf` if unsupported.
 
     Args:
         processor: the profile.
-        layer: of whatever operator; a chain takes as long as its layers.
-        element_bytes: bytes of an element of every tensor, whatever type it has in the graph.
+        layer: a layer; the latency of a fusion group is the sum over its layers.
+        element_bytes: bytes per element of every tensor, whatever its type in the graph.
     """
     if layer.parts:
         return sum(layer_seconds(processor, link, element_bytes) for link in layer.parts)
@@ -49,7 +49,7 @@ def layer_seconds(processor: ProcessorProfile, layer: Layer, element_bytes: int)
 
 
 def arithmetic_seconds(processor: ProcessorProfile, layer: Layer) -> float:
-    """Seconds that the multiplications of a convolution or dense layer take; 0 for others, `inf` if there is no rate."""
+    """Arithmetic time of a convolution or dense layer in seconds; 0 for other layers, `inf` without a rate."""
     if layer.op not in ("Conv", "Dense"):
         return 0.0
     kind = layer_kind(layer)
@@ -62,7 +62,7 @@ def arithmetic_seconds(processor: ProcessorProfile, layer: Layer) -> float:
 
 
 def rate(throughput: Throughput, macs: float) -> float:
-    """MACs per second in a layer of so many MACs."""
+    """MACs per second of a layer with `macs` MACs."""
     points = throughput.gmacs_per_s
     if macs <= points[0][0]:
         return points[0][1] * 1e9
@@ -80,9 +80,9 @@ def _groups(layer: Layer) -> int:
 
 
 def loss(layer: Layer, step: tuple[int, int], half: tuple[float, float]) -> float:
-    """How many times as long a MAC of a convolution or dense layer takes as with very many channels (see `Throughput`).
+    """Time of a MAC relative to that with very many channels, for a convolution or dense layer (see `Throughput`).
 
-    Channels are those of a group. A depthwise layer has a single one there to read: all that it writes count, and no others.
+    Channels are counted per group; a depthwise layer counts its output channels only.
     """
     weight = layer.type_of(1).shape
     if layer_kind(layer) == "depthwise":

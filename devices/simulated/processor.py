@@ -1,4 +1,4 @@
-"""Simulated processors as the planner sees them: one routine that computes every layer, on paper."""
+"""Simulated processors: one routine for every layer, which never runs."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from nnstretch.graph.layer import Layer
 
 
 class SimulatedRoutine(Routine):
-    """Stands for the best routine that a simulated processor has for a layer. Its kernel exists nowhere."""
+    """Represents the best routine of a simulated processor for a layer. Its kernel does not exist."""
 
     def __init__(self, processor: ProcessorProfile) -> None:
         self._processor = processor
         self.descriptor = Descriptor("sim", "any", "profile")
 
     def supports(self, layer: Layer) -> bool:
-        """Whether the profile has a throughput for `layer`; layers are computed one by one."""
+        """Whether the profile has a throughput for the single layer `layer`."""
         return not layer.parts and math.isfinite(layer_seconds(self._processor, layer, 1))
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """Plain ones: how data lie there is part of the profile's figures."""
+        """Plain layouts; the profile's figures include layout effects."""
         return (PLAIN,) * len(layer.activations), (PLAIN,) * len(layer.outputs)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call without constants: nobody will run it."""
+        """One call without constants, which is never run."""
         reads = tuple(Operand("input", i) for i in layer.activations)
         writes = tuple(Operand("output", i) for i in range(len(layer.outputs)))
         return Lowering((KernelCall("simulated", reads, writes),))
@@ -42,24 +42,24 @@ class SimulatedProcessor(Processor):
 
     Attributes:
         soc: the whole profile.
-        profile: its part.
+        profile: the profile of this processor.
     """
 
     dtypes = ("float32",)
     backend = HOST
 
     def __init__(self, spec: ProcessorSpec, soc: SocProfile | None = None) -> None:
-        """A processor of `soc`, or of the profile that `spec` names.
+        """Creates a processor of `soc`, or of the profile that `spec` names.
 
         Raises:
-            DeviceError: there is no such profile, it has no such processor, or something is wrong with it.
+            DeviceError: the profile does not exist, is invalid, or has no such processor.
             FileError: the profile's file cannot be read.
         """
         self.spec = spec
         self.soc = load_profile(spec.profile) if soc is None else soc
         if spec.part not in self.soc.processors:
             raise DeviceError(
-                f"profile {spec.profile} has no processor {spec.part!r}, but {', '.join(self.soc.processors)}"
+                f"profile {spec.profile} has no processor {spec.part!r}; it has {', '.join(self.soc.processors)}"
             )
         self.profile = self.soc.processors[spec.part]
         self.blocked = Layout(self.soc.channel_multiple)

@@ -1,6 +1,6 @@
-"""Profiles: what is known of the processors of a machine that is not here. Data, written as JSON.
+"""Profiles: JSON descriptions of the processors of a simulated machine.
 
-The classes' fields are the JSON's fields; `docs/formats.md` says what each means. Everything is checked when a profile is read.
+The classes' fields are the JSON's fields, which `docs/formats.md` defines. Reading a profile checks every field.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMPUTE_KINDS = ("conv", "grouped", "depthwise", "dense")
 MEMORY_KINDS = ("any", *COMPUTE_KINDS, "pool", "elementwise", "move", "other")
 MULTIPLES = (4, 8, 16)
 SHIPPED = Path(__file__).parent / "profiles"
-"""Where the profiles that come with nnstretch lie."""
+"""Folder of the shipped profiles."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SIZED = re.compile(r"(conv|grouped|depthwise):[1-9]\d*x[1-9]\d*")
@@ -34,14 +34,14 @@ _FLAT = re.compile(r"\[\n[^][{}\"]*\]")
 
 @dataclass(frozen=True)
 class Throughput:
-    """How fast a processor multiplies in layers of one kind.
+    """Arithmetic throughput of a processor for one kind of layer.
 
     Attributes:
-        gmacs_per_s: points (MACs of the layer, 10^9 MACs per second), MACs ascending; between them rates are interpolated over
-            the logarithm of MACs, beyond them they stay.
-        step: channels read and written are computed in multiples of these; what is missing to a multiple costs as much.
-        half: with so few channels read and written, the rate is half of what it is with very many; 0: it does not matter.
-        group_us: microseconds for every group of the layer.
+        gmacs_per_s: points (MACs of the layer, 10^9 MACs per second), MACs ascending; rates are interpolated over the
+            logarithm of MACs and constant beyond the ends.
+        step: numbers of input and output channels are rounded up to multiples of these.
+        half: numbers of input and output channels at which the rate is half of its limit; 0 for no effect.
+        group_us: microseconds per group of the layer.
     """
 
     gmacs_per_s: tuple[tuple[float, float], ...]
@@ -55,11 +55,11 @@ class ProcessorProfile:
     """One processor.
 
     Attributes:
-        launch_us: microseconds of every layer, whatever it computes.
-        compute: kind of layer -> throughput. A kind is one of COMPUTE_KINDS, or one with its kernel's height and width, such as
-            "conv:1x1", which goes before the general one. What is not listed, the processor cannot compute.
-        memory_gb_per_s: kind of layer, of MEMORY_KINDS, -> 10^9 bytes per second at which it reads and writes; "any" stands
-            for those that are not listed.
+        launch_us: microseconds to launch a layer.
+        compute: kind of layer -> throughput. A kind is one of COMPUTE_KINDS, or one with a kernel size, such as "conv:1x1",
+            which takes precedence. The processor does not support unlisted kinds.
+        memory_gb_per_s: kind of layer, of MEMORY_KINDS, -> memory bandwidth in 10^9 bytes per second; "any" is the
+            default.
     """
 
     launch_us: float
@@ -73,9 +73,9 @@ class PairProfile:
 
     Attributes:
         processors: their names.
-        sync_us: microseconds until one sees that the other is done.
-        gb_per_s: 10^9 bytes per second at which tensors get from one to the other.
-        slowdown: how many times as long each takes while the other computes.
+        sync_us: synchronisation latency in microseconds.
+        gb_per_s: transfer bandwidth in 10^9 bytes per second.
+        slowdown: contention factor of each while the other computes.
     """
 
     processors: tuple[str, str]
@@ -90,10 +90,10 @@ class SocProfile:
 
     Attributes:
         processors: name -> profile.
-        pairs: one for every two processors that are to work together.
-        element_bytes: bytes of an element of a tensor as this machine computes, 1 for int8.
-        channel_multiple: scaled layers are best given multiples of so many channels.
-        description: which machine it is, and where the figures are from.
+        pairs: one for every two processors that work together.
+        element_bytes: bytes per tensor element on this machine, 1 for int8.
+        channel_multiple: preferred multiple of channels of scaled layers.
+        description: the machine and the source of the figures.
     """
 
     processors: Mapping[str, ProcessorProfile]
@@ -103,15 +103,15 @@ class SocProfile:
     description: str = ""
 
     def pair(self, one: str, other: str) -> PairProfile:
-        """The pair of two processors, in whatever order it is given.
+        """The pair of two processors, in either order.
 
         Raises:
-            DeviceError: the profile has none.
+            DeviceError: the profile has no such pair.
         """
         found = self._pairs.get(frozenset((one, other)))
         if found is None:
             raise DeviceError(
-                f"the profile does not say how {one} and {other} work together; add them to its pairs, or name one of them"
+                f"the profile has no pair of {one} and {other}; add one to its pairs, or name only one of the processors"
             )
         return found
 
@@ -120,7 +120,7 @@ class SocProfile:
         return {frozenset(pair.processors): pair for pair in self.pairs}
 
     def slowdown(self, processor: str, others: frozenset[str]) -> float:
-        """How many times as long a processor takes while `others` compute too."""
+        """Contention factor of a processor while `others` compute too."""
         factors = []
         for other in others:
             pair = self.pair(processor, other)
@@ -128,16 +128,16 @@ class SocProfile:
         return math.prod(factors)
 
     def transfer_seconds(self, processor: str, others: frozenset[str], elements: float) -> float:
-        """Seconds until a processor can read a tensor of so many elements that `others` have written parts of.
+        """Seconds until a processor can read a tensor of `elements` elements, parts of which `others` have written.
 
-        The slowest of the others decides.
+        The slowest transfer decides.
         """
         size = elements * self.element_bytes
         pairs = [self.pair(processor, other) for other in others]
         return max((p.sync_us * 1e-6 + size / (p.gb_per_s * 1e9) for p in pairs), default=0.0)
 
     def to_json(self) -> str:
-        """The profile as one JSON object; `from_json` gives back an equal one."""
+        """The profile as a JSON object; `from_json` is the inverse."""
         fields: dict[str, Any] = {
             "format": FORMAT_VERSION,
             "description": self.description,
@@ -150,10 +150,10 @@ class SocProfile:
 
     @staticmethod
     def from_json(text: str) -> SocProfile:
-        """The profile that `to_json` wrote.
+        """Reads a profile from JSON.
 
         Raises:
-            DeviceError: what is wrong with it.
+            DeviceError: the profile is invalid; the message names the field.
         """
         try:
             raw = json.loads(text)
@@ -163,23 +163,22 @@ class SocProfile:
 
     @cached_property
     def identity(self) -> str:
-        """Short hash of all that decides latencies."""
+        """Short hash of all fields that affect latencies."""
         text = json.dumps({**json.loads(self.to_json()), "description": ""}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def load_profile(name: str) -> SocProfile:
-    """The profile that comes with nnstretch under a name, or the one in a file (a path that ends in .json).
+    """Loads a shipped profile by name, or a profile from a path that ends in .json.
 
     Raises:
-        DeviceError: there is no such profile, or something is wrong with it.
+        DeviceError: the profile does not exist or is invalid.
         FileError: the file cannot be read.
     """
     path = Path(name) if name.endswith(".json") else SHIPPED / f"{name}.json"
     if not name.endswith(".json") and (not _NAME.fullmatch(name) or not path.exists()):
         raise DeviceError(
-            f"no profile {name!r} comes with nnstretch, but {', '.join(shipped_profiles())}; "
-            "name one of these or the path of a .json file"
+            f"there is no shipped profile {name!r}; name one of {', '.join(shipped_profiles())}, or the path of a .json file"
         )
     try:
         text = path.read_bytes().decode()
@@ -194,15 +193,15 @@ def load_profile(name: str) -> SocProfile:
 
 
 def shipped_profiles() -> tuple[str, ...]:
-    """Names of the profiles that come with nnstretch, sorted."""
+    """Names of the shipped profiles, sorted."""
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
 
 
 def save_profile(profile: SocProfile, path: Path) -> None:
-    """Writes `profile` to `path`, complete or not at all.
+    """Writes `profile` to `path` atomically.
 
     Raises:
-        FileError: the place is not writable or the disk is full.
+        FileError: `path` is not writable or the disk is full.
     """
     with atomic_write(path) as file:
         file.write(profile.to_json().encode())
@@ -241,13 +240,15 @@ def _number(raw: object, where: str, wanted: str, least: float, most: float = 1e
 
 
 _RATE = 1e-6
-"""No rate is lower, so that no time is infinite by mistake."""
+"""Minimum of every rate, so that all times are finite."""
 
 
 def _soc(raw: object) -> SocProfile:
     known = ("format", "description", "element_bytes", "channel_multiple", "processors", "pairs")
     if isinstance(raw, dict) and isinstance(raw.get("format"), int) and raw["format"] > FORMAT_VERSION:
-        raise DeviceError(f"format {raw['format']}, this nnstretch reads up to {FORMAT_VERSION}; upgrade it")
+        raise DeviceError(
+            f"format {raw['format']} is not supported; this version reads up to {FORMAT_VERSION}; upgrade it"
+        )
     fields = _object(raw, "the profile", known, ("format", "processors"))
     if fields["format"] != FORMAT_VERSION or isinstance(fields["format"], bool):
         raise _wrong("format", fields["format"], str(FORMAT_VERSION))
@@ -329,7 +330,7 @@ def _pairs(raw: object, processors: Mapping[str, ProcessorProfile]) -> tuple[Pai
             raise _wrong("processors of a pair", both, f"two of {', '.join(processors)}")
         where = f"pair {both[0]}, {both[1]}"
         if any({*pair.processors} == {*both} for pair in pairs):
-            raise DeviceError(f"{where} is there twice; leave one out")
+            raise DeviceError(f"{where} is listed twice; remove one")
         pairs.append(
             PairProfile(
                 (both[0], both[1]),

@@ -1,7 +1,4 @@
-"""Targets: machines that packages run on, one module each, behind `nnstretch.devices.targets.target.Target`.
-
-A new target is one module and one line in `TARGETS`.
-"""
+"""Targets: machines that packages run on. A new target is a module with a `Target` and a line in `TARGETS`."""
 
 from collections.abc import Callable, Mapping
 
@@ -18,7 +15,7 @@ TARGETS: Mapping[str, Callable[[], Target]] = {LOCAL: LocalTarget}
 
 
 def open_target(text: str = LOCAL) -> Target:
-    """Opens a target as it is written on the command line.
+    """Opens a target by its name on the command line.
 
     Raises:
         UsageError: there is no such target.

@@ -53,7 +53,7 @@ class LocalTarget(Target):
         except OSError as error:
             raise DeviceError(f"cannot run {command[0]} on {self.name}: {error.strerror}") from error
         except subprocess.TimeoutExpired as error:
-            raise TransientError(f"{command[0]} took more than {timeout:g} s on {self.name} and was ended") from error
+            raise TransientError(f"{command[0]} took more than {timeout:g} s on {self.name} and was killed") from error
         return Finished(done.returncode, done.stdout, done.stderr, time.perf_counter() - start)
 
     def probe(self) -> TargetInfo:
@@ -64,7 +64,7 @@ class LocalTarget(Target):
     def _inside(self, name: str) -> Path:
         path = (self._folder / name).resolve()
         if not path.is_relative_to(self._folder) or path == self._folder:
-            raise UsageError(f"{name!r} leads out of the target's folder; give a name inside it")
+            raise UsageError(f"{name!r} is outside the target's folder; give a name inside it")
         return path
 
 

@@ -1,4 +1,4 @@
-"""The contract of a target: a machine that files are copied to and commands run on."""
+"""Interface of a target: a machine that files are copied to and commands run on."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Target(ABC):
         """Copies the local file `source` to `name` in the target's folder, complete or not at all.
 
         Raises:
-            UsageError: `name` leads out of the folder.
+            UsageError: `name` is outside the folder.
             FileError: it cannot be read or written.
             TransientError: the target cannot be reached.
         """
@@ -69,15 +69,15 @@ class Target(ABC):
         """Runs a command in the target's folder, on `cores` only if any are given.
 
         Raises:
-            DeviceError: there is no such command, or the target has not got those cores.
-            TransientError: it took longer than `timeout` seconds (it is ended then), or the target cannot be reached.
+            DeviceError: there is no such command or core.
+            TransientError: it took longer than `timeout` seconds and was killed, or the target cannot be reached.
         """
 
     @abstractmethod
     def start(
         self, command: Sequence[str], environment: Mapping[str, str] | None, pass_fds: Sequence[int], errors: IO[bytes]
     ) -> subprocess.Popen[bytes]:
-        """Starts a worker with pipes for its input and output, as `nnstretch.support.worker_process.StartProcess`.
+        """Starts a worker with pipes for its input and output (`nnstretch.support.worker_process.StartProcess`).
 
         Args:
             command: the command and its arguments.

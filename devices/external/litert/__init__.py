@@ -1,1 +1,1 @@
-"""TFLite: float32 networks as .tflite files, for engines that read nothing else."""
+"""LiteRT as an external engine, and conversion of graphs to TFLite files in float32 and int8."""

@@ -1,4 +1,4 @@
-"""Activations in TFLite: fused into the operator before where its options can say so, else operators of their own."""
+"""Activations in TFLite: fused into the preceding operator if its options allow it, else separate operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIXED_QUANTIZATION = {
     "SOFTMAX": QuantizationParameters(1 / 256, -128),
     "TANH": QuantizationParameters(1 / 128),
 }
-"""Quantization parameters of int8 results that TFLite fixes, by operator."""
+"""Fixed quantization parameters of int8 results in TFLite, by operator."""
 
 _WITHOUT_FUSION = ("MEAN", "SOFTMAX", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "CONCATENATION")
 _BOUNDED = "MaximumMinimumOptions"
@@ -34,7 +34,7 @@ _OPERATORS = {
 
 
 class Activations:
-    """Writes operators together with the activation that follows them."""
+    """Writes operators with their activations."""
 
     def __init__(self, file: FlatModel) -> None:
         self._file = file
@@ -49,7 +49,7 @@ class Activations:
         table: str,
         version: int = 1,
     ) -> None:
-        """Writes an operator whose result, activated, is the tensor `result`."""
+        """Writes an operator and its activation, whose result is the tensor `result`."""
         fusable = name not in _WITHOUT_FUSION
         if activation == NO_ACTIVATION or (fusable and activation in _FUSED):
             self._file.operator(
@@ -61,7 +61,7 @@ class Activations:
         self.apply(before, result, activation)
 
     def emit_fixed(self, name: str, source: int, result: int, options: Mapping[str, object], table: str) -> None:
-        """Writes an operator; where TFLite fixes its int8 parameters, the result is requantized to those of `result`."""
+        """Writes an operator; a result with fixed int8 parameters is requantized to those of `result`."""
         quantization = self._file.quantization(result)
         made = result
         if quantization is not None and FIXED_QUANTIZATION.get(name, quantization) != quantization:
@@ -71,15 +71,15 @@ class Activations:
             self._file.quantize(made, result)
 
     def apply(self, source: int, result: int, activation: Activation) -> None:
-        """Writes an activation as operators of its own."""
+        """Writes an activation as separate operators."""
         kind = activation.kind
         if kind in _OPERATORS:
             table = "ExpOptions" if kind == ActivationKind.EXP else ""
             self.emit_fixed(_OPERATORS[kind], source, result, {}, table)
         elif kind == ActivationKind.SILU:
-            gate = self._like(result)
-            self._file.operator("LOGISTIC", [source], [gate])
-            self._multiply([source, gate], result)
+            sigmoid = self._like(result)
+            self._file.operator("LOGISTIC", [source], [sigmoid])
+            self._multiply([source, sigmoid], result)
         elif kind == ActivationKind.HARD_SWISH:
             self._file.operator("HARD_SWISH", [source], [result], table="HardSwishOptions")
         elif kind == ActivationKind.HARD_SIGMOID:
@@ -95,7 +95,7 @@ class Activations:
         return {"fusedActivationFunction": getattr(self._file.schema.ActivationFunctionType, _FUSED[activation])}
 
     def _hard_sigmoid(self, source: int, result: int, activation: Activation) -> None:
-        """min(max(a x + b, 0), 1) as relu6(6 a x + 6 b) / 6, which is made of fused operators alone."""
+        """Writes min(max(a x + b, 0), 1) as relu6(6 a x + 6 b) / 6, which needs fused activations only."""
         scaled = source
         if activation.a * 6 != 1.0:
             scaled = self._like(result)

@@ -1,10 +1,9 @@
-"""Delegates: what LiteRT hands a model's layers to.
+"""LiteRT delegates: the code that computes a model's layers.
 
     delegate := name ["?" key "=" value ("&" key "=" value)*]
 
-Names are `xnnpack` (LiteRT's routines for CPUs, which it takes by itself), `builtin` (its kernels without any delegate), `gpu`
-(the library that a GPU's delegate is built as) and paths of libraries that make one (`tflite_plugin_create_delegate`).
-Libraries get the options; what these mean is theirs to say.
+Names are `xnnpack` (LiteRT's default on CPUs), `builtin` (its kernels without a delegate), `gpu` (the library of the GPU
+delegate) and paths of libraries that create one (`tflite_plugin_create_delegate`). Libraries interpret their options.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from nnstretch.errors import DeviceError, UsageError
 
 XNNPACK, BUILTIN, GPU = "xnnpack", "builtin", "gpu"
 GPU_LIBRARY = "libtensorflowlite_gpu_delegate.so"
-"""What builds of the GPU delegate are called; it is looked for where the system looks for libraries."""
+"""Library of the GPU delegate, found on the system's library path."""
 
 _FUNCTIONS = ("tflite_plugin_create_delegate", "tflite_plugin_destroy_delegate")
 
@@ -31,7 +30,7 @@ class Delegate:
 
     Attributes:
         name: `xnnpack`, `builtin`, `gpu`, or the path of a library.
-        options: of a library, by key.
+        options: options of a library: key -> value.
     """
 
     name: str = XNNPACK
@@ -39,14 +38,14 @@ class Delegate:
 
     @property
     def library(self) -> str | None:
-        """The library that makes it; None for what LiteRT has itself."""
+        """The library that creates it; None for `xnnpack` and `builtin`."""
         if self.name in (XNNPACK, BUILTIN):
             return None
         return GPU_LIBRARY if self.name == GPU else self.name
 
     @property
     def identity(self) -> str:
-        """What must be equal for a measured latency to hold: name, options and which build of a library it is."""
+        """Part of the fingerprint of measurements: name, options, and size and time of a library."""
         options = "".join(f" {key}={value}" for key, value in sorted(self.options.items()))
         library = self.library
         if library is None or not Path(library).is_file():
@@ -55,10 +54,10 @@ class Delegate:
         return f"{self.name}{options} {about.st_size} {about.st_mtime_ns}"
 
     def arguments(self, interpreter: Any) -> dict[str, Any]:
-        """Arguments with which `interpreter.Interpreter` uses it.
+        """Arguments of `interpreter.Interpreter` that select the delegate.
 
         Raises:
-            DeviceError: the library cannot be loaded, or makes no delegate.
+            DeviceError: the library cannot be loaded or creates no delegate.
         """
         if self.name == XNNPACK:
             return {}
@@ -71,7 +70,7 @@ class Delegate:
         except (OSError, ValueError, RuntimeError) as error:
             raise DeviceError(
                 f"the delegate {self.name} cannot be used: {' '.join(str(error).split()) or type(error).__name__}; "
-                "name a library that makes a delegate on this machine, or leave the delegate out for xnnpack"
+                "name a library that creates a delegate on this machine, or omit the delegate for xnnpack"
             ) from error
         return {"experimental_delegates": [made]}
 
@@ -81,11 +80,11 @@ class Delegate:
 
 
 def _check_library(path: str) -> None:
-    """Raises what is wrong with a library before LiteRT finds out, which leaves half an object behind.
+    """Checks a library before LiteRT loads it, because LiteRT leaves a half-built object behind when that fails.
 
     Raises:
-        OSError: it cannot be loaded.
-        ValueError: it makes no delegates.
+        OSError: the library cannot be loaded.
+        ValueError: the library creates no delegates.
     """
     library = ctypes.CDLL(path)
     missing = [name for name in _FUNCTIONS if not hasattr(library, name)]
@@ -94,10 +93,10 @@ def _check_library(path: str) -> None:
 
 
 def parse_delegate(text: str) -> Delegate:
-    """Reads a delegate as it is written behind `litert:`.
+    """Parses the text after `litert:`.
 
     Raises:
-        UsageError: it is not understood.
+        UsageError: the text is malformed.
     """
     name, _, rest = text.partition("?")
     pairs = [part.partition("=") for part in rest.split("&") if part]

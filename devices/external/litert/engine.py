@@ -1,4 +1,4 @@
-"""LiteRT, and LiteRT as a processor with a delegate."""
+"""LiteRT as an engine and as a processor with a delegate."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.external.engine import ExternalEngine, ExternalModel, ExternalRoutine
 from nnstretch.devices.external.litert.delegate import XNNPACK, parse_delegate
 from nnstretch.devices.external.litert.model import LiteRtModel
-from nnstretch.devices.external.litert.routine import LiteRtHandThrough, LiteRtRoutine, litert_release
+from nnstretch.devices.external.litert.routine import LiteRtIdentity, LiteRtRoutine, litert_release
 from nnstretch.devices.external.processor import EXTERNAL_DTYPES, ExternalProcessor
 from nnstretch.graph.layer import TensorType
 
 
 class LiteRt(ExternalEngine):
-    """The engine; the argument of its processors and models is a delegate, XNNPACK if it is empty."""
+    """LiteRT; the argument of its processors and models is a delegate, empty for XNNPACK."""
 
     name = "litert"
     title = "LiteRT"
@@ -43,15 +43,15 @@ ENGINE = LiteRt()
 
 
 class LiteRtProcessor(ExternalProcessor):
-    """An interpreter for every call, with a thread per core; a delegate may compute layers on a device of its own."""
+    """One interpreter per call and one thread per core; a delegate may compute layers on another device."""
 
     def __init__(self, spec: ProcessorSpec) -> None:
-        """The processor that `spec` names.
+        """Creates the processor that `spec` names.
 
         Raises:
-            MissingExtraError: LiteRT, or what writes its files, is not installed.
+            MissingExtraError: LiteRT, or the package that writes its files, is not installed.
             DeviceError: the delegate cannot be used.
         """
         delegate = parse_delegate(spec.argument or XNNPACK)
         routines = [LiteRtRoutine(delegate, dtype) for dtype in EXTERNAL_DTYPES]
-        super().__init__(spec, ENGINE, routines, LiteRtHandThrough(delegate), delegate.identity)
+        super().__init__(spec, ENGINE, routines, LiteRtIdentity(delegate), delegate.identity)

@@ -1,4 +1,4 @@
-"""A TFLite model under construction: tensors, operators and weights, and at the end the bytes of the file."""
+"""Builder of TFLite files: collects tensors, operators and weights and serialises them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ IDENTIFIER = b"TFL3"
 """Bytes 4 to 7 of every TFLite file."""
 
 _SCHEMA_VERSION = 3
-_ALIGNMENT = 16  # bytes, what the format promises to readers of weights
-_ROOM = 1 << 20  # bytes for all but the weights, so that large models are not copied again and again
-_LIMIT = (1 << 31) - 1  # bytes: offsets of a flatbuffer are 31 bits
+_ALIGNMENT = 16  # bytes, guaranteed for weights by the format
+_ROOM = 1 << 20  # bytes reserved for all but the weights, so that the builder does not grow repeatedly
+_LIMIT = (1 << 31) - 1  # bytes; offsets of a flatbuffer have 31 bits
 _INT8_VERSIONS = {"RESHAPE": 1, "QUANTIZE": 1, "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4}
 _INT8_VERSION = 2
-"""The least version of an operator that knows int8, by name, and of all others."""
+"""Lowest version with int8, of the operators listed above and of all others."""
 _DENSE_PER_CHANNEL = 12
-"""The version of FULLY_CONNECTED that knows a scale per output."""
+"""Lowest version of FULLY_CONNECTED with a scale per output."""
 
 
 def load_schema() -> Any:
-    """The classes of the TFLite schema.
+    """The module of the TFLite schema's classes.
 
     Raises:
-        MissingExtraError: the package that has them is not installed.
+        MissingExtraError: its package is not installed.
     """
     try:
         from ai_edge_litert import schema_py_generated
@@ -40,16 +40,16 @@ def load_schema() -> Any:
 
 
 class FlatModel:
-    """Collects tensors and operators of one sub-graph. Tensors are known by their number.
+    """Collects tensors and operators of one sub-graph. Tensors are numbered.
 
     Args:
-        name: what the file says of itself.
+        name: name of the sub-graph and description of the file.
     """
 
     def __init__(self, name: str) -> None:
         self.schema = load_schema()
         self._name = name
-        self._buffers: list[Any] = [self.schema.BufferT()]  # number 0 is the empty one of all that is computed
+        self._buffers: list[Any] = [self.schema.BufferT()]  # number 0 is the empty one of all computed tensors
         self._tensors: list[Any] = []
         self._operators: list[Any] = []
         self._quantization: dict[int, QuantizationParameters] = {}
@@ -57,7 +57,7 @@ class FlatModel:
         self._bytes = 0
 
     def tensor(self, shape: Sequence[int], name: str, quantization: QuantizationParameters | None = None) -> int:
-        """A tensor that the run computes, or an input: int8 with quantization parameters, else float32."""
+        """Adds an input or computed tensor: int8 with quantization parameters, else float32."""
         if quantization is None:
             return self._add(shape, self.schema.TensorType.FLOAT32, name, 0)
         made = self._add(shape, self.schema.TensorType.INT8, name, 0)
@@ -68,14 +68,14 @@ class FlatModel:
     def constant(
         self, value: np.ndarray, name: str, scales: np.ndarray | None = None, axis: int = 0, zero_point: int = 0
     ) -> int:
-        """A tensor of values that are known now: float32, int32 or int8.
+        """Adds a constant of float32, int32 or int8.
 
         Args:
             value: the values.
-            name: for people.
-            scales: what integers count in, if they stand for numbers; one in all, or one for each place along `axis`.
-            axis: that of `scales`.
-            zero_point: the integer that stands for 0.
+            name: display name.
+            scales: quantization scales; one, or one per index along `axis`; None if not quantized.
+            axis: axis of `scales`.
+            zero_point: quantized value of 0.
         """
         types = self.schema.TensorType
         kinds = {"float32": types.FLOAT32, "int32": types.INT32, "int8": types.INT8}
@@ -89,7 +89,7 @@ class FlatModel:
         return made
 
     def number(self, value: float, like: int) -> int:
-        """A scalar for an operator that reads a tensor too: int8 like `like` if that is quantized, else float32."""
+        """Adds a scalar operand: quantized like tensor `like`, or float32 if that is float32."""
         quantization, name = self.quantization(like), f"scalar:{value:g}"
         if quantization is None:
             return self.constant(np.array(value, np.float32), name)
@@ -102,15 +102,15 @@ class FlatModel:
         return tuple(self._tensors[tensor].shape)
 
     def quantization(self, tensor: int) -> QuantizationParameters | None:
-        """Quantization parameters of a tensor that the run computes, or an input; None if it is float32."""
+        """Quantization parameters of an input or computed tensor; None for float32."""
         return self._quantization.get(tensor)
 
     def like(self, tensor: int, name: str, shape: Sequence[int] | None = None) -> int:
-        """One more tensor of the type and quantization parameters of another one, and of its shape or `shape`."""
+        """Adds a tensor with the type and quantization parameters of another, and its shape unless `shape` is given."""
         return self.tensor(self.shape(tensor) if shape is None else shape, name, self.quantization(tensor))
 
     def requantized(self, tensor: int, quantization: QuantizationParameters | None) -> int:
-        """A tensor with certain quantization parameters; itself if it has them, or is float32."""
+        """Converts a tensor to quantization parameters; returns it unchanged if it has them or is float32."""
         if self.quantization(tensor) in (None, quantization):
             return tensor
         made = self.tensor(self.shape(tensor), f"quantization:{tensor}", quantization)
@@ -134,12 +134,12 @@ class FlatModel:
         """Appends an operator.
 
         Args:
-            name: as in the schema's BuiltinOperator, such as CONV_2D.
-            inputs: tensors; -1 for an optional one that is absent.
+            name: name in the schema's BuiltinOperator, such as CONV_2D.
+            inputs: tensors; -1 for an absent optional one.
             outputs: tensors.
             options: fields of the operator's options.
-            table: the options' name in the schema, such as Conv2DOptions.
-            version: of the operator, which says what a reader must know of it.
+            table: type of the options in the schema, such as Conv2DOptions.
+            version: version of the operator.
         """
         if any(self._tensors[i].type == self.schema.TensorType.INT8 for i in (*inputs, *outputs) if i >= 0):
             version = max(version, self._int8_version(name, inputs))
@@ -154,10 +154,10 @@ class FlatModel:
         self._operators.append(made)
 
     def finish(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
-        """The file.
+        """Serialises the file.
 
         Raises:
-            ModelError: the weights are larger than such a file can hold.
+            ModelError: the weights exceed the size limit of the format.
         """
         import flatbuffers
 
@@ -206,12 +206,12 @@ class FlatModel:
 
 
 class _Aligned:
-    """A buffer whose bytes are written at a multiple of 16, as readers of the format may rely on."""
+    """A buffer that is written at a multiple of 16 bytes, as the format requires."""
 
     def __init__(self, buffer: Any) -> None:
         self._buffer = buffer
 
-    def Pack(self, builder: Any) -> Any:  # noqa: N802 - the schema's classes call it so
+    def Pack(self, builder: Any) -> Any:  # noqa: N802 - name in the schema's classes
         """Writes the buffer."""
         if self._buffer.data is not None:
             builder.Prep(_ALIGNMENT, self._buffer.data.nbytes)

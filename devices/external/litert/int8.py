@@ -1,4 +1,4 @@
-"""Layers that TFLite expresses in int8, and float32 counterparts of the others."""
+"""int8 layers that TFLite supports, and float32 replacements of the others."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from nnstretch.graph.layers import GraphNode
 from nnstretch.graph.quantization import LOWEST, QuantizationParameters
 
 _FINEST = 0.5
-"""Least step of a result as a share of an operator's step at which the error does not matter."""
+"""Minimum ratio of a result's scale to an operator's scale at which the error is negligible."""
 _CLIPPED = (ActivationKind.NONE, ActivationKind.RELU, ActivationKind.CLIP, ActivationKind.LEAKY_RELU)
 _FIXED = {ActivationKind.SIGMOID: "LOGISTIC", ActivationKind.TANH: "TANH"}
 
 
-def speaks_int8(layer: Layer) -> bool:
-    """Whether TFLite has operators on int8 for a layer on int8."""
+def supports_int8(layer: Layer) -> bool:
+    """Whether TFLite has int8 operators for an int8 layer."""
     known = _SPOKEN.get(layer.op)
     return known is None or known(layer)
 
 
 def _weighted(layer: Layer) -> bool:
-    """TFLite's int8 weights end at -127; a sum is an operator of its own, whose input would have to be rounded."""
+    """TFLite's int8 weights exclude -128. A residual needs a separate ADD, whose input would be rounded."""
     return not layer.has(3) and not (layer.constants[1] == LOWEST).any()
 
 
 def _average_pool(layer: Layer) -> bool:
-    """A mean that does not count its pads is scaled pixel by pixel where TFLite's SAME does not say it."""
+    """A mean that excludes pads needs a factor per pixel unless TFLite's SAME applies."""
     if not _keeps_enough(layer):
         return False
     shapes = layer.type_of(0).shape, layer.outputs[0].shape
@@ -47,7 +47,7 @@ def _activation(layer: Layer) -> bool:
 
 
 def _keeps_enough(layer: Layer) -> bool:
-    """Whether the step of the input is fine enough for the result; TFLite computes some operators with it."""
+    """Whether the input's scale is fine enough for the result; some TFLite operators compute with it."""
     return _is_finer(layer.type_of(0).quantization, layer.outputs[0].quantization)
 
 
@@ -56,7 +56,7 @@ def _softmax(layer: Layer) -> bool:
 
 
 def _is_fine_enough(layer: Layer, name: str) -> bool:
-    """Whether the fixed step of an operator is fine enough for the result."""
+    """Whether the fixed scale of an operator is fine enough for the result."""
     return _is_finer(FIXED_QUANTIZATION[name], layer.outputs[0].quantization)
 
 
@@ -75,7 +75,7 @@ _SPOKEN: Mapping[str, Callable[[Layer], bool]] = {
 
 
 def in_float32(node: GraphNode) -> tuple[Sequence[GraphNode], GraphNode, GraphNode]:
-    """A layer on int8 as layers that dequantise its inputs, the same layer in float32, and one that quantises its result."""
+    """Replaces an int8 layer by Dequantize layers of its inputs, the layer in float32, and a Quantize layer."""
     layer = node.layer
     (result,) = layer.outputs
     names = [

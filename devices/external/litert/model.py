@@ -1,4 +1,4 @@
-"""A model that LiteRT runs inside a plan, by itself or with a delegate."""
+"""A LiteRT model in a plan, with or without a delegate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nnstretch.graph.layer import TensorType
 
 
 def load_interpreter() -> Any:
-    """The interpreter of LiteRT, or of the older tflite_runtime where only that is there, as on 32-bit ARM boards.
+    """The interpreter module of LiteRT, or of the older tflite_runtime if only that is installed (32-bit ARM).
 
     Raises:
         MissingExtraError: neither is installed.
@@ -33,7 +33,7 @@ def load_interpreter() -> Any:
 
 
 class LiteRtModel(ExternalModel):
-    """An interpreter; what it reads and makes is copied, because it keeps tensors in memory of its own."""
+    """An interpreter. Inputs and outputs are copied, because it keeps tensors in its own memory."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class LiteRtModel(ExternalModel):
         writes: Sequence[TensorType],
         delegate: Delegate | None = None,
     ) -> None:
-        """Loads a TFLite file and runs it once, so that all its threads are there.
+        """Loads a TFLite file and runs it once to start its threads.
 
         Raises:
             MissingExtraError: LiteRT is not installed.
-            ModelError: LiteRT, or the delegate, refuses the model.
+            ModelError: LiteRT or the delegate rejects the model.
             DeviceError: the delegate cannot be loaded.
-            PackageError: it is no TFLite file, or reads or makes other tensors.
+            PackageError: `content` is not a TFLite file, or has other inputs or outputs.
         """
         if content[4:8] != IDENTIFIER:
             raise PackageError("a model in the plan is no TFLite file; compile it again")

@@ -1,4 +1,4 @@
-"""Layers and runs of layers by LiteRT."""
+"""LiteRT routines for layers and fusion groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nnstretch.devices.external.engine import ExternalDtype, ExternalRoutine, re
 from nnstretch.devices.external.litert.delegate import Delegate
 from nnstretch.devices.external.litert.flatbuffer import FlatModel, load_schema
 from nnstretch.devices.external.litert.model import load_interpreter
-from nnstretch.devices.external.processor import HandThrough
+from nnstretch.devices.external.processor import IdentityRoutine
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.quantization import QuantizationParameters
 
@@ -19,20 +19,20 @@ _ON_CPU = Descriptor("cpu", "float32", "litert")
 
 
 class LiteRtRoutine(ExternalRoutine):
-    """One interpreter per call. Images are turned to N,H,W,C and back inside its model, once per run of layers."""
+    """One interpreter per call. The model transposes images to N,H,W,C and back, once per fusion group."""
 
     def __init__(self, delegate: Delegate | None = None, dtype: ExternalDtype = "float32") -> None:
-        """A routine of a CPU, or of a processor of its own with a delegate, for layers that compute in `dtype`.
+        """Creates a routine of a CPU, or with `delegate` of a LiteRT processor, for layers of `dtype`.
 
         Raises:
-            MissingExtraError: LiteRT, or what writes its files, is not installed.
+            MissingExtraError: LiteRT, or the package that writes its files, is not installed.
         """
         load_schema()
         super().__init__(release_number(litert_release()[1]), alone=delegate is not None, dtype=dtype)
         self.descriptor = _ON_CPU if delegate is None else delegate_descriptor(delegate, dtype)
 
     def model(self, layer: Layer) -> bytes:
-        """The layer as a TFLite file whose inputs and outputs are plain."""
+        """The layer as a TFLite file with plain inputs and outputs."""
         import onnx_ir as ir
 
         from nnstretch.devices.external.litert.writer import write_tflite
@@ -41,8 +41,8 @@ class LiteRtRoutine(ExternalRoutine):
         return write_tflite(ir.from_proto(expand(layer)), layer.name, channels_last=False)
 
 
-class LiteRtHandThrough(HandThrough):
-    """Turns an image to N,H,W,C and back, as every call does with what it reads and what it writes."""
+class LiteRtIdentity(IdentityRoutine):
+    """Transposes an image to N,H,W,C and back, as every call does with its inputs and outputs."""
 
     def __init__(self, delegate: Delegate) -> None:
         self.descriptor = delegate_descriptor(delegate, "float32")
@@ -67,15 +67,15 @@ _TO_LAST, _TO_PLAIN = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def delegate_descriptor(delegate: Delegate, dtype: ExternalDtype) -> Descriptor:
-    """What the routines of LiteRT with a delegate are called."""
+    """Descriptor of the routines of LiteRT with a delegate."""
     return Descriptor("litert", dtype, str(delegate))
 
 
 def litert_release() -> tuple[str, str]:
-    """Name and version of the package that the interpreter is from.
+    """Name and version of the interpreter's package.
 
     Raises:
-        MissingExtraError: there is none.
+        MissingExtraError: it is not installed.
     """
     package = load_interpreter().__name__.partition(".")[0].replace("_", "-")
     return package, metadata.version(package)

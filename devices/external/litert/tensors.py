@@ -1,4 +1,4 @@
-"""Tensors of a TFLite file in up to two forms, as the graph has them and channels last."""
+"""Tensors of a TFLite file in up to two forms: the graph's axis order, and channels last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TO_PLAIN = (0, 3, 1, 2)
 
 
 class FormedTensors:
-    """The tensors of a file by the graph's names; forms that are not there yet are made by transpositions."""
+    """Tensors of a file by their names in the graph; transposes create missing forms on demand."""
 
     def __init__(self, file: FlatModel) -> None:
         self._file = file
@@ -28,26 +28,26 @@ class FormedTensors:
         return name in self._forms
 
     def forms(self, name: str) -> Mapping[Form, int]:
-        """The forms in which a tensor is there."""
+        """Existing forms of a tensor: form -> tensor number."""
         return self._forms[name]
 
     def put(self, name: str, form: Form, tensor: int) -> None:
-        """Says which tensor, one that is there already, holds `name` in a form."""
+        """Registers an existing tensor as `name` in a form."""
         self._forms[name] = {form: tensor}
 
     def new(self, name: str, kind: TensorType, form: Form) -> int:
-        """Makes the tensor that holds `name` in a form; the type is the graph's."""
+        """Adds the tensor of `name` in a form; `kind` is its type in the graph."""
         made = self._file.tensor(formed(kind.shape, form), name, kind.quantization)
         self._forms.setdefault(name, {})[form] = made
         return made
 
     def result(self, node: GraphNode, form: Form | None = None) -> int:
-        """Makes the tensor of a layer's output, in its natural form if no other is wanted."""
+        """Adds the tensor of a layer's output, in its natural form by default."""
         kind = node.layer.outputs[0]
         return self.new(node.outputs[0], kind, form or natural_form(kind.shape))
 
     def get(self, name: str, form: Form) -> int:
-        """The tensor that holds `name` in a form, transposed from the other form if there is no such tensor yet."""
+        """The tensor of `name` in a form, transposed from the other form if it does not exist."""
         forms = self._forms[name]
         if form not in forms:
             other: Form = "last" if form == "plain" else "plain"
@@ -55,7 +55,7 @@ class FormedTensors:
         return forms[form]
 
     def transposed(self, source: int, order: Sequence[int], name: str) -> int:
-        """A transposition; where it moves no value it is written as a change of shape."""
+        """Writes a transpose, as a reshape if it moves no values."""
         shape = self._file.shape(source)
         result = self._file.like(source, name, [shape[axis] for axis in order])
         if [axis for axis in order if shape[axis] != 1] == [axis for axis in range(len(shape)) if shape[axis] != 1]:
@@ -66,13 +66,13 @@ class FormedTensors:
         return result
 
     def reshaped(self, source: int, result: int) -> None:
-        """Writes a change of shape."""
+        """Writes a reshape."""
         shape = self._file.shape(result)
         wanted = self._file.constant(np.array(shape, np.int32), f"shape:{result}")
         self._file.operator("RESHAPE", [source, wanted], [result], {"newShape": list(shape)}, table="ReshapeOptions")
 
     def read(self, node: GraphNode, index: int, form: Form) -> int:
-        """Input `index` of a layer in a form; a constant becomes a tensor, with axes of size 1 before its own if they lack."""
+        """Input `index` of a layer in a form; a constant becomes a tensor, padded in front with axes of size 1."""
         value = node.layer.constants.get(index)
         name = node.inputs[index]
         assert name is not None
@@ -83,13 +83,13 @@ class FormedTensors:
         return self._file.constant(value, name)
 
     def form_of(self, node: GraphNode) -> Form:
-        """The form that a layer which works in any is computed in: one that its first input is there in."""
+        """The form for a layer that works in both: an existing form of its first input."""
         forms = self._forms[str(node.inputs[0])]
         return "last" if "last" in forms else "plain"
 
     @contextmanager
     def keeping_quantization(self, source: int, result: int) -> Iterator[int]:
-        """The output of an operator that keeps the parameters of `source`; requantized to those of `result`."""
+        """Yields the output of an operator that keeps the parameters of `source`; then requantizes it to `result`."""
         same = self._file.quantization(source) == self._file.quantization(result)
         made = result if same else self._file.like(source, f"made:{result}", self._file.shape(result))
         yield made
@@ -98,10 +98,10 @@ class FormedTensors:
 
 
 def natural_form(shape: Sequence[int]) -> Form:
-    """The form of inputs, outputs and what layers of images make."""
+    """Default form of tensors: channels last for images."""
     return "last" if len(shape) == 4 else "plain"
 
 
 def formed(shape: Sequence[int], form: Form) -> tuple[int, ...]:
-    """What the graph says of each axis, in the order of a form."""
+    """Converts one value per axis from the graph's order to that of a form."""
     return tuple(shape[axis] for axis in TO_LAST) if form == "last" else tuple(shape)

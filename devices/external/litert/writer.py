@@ -1,11 +1,10 @@
-"""Fused graphs as TFLite files, in float32 and int8.
+"""Conversion of graphs to TFLite files, in float32 and int8.
 
-TFLite's images are N,H,W,C. Every tensor of four axes is known in up to two forms (`tensors.py`); an operator asks for the form
-that it works in. Inputs and outputs of four axes are channels last in the file, or as all others as in the graph.
+TFLite's images are N,H,W,C. Every 4-D tensor has up to two forms (`tensors.py`); an operator requests the form that it
+works in. 4-D inputs and outputs of the file are channels last, or N,C,H,W on request.
 
-Layers on int8 become operators on int8 with the quantization parameters of their tensors. Where TFLite wants the same
-parameters for the input and the result of an operator, a QUANTIZE follows it. Layers that TFLite does not have in int8 are
-computed in float32 between DEQUANTIZE and QUANTIZE.
+int8 layers become int8 operators with the quantization parameters of their tensors. Where TFLite requires equal parameters
+of input and result, a QUANTIZE follows. Layers without an int8 operator run in float32 between DEQUANTIZE and QUANTIZE.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import onnx_ir as ir
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.external.litert.activation import Activations
 from nnstretch.devices.external.litert.flatbuffer import FlatModel
-from nnstretch.devices.external.litert.int8 import in_float32, speaks_int8
+from nnstretch.devices.external.litert.int8 import in_float32, supports_int8
 from nnstretch.devices.external.litert.tensors import TO_LAST, TO_PLAIN, Form, FormedTensors, formed, natural_form
 from nnstretch.errors import ModelError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
@@ -32,19 +31,19 @@ _NEVER_NEGATIVE = (ActivationKind.RELU, ActivationKind.SIGMOID, ActivationKind.H
 
 
 def write_tflite(model: ir.Model, name: str = "model", *, channels_last: bool = True) -> bytes:
-    """A TFLite file that computes what an ONNX graph computes.
+    """Converts an ONNX graph to a TFLite file.
 
     Args:
-        model: not fused, with static shapes; inputs and outputs are float32, or int8 that is quantised.
-        name: of the sub-graph, for people.
-        channels_last: whether inputs and outputs of four axes are N,H,W,C in the file; else they are N,C,H,W, and what it
-            takes to turn them is in the file.
+        model: not fused, with static shapes; inputs and outputs are float32 or quantised int8.
+        name: display name of the sub-graph.
+        channels_last: whether 4-D inputs and outputs of the file are N,H,W,C; else they are N,C,H,W, and the file
+            transposes them.
 
     Returns:
-        The file's bytes. The order of inputs and outputs is the graph's.
+        The file's bytes. Inputs and outputs are in the graph's order.
 
     Raises:
-        ModelError: a layer has no counterpart in TFLite, which the message names; or the weights are larger than 2 GB.
+        ModelError: a layer, which the message names, has no counterpart in TFLite; or the weights exceed 2 GB.
         MissingExtraError: the package with the file's schema is not installed.
     """
     return _Writer(optimize(model), name).write(channels_last=channels_last)
@@ -87,14 +86,14 @@ class _Writer:
         nodes = layers(self._graph)
         foreign = sorted({node.layer.op for node in nodes if node.layer.op not in self._lowerings})
         if foreign:
-            raise ModelError(f"TFLite files are written of layers that nnstretch computes, not of {', '.join(foreign)}")
+            raise ModelError(f"TFLite files need operators that nnstretch computes; found {', '.join(foreign)}")
 
         def outer(shape: Sequence[int]) -> Form:
             return natural_form(shape) if channels_last else "plain"
 
         inputs = [self._tensors.new(name, kind, outer(kind.shape)) for name, kind in graph_inputs(self._graph)]
         for node in nodes:
-            if node.layer.is_int8 and not speaks_int8(node.layer):
+            if node.layer.is_int8 and not supports_int8(node.layer):
                 self._detour(node)
             else:
                 self._lowerings[node.layer.op](node)
@@ -106,14 +105,14 @@ class _Writer:
     # -- ranges --------------------------------------------------------------------------------------------------
 
     def _is_zero_least(self, node: GraphNode) -> bool:
-        """Whether 0 is neutral for a maximum over what a layer reads: nothing in it is less."""
+        """Whether no input value of a layer is below 0, so that 0 is neutral for a maximum."""
         quantization = node.layer.type_of(0).quantization
         return node.inputs[0] in self._never_negative or (
             quantization is not None and quantization.zero_point == LOWEST
         )
 
     def _is_never_negative(self, node: GraphNode) -> bool:
-        """Whether no value of the layer's output can be below 0, so that 0 is neutral for a maximum."""
+        """Whether no output value of a layer is below 0."""
         activation = node.layer.activation
         if activation.kind in _NEVER_NEGATIVE or (activation.kind == ActivationKind.CLIP and activation.a >= 0):
             return True
@@ -132,7 +131,7 @@ class _Writer:
         self._file.operator("DEQUANTIZE", operands, [self._tensors.result(node, form)], table="DequantizeOptions")
 
     def _detour(self, node: GraphNode) -> None:
-        """Writes a layer on int8 as what dequantises its inputs, the same in float32, and what quantises the result."""
+        """Writes an int8 layer in float32 between DEQUANTIZE and QUANTIZE."""
         before, computed, after = in_float32(node)
         for part in (*(part for part in before if part.outputs[0] not in self._tensors), computed, after):
             self._lowerings[part.layer.op](part)
@@ -140,7 +139,7 @@ class _Writer:
     # -- layers with weights -------------------------------------------------------------------------------------
 
     def _weights(self, layer: Layer, order: Sequence[int]) -> tuple[int, int]:
-        """Weight and bias as constants; `order` says which axis of the graph's weight each one in the file is."""
+        """Weight and bias as constants; `order` maps axes of the file's weight to axes of the graph's."""
         weight, scales = layer.constants[1], layer.constants.get(4)
         turned = weight.transpose(order)
         if scales is None:
@@ -200,7 +199,7 @@ class _Writer:
         *,
         version: int,
     ) -> None:
-        """A layer with weights, its residual added, its activation applied."""
+        """Writes a layer with weights, its residual and its activation."""
         form = natural_form(node.layer.outputs[0].shape)
         result = self._tensors.result(node)
         shape = self._file.shape(result)
@@ -215,7 +214,7 @@ class _Writer:
     # -- windows -------------------------------------------------------------------------------------------------
 
     def _padded(self, source: int, window: KernelGeometry, value: float, name: str) -> tuple[int, int]:
-        """What the window reads, padded first if TFLite's words for padding do not say it, and which of them does."""
+        """The input and TFLite's padding mode of a window; pads the input explicitly if no mode fits."""
         words = self._file.schema.Padding
         if window.is_valid:
             return source, words.VALID
@@ -224,7 +223,7 @@ class _Writer:
         return self._pad(source, window, value, name), words.VALID
 
     def _pad(self, source: int, window: KernelGeometry, value: float, name: str) -> int:
-        """The image with what the window reads beyond it."""
+        """Writes a PAD of the image to the extent of the window."""
         (top, left), (bottom, right) = window.pads, window.ends
         batch, height, width, channels = self._file.shape(source)
         result = self._file.like(
@@ -266,7 +265,7 @@ class _Writer:
         self._pool("MAX_POOL_2D", source, self._tensors.result(node), window, padding, layer.activation)
 
     def _average_pool(self, node: GraphNode) -> None:
-        """TFLite's mean counts what SAME adds never and what was padded before always; a factor per pixel makes up for it."""
+        """TFLite's mean excludes SAME's pads and includes explicit ones; a factor per pixel corrects it."""
         layer = node.layer
         window = self._pool_window(node)
         source, result = self._tensors.read(node, 0, "last"), self._tensors.result(node)
@@ -276,7 +275,7 @@ class _Writer:
             padding = words.VALID if window.is_valid else words.SAME
             self._mean(source, result, window, padding, layer.activation)
             return
-        # Padded by hand even where SAME would do, which does not count the pads.
+        # SAME excludes pads from the mean, so they are explicit here.
         source, padding = self._pad(source, window, 0.0, layer.name), words.VALID
         if counts_pads:
             self._mean(source, result, window, padding, layer.activation)
@@ -350,7 +349,7 @@ class _Writer:
         )
 
     def _softmax(self, node: GraphNode) -> None:
-        """TFLite's softmax goes over the last axis; another one is moved there and back."""
+        """Writes a softmax; TFLite's works on the last axis, so another axis is transposed there and back."""
         layer = node.layer
         shape = layer.outputs[0].shape
         axis, rank = int(layer.attributes["axis"]), len(shape)  # type: ignore[arg-type]
@@ -367,7 +366,7 @@ class _Writer:
         self._tensors.put(node.outputs[0], "plain", self._tensors.transposed(computed, back, node.outputs[0]))
 
     def _over_last_axis(self, source: int, result: int, activation: Activation) -> None:
-        assert activation == NO_ACTIVATION  # only layers that compute sums have one
+        assert activation == NO_ACTIVATION  # only layers that compute sums have an activation
         self._activations.emit_fixed("SOFTMAX", source, result, {"beta": 1.0}, "SoftmaxOptions")
 
     def _resize(self, node: GraphNode) -> None:
@@ -376,7 +375,7 @@ class _Writer:
         half = coordinates in ("half_pixel", "pytorch_half_pixel")
         known = half or coordinates in ("asymmetric", "align_corners")
         if not known or (mode == "nearest" and (coordinates, layer.attributes["nearest"]) != ("asymmetric", "floor")):
-            raise ModelError(f"{layer.name} resizes by {mode}, {coordinates}, which TFLite does not do in the same way")
+            raise ModelError(f"{layer.name} resizes with {mode}, {coordinates}, which TFLite does not support")
         name, table = ("RESIZE_BILINEAR", "ResizeBilinearOptions")
         if mode == "nearest":
             name, table = ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions")
@@ -390,7 +389,7 @@ class _Writer:
         self._tensors.reshaped(self._tensors.read(node, 0, "plain"), self._tensors.result(node, "plain"))
 
     def _transpose(self, node: GraphNode) -> None:
-        """Costs nothing where the other form of an image is what it makes, as before the heads of detectors."""
+        """Writes a transpose; free if the result equals an existing form, as before the heads of detectors."""
         name, result = str(node.inputs[0]), node.outputs[0]
         order = node.layer.ints("perm")
         forms = self._tensors.forms(name)

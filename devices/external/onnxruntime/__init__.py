@@ -1,1 +1,1 @@
-"""ONNX Runtime inside a plan: the fallback of layers that no native routine covers, and a routine for all others."""
+"""ONNX Runtime as an external engine: the fallback for layers without a native routine, and a routine for all others."""

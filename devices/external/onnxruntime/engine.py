@@ -1,4 +1,4 @@
-"""ONNX Runtime, and ONNX Runtime as a processor."""
+"""ONNX Runtime as an engine and as a processor."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.external.engine import ExternalEngine, ExternalModel, ExternalRoutine
 from nnstretch.devices.external.onnxruntime.model import OnnxRuntimeModel, load_onnxruntime
-from nnstretch.devices.external.onnxruntime.routine import OnnxRuntimeHandThrough, OnnxRuntimeRoutine
+from nnstretch.devices.external.onnxruntime.routine import OnnxRuntimeIdentity, OnnxRuntimeRoutine
 from nnstretch.devices.external.processor import EXTERNAL_DTYPES, ExternalProcessor
 from nnstretch.graph.layer import TensorType
 
 
 class OnnxRuntime(ExternalEngine):
-    """The engine; its processors and models have no argument."""
+    """ONNX Runtime; its processors and models have no argument."""
 
     name = "ort"
     title = "ONNX Runtime"
@@ -37,14 +37,14 @@ ENGINE = OnnxRuntime()
 
 
 class OnnxRuntimeProcessor(ExternalProcessor):
-    """A session for every call, with a thread per core."""
+    """One session per call and one thread per core."""
 
     def __init__(self, spec: ProcessorSpec) -> None:
-        """The processor that `spec` names.
+        """Creates the processor that `spec` names.
 
         Raises:
             MissingExtraError: ONNX Runtime is not installed.
-            DeviceError: it does not work here.
+            DeviceError: ONNX Runtime does not work on this machine.
         """
         routines = [OnnxRuntimeRoutine(alone=True, dtype=dtype) for dtype in EXTERNAL_DTYPES]
-        super().__init__(spec, ENGINE, routines, OnnxRuntimeHandThrough())
+        super().__init__(spec, ENGINE, routines, OnnxRuntimeIdentity())

@@ -1,13 +1,13 @@
-"""What ONNX Runtime raises."""
+"""Exceptions of ONNX Runtime."""
 
 from __future__ import annotations
 
 
 def refusals() -> tuple[type[Exception], ...]:
-    """The exceptions with which ONNX Runtime refuses a model or fails to run it; they have no base of their own.
+    """Exceptions that ONNX Runtime raises when loading or running a model fails; they have no common base class.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: ONNX Runtime is not installed.
     """
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
@@ -15,5 +15,5 @@ def refusals() -> tuple[type[Exception], ...]:
 
 
 def first_line(error: Exception) -> str:
-    """The part of its message that a user needs."""
+    """The first line of an error's message."""
     return str(error).strip().splitlines()[0]

@@ -1,4 +1,4 @@
-"""A model that ONNX Runtime runs inside a plan."""
+"""An ONNX Runtime model in a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nnstretch.errors import DeviceError, MissingExtraError, ModelError
 from nnstretch.graph.layer import TensorType
 
 _NAMES = {"float32": "float", "float64": "double"}
-"""How ONNX Runtime calls element types that it does not call as numpy does."""
+"""Element types whose names differ between numpy and ONNX Runtime."""
 
 
 def load_onnxruntime() -> Any:
@@ -32,15 +32,15 @@ def load_onnxruntime() -> Any:
 
 
 class OnnxRuntimeModel(ExternalModel):
-    """A session that reads and writes the plan's memory itself."""
+    """A session that reads and writes the plan's memory directly."""
 
     def __init__(self, content: bytes, threads: int, reads: Sequence[TensorType], writes: Sequence[TensorType]) -> None:
-        """Loads a serialised ONNX model; its threads spin during a run and never between two.
+        """Loads a serialised ONNX model. Its threads spin during a run, not between runs.
 
         Raises:
             MissingExtraError: ONNX Runtime is not installed.
-            ModelError: ONNX Runtime refuses the model, as it does with operators that it does not know.
-            PackageError: the model reads or makes other tensors.
+            ModelError: ONNX Runtime rejects the model, e.g. because of an unknown operator.
+            PackageError: the model has other inputs or outputs.
         """
         onnxruntime = load_onnxruntime()
         options = onnxruntime.SessionOptions()
@@ -53,7 +53,7 @@ class OnnxRuntimeModel(ExternalModel):
             raise ModelError(f"ONNX Runtime cannot run a part of the model: {first_line(error)}") from error
         check_signature("input", [_type(i) for i in self._session.get_inputs()], [_named(t) for t in reads])
         check_signature("output", [_type(o) for o in self._session.get_outputs()], [_named(t) for t in writes])
-        # Runs on bound memory raise a RuntimeError.
+        # run_with_iobinding raises RuntimeError.
         self._failures: tuple[type[Exception], ...] = (RuntimeError, *refusals())
         self._addresses: list[int] = []
         self._binding: Any = None
@@ -66,7 +66,7 @@ class OnnxRuntimeModel(ExternalModel):
             raise DeviceError(f"ONNX Runtime failed: {first_line(error)}") from error
 
     def _bind(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
-        """Binds where the arrays lie; that seldom changes from one run to the next."""
+        """Binds the arrays' memory unless it is bound already."""
         addresses = [array.ctypes.data for array in (*reads, *writes)]
         if addresses == self._addresses:
             return
@@ -78,7 +78,7 @@ class OnnxRuntimeModel(ExternalModel):
 
 
 def _type(about: Any) -> TensorType:
-    """A model's input or output, its element type as ONNX Runtime calls it."""
+    """A model's input or output, with ONNX Runtime's name of the element type."""
     return TensorType(tuple(about.shape), about.type)
 
 

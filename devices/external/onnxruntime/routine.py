@@ -1,25 +1,25 @@
-"""Layers and runs of layers by ONNX Runtime."""
+"""ONNX Runtime routines for layers and fusion groups."""
 
 from __future__ import annotations
 
 from nnstretch.devices.base.routine import Descriptor
 from nnstretch.devices.external.engine import ExternalDtype, ExternalRoutine, release_number
 from nnstretch.devices.external.onnxruntime.model import load_onnxruntime
-from nnstretch.devices.external.processor import HandThrough
+from nnstretch.devices.external.processor import IdentityRoutine
 from nnstretch.errors import ModelError
 from nnstretch.graph.layer import FUSION_GROUP, Layer
 
 _LIMIT = (1 << 31) - (1 << 20)
-"""Bytes of weights that an ONNX file without external data holds beside the rest."""
+"""Maximum bytes of weights in an ONNX file without external data."""
 
 _ON_CPU = Descriptor("cpu", "float32", "onnxruntime")
 
 
 class OnnxRuntimeRoutine(ExternalRoutine):
-    """One session per call; ONNX Runtime optimises the layers of a run together."""
+    """One session per call; ONNX Runtime optimises the layers of a fusion group together."""
 
     def __init__(self, *, alone: bool = False, dtype: ExternalDtype = "float32") -> None:
-        """A routine of a CPU, or of a processor of its own, for layers that compute in `dtype`.
+        """Creates a routine of a CPU, or with `alone` of an ONNX Runtime processor, for layers of `dtype`.
 
         Raises:
             MissingExtraError: ONNX Runtime is not installed.
@@ -28,7 +28,7 @@ class OnnxRuntimeRoutine(ExternalRoutine):
         self.descriptor = Descriptor("ort", dtype, "cpu") if alone else _ON_CPU
 
     def supports(self, layer: Layer) -> bool:
-        """Whether ONNX Runtime computes `layer`: fusion groups of any ONNX operators too, if their inputs are numeric."""
+        """Whether ONNX Runtime computes `layer`; also fusion groups of any ONNX operators with numeric inputs."""
         if layer.op != FUSION_GROUP:
             return super().supports(layer)
         reads = [layer.type_of(i) for i in layer.activations]
@@ -46,8 +46,8 @@ class OnnxRuntimeRoutine(ExternalRoutine):
         return content
 
 
-class OnnxRuntimeHandThrough(HandThrough):
-    """A session that copies; in which order ONNX Runtime keeps images inside is its own affair."""
+class OnnxRuntimeIdentity(IdentityRoutine):
+    """A session that copies its input."""
 
     descriptor = Descriptor("ort", "float32", "cpu")
 

@@ -16,13 +16,13 @@ from nnstretch.devices.base.routine import Launch
 from nnstretch.devices.engine.binding.image import KernelLaunch, Semaphores, Sharing
 from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime, SharedMemory
 
-GATE = "semaphore.cl"
+SEMAPHORE_SOURCE = "semaphore.cl"
 
 
 def takes_semaphores(runtime: OpenCLRuntime) -> bool:
     """Whether the device may wait: it has cores, which the operating system shares out, and sees what the host writes."""
     info = runtime.info
-    return info.on_cpu and info.sharing is Sharing.COHERENT and info.atomics and runtime.has_source(GATE)
+    return info.on_cpu and info.sharing is Sharing.COHERENT and info.atomics and runtime.has_source(SEMAPHORE_SOURCE)
 
 
 def make_semaphores(runtime: OpenCLRuntime, waits: Sequence[Sequence[int]]) -> tuple[Semaphores, SharedMemory]:
@@ -49,7 +49,7 @@ def make_semaphores(runtime: OpenCLRuntime, waits: Sequence[Sequence[int]]) -> t
 
 def _semaphore(runtime: OpenCLRuntime, memory: SharedMemory, place: int, count: int) -> KernelLaunch:
     """The semaphore that waits for so many flags, whose numbers begin at a place in the memory that begins with the flags."""
-    launch = Launch(GATE, (), (max(1, runtime.threads),), (1,))
+    launch = Launch(SEMAPHORE_SOURCE, (), (max(1, runtime.threads),), (1,))
     kernel = runtime.kernel(launch, "semaphore")
     runtime.set_arguments(kernel, [(memory.buffer, 0), (memory.buffer, place)], [count])
     return KernelLaunch(kernel, launch.global_size, launch.local_size)

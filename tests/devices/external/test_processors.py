@@ -77,7 +77,7 @@ def test_how_they_are_written() -> None:
         ("litert:npu@1", "path of a library"),
         ("litert:xnnpack?fast=1@1", "has no options"),
         ("litert:/a.so?fast@1", "options as in"),
-        ("ort:gpu@1", "nothing to choose but its cores"),
+        ("ort:gpu@1", "no options except its cores"),
         ("litert@0*1:2", "only a CPU's cores have ratios"),
         ("litert:1@0,cpu:0", "path of a library"),
         ("litert@0,cpu:0", "one core to two processors"),

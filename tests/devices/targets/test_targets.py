@@ -58,7 +58,7 @@ def test_commands_run_in_the_folder_on_their_cores(target: LocalTarget) -> None:
 
 
 def test_errors_are_final_or_transient(target: LocalTarget) -> None:
-    with pytest.raises(TransientError, match="ended"):
+    with pytest.raises(TransientError, match="killed"):
         target.run([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.3)
     with pytest.raises(DeviceError, match="no-such-command"):
         target.run(["no-such-command"])

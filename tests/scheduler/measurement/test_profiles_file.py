@@ -65,11 +65,11 @@ GOOD = {"format": "nnstretch-profiles", "version": 2, "measurements": []}
         (json.dumps({**GOOD, "measurements": [7]}), "measurement 0 is damaged"),
         (json.dumps({**GOOD, "measurements": [{"processor": "p"}]}), "measurement 0 is damaged"),
         (json.dumps({**GOOD, "processors": {}}), "processors are no list"),
-        (json.dumps({**GOOD, "processors": [7]}), "processor 0 is damaged: a processor is no object"),
+        (json.dumps({**GOOD, "processors": [7]}), "processor 0 is damaged: a processor is not an object"),
         (json.dumps({**GOOD, "processors": [{**CPU, "kind": "tpu"}]}), "kind is 'tpu'"),
         (json.dumps({**GOOD, "processors": [CPU, {**CPU, "fingerprint": ""}]}), "processor 1 is damaged: fingerprint"),
         (json.dumps({**GOOD, "processors": [{**CPU, "block": 7}]}), "block is 7"),
-        (json.dumps({**GOOD, "processors": [{**CPU, "cores": [True]}]}), "cores is no list of numbers"),
+        (json.dumps({**GOOD, "processors": [{**CPU, "cores": [True]}]}), "cores is not a list of numbers"),
         (json.dumps({**GOOD, "processors": [{**CPU, "registers": -1}]}), "registers is '-1'"),
     ],
 )

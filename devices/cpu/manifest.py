@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -13,8 +13,12 @@ from nnstretch.devices.base.routine import KernelCall, Operand
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
 from nnstretch.graph.activation import Activation, float_bits
+from nnstretch.graph.dtypes import ELEMENT_TYPES
 
 PATH = ENGINE_FOLDER / "kernels" / "manifest.h"
+
+ANY_DTYPE = "any"
+"""Element type of kernels that move elements of any type."""
 
 Values = int | Sequence[int] | Mapping[str, int]
 """The value of a parameter, of an array of parameters, or of a group by the names of its parameters."""
@@ -25,16 +29,30 @@ _ROW = re.compile(r"(\w+)\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)\s*")
 _OPERATIONS = {ast.LShift: int.__lshift__, ast.Sub: int.__sub__}
 
 
+def _has_32_registers(isa: Isa) -> bool:
+    return isa.block == 16 or isa.architecture == "aarch64"
+
+
+_WHERE: Mapping[str, Callable[[Isa], bool]] = {
+    "ANY": lambda _: True,
+    "REGISTERS_32": _has_32_registers,
+    "REGISTERS_16": lambda isa: not _has_32_registers(isa),
+    "NEON": lambda isa: isa.architecture == "aarch64",
+    "BLOCK_16": lambda isa: isa.block == 16,
+    "BLOCK_OVER_4": lambda isa: isa.block > 4,
+}
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A parameter of a family, an array of parameters, or a group.
 
     Attributes:
-        name: the parameter's.
+        name: name of the parameter, array or group.
         count: elements of an array; None for one parameter; 0 for one element per operand that is read.
-        legal: smallest and largest legal value, or with `among` no more than these values.
-        among: whether only the values in `legal` are legal.
-        group: the parameters of a group, else none.
+        legal: smallest and largest legal value, or with `among` all legal values.
+        among: whether `legal` lists all legal values.
+        group: parameters of a group, else empty.
     """
 
     name: str
@@ -49,12 +67,12 @@ class Kernel:
     """A kernel of the engine.
 
     Attributes:
-        name: as in packages and profiles.
-        family: name of its family.
-        dtype: type of the elements that it computes with.
-        needs: CPU features that it needs beyond an instruction set's, "BASELINE" for none.
-        where: vector hardware that it is made for.
-        tile: columns of its row, by their names.
+        name: name in packages and profiles.
+        family: name of the family.
+        dtype: element type, or `ANY_DTYPE`.
+        needs: CPU features required beyond the instruction set; "BASELINE" for none.
+        where: vector hardware that it is written for.
+        tile: values of the tile's columns, by name.
     """
 
     name: str
@@ -66,15 +84,7 @@ class Kernel:
 
     def is_in(self, isa: Isa) -> bool:
         """Whether engines built for `isa` have this kernel."""
-        many_registers = isa.block == 16 or isa.architecture == "aarch64"
-        return {
-            "ANY": True,
-            "REGISTERS_32": many_registers,
-            "REGISTERS_16": not many_registers,
-            "NEON": isa.architecture == "aarch64",
-            "BLOCK_16": isa.block == 16,
-            "BLOCK_OVER_4": isa.block > 4,
-        }[self.where]
+        return _WHERE[self.where](isa)
 
     def numbers(self, *columns: str) -> tuple[int, ...]:
         """The values of columns that hold numbers."""
@@ -86,11 +96,11 @@ class Family:
     """Kernels that share a parameter list and operands.
 
     Attributes:
-        name: the family's.
-        parameters: in the order in which kernels read them.
+        name: name of the family.
+        parameters: parameters in the order in which kernels read them.
         reads: names of the operands that kernels read.
-        optional: those of `reads` that may be absent.
-        kernels: best first.
+        optional: names of the operands that may be absent.
+        kernels: kernels of all instruction sets, best first.
     """
 
     name: str
@@ -104,14 +114,22 @@ class Family:
         return tuple(kernel for kernel in self.kernels if kernel.is_in(isa))
 
     def kernel(self, **tile: int | str) -> str:
-        """The name of the kernel whose tile has these columns."""
+        """The name of the only kernel whose tile has these values.
+
+        Raises:
+            ValueError: no kernel, or more than one, has them.
+        """
         names = [kernel.name for kernel in self.kernels if tile.items() <= kernel.tile.items()]
         if len(names) != 1:
-            raise ValueError(f"{len(names)} kernels of {self.name} have the tile {tile}; one is wanted")
+            raise ValueError(f"{len(names)} kernels of {self.name} have the tile {tile}; expected one")
         return names[0]
 
     def limits(self, *path: str) -> tuple[int, ...]:
-        """The legal values of a parameter (smallest and largest, or all of a few); first the groups that it is in."""
+        """The legal values of a parameter: smallest and largest, or all.
+
+        Args:
+            path: names of the enclosing groups, outermost first, then the parameter's name.
+        """
         *groups, name = path
         found = self.parameters
         for group in groups:
@@ -119,10 +137,10 @@ class Family:
         return _named(found, name).legal
 
     def pack(self, values: Mapping[str, Values]) -> tuple[int, ...]:
-        """The parameters of a step as the kernels read them.
+        """The parameters of a step in the order in which kernels read them.
 
         Args:
-            values: of all parameters of the family, by name.
+            values: values of all parameters of the family, by name.
 
         Raises:
             ValueError: a parameter is missing, unknown, or of the wrong kind or length.
@@ -151,15 +169,13 @@ def _packed(owner: str, parameters: Sequence[Parameter], values: Mapping[str, Va
         elif parameter.count is None and not parameter.group and not isinstance(value, Sequence | Mapping):
             yield value
         else:
-            raise ValueError(f"{owner}: {value!r} is no value of the parameter {parameter.name}")
+            raise ValueError(f"{owner}: the parameter {parameter.name} cannot be {value!r}")
 
 
 @cache
 def families() -> Mapping[str, Family]:
     """All families by name."""
-    lists, constants = _read(PATH.read_text())
-    names = [arguments[0] for _, arguments in _rows(lists["FAMILIES", ""])]
-    return MappingProxyType({name: _family(name, lists, constants) for name in names})
+    return read_families(PATH.read_text())
 
 
 @cache
@@ -169,7 +185,7 @@ def kernels() -> Mapping[str, Kernel]:
 
 
 def family(name: str) -> Family:
-    """The family of that name."""
+    """The family with this name."""
     return families()[name]
 
 
@@ -181,7 +197,7 @@ def kernel_call(
     in_place: int | None = None,
     **parameters: Values,
 ) -> KernelCall:
-    """A call of one of the engine's kernels with parameters by name.
+    """A call of an engine kernel, with parameters by name.
 
     Raises:
         ValueError: the parameters are not those of the kernel's family.
@@ -195,11 +211,39 @@ def activation_parameters(activation: Activation) -> Mapping[str, int]:
     return {"kind": int(activation.kind), "a": float_bits(activation.a), "b": float_bits(activation.b)}
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A row of a list, such as `P(rows, RANGE(1, 8), BETWEEN(1, 5))`."""
+
+    text: str
+    kind: str
+    arguments: list[str]
+
+
 _Lists = Mapping[tuple[str, str], str]
 
 
+def _malformed(text: str, problem: str) -> ValueError:
+    return ValueError(f"{PATH}: {text}: {problem}")
+
+
+def read_families(text: str) -> Mapping[str, Family]:
+    """Families by name, from the text of a manifest.
+
+    Raises:
+        ValueError: a list is missing or a row is malformed; the message names the file and the row.
+    """
+    lists, constants = _read(text)
+    names = []
+    for row in _rows(_list(lists, "FAMILIES", "")):
+        if row.kind != "F" or len(row.arguments) != 1:
+            raise _malformed(row.text, "expected F(family)")
+        names += row.arguments
+    return MappingProxyType({name: _family(name, lists, constants) for name in names})
+
+
 def _read(text: str) -> tuple[_Lists, Mapping[str, int]]:
-    """The bodies of lists by kind and family (columns: what stands between their parentheses), and all constants."""
+    """Bodies of the lists by kind and family (of COLUMNS: the text between the parentheses), and all constants."""
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     lists: dict[tuple[str, str], str] = {}
     constants: dict[str, int] = {"EACH_READ": 0}
@@ -208,65 +252,105 @@ def _read(text: str) -> tuple[_Lists, Mapping[str, int]]:
             kind, name, arguments, body = macro.groups()
             lists[kind, name or ""] = arguments if kind == "COLUMNS" else body
         elif constant := _CONSTANT.fullmatch(line.strip()):
-            constants[constant[1]] = _number(constant[2], constants)
+            constants[constant[1]] = _number(constant[2], constants, line.strip())
         elif line.strip() and not line.startswith(("#ifndef", "#define NNS_MANIFEST_H", "#endif")):
-            raise ValueError(f"{PATH}: cannot read {line.strip()!r}")
+            raise _malformed(line.strip(), "expected the #define of a list or of a number")
     return lists, constants
 
 
-def _rows(body: str) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a list: what each is, and its arguments."""
+def _list(lists: _Lists, kind: str, name: str) -> str:
+    if (kind, name) not in lists:
+        raise _malformed(f"{kind}_{name}" if name else kind, "this list is missing")
+    return lists[kind, name]
+
+
+def _rows(body: str) -> Iterator[_Row]:
     end = 0
     body = body.strip()
     for row in _ROW.finditer(body):
         if row.start() != end:
             break
         end = row.end()
-        yield row[1], [argument.strip() for argument in re.split(r",(?![^(]*\))", row[2])]
+        arguments = [argument.strip() for argument in re.split(r",(?![^(]*\))", row[2])]
+        yield _Row(row[0].strip(), row[1], arguments)
     if end != len(body):
-        raise ValueError(f"{PATH}: cannot read {body[end : end + 60]!r}")
+        raise _malformed(body[end : end + 60], "expected NAME(arguments)")
 
 
-def _number(text: str, constants: Mapping[str, int]) -> int:
-    """The value of a number, a constant, or a difference or shift of such."""
+def _number(text: str, constants: Mapping[str, int], row: str) -> int:
+    """The value of a number, a constant, or a difference or shift of such; `row` is what an error names."""
 
     def value(node: ast.expr) -> int:
         if isinstance(node, ast.Constant) and isinstance(node.value, int):
             return node.value
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name) and node.id in constants:
             return constants[node.id]
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -value(node.operand)
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
             return _OPERATIONS[type(node.op)](value(node.left), value(node.right))
-        raise ValueError(f"{PATH}: {text!r} is no number")
+        raise _malformed(row, f"{text!r} is neither a number nor a constant of this file")
 
-    return value(ast.parse(text.strip(), mode="eval").body)
+    try:
+        return value(ast.parse(text.strip(), mode="eval").body)
+    except SyntaxError:
+        raise _malformed(row, f"{text!r} is neither a number nor a constant of this file") from None
 
 
 def _parameters(name: str, lists: _Lists, constants: Mapping[str, int]) -> Iterator[Parameter]:
-    for kind, arguments in _rows(lists["PARAMETERS", name]):
-        if kind == "G":
-            group, parameter = arguments
-            yield Parameter(parameter, group=tuple(_parameters(group, lists, constants)))
-        elif kind in ("P", "A"):
-            parameter, *count, legal, _ = arguments
-            ((domain, values),) = _rows(legal)
-            numbers = tuple(_number(value, constants) for value in values)
-            yield Parameter(parameter, _number(count[0], constants) if count else None, numbers, domain == "ONE_OF")
-        else:
-            yield from _parameters(kind.removeprefix("PARAMETERS_"), lists, constants)
+    for row in _rows(_list(lists, "PARAMETERS", name)):
+        match row.kind, row.arguments:
+            case "G", [group, parameter]:
+                yield Parameter(parameter, group=tuple(_parameters(group, lists, constants)))
+            case ("P", [parameter, legal, _]) | ("A", [parameter, _, legal, _]):
+                count = _number(row.arguments[1], constants, row.text) if row.kind == "A" else None
+                domain, numbers = _legal(legal, constants, row.text)
+                yield Parameter(parameter, count, numbers, domain == "ONE_OF")
+            case kind, ["P", "A", "G"] if kind.startswith("PARAMETERS_"):
+                yield from _parameters(kind.removeprefix("PARAMETERS_"), lists, constants)
+            case _:
+                expected = (
+                    "P(name, legal, draw), A(name, count, legal, draw), G(group, name) or PARAMETERS_list(P, A, G)"
+                )
+                raise _malformed(row.text, f"expected {expected}")
+
+
+def _legal(text: str, constants: Mapping[str, int], row: str) -> tuple[str, tuple[int, ...]]:
+    """Kind and numbers of legal values: RANGE(low, high) or ONE_OF(…)."""
+    domain = re.fullmatch(r"(RANGE|ONE_OF)\((.*)\)", text)
+    values = domain[2].split(",") if domain else []
+    if not domain or (domain[1] == "RANGE" and len(values) != 2):
+        raise _malformed(row, f"the legal values {text!r} are neither RANGE(low, high) nor ONE_OF(…)")
+    return domain[1], tuple(_number(value.strip(), constants, row) for value in values)
+
+
+def _reads(name: str, lists: _Lists) -> Iterator[tuple[str, bool]]:
+    """Names of the operands that kernels read, and whether each is optional."""
+    for row in _rows(_list(lists, "READS", name)):
+        if row.kind not in ("REQUIRED", "OPTIONAL") or len(row.arguments) != 1:
+            raise _malformed(row.text, "expected REQUIRED(name) or OPTIONAL(name)")
+        yield row.arguments[0].lower(), row.kind == "OPTIONAL"
+
+
+def _kernels(name: str, lists: _Lists) -> Iterator[Kernel]:
+    columns = [column.strip() for column in lists.get(("COLUMNS", name), "").split(",") if column]
+    expected = ", ".join(("stem, name, dtype, CPU features, where", *columns))
+    for row in _rows(_list(lists, "KERNELS", name)):
+        if row.kind != "K" or len(row.arguments) != 5 + len(columns):
+            raise _malformed(row.text, f"expected K({expected})")
+        _stem, kernel, dtype, needs, where, *tile = row.arguments
+        if dtype != ANY_DTYPE and dtype not in ELEMENT_TYPES:
+            raise _malformed(row.text, f"{dtype!r} is neither an element type nor {ANY_DTYPE!r}")
+        if where not in _WHERE:
+            raise _malformed(row.text, f"{where!r} is none of {', '.join(_WHERE)}")
+        values = [int(value) if value.isdigit() else value for value in tile]
+        yield Kernel(
+            kernel.strip('"'), name, dtype, needs, where, MappingProxyType(dict(zip(columns, values, strict=True)))
+        )
 
 
 def _family(name: str, lists: _Lists, constants: Mapping[str, int]) -> Family:
-    reads = [(kind, arguments[0].lower()) for kind, arguments in _rows(lists["READS", name])]
-    columns = [column.strip() for column in lists.get(("COLUMNS", name), "").split(",") if column]
-    found = []
-    for _, (_stem, kernel, dtype, needs, where, *tile) in _rows(lists["KERNELS", name]):
-        values = [int(value) if value.isdigit() else value for value in tile]
-        row = MappingProxyType(dict(zip(columns, values, strict=True)))
-        found.append(Kernel(kernel.strip('"'), name, dtype, needs, where, row))
-    optional = frozenset(read for kind, read in reads if kind == "OPTIONAL")
-    return Family(
-        name, tuple(_parameters(name, lists, constants)), tuple(read for _, read in reads), optional, tuple(found)
-    )
+    reads = dict(_reads(name, lists))
+    optional = frozenset(read for read, is_optional in reads.items() if is_optional)
+    parameters, found = tuple(_parameters(name, lists, constants)), tuple(_kernels(name, lists))
+    return Family(name, parameters, tuple(reads), optional, found)

@@ -7,7 +7,7 @@
  *                                      A(name, count, legal, draw), an array; EACH_READ: one element per operand that is read;
  *                                      G(group, name), the parameters of another list
  *   READS_family(REQUIRED, OPTIONAL)   names of the operands that it reads; every family writes one
- *   KERNELS_family(K)                  K(stem, name, element type, CPU features, where, tile…), the best kernel first
+ *   KERNELS_family(K)                  K(stem, name, element type or `any`, CPU features, where, tile…), the best kernel first
  *   CONSTRAIN_family(p)                statements that fit drawn parameters to each other, for kernel_fuzz.c
  *
  * Legal values are RANGE(low, high) or ONE_OF(…) of numbers below 64; the engine refuses a program with others before it
@@ -332,7 +332,7 @@
     A(sizes, EACH_READ, RANGE(0, MOST_INT64), BETWEEN(0, 2800)) /* bytes per row of each input */
 #define READS_concat_rows(REQUIRED, OPTIONAL) REQUIRED(X)
 #define KERNELS_concat_rows(K)                     \
-    K(rows, "concat/rows", float32, BASELINE, ANY)
+    K(rows, "concat/rows", any, BASELINE, ANY)
 #define CONSTRAIN_concat_rows(p)                             \
     p->total += p->offset;                                   \
     for (int i = 0; i < reads; i++) p->total += p->sizes[i];
@@ -396,7 +396,7 @@
     P(bytes, ONE_OF(1, 2, 4, 8), ONE_OF(1, 2, 4, 8)) /* of an element */
 #define READS_strided_copy(REQUIRED, OPTIONAL) REQUIRED(X)
 #define KERNELS_strided_copy(K)                     \
-    K(copy, "strided/copy", float32, BASELINE, ANY)
+    K(copy, "strided/copy", any, BASELINE, ANY)
 #define CONSTRAIN_strided_copy(p) \
     p->sizes[4] = between(1, 40); \
     p->sizes[5] = between(1, 40);
@@ -417,7 +417,7 @@
     P(count, RANGE(0, MOST_INT64), BETWEEN(0, 160000)) /* bytes */
 #define READS_reorder_copy(REQUIRED, OPTIONAL) REQUIRED(X)
 #define KERNELS_reorder_copy(K)                     \
-    K(copy, "reorder/copy", float32, BASELINE, ANY)
+    K(copy, "reorder/copy", any, BASELINE, ANY)
 #define CONSTRAIN_reorder_copy(p)
 
 /* Block 0: plain. */

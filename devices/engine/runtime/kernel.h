@@ -168,8 +168,6 @@ NNS_INLINE nns_activation nns_activation_read(const int64_t *p) {
     return (nns_activation){(int32_t)p[0], nns_float_of_bits(p[1]), nns_float_of_bits(p[2])};
 }
 
-NNS_INLINE bool nns_activation_known(int64_t kind) { return kind >= NNS_ACT_NONE && kind <= NNS_ACT_EXP; }
-
 /* Applies an activation. `kind` should be constant or the same throughout a loop. */
 NNS_INLINE nns_vec nns_activate(nns_vec x, int32_t kind, float a, float b) {
     const nns_vec zero = nns_zero(), one = nns_broadcast(1.0f);

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from nnstretch.devices.base.routine import Operand
-from nnstretch.devices.cpu.manifest import Parameter, Values, families, family, kernel_call, kernels
+from nnstretch.devices.cpu.manifest import (
+    ANY_DTYPE,
+    Parameter,
+    Values,
+    families,
+    family,
+    kernel_call,
+    kernels,
+    read_families,
+)
 from nnstretch.devices.engine.binding.library import Engine
 from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import Isa
@@ -71,4 +82,53 @@ def test_rows_are_complete() -> None:
         assert found.kernels
         assert found.reads
         assert all(leaf.legal for leaf in leaves(found.parameters))
-        assert all(kernel.dtype == "float32" and kernel.needs == "BASELINE" for kernel in found.kernels)
+        assert all(kernel.needs == "BASELINE" for kernel in found.kernels)
+    moving = {kernel.name for kernel in kernels().values() if kernel.dtype == ANY_DTYPE}
+    assert moving == {"concat/rows", "reorder/copy", "strided/copy"}
+    assert {kernel.dtype for name, kernel in kernels().items() if name not in moving} == {"float32"}
+
+
+MANIFEST = """
+#define MOST 8
+#define PARAMETERS_f(P, A, G) P(rows, RANGE(0, MOST), BETWEEN(1, 2)) A(sizes, EACH_READ, ONE_OF(1, 2), ONE_OF(1, 2))
+#define READS_f(REQUIRED, OPTIONAL) REQUIRED(X) OPTIONAL(BIAS)
+#define COLUMNS_f(pixels)
+#define KERNELS_f(K) K(p6, "f_p6", float32, BASELINE, ANY, 6)
+#define FAMILIES(F) F(f)
+"""
+
+
+def test_families_are_read_from_text() -> None:
+    found = read_families(MANIFEST)["f"]
+    assert found.parameters == (Parameter("rows", None, (0, 8)), Parameter("sizes", 0, (1, 2), among=True))
+    assert (found.reads, found.optional) == (("x", "bias"), {"bias"})
+    assert found.kernel(pixels=6) == "f_p6"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("P(rows,", "Q(rows,", "Q(rows, RANGE(0, MOST), BETWEEN(1, 2)): expected P(name, legal, draw), A("),
+        ("P(rows, ", "P(", "P(RANGE(0, MOST), BETWEEN(1, 2)): expected P(name, legal, draw)"),
+        ("P(rows, RANGE(0, MOST), BETWEEN(1, 2))", "G(none, g)", "PARAMETERS_none: this list is missing"),
+        ("RANGE(0, MOST)", "RANGE(0)", "P(rows, RANGE(0), BETWEEN(1, 2)): the legal values 'RANGE(0)' are neither"),
+        ("RANGE(0, MOST)", "8", "P(rows, 8, BETWEEN(1, 2)): the legal values '8' are neither"),
+        ("RANGE(0, MOST)", "LIKE(0, 8)", "the legal values 'LIKE(0, 8)' are neither RANGE(low, high) nor ONE_OF"),
+        ("RANGE(0, MOST)", "RANGE(0, LEAST)", "'LEAST' is neither a number nor a constant"),
+        ("MOST 8", "MOST 8 +", "#define MOST 8 +: '8 +' is neither a number nor a constant"),
+        ("EACH_READ", "SOME", "A(sizes, SOME, ONE_OF(1, 2), ONE_OF(1, 2)): 'SOME' is neither"),
+        ("REQUIRED(X)", "NEEDED(X)", "NEEDED(X): expected REQUIRED(name) or OPTIONAL(name)"),
+        ("REQUIRED(X)", "REQUIRED X", "REQUIRED X OPTIONAL(BIAS): expected NAME(arguments)"),
+        ("float32", "float31", "'float31' is neither an element type nor 'any'"),
+        ("ANY, 6", "ANYWHERE, 6", "'ANYWHERE' is none of ANY, REGISTERS_32"),
+        ("ANY, 6", "ANY", "expected K(stem, name, dtype, CPU features, where, pixels)"),
+        ("F(f)", "F(f) F(g)", "READS_g: this list is missing"),
+        ("F(f)", "G(f)", "G(f): expected F(family)"),
+        ("#define FAMILIES(F) F(f)", "", "FAMILIES: this list is missing"),
+        ("#define FAMILIES", "#include FAMILIES", "expected the #define of a list or of a number"),
+    ],
+)
+def test_malformed_rows_are_named_with_file_and_problem(old: str, new: str, problem: str) -> None:
+    assert old in MANIFEST
+    with pytest.raises(ValueError, match=r"manifest\.h: .*" + re.escape(problem)):
+        read_families(MANIFEST.replace(old, new, 1))

@@ -1,41 +1,40 @@
-"""Features of a point (workload, routine, parameters, cores, cache state): what the cost model's trees may ask about.
+"""Features of a point (workload, routine, parameters, cores, cache state) for the cost model's trees.
 
-ACLTuner (appendix F) describes a task by its shapes and a candidate by algorithm, kernel and the work of each core. Here these
-are joined by what follows from them and trees cannot work out by comparing: multiplications that the algorithm needs,
-bytes that move, what is computed in vain at the edges of tiles, and how evenly units of work fall to threads.
+ACLTuner (appendix F) describes a task by its shapes and a candidate by algorithm, kernel and the work of each core. Derived
+features add what comparisons cannot express: multiplications of the algorithm, bytes of traffic, wasted computation at the
+edges of tiles, and the balance of work over threads.
 
 ===================  =====================================================================================================
 feature              meaning
 ===================  =====================================================================================================
-batch … groups       shapes, kernel, strides, pads and dilations of a convolution or pool; of a chain's first layer
+batch … groups       shapes, kernel, strides, pads and dilations of a convolution or pool; for a chain, of its first layer
 second_*             outputs, kernel and stride of a chain's second layer
-source, target       channels per vector of the layouts between which a reorder changes
+source, target       channels per vector of a reorder's layouts
 bias, residual       1 where the layer has them
-activation           number of the activation's kind
+activation           index of the activation's kind
 log_macs             log2 of the multiply-accumulates of the layer
-log_read, …          log2 of 1 + bytes of activations read, of those written, and of weights
+log_read, …          log2 of 1 + bytes of activations read, of activations written, and of weights
 intensity            log2 of multiply-accumulates per byte
-log_products         log2 of the multiplications that the algorithm makes, edges of tiles included; of a pool, the elements
-                     that it looks at
-log_prepared         log2 of 1 + bytes of weights as the routine reads them (Winograd encodes them)
-pixel_waste          pixels computed over pixels wanted, less 1; Winograd: of whole tiles
-output_waste         output channels computed over those wanted, less 1
-input_waste          input channels stored over those that there are, less 1
-tile_pixels, …       register tile: pixels, output channels, and the product of both
-unit_bytes           log2 of the bytes that a unit of work reads and writes, about
+log_products         log2 of the algorithm's multiplications, including edges of tiles; for a pool, of the elements read
+log_prepared         log2 of 1 + bytes of prepared weights (Winograd transforms them)
+pixel_waste          pixels computed over output pixels, less 1; Winograd: of whole tiles
+output_waste         output channels computed over the layer's, less 1
+input_waste          input channels stored over the layer's, less 1
+tile_pixels, …       register tile: pixels, output channels, and their product
+unit_bytes           log2 of the approximate traffic of a unit of work in bytes
 log_units            log2 of the units of work that threads share
 cores                threads
-idle                 share of the threads' time that is left over where units do not divide by threads
-state                where weights lie: 0 in the core's own caches, 1 in the shared cache, 2 in memory
-balance              sum of the cores' ratios over cores times the largest: how unequal they are
-log_passes           log2 of the passes over the output in which a sum over input channels is made
-parameter NAME       a routine parameter, as it is
+idle                 idle share of the threads' time because units do not divide evenly
+state                location of the weights: 0 in the core's own caches, 1 in the shared cache, 2 in memory
+balance              sum of the cores' speed ratios over (cores times the largest); 1 if they are equal
+log_passes           log2 of the passes over the output that sum over input channels
+parameter NAME       value of a routine parameter
 op NAME              1 for that operator
 routine NAME         1 for that routine
 ===================  =====================================================================================================
 
-What a workload does not have is NaN, which trees treat as a case of its own. Names in lower case come first, in the order
-above; those of the last three kinds follow in alphabetical order, as many as the measurements in hand have.
+A missing feature is NaN, which trees treat as a separate case. The fixed features come first, in the order above; those of
+the last three kinds follow in alphabetical order, as far as the measurements have them.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from nnstretch.scheduler.costmodel.workload import Shape, Workload
 from nnstretch.scheduler.measurement.store.rows import CACHE_STATES, CacheState
 
 FEATURES_VERSION = 2
-"""To be raised whenever a feature changes its meaning: models of another version are trained again."""
+"""Raise it when the meaning of a feature changes: models of other versions are trained again."""
 
 NAMES = (
     *("batch", "channels", "height", "width", "outputs", "out_height", "out_width"),
@@ -68,12 +67,12 @@ NAMES = (
 """Features that every candidate has, in order."""
 
 _NAN = math.nan
-_STRASSEN = 7 / 8  # products that one step leaves
+_STRASSEN = 7 / 8  # share of products that one step keeps
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a processor contributes to features.
+    """A processor's share of the features.
 
     Attributes:
         cores: threads that share the work of a layer.
@@ -87,19 +86,20 @@ class Machine:
 
     @property
     def balance(self) -> float:
-        """1 for equal cores, less the more they differ."""
+        """1 for equal cores, less for unequal ones."""
         return sum(self.ratios) / (len(self.ratios) * max(self.ratios)) if self.ratios else 1.0
 
 
 @dataclass(frozen=True)
-class _Grid:
-    """How a routine cuts a convolution into tiles and units of work.
+class _Tiling:
+    """A routine's division of a convolution into tiles and units of work.
 
     Attributes:
-        pixels, outputs: register tile.
-        computed: pixels that are computed.
-        products: multiplications per multiply-accumulate of the layer, without what edges of tiles add.
-        weights: prepared weights over the layer's.
+        pixels: pixels of a register tile.
+        outputs: output channels of a register tile.
+        computed: computed pixels, including edges of tiles.
+        products: multiplications per multiply-accumulate of the layer, without edges of tiles.
+        weights: bytes of prepared weights over bytes of the layer's weights.
         units: units of work.
         passes: passes over the output.
     """
@@ -116,20 +116,20 @@ class _Grid:
 def features(
     workload: Workload, routine: str, parameters: Parameters, machine: Machine, state: CacheState
 ) -> dict[str, float]:
-    """The features of a point by name, in the order of the module's text.
+    """The features of a point by name, in the order of the module's table.
 
     Args:
-        workload: what is computed.
+        workload: the workload.
         routine: descriptor of the routine, as text.
-        parameters: of the routine.
+        parameters: parameters of the routine.
         machine: the processor's threads and vectors.
-        state: where the layer's weights lie when it begins.
+        state: location of the layer's weights when it starts.
     """
     head = workload.chain[0] if workload.chain else workload
     shape = _shapes(head)
-    grid = _grid(workload, routine, parameters, machine.block)
+    tiling = _tiling(workload, routine, parameters, machine.block)
     own = (*_second(workload), *_layouts(workload), *_fused(workload))
-    values = (*shape.values(), *own, *_amounts(workload, shape, grid, machine, state))
+    values = (*shape.values(), *own, *_amounts(workload, shape, tiling, machine, state))
     found = dict(zip(NAMES, map(float, values), strict=True))
     found[f"op {workload.op}"] = 1.0
     found.update((f"parameter {name}", float(value)) for name, value in sorted(parameters.items()))
@@ -138,15 +138,15 @@ def features(
 
 
 def columns(candidates: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
-    """Names of all features of `candidates`, in the order of the module's text."""
+    """Names of all features of `candidates`, in the order of the module's table."""
     names = {name for candidate in candidates for name in candidate}
     return (*NAMES, *sorted(names - set(NAMES)))
 
 
 def matrix(candidates: Sequence[Mapping[str, float]], names: Sequence[str]) -> NDArray[np.float32]:
-    """One row per candidate with the features `names`: NaN for a parameter, 0 for an operator or routine that it has not."""
-    absent = [_NAN if name in NAMES or name.startswith("parameter ") else 0.0 for name in names]
-    rows = [[c.get(name, other) for name, other in zip(names, absent, strict=True)] for c in candidates]
+    """float32[candidates, names]; NaN for a missing parameter, 0 for another operator or routine."""
+    defaults = [_NAN if name in NAMES or name.startswith("parameter ") else 0.0 for name in names]
+    rows = [[c.get(name, other) for name, other in zip(names, defaults, strict=True)] for c in candidates]
     return np.array(rows, np.float32).reshape(len(candidates), len(names))
 
 
@@ -213,19 +213,19 @@ def _log(value: float) -> float:
 
 
 def _amounts(
-    workload: Workload, shape: Mapping[str, float], grid: _Grid, machine: Machine, state: CacheState
+    workload: Workload, shape: Mapping[str, float], tiling: _Tiling, machine: Machine, state: CacheState
 ) -> tuple[float, ...]:
     pixels = shape["batch"] * shape["out_height"] * shape["out_width"]
     moved = workload.read_bytes + workload.written_bytes + workload.weight_bytes
-    computed = grid.computed / pixels if pixels else _NAN
-    outputs = _whole(shape["outputs"], grid.outputs) / shape["outputs"] if shape["outputs"] else _NAN
+    computed = tiling.computed / pixels if pixels else _NAN
+    outputs = _whole(shape["outputs"], tiling.outputs) / shape["outputs"] if shape["outputs"] else _NAN
     products = (
-        (workload.macs or _looked_at(workload, shape))
-        * grid.products
+        (workload.macs or _pooled_elements(workload, shape))
+        * tiling.products
         * (computed if computed > 0 else 1.0)
         * (outputs if outputs > 0 else 1.0)
     )
-    each = max(1.0, math.ceil(grid.units / machine.cores)) * machine.cores if grid.units > 0 else _NAN
+    each = max(1.0, math.ceil(tiling.units / machine.cores)) * machine.cores if tiling.units > 0 else _NAN
     return (
         _log(workload.macs),
         _log(1 + workload.read_bytes),
@@ -233,25 +233,25 @@ def _amounts(
         _log(1 + workload.weight_bytes),
         _log(workload.macs / moved) if moved else _NAN,
         _log(products),
-        _log(1 + workload.weight_bytes * grid.weights),
+        _log(1 + workload.weight_bytes * tiling.weights),
         computed - 1,
         outputs - 1,
         _whole(shape["channels"], machine.block) / shape["channels"] - 1 if shape["channels"] else _NAN,
-        grid.pixels,
-        grid.outputs,
-        grid.pixels * grid.outputs,
-        _log(moved / grid.units) if grid.units > 0 else _NAN,
-        _log(grid.units),
+        tiling.pixels,
+        tiling.outputs,
+        tiling.pixels * tiling.outputs,
+        _log(moved / tiling.units) if tiling.units > 0 else _NAN,
+        _log(tiling.units),
         machine.cores,
-        1 - grid.units / each,
+        1 - tiling.units / each,
         CACHE_STATES.index(state),
         machine.balance,
-        _log(grid.passes),
+        _log(tiling.passes),
     )
 
 
-def _looked_at(workload: Workload, shape: Mapping[str, float]) -> float:
-    """Elements that the windows of a pool look at, one after another; 0 for other operators."""
+def _pooled_elements(workload: Workload, shape: Mapping[str, float]) -> float:
+    """Number of elements that a pool reads, overlaps counted each time; 0 for other operators."""
     if workload.op == "GlobalPool":
         return shape["batch"] * shape["channels"] * shape["height"] * shape["width"]
     taps = shape["kernel_height"] * shape["kernel_width"]
@@ -259,7 +259,7 @@ def _looked_at(workload: Workload, shape: Mapping[str, float]) -> float:
 
 
 def _whole(size: float, step: float) -> float:
-    """`size` rounded up to whole steps; NaN without a step."""
+    """`size` rounded up to a multiple of `step`; NaN without a step."""
     return math.ceil(size / step) * step if step > 0 else _NAN
 
 
@@ -267,23 +267,23 @@ def _ceil(size: float, step: float) -> int:
     return math.ceil(size / step) if step > 0 else 1
 
 
-def _grid(workload: Workload, routine: str, parameters: Parameters, block: int) -> _Grid:
-    """What the parameters of the routine's family say; an unknown family says nothing."""
+def _tiling(workload: Workload, routine: str, parameters: Parameters, block: int) -> _Tiling:
+    """The tiling by the parameters of the routine's algorithm; empty for an unknown algorithm."""
     algorithm = routine.rpartition("/")[2]
-    maker = _GRIDS.get(algorithm)
+    maker = _TILINGS.get(algorithm)
     links = workload.chain or (workload,)
     if maker is None or any(link.op != "Conv" for link in links):
-        return _Grid()
+        return _Tiling()
     pointwise = next((link for link in links if _shapes(link)["groups"] == 1), links[0])
     return maker(_shapes(pointwise), _shapes(links[-1]), parameters, block)
 
 
-def _direct_grid(shape: Mapping[str, float], _: Mapping[str, float], parameters: Parameters, block: int) -> _Grid:
+def _direct_tiling(shape: Mapping[str, float], _: Mapping[str, float], parameters: Parameters, block: int) -> _Tiling:
     pixels = parameters.get("reg_n", parameters.get("pixels", 1))
     outputs = parameters.get("oc_bn", parameters.get("vectors", 1) * parameters.get("length", block))
     plane = shape["out_height"] * shape["out_width"]
     chunks = _ceil(_ceil(plane, pixels), parameters.get("tiles", 1))
-    return _Grid(
+    return _Tiling(
         pixels,
         outputs,
         shape["batch"] * _whole(plane, pixels),
@@ -292,20 +292,20 @@ def _direct_grid(shape: Mapping[str, float], _: Mapping[str, float], parameters:
     )
 
 
-def _strassen_grid(shape: Mapping[str, float], _: Mapping[str, float], parameters: Parameters, block: int) -> _Grid:
+def _strassen_tiling(shape: Mapping[str, float], _: Mapping[str, float], parameters: Parameters, block: int) -> _Tiling:
     pixels, outputs = parameters.get("pixels", 1), parameters.get("vectors", 1) * block
     plane = shape["out_height"] * shape["out_width"]
     chunks = _ceil(_ceil(plane, 2 * pixels), parameters.get("tiles", 1))
     panels = _ceil(_ceil(shape["outputs"], 2 * outputs), parameters.get("panels", 1))
     computed = shape["batch"] * _whole(plane, 2 * pixels)
-    return _Grid(2 * pixels, outputs, computed, _STRASSEN, 10 / 8, shape["batch"] * chunks * panels)
+    return _Tiling(2 * pixels, outputs, computed, _STRASSEN, 10 / 8, shape["batch"] * chunks * panels)
 
 
-def _winograd_grid(shape: Mapping[str, float], _: Mapping[str, float], parameters: Parameters, block: int) -> _Grid:
+def _winograd_tiling(shape: Mapping[str, float], _: Mapping[str, float], parameters: Parameters, block: int) -> _Tiling:
     alpha = parameters.get("alpha", parameters.get("m", 0) + 2)
     taps = parameters.get("taps", 3)
     if not 0 < taps < alpha:
-        return _Grid()
+        return _Tiling()
     kernel = int(shape["kernel_height"]), int(shape["kernel_width"])
     division = Division(*(Axis(extent, int(shape["stride"]), alpha, taps) for extent in kernel))
     across, down = division.across.outputs, division.down.outputs
@@ -315,24 +315,24 @@ def _winograd_grid(shape: Mapping[str, float], _: Mapping[str, float], parameter
     share = division.all_parts / math.prod(kernel)
     units = _ceil(tiles, parameters.get("block", tiles)) * panels
     pixels = down * across
-    return _Grid(parameters.get("tiles", 1), outputs, tiles * pixels, share / pixels, share, units)
+    return _Tiling(parameters.get("tiles", 1), outputs, tiles * pixels, share / pixels, share, units)
 
 
-def _rows_grid(shape: Mapping[str, float], last: Mapping[str, float], parameters: Parameters, block: int) -> _Grid:
+def _rows_tiling(shape: Mapping[str, float], last: Mapping[str, float], parameters: Parameters, block: int) -> _Tiling:
     pixels = parameters.get("pixels", 1)
     outputs = parameters.get("vectors", 1) * block
     rows = _ceil(last["out_height"], parameters.get("rows", parameters.get("band", last["out_height"])))
     computed = shape["batch"] * shape["out_height"] * _whole(shape["out_width"], pixels)
-    return _Grid(pixels, outputs, computed, units=shape["batch"] * rows * _ceil(shape["outputs"], outputs))
+    return _Tiling(pixels, outputs, computed, units=shape["batch"] * rows * _ceil(shape["outputs"], outputs))
 
 
-_GRIDS = {
-    "direct": _direct_grid,
-    "planar": _rows_grid,
-    "depthwise": _rows_grid,
-    "expand_depthwise": _rows_grid,
-    "depthwise_project": _rows_grid,
-    "strassen": _strassen_grid,
-    "winograd": _winograd_grid,
+_TILINGS = {
+    "direct": _direct_tiling,
+    "planar": _rows_tiling,
+    "depthwise": _rows_tiling,
+    "expand_depthwise": _rows_tiling,
+    "depthwise_project": _rows_tiling,
+    "strassen": _strassen_tiling,
+    "winograd": _winograd_tiling,
 }
-"""By the last part of a descriptor: how its parameters cut a convolution into units."""
+"""Last part of a descriptor -> the tiling by its parameters."""

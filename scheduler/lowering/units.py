@@ -1,4 +1,4 @@
-"""Units: what selection and scheduling work on: one layer, or consecutive layers that only the fallback engine computes."""
+"""Units of selection and scheduling: one layer, or consecutive layers that only the fallback engine computes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Unit:
 
     Attributes:
         name: unique.
-        layer: the layer; for fallback layers all of them as one.
-        nodes: the graph nodes it stands for.
-        inputs: names of the tensors it reads at run time (for a layer in the order of `layer.activations`).
-        outputs: names of the tensors it makes.
-        placement: index of the processor that a design gave it to, or None if any may run it.
+        layer: the layer; several fallback layers are fused into one.
+        nodes: its graph nodes.
+        inputs: names of its run-time inputs, for a layer in the order of `layer.activations`.
+        outputs: names of its outputs.
+        placement: index of the processor in the design; None if any may run it.
         is_fallback: whether only the fallback engine computes it.
     """
 
@@ -51,7 +51,7 @@ class UnitGraph:
 
 
 def working_set(graph: UnitGraph) -> int:
-    """Bytes that a run goes through between two uses of a layer's weights.
+    """Bytes that a run touches between two uses of a layer's weights.
 
     All weights count, and the largest tensor twice: one layer writes it, the next reads it.
     """
@@ -62,11 +62,11 @@ def working_set(graph: UnitGraph) -> int:
 def unit_graph(model: ir.Model, is_native: Callable[[Layer], bool]) -> UnitGraph:
     """Cuts an optimised model into units: consecutive layers that are not native become one fallback unit.
 
-    A run of consecutive nodes of a topological order depends on nothing that depends on it, so calling it as
-    one is legal. One that reads or makes more tensors than a step takes becomes several.
+    Consecutive nodes of a topological order form no cycle with the others, so they can be one unit. Nodes that read or write
+    more tensors than a step can become several units.
 
     Raises:
-        ModelError: a single layer reads or makes more.
+        ModelError: a single layer reads or writes more tensors than a step can.
     """
     nodes = layers(model)
     inputs, outputs = graph_inputs(model), graph_outputs(model)
@@ -75,17 +75,17 @@ def unit_graph(model: ir.Model, is_native: Callable[[Layer], bool]) -> UnitGraph
         types.update(zip(node.outputs, node.layer.outputs, strict=True))
     wanted_later = _last_use(nodes, [name for name, _ in outputs])
     native = [is_native(node.layer) for node in nodes]
-    carried = _carried(nodes, native)
+    absorbed = _absorbed(nodes, native)
     units: list[Unit] = []
-    run: list[GraphNode] = []
+    pending: list[GraphNode] = []
     for position, node in enumerate(nodes):
-        if native[position] and position not in carried:
-            units += _fallbacks(run, position, wanted_later)
-            run = []
+        if native[position] and position not in absorbed:
+            units += _fallbacks(pending, position, wanted_later)
+            pending = []
             units.append(_native(node))
         else:
-            run.append(node)
-    units += _fallbacks(run, len(nodes), wanted_later)
+            pending.append(node)
+    units += _fallbacks(pending, len(nodes), wanted_later)
     return UnitGraph(tuple(units), types, tuple(n for n, _ in inputs), tuple(n for n, _ in outputs))
 
 
@@ -95,7 +95,7 @@ def fallback_model(unit: Unit) -> onnx.ModelProto:
 
 
 def join_units(units: Sequence[Unit], outputs: Sequence[str]) -> Unit:
-    """Several units as one; of what they make nobody else sees more than `outputs`."""
+    """Fuses several units into one with these outputs."""
     nodes = tuple(node for unit in units for node in unit.nodes)
     made = {name for node in nodes for name in node.outputs}
     inputs = tuple(dict.fromkeys(name for unit in units for name in unit.inputs if name not in made))
@@ -108,7 +108,7 @@ def _placement(metadata: dict[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not text.isdigit():
-        raise ModelError(f"node {name} has {PLACEMENT_KEY}={text!r}, which is not a processor's number")
+        raise ModelError(f"node {name} has {PLACEMENT_KEY}={text!r}; give the index of a processor")
     return int(text)
 
 
@@ -118,15 +118,14 @@ def _native(node: GraphNode) -> Unit:
     return Unit(node.layer.name, node.layer, (node,), inputs, node.outputs, placement)
 
 
-def _carried(nodes: Sequence[GraphNode], native: Sequence[bool]) -> set[int]:
-    """Native layers that fallback units carry: those that only move elements, and have none but fallback layers around them.
+def _absorbed(nodes: Sequence[GraphNode], native: Sequence[bool]) -> set[int]:
+    """Indices of native layers that become part of fallback units: data movement with only fallback layers around it.
 
-    By themselves they would cut a run of fallback layers in two. Layers on float32 stay native, as their
-    neighbours may be.
+    As units of their own they would split a fallback unit. Layers on float32 stay native, since their neighbours may be.
     """
     neighbours = _neighbours(nodes)
     movers = {i for i, node in enumerate(nodes) if native[i] and _moves_other_types(node.layer)}
-    carried: set[int] = set()
+    absorbed: set[int] = set()
     while movers:
         group, around, rest = set[int](), set[int](), [min(movers)]
         while rest:
@@ -139,8 +138,8 @@ def _carried(nodes: Sequence[GraphNode], native: Sequence[bool]) -> set[int]:
         movers -= group
         around -= group
         if around and not any(native[number] for number in around):
-            carried |= group
-    return carried
+            absorbed |= group
+    return absorbed
 
 
 def _moves_other_types(layer: Layer) -> bool:
@@ -148,7 +147,7 @@ def _moves_other_types(layer: Layer) -> bool:
 
 
 def _neighbours(nodes: Sequence[GraphNode]) -> list[set[int]]:
-    """For each node those that make what it reads, and those that read what it makes."""
+    """For each node its producers and consumers."""
     maker = {name: number for number, node in enumerate(nodes) for name in node.outputs}
     found: list[set[int]] = [set() for _ in nodes]
     for number, node in enumerate(nodes):
@@ -164,25 +163,25 @@ def _last_use(nodes: Sequence[GraphNode], outputs: Sequence[str]) -> dict[str, i
     return last | {name: len(nodes) for name in outputs}
 
 
-def _fallbacks(run: Sequence[GraphNode], end: int, last_use: dict[str, int]) -> list[Unit]:
-    """A run of nodes that ends before position `end` as few units, none of which reads or makes more than a step may."""
+def _fallbacks(nodes: Sequence[GraphNode], end: int, last_use: dict[str, int]) -> list[Unit]:
+    """Fewest units for consecutive nodes before position `end`, each within the tensors of a step."""
     units = []
-    first = end - len(run)
+    first = end - len(nodes)
     while first < end:
-        rest = run[len(run) - (end - first) :]
+        rest = nodes[len(nodes) - (end - first) :]
         length = _longest(rest, first, last_use)
         units.append(_fallback(rest[:length], first + length, last_use))
         first += length
     return units
 
 
-def _longest(run: Sequence[GraphNode], first: int, last_use: dict[str, int]) -> int:
-    """How many nodes from the begin of a run, which lies at position `first`, one step can compute."""
+def _longest(nodes: Sequence[GraphNode], first: int, last_use: dict[str, int]) -> int:
+    """The number of leading nodes, from position `first`, that one step can compute."""
     reads: set[str] = set()
     made: set[str] = set()
     wanted: set[str] = set()
     longest = 0
-    for position, node in enumerate(run, first):
+    for position, node in enumerate(nodes, first):
         reads |= {str(node.inputs[index]) for index in node.layer.activations} - made
         made |= set(node.outputs)
         wanted |= set(node.outputs)
@@ -192,30 +191,30 @@ def _longest(run: Sequence[GraphNode], first: int, last_use: dict[str, int]) -> 
         if len(wanted) <= MAX_WRITES:
             longest = position - first + 1
     if not longest:
-        name, layer = run[0].layer.name, run[0].layer
+        name, layer = nodes[0].layer.name, nodes[0].layer
         raise ModelError(
-            f"layer {name} ({layer.op}) reads {len(layer.activations)} tensors and makes {len(layer.outputs)}; a step of the "
+            f"layer {name} ({layer.op}) reads {len(layer.activations)} tensors and writes {len(layer.outputs)}; a step of the "
             f"engine takes {MAX_READS} and {MAX_WRITES}: split it into several before export"
         )
     return longest
 
 
-def _fallback(run: Sequence[GraphNode], end: int, last_use: dict[str, int]) -> Unit:
-    made = {name for node in run for name in node.outputs}
+def _fallback(nodes: Sequence[GraphNode], end: int, last_use: dict[str, int]) -> Unit:
+    made = {name for node in nodes for name in node.outputs}
     inputs: dict[str, None] = {}
-    for node in run:
+    for node in nodes:
         for index in node.layer.activations:
             name = node.inputs[index]
             if name is not None and name not in made:
                 inputs[name] = None
-    outputs = tuple(n for node in run for n in node.outputs if last_use.get(n, -1) >= end)
-    layer = _as_one(run, list(inputs), outputs)
-    placement = _placement(dict(run[0].metadata), layer.name)
-    return Unit(layer.name, layer, tuple(run), tuple(inputs), outputs, placement, is_fallback=True)
+    outputs = tuple(n for node in nodes for n in node.outputs if last_use.get(n, -1) >= end)
+    layer = _as_one(nodes, list(inputs), outputs)
+    placement = _placement(dict(nodes[0].metadata), layer.name)
+    return Unit(layer.name, layer, tuple(nodes), tuple(inputs), outputs, placement, is_fallback=True)
 
 
-def _as_one(run: Sequence[GraphNode], inputs: Sequence[str], outputs: Sequence[str]) -> Layer:
-    made = [name for node in run for name in node.outputs]
+def _as_one(nodes: Sequence[GraphNode], inputs: Sequence[str], outputs: Sequence[str]) -> Layer:
+    made = [name for node in nodes for name in node.outputs]
     source = {name: number for number, name in enumerate(inputs)} | {name: -1 - i for i, name in enumerate(made)}
-    wiring = [[source[str(node.inputs[i])] for i in node.layer.activations] for node in run]
-    return fused_layer([node.layer for node in run], wiring, [made.index(name) for name in outputs])
+    wiring = [[source[str(node.inputs[i])] for i in node.layer.activations] for node in nodes]
+    return fused_layer([node.layer for node in nodes], wiring, [made.index(name) for name in outputs])

@@ -1,4 +1,4 @@
-"""Selectors by name. To add one, write a module with a `Selector` and enter it in `SELECTORS`."""
+"""Selectors by name. To add one, write a module with a `Selector` and add it to `SELECTORS`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SELECTORS: Mapping[str, str] = MappingProxyType(
 
 
 def default_selector() -> Selector:
-    """The selector of the product: proves the optimum within seconds, or returns PBQP's answer with its gap."""
+    """The default selector: proves the optimum within seconds, or returns PBQP's answer with its gap."""
     return selector_named(next(iter(SELECTORS)))
 
 

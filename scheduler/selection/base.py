@@ -60,7 +60,7 @@ class ExactSearcher(Selector):
 
 
 class HeuristicSearcher(Selector):
-    """A selector without proofs; it sees all layers in order."""
+    """A selector without proofs, which searches all layers in order."""
 
     def select(self, problem: Problem) -> Assignment:
         reduction = possible(problem)
@@ -71,7 +71,7 @@ class HeuristicSearcher(Selector):
 
     @abstractmethod
     def _search(self, problem: Problem) -> SearchResult:
-        """Choices for every node, legal or not. Every choice of the problem has a partner on every edge.
+        """Choices for every node, legal or not. Every choice of the problem has an allowed pair on every edge.
 
         A result without a bound proves none.
         """

@@ -2,7 +2,7 @@
 
 Moving a cost from an edge to one of its ends changes no assignment's total, so the sum of all minima is always a lower bound.
 The order is that of sequential tree-reweighted message passing (Kolmogorov, IEEE Trans. PAMI 28(10), 2006): each node in turn
-collects from its edges and distributes to those that lead forward. On trees the bound is the optimum.
+collects from all its edges and distributes to its forward edges. On trees the bound is the optimum.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from nnstretch.scheduler.selection.problem import Costs, Problem
 
 _SWEEPS = 12
 _GAIN = 1e-6
-"""Sweeps end when one raises the bound by less than this relative amount."""
+"""Sweeps end at a relative gain of the bound below this."""
 
 
 @dataclass(frozen=True, eq=False)
-class Moved:
-    """A problem with equal totals, in which every table's minimum is 0 and `bound` is the common part of all totals.
+class Reparametrisation:
+    """Costs with the same totals as the problem's, less `bound`; the minimum of every table is 0.
 
     After the last sweep, costs are as early in the order of nodes as possible.
     """
@@ -32,13 +32,13 @@ class Moved:
 
 
 def lower_bound(problem: Problem) -> float:
-    """Seconds that every assignment costs at least, whatever the limits."""
-    return moved(problem.costs, problem.edges).bound
+    """Lower bound of every assignment's cost in seconds, without regard to limits."""
+    return reparametrised(problem.costs, problem.edges).bound
 
 
-def moved(costs: Sequence[Costs], edges: Mapping[tuple[int, int], Costs]) -> Moved:
-    """Costs moved for the largest bound."""
-    state = _Moving(costs, edges)
+def reparametrised(costs: Sequence[Costs], edges: Mapping[tuple[int, int], Costs]) -> Reparametrisation:
+    """Costs reparametrised for the largest bound."""
+    state = _Reparametriser(costs, edges)
     order = range(len(costs))
     best = -np.inf
     for _ in range(_SWEEPS):
@@ -51,7 +51,7 @@ def moved(costs: Sequence[Costs], edges: Mapping[tuple[int, int], Costs]) -> Mov
     return state.normalised()
 
 
-class _Moving:
+class _Reparametriser:
     def __init__(self, costs: Sequence[Costs], edges: Mapping[tuple[int, int], Costs]) -> None:
         self._costs = [np.array(c, dtype=np.float64) for c in costs]
         self._edges = {e: np.array(m, dtype=np.float64) for e, m in edges.items()}
@@ -79,9 +79,9 @@ class _Moving:
     def bound(self) -> float:
         return sum(float(c.min()) for c in self._costs) + sum(float(m.min()) for m in self._edges.values())
 
-    def normalised(self) -> Moved:
+    def normalised(self) -> Reparametrisation:
         bound = self.bound()
         if np.isfinite(bound):
             for table in (*self._costs, *self._edges.values()):
                 table -= table.min()
-        return Moved(bound, tuple(self._costs), self._edges)
+        return Reparametrisation(bound, tuple(self._costs), self._edges)

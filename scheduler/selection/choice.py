@@ -21,10 +21,19 @@ class Fused(Layout):
 
 @dataclass(frozen=True)
 class Choice:
-    """A unit's routine, parameters and queue. `routine` is None for the fallback; `seconds` is its cost if known.
+    """A unit's routine, parameters and queue.
 
-    Every unit of a fusion group has a choice of its own, and tensors between them are `Fused`. The last unit's choice carries
-    the `group` and its whole cost; those of the other units, the heads, cost nothing and become no step.
+    Every unit of a fusion group has a choice of its own, and tensors between them are `Fused`. The last unit's choice has
+    the `group` and its whole cost; the other units, the heads, cost nothing and become no step.
+
+    Attributes:
+        queue: index of the queue.
+        routine: the routine; None for the fallback.
+        parameters: of the routine.
+        inputs: layouts of the unit's inputs.
+        outputs: layouts of its outputs.
+        seconds: cost; None if unknown.
+        group: the fusion group that the unit ends.
     """
 
     queue: int
@@ -37,5 +46,5 @@ class Choice:
 
     @property
     def is_head(self) -> bool:
-        """Whether the unit is computed with its readers."""
+        """Whether the unit is computed with its consumers."""
         return isinstance(self.outputs[0], Fused)

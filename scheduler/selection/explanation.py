@@ -94,8 +94,8 @@ def _adapts(space: ChoiceSpace, number: int, answer: Assignment) -> float:
     problem, choices = space.problem, answer.choices
     mine = choices[number]
     with_caller = float(problem.costs[number][mine]) - (space.choices[number][mine].seconds or 0.0)
-    arriving = sum(float(m[choices[u], mine]) for (u, v), m in problem.edges.items() if v == number)
-    return max(0.0, with_caller) + arriving
+    incoming = sum(float(m[choices[u], mine]) for (u, v), m in problem.edges.items() if v == number)
+    return max(0.0, with_caller) + incoming
 
 
 def _greedy_loss(problem: Problem, number: int, answer: Assignment) -> float:

@@ -1,10 +1,9 @@
-"""What can be said of a problem before it is searched: impossible choices, and choices that are never the better ones.
+"""Presolving: removes impossible and dominated choices before the search.
 
-Choices that no choice of some neighbour goes with are removed (arc consistency). Then a choice goes for which another
-one of the same node is at least as good whatever the neighbours choose: the sum, over its edges, of the most that the
-change can cost does not exceed what it saves, and it needs no more of any limited resource (the dead-end elimination of
-Goldstein, Biophysical Journal 66, 1994). Choices with equal edges, of which only the cheapest stays, are the plainest
-case. Nodes with one choice left are folded into their neighbours.
+A choice is impossible if a neighbour has no choice compatible with it (arc consistency). A choice is dominated if another
+one of the same node is at least as good whatever the neighbours choose: the change saves at least the sum, over the node's
+edges, of the most that it can cost, and needs no more of any limited resource (the dead-end elimination of Goldstein,
+Biophysical Journal 66, 1994). Nodes with one remaining choice are folded into their neighbours.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from numpy.typing import NDArray
 from nnstretch.errors import SelectionError
 from nnstretch.scheduler.selection.problem import Costs, Problem, loosened
 
-_RIVALS = 16
-"""A choice is compared with so many of its node's cheapest."""
+_DOMINATORS = 16
+"""Number of a node's cheapest choices that others are compared with."""
 
 Indices = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """A smaller problem with the same best assignments, and the way back.
+    """A smaller problem with the same best assignments.
 
     Attributes:
-        problem: what is left to choose; limits are lowered by what the fixed choices need.
-        constant: what the fixed choices cost, seconds.
+        problem: nodes with several choices; limits are lowered by the amounts of the fixed choices.
+        constant: cost of the fixed choices, seconds.
         nodes: the original number of each node of `problem`.
         kept: for every original node the original numbers of its remaining choices.
     """
@@ -50,24 +49,24 @@ class Reduction:
 
 
 def reduced(problem: Problem, *, amounts: Sequence[str] = ()) -> Reduction:
-    """The problem without impossible and dominated choices, and without nodes that have nothing to choose.
+    """The problem without impossible and dominated choices, and without nodes that have one choice.
 
     Args:
-        problem: is left as it is.
-        amounts: resources of which a dominating choice may not need more, beside the limited ones.
+        problem: the problem.
+        amounts: resources besides the limited ones; a dominating choice needs no more of any.
 
     Raises:
         SelectionError: some node has no possible choice.
     """
-    heeded = tuple(dict.fromkeys((*problem.limits, *amounts)))
-    narrowing = _Narrowing(problem, heeded)
+    relevant = tuple(dict.fromkeys((*problem.limits, *amounts)))
+    narrowing = _Narrowing(problem, relevant)
     narrowing.remove_impossible()
     narrowing.remove_dominated()
-    return _folded(problem, narrowing.kept(), heeded)
+    return _folded(problem, narrowing.kept(), relevant)
 
 
 def possible(problem: Problem) -> Reduction:
-    """The problem without impossible choices, all of its nodes kept: for searches that look at it layer by layer.
+    """The problem without impossible choices, but with all nodes, for searches layer by layer.
 
     Raises:
         SelectionError: some node has no possible choice.
@@ -83,20 +82,20 @@ def possible(problem: Problem) -> Reduction:
 
 
 class _Narrowing:
-    def __init__(self, problem: Problem, heeded: Sequence[str]) -> None:
+    def __init__(self, problem: Problem, relevant: Sequence[str]) -> None:
         self._problem = problem
         self._alive = [np.isfinite(c) for c in problem.costs]
         self._around: dict[int, list[tuple[int, Costs]]] = defaultdict(list)
         for (u, v), matrix in problem.edges.items():
             self._around[u].append((v, matrix))
             self._around[v].append((u, matrix.T))
-        self._amounts = [problem.amounts[r] for r in heeded]
+        self._amounts = [problem.amounts[r] for r in relevant]
 
     def kept(self) -> tuple[Indices, ...]:
         return tuple(np.flatnonzero(a) for a in self._alive)
 
     def remove_impossible(self) -> None:
-        """Removes choices until each goes with some choice of every neighbour."""
+        """Removes choices until each is compatible with some choice of every neighbour."""
         for node, alive in enumerate(self._alive):
             if not alive.any():
                 raise SelectionError(f"all choices of {self._problem.name(node)} are forbidden; allow one of them")
@@ -113,7 +112,7 @@ class _Narrowing:
                 if not left.any():
                     first, second = sorted((node, other))
                     raise SelectionError(
-                        f"no choice of {self._problem.name(first)} goes with one of {self._problem.name(second)}; "
+                        f"no choice of {self._problem.name(first)} is compatible with one of {self._problem.name(second)}; "
                         f"allow a pair on edge ({first}, {second})"
                     )
                 self._alive[other] = left
@@ -138,27 +137,26 @@ class _Narrowing:
     def _remove_dominated_of(self, node: int) -> bool:
         choices = np.flatnonzero(self._alive[node])
         costs = self._problem.costs[node][choices]
-        baselines = np.sort(np.argsort(costs, kind="stable")[:_RIVALS])
-        worse = (
-            costs[baselines][:, None] - costs[None, :]
-        )  # (baseline, choice): what taking the baseline instead costs at most
-        with np.errstate(invalid="ignore"):  # infinite less infinite is no number, and that is never <= 0
+        dominators = np.sort(np.argsort(costs, kind="stable")[:_DOMINATORS])
+        # (dominator, choice): the most that taking the dominator instead costs
+        worse = costs[dominators][:, None] - costs[None, :]
+        with np.errstate(invalid="ignore"):  # inf - inf is NaN, and never <= 0
             for other, matrix in self._around[node]:
                 part = matrix[np.ix_(choices, self._alive[other].nonzero()[0])]
-                change = part[baselines][:, None, :] - part[None, :, :]
-                change[:, np.isinf(part)] = -np.inf  # what is forbidden anyway cannot get worse
+                change = part[dominators][:, None, :] - part[None, :, :]
+                change[:, np.isinf(part)] = -np.inf  # a forbidden pair cannot become worse
                 worse += change.max(axis=2)
         for amounts in self._amounts:
             mine = amounts[node][choices]
-            worse[mine[baselines][:, None] > mine[None, :]] = np.inf
+            worse[mine[dominators][:, None] > mine[None, :]] = np.inf
         dominates = worse <= 0
-        dominates[np.arange(len(baselines)), baselines] = False
-        return self._remove(node, choices, baselines, dominates)
+        dominates[np.arange(len(dominators)), dominators] = False
+        return self._remove(node, choices, dominators, dominates)
 
-    def _remove(self, node: int, choices: Indices, baselines: Indices, dominates: NDArray[np.bool_]) -> bool:
-        """Removes one choice after another as long as a baseline that dominates it is left."""
-        row_of = {int(choice): row for row, choice in enumerate(baselines)}
-        left = np.ones(len(baselines), dtype=bool)
+    def _remove(self, node: int, choices: Indices, dominators: Indices, dominates: NDArray[np.bool_]) -> bool:
+        """Removes each choice that a remaining choice dominates."""
+        row_of = {int(choice): row for row, choice in enumerate(dominators)}
+        left = np.ones(len(dominators), dtype=bool)
         removed = False
         for choice in range(len(choices) - 1, -1, -1):
             if not (dominates[:, choice] & left).any():
@@ -170,7 +168,7 @@ class _Narrowing:
         return removed
 
 
-def _folded(problem: Problem, kept: tuple[Indices, ...], heeded: Sequence[str]) -> Reduction:
+def _folded(problem: Problem, kept: tuple[Indices, ...], relevant: Sequence[str]) -> Reduction:
     costs = [c[k] for c, k in zip(problem.costs, kept, strict=True)]
     free = [n for n, k in enumerate(kept) if len(k) > 1]
     number = {n: i for i, n in enumerate(free)}
@@ -186,7 +184,7 @@ def _folded(problem: Problem, kept: tuple[Indices, ...], heeded: Sequence[str]) 
             costs[v] = costs[v] + part[0]
         else:
             constant += float(part[0, 0])
-    amounts = {r: tuple(problem.amounts[r][n][kept[n]] for n in free) for r in heeded}
+    amounts = {r: tuple(problem.amounts[r][n][kept[n]] for n in free) for r in relevant}
     limits = _lowered(problem, kept)
     names = tuple(problem.name(n) for n in free)
     small = Problem(tuple(costs[n] for n in free), edges, amounts, limits, problem.seed, names)
@@ -194,7 +192,7 @@ def _folded(problem: Problem, kept: tuple[Indices, ...], heeded: Sequence[str]) 
 
 
 def _lowered(problem: Problem, kept: tuple[Indices, ...]) -> Mapping[str, float]:
-    """Limits less what the nodes with one choice need."""
+    """Limits less the amounts of nodes with one choice."""
     limits = {}
     for resource, limit in problem.limits.items():
         amounts = problem.amounts[resource]

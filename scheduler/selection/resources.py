@@ -1,4 +1,4 @@
-"""What routines need besides time: the resources of limits and Pareto fronts (QS-DNN, section IV-C)."""
+"""Resources of routines besides time, for limits and Pareto fronts (QS-DNN, section IV-C)."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from nnstretch.scheduler.selection.problem import Costs
 from nnstretch.support.progress import Progress
 
 MEMORY = "memory"
-"""Bytes of prepared constants and workspaces. Summed, which counts workspaces that share memory more than once."""
+"""Bytes of prepared constants and workspaces. The sum counts shared workspaces more than once."""
 ACCURACY = "accuracy"
-"""Error of the routines' answers relative to their outputs' ranges. Summed, as errors add up if nothing damps them."""
+"""Error of the routines' answers relative to their outputs' ranges. The sum assumes that nothing damps errors."""
 RESOURCES = (MEMORY, ACCURACY)
 
 
 def with_resources(space: ChoiceSpace, resources: Sequence[str], progress: Progress | None = None) -> ChoiceSpace:
-    """The space with amounts of `resources`, and with the slower choices that need less of one than faster ones.
+    """The space with amounts of `resources`, and with slower choices that need less of one than all faster ones.
 
     Args:
-        space: of the fastest choices.
+        space: has the fastest choices.
         resources: some of `RESOURCES`.
-        progress: told (done, total, what) as weights are prepared, which is what takes time here.
+        progress: called with (done, total, unit) while weights are prepared, which takes most of the time.
 
     Raises:
-        UsageError: a resource does not exist, or nothing is known of it.
+        UsageError: a resource does not exist, or its amounts are unknown.
     """
     unknown = [r for r in resources if r not in RESOURCES]
     if unknown:
@@ -46,12 +46,12 @@ def with_resources(space: ChoiceSpace, resources: Sequence[str], progress: Progr
     for number, (unit, fastest) in enumerate(zip(space.graph.units, space.choices, strict=True)):
         if progress:
             progress(number, len(space.choices), unit.name)
-        mine = [*fastest, *_worth_having(unit, fastest, space, needs)]
+        mine = [*fastest, *_trade_offs(unit, fastest, space, needs)]
         choices.append(mine)
         for resource in resources:
             amounts[resource].append(np.array([needs.of(unit, choice, resource) for choice in mine]))
     if ACCURACY in resources and not needs.errors_known:
-        raise UsageError("no errors of routines were recorded, so accuracy cannot be traded; leave it out")
+        raise UsageError("the profile store has no errors of routines; leave accuracy out")
     problem = selection_problem(space.graph, choices, space.pool, space.costs)
     problem = replace(problem, amounts={r: tuple(a) for r, a in amounts.items()})
     return replace(space, choices=choices, problem=problem)
@@ -90,16 +90,16 @@ class _Needs:
         return error
 
 
-def _worth_having(unit: Unit, fastest: Sequence[Choice], space: ChoiceSpace, needs: _Needs) -> list[Choice]:
+def _trade_offs(unit: Unit, fastest: Sequence[Choice], space: ChoiceSpace, needs: _Needs) -> list[Choice]:
     """Choices that need less of some resource than all faster ones of the same queue and layouts."""
     known: dict[object, list[Mapping[str, float]]] = defaultdict(list)
 
     def is_better(choice: Choice) -> bool:
         mine = {r: needs.of(unit, choice, r) for r in needs.resources}
-        baselines = known[choice.queue, choice.inputs, choice.outputs]
-        if any(all(other[r] <= mine[r] for r in mine) for other in baselines):
+        faster = known[choice.queue, choice.inputs, choice.outputs]
+        if any(all(other[r] <= mine[r] for r in mine) for other in faster):
             return False
-        baselines.append(mine)
+        faster.append(mine)
         return True
 
     for choice in fastest:

@@ -1,1 +1,1 @@
-"""Selectors of the literature, for comparison: nothing in the product imports them but the list of selectors."""
+"""Selectors from the literature, for comparison. Only the table of selectors refers to them."""

@@ -1,26 +1,25 @@
-"""A* through the layers' implementations (QS-DNN, section VI-D), with a heuristic that never says too much."""
+"""A* over the layers' implementations (QS-DNN, section VI-D), with an admissible heuristic."""
 
 from __future__ import annotations
 
 from nnstretch.scheduler.selection.base import ExactSearcher, SearchResult
-from nnstretch.scheduler.selection.exact.best_first import promising_first
+from nnstretch.scheduler.selection.exact.best_first import a_star
 from nnstretch.scheduler.selection.problem import Problem
 
 
 class AStar(ExactSearcher):
-    """Exact: the partial assignment that promises most goes on first.
+    """Exact: extends the partial assignment with the lowest estimated total first.
 
-    The paper looks two layers ahead, and finds almost the optimum. Here the heuristic is dynamic programming over the
-    relaxed problem, in which the branches of a layer may disagree about it: what that proves is moved to where it is
-    paid (`nnstretch.scheduler.selection.bounds`), so that Dijkstra on what is left is A* with that heuristic. It is
-    admissible and consistent because no cost that is left is negative.
+    The paper's heuristic looks two layers ahead and is nearly optimal. This one is the bound of
+    `nnstretch.scheduler.selection.bounds`. Dijkstra's algorithm on the reparametrised costs equals A* with that
+    heuristic, which is admissible and consistent because no remaining cost is negative.
     """
 
     name = "a-star"
 
     def __init__(self, most: int = 100_000) -> None:
-        """`most`: states after which PBQP answers instead."""
+        """`most`: number of states after which the search falls back to PBQP."""
         self._most = most
 
     def _search(self, problem: Problem) -> SearchResult:
-        return promising_first(problem, self._most)
+        return a_star(problem, self._most)

@@ -1,4 +1,4 @@
-"""Dijkstra's shortest path through the layers' implementations (QS-DNN, section VI-D)."""
+"""Dijkstra's shortest path over the layers' implementations (QS-DNN, section VI-D)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from nnstretch.scheduler.selection.problem import Problem
 
 
 class Dijkstra(ExactSearcher):
-    """Exact: the cheapest partial assignment goes on first.
+    """Exact: extends the cheapest partial assignment first.
 
-    On branching networks states remember all layers that are still to be read.
+    On branching networks a state holds the choices of all layers with undecided consumers.
     """
 
     name = "dijkstra"
 
     def __init__(self, most: int = 100_000) -> None:
-        """`most`: states after which PBQP answers instead."""
+        """`most`: number of states after which the search falls back to PBQP."""
         self._most = most
 
     def _search(self, problem: Problem) -> SearchResult:

@@ -1,15 +1,15 @@
 """DPRS, dynamic programming for routine selection (SoftNeuro, section IV, algorithm 1).
 
-Layers are visited in order. For every choice of a layer the cost of the best path to it is kept, for all combinations
-of choices of the branching layers upstream that are still constrained: branches of one layer may only be merged where
-they agree on it (equation 4). At the merging layer through which all paths from a branching layer pass, its constraint
-is relaxed: the best of its choices is taken (proposition 3). Several inputs or outputs are connected to an auxiliary
-layer with one free choice (section IV-E).
+Visits layers in order. For every choice of a layer it keeps the cost of the best path, one for each combination of
+choices of the constrained branching layers upstream: branches of one layer may only merge where they agree on it
+(equation 4). All paths from a branching layer pass through its merging layer, which relaxes the constraint by taking
+the best choice (proposition 3). An auxiliary layer with one free choice joins several inputs or outputs (section IV-E).
 
-Differences from the listing: layers' choices stand for schemas, since each layer has the fastest routine of each schema
-already; layers that merge may have different constraint sets, as skip connections make them, and get the union; and
-what a branching layer's own path costs, which all of its branches share, is set aside and added once, where its
-constraint is relaxed.
+Differences from the listing:
+
+- A layer's choices stand for schemas, since each layer already has the fastest routine of each schema.
+- Merging layers may have different constraint sets because of skip connections; the result has the union.
+- The cost of a branching layer's own path, which all its branches share, is added once, where its constraint is relaxed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Dprs(ExactSearcher):
     name = "dprs"
 
     def __init__(self, limit: int = 1 << 22) -> None:
-        """`limit`: entries of the largest table that may be built."""
+        """`limit`: maximum number of entries of a table."""
         self._limit = limit
 
     def _search(self, problem: Problem) -> SearchResult:
@@ -67,9 +67,9 @@ def _entries(tables: tuple[Table, ...] | list[Table], sizes: tuple[int, ...]) ->
 
 @dataclass
 class _Net:
-    """A net with one input and one output: layer 0 and the last one are auxiliary.
+    """A network with one input and one output: the first and the last layer are auxiliary.
 
-    `merges_at` says for each branching layer where its constraint is relaxed.
+    `merges_at` maps each branching layer to the layer that relaxes its constraint.
     """
 
     costs: list[Costs]
@@ -86,10 +86,10 @@ def _net(problem: Problem) -> _Net:
     count = len(problem.costs)
     costs = [np.zeros(1), *problem.costs, np.zeros(1)]
     edges = {(u + 1, v + 1): m for (u, v), m in problem.edges.items()}
-    read = {u for u, _ in edges}
-    reading = {v for _, v in edges}
-    edges |= {(0, n): np.zeros((1, len(costs[n]))) for n in range(1, count + 1) if n not in reading}
-    edges |= {(n, count + 1): np.zeros((len(costs[n]), 1)) for n in range(1, count + 1) if n not in read}
+    with_consumer = {u for u, _ in edges}
+    with_producer = {v for _, v in edges}
+    edges |= {(0, n): np.zeros((1, len(costs[n]))) for n in range(1, count + 1) if n not in with_producer}
+    edges |= {(n, count + 1): np.zeros((len(costs[n]), 1)) for n in range(1, count + 1) if n not in with_consumer}
     if not count:
         edges[0, 1] = np.zeros((1, 1))
     before: list[list[int]] = [[] for _ in costs]
@@ -101,7 +101,7 @@ def _net(problem: Problem) -> _Net:
 
 
 def _merging_layers(after: list[list[int]]) -> dict[int, int]:
-    """For each layer with several readers the first layer that all paths from it pass through (proposition 3)."""
+    """Layer with several consumers -> the first layer that all paths from it pass through (proposition 3)."""
     next_common = [len(after)] * len(after)
     for layer in range(len(after) - 2, -1, -1):
         heads = set(after[layer])
@@ -110,4 +110,4 @@ def _merging_layers(after: list[list[int]]) -> dict[int, int]:
             heads.remove(first)
             heads.add(next_common[first])
         next_common[layer] = heads.pop()
-    return {layer: next_common[layer] for layer, readers in enumerate(after) if len(readers) > 1}
+    return {layer: next_common[layer] for layer, consumers in enumerate(after) if len(consumers) > 1}

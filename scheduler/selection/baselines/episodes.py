@@ -1,4 +1,4 @@
-"""Episodes: assignments that are drawn layer by layer, and what is remembered of them."""
+"""Episodes: assignments drawn layer by layer, with their costs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Mask = NDArray[np.bool_]
 
 @dataclass
 class Episodes:
-    """All episodes of a search: their costs, and the best of those that are not forbidden and break no limit."""
+    """The costs of all episodes of a search, and the best legal episode."""
 
     problem: Problem
     _best: tuple[float, Sequence[int]] | None = None
     _costs: list[float] = field(default_factory=list)
 
     def add(self, choices: Sequence[int]) -> None:
-        """One episode."""
+        """Records an episode."""
         cost = self.problem.cost(choices)
         self._costs.append(cost)
         rated = cost if self.problem.keeps_limits(choices) else np.inf
@@ -31,14 +31,14 @@ class Episodes:
             self._best = (rated, choices)
 
     def found(self) -> SearchResult:
-        """The best episode, and the curve of all that were not forbidden."""
+        """The best episode, and the curve of all episodes of finite cost."""
         assert self._best is not None
         curve = tuple((step, cost) for step, cost in enumerate(self._costs, 1) if np.isfinite(cost))
         return SearchResult(self._best[1], states=len(self._costs) * len(self.problem.costs), curve=curve)
 
 
 def allowed_masks(problem: Problem) -> list[list[tuple[int, Mask]]]:
-    """For each node the edges from nodes before it that forbid some pair: (node, which pairs are allowed)."""
+    """For each node its incoming edges with forbidden pairs: (source node, mask of allowed pairs)."""
     masks: list[list[tuple[int, Mask]]] = [[] for _ in problem.costs]
     for (u, v), matrix in problem.edges.items():
         if not np.all(np.isfinite(matrix)):
@@ -47,7 +47,7 @@ def allowed_masks(problem: Problem) -> list[list[tuple[int, Mask]]]:
 
 
 def allowed(masks: Sequence[tuple[int, Mask]], choices: Sequence[int], size: int) -> Mask:
-    """Which choices of a node go with those before it; all of them if none does (the episode is lost then)."""
+    """Mask of a node's choices that are compatible with earlier ones; all of them if none is (the episode is then illegal)."""
     mask = np.ones(size, dtype=bool)
     for other, pairs in masks:
         mask &= pairs[choices[other]]

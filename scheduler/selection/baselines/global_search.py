@@ -1,7 +1,7 @@
 """NeoCPU's global search: dynamic programming in the order of the layers (section 3.3.2, algorithm 2).
 
-For every scheme of a layer the best way to come there is kept. A layer that later ones still read keeps its scheme in the
-table until the last of them was seen, as the section says of elementwise additions, so the table spans all such layers.
+Keeps the best path to every scheme of a layer. A layer's scheme stays in the table until its last consumer is decided, as the
+section describes for elementwise additions, so the table spans all layers with undecided consumers.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from nnstretch.scheduler.selection.problem import Problem
 
 
 class GlobalSearch(ExactSearcher):
-    """Exact where few layers at a time are still to be read; where many are, PBQP answers, as in the paper for SSD."""
+    """Exact while few layers have undecided consumers; otherwise PBQP answers, as in the paper for SSD."""
 
     name = "global-search"
 
     def __init__(self, limit: int = 1 << 22) -> None:
-        """`limit`: entries of the largest table that may be built."""
+        """`limit`: maximum number of entries of a table."""
         self._limit = limit
 
     def _search(self, problem: Problem) -> SearchResult:

@@ -1,4 +1,4 @@
-"""Direct search (QS-DNN, section VI-D): one layer after another, each takes what is cheapest there and then."""
+"""Direct search (QS-DNN, section VI-D): takes the cheapest choice of one layer after another."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from nnstretch.scheduler.selection.problem import Costs, Problem
 
 
 class _Direct(HeuristicSearcher):
-    """What the two kinds of direct search share: forbidden pairs are avoided as long as a layer has another choice."""
+    """Base of both direct searches. Avoids forbidden pairs while a layer has another choice."""
 
     def _search(self, problem: Problem) -> SearchResult:
-        arriving: list[list[tuple[int, Costs]]] = [[] for _ in problem.costs]
+        incoming: list[list[tuple[int, Costs]]] = [[] for _ in problem.costs]
         for (u, v), matrix in problem.edges.items():
-            arriving[v].append((u, matrix))
+            incoming[v].append((u, matrix))
         choices: list[int] = []
         for node, costs in enumerate(problem.costs):
             penalties = np.zeros(len(costs))
-            for other, matrix in arriving[node]:
+            for other, matrix in incoming[node]:
                 penalties = penalties + matrix[choices[other]]
-            choices.append(int(self._seen(costs, penalties).argmin()))
+            choices.append(int(self._estimated(costs, penalties).argmin()))
         return SearchResult(choices, states=sum(problem.sizes))
 
     @abstractmethod
-    def _seen(self, costs: Costs, penalties: Costs) -> Costs:
-        """What a layer's choices seem to cost, given their own costs and what they add on edges to layers before it."""
+    def _estimated(self, costs: Costs, penalties: Costs) -> Costs:
+        """Estimated costs of a layer's choices, from their own costs and the penalties on edges from earlier layers."""
 
 
 class Greedy(_Direct):
-    """The paper's DS: adapt layers are not looked at."""
+    """The paper's DS: ignores the costs of adapt layers."""
 
     name = "greedy"
 
-    def _seen(self, costs: Costs, penalties: Costs) -> Costs:
+    def _estimated(self, costs: Costs, penalties: Costs) -> Costs:
         return np.where(np.isfinite(penalties), costs, np.inf)
 
 
 class GreedyWithPenalties(_Direct):
-    """The paper's DS+: a choice costs what adapting to the layers before it takes, too."""
+    """The paper's DS+: adds the costs of adapt layers from earlier layers."""
 
     name = "greedy-penalties"
 
-    def _seen(self, costs: Costs, penalties: Costs) -> Costs:
+    def _estimated(self, costs: Costs, penalties: Costs) -> Costs:
         return costs + penalties

@@ -1,4 +1,4 @@
-"""Selection as a partitioned boolean quadratic problem: exact reductions, and a heuristic where they end."""
+"""Selection as a partitioned boolean quadratic problem: exact reductions, and a heuristic where none applies."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from nnstretch.scheduler.selection.problem import Assignment, Problem, Selector,
 class Pbqp(Selector):
     """NeoCPU's approximate search (section 3.3.2): R0, RI and RII, then RN node by node.
 
-    Limits are priced: what a choice needs of a resource adds to its cost, and the lowest price counts at which the
-    answer keeps the limits.
+    Limits become prices: a choice's amount of a resource adds to its cost, at the lowest price that keeps the limits.
     """
 
     name = "pbqp"

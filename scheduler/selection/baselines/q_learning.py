@@ -1,21 +1,20 @@
 """Q-learning over the layers' implementations (QS-DNN, sections IV-B to V-B, algorithm 1).
 
-From the paper: an agent walks through the layers in order; its state is the layer and the implementation it chose
-there, its action the implementation of the next layer. Equation 2 with learning rate 0.05 and discount 0.9 updates the
-values. Every step is rewarded with the negative seconds of its own layer, to which the penalties of incompatibilities
-with layers before it are added (reward shaping). Half of the episodes explore only, then 5 % each are spent at every
-epsilon from 0.9 down to 0. After each episode a batch from a replay buffer of 128 is presented again. The answer is the
-best episode.
+From the paper: an agent walks through the layers in order. Its state is the layer and the implementation chosen there;
+its action is the implementation of the next layer. Equation 2 with learning rate 0.05 and discount 0.9 updates the
+values. The reward of a step is the negative time of its layer and of the adapt layers from earlier layers (reward
+shaping). Half of the episodes only explore; epsilon then falls from 0.9 to 0, with 5 % of the episodes at each value.
+After each episode the agent replays a batch from a buffer of 128. The answer is the best episode.
 
-The paper leaves open: how large the batch is (here 32); whether the buffer forgets the oldest (here it does), what it
-holds (here whole episodes), the order of updates within an episode (here all steps at once), the values before the
-first visit (here 0, more than any reward, so that what was never tried is tried), and what becomes of combinations that
-are impossible rather than slow (here they are not offered where one layer forbids them; an episode that runs into a
-dead end is punished with twice the most that a whole one can cost).
+The paper leaves these open:
 
-What follows from the discount: a cost that is paid one layer later weighs less. Two layers that one routine computes,
-whose cost stands at the second, look cheaper than they are, so that in the end such pairs may be taken where they do
-not pay.
+- The batch has 32 episodes. The buffer holds whole episodes and drops the oldest.
+- All steps of an episode update at once.
+- Initial values are 0, above any reward, so the agent tries every action.
+- The agent does not see actions that an earlier layer forbids. A dead end costs twice the most expensive episode.
+
+The discount makes later costs weigh less. The cost of two fused layers stands at the second, so the agent underestimates
+fused pairs and may choose them where they do not pay.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class QLearning(HeuristicSearcher):
     name = "q-learning"
 
     def __init__(self, episodes: int = 1000) -> None:
-        """`episodes`: how often the agent walks through all layers."""
+        """`episodes`: number of walks through all layers."""
         self._episodes = episodes
 
     def _search(self, problem: Problem) -> SearchResult:
@@ -72,9 +71,13 @@ def schedule(episodes: int) -> list[float]:
 
 @dataclass(frozen=True, eq=False)
 class _Episode:
-    """One walk: the choice at every layer, what it was rewarded with, and where the values it touches are.
+    """One walk.
 
-    `actions` are places of (layer, state, action), `successors` rows of (layer after, action).
+    Attributes:
+        choices: the choice at every layer.
+        rewards: the reward at every layer.
+        actions: flat indices of the values of (layer, state, action).
+        successors: row indices of the values of (next layer, action).
     """
 
     choices: list[int]
@@ -84,7 +87,7 @@ class _Episode:
 
 
 class _Agent:
-    """Values of actions by (layer, state, action), where the state is the choice at the layer before (0 at the first)."""
+    """Values of actions by (layer, state, action). The state is the previous layer's choice, 0 at the first layer."""
 
     def __init__(self, problem: Problem, random: np.random.Generator) -> None:
         sizes = problem.sizes
@@ -95,18 +98,18 @@ class _Agent:
         self._values = np.full((len(sizes) + 1, self._width, self._width), -np.inf)
         for layer, size in enumerate(sizes):
             self._values[layer, :, :size] = 0.0
-        self._values[-1] = 0.0  # nothing comes after the last layer
+        self._values[-1] = 0.0  # the last layer has no successor
         self._flat = self._values.reshape(-1)
         self._rows = self._values.reshape(-1, self._width)
         most = sum(float(c.max()) for c in problem.costs)
         most += sum(float(m[np.isfinite(m)].max()) for m in problem.edges.values())
-        self._punishment = -2.0 * most
+        self._penalty = -2.0 * most
 
     def walk(self, epsilon: float) -> _Episode:
-        """An episode in which every action is random with probability `epsilon`, else the best known."""
+        """An episode; each action is random with probability `epsilon`, otherwise the best known."""
         count = len(self._problem.costs)
-        explores = (self._random.random(count) < epsilon).tolist()
-        draws = self._random.random(count).tolist()
+        random_step = (self._random.random(count) < epsilon).tolist()
+        drawn = self._random.random(count).tolist()
         best = self._values[:-1].argmax(axis=2).tolist()
         choices: list[int] = []
         for layer, size in enumerate(self._problem.sizes):
@@ -114,17 +117,17 @@ class _Agent:
             if self._masks[layer]:
                 options = np.flatnonzero(allowed(self._masks[layer], choices, size))
                 known = self._values[layer, state, options]
-                pick = int(draws[layer] * len(options)) if explores[layer] else int(known.argmax())
+                pick = int(drawn[layer] * len(options)) if random_step[layer] else int(known.argmax())
                 choices.append(int(options[pick]))
             else:
-                choices.append(int(draws[layer] * size) if explores[layer] else best[layer][state])
+                choices.append(int(drawn[layer] * size) if random_step[layer] else best[layer][state])
         taken = np.array(choices, dtype=np.intp)
         states = np.concatenate([[0], taken[:-1]]) + self._width * np.arange(count)
         successors = taken + self._width * np.arange(1, count + 1)
         return _Episode(choices, self._rewards(choices), states * self._width + taken, successors)
 
     def learn(self, episode: _Episode) -> None:
-        """Equation 2 for all steps of an episode."""
+        """Applies equation 2 to all steps of an episode."""
         ahead = self._rows[episode.successors].max(axis=1)
         known = self._flat[episode.actions]
         self._flat[episode.actions] = known + _RATE * (episode.rewards + _DISCOUNT * ahead - known)
@@ -133,4 +136,4 @@ class _Agent:
         rewards = np.array([-c[i] for c, i in zip(self._problem.costs, choices, strict=True)])
         for (u, v), matrix in self._problem.edges.items():
             rewards[v] -= matrix[choices[u], choices[v]]
-        return np.where(np.isfinite(rewards), rewards, self._punishment)
+        return np.where(np.isfinite(rewards), rewards, self._penalty)

@@ -10,12 +10,12 @@ from nnstretch.scheduler.selection.problem import Problem
 
 
 class RandomSearch(HeuristicSearcher):
-    """Each layer draws among the choices that go with the layers before it."""
+    """Draws each layer's choice among those compatible with earlier layers."""
 
     name = "random"
 
     def __init__(self, episodes: int = 1000) -> None:
-        """`episodes`: how many assignments are drawn."""
+        """`episodes`: number of assignments."""
         self._episodes = episodes
 
     def _search(self, problem: Problem) -> SearchResult:

@@ -1,8 +1,8 @@
-"""Limits: the cheapest assignment that needs no more of any resource than is allowed (QS-DNN, section IV-C).
+"""Limits: the cheapest assignment within the limits of all resources (QS-DNN, section IV-C).
 
-Each limited resource gets a price, which is raised until the priced problem's answer keeps the limit (Lagrangian
-relaxation). That gives an answer within the limits and bounds on all others; labels then find what is cheaper still, or
-prove that nothing is.
+Each limited resource gets a price, which rises until the priced problem's answer keeps the limit (Lagrangian relaxation).
+This gives an answer within the limits, and a lower bound. Label setting then finds cheaper answers or proves that there are
+none.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from nnstretch.scheduler.selection.problem import Costs, Problem
 
 Solve = Callable[[Problem], Sequence[int]]
 
-_ROOM = 50_000
-"""Labels of one node beyond which the least promising ones are dropped; comparing takes longer with several limits."""
-_ROOM_OF_MANY = 1_000
+_CAPACITY = 50_000
+"""Largest number of labels of one node; smaller with several limits, since comparing takes longer."""
+_CAPACITY_OF_MANY = 1_000
 _DOUBLINGS = 60
 _REFINEMENTS = 16
 _ROUNDS = 3
-"""How often the prices of several resources are set in turn."""
+"""Rounds in which the prices of several resources are set in turn."""
 _STEPS = 60
-"""How often the prices of several resources are then moved together."""
+"""Subgradient steps that then adjust all prices together."""
 _PATIENCE = 6
-"""Steps without a better bound after which they become half as long."""
+"""Steps without a better bound after which the step length is halved."""
 
 
-def cheapest_within(problem: Problem, room: int | None = None) -> tuple[Sequence[int], float | None]:
-    """The cheapest assignment within the limits and a lower bound in seconds, None if it is proved to be the optimum.
+def cheapest_within(problem: Problem, capacity: int | None = None) -> tuple[Sequence[int], float | None]:
+    """The cheapest assignment within the limits, and a lower bound in seconds, None if the assignment is optimal.
 
     Raises:
-        SelectionError: there is none; the message says which limit or edge is in the way.
+        SelectionError: there is none; the message names the limits or edges that prevent one.
     """
     pricing = _Pricing(problem, lambda p: solve_pbqp(p)[0])
-    prices = pricing.settle()
-    room = room or (_ROOM_OF_MANY if len(problem.limits) > 1 else _ROOM)
-    found = cheaper_than(problem, pricing.best_cost, prices, room)
+    prices = pricing.find_prices()
+    capacity = capacity or (_CAPACITY_OF_MANY if len(problem.limits) > 1 else _CAPACITY)
+    found = cheaper_than(problem, pricing.best_cost, prices, capacity)
     choices = found.choices[-1] if found.choices else pricing.best
     if choices is None:
         raise SelectionError(_why_none(problem, found))
@@ -63,15 +63,15 @@ def nearest_legal(problem: Problem, wanted: Sequence[int]) -> Sequence[int]:
 
 
 def priced_choices(problem: Problem, solve: Solve) -> Sequence[int] | None:
-    """The cheapest of the answers of `solve` to priced problems that keep the limits; None if none does."""
+    """The cheapest answer of `solve` to a priced problem that keeps the limits; None if none does."""
     pricing = _Pricing(problem, solve)
-    pricing.settle()
+    pricing.find_prices()
     return pricing.best
 
 
 @dataclass(frozen=True)
 class _Point:
-    """An answer at some price: its amount of the resource, and its cost with the other resources' prices."""
+    """An answer at some price: its amount of the resource, and its cost including the other resources' prices."""
 
     amount: float
     cost: float
@@ -85,19 +85,19 @@ class _Pricing:
         self.best: Sequence[int] | None = None
         self.best_cost = np.inf
 
-    def settle(self) -> list[float]:
-        """Prices at which the answers keep the limits, as low as they can be."""
+    def find_prices(self) -> list[float]:
+        """The lowest prices at which the answers keep the limits."""
         resources = list(self._problem.limits)
         for _ in range(_ROUNDS if len(resources) > 1 else 1):
             for number in range(len(resources)):
                 self._prices[number] = 0.0
-                self._settle_one(number, resources[number])
+                self._find_price(number, resources[number])
         if len(resources) > 1 and self.best is not None:
             self._refine()
         return self._prices
 
     def _refine(self) -> None:
-        """Moves the prices to where they prove the most: steps along the excess of each resource (Polyak, 1969)."""
+        """Raises the bound by subgradient steps along the excess of each resource (Polyak, 1969)."""
         limits = np.array([self._problem.limits[r] for r in self._problem.limits])
         scale = np.where(limits > 0, limits, 1.0)
         prices = best_prices = np.array(self._prices)
@@ -106,7 +106,7 @@ class _Pricing:
             self._prices = prices.tolist()
             problem = priced(self._problem, self._prices)
             choices = self._solve(problem)
-            self._note(choices)
+            self._keep_best(choices)
             bound = problem.cost(choices) - float(prices @ limits)
             waited = 0 if bound > best_bound else waited + 1
             if bound > best_bound:
@@ -123,14 +123,14 @@ class _Pricing:
             prices = np.maximum(0.0, prices + step * pull / scale)
         self._prices = best_prices.tolist()
 
-    def _note(self, choices: Sequence[int]) -> float:
-        """The cost of choices, which are remembered if they are the best within the limits."""
+    def _keep_best(self, choices: Sequence[int]) -> float:
+        """Keeps choices if they are the best within the limits; returns their cost."""
         cost = self._problem.cost(choices)
         if cost < self.best_cost and self._problem.keeps_limits(choices):
             self.best, self.best_cost = choices, cost
         return cost
 
-    def _settle_one(self, number: int, resource: str) -> None:
+    def _find_price(self, number: int, resource: str) -> None:
         limit = self._problem.limits[resource]
         low = self._answer(number, resource, 0.0)
         if low.amount <= limit or not np.isfinite(low.cost):
@@ -162,16 +162,16 @@ class _Pricing:
         self._prices[number] = price
         problem = priced(self._problem, self._prices)
         choices = self._solve(problem)
-        self._note(choices)
+        self._keep_best(choices)
         amount = self._problem.amount(resource, choices)
         return _Point(amount, problem.cost(choices) - price * amount)
 
 
 def check_limits(problem: Problem) -> None:
-    """Tells limits that nothing can keep from those that are worth a search.
+    """Checks each limit against a lower bound of its resource.
 
     Raises:
-        SelectionError: a limit is below what every assignment needs of its resource.
+        SelectionError: every assignment exceeds a limit.
     """
     for resource, limit in problem.limits.items():
         least = lower_bound(_only(problem, resource))
@@ -182,7 +182,7 @@ def check_limits(problem: Problem) -> None:
 
 
 def _only(problem: Problem, resource: str) -> Problem:
-    """The problem of needing as little of a resource as possible."""
+    """The problem of minimising the amount of a resource."""
     costs = tuple(
         np.where(np.isfinite(c), a, np.inf) for c, a in zip(problem.costs, problem.amounts[resource], strict=True)
     )
@@ -191,13 +191,15 @@ def _only(problem: Problem, resource: str) -> Problem:
 
 
 def _why_none(problem: Problem, found: Front) -> str:
-    """Which limits or which edges leave no assignment."""
+    """The message for a problem without an assignment."""
     if problem.limits:
         how = "keeps" if np.isinf(found.cut) else "was found that keeps"
-        return f"no assignment {how} the limits of {' and '.join(problem.limits)} and all forbidden pairs apart; raise a limit"
+        return (
+            f"no assignment {how} the limits of {' and '.join(problem.limits)} without a forbidden pair; raise a limit"
+        )
     assert found.stuck is not None
     edges = ", ".join(f"({u}, {v})" for u, v in sorted(problem.edges) if v == found.stuck)
     return (
-        f"whatever is chosen before {problem.name(found.stuck)}, one of the edges {edges} forbids all of its choices; "
+        f"the edges {edges} forbid all choices of {problem.name(found.stuck)} with any earlier choices; "
         "allow more pairs"
     )

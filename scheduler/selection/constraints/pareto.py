@@ -1,4 +1,4 @@
-"""Pareto fronts: all trade-offs between cost and other resources (QS-DNN, figures 10 to 13; SoftNeuro's future work)."""
+"""Pareto fronts of cost and other resources (QS-DNN, figures 10 to 13; SoftNeuro's future work)."""
 
 from __future__ import annotations
 
@@ -14,61 +14,61 @@ from nnstretch.scheduler.selection.constraints.limits import cheapest_within, ch
 from nnstretch.scheduler.selection.presolve import Reduction, reduced
 from nnstretch.scheduler.selection.problem import Assignment, Costs, Problem, assignment
 
-_ROOM = 20_000
-"""Labels of one node for two objectives; comparing takes longer with more of them."""
-_ROOM_OF_MANY = 3_000
+_CAPACITY = 20_000
+"""Largest number of labels of one node; smaller with more than two objectives, since comparing takes longer."""
+_CAPACITY_OF_MANY = 3_000
 _PRICES = 12
-"""How many prices every resource but the first is tried at."""
+"""Number of prices of every resource but the first."""
 _CORNERS = 400
-"""Budgets of each resource at which a front of many objectives is compared with its bound."""
+"""Number of budgets of each resource at which a front of many objectives is compared with its bound."""
 
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """Assignments of which none is better than another in cost and all resources, the cheapest first.
+    """Undominated assignments by cost and all resources, the cheapest first.
 
     Attributes:
         points: the assignments, with their amounts.
-        gap: 0 if the front is complete. Else, whatever the budgets of the resources are, as long as one of these is within
-            them: the best of these costs at most this share more than it would have to.
+        gap: upper bound of (cost - optimum) / cost, where `cost` is that of the best point within any budgets of the
+            resources that some point keeps; 0 if the front is complete.
     """
 
     points: tuple[Assignment, ...]
     gap: float
 
 
-def pareto(problem: Problem, resources: Sequence[str], room: int | None = None) -> ParetoFront:
+def pareto(problem: Problem, resources: Sequence[str], capacity: int | None = None) -> ParetoFront:
     """The front of cost against `resources`, within the problem's limits.
 
     Args:
-        problem: with amounts of the resources.
+        problem: has amounts of the resources.
         resources: one or more.
-        room: labels of one node beyond which those are thinned out that differ least; then the front's gap says so.
+        capacity: largest number of labels of one node; beyond it, the front keeps representative ones and has a gap.
 
     Raises:
-        UsageError: amounts of a resource are not known.
-        SelectionError: nothing is within the limits.
+        UsageError: amounts of a resource are unknown.
+        SelectionError: no assignment is within the limits.
     """
     unknown = [r for r in resources if r not in problem.amounts]
     if unknown or not resources:
         known = ", ".join(problem.amounts) or "none"
         raise UsageError(
-            f"a front needs resources whose amounts are known ({known}), not {', '.join(unknown) or 'none'}"
+            f"a Pareto front needs resources with known amounts ({known}); got {', '.join(unknown) or 'none'}"
         )
     check_limits(problem)
     reduction = reduced(problem, amounts=resources)
     small = reduction.problem
-    heeded = tuple(dict.fromkeys((*resources, *problem.limits)))
-    found = front(small, resources, room or (_ROOM if len(heeded) == 1 else _ROOM_OF_MANY))
+    relevant = tuple(dict.fromkeys((*resources, *problem.limits)))
+    found = front(small, resources, capacity or (_CAPACITY if len(relevant) == 1 else _CAPACITY_OF_MANY))
     if not found.choices:
         cheapest_within(small)
         raise SelectionError("labels were lost in a front that is not empty")
     if len(resources) > 1 and found.slack.any():
-        choices, bounds = _priced_fronts(small, resources, room or _ROOM)
-        points = _lifted(problem, reduction, [*choices, *found.choices])
+        choices, bounds = _priced_fronts(small, resources, capacity or _CAPACITY)
+        points = _original(problem, reduction, [*choices, *found.choices])
         best = _undominated(points, resources)
         return ParetoFront(tuple(best), _worst_gap(best, bounds, resources, reduction, problem))
-    best = _undominated(_lifted(problem, reduction, found.choices), resources)
+    best = _undominated(_original(problem, reduction, found.choices), resources)
     return ParetoFront(tuple(best), _share(float(found.slack[0]), min(p.cost for p in best)))
 
 
@@ -79,12 +79,12 @@ def _share(slack: float, least: float) -> float:
     return min(1.0, slack / least) if least > 0 else 1.0
 
 
-def _lifted(problem: Problem, reduction: Reduction, choices: Sequence[Sequence[int]]) -> list[Assignment]:
+def _original(problem: Problem, reduction: Reduction, choices: Sequence[Sequence[int]]) -> list[Assignment]:
     return [assignment(problem, reduction.lift(c), None) for c in choices]
 
 
 def _undominated(points: Sequence[Assignment], resources: Sequence[str]) -> list[Assignment]:
-    """The points that no other one equals or beats, the cheapest first."""
+    """The undominated points, the cheapest first; one of several equal points."""
     ordered = sorted(points, key=lambda p: (p.cost, *(p.amounts[r] for r in resources), p.choices))
     kept: list[Assignment] = []
     table = np.zeros((0, len(resources)))
@@ -98,9 +98,12 @@ def _undominated(points: Sequence[Assignment], resources: Sequence[str]) -> list
 
 @dataclass(frozen=True, eq=False)
 class _Bound:
-    """What a front at some prices proves: with at most so much of the first resource, cost and priced amounts are so high.
+    """Lower bound of cost plus priced amounts, as a function of the first resource's budget.
 
-    Amounts of the first resource ascend, costs (less what was thinned out) descend.
+    Attributes:
+        prices: seconds per amount of every resource but the first.
+        amounts: of the first resource, ascending.
+        costs: lower bound at each amount, descending.
     """
 
     prices: Costs
@@ -108,13 +111,15 @@ class _Bound:
     costs: Costs
 
     def at(self, budgets: Costs) -> Costs:
-        """Least priced cost below budgets of the first resource; infinite below what any assignment needs."""
+        """The bound strictly below each budget of the first resource; infinite below the least amount."""
         place = np.searchsorted(self.amounts, budgets, side="left") - 1
         return np.where(place >= 0, self.costs[np.maximum(place, 0)], np.inf)
 
 
-def _priced_fronts(problem: Problem, resources: Sequence[str], room: int) -> tuple[list[tuple[int, ...]], list[_Bound]]:
-    """Fronts of cost against the first resource alone, with all others at prices from nothing to all that counts."""
+def _priced_fronts(
+    problem: Problem, resources: Sequence[str], capacity: int
+) -> tuple[list[tuple[int, ...]], list[_Bound]]:
+    """Fronts of cost and the first resource, at several prices of the others; the choices and the bounds they prove."""
     others = resources[1:]
     ranges = [_price_range(problem, r) for r in others]
     choices: list[tuple[int, ...]] = []
@@ -123,7 +128,7 @@ def _priced_fronts(problem: Problem, resources: Sequence[str], room: int) -> tup
         costs = problem.costs
         for resource, price in zip(others, prices, strict=True):
             costs = tuple(c + price * a for c, a in zip(costs, problem.amounts[resource], strict=True))
-        found = front(replace(problem, costs=costs), resources[:1], room)
+        found = front(replace(problem, costs=costs), resources[:1], capacity)
         priced = [replace(problem, costs=costs).cost(c) - float(found.slack[0]) for c in found.choices]
         amounts = [problem.amount(resources[0], c) for c in found.choices]
         order = np.argsort(amounts, kind="stable")
@@ -134,7 +139,7 @@ def _priced_fronts(problem: Problem, resources: Sequence[str], room: int) -> tup
 
 
 def _price_range(problem: Problem, resource: str) -> list[float]:
-    """Nothing, and prices around those at which the cheapest assignment's amount costs as much as its time."""
+    """0, and prices around the one at which the cheapest assignment's amount costs as much as its time."""
     choices, _ = cheapest_within(replace(problem, limits={}))
     amount, cost = problem.amount(resource, choices), problem.cost(choices)
     if amount <= 0 or cost <= 0:
@@ -149,7 +154,7 @@ def _worst_gap(
     reduction: Reduction,
     problem: Problem,
 ) -> float:
-    """How much more the points cost than was proved, at the worst budgets; a few budgets stand for those between them."""
+    """The largest relative excess of the points' cost over the bounds, over a sample of budgets."""
     fixed = {r: _fixed(problem, reduction, r) for r in resources}
     axes = [_corners(np.unique([p.amounts[r] for p in points])) for r in resources]
     costs = np.array([p.cost for p in points])
@@ -177,13 +182,13 @@ def _worst_gap(
 
 
 def _corners(amounts: Costs) -> Costs:
-    """The amounts, or so many of them."""
+    """The amounts, or `_CORNERS` of them."""
     if len(amounts) <= _CORNERS:
         return amounts
     return np.asarray(amounts[np.linspace(0, len(amounts) - 1, _CORNERS).round().astype(int)])
 
 
 def _fixed(problem: Problem, reduction: Reduction, resource: str) -> float:
-    """What the nodes that have nothing to choose need."""
+    """Amount of the nodes with one choice."""
     amounts = zip(problem.amounts[resource], reduction.kept, strict=True)
     return sum(float(a[k[0]]) for a, k in amounts if len(k) == 1)

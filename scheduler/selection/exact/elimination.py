@@ -1,9 +1,8 @@
 """Exact selection by eliminating one node after another, the one with the smallest table first.
 
-A node is eliminated by summing all tables that mention it and keeping, for every combination of its neighbours'
-choices, its best choice. On a chain this is the classic dynamic programming of NeoCPU (section 3.3.2, algorithm 2);
-residual edges and joins only make the tables a little wider. Exact for every graph; memory and time grow with the
-graph's treewidth.
+Eliminating a node sums all tables that contain it and keeps its best choice for every combination of its neighbours'
+choices. On a chain this is the dynamic programming of NeoCPU (section 3.3.2, algorithm 2); residual edges and joins
+widen the tables. Exact for every graph; memory and time grow with the graph's treewidth.
 """
 
 from __future__ import annotations
@@ -13,33 +12,32 @@ import time
 from collections.abc import Callable
 
 from nnstretch.scheduler.selection.base import ExactSearcher, SearchResult
-from nnstretch.scheduler.selection.exact.best_first import promising_first
+from nnstretch.scheduler.selection.exact.best_first import a_star
 from nnstretch.scheduler.selection.exact.tables import Recovery, Table, entries, joined, unary, without
 from nnstretch.scheduler.selection.problem import Problem
 
 _STATES = 20_000
-"""Partial assignments that A* may look at where tables would grow too large."""
+"""Largest number of states of A*, which replaces elimination where tables would be too large."""
 
 
 class Elimination(ExactSearcher):
     """Exact dynamic programming over any graph of small treewidth: the default.
 
-    Where tables would grow too large, the most promising partial assignments first (A*) may still come to a proof. Past the
-    limits of memory and time PBQP answers. How far it comes within a time depends on the machine, so only where
-    no time limit is reached has the same problem always the same answer.
+    Uses A* where tables would be too large, and PBQP's answer past the limits of memory and time. Deterministic
+    unless it reaches the time limit.
     """
 
     name = "elimination"
 
     def __init__(self, limit: int = 1 << 24, seconds: float = 5.0) -> None:
-        """`limit`: entries of the largest table that may be built; `seconds`: how long it may go on."""
+        """`limit`: maximum number of entries of a table; `seconds`: time limit."""
         self._limit = limit
         self._seconds = seconds
 
     def _search(self, problem: Problem) -> SearchResult:
         order = elimination_order(problem, self._limit)
         if order is None:
-            return promising_first(problem, _STATES)
+            return a_star(problem, _STATES)
         end = time.monotonic() + self._seconds
         tables: dict[int, list[Table]] = {n: [unary(problem, n)] for n in range(len(problem.costs))}
         for edge, matrix in problem.edges.items():
@@ -60,9 +58,9 @@ class Elimination(ExactSearcher):
 
 
 def elimination_order(problem: Problem, limit: int) -> list[int] | None:
-    """An order in which no table has more than `limit` entries; None if none was found.
+    """An order in which no table has more than `limit` entries; None if there is none among two heuristic ones.
 
-    Tried are the node with the smallest table first, and the node first that connects the fewest neighbours anew.
+    These are: the smallest table first, and the fewest new edges between neighbours first (min-fill).
     """
     return _ordered(problem, limit, _table_entries) or _ordered(problem, limit, _new_edges)
 

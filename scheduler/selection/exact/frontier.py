@@ -1,4 +1,4 @@
-"""Frontiers: of the nodes that were decided, those that nodes to come still look at."""
+"""Frontiers: decided nodes with edges to undecided ones."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from nnstretch.scheduler.selection.problem import Problem
 
 @dataclass(frozen=True)
 class Stage:
-    """What deciding a node looks at, and what is remembered afterwards.
+    """The decision of one node.
 
     Attributes:
-        node: the node that is decided here.
-        before: nodes remembered before, ascending.
-        reads: those of them that `node` has an edge from.
-        after: nodes remembered afterwards, ascending.
+        node: the node.
+        before: the frontier before the decision, ascending.
+        reads: nodes of it with an edge to `node`.
+        after: the frontier after the decision, ascending.
     """
 
     node: int
@@ -27,7 +27,7 @@ class Stage:
 def stages(problem: Problem) -> list[Stage]:
     """One stage per node, in order."""
     count = len(problem.costs)
-    last = list(range(count))  # the last node that looks at each
+    last = list(range(count))  # the last neighbour of each node
     reads: list[list[int]] = [[] for _ in range(count)]
     for u, v in sorted(problem.edges):
         last[u] = max(last[u], v)

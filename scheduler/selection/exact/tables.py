@@ -1,4 +1,4 @@
-"""Cost tables over a few nodes: what all kinds of dynamic programming here add up and minimise."""
+"""Cost tables over a few nodes, for dynamic programming."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Table:
 
 @dataclass
 class Recovery:
-    """How to find the choices of nodes that were minimised away: the last one first."""
+    """Recovers the choices of eliminated nodes, the last one first."""
 
     _steps: list[tuple[int, tuple[int, ...], NDArray[np.intp]]] = field(default_factory=list)
 
-    def note(self, node: int, others: tuple[int, ...], best: NDArray[np.intp]) -> None:
-        """`best` holds a node's best choice for all choices of `others`, which are decided before it."""
+    def record(self, node: int, others: tuple[int, ...], best: NDArray[np.intp]) -> None:
+        """Records a node's elimination: `best` has its best choice for all choices of `others`, one axis per node."""
         self._steps.append((node, others, best))
 
     def choices(self, count: int) -> tuple[int, ...]:
-        """The choices of nodes 0 to `count` - 1, all of which were noted."""
+        """The choices of nodes 0 to `count` - 1, all eliminated."""
         found: dict[int, int] = {}
         for node, others, best in reversed(self._steps):
             found[node] = int(best[tuple(found[n] for n in others)])
@@ -38,7 +38,7 @@ class Recovery:
 
 
 def entries(nodes: Iterable[int], sizes: Sequence[int] | Mapping[int, int]) -> int:
-    """Entries of a table over nodes."""
+    """Number of entries of a table over nodes."""
     count = 1
     for node in nodes:
         count *= sizes[node]
@@ -51,7 +51,7 @@ def unary(problem: Problem, node: int) -> Table:
 
 
 def joined(tables: Sequence[Table], sizes: Sequence[int]) -> Table:
-    """The sum of tables, over all of their nodes."""
+    """The sum of tables, over the union of their nodes."""
     nodes = tuple(sorted({n for t in tables for n in t.nodes}))
     total = np.zeros(tuple(sizes[n] for n in nodes))
     for table in tables:
@@ -60,9 +60,9 @@ def joined(tables: Sequence[Table], sizes: Sequence[int]) -> Table:
 
 
 def without(table: Table, node: int, recovery: Recovery) -> Table:
-    """`table` with a node minimised away."""
+    """The table with a node eliminated: minimised over its choices."""
     axis = table.nodes.index(node)
     others = table.nodes[:axis] + table.nodes[axis + 1 :]
     best = table.values.argmin(axis=axis)
-    recovery.note(node, others, best)
+    recovery.record(node, others, best)
     return Table(others, np.take_along_axis(table.values, np.expand_dims(best, axis), axis).squeeze(axis))

@@ -138,5 +138,5 @@ def test_limits_hold_in_plans(space: ChoiceSpace) -> None:
 def test_what_is_not_known_cannot_be_traded(space: ChoiceSpace) -> None:
     with pytest.raises(UsageError, match="no resource 'power'"):
         with_resources(space, ["power"])
-    with pytest.raises(UsageError, match="no errors of routines"):
+    with pytest.raises(UsageError, match="has no errors of routines"):
         with_resources(space_of(Prices(errors=False)), [ACCURACY])

@@ -57,7 +57,7 @@ def test_thinned_fronts_say_how_much_may_be_missing(count: int, data: st.DataObj
     every = [(problem.cost(c), *(problem.amount(r, c) for r in resources)) for c in legal(problem)]
     if not every:
         return
-    found = pareto(problem, resources, room=2)
+    found = pareto(problem, resources, capacity=2)
     assert 0 <= found.gap <= 1
     front = [(p.cost * (1 - found.gap), *values(p, resources)[1:]) for p in found.points]
     affordable = [point for point in every if covers([(0.0, *f[1:]) for f in front], point)]

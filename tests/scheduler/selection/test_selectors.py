@@ -224,7 +224,7 @@ def test_what_forbids_everything_is_named() -> None:
     sizes = (np.array([5.0, 7.0]),) * 3
     tight = Problem(zeros, {}, {"memory": sizes}, {"memory": 14.0}, names=names)
     for selector in EVERY:
-        with pytest.raises(SelectionError, match="no choice of stem goes with one of pool"):
+        with pytest.raises(SelectionError, match="no choice of stem is compatible with one of pool"):
             selector.select(shut)
         with pytest.raises(SelectionError, match="chosen before head, one of the edges"):
             selector.select(cycle)

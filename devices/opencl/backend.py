@@ -7,7 +7,7 @@ from nnstretch.devices.base.loading import LoadedQueues, LoadRequest
 
 
 def _load(request: LoadRequest) -> LoadedQueues:
-    from nnstretch.devices.opencl.queues import OpenCLQueues  # sessions without a device start without its runtime
+    from nnstretch.devices.opencl.queues import OpenCLQueues  # sessions without OpenCL start faster without pyopencl
 
     return OpenCLQueues(request)
 

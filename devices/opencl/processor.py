@@ -20,8 +20,8 @@ class OpenCLProcessor(Processor):
     """An OpenCL device as a processor.
 
     Args:
-        spec: kind "opencl", the device's number and the cores that it may use if it lives on the CPU; others have none.
-        dtypes: the types that its routines may store data in, float32 and float16.
+        spec: kind "opencl", the device's number, and the cores of a device on the CPU.
+        dtypes: storage types of its routines, float32 and float16.
 
     Raises:
         DeviceError: there is no such device or it does not work.
@@ -46,7 +46,7 @@ class OpenCLProcessor(Processor):
 
     @property
     def fingerprint(self) -> str:
-        """Driver, device, cores in use and kernels: what must be equal for a measured latency to hold."""
+        """Key of its measurements: driver, device, cores in use and kernels."""
         info = self._runtime.info
         parts = [info.platform, info.driver, info.name, f"block={self.blocked.block}", f"kernels={sources_hash()}"]
         parts.append(f"memory={info.sharing.name.lower()}")
@@ -55,7 +55,7 @@ class OpenCLProcessor(Processor):
         return "opencl|" + "|".join(parts)
 
     def describe(self) -> Description:
-        """Traits of the device, and cores if it lives on the CPU."""
+        """Traits of the device, and cores of a device on the CPU."""
         info, traits = self._runtime.info, self._runtime.traits
         return Description(
             self.fingerprint,
@@ -71,7 +71,7 @@ class OpenCLProcessor(Processor):
 
     @property
     def routines(self) -> Sequence[Routine]:
-        """Routines for layers, best guess first."""
+        """Routines for layers in order of expected speed."""
         return self._routines
 
     def reorder(self) -> Routine:

@@ -33,12 +33,12 @@ class OpenCLQueues(LoadedDeviceQueues):
     """Command queues of devices.
 
     Attributes:
-        runtimes: by queue.
-        memories: device memory that kernels take as arguments. Kernels do not keep their arguments alive.
+        runtimes: queue number -> runtime.
+        memories: device memory used as kernel arguments, kept alive here because kernels do not.
     """
 
     def __init__(self, request: LoadRequest) -> None:
-        """Opens the devices, or takes those of the replica.
+        """Opens the devices, or shares those of the replica.
 
         Raises:
             DeviceError: a device is missing or does not work; its `processor` is the one in the plan.
@@ -77,7 +77,7 @@ class OpenCLQueues(LoadedDeviceQueues):
         return {key: array for key, array in arrays.items() if isinstance(array, np.ndarray)}
 
     def step(self, queue: int, step: LoadableStep) -> StepTarget:
-        """A kernel with its arguments set: the operands' buffers, then one struct of offsets in elements and integers."""
+        """A kernel with its arguments: the operands' buffers, then a struct of offsets in elements and of integers."""
         launch, runtime = step.launch, self.runtimes[queue]
         assert launch is not None, "validated plans have launches on OpenCL queues"
         kernel = runtime.kernel(launch, step.kernel)
@@ -89,7 +89,7 @@ class OpenCLQueues(LoadedDeviceQueues):
         return KernelLaunch(kernel, launch.global_size, launch.local_size)
 
     def semaphores(self, waits: Sequence[Sequence[int]]) -> Semaphores | None:
-        """Semaphores of all sub-graphs that wait, if this is the only OpenCL queue and its device can wait by itself."""
+        """Semaphores of all waiting sub-graphs, if this is the only OpenCL queue and its device supports semaphores."""
         if len(self.runtimes) != 1 or not any(waits):
             return None
         (runtime,) = self.runtimes.values()
@@ -109,24 +109,24 @@ class OpenCLQueues(LoadedDeviceQueues):
         return {name: kernel_source(name) for name in names}
 
     def activate(self, others: Sequence[LoadedQueues]) -> None:
-        """Moves the threads of devices that live on the CPU to the cores of all programs that run at the same time."""
+        """Binds the threads of devices on the CPU to the cores of all concurrent programs."""
         queues = [self, *(other for other in others if isinstance(other, OpenCLQueues))]
         first, *more = (runtime for loaded in queues for runtime in loaded.runtimes.values())
         first.activate(more)
 
     def distrust(self) -> None:
-        """A lost device takes its context along: later programs get new contexts."""
+        """Drops the shared runtimes: a lost device invalidates its context, so later programs need new ones."""
         installed_runtime.cache_clear()
 
 
 @cache
 def installed_runtime(spec: ProcessorSpec) -> OpenCLRuntime:
-    """The runtime of a device for the installed sources. Programs share it, so that each kernel is built once."""
+    """The runtime of a device for the installed sources. Programs share it, so each kernel is built once."""
     return OpenCLRuntime(spec, profile=True)
 
 
 def _open_runtimes(queues: Mapping[int, LoadableQueue], sources: Mapping[str, str] | None) -> dict[int, OpenCLRuntime]:
-    """The runtimes of all queues, on the cores that these were placed on."""
+    """The runtimes of all queues, on the cores of these queues."""
     specs = {number: replace(_spec(queue), cores=queue.cores) for number, queue in queues.items()}
     load_drivers(all_cores(specs.values()))
     runtimes = {}
@@ -142,7 +142,7 @@ def _open_runtimes(queues: Mapping[int, LoadableQueue], sources: Mapping[str, st
 
 
 def _spec(queue: LoadableQueue) -> ProcessorSpec:
-    """The processor of a queue, whether or not this process may use its cores."""
+    """Specification of a queue's processor, without a check that this process may use its cores."""
     specs = parse_processors(queue.processor, tuple(sorted(queue.planned_cores)))
     if [spec.kind for spec in specs] != ["opencl"]:
         raise PackageError(f"the plan has {queue.processor!r} on an OpenCL queue; compile it again")

@@ -1,4 +1,4 @@
-"""Routines of the OpenCL processor: one class per kernel, for float32 and, most of them, for data stored as float16."""
+"""Routines of the OpenCL processor: one class per kernel, for float32 and mostly also for float16 storage."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ROUTINES: tuple[type[OpenCLRoutine], ...] = (
 
 
 def routines(traits: Traits, dtypes: Sequence[str] = (DTYPE,)) -> tuple[OpenCLRoutine, ...]:
-    """The routines for layers on a device with `traits` that store one of `dtypes`, best guess first."""
+    """The routines of a device with `traits` for storage types `dtypes`, in order of expected speed."""
     found = [routine(traits) for routine in _ROUTINES] if DTYPE in dtypes else []
     if HALF in dtypes:
         found += [routine(traits, HALF) for routine in _ROUTINES if routine.stores_half]

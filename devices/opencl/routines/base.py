@@ -1,4 +1,4 @@
-"""What all OpenCL routines share."""
+"""Base classes of OpenCL routines."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from nnstretch.graph.layer import Layer, TensorType
 
 DTYPE = "float32"
 SUM_BYTES = element_type(DTYPE).bytes
-"""Bytes of an element of what kernels add up and keep in workspaces, whatever type tensors are stored in."""
+"""Bytes of an element of sums and workspaces, whatever the storage type of tensors."""
 HALF = "float16"
 _HALF_MAX = float(np.finfo(np.float16).max)
-_ITEM_FLOATS = 16384  # what a work item of a copying kernel handles at least, so that starting it does not show
+_ITEM_FLOATS = 16384  # minimum per work item of a copying kernel, so that launch overhead is negligible
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What routines need to know of a device.
+    """Properties of a device that routines depend on.
 
     Attributes:
         block: floats per vector, the block of the blocked layout.
-        on_cpu: whether work groups are run by CPU threads, which want few and large ones.
+        on_cpu: whether CPU threads run the work groups; few and large groups are best then.
         compute_units: threads of a CPU device, multiprocessors of another.
         registers: vectors of `block` floats that a work item may keep in registers.
     """
@@ -36,7 +36,7 @@ class Traits:
     registers: int
 
     def items_wanted(self) -> int:
-        """Work items that keep all compute units busy to the end."""
+        """Number of work items that balances the load of all compute units."""
         if not self.on_cpu:
             return 256 * self.compute_units
         return 1 if self.compute_units == 1 else 8 * self.compute_units
@@ -48,7 +48,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def padded(values: np.ndarray, size: int) -> np.ndarray:
-    """A float32 vector lengthened to `size` by zeros."""
+    """The values as a float32 vector, padded with zeros to `size`."""
     result = np.zeros(size, np.float32)
     result[: values.size] = np.asarray(values, np.float32).ravel()
     return result
@@ -80,8 +80,8 @@ class OpenCLRoutine(Routine):
     `stores_half` if their kernels take NNS_HALF.
 
     Attributes:
-        dtype: the type that tensors and constants are stored in, float32 or float16; sums are float32.
-        blocked, plain: the layouts of what it reads and writes.
+        dtype: storage type of tensors and constants, float32 or float16; sums are float32.
+        blocked, plain: layouts of inputs and outputs.
     """
 
     algorithm: str
@@ -102,12 +102,12 @@ class OpenCLRoutine(Routine):
         return layer.op in self.ops and is_float32(layer) and self._supports(layer)
 
     def _supports(self, layer: Layer) -> bool:
-        """The same for a layer of a known operator on float32; all of them if a subclass says nothing else."""
+        """Whether this routine computes a float32 layer of one of `ops`; true by default."""
         del layer
         return True
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """Blocked in, blocked out; plain for what has not four dimensions."""
+        """Blocked for 4-D tensors, plain for others."""
         del parameters
         inputs = tuple(self._layout(layer.type_of(index)) for index in layer.activations)
         return inputs, tuple(self._layout(kind) for kind in layer.outputs)
@@ -116,22 +116,22 @@ class OpenCLRoutine(Routine):
         return self.blocked if is_image(kind) else self.plain
 
     def stored(self, values: np.ndarray) -> np.ndarray:
-        """A constant as kernels read it: flat, in the routine's type."""
+        """A constant in the kernels' format: flat, of the storage type."""
         flat = np.ascontiguousarray(values, np.float32).ravel()
         return flat if self.dtype == DTYPE else np.clip(flat, -_HALF_MAX, _HALF_MAX).astype(np.float16)
 
     def blocks(self, channels: int) -> int:
-        """Blocks that `channels` take."""
+        """Number of blocks of `channels`."""
         return ceil_div(channels, self.traits.block)
 
     def per_item(self, count: int, others: int, smallest: int = 1, multiple: int = 1) -> int:
-        """How many of `count` pieces of work one work item takes.
+        """Number of pieces of work per work item.
 
         Args:
-            count: pieces along the dimension that is split.
-            others: product of the global sizes along the other dimensions.
-            smallest: pieces below which an item is not worth starting.
-            multiple: the result is a multiple of it.
+            count: pieces along the split dimension.
+            others: product of the global sizes of the other dimensions.
+            smallest: minimum result.
+            multiple: divisor of the result.
         """
         items = max(1, ceil_div(self.traits.items_wanted(), others))
         pieces = max(ceil_div(count, items), smallest if self.traits.on_cpu else 1)
@@ -155,7 +155,7 @@ class OpenCLRoutine(Routine):
         writes: Sequence[Operand] = (OUTPUT,),
         floats: Sequence[Operand] = (),
     ) -> KernelCall:
-        """A call that writes output 0 if nothing else is said. Workspaces and `floats` hold float32 in any case."""
+        """A call that writes output 0 by default. Workspaces and `floats` always hold float32."""
         local_size = (1,) * len(global_size) if self.traits.on_cpu else None
         macros = (("NNS_BLOCK", self.traits.block), ("NNS_CPU", int(self.traits.on_cpu)), *defines)
         own = element_type(self.dtype).bytes
@@ -168,7 +168,7 @@ class OpenCLRoutine(Routine):
 
 
 class PlainRoutine(OpenCLRoutine):
-    """A routine that works on plain data, in whose row-major order the numbers have their meaning."""
+    """A routine on plain tensors."""
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """Plain everywhere."""

@@ -1,4 +1,4 @@
-"""Convolutions: direct in the blocked layout, from a plain tensor of few channels, and depthwise."""
+"""Convolutions: direct in the blocked layout, direct from a plain tensor with few channels, and depthwise."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from nnstretch.devices.opencl.routines.base import (
 )
 from nnstretch.graph.layer import Layer
 
-_PLANAR_CHANNELS = 8  # up to so many channels a plain input is read without being blocked first
-_SETTINGS = 3  # tiles that are worth measuring
+_PLANAR_CHANNELS = 8  # maximum channels of an input that is read in the plain layout
+_SETTINGS = 3  # number of tiles to measure
 _REACH = 8  # spans of kernel rows are rounded up to multiples of it, so that layers share builds
 _PIXELS = (14, 12, 10, 8, 7, 6, 4, 3, 2, 1)
 _VECTORS = (2, 1, 4, 3)
-_SPLIT_BLOCK = 16  # the block of CPUs that may split vectors into halves
-_MOST_HALVES = 5  # half vectors of a tile
+_SPLIT_BLOCK = 16  # block of CPUs that may split vectors into halves
+_MOST_HALVES = 5  # maximum half vectors of a tile
 
 
 def conv_geometry(layer: Layer) -> KernelGeometry:
-    """The geometry of a `Conv` layer; a plane that is read pixel by pixel counts as one long row."""
+    """The geometry of a `Conv` layer; the plane of a pointwise one becomes a single row."""
     return KernelGeometry.of(layer).flattened()
 
 
 class _Conv(OpenCLRoutine):
-    """What the three have in common: constant weights, epilogue, tiles of pixels of one row."""
+    """Common parts of the three routines: constant weights, epilogue, tiles of pixels of one row."""
 
     ops = ("Conv",)
     stores_half = True
@@ -45,16 +45,16 @@ class _Conv(OpenCLRoutine):
 
     @abstractmethod
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
-        """Whether the routine computes a convolution with these numbers."""
+        """Whether the routine computes a convolution of this geometry."""
 
     def _tiles(self, shape: KernelGeometry, pixels: int, others: int) -> tuple[int, int]:
-        """Work items along the tiles of a plane, and tiles that each of them takes."""
+        """Number of work items along the tiles of a plane, and tiles per work item."""
         tiles = ceil_div(shape.out_width, pixels) * shape.out_height
         each = self.per_item(tiles, others)
         return ceil_div(tiles, each), each
 
     def _macros(self, shape: KernelGeometry, parameters: Parameters) -> tuple[tuple[str, int], ...]:
-        """The tile, and what of the row's geometry must be known when the kernel is built."""
+        """Macros of the tile and of the row geometry."""
         reach = ceil_div((shape.kernel[1] - 1) * shape.dilations[1] + 1, _REACH) * _REACH
         return (*_tile_macros(parameters), ("STRIDE_W", shape.strides[1]), ("REACH", reach))
 
@@ -67,10 +67,10 @@ class _Conv(OpenCLRoutine):
 
 
 class Direct(_Conv):
-    """Any convolution, blocked in and out: `pixels` × `vectors` outputs at a time in registers.
+    """Any convolution, blocked in and out; keeps `pixels` × `vectors` outputs in registers.
 
-    Parameters: `pixels` of a row and `vectors` (output blocks) per tile, and for vectors of half a block their `length`. These
-    are for groups of channels that end in the middle of a block, on CPUs that split a vector of 16 floats into halves anyway.
+    Parameters: `pixels` of a row and `vectors` (output blocks) per tile, and the `length` of vectors of half a block. Half
+    vectors are for channel groups that end in the middle of a block, on CPUs that split vectors of 16 floats anyway.
     """
 
     algorithm = "direct"
@@ -86,7 +86,7 @@ class Direct(_Conv):
         return (*self._halves(shape), *_tile_space(self.traits.registers, shape, self.traits.block))
 
     def _halves(self, shape: KernelGeometry) -> Sequence[Parameters]:
-        """Tiles of half vectors that are whole groups, or parts of a group."""
+        """Tiles of half vectors that consist of whole groups or divide a group."""
         length = self.traits.block // 2
         per_group = shape.group_out // length
         splits = self.traits.on_cpu and self.traits.block == _SPLIT_BLOCK and self.dtype == DTYPE
@@ -98,7 +98,7 @@ class Direct(_Conv):
         return ({"pixels": pixels, "vectors": vectors, "length": length},)
 
     def _groups(self, shape: KernelGeometry, lanes: int) -> tuple[int, list[tuple[int, int]]]:
-        """Blocks of input that the hungriest group of `lanes` outputs reads, and first and last input block of every one."""
+        """Maximum input blocks per group of `lanes` outputs, and first and last input block of every group."""
         b = self.traits.block
         ranges = [(first // b, (last - 1) // b) for first, last in channel_ranges(shape, lanes)]
         return max(last - first + 1 for first, last in ranges), ranges
@@ -144,7 +144,7 @@ class Direct(_Conv):
 
 
 class Planar(_Conv):
-    """Convolution without groups of a plain float32 tensor of few channels, as a network's first layer reads it; blocked out.
+    """Ungrouped convolution of a plain float32 tensor with few channels (a network's first layer); blocked out.
 
     Parameters: `pixels` of a row and `vectors` (output blocks) per tile.
     """
@@ -209,7 +209,7 @@ class Depthwise(_Conv):
         width = conv_geometry(layer).out_width
 
         def cost(pixels: int) -> float:
-            # A long tile pays where it is the whole row; else its many sums only crowd the registers.
+            # A long tile pays off only if it is the whole row; otherwise its sums waste registers.
             crowded = 1.1 if pixels > 8 and width > pixels else 1.0
             return ceil_div(width, pixels) * (pixels + 1) * crowded
 
@@ -237,7 +237,7 @@ class Depthwise(_Conv):
 
 
 def most_pixels(registers: int, vectors: int) -> int:
-    """Pixels of the widest tile whose sums stay in registers beside the weights that they are made of; below 1: of none."""
+    """Pixels of the widest tile whose sums and weights fit the registers; below 1 if none does."""
     return (registers - 1 - max(vectors, 2)) // vectors
 
 
@@ -248,9 +248,9 @@ def _tile_macros(parameters: Parameters) -> tuple[tuple[str, int], ...]:
 def _tile_space(registers: int, shape: KernelGeometry, block: int) -> tuple[Parameters, ...]:
     """Tiles of `pixels` × `vectors` for a convolution, cheapest first.
 
-    The cost of a step of the inner loop is one multiply-add per vector of the tile, or one load per pixel and vector where
-    the tile is too thin to hide them; too few independent sums wait for each other. There is a step for every input channel
-    that one of the tile's outputs reads, so that a tile across several channel groups works in vain.
+    A step of the inner loop costs one multiply-add per vector of the tile, or one load per pixel and vector if the tile is
+    too thin to hide loads; too few independent sums add latency. Every input channel that any output of the tile reads takes
+    a step, so a tile across several channel groups wastes work.
     """
     out_blocks = ceil_div(shape.out_channels, block)
 
@@ -271,7 +271,7 @@ def _tile_space(registers: int, shape: KernelGeometry, block: int) -> tuple[Para
 
 
 def channel_ranges(shape: KernelGeometry, lanes: int) -> list[tuple[int, int]]:
-    """First and behind-last input channel that every `lanes` consecutive output channels read."""
+    """Range [first, end) of input channels for every `lanes` consecutive output channels."""
     ranges = []
     for begin in range(0, shape.out_channels, lanes):
         last = min(begin + lanes, shape.out_channels) - 1

@@ -19,7 +19,7 @@ from nnstretch.graph.layer import Layer
 
 
 class ConcatBlocked(OpenCLRoutine):
-    """Blocked tensors behind one another along their channels, of which there may be any number."""
+    """Concatenation of blocked tensors along channels, of any number each."""
 
     algorithm = "concat_blocked"
     source = "concat.cl"
@@ -30,7 +30,7 @@ class ConcatBlocked(OpenCLRoutine):
         return not layer.constants and is_image(layer.outputs[0]) and layer.attributes["axis"] == 1
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `concat_blocked` per input, in the order that the kernel asks for."""
+        """One call of `concat_blocked` per input, in the order that the kernel requires."""
         del parameters
         b = self.traits.block
         n, out_channels, h, w = layer.outputs[0].shape
@@ -48,7 +48,7 @@ class ConcatBlocked(OpenCLRoutine):
 
 
 class ConcatPlain(PlainRoutine):
-    """Plain tensors of any rank behind one another along any axis."""
+    """Concatenation of plain tensors of any rank along any axis."""
 
     algorithm = "concat_plain"
     source = "concat.cl"
@@ -93,7 +93,7 @@ class Softmax(PlainRoutine):
 
 
 class Reorder(OpenCLRoutine):
-    """Between the plain layout and the device's blocked one, and between float32 and float16, or a copy (`reorder_layer`)."""
+    """Conversion between plain and blocked layout and between float32 and float16, or a copy (`reorder_layer`)."""
 
     algorithm = "reorder"
     source = "reorder.cl"
@@ -105,13 +105,13 @@ class Reorder(OpenCLRoutine):
         return known and (source.block == target.block or is_image(layer.type_of(0)))
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """What the layer's attributes say."""
+        """The layouts in the layer's attributes."""
         del parameters
         source, target = reorder_layouts(layer)
         return (source,), (target,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `to_blocked` or `to_plain`, or of `copy` where no number moves."""
+        """One call of `to_blocked` or `to_plain`, or of `copy` if the order stays."""
         del parameters
         source, target = reorder_layouts(layer)
         if source.block == target.block:
@@ -126,7 +126,7 @@ class Reorder(OpenCLRoutine):
         return Lowering((self._cast(call, layer),))
 
     def _cast(self, call: KernelCall, layer: Layer) -> KernelCall:
-        """The call, made to read and write the types of the layer's layouts."""
+        """Adapts a call to the storage types of the layer's layouts."""
         halves = [layout.dtype == HALF for layout in reorder_layouts(layer)]
         if not any(halves) or call.launch is None:
             return call

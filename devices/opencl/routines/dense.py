@@ -24,7 +24,7 @@ class Dense(OpenCLRoutine):
         return has_constant_weights(layer) and len(layer.type_of(0).shape) == 2
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `dense`, the weights as [output block][K][lane]."""
+        """One call of `dense` with weights [output block][K][lane]."""
         del parameters
         b = self.traits.block
         n, k = layer.type_of(0).shape

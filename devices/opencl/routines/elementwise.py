@@ -24,13 +24,13 @@ _MAX_RANK = 6
 
 
 class _AnyLayout(OpenCLRoutine):
-    """Kernels that treat tensors as rows of numbers, whatever the layout, as long as all have the same.
+    """Kernels that work on flat arrays in any layout, the same for all tensors.
 
     Parameters: `blocked` 1 or 0, for tensors of four dimensions.
     """
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        """Blocked first: it is what convolutions read and write."""
+        """Blocked first, as convolutions read and write it."""
         return ({"blocked": 1}, {"blocked": 0}) if is_image(layer.outputs[0]) else (NO_PARAMETERS,)
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
@@ -39,13 +39,13 @@ class _AnyLayout(OpenCLRoutine):
         return (layout,) * len(layer.activations), (layout,)
 
     def numbers(self, layer: Layer, parameters: Parameters) -> int:
-        """Numbers that the output takes."""
+        """Number of stored elements of the output."""
         layout = self.layouts(layer, parameters)[1][0]
         return math.prod(layout.storage_shape(layer.outputs[0].shape))
 
 
 class Map(_AnyLayout):
-    """An activation by itself."""
+    """A separate activation."""
 
     algorithm = "map"
     source = "elementwise.cl"
@@ -75,14 +75,14 @@ class Reshape(PlainRoutine):
 
 
 def _map(routine: OpenCLRoutine, layer: Layer, count: int) -> Lowering:
-    """The layer's activation of so many numbers."""
+    """The layer's activation, applied to `count` numbers."""
     each = routine.flat_per_item(count)
     words = (count, each, *layer.activation.words())
     return Lowering((routine.call("map", (INPUT,), words, (ceil_div(count, each),)),))
 
 
 class BinarySame(_AnyLayout):
-    """Two run-time tensors of one shape."""
+    """Arithmetic of two run-time tensors of one shape."""
 
     algorithm = "binary"
     stores_half = True
@@ -103,7 +103,7 @@ class BinarySame(_AnyLayout):
 
 
 class BinaryChannel(OpenCLRoutine):
-    """A blocked tensor with one number per channel, either constant or computed per image (N or 1, C, 1, 1)."""
+    """Arithmetic of a blocked tensor and one number per channel, constant or computed (N or 1, C, 1, 1)."""
 
     algorithm = "binary_channel"
     stores_half = True
@@ -144,7 +144,7 @@ def _per_channel(shape: tuple[int, ...], channels: int) -> bool:
 
 
 class BinaryBroadcast(PlainRoutine):
-    """Two plain tensors that broadcast in any way, either of which may be constant."""
+    """Arithmetic of two plain tensors with any broadcasting; either may be constant."""
 
     algorithm = "binary_broadcast"
     source = "elementwise.cl"
@@ -173,7 +173,7 @@ class BinaryBroadcast(PlainRoutine):
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Floats from one index to the next along each of six dimensions, 0 where the tensor is repeated."""
+    """Strides in floats along each of six dimensions, 0 where the tensor is broadcast."""
     result: list[int] = []
     step = 1
     for size in reversed(shape):

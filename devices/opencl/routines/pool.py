@@ -100,7 +100,7 @@ class Resize(OpenCLRoutine):
 
 
 def _table(layer: Layer, size: int, out_size: int, scale: np.float32) -> np.ndarray:
-    """For every output position of one axis: first and second input index (bits of int32), share of the second."""
+    """Per output position of one axis: first and second input index (bits of int32), weight of the second."""
     position = _positions(str(layer.attributes["coordinates"]), size, out_size, scale)
     table = np.zeros((out_size, 3), np.float32)
     indices = table.view(np.int32)
@@ -117,7 +117,7 @@ def _table(layer: Layer, size: int, out_size: int, scale: np.float32) -> np.ndar
 
 
 def _positions(coordinates: str, size: int, out_size: int, scale: np.float32) -> np.ndarray:
-    """Where output positions lie in the input, in float32 as ONNX Runtime computes them."""
+    """Input coordinates of output positions, computed in float32 like ONNX Runtime."""
     x = np.arange(out_size, dtype=np.float32)
     half = np.float32(0.5)
     if coordinates == "asymmetric":

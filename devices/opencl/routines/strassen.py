@@ -23,10 +23,10 @@ from nnstretch.devices.opencl.routines.conv import conv_geometry, most_pixels
 from nnstretch.graph.layer import Layer
 
 _VECTORS = (2, 3)
-_CACHE_BYTES = 1 << 19  # what the inputs and sums of a group of tiles may take of a second-level cache
-_ITEMS_PER_UNIT = 2  # work items per CPU thread where there is more than one
+_CACHE_BYTES = 1 << 19  # second-level cache available for the inputs and sums of a group of tiles
+_ITEMS_PER_UNIT = 2  # work items per CPU thread if there is more than one thread
 _SAVED = 3  # tiles of results that are kept between products
-_WASTE = 0.5  # share of pixels and output vectors without a partner from which on a tile is not worth it
+_WASTE = 0.5  # maximum share of unpaired pixels and output vectors of a tile
 
 _SCRATCH = Operand("workspace", 0)
 
@@ -34,10 +34,10 @@ _SCRATCH = Operand("workspace", 0)
 class Strassen(OpenCLRoutine):
     """1 × 1 convolution with seven products of quarters instead of eight (Strassen's algorithm in Winograd's form, one step).
 
-    For CPUs alone, whose caches hold what it keeps between products. Blocked in and out.
+    For CPUs only, whose caches hold its intermediate results. Blocked in and out.
 
-    Parameters: `pixels` and `vectors` (output blocks) of the register tile; `tiles`, pairs of register tiles whose sums of
-    inputs are kept at a time.
+    Parameters: `pixels` and `vectors` (output blocks) of the register tile; `tiles`, pairs of register tiles whose input sums
+    are kept at a time.
     """
 
     algorithm = "strassen"
@@ -54,7 +54,7 @@ class Strassen(OpenCLRoutine):
         return plain and wide and bool(self.parameter_space(layer))
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        """The register tiles that leave little without a partner, best first."""
+        """The register tiles that leave few pixels and vectors unpaired, best first."""
         shape = conv_geometry(layer)
         tiles = [(self._pixels(shape, vectors), vectors) for vectors in _VECTORS]
         waste = {tile: self._waste(shape, *tile) for tile in tiles}
@@ -62,7 +62,7 @@ class Strassen(OpenCLRoutine):
         return tuple(self._setting(shape, *tile) for tile in fitting)
 
     def _pixels(self, shape: KernelGeometry, vectors: int) -> int:
-        """The width of tiles that are as even as they can be, two of which make the least number of pairs."""
+        """Width of evenly sized tiles that gives the smallest number of pairs."""
         total = shape.out_width
         most = max(1, most_pixels(self.traits.registers, vectors))
         return ceil_div(ceil_div(total, ceil_div(total, 2 * most)), 2)

@@ -1,4 +1,4 @@
-"""Transposition and slices."""
+"""Transposes and slices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nnstretch.graph.layer import Layer
 
 
 class ChannelsLast(OpenCLRoutine):
-    """The transposition of a blocked tensor to the plain N,H,W,C."""
+    """Transpose of a blocked tensor to plain N,H,W,C."""
 
     algorithm = "channels_last"
     source = "strided.cl"
@@ -51,7 +51,7 @@ class SliceBlocked(OpenCLRoutine):
 
 
 class Strided(PlainRoutine):
-    """A transposition or slice of plain data that takes at most six dimensions."""
+    """A transpose or slice of a plain tensor in at most six dimensions."""
 
     algorithm = "strided"
     source = "strided.cl"

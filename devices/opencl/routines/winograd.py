@@ -1,4 +1,4 @@
-"""Winograd convolution: a childnet of encoding, products of matrices, and decoding (SoftNeuro, section II)."""
+"""Winograd convolution: a childnet of encoding, matrix products and decoding (SoftNeuro, section II)."""
 
 from __future__ import annotations
 
@@ -34,32 +34,35 @@ from nnstretch.devices.opencl.routines.base import (
 from nnstretch.devices.opencl.routines.conv import channel_ranges, conv_geometry
 from nnstretch.graph.layer import Layer
 
-# The transforms that kernels have, as (alpha, taps).
+# Transforms of the kernels, as (alpha, taps).
 _TRANSFORMS = ((4, 2), (4, 3), (6, 2), (6, 3), (6, 4), (8, 3), (8, 4), (8, 5), (8, 6))
-_HALF_ALPHA = 6  # positions up to which encoded weights lose little as halves
+_HALF_ALPHA = 6  # maximum alpha for float16 weights; larger transforms lose too much precision
 _LARGEST_STRIDE = 2
-_MOST_PARTS = 4  # that a kernel is told of
-_LEAST_GROUP = 4  # input channels per group below which encoding costs more than the products save
-_CACHED_WEIGHTS = 1 << 20  # bytes of encoded weights that a second-level cache holds for the most part
-_ENCODED_BYTES = 1 << 19  # encoded input of a block that a second-level cache holds while weights pass through it
-_FEW_TILES, _MANY_TILES = 16, 28  # per block, where weights come from a second-level cache, and from memory
-_MEMORY_COST = 11  # multiply-adds of vectors in the time in which a vector of weights comes from memory
-_TRANSFORM_COST = {4: 60, 6: 160, 8: 400}  # the same for encoding, or decoding, a vector of tiles, by alpha
-_PRODUCT_COST = 4  # the same of starting the sum of a tile at one position and storing it
-_WORTH_TRYING = 0.9  # share of a direct convolution's time from which on what is no plain 3×3 is not tried
-_WORTH_MEASURING = 1.25  # times the best guess up to which another width of tiles is measured
-_DEVICE_TILES = 16  # at most of a register tile where an item computes one lane
-_ITEMS_PER_UNIT = 2  # work items per CPU thread where there is more than one
+_MOST_PARTS = 4  # maximum parts that a kernel supports
+_LEAST_GROUP = 4  # minimum input channels per group; below it encoding costs more than the products save
+_CACHED_WEIGHTS = 1 << 20  # bytes of encoded weights that mostly fit a second-level cache
+_ENCODED_BYTES = (
+    1 << 19
+)  # bytes of a block's encoded input that a second-level cache holds while weights stream through it
+_FEW_TILES, _MANY_TILES = 16, 28  # per block, with weights from a second-level cache or from memory
+_MEMORY_COST = 11  # cost of loading a vector of weights from memory, in vector multiply-adds
+_TRANSFORM_COST = {4: 60, 6: 160, 8: 400}  # alpha -> cost of encoding or decoding a vector of tiles, in the same unit
+_PRODUCT_COST = 4  # cost of initialising and storing the sum of a tile at one position, in the same unit
+_WORTH_TRYING = 0.9  # maximum cost relative to direct convolution, except for plain 3×3 kernels
+_WORTH_MEASURING = 1.25  # maximum estimated cost of a second transform to measure, relative to the best
+_DEVICE_TILES = 16  # maximum tiles of a register tile if an item computes one lane
+_ITEMS_PER_UNIT = 2  # work items per CPU thread if there is more than one thread
 
 _SCRATCH = Operand("workspace", 0)
 
 
 class Winograd(OpenCLRoutine):
-    """F(m×m, r×r) for square kernels with strides of 1 or 2 and no dilation, blocked out, and in but for few channels.
+    """F(m×m, r×r) for square kernels with stride 1 or 2 and no dilation. Blocked out; blocked in except for few channels.
 
-    On a CPU one kernel encodes, multiplies and decodes a block of tiles after the other; elsewhere each part is a kernel.
-    Strides and kernels with more taps than a transform are sums of several convolutions (devices/algorithms/winograd.py). Few
-    channels are read from a plain tensor: their pixels a stride apart become channels of a tensor between.
+    On a CPU one kernel encodes, multiplies and decodes block after block of tiles; other devices have a kernel per stage.
+    Strided convolutions, and kernels larger than the transform, are sums of several convolutions
+    (devices/algorithms/winograd.py). An input with few channels is plain; its stride phases become channels of an
+    intermediate tensor.
 
     Parameters: `alpha`, positions of a tile along an axis, m + r - 1; `taps` of the transform, r; `tiles` of a product's
     register tile; `block`, tiles that are encoded before they are multiplied, a multiple of `tiles`.
@@ -84,12 +87,12 @@ class Winograd(OpenCLRoutine):
         return bool(costs) and (plain or min(costs.values()) < _WORTH_TRYING * self._direct_cost(shape))
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """Blocked, but for a plain input of few channels."""
+        """Blocked, except for a plain input with few channels."""
         inputs, outputs = super().layouts(layer, parameters)
         return (PLAIN, *inputs[1:]) if _is_planar(conv_geometry(layer)) else inputs, outputs
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        """The transform that is guessed to be best, and the second if it is close."""
+        """The transform with the lowest estimated cost, and the second if it is close."""
         shape = _computed(conv_geometry(layer))
         costs = self._costs(shape)
         best, *others = sorted(costs, key=costs.__getitem__)
@@ -97,7 +100,7 @@ class Winograd(OpenCLRoutine):
         return tuple(self._setting(shape, division) for division in worth)
 
     def _costs(self, shape: KernelGeometry) -> dict[Division, float]:
-        """The kernel divided for each transform that has no more taps than it and makes few parts of it, with `_cost`."""
+        """Divisions of the kernel into at most `_MOST_PARTS` parts, by transforms no larger than it, with their costs."""
         longest = ceil_div(shape.kernel[0], shape.strides[0])
         transforms = [
             (alpha, taps)
@@ -108,7 +111,7 @@ class Winograd(OpenCLRoutine):
         return {division: self._cost(shape, division) for division in divisions if len(division.parts) <= _MOST_PARTS}
 
     def _setting(self, shape: KernelGeometry, division: Division) -> Parameters:
-        """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""
+        """Few tiles per block if the weights fit the cache, else enough to reuse weights streamed from memory."""
         total = _tiles(shape, division.down.outputs)
         most = self.traits.registers - 4 if self.traits.on_cpu else _DEVICE_TILES
         tiles = ceil_div(total, ceil_div(total, most))
@@ -121,7 +124,7 @@ class Winograd(OpenCLRoutine):
         return {"alpha": division.down.alpha, "taps": division.down.taps, "tiles": tiles, "block": block}
 
     def _cost(self, shape: KernelGeometry, division: Division) -> float:
-        """A guess at the time, in multiply-adds of vectors; products wait for weights from memory."""
+        """Estimated time in vector multiply-adds; products are limited by arithmetic or by loading weights."""
         tiles = _tiles(shape, division.down.outputs)
         inputs, outputs = self.blocks(shape.channels) * len(division.parts), self.blocks(shape.out_channels)
         weights = division.all_parts * outputs * shape.group_in
@@ -131,12 +134,12 @@ class Winograd(OpenCLRoutine):
         return max(weights * tiles, weights * _MEMORY_COST) + per_tile * tiles
 
     def _direct_cost(self, shape: KernelGeometry) -> float:
-        """The multiply-adds of vectors of a direct convolution."""
+        """Vector multiply-adds of a direct convolution."""
         pixels, taps = shape.batch * shape.out_height * shape.out_width, shape.kernel[0] * shape.kernel[1]
         return float(pixels * taps * self.blocks(shape.out_channels) * shape.group_in)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `winograd_fused` on a CPU, else a call for each part; before them one that makes channels of phases."""
+        """One call of `winograd_fused` on a CPU, else one per stage; for few channels, preceded by `winograd_phases`."""
         given = conv_geometry(layer)
         shape, planar = _computed(given), _is_planar(given)
         division = _division(shape, parameters["alpha"], parameters["taps"])
@@ -153,7 +156,7 @@ class Winograd(OpenCLRoutine):
         return Lowering(calls, constants, workspaces)
 
     def _phases(self, given: KernelGeometry, shape: KernelGeometry, phases: Operand, others: Launch) -> KernelCall:
-        """The call that makes channels of the phases of a plain tensor, from the program that the others are in."""
+        """The call that converts stride phases of a plain tensor to channels, from the program of the other calls."""
         words = (given.channels, given.height, given.width, shape.height, shape.width, given.strides[0])
         size = (shape.height, self.blocks(shape.channels), shape.batch)
         call = self.call("winograd_phases", (INPUT,), (*words, *given.pads), size, (), (phases,))
@@ -163,7 +166,7 @@ class Winograd(OpenCLRoutine):
     def _fused(
         self, layer: Layer, shape: KernelGeometry, division: Division, parameters: Parameters, source: Operand
     ) -> tuple[tuple[KernelCall, ...], tuple[int, ...]]:
-        """The call, and bytes of its scratch."""
+        """The call and its scratch size in bytes."""
         grid = _Grid.of(shape, division, parameters, self.traits.block)
         out_blocks = self.blocks(shape.out_channels)
         items, chunks = self._items(grid, out_blocks)
@@ -184,7 +187,7 @@ class Winograd(OpenCLRoutine):
     def _parts(
         self, layer: Layer, shape: KernelGeometry, division: Division, parameters: Parameters, source: Operand
     ) -> tuple[tuple[KernelCall, ...], tuple[int, ...]]:
-        """The calls, and bytes of encoded tiles and of sums."""
+        """The calls, and the sizes of encoded tiles and of sums in bytes."""
         b, tiles, positions = self.traits.block, parameters["tiles"], division.positions
         inputs, outputs = self.blocks(shape.channels) * len(division.parts), self.blocks(shape.out_channels)
         count = _tiles(shape, division.down.outputs)
@@ -215,7 +218,7 @@ class Winograd(OpenCLRoutine):
         return calls, (inputs * each, outputs * each)
 
     def _items(self, grid: _Grid, out_blocks: int) -> tuple[int, int]:
-        """Work items along blocks of tiles, and along output blocks where there are too few of those."""
+        """Work items along blocks of tiles, and along output blocks if there are too few blocks of tiles."""
         units = self.traits.compute_units
         wanted = units if units == 1 else _ITEMS_PER_UNIT * units
         items = min(grid.blocks, wanted)
@@ -231,14 +234,14 @@ class Winograd(OpenCLRoutine):
 
 
 def _is_planar(shape: KernelGeometry) -> bool:
-    """Whether the input is read as a plain tensor."""
+    """Whether the input is plain."""
     return shape.groups == 1 and shape.channels < _LEAST_GROUP
 
 
 def _computed(shape: KernelGeometry) -> KernelGeometry:
-    """The convolution without stride and padding that one of few channels becomes when its phases are channels; else itself.
+    """The equivalent convolution of phases, without stride and padding, for few channels; else `shape` itself.
 
-    A phase of a stride s is the pixels whose row and column, divided by s, leave the same two rests.
+    A phase of stride s is the set of pixels with equal row mod s and equal column mod s.
     """
     if not _is_planar(shape):
         return shape
@@ -256,7 +259,7 @@ def _computed(shape: KernelGeometry) -> KernelGeometry:
 
 
 def _by_phases(weight: np.ndarray, step: int) -> np.ndarray:
-    """Weights O,C,K,K of a convolution with stride `step` as O,step*step*C,ceil(K/step),ceil(K/step) of that of its phases."""
+    """Converts weights O,C,K,K with stride `step` to O,step*step*C,ceil(K/step),ceil(K/step) of the phases."""
     outputs, channels, size, _ = weight.shape
     taps = ceil_div(size, step)
     whole = np.zeros((outputs, channels, taps * step, taps * step), np.float32)
@@ -266,7 +269,7 @@ def _by_phases(weight: np.ndarray, step: int) -> np.ndarray:
 
 
 def _division(shape: KernelGeometry, alpha: int, taps: int) -> Division:
-    """The kernel divided for a transform."""
+    """Division of the kernel for a transform."""
     axis = Axis(shape.kernel[0], shape.strides[0], alpha, taps)
     return Division(axis, axis)
 
@@ -288,14 +291,14 @@ def _words(shape: KernelGeometry, division: Division, block: int) -> tuple[int, 
 
 
 def _list(numbers: Sequence[int]) -> int:
-    """Up to four small numbers in one."""
+    """Packs up to four bytes into an integer."""
     return sum(number << 8 * index for index, number in enumerate(numbers))
 
 
 def _few(shape: KernelGeometry, division: Division, parameters: Parameters) -> tuple[int, int]:
-    """Tiles with all their rows, or columns, and the first of the former; 0 if it does not pay to tell them apart.
+    """Number of complete tiles (in rows or columns) and index of the first with all rows; 0, 0 if separation does not pay.
 
-    The order of tiles is that of `place_of` in winograd.cl. A small image pays whose tiles are multiplied all at once.
+    Tiles are ordered as by `place_of` in winograd.cl. Separation pays for small images, whose tiles are multiplied at once.
     """
     m, tiles = division.down.outputs, parameters["tiles"]
     rows, columns = shape.out_height // m, shape.out_width // m
@@ -316,21 +319,22 @@ def _macros(shape: KernelGeometry, division: Division, parameters: Parameters, f
 
 
 def _span(shape: KernelGeometry, block: int) -> int:
-    """Input channels that the hungriest output block reads."""
+    """Maximum number of input channels that an output block reads."""
     return max(last - first for first, last in channel_ranges(shape, block))
 
 
 @dataclass(frozen=True)
 class _Grid:
-    """Tiles and where they lie between the parts, in floats.
+    """Tiles and the layout of their intermediate results.
 
     Attributes:
-        tiles: of all images.
-        per_block: tiles of a block.
-        blocks: blocks of tiles.
-        v_position, m_position: from one position of encoded tiles, or of sums, to the next; odd numbers of vectors, so that
-            the lines of one tile do not compete for one set of a cache.
-        scratch: what one work item needs.
+        tiles: number of tiles of all images.
+        per_block: tiles per block.
+        blocks: number of blocks of tiles.
+        v_position: stride between positions of encoded tiles, in floats.
+        m_position: stride between positions of sums, in floats. Both strides are odd numbers of vectors, so that the cache
+            lines of one tile fall into different sets.
+        scratch: scratch size of a work item, in floats.
     """
 
     tiles: int

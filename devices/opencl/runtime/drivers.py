@@ -1,16 +1,14 @@
-"""OpenCL drivers: loading them on the right cores, listing their devices, and telling which of them work.
+"""OpenCL drivers: loads them on the right cores, lists their devices and tests them.
 
-A driver that runs kernels on the CPU has threads of its own, and how many is decided when it is loaded, once per process:
-PoCL takes POCL_MAX_PTHREAD_COUNT from the environment. It has no working way to keep a command on some of its threads
-(kernels enqueued to a sub-device run on all of them), and wakes all of them for every kernel. What does work is the
-operating system: the threads that appear while the driver loads are remembered, and `pin_workers` moves them. So
+A driver that runs kernels on the CPU creates its threads when it is loaded, once per process; PoCL reads their number from
+POCL_MAX_PTHREAD_COUNT. PoCL cannot restrict a command to some of its threads (kernels of a sub-device run on all of them) and
+wakes all threads for every kernel. Therefore this module records the threads that appear while a driver loads, and
+`pin_workers` sets their affinity:
 
-- the first runtime of a process decides the number of threads: one per core that it was given;
-- a runtime that runs on fewer cores later moves all threads to them: they take turns there, which costs next to nothing,
-  and never touch another core;
-- a runtime that runs on more cores later gets all of them, but no more threads than there are, and says so in the log.
-  `load_drivers` at the start of a program avoids that;
-- where a program has used OpenCL before nnstretch, the threads are found by the time that a busy kernel takes of them.
+- The first runtime of a process determines the number of threads: one per core.
+- A later runtime with fewer cores binds all threads to them. They share these cores at little cost.
+- A later runtime with more cores has too few threads and logs a warning. `load_drivers` at the start of a program avoids it.
+- If a program used OpenCL before nnstretch, the threads are found by the CPU time that a busy kernel consumes.
 """
 
 from __future__ import annotations
@@ -44,19 +42,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """One OpenCL device as found on this machine.
+    """An OpenCL device of this machine.
 
     Attributes:
         index: its number in `opencl:INDEX`.
-        name, platform, driver: what the driver calls the device, itself and its version.
+        name, platform, driver: device name, platform name and driver version from the driver.
         compute_units: CPU threads or multiprocessors.
         on_cpu: whether it runs kernels on CPU cores.
         unified: whether it shares memory with the host, so that buffers need no copies.
-        fine_grained: whether it has shared virtual memory in which both sides see what the other has written, without mapping.
-        atomics: whether kernels see there, while they run, what the host writes meanwhile.
+        fine_grained: whether it has fine-grained shared virtual memory, which needs no mapping.
+        atomics: whether running kernels see concurrent writes of the host to that memory.
         fp16: whether it computes in float16.
-        usable: whether a kernel was built and gave the right answer.
-        why_not: why it is not usable, in one line, else "".
+        usable: whether a test kernel was built and gave the right result.
+        why_not: one line on why it is not usable, else "".
     """
 
     index: int
@@ -74,7 +72,7 @@ class DeviceInfo:
 
     @property
     def sharing(self) -> Sharing:
-        """How memory is best shared with the host."""
+        """The cheapest way to share memory with the host."""
         if not self.unified:
             return Sharing.COPIED
         return Sharing.COHERENT if self.fine_grained else Sharing.MAPPED
@@ -82,7 +80,7 @@ class DeviceInfo:
 
 @dataclass
 class _Drivers:
-    """What is loaded in this process."""
+    """Drivers loaded in this process."""
 
     devices: tuple[pyopencl.Device, ...] | None = None
     workers: tuple[int, ...] = ()
@@ -94,11 +92,10 @@ _DRIVERS = _Drivers()
 
 
 def load_drivers(cores: tuple[int, ...] = ()) -> tuple[pyopencl.Device, ...]:
-    """All OpenCL devices, in the order of their numbers; loads the drivers on the first call.
+    """All OpenCL devices by number; loads the drivers on the first call.
 
     Args:
-        cores: where drivers that run on the CPU may work, and how many threads they start; all usable cores by default.
-            Only the first call decides.
+        cores: cores of drivers on the CPU, one thread each; all usable cores by default. Later calls ignore it.
 
     Raises:
         DeviceError: pyopencl cannot be imported.
@@ -116,7 +113,7 @@ def load_drivers(cores: tuple[int, ...] = ()) -> tuple[pyopencl.Device, ...]:
 
 
 def import_pyopencl() -> None:
-    """Checks that pyopencl is there, before anything is asked of it.
+    """Checks that pyopencl can be imported.
 
     Raises:
         DeviceError: it cannot be imported.
@@ -143,9 +140,9 @@ def find_device(index: int, cores: tuple[int, ...]) -> pyopencl.Device:
 
 
 def pin_workers(cores: tuple[int, ...]) -> None:
-    """Moves the threads of drivers that run on the CPU to `cores`, one by one in turn if there are enough of both.
+    """Binds the threads of drivers on the CPU to `cores`, one core per thread if there are enough of both.
 
-    Cheap where nothing changes.
+    Cheap if nothing changes.
     """
     with _LOCK:
         if _DRIVERS.pinned == cores:
@@ -160,14 +157,14 @@ def pin_workers(cores: tuple[int, ...]) -> None:
 
 
 def worker_count() -> int:
-    """Threads that drivers started to run kernels on the CPU."""
+    """Number of driver threads that run kernels on the CPU."""
     return len(_DRIVERS.workers)
 
 
 def probe() -> list[DeviceInfo]:
-    """Every OpenCL device of this machine and whether it works: a small kernel is built and its answer checked.
+    """Tests every OpenCL device of this machine with a small kernel.
 
-    Never raises for a device that fails. Empty if there is no driver.
+    A device that fails is reported as unusable, without an error. The list is empty without a driver.
 
     Raises:
         DeviceError: pyopencl cannot be imported.
@@ -177,7 +174,7 @@ def probe() -> list[DeviceInfo]:
 
 @functools.cache
 def probe_device(index: int) -> DeviceInfo:
-    """What is known of device `index`, which must exist; see `probe`."""
+    """Tests device `index`, which must exist; see `probe`."""
     import pyopencl as cl
 
     device = load_drivers()[index]
@@ -208,7 +205,7 @@ def _shares(device: pyopencl.Device, capability: str) -> bool:
 
     try:
         return bool(device.svm_capabilities & getattr(cl.device_svm_capabilities, capability))
-    except cl.Error:  # OpenCL before 2.0 does not know the question
+    except cl.Error:  # OpenCL before 2.0 lacks the query
         return False
 
 
@@ -230,7 +227,7 @@ def _try_device(device: pyopencl.Device) -> None:
 
 
 def build(program: pyopencl.Program, options: Sequence[str]) -> pyopencl.Program:
-    """Builds a program without pyopencl's own cache, and without its remarks on what the compiler says.
+    """Builds a program without pyopencl's cache and without its warnings about compiler output.
 
     Raises:
         pyopencl.Error: it does not compile.
@@ -262,7 +259,7 @@ def _list_devices() -> tuple[pyopencl.Device, ...]:
 
 
 def _pocl_cache() -> Path:
-    """PoCL keeps the kernels that it has compiled by itself; this is where."""
+    """Folder of PoCL's own cache of compiled kernels."""
     path = cache_dir() / "opencl" / "pocl"
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -279,12 +276,12 @@ kernel void busy(global float *x, int n) {
     x[2 + get_global_id(0)] = y;
 }
 """
-_BUSY_LOOPS = 20_000_000  # some hundredths of a second
+_BUSY_LOOPS = 20_000_000  # about 0.05 s
 _BUSY_TICKS = 2
 
 
 def _threads_at_work(devices: Sequence[pyopencl.Device]) -> tuple[int, ...]:
-    """Threads that work for drivers which somebody else has loaded before: those that a busy kernel takes time of."""
+    """Threads of drivers loaded earlier by other code: those that consume CPU time during a busy kernel."""
     import pyopencl as cl
 
     found: set[int] = set()
@@ -309,7 +306,7 @@ def _threads_at_work(devices: Sequence[pyopencl.Device]) -> tuple[int, ...]:
 
 
 def _ticks(thread: int) -> int:
-    """Processor time that a thread of this process has used, in clock ticks; 0 if it has ended."""
+    """CPU time of a thread of this process in clock ticks; 0 if it has ended."""
     try:
         fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -319,7 +316,7 @@ def _ticks(thread: int) -> int:
 
 @contextmanager
 def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables that the caller of the process did not set, for the time of the block."""
+    """Sets environment variables within the block, except those that are set already."""
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -331,7 +328,7 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _running_on(cores: tuple[int, ...]) -> Iterator[None]:
-    """The calling thread limited to `cores` for the time of the block: threads that are started in it inherit that."""
+    """Binds the calling thread to `cores` within the block; threads started in it inherit the binding."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -342,12 +339,12 @@ def _running_on(cores: tuple[int, ...]) -> Iterator[None]:
 
 @functools.cache
 def warn_if_short(cores: tuple[int, ...]) -> int:
-    """Threads that will work on `cores`; says so, once, if it is fewer than one per core."""
+    """Number of threads that will work on `cores`; warns once if it is fewer than one per core."""
     threads = min(worker_count() or len(cores), len(cores))
     if threads < len(cores):
         log.warning(
-            "the OpenCL driver was loaded for %d core(s) earlier in this process, so opencl on cores %s has no more threads "
-            "than that; name these cores first, or start a new process",
+            "the OpenCL driver was loaded for %d core(s) earlier in this process, so opencl on cores %s has only that number "
+            "of threads; name these cores first, or start a new process",
             threads,
             format_cores(cores),
         )

@@ -1,4 +1,4 @@
-"""Building and feeding kernels on one OpenCL device; running them is the engine's part."""
+"""Builds kernels of one OpenCL device and sets their arguments; the engine runs them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STRUCT = re.compile(r"^typedef struct \{([^}]*)\} (\w+);$", re.MULTILINE)
 _KERNEL = re.compile(r"^kernel void (\w+)\([^)]*,\s+const (\w+) given\)$", re.MULTILINE)
 _GPU_FLOATS = 64  # registers that a work item of a GPU may use for its tile
 _PAGE = 4096
-_SVM_ALIGNMENT = 128  # that of the largest type, more may be refused
+_SVM_ALIGNMENT = 128  # bytes of the largest type; drivers may reject more
 _DIGEST = hashlib.sha256().digest_size
 _OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable", "-cl-no-signed-zeros")
 
@@ -45,15 +45,15 @@ MemoryArgument = tuple["pyopencl.Buffer | None", int]
 
 
 def kernel_source(name: str) -> str:
-    """The text of a kernel file with its includes put in, so that it stands by itself."""
+    """The text of a kernel file with its includes expanded."""
     text = (KERNELS / name).read_text()
     return _INCLUDE.sub(lambda match: kernel_source(match[1]), text)
 
 
 def kernel_integers(text: str) -> dict[str, int]:
-    """How many integers every kernel of a source takes in its struct, which drivers need not know.
+    """Number of integers in the argument struct of every kernel of a source, which not all drivers check.
 
-    Kernels that are not written as common.cl says are left out.
+    Kernels that do not follow the convention of common.cl are omitted.
     """
     sizes = {"int": 1}
     for members, name in _STRUCT.findall(text):
@@ -73,13 +73,13 @@ def sources_hash() -> str:
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """Memory that the host and a device see, for as long as this lives.
+    """Memory shared by host and device during the lifetime of this object.
 
     Attributes:
         host: bytes, contiguous and at least 64-byte aligned.
-        buffer: the same for kernels.
-        sharing: what has to be done when it passes from one to the other.
-        allocation: who frees the memory, where that is not `host`.
+        buffer: the same memory for kernels.
+        sharing: how it is synchronised between host and device.
+        allocation: owner of the memory if it is not `host`.
     """
 
     host: np.ndarray
@@ -89,23 +89,23 @@ class SharedMemory:
 
 
 class OpenCLRuntime:
-    """One device with a context, an in-order queue and the programs built for it.
+    """One device with a context, an in-order queue and its programs.
 
-    A device that lives on the CPU works on the cores of `spec`, a GPU ignores them. As the threads of a CPU driver are
-    shared by all runtimes of a process (see `drivers`), call `activate` before work is given to a runtime if there are
-    several with different cores; those that work at the same time share their cores.
+    A device on the CPU uses the cores of `spec`; a GPU ignores them. All runtimes of a process share the threads of a CPU
+    driver (see `drivers`). With several runtimes on different cores, call `activate` before work is enqueued to one of them;
+    concurrent runtimes share their cores.
 
     Attributes:
-        spec: the processor as written, with its cores.
-        info: what the device is.
-        traits: what routines need to know of it.
-        threads: CPU threads that work for it, 0 for a device of its own.
+        spec: specification of the processor, with its cores.
+        info: properties of the device.
+        traits: properties that routines depend on.
+        threads: CPU threads of the device; 0 if it is not on the CPU.
         device, context, queue: pyopencl's objects.
 
     Args:
         spec: kind "opencl", the device's number and its cores (those of `default_cores` if empty).
-        profile: whether the queue takes the times of commands, which makes each of them slower.
-        sources: texts of kernel files (as `kernel_source` gives them) to use instead of the installed ones.
+        profile: whether the queue records the times of commands, which slows them down.
+        sources: texts of kernel files (as from `kernel_source`) that replace the installed ones.
 
     Raises:
         DeviceError: there is no such device, it does not work, or it has no memory left.
@@ -125,7 +125,7 @@ class OpenCLRuntime:
         self.traits = _traits(self.info, self.threads)
         self._sources = sources
         self._programs: dict[tuple[str, tuple[tuple[str, int], ...]], pyopencl.Program] = {}
-        self._integers: dict[str, int] = {}  # by kernel
+        self._integers: dict[str, int] = {}  # kernel -> integers of its argument struct
         self._lock = threading.Lock()
         try:
             self.context = cl.Context([self.device])
@@ -138,16 +138,16 @@ class OpenCLRuntime:
         self.activate()
 
     def activate(self, others: Sequence[OpenCLRuntime] = ()) -> None:
-        """Moves the driver's threads to the cores of this runtime and of others that work at the same time.
+        """Binds the driver's threads to the cores of this runtime and of concurrent ones.
 
-        Cheap if they are there; devices that do not live on the CPU have no say.
+        Cheap if nothing changes; no effect for devices that are not on the CPU.
         """
         cores = {core for runtime in (self, *others) if runtime.info.on_cpu for core in runtime._cores}
         if cores:
             drivers.pin_workers(tuple(sorted(cores)))
 
     def program(self, source: str, defines: Defines) -> pyopencl.Program:
-        """The built program of kernel file `source` with macros `defines`; built once, and cached on disk.
+        """The program of kernel file `source` with macros `defines`, built once and cached on disk.
 
         Raises:
             BuildError: it does not compile.
@@ -160,7 +160,7 @@ class OpenCLRuntime:
             return self._programs[key]
 
     def kernel(self, launch: Launch, name: str) -> pyopencl.Kernel:
-        """A kernel object of its own, whose arguments can be set once and kept.
+        """A new kernel object, whose arguments can be set once and kept.
 
         Raises:
             BuildError: the source does not compile or has no kernel `name`.
@@ -180,23 +180,23 @@ class OpenCLRuntime:
     def set_arguments(
         self, kernel: pyopencl.Kernel, memory: Sequence[MemoryArgument], parameters: Sequence[int]
     ) -> None:
-        """Sets all arguments: the buffers that are read, those that are written, and one struct of 32-bit integers by value.
+        """Sets all arguments: read buffers, written buffers, and one struct of 32-bit integers by value.
 
-        The struct holds the offset of every buffer in elements, in the same order, then the parameters. It is one argument
-        because drivers pay for each of them at every enqueue.
+        The struct holds the offset of every buffer in elements, in the same order, then the parameters. It is a single
+        argument because drivers process every argument at every enqueue.
 
         Args:
-            kernel: of this runtime.
-            memory: for every read, then for every write.
-            parameters: of 32 bits each, with or without a sign.
+            kernel: a kernel of this runtime.
+            memory: one entry per read, then one per write.
+            parameters: 32-bit integers, signed or unsigned.
 
         Raises:
-            DeviceError: there are too many or too few, or the driver refuses one.
+            DeviceError: the number of arguments is wrong, or the driver rejects one.
         """
         import pyopencl as cl
 
         words = [*(offset for _, offset in memory), *(_signed(value) for value in parameters)]
-        wanted = self._integers.get(kernel.function_name, len(words))  # not all drivers look at the size of a struct
+        wanted = self._integers.get(kernel.function_name, len(words))  # not all drivers check the size of a struct
         for what, takes, count in (("arguments", kernel.num_args, len(memory) + 1), ("integers", wanted, len(words))):
             if takes != count:
                 raise DeviceError(
@@ -211,10 +211,10 @@ class OpenCLRuntime:
             raise self._failure(f"refused the arguments of kernel {kernel.function_name}", error) from error
 
     def buffer(self, size: int) -> pyopencl.Buffer:
-        """Memory of the device alone, of `size` bytes; in huge pages where the device lives on the CPU and they can be had.
+        """Allocates `size` bytes of device memory; in huge pages, if available, for a device on the CPU.
 
         Raises:
-            DeviceError: there is not enough.
+            DeviceError: there is not enough memory.
         """
         import pyopencl as cl
 
@@ -223,7 +223,7 @@ class OpenCLRuntime:
         return self._allocate(cl.mem_flags.READ_WRITE, size, None)
 
     def shared(self, sizes: Sequence[int]) -> list[SharedMemory]:
-        """Memories of these sizes for host and device, zeroed.
+        """Allocates zeroed memories shared by host and device, of `sizes` in bytes.
 
         Raises:
             DeviceError: there is not enough memory.
@@ -243,7 +243,7 @@ class OpenCLRuntime:
         return SharedMemory(host, buffer, sharing)
 
     def _coherent(self, sizes: Sequence[int]) -> list[SharedMemory]:
-        """Parts of one allocation of fine-grained shared virtual memory, in huge pages where the device lives on the CPU."""
+        """Parts of one allocation of fine-grained shared virtual memory, in huge pages for a device on the CPU."""
         import pyopencl as cl
 
         *begins, end = accumulate((-(-size // _PAGE) * _PAGE for size in sizes), initial=0)
@@ -264,7 +264,7 @@ class OpenCLRuntime:
         return [SharedMemory(host, part, Sharing.COHERENT, allocation) for host, part in zip(hosts, parts, strict=True)]
 
     def constant(self, values: np.ndarray) -> pyopencl.Buffer:
-        """Memory of the device that holds a copy of `values`, to be read only; in huge pages as `buffer`.
+        """Copies `values` to read-only device memory, allocated like `buffer`.
 
         Raises:
             DeviceError: there is not enough memory.
@@ -280,7 +280,7 @@ class OpenCLRuntime:
 
     @property
     def _takes_pages(self) -> bool:
-        """Whether the device works in memory of the host's making: weights that a CPU streams from huge pages come faster."""
+        """Whether the device can use memory allocated by the host; a CPU streams weights faster from huge pages."""
         return self.info.on_cpu and self.info.unified
 
     def _pages(self, size: int) -> np.ndarray:
@@ -308,7 +308,7 @@ class OpenCLRuntime:
         self._integers |= kernel_integers(text)
         options = [*_OPTIONS, *(f"-D{name}={value}" for name, value in defines)]
         if self.info.platform == drivers.POCL:
-            # PoCL caches by itself, for each work group size too, which a binary from it does not hold.
+            # PoCL's own cache also covers work group sizes, which its binaries do not.
             return self._build(source, text, options)
         identity = (text, *options, self.info.platform, self.info.name, self.info.driver)
         name = hashlib.sha256("\0".join(identity).encode()).hexdigest()
@@ -327,7 +327,7 @@ class OpenCLRuntime:
             ) from error
 
     def _from_binary(self, path: Path, options: list[str]) -> pyopencl.Program | None:
-        """The program of a cached binary; None if there is none, or it is damaged or of no use to the driver."""
+        """The program of a cached binary; None if it is missing or damaged, or the driver rejects it."""
         import pyopencl as cl
 
         stored = path.read_bytes() if path.exists() else b""
@@ -348,7 +348,7 @@ class OpenCLRuntime:
 
 
 def _traits(info: DeviceInfo, threads: int) -> Traits:
-    """The block is that of this machine's CPU engine, so that tensors cross processors unchanged."""
+    """Traits of a device. The block is that of this machine's CPU engine, so that tensors keep their layout."""
     isa = local_isa()
     if not info.on_cpu:
         return Traits(isa.block, False, info.compute_units, max(_GPU_FLOATS // isa.block, 4))
@@ -358,7 +358,7 @@ def _traits(info: DeviceInfo, threads: int) -> Traits:
 
 
 def _signed(value: int) -> int:
-    """The integer of the same 32 bits that has a sign."""
+    """The signed integer with the same 32 bits."""
     return (value & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
 
 

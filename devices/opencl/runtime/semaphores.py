@@ -1,8 +1,7 @@
-"""Semaphores: kernels by which a device that lives on the CPU waits for the host by itself.
+"""Semaphores: kernels that make a device on the CPU wait for the host.
 
-To wake a driver's thread takes tens of microseconds. One that spins at a semaphore goes on within a few, so
-sub-graphs are enqueued
-behind semaphores before what they wait for is done.
+Waking a driver's thread takes tens of microseconds; a thread that spins in a semaphore continues within a few. Sub-graphs
+are therefore enqueued behind semaphores before their dependencies are done.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ SEMAPHORE_SOURCE = "semaphore.cl"
 
 
 def takes_semaphores(runtime: OpenCLRuntime) -> bool:
-    """Whether the device may wait: it has cores, which the operating system shares out, and sees what the host writes."""
+    """Whether the device supports semaphores: it runs on CPU cores, and running kernels see writes of the host."""
     info = runtime.info
     return info.on_cpu and info.sharing is Sharing.COHERENT and info.atomics and runtime.has_source(SEMAPHORE_SOURCE)
 
 
 def make_semaphores(runtime: OpenCLRuntime, waits: Sequence[Sequence[int]]) -> tuple[Semaphores, SharedMemory]:
-    """Semaphores for the sub-graphs of a program, and the memory in which they look, which must live as long as they do.
+    """Semaphores of a program's sub-graphs, and their memory, which must outlive them.
 
     Args:
-        runtime: of the only OpenCL queue, a device that `takes_semaphores`.
-        waits: for every sub-graph those that it waits for; empty if it shall have no semaphore.
+        runtime: runtime of the only OpenCL queue, for a device that `takes_semaphores`.
+        waits: per sub-graph, the sub-graphs that it waits for; empty for no semaphore.
 
     Raises:
         BuildError: the kernel does not compile.
         DeviceError: there is not enough memory.
     """
-    # The flags of all sub-graphs, and behind them the numbers of those that are waited for.
+    # Memory: the flags of all sub-graphs, then the lists of sub-graph numbers to wait for.
     ends = list(accumulate(map(len, waits), initial=len(waits)))
     (memory,) = runtime.shared([4 * ends[-1]])
     numbers = memory.host.view(np.int32)
@@ -48,7 +47,7 @@ def make_semaphores(runtime: OpenCLRuntime, waits: Sequence[Sequence[int]]) -> t
 
 
 def _semaphore(runtime: OpenCLRuntime, memory: SharedMemory, place: int, count: int) -> KernelLaunch:
-    """The semaphore that waits for so many flags, whose numbers begin at a place in the memory that begins with the flags."""
+    """The semaphore that waits for `count` flags, whose numbers begin at index `place` of the memory."""
     launch = Launch(SEMAPHORE_SOURCE, (), (max(1, runtime.threads),), (1,))
     kernel = runtime.kernel(launch, "semaphore")
     runtime.set_arguments(kernel, [(memory.buffer, 0), (memory.buffer, place)], [count])

@@ -532,7 +532,7 @@ def compare(
         checkouts: A and B.
         settings: how long to measure.
         number: of the case. Which commit is tuned first and the bootstrap's seed depend on it.
-        say: is told what is going on.
+        say: reports progress.
     """
     errors: dict[str, str] = {}
     slices: Slices = {}

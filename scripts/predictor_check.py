@@ -64,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, help="a JSON file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
-    return exit_status(lambda: print_answer(check(options), lambda answer: print(told(answer)), as_json=options.json))
+    return exit_status(
+        lambda: print_answer(check(options), lambda answer: print(summary_text(answer)), as_json=options.json)
+    )
 
 
 def check(options: argparse.Namespace) -> dict[str, Any]:
@@ -178,9 +180,9 @@ class Checking:
         generator = Random(f"{seed} {subject.model} {number}")
         design = random_design(subject.plan, generator, SearchLimits(), len(self.names))
         begin = time.perf_counter()
-        trial = design_runner(self.processors, subject.plan.traced.example_input, subject.predictor)
-        assert trial is not None, "processors are here"
-        branches = self.branches(subject, design, trial)
+        run_design = design_runner(self.processors, subject.plan.traced.example_input, subject.predictor)
+        assert run_design is not None, "processors are here"
+        branches = self.branches(subject, design, run_design)
         return {
             "model": subject.model,
             "number": number,
@@ -190,7 +192,7 @@ class Checking:
             "branches": branches,
         }
 
-    def branches(self, subject: Subject, design: Design, trial: DesignRunner) -> list[dict[str, Any]]:
+    def branches(self, subject: Subject, design: Design, run_design: DesignRunner) -> list[dict[str, Any]]:
         """All branches that run beside others, in milliseconds."""
         from nnstretch.branching.design.from_choices import choices_of
         from nnstretch.branching.latency.table import LatencyTable
@@ -203,7 +205,7 @@ class Checking:
         confirm(latencies, choices_of(design))
         latencies.forget()
         predictions = beside(latencies, design)
-        measured = trial(build(plan, design), tuned=False)
+        measured = run_design(build(plan, design), tuned=False)
         return [
             {
                 "segment": number,
@@ -261,7 +263,7 @@ def spread(branches: Sequence[Mapping[str, Any]], predicted: str, measured: str)
     }
 
 
-def told(answer: Mapping[str, Any]) -> str:
+def summary_text(answer: Mapping[str, Any]) -> str:
     """The summary of the terminal output."""
     lines = [f"{len(answer['designs'])} designs on {answer['processors']}; errors are |predicted / measured - 1|"]
     for kind, (_, _, text) in COMPARED.items():

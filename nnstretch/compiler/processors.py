@@ -62,7 +62,7 @@ def build_processors(
 
     Args:
         text: the specification.
-        threads: at most so many cores of the first CPU.
+        threads: most cores of the first CPU.
         engines: `ort` and `litert` may compute layers on the first CPU where they are measured to be faster.
         tolerance: see `Processors`; from `HALF_TOLERANCE` on OpenCL devices have routines that store float16.
         target: the machine of the processors, as `nnstretch.devices.targets.open_target` takes it.

@@ -38,7 +38,7 @@ def compile_plans(
         model: an unoptimised graph.
         plans: the processors of each, as `build_processors` takes them.
         policy: as `AdaptiveSession` takes it.
-        threads: at most so many cores of the first CPU of every plan that has one.
+        threads: most cores of the first CPU of every plan that has one.
         engines: as `build_processors` takes them, for plans with a CPU.
         tolerance: as `build_processors` takes it.
         tune: measure routines; else choose by estimates.

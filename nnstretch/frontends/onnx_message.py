@@ -1,8 +1,7 @@
 """The message in an ONNX file, its large weights read straight into arrays of their own.
 
-A weight that is part of a protocol buffer's message is copied by whoever parses, checks or converts that, and a
-network of 500 MB has little else. So the file is walked field by field: large weights of the main graph go from the
-file into their arrays, the rest is the message that everybody else works with.
+Every parser, checker and converter copies the weights in a protocol buffer's message, which are most of a network. So the
+file is read field by field: large weights of the main graph go straight into arrays, the rest stays the message.
 """
 
 from __future__ import annotations
@@ -91,11 +90,11 @@ def _read(path: Path) -> Message:
         ) from error
     if not proto.HasField("graph") or not proto.ir_version:
         raise ModelError(f"{path} is not an ONNX file, or it is truncated: it holds no graph; export or copy it again")
-    return Message(proto, dict(_settled(proto, walk.taken)))
+    return Message(proto, dict(_verified_weights(proto, walk.taken)))
 
 
-def _settled(proto: onnx.ModelProto, taken: dict[int, bytes]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """The weights that are what their tensors say, with their names; others are put back, for the checker to refuse."""
+def _verified_weights(proto: onnx.ModelProto, taken: dict[int, bytes]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """Names and values of the weights that match their tensors; puts the others back, for the checker to refuse."""
     names = set()
     for position, content in taken.items():
         tensor = proto.graph.initializer[position]

@@ -1,7 +1,4 @@
-"""A slow, plain interpreter of fused graphs: every layer alone, as its expansion, in ONNX Runtime.
-
-What runs fast is checked against it.
-"""
+"""Reference interpreter of fused graphs: runs the expansion of each layer alone in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import graph_outputs, layers
 
-# A range below this counts as this: outputs that are all but equal are compared absolutely.
+# Smallest range: nearly constant outputs are compared absolutely.
 _SMALLEST_RANGE = 1e-6
 _INT8_STEPS = 255
 _ROUNDED_STEPS = 2
@@ -54,8 +51,8 @@ def run_layers(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndar
 def answer_error(layer: Layer, index: int, result: np.ndarray, reference: np.ndarray) -> float:
     """Error of output `index` of a layer relative to its range, less what rounding to int8 explains.
 
-    An int8 output may have any of its 256 values. Where results lie between two of these, whoever computes in another order
-    rounds to the other one; in a run of layers such steps add up, some this way and some that way, like a random walk's.
+    An int8 result between two values may round to either, depending on the order of the arithmetic. Over several layers
+    these steps add up like a random walk.
     """
     rounded = sum(link.is_int8 for link in layer.parts or (layer,))
     if layer.outputs[index].quantization is None:
@@ -66,7 +63,7 @@ def answer_error(layer: Layer, index: int, result: np.ndarray, reference: np.nda
 
 
 def relative_error(result: np.ndarray, reference: np.ndarray) -> float:
-    """Largest difference as a share of the reference's range (0 in it); infinite if only one is not finite."""
+    """Largest difference over the reference's range, which includes 0; infinite if only one is not finite."""
     if not result.size:
         return 0.0
     with np.errstate(invalid="ignore", over="ignore"):

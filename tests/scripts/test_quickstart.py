@@ -53,17 +53,17 @@ def choose(cores: str, opencl: str) -> str:
 @pytest.mark.parametrize("opencl", [pytest.param("with", marks=pytest.mark.opencl), "without"])
 def test_two_processors_share_the_only_core_and_that_is_said(opencl: str) -> None:
     core = max(os.sched_getaffinity(0))
-    told = choose(str(core), opencl)
+    printed = choose(str(core), opencl)
     other = "opencl:0" if opencl == "with" else "cpu"
-    assert told.endswith(f"chosen cpu:{core},{other} cpu:{core},{other}")
-    assert "both processors share it and take turns" in told
-    assert ("no OpenCL device works" in told) == (opencl == "without")
+    assert printed.endswith(f"chosen cpu:{core},{other} cpu:{core},{other}")
+    assert "both processors share it and take turns" in printed
+    assert ("no OpenCL device works" in printed) == (opencl == "without")
 
 
 @pytest.mark.opencl
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processors need two cores")
 def test_two_cores_are_split() -> None:
     one, other = sorted(os.sched_getaffinity(0))[:2]
-    told = choose(f"{one},{other}", "with")
-    assert told.endswith(f"chosen cpu:{one},opencl:0@{other} cpu:{one},opencl:0@{other}")
-    assert "take turns" not in told
+    printed = choose(f"{one},{other}", "with")
+    assert printed.endswith(f"chosen cpu:{one},opencl:0@{other} cpu:{one},opencl:0@{other}")
+    assert "take turns" not in printed

@@ -1,4 +1,4 @@
-"""Data sets: what they hold, that their halves are apart, and what bad folders are told."""
+"""Data sets: contents, disjoint splits, and errors for bad folders."""
 
 from pathlib import Path
 

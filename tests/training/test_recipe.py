@@ -1,4 +1,4 @@
-"""Recipes: the learning rate's course, JSON there and back, and what bad values are told."""
+"""Recipes: learning-rate schedule, JSON round trip, and errors for bad values."""
 
 import dataclasses
 import json

@@ -1,7 +1,7 @@
-"""The layers of a branch as functions of how many channels it reads.
+"""The layers of a branch as functions of its number of input channels.
 
-What a branch reads depends on the widths of all branches that meet before it, so a search sees every branch with dozens of
-numbers of input channels. All but its first layers are the same every time, and the sizes of those grow linearly.
+The input channels of a branch depend on the widths of all branches that meet before it, so a search sees every branch with
+dozens of them. Only its first layers change, and their sizes grow linearly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nnstretch.graph.layer import Attribute, Layer, TensorType
 
 @dataclass(frozen=True, eq=False)
 class VaryingLayer:
-    """A layer some sizes of which are linear functions of the channels that the branch reads.
+    """A layer whose varying sizes are linear functions of the branch's input channels.
 
     Attributes:
         low: the layer where `low_channels` are read.
@@ -72,13 +72,13 @@ class LayerFamily:
     """The layers of a copy of some blocks for any number of input channels.
 
     Attributes:
-        fixed: layers that are the same whatever is read.
-        varying: the others.
-        low_channels: that are read in the original network.
-        low_macs: multiply-accumulates for one sample where so many are read.
-        macs_per_channel: how they grow.
-        low_width: channels that are written where so many are read.
-        width_per_channel: how they grow.
+        fixed: layers that do not depend on the input channels.
+        varying: the other layers.
+        low_channels: input channels in the original network.
+        low_macs: multiply-accumulates for one sample at `low_channels`.
+        macs_per_channel: growth of the MACs per input channel.
+        low_width: output channels at `low_channels`.
+        width_per_channel: growth of the output channels per input channel.
     """
 
     fixed: LayerRow
@@ -104,9 +104,9 @@ def layer_family(plan: ChannelPlan, counts: Sequence[int], channels: int, *, exa
     Args:
         plan: blocks and groups.
         counts: channel groups kept of every group.
-        channels: of the tensor that is read in the original network.
-        exact: what is read are its channels, each once and in order. Where they are then tied to others, so that no
-            convolution comes first, the family has that one member.
+        channels: of the input in the original network.
+        exact: the copy reads exactly these channels, in order. If they are tied to others, no convolution comes first and
+            the family has one member.
     """
     low = part_layers(plan, counts, channels, exact=exact)
     cost = part_cost(plan, counts, channels, exact=exact)

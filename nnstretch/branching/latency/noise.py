@@ -1,4 +1,4 @@
-"""Weights for layers of which only shapes matter."""
+"""Weights for layers when only their shapes matter."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The fused layers of a scaled copy: what exporting and optimising it would give.
+"""The fused layers of a scaled copy, without exporting and optimising it.
 
-A search asks for the latency of hundreds of branches. Building, exporting and optimising each of them would take longer
-than measuring their layers, of which there are few different ones. So the layers of a plan are fused once, and get the
-shapes of every copy.
+A search needs the latency of hundreds of branches, which have few distinct layers. Building, exporting and optimising each
+branch would take longer than measuring these. So the layers of a plan are fused once, and get the shapes of every copy.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class LayerRow:
     """Layers in the order in which they run.
 
     Attributes:
-        layers: themselves.
-        pairs: numbers of those whose result the next one reads, as its input 0, and nobody else: one routine may compute both.
+        layers: the layers.
+        pairs: numbers of layers whose only consumer is the next layer's input 0: one routine may compute both.
     """
 
     layers: tuple[Layer, ...]
@@ -42,11 +41,11 @@ class LayerRow:
 
     @cached_property
     def joined(self) -> Mapping[int, Layer]:
-        """By the number of the first of a pair the layer that computes both."""
+        """Number of the first layer of a pair -> the fusion group of both."""
         return {n: fused_pair(self.layers[n], self.layers[n + 1]) for n in sorted(self.pairs)}
 
     def only(self, numbers: Sequence[int]) -> LayerRow:
-        """Those of some numbers, ascending."""
+        """The layers with these numbers, ascending."""
         place = {number: i for i, number in enumerate(numbers)}
         pairs = {place[n] for n in self.pairs if n in place and n + 1 in place}
         return LayerRow(tuple(self.layers[n] for n in numbers), frozenset(pairs))

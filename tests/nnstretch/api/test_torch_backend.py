@@ -58,7 +58,7 @@ class Part(nn.Module):
         return y
 
 
-class Twins(nn.Module):
+class Repeated(nn.Module):
     """Two modules of one class, each a graph of its own: dynamo has one compiled graph for both."""
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ def test_graph_breaks_make_several_graphs(made: Sessions) -> None:
 
 
 def test_one_graph_with_other_parameters_is_compiled_for_these(made: Sessions) -> None:
-    module = Twins().eval()
+    module = Repeated().eval()
     compiled = made.compile(module)
     for _ in range(2):
         torch.testing.assert_close(compiled(IMAGE), module(IMAGE), atol=1e-4, rtol=1e-4)
@@ -252,13 +252,13 @@ def test_options_say_on_which_processors(made: Sessions, monkeypatch: pytest.Mon
     queues: list[tuple[str, ...]] = []
     compiled = CompiledGraph._compiled
 
-    def noting(graph: CompiledGraph, arguments: Any, constants: Any) -> Any:
+    def record_queues(graph: CompiledGraph, arguments: Any, constants: Any) -> Any:
         session = compiled(graph, arguments, constants)
         assert session is not None
         queues.append(tuple(queue.processor for queue in session.plan.queues))
         return session
 
-    monkeypatch.setattr(CompiledGraph, "_compiled", noting)
+    monkeypatch.setattr(CompiledGraph, "_compiled", record_queues)
     module, name = Block().eval(), f"opencl:0@{OWN_CORE}"
     torch.testing.assert_close(
         made.compile(module, processors=name, threads=None)(IMAGE), module(IMAGE), atol=1e-4, rtol=1e-4

@@ -295,14 +295,14 @@ def test_a_process_is_pinned_before_it_loads(one: Subject, tmp_path: Path, monke
         """,
         monkeypatch,
     )
-    told: list[tuple[int, int, str]] = []
+    events: list[tuple[int, int, str]] = []
     job = Job("m", "m.onnx", CORES[-1:])
-    with EngineProcess(entry, job, one.feeds, lambda *event: told.append(event)) as process:
+    with EngineProcess(entry, job, one.feeds, lambda *event: events.append(event)) as process:
         found = process.outputs()
         assert process.facts == {"arrived": 1}
     assert found["cores"].tolist() == list(CORES[-1:])
     assert found["threads"] == 1
-    assert told == [(1, 2, "halfway")]
+    assert events == [(1, 2, "halfway")]
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def dies_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEntry:
             def run(self):
                 self.runs += 1
                 if self.runs > 3:
-                    raise MemoryError("no room for the fourth run")
+                    raise MemoryError("no memory for the fourth run")
             def outputs(self): return {"y": self.answer}
             def facts(self): return {}
         def load(job, feeds, report): return Dies(job, feeds)
@@ -347,7 +347,7 @@ def test_an_engine_that_dies_while_it_is_timed_becomes_an_error(one: Subject, di
     settings = ComparisonOptions(CORES[:1], TimingOptions(rounds=2, turn=0.0), tune=False)
     with Workspace() as workspace:
         found = compare(one, (ours, dies_later), settings, workspace, silent)
-    assert "no room for the fourth run" in found.errors["custom"]
+    assert "no memory for the fourth run" in found.errors["custom"]
     assert set(found.latencies) == {"nnstretch"}
     assert found.max_rel_error is not None
     assert 0 < found.max_rel_error < 1e-4
@@ -355,7 +355,7 @@ def test_an_engine_that_dies_while_it_is_timed_becomes_an_error(one: Subject, di
     assert found.to_json()["engines"]["custom"] == {"error": found.errors["custom"]}
 
 
-def test_a_package_has_no_peers(one: Subject, tmp_path: Path) -> None:
+def test_a_package_has_no_baselines(one: Subject, tmp_path: Path) -> None:
     import nnstretch
 
     path = tmp_path / "m.nns"
@@ -384,7 +384,7 @@ def test_ablation_of_a_branched_network(graph: ir.Model) -> None:
     branched = build(plan, design)
     control = single_branch_control(module, image, design.macs)
     processors = f"cpu:{CORES[0]},cpu:{CORES[1]}"
-    told: list[tuple[int, int, str]] = []
+    events: list[tuple[int, int, str]] = []
     ablation = ablate(
         graph,
         export(control, image),
@@ -392,7 +392,7 @@ def test_ablation_of_a_branched_network(graph: ir.Model) -> None:
         processors,
         top1={"branched": 91.5},
         options=MeasurementOptions(TimingOptions(rounds=2, turn=0.01), tune=False),
-        progress=lambda *event: told.append(event),
+        progress=lambda *event: events.append(event),
     )
     names = processors.split(",")
     assert [(row.network, row.how) for row in ablation.rows] == [
@@ -419,9 +419,9 @@ def test_ablation_of_a_branched_network(graph: ir.Model) -> None:
     equal = min(answer["control_ms"].values()) / answer["branched_ms"]
     assert answer["speedup_equal_macs"] == pytest.approx(equal, rel=1e-3)
     assert answer["perfect_split_ms"] == pytest.approx(perfect_split(list(answer["control_ms"].values())), rel=1e-3)
-    assert any("round 2 of 2" in what for _, _, what in told)
+    assert any("round 2 of 2" in what for _, _, what in events)
 
 
-def test_a_ablation_needs_two_processors(graph: ir.Model) -> None:
+def test_ablation_needs_two_processors(graph: ir.Model) -> None:
     with pytest.raises(UsageError, match="names 1"):
         ablate(graph, graph, graph, f"cpu:{CORES[0]}")

@@ -1,4 +1,4 @@
-"""Benchmarks of many models: what is measured, what is kept, what is told, and what becomes of failures."""
+"""Benchmarks of many models: measurements, resumed results, output and failures."""
 
 import json
 import math

@@ -44,10 +44,10 @@ def test_every_branch_of_a_run_takes_time_and_they_overlap() -> None:
     ]
     branched = build(plan, make_design(plan, choices))
     processors = build_processors(PROCESSORS)
-    trial = design_runner(processors, image, latency_predictor(processors))
-    assert trial is not None
+    run_design = design_runner(processors, image, latency_predictor(processors))
+    assert run_design is not None
     for tuned in (False, True):
-        measured = trial(branched, tuned=tuned)
+        measured = run_design(branched, tuned=tuned)
         assert [len(branches) for branches in measured.branches] == [2] * len(choices)
         assert all(0.0 < seconds < measured.seconds for branches in measured.branches for seconds in branches)
 

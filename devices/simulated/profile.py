@@ -128,7 +128,7 @@ class SocProfile:
         return math.prod(factors)
 
     def transfer_seconds(self, processor: str, others: frozenset[str], elements: float) -> float:
-        """Seconds until a processor can read a tensor of `elements` elements, parts of which `others` have written.
+        """Seconds until a processor can read a tensor of `elements` elements that `others` have written in part.
 
         The slowest transfer decides.
         """

@@ -1,16 +1,16 @@
-/* What all kernels share: the vector type of one channel block, loads and stores, and activations.
+/* Common definitions of all kernels: the vector type of one channel block, loads and stores, and activations.
  *
- * A kernel takes a buffer for every tensor, reads first, then writes, and behind them one struct by value, `given`: the offset
+ * A kernel takes a buffer for every tensor, reads first, then writes, and finally one struct by value, `given`: the offset
  * of every buffer in numbers, in the same order, then the kernel's parameters. All members are ints, or structs of ints; float
- * parameters travel as the bits of a float32. It is one argument, as drivers pay for each of them whenever a kernel is enqueued.
- * What loops need of it is read before them: a compiler may believe that their stores change it.
+ * parameters are the bits of a float32. The struct is a single argument because drivers process each argument at every enqueue.
+ * Members that a loop needs are read before it, since the compiler may assume that stores in the loop change them.
  *
- * A `number` of a tensor, weight or bias is a float, or a half if NNS_HALF is 1. Sums are floats in either case: reads and
- * writes convert, which every device can do, whether it computes in halves or not. What is too large for a half is written
- * as the largest one, as lanes that pad channels must be finite.
+ * A `number` of a tensor, weight or bias is a float, or a half if NNS_HALF is 1. Sums are always floats: reads and writes
+ * convert, which needs no half arithmetic of the device. Values beyond the range of halves are written as the largest half,
+ * because padding lanes must be finite.
  *
- * NNS_BLOCK is the block b of the blocked layout NCHW[b]c: a tensor is stored as N, ceil(C/b), H, W, b. Lanes that pad C
- * hold finite values of any kind. NNS_CPU is 1 on devices that live on the CPU, else 0.
+ * NNS_BLOCK is the block b of the blocked layout NCHW[b]c: a tensor is stored as N, ceil(C/b), H, W, b. Padding lanes of C
+ * hold arbitrary finite values. NNS_CPU is 1 on devices on the CPU, else 0.
  */
 #define NNS_JOIN_(a, b) a##b
 #define NNS_JOIN(a, b) NNS_JOIN_(a, b)
@@ -20,8 +20,7 @@ typedef NNS_JOIN(float, NNS_BLOCK) floatb;
 #define LOAD(pointer) NNS_JOIN(vload, NNS_BLOCK)(0, pointer)
 #define STORE(value, pointer) NNS_JOIN(vstore, NNS_BLOCK)(value, 0, pointer)
 
-/* Stores a block of a blocked tensor, which lies at a multiple of its size. Drivers may make several stores of one that could
- * lie anywhere. */
+/* Stores a block of a blocked tensor, aligned to its size. Drivers may split an unaligned store. */
 #define STORE_BLOCK(value, pointer) (*(global floatb *)(pointer) = (value))
 
 #ifndef NNS_HALF
@@ -37,7 +36,7 @@ typedef NNS_JOIN(float, NNS_BLOCK) floatb;
 #define LOAD_ONE_HALF(pointer) vload_half(0, pointer)
 #define STORE_ONE_HALF(value, pointer) vstore_half(TO_HALF(value), 0, pointer)
 
-/* Numbers: B of them, of a blocked tensor's block, or one. */
+/* Loads and stores of numbers: B of them (a block of a blocked tensor), or one. */
 #if NNS_HALF
 #define number half
 #define READ LOAD_HALF
@@ -54,7 +53,7 @@ typedef NNS_JOIN(float, NNS_BLOCK) floatb;
 #define WRITE_ONE STORE_ONE
 #endif
 
-/* Fetches a cache line that will be read later. CPU cores, unlike GPUs, wait for a long stream of weights from memory. */
+/* Prefetches a cache line. CPU cores, unlike GPUs, stall on a long stream of weights from memory. */
 #if NNS_CPU && defined(__has_builtin)
 #if __has_builtin(__builtin_prefetch)
 #define PREFETCH(pointer) __builtin_prefetch(pointer)
@@ -66,8 +65,8 @@ typedef NNS_JOIN(float, NNS_BLOCK) floatb;
 
 #define UNROLL _Pragma("unroll")
 
-/* PART begins the definition of a long function. Drivers for CPUs make several variants of a kernel: each then calls the same
- * code, which takes a fraction of the time to compile. */
+/* PART begins the definition of a long function. Drivers for CPUs compile several variants of a kernel; variants that call
+ * one function compile much faster. */
 #if NNS_CPU
 #define PART __attribute__((noinline)) static
 #else
@@ -92,7 +91,7 @@ static inline floatb sigmoid(floatb x)
     return 1.0f / (1.0f + exp(-x));
 }
 
-/* The activations that are rare or long, kept out of the way of the common ones. */
+/* Rare or long activations, kept out of line. */
 static inline floatb activate_other(floatb x, int kind, float a, float b)
 {
     switch (kind) {
@@ -111,7 +110,7 @@ static inline floatb activate_other(floatb x, int kind, float a, float b)
     case ACT_TANH:
         return tanh(x);
     default:
-        return exp(min(x, 88.72283f)); /* finite, as lanes that pad channels must be */
+        return exp(min(x, 88.72283f)); /* finite, as required for padding lanes */
     }
 }
 
@@ -124,7 +123,7 @@ static inline floatb activate(floatb x, int kind, int a_bits, int b_bits)
     return activate_other(x, kind, as_float(a_bits), as_float(b_bits));
 }
 
-/* The same for one number: kernels on plain layouts and rests of rows. */
+/* The same for one number: for kernels on plain layouts and remainders of rows. */
 static inline float activate_one(float x, int kind, int a_bits, int b_bits)
 {
     if (kind == ACT_NONE)

@@ -1,4 +1,4 @@
-/* Concatenation: every input is copied to its place by a launch of its own, in order. */
+/* Concatenation: one launch per input, in order. */
 #include "common.cl"
 
 typedef struct {
@@ -6,8 +6,8 @@ typedef struct {
     int blocks, out_blocks, plane, to, per_item, kind, a, b;
 } concat_blocked_arguments;
 
-/* Puts a blocked tensor at channel `to` of a wider one. Inputs must arrive in ascending order of `to`: a block shared by two
- * inputs is completed by the later one, and lanes behind the last channel get what the source holds there, or zero.
+/* Copies a blocked tensor to channel `to` of a wider one. Inputs must come in ascending order of `to`: the later of two
+ * inputs completes a block that both share. Lanes after the last channel receive the source's values there, or zero.
  * Work items: (range of pixels, output block counted from to / B, image). */
 kernel void concat_blocked(const global number *x_buffer, global number *y_buffer, const concat_blocked_arguments given)
 {
@@ -24,8 +24,8 @@ kernel void concat_blocked(const global number *x_buffer, global number *y_buffe
             WRITE(activate(READ(from + p * B), kind, a, b), y + p * B);
         return;
     }
-    /* Output lanes [0, shift) come from the end of the source block before (or keep what an earlier input wrote), the others
-     * from the beginning of the source block of this number. */
+    /* Output lanes [0, shift) come from the end of the previous source block (or keep the values of an earlier input), the
+     * others from the beginning of the source block with this index. */
     for (long p = begin; p < end; p++) {
         float pair[2 * B];
         if (source == 0)

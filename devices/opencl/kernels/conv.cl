@@ -12,16 +12,15 @@
 #include "common.cl"
 #include "tile.cl"
 
-#define OUTPUTS (VECTORS * LENGTH) /* of a group of vectors */
+#define OUTPUTS (VECTORS * LENGTH) /* output channels of a group of vectors */
 #define TAP (B * OUTPUTS)
 #define AHEAD 8192 /* numbers of weights */
 
-/* A CPU broadcasts floats from memory within a multiply-add. Halves it would have to convert again for every one, so it does
- * that once for a row segment. */
+/* A CPU broadcasts floats from memory within a multiply-add. Halves need a conversion, which is done once per row segment. */
 #define AS_FLOATS (NNS_HALF && NNS_CPU)
 
 /* Multiplies one row segment with all taps of one kernel row, for input lanes [first, last). The tile's addresses are
- * constants away from two pointers: anything else costs the inner loop its registers. */
+ * constant offsets from two pointers, which saves registers in the inner loop. */
 #define ACCUMULATE(type, ONE, row)                                                                  \
     for (int kx = 0; kx < kernel_w; kx++) {                                                         \
         const type *from = (row) + kx * dilation_w * B + first;                                     \
@@ -66,10 +65,10 @@ PART void convolve(const global number *x_buffer, const global number *weight_bu
     const global number *weight = weight_buffer + given.weight_offset + (long)group * given.span * kernel_h * kernel_w * TAP;
     const global number *bias = bias_buffer + given.bias_offset + group * OUTPUTS;
     const long plane = (long)out_height * out_width * B;
-    const int y_lane = group * OUTPUTS % B; /* of the group's first output in its block */
+    const int y_lane = group * OUTPUTS % B; /* lane of the group's first output in its block */
     const long y_first = ((long)image * out_blocks + group * OUTPUTS / B) * plane + y_lane;
     const int vectors = min(VECTORS, (out_channels + LENGTH - 1) / LENGTH - group * VECTORS);
-    /* The last half of a block that no output belongs to must hold something finite. */
+    /* The last half of a block without outputs must hold finite values. */
     const int pads = HALVED && (group + 1) * OUTPUTS >= out_channels && (group * OUTPUTS + vectors * LENGTH) % B;
 
     for (int tile = tile_begin; tile < tile_end; tile++) {
@@ -77,7 +76,7 @@ PART void convolve(const global number *x_buffer, const global number *weight_bu
         const int x0 = ox * STRIDE_W - given.pad_left, y0 = oy * given.stride_h - given.pad_top;
         const int ky_begin = y0 < 0 ? (-y0 + dilation_h - 1) / dilation_h : 0;
         const int ky_end = min(kernel_h, (height - y0 + dilation_h - 1) / dilation_h);
-        const int in_place = AS_FLOATS ? 0 : x0 >= 0 && x0 + segment_size <= width; /* whether rows are read where they lie */
+        const int in_place = AS_FLOATS ? 0 : x0 >= 0 && x0 + segment_size <= width; /* whether rows are read in place */
 
         floatl sum[PIXELS][VECTORS];
         start_tile(sum, bias);

@@ -1,5 +1,5 @@
-/* Direct convolution that reads a plain NCHW tensor of few channels (a network's first layer) and writes blocked. It reads
- * floats, as the network's caller has them, whatever its other numbers are.
+/* Direct convolution that reads a plain NCHW tensor with few channels (a network's first layer) and writes blocked. The
+ * input is always float32, whatever the type of the other tensors.
  *
  * Macros: PIXELS, VECTORS, STRIDE_W, REACH (see tile.cl). Work items: (range of tiles, group of VECTORS output blocks, image).
  *

@@ -1,9 +1,8 @@
-/* 1×1 convolutions of blocked tensors with an eighth of the multiplications saved: one step of Strassen's algorithm, on tiles
- * that stay in the nearer caches. For devices that live on the CPU.
+/* 1×1 convolutions of blocked tensors by one step of Strassen's algorithm, which saves an eighth of the multiplications, on
+ * tiles that stay in the inner caches. For devices on the CPU.
  *
  * With the pixels in two ranges, the input channels in two halves and the output channels in two halves, the product X·W of
- * 2 × 2 by 2 × 2 quarters takes seven products of quarters instead of eight. In Winograd's form, with the sums of weights
- * prepared,
+ * 2 × 2 by 2 × 2 quarters takes seven products of quarters instead of eight. In Winograd's form, with prepared sums of weights:
  *
  *     S1 = X21 + X22    S2 = S1 - X11    S3 = X11 - X21    S4 = X12 - S2
  *     P1 = X11·W11      P2 = X12·W21     P3 = S4·W22       P4 = X22·(W11 - W12 + W22 - W21)
@@ -11,17 +10,17 @@
  *     Y11 = P1 + P2     U2 = P1 + P6     U3 = U2 + P7
  *     Y12 = U2 + P5 + P3                 Y21 = U3 - P4     Y22 = U3 + P5
  *
- * Sums of products cost nothing where one product goes on in the registers that hold another.
+ * Sums of products are free if one product accumulates in the registers of another.
  *
- * Pixels are cut into tiles as even as they can be, and each into two ranges of PIXELS, the second of which may begin inside
- * the first: pixels that both have are written twice. Input channels: two halves of full blocks, then the rest. Output
+ * Pixels are divided into tiles of about equal size, and each tile into two ranges of PIXELS. The second range may begin inside
+ * the first; the common pixels are then written twice. Input channels: two halves of full blocks, then the rest. Output
  * vectors: pairs of panels of VECTORS, one in each half, then single vectors.
  *
- * Macros: PIXELS, VECTORS. Work items: (range of groups of tiles, range of panels, image). Each has scratch of its own, a
+ * Macros: PIXELS, VECTORS. Work items: (range of groups of tiles, range of panels, image). Each has its own scratch, a
  * multiple of B floats: [tile of a group][sum][block of a half][pixel][lane], then three tiles of results.
  *
- * Weights: those of a pair are [channel][VECTORS][B] for X11, X12, the rest (first half of outputs); S2, S3, X22, the rest
- * again; S1, S4, the rest (second half of outputs). A single vector's are [channel][B].
+ * Weights of a pair: [channel][VECTORS][B] for X11, X12, the rest (first half of outputs); S2, S3, X22, the rest again; S1, S4,
+ * the rest (second half of outputs). Weights of a single vector: [channel][B].
  */
 #include "common.cl"
 #define STRIDE_W 1
@@ -37,13 +36,13 @@ typedef struct {
     long plane;
 } matrix;
 
-/* A tile's two ranges of pixels: all channels from the first or second half on, and sums S1 … S4 of halves. */
+/* A tile's two ranges of pixels: all channels starting at the first or second half, and sums S1 … S4 of halves. */
 typedef struct {
     matrix upper[2], lower[2], sums[4];
     int half_lanes, rest_lanes;
 } operands;
 
-/* Where results go, and how they are finished. */
+/* Destination and epilogue of results. */
 typedef struct {
     global float *to;
     const global float *residual, *bias;
@@ -107,7 +106,7 @@ typedef struct {
 ACCUMULATE(add_panel, VECTORS)
 ACCUMULATE(add_vector, 1)
 
-/* All four products of a pair of panels, with `saved` for three tiles of results. */
+/* All products of a pair of panels; `saved` holds three tiles of results. */
 static inline void multiply_pair(const operands *x, results r[2][2], global float *saved, const global float *w)
 {
     const int half_lanes = x->half_lanes, rest_lanes = x->rest_lanes;
@@ -139,7 +138,7 @@ static inline void multiply_pair(const operands *x, results r[2][2], global floa
     }
 }
 
-/* Fills the tile's sums, which lie at `to`. */
+/* Computes the tile's sums at `to`. */
 PART void sum_inputs(const operands *x, global float *to)
 {
     const int half_blocks = x->half_lanes / B;
@@ -164,7 +163,7 @@ static inline int2 ranges_of(int index, int tiles, int pixels)
     return (int2)(begin, end - PIXELS);
 }
 
-/* What is multiplied for a tile; `x` is the image and `sums` the tile's. */
+/* The operands of a tile; `x` is the image and `sums` the tile's sums. */
 static inline operands operands_of(const global float *x, int2 first, int channels, int pixels, const global float *sums)
 {
     const int half_blocks = channels / B / 2;

@@ -1,5 +1,5 @@
 /* Dense layer on plain tensors: ROWS rows of x (N, K) times one block of outputs, the sum over K kept in PARTS partial sums
- * so that multiply-adds need not wait for each other.
+ * so that multiply-adds are independent.
  *
  * Macros: ROWS, PARTS. Work items: (output block, group of ROWS rows).
  *

@@ -1,4 +1,4 @@
-/* Depthwise convolution: every channel has one kernel of its own, so that one vector holds B channels of one pixel.
+/* Depthwise convolution: one kernel per channel; a vector holds B channels of one pixel.
  *
  * Macros: PIXELS, STRIDE_W, KERNEL_W, DILATION_W. Work items: (range of tiles, channel block, image).
  *
@@ -9,7 +9,7 @@
 #define REACH ((KERNEL_W - 1) * DILATION_W + 1)
 #include "tile.cl"
 
-/* Adds what one row of input, from column x0 on, gives to the tile by one row of taps. Every pixel is loaded once. */
+/* Adds the products of one input row, from column x0 on, and one row of taps to the tile. Every pixel is loaded once. */
 static inline void add_row(floatb sum[PIXELS][VECTORS], const global number *row, const global number *taps, int x0, int width,
                            int inside)
 {

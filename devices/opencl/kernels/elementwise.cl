@@ -79,7 +79,7 @@ typedef struct {
     int blocks, plane, per_item, kind, a, b;
 } affine_arguments;
 
-/* Blocked x times a number per channel plus a number per channel. Work items as above. */
+/* Blocked x times a factor per channel plus an offset per channel. Work items as above. */
 kernel void affine(const global number *x_buffer, const global number *scale_buffer, const global number *shift_buffer,
                    global number *y_buffer, const affine_arguments given)
 {
@@ -102,7 +102,7 @@ typedef struct {
     int op, kind, a, b;
 } binary_broadcast_arguments;
 
-/* Plain tensors that broadcast in any way. Work items: (row of the output). */
+/* Plain tensors with any broadcasting. Work items: (row of the output). */
 kernel void binary_broadcast(const global float *x_buffer, const global float *other_buffer, global float *y_buffer,
                              const binary_broadcast_arguments given)
 {

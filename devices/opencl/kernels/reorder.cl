@@ -1,7 +1,7 @@
-/* Changes between the plain and the blocked layout, and between floats and halves. Work items: (range of pixels, channel block,
+/* Conversion between plain and blocked layout, and between floats and halves. Work items: (range of pixels, channel block,
  * image).
  *
- * Macros: FROM_HALVES, TO_HALVES: 1 where what is read, or written, are halves and not floats.
+ * Macros: FROM_HALVES, TO_HALVES: 1 if the input, or output, is of halves instead of floats.
  */
 #include "common.cl"
 
@@ -30,7 +30,7 @@ typedef struct {
     int channels, plane, per_item;
 } reorder_arguments;
 
-/* Lanes behind the last channel are written as zero. */
+/* Lanes after the last channel are written as zero. */
 kernel void to_blocked(const global source *x_buffer, global target *y_buffer, const reorder_arguments given)
 {
     const int channels = given.channels, plane = given.plane;

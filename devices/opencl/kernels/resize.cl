@@ -1,5 +1,5 @@
-/* Resizing in the blocked layout. Tables say for every output row and column which two inputs it mixes: (first index, second
- * index, share of the second), the indices as bits of an integer. Nearest is the case of share 0.
+/* Resizing in the blocked layout. Tables hold for every output row and column the two inputs to interpolate: (first index,
+ * second index, weight of the second), the indices as bits of an integer. Nearest has weight 0.
  * Work items: (range of output rows, channel block, image). */
 #include "common.cl"
 

@@ -1,11 +1,11 @@
 typedef struct {
     int flags_offset, waits_offset;
     int count;
-} gate_arguments;
+} semaphore_arguments;
 
-/* A semaphore in front of a sub-graph: ends once the flags of all sub-graphs are set which that one waits for. The host sets them
- * while the kernel runs, so they must lie in coherent memory. */
-kernel void semaphore(const volatile global int *flags_buffer, const global int *waits_buffer, const gate_arguments given)
+/* A semaphore before a sub-graph: spins until the flags of all sub-graphs in `waits` are set. The host sets flags while the
+ * kernel runs, so they must lie in coherent memory. */
+kernel void semaphore(const volatile global int *flags_buffer, const global int *waits_buffer, const semaphore_arguments given)
 {
     const volatile global int *flags = flags_buffer + given.flags_offset;
     const global int *waits = waits_buffer + given.waits_offset;

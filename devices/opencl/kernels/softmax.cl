@@ -1,4 +1,4 @@
-/* Softmax over the middle of a plain tensor (outer, count, inner). Work items: (inner index, outer index). */
+/* Softmax over the middle axis of a plain tensor (outer, count, inner). Work items: (inner index, outer index). */
 #include "common.cl"
 
 typedef struct {

@@ -1,4 +1,4 @@
-/* Copies that change the order of elements, or leave some out: transpositions and slices. */
+/* Strided copies: transposes and slices. */
 #include "common.cl"
 #include "strides.cl"
 
@@ -9,7 +9,7 @@ typedef struct {
     int first, kind, a, b;
 } strided_copy_arguments;
 
-/* A dense tensor of one that begins at `first`. Work items: (row of the output). */
+/* Copies a strided tensor that begins at `first` to a dense one. Work items: (row of the output). */
 kernel void strided_copy(const global float *x_buffer, global float *y_buffer, const strided_copy_arguments given)
 {
     const int size = given.dense.d5, step = given.x.d5, kind = given.kind, a = given.a, b = given.b, row = get_global_id(0);
@@ -29,7 +29,7 @@ typedef struct {
     int channels, plane, per_item, kind, a, b;
 } channels_last_arguments;
 
-/* A blocked tensor to the plain N,H,W,C. Work items: (range of pixels, image). */
+/* Copies a blocked tensor to plain N,H,W,C. Work items: (range of pixels, image). */
 kernel void channels_last(const global float *x_buffer, global float *y_buffer, const channels_last_arguments given)
 {
     const int channels = given.channels, plane = given.plane, kind = given.kind, a = given.a, b = given.b;

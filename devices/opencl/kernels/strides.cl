@@ -1,16 +1,16 @@
-/* Tensors that are read with a stride along every one of six dimensions, where a dense one is written row by row. */
+/* Tensors read with a stride along each of six dimensions, while a dense tensor is written row by row. */
 
-/* A dense tensor's dimensions behind the first. */
+/* A dense tensor's dimensions after the first. */
 typedef struct {
     int d1, d2, d3, d4, d5;
 } dense_dimensions;
 
-/* Numbers from one element to the next along every dimension; 0 where a tensor is repeated. */
+/* Stride in numbers along every dimension; 0 where a tensor is broadcast. */
 typedef struct {
     int d0, d1, d2, d3, d4, d5;
 } strides;
 
-/* The place of the first element of row `row`, counted over the outer five dimensions. */
+/* The offset of the first element of row `row`, counted over the outer five dimensions. */
 static inline long row_place(int row, const dense_dimensions dense, const strides step)
 {
     long place = (long)(row % dense.d4) * step.d4;

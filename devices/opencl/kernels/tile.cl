@@ -1,13 +1,13 @@
-/* Tiles of PIXELS neighbouring outputs of one row times VECTORS vectors of outputs, as convolutions compute them.
+/* Tiles of convolutions: PIXELS neighbouring outputs of one row times VECTORS vectors of output channels.
  *
- * Macros: PIXELS; VECTORS; LENGTH, the outputs of a vector, a block or half of one; STRIDE_W, the horizontal stride; REACH, at
- * least the input pixels that the taps of a kernel row span, (KW - 1) * dilation + 1. So layers of several kernel widths share
- * one build.
+ * Macros: PIXELS; VECTORS; LENGTH, the outputs of a vector, a block or half of one; STRIDE_W, the horizontal stride; REACH, an
+ * upper bound of the input pixels that the taps of a kernel row span, (KW - 1) * dilation + 1, so that layers of several kernel
+ * widths share one build.
  */
 #ifndef LENGTH
 #define LENGTH B
 #endif
-#define HALVED (LENGTH != B) /* which only kernels of floats can be */
+#define HALVED (LENGTH != B) /* only for float32 */
 
 typedef NNS_JOIN(float, LENGTH) floatl;
 #if HALVED
@@ -20,14 +20,14 @@ typedef NNS_JOIN(float, LENGTH) floatl;
 #define ACTIVATE_OTHER activate_other
 #endif
 
-/* From a vector of a blocked tensor, whose blocks are `plane` numbers apart, to the `v`th behind it; `lane` is its first. */
+/* Offset from a vector of a blocked tensor, whose blocks are `plane` numbers apart, to the `v`th after it; `lane` is its first. */
 #define VECTORS_ON(v, lane, plane)                                                                  \
     (HALVED ? ((lane) + (v) * LENGTH) / B * (plane) + ((lane) + (v) * LENGTH) % B - (lane) : (v) * (plane))
 
-/* Inlined always: sums whose address is handed on would not stay in registers. */
+/* Always inlined: sums whose address is passed to a function do not stay in registers. */
 #define TILE_FUNCTION __attribute__((always_inline)) static inline void
 
-/* At least the input pixels of one row that a tile reads. */
+/* Upper bound of the input pixels of one row that a tile reads. */
 #define SEGMENT ((PIXELS - 1) * STRIDE_W + REACH)
 
 TILE_FUNCTION start_tile(floatl sum[PIXELS][VECTORS], const global number *bias)
@@ -51,8 +51,8 @@ static inline void pad_segment(private float *segment, const global number *row,
     }
 }
 
-/* Writes `pixels` × `vectors` of a tile's sums to y, the first vector's place, which is lane `lane` of a block; blocks are `plane`
- * numbers apart. `residual` like y, if `has_residual`. Rare activations are a second pass over what was just written, so that
+/* Writes `pixels` × `vectors` of a tile's sums to y, which points to lane `lane` of a block; blocks are `plane` numbers apart.
+ * `residual` has the layout of y, if `has_residual`. Rare activations are a second pass over the written values, so that
  * their code exists once and not per register. */
 TILE_FUNCTION finish_tile(floatl sum[PIXELS][VECTORS], const global number *residual, global number *y, long plane, int lane,
                           int pixels, int vectors, int has_residual, int kind, int a, int b)

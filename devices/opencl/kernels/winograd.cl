@@ -1,11 +1,11 @@
 /* Winograd convolution of blocked tensors: square kernels without dilation, any padding and groups (a childnet of SoftNeuro).
  * Tiles of M × M pixels are encoded from patches of ALPHA × ALPHA to POSITIONS numbers per channel; at each position the sum
- * over input channels is a product of matrices, and the sums are decoded to pixels. Strides and kernels of more taps than the
- * transform's are sums of several convolutions, parts, each with its own patches, which are added like input channels
- * (devices/algorithms/winograd.py).
+ * over input channels is a product of matrices, and the sums are decoded to pixels. Strided convolutions and those with more
+ * taps than the transform are sums of several convolutions ("parts"). Each part has its own patches and is added like more
+ * input channels (devices/algorithms/winograd.py).
  *
- * On a CPU an item does all three for a block of tiles, and what lies between stays in its core's cache. Other devices do them
- * one after the other. Tiles are counted through all images.
+ * On a CPU an item does all three stages for a block of tiles; intermediate results stay in its core's cache. Other devices
+ * run the stages one after the other. Tiles are numbered across all images.
  *
  * Macros: M and TAPS of the transform; STRIDE; TILES, the tiles of a product's register tile; FEW, those of a smaller one, or
  * 0. See winograd_transform.cl for LANES.
@@ -18,16 +18,16 @@
 
 #define AHEAD 1024 /* numbers of weights */
 
-/* What of the convolution all kernels are given. */
+/* Parameters of the convolution, common to all kernels. */
 typedef struct {
     int channels, height, width, out_channels, out_height, out_width, pad_top, pad_left;
     int parts, part_rows, part_columns, whole_rows, whole_columns, whole_both, panel;
 } winograd_shape;
 
-/* A list of up to four small numbers in one. */
+/* An element of a list of up to four bytes packed into an int. */
 #define ITEM(list, index) (((list) >> (8 * (index))) & 255)
 
-/* Parts [begin, end) that have weights at a position. A range of parts is (begin, end) as a list: at infinity they are those
+/* Parts [begin, end) that have weights at a position. A range of parts is (begin, end) as a list: at infinity, the parts
  * whose rows, columns or both have as many taps as the transform. */
 typedef struct {
     int begin, end;
@@ -42,14 +42,14 @@ static inline part_range parts_at(int position, const winograd_shape shape)
     return range;
 }
 
-/* Where one tile lies. */
+/* Location of one tile. */
 typedef struct {
     int image, row, column; /* of the output: its first pixel */
 } tile_place;
 
-/* The place of a tile by its number. An image's tiles that lack rows come first, but for one that lacks columns too, which
- * comes last, after others that lack columns: so those with all their rows follow one another, as do those with all their columns.
- * Others do without the sums at infinity, which count only for the last row or column. */
+/* The location of a tile by its number. Order in an image: tiles that lack rows, complete tiles, tiles that lack columns, the
+ * tile that lacks both. Tiles with all rows are thus contiguous, as are tiles with all columns. Other tiles need no sums at
+ * infinity, which affect only the last row or column. */
 static inline tile_place place_of(int tile, int out_height, int out_width)
 {
     const int across = (out_width + M - 1) / M, down = (out_height + M - 1) / M;
@@ -131,7 +131,7 @@ MULTIPLY(multiply_tiles, TILES)
 MULTIPLY(multiply_few, FEW)
 #endif
 
-/* The rare activations, a second pass over pixels that were just written, so that their code exists once. */
+/* Rare activations: a second pass over the written pixels, so that their code exists once. */
 static inline void activate_tile(global number *y, int y_row, int rows, int columns, int kind, int a, int b)
 {
     for (int i = 0; i < rows; i++) {
@@ -230,7 +230,7 @@ typedef struct {
 
 /* Encodes, multiplies and decodes. Work items: (range of blocks of tiles, range of output blocks). Each item has `scratch_item`
  * floats of scratch: [position][input block][part][tile][lane], `v_position` apart, then sums [position][tile][lane], `m_position`
- * apart. `per_block` tiles, a multiple of TILES, are a block. FEW tiles from `few_begin` on have all rows. */
+ * apart. A block has `per_block` tiles, a multiple of TILES. FEW tiles from `few_begin` on have all rows. */
 kernel void winograd_fused(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
                            const global number *residual_buffer, global number *y_buffer, global float *scratch_buffer,
                            const winograd_fused_arguments given)
@@ -279,7 +279,7 @@ kernel void winograd_fused(const global number *x_buffer, const global number *w
                 const int needed = has.end - has.begin;
                 global float *to = m + (long)position * m_position;
 #if FEW
-                /* The block is an image that lacks pixels at its lower and at its right edge, and a register tile. */
+                /* The block is one register tile and a whole image, with incomplete tiles at its lower and right edges. */
                 const int last_row = position / ALPHA == ALPHA - 1, last_column = position % ALPHA == ALPHA - 1;
                 if (last_row || last_column) {
                     const int t = last_row ? given.few_begin : 0;

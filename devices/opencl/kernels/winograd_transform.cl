@@ -1,6 +1,6 @@
-/* The one-dimensional transforms of Winograd's minimal filtering F(M, TAPS), in place on numbers that lie `step` apart, for
- * ALPHA = M + TAPS - 1 = 4, 6 or 8 positions; infinity's counts for the last output alone. Their points are those of
- * devices/algorithms/winograd.py, as in the CPU engine's kernels: 0, a pair ±p for each, infinity.
+/* One-dimensional transforms of Winograd's minimal filtering F(M, TAPS), in place on numbers `step` apart, for
+ * ALPHA = M + TAPS - 1 = 4, 6 or 8 positions; the position of infinity affects the last output only. The points are those of
+ * devices/algorithms/winograd.py and of the CPU engine's kernels: 0, pairs ±p, infinity.
  *
  * An item handles LANES neighbouring lanes as one `vec`: a whole block on a CPU, one lane on other devices.
  */
@@ -48,7 +48,7 @@ static inline void transform_output(private vec *m, int step)
 
 #elif ALPHA == 6
 
-/* With a = 3/4 and b = 2a: the point ±p has the even part d4 - q² d2 and the odd part ±p (d3 - q² d1), q the other one. */
+/* With a = 3/4 and b = 2a: point ±p has the even part d4 - q² d2 and the odd part ±p (d3 - q² d1), where q is the other point. */
 static inline void transform_input(private vec *d, int step)
 {
     const vec d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step], d4 = d[4 * step], d5 = d[5 * step];

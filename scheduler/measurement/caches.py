@@ -12,7 +12,7 @@ from nnstretch.scheduler.measurement.store.rows import CacheState
 
 _FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_OWN, _SHARED = 1 << 20, 32 << 20  # bytes, if the system does not tell
+_OWN, _SHARED = 1 << 20, 32 << 20  # bytes, if the system does not report them
 _FILLED = 0.5
 """Usable share of a cache; other cores, other processes and the layer itself take the rest."""
 _MOST_SHARED = 64 << 20

@@ -34,7 +34,7 @@ class PlanSession(Session):
         """Binds a plan to this machine.
 
         Args:
-            compiled: the plan with its constants and models of other engines.
+            compiled: the plan with its constants and models of external engines.
             sources: OpenCL sources to build instead of the installed ones (from a package).
 
         Raises:
@@ -51,10 +51,9 @@ class PlanSession(Session):
         self._beside: tuple[Loaded, ...] = ()
 
     def replica(self) -> PlanSession:
-        """Another session for the same plan, which shares the weights and has memory of its own for a run.
+        """Another session for the same plan, with shared weights and an own arena.
 
-        Runs of replicas go through the processors one behind the other: while one waits for a processor,
-        another one uses it.
+        Replicas pipeline their runs: while one waits for a processor, another one uses it.
 
         Raises:
             DeviceError: there is not enough memory.
@@ -64,24 +63,24 @@ class PlanSession(Session):
         return made
 
     def run_beside(self, others: Sequence[PlanSession]) -> None:
-        """From now on, OpenCL devices that live on the CPU have the cores of these sessions', too, while this one runs."""
+        """Lets this session's OpenCL devices on the CPU also use the cores of the other sessions' while it runs."""
         self._beside = tuple(other._loaded for other in others)
 
     @classmethod
     def from_compiled(cls, compiled: Compiled) -> Self:
-        """A session for what the planner made."""
+        """A session for a compiled plan."""
         return cls(compiled)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """A session for a package file; its weights are mapped, not copied.
 
-        Of several plans it runs the first one whose processors are here (`AdaptiveSession` changes between them).
+        Of several plans it runs the first whose processors exist here (`AdaptiveSession` switches between them).
 
         Raises:
-            FileError, PackageError: it cannot be read, is damaged or too new.
-            DeviceError, BuildError, MissingExtraError: all plans lack processors or engines; says which the
-                first one lacks.
+            FileError: the file cannot be read.
+            PackageError: the package is damaged or too new.
+            DeviceError, BuildError, MissingExtraError: no plan can run here; the error is the first plan's.
         """
         package = read_package(Path(path))
         failures: list[Exception] = []
@@ -106,7 +105,7 @@ class PlanSession(Session):
 
     @property
     def sources(self) -> Mapping[str, str] | None:
-        """OpenCL sources that were given with the plan."""
+        """OpenCL sources given with the plan."""
         return self._sources
 
     @property
@@ -125,7 +124,7 @@ class PlanSession(Session):
         return [outputs[i] for i in wanted]
 
     def run_traced(self, output_names: Sequence[str] | None, feeds: Feeds) -> tuple[Outputs, RunTrace]:
-        """As `run`, with the times of every step, which cost a little."""
+        """As `run`, with the times of every step, at a small cost."""
         wanted = self._output_indices(output_names)
         inputs, outputs = self._inputs(feeds), self._new_outputs()
         with self._active() as program:
@@ -133,7 +132,7 @@ class PlanSession(Session):
         return [outputs[i] for i in wanted], trace
 
     def busy_seconds(self, trace: RunTrace) -> dict[str, float]:
-        """Seconds that every processor spent in its steps; a queue that only serves others is none."""
+        """Processor -> seconds in its steps; helper queues, which have no processor, are left out."""
         seconds = (trace.steps[:, 1] - trace.steps[:, 0]) * 1e-9
         found = {queue.processor: 0.0 for queue in self.plan.queues if queue.processor}
         for subgraph in self.plan.subgraphs:
@@ -143,7 +142,7 @@ class PlanSession(Session):
         return found
 
     def check_feeds(self, output_names: Sequence[str] | None, feeds: Feeds) -> None:
-        """Whether `run` takes these.
+        """Checks the arguments of `run`.
 
         Raises:
             FeedError: unknown or missing names, wrong shapes or types.
@@ -159,10 +158,7 @@ class PlanSession(Session):
         return median_timeline([self._timeline(trace) for trace in traces])
 
     def traces(self, feeds: Feeds | None = None, runs: int = 9) -> list[RunTrace]:
-        """When every step of `runs` runs, one at least, began and ended, after one run that does not count.
-
-        Without `feeds`, zeros are fed.
-        """
+        """Traces of `runs` runs, at least one, after a warm-up run. Without `feeds`, the inputs are zeros."""
         inputs, outputs = self._inputs(feeds or self.zeros()), self._new_outputs()
         self._loaded.activate(self._beside)
         self._loaded.program.run_traced(inputs, outputs)
@@ -175,20 +171,20 @@ class PlanSession(Session):
         return np.asarray(nanoseconds, dtype=np.float64) * 1e-9
 
     def step_seconds(self, runs: int) -> np.ndarray:
-        """Seconds of every step (rows) in each of `runs` runs (columns) on zeros, after one run that does not count."""
+        """Seconds of every step (rows) in each of `runs` runs (columns) on zeros, after a warm-up run."""
         traces = self.traces(runs=runs)
         return np.stack([trace.steps[:, 1] - trace.steps[:, 0] for trace in traces], axis=1) * 1e-9
 
     def close(self) -> None:
-        """Frees memory, kernels and threads; the session cannot be run afterwards.
+        """Frees memory, kernels and threads; the session cannot run afterwards.
 
-        What a run that missed its deadline still uses is freed when that is over.
+        Resources of a run that missed its deadline are freed when it ends.
         """
         self._loaded.close()
 
     @contextmanager
     def _active(self) -> Iterator[Program]:
-        """The program, its devices where the plan has them; what has failed is not trusted again."""
+        """The program on its devices; after a device error they are not shared with new programs."""
         self._loaded.activate(self._beside)
         try:
             yield self._loaded.program
@@ -217,17 +213,14 @@ class PlanSession(Session):
         return [np.empty(t.type.shape, t.type.dtype) for t in self.plan.outputs]
 
     def _timeline(self, trace: RunTrace) -> Timeline:
-        """Steps as traced.
-
-        The trace's own waits are those of whoever walks the sub-graphs, which for a device is not the device.
-        """
+        # The trace's waits are those of the host thread, also for a device's sub-graphs.
         times = [(int(begin), int(end)) for begin, end in trace.steps - trace.begin]
         waits = [bool(subgraph.waits) for subgraph in self.plan.subgraphs]
         return plan_timeline(self.plan, times, waits, trace.end - trace.begin)
 
 
 def _checked(tensor: PlanTensor, array: np.ndarray) -> np.ndarray:
-    """`array` as the plan reads it; never converted silently."""
+    """`array`, contiguous, of the input's shape and type; never converted silently."""
     array = np.asarray(array)
     if array.shape != tensor.type.shape:
         raise FeedError(

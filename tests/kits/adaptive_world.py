@@ -1,4 +1,4 @@
-"""Plans on processors that are slowed and fail as a test says: what a policy sees of the world, without one."""
+"""A simulated world for policies: plans on processors that slow down and fail as a test sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nnstretch.scheduler.runtime.adaptive.policy import Observation, PlanChoice,
 
 
 def facts(**plans: Mapping[str, float]) -> list[PlanFacts]:
-    """Plans in milliseconds of each of their processors; a run takes as long as the slowest of these."""
+    """Plans from milliseconds on each processor; a run takes as long as the slowest processor."""
     return [
         PlanFacts(name, max(busy.values()) * 1e-3, {p: ms * 1e-3 for p, ms in busy.items()})
         for name, busy in plans.items()
@@ -28,15 +28,15 @@ THREE = facts(both={"C": 5.0, "G": 4.8}, C={"C": 9.0}, G={"G": 9.5})
 
 @dataclass
 class World:
-    """Answers what a policy asks for.
+    """Runs the plans that a policy chooses.
 
     Attributes:
-        plans: undisturbed.
-        slowness: processor -> how many times as long it takes now; 1 if it is not there.
+        plans: facts without disturbance.
+        slowness: processor -> current factor on its time; 1 by default.
         broken: processors that fail.
-        named: whether who is told of a failure is told which processors it was.
-        noise: standard deviation of a run's time, as a share of it.
-        attempts: what was answered, with its seconds.
+        named: whether a failure names its processors.
+        noise: relative standard deviation of a run's time.
+        attempts: choices that succeeded, with their seconds.
         failures: plans that were attempted and failed.
     """
 
@@ -53,7 +53,7 @@ class World:
         self._rng = np.random.default_rng(self.seed)
 
     def seconds(self, plan: PlanFacts) -> float:
-        """What a run takes now, but for noise."""
+        """Seconds of a run now, without noise."""
         return max(seconds * self.slowness.get(name, 1.0) for name, seconds in plan.busy.items())
 
     def best(self) -> float:
@@ -61,7 +61,7 @@ class World:
         return min(self.seconds(plan) for plan in self.plans if not self.broken & set(plan.busy))
 
     def run(self, policy: Policy, times: int = 1) -> list[PlanChoice]:
-        """Runs as a session does; returns the choices that were answered."""
+        """Runs as a session does; returns the choices that succeeded."""
         return [self._run(policy) for _ in range(times)]
 
     def _run(self, policy: Policy) -> PlanChoice:

@@ -33,7 +33,7 @@ class Basic(nn.Module):
 
 
 class Detector(nn.Module):
-    """A backbone, a feature pyramid, heads that are the same ones at every level, and an auxiliary output."""
+    """A backbone, a feature pyramid, heads shared by all levels, and an auxiliary output."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Shared libraries that tests are written in C for."""
+"""Shared libraries for tests, written in C."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from nnstretch.support.settings import cache_dir
 
 
 def c_library(source: Path, sanitize: str | None = None, includes: Sequence[Path] = ()) -> Path:
-    """The library made of one C file by the engine's compiler, in the cache; with a sanitizer as for `build_engine`.
+    """Compiles one C file into a cached library with the engine's compiler; sanitizers as for `build_engine`.
 
-    What it includes of the engine's sources must be named, so that it is made again when these change.
+    Name the engine's sources that it includes, so that their changes rebuild it.
     """
     toolchain = make_toolchain(BuildTarget(local_isa()), sanitize)
     text = b"".join(file.read_bytes() for file in (source, *includes))

@@ -1,4 +1,4 @@
-"""Calling commands in this process, and what tests expect of their answers."""
+"""Calls commands in this process and checks their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions to test routines with, their reference, and how a routine is compared with it."""
+"""Convolutions for tests of routines, and comparison with the reference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACTIVATIONS = (
     Activation(ActivationKind.LEAKY_RELU, 0.1),
     Activation(ActivationKind.TANH),
 )
-"""What convolutions and dense layers may end with."""
+"""Activations of convolutions and dense layers."""
 
 activations = st.sampled_from(ACTIVATIONS)
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -91,7 +91,7 @@ def pointwise_layers(
 ) -> Layer:
     """1 × 1 convolutions of small planes, for Strassen's algorithm.
 
-    Channels should be with and without a rest beside two halves, and outputs fill pairs of panels or leave single vectors.
+    Covers odd and even channels, and outputs that fill pairs of panels or leave single vectors.
     """
     shape = (draw(st.integers(1, 2)), draw(channels), draw(st.integers(2, 9)), draw(st.integers(3, 15)))
     return conv_layer(
@@ -156,7 +156,7 @@ def check_setting(
 
 
 def variants(routine: Routine, layer: Layer) -> list[Parameters]:
-    """What the routine offers, and what it does not: small units, sums in several passes."""
+    """The routine's settings and others: small units, sums in several passes."""
     space = list(routine.parameter_space(layer))
     if routine.descriptor.algorithm == "direct":
         offered = (*space[:2], space[-1])

@@ -1,4 +1,4 @@
-"""Which core a process of tests takes for itself: two that run side by side do not wait for each other's core."""
+"""The core of each test process: parallel workers use different cores."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from nnstretch.devices.base.spec import usable_cores
 _NUMBER = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
 
 OWN_CORE = usable_cores()[int(_NUMBER) % len(usable_cores())]
-"""One of the cores that may be used: another one for every worker of a parallel run, as far as there are enough."""
+"""A usable core; workers of a parallel run have different ones as far as there are enough."""

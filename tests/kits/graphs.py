@@ -14,9 +14,9 @@ from nnstretch.graph.placement import PLACEMENT_KEY
 class RandomNetwork:
     """A random DAG of convolutions, sums, products, pools and concats over N,C,H,W tensors of equal planes.
 
-    Every node may be placed on one of `processors` (metadata), or be left to the planner. Outputs are all tensors that nobody
-    reads, with `kept` also so many that others may read, and with `flat` rows of what reshapes and a concat make of some.
-    Planes have sides of `size`, or random ones: an OpenCL driver compiles kernels for each anew.
+    Nodes are placed on one of `processors` (metadata) or left to the planner. Outputs are all tensors without consumers, with
+    `kept` that number of other tensors, and with `flat` some tensors reshaped to rows. Planes have sides of `size` or random
+    ones; an OpenCL driver compiles kernels for each size.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class RandomNetwork:
         self._nodes.append(node)
 
     def _add_rows(self) -> list[tuple[str, tuple[int, int]]]:
-        """Reshapes some tensors to rows, joins these, and returns two outputs that become of them."""
+        """Reshapes some tensors to rows and concatenates them; returns two outputs of these."""
         self._weights.append(numpy_helper.from_array(np.array([1, -1]), "row_shape"))
         rows: dict[str, int] = {}
         for name in map(str, self._rng.choice([*self._tensors], 3)):

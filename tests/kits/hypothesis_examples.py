@@ -1,4 +1,4 @@
-"""How many examples a property is tried on."""
+"""Number of examples of a property."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def examples(usual: int) -> int:
-    """`usual`, or a share of it where the environment asks for that: under sanitizers everything takes many times as long."""
+    """`usual`, or the share of it that the environment sets, since sanitizers slow tests down."""
     return max(5, usual // int(os.environ.get("NNSTRETCH_TEST_EXAMPLES_DIVISOR", "1")))

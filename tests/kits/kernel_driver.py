@@ -82,7 +82,7 @@ def _prepared(
 ) -> Iterator[_Prepared]:
     """A program of one queue of the lowering's calls, with every operand in a region of its own.
 
-    With `in_place` the output takes the memory of the input that its only call says may be written over.
+    With `in_place`, the output shares memory with the input that the only call may overwrite.
     """
     assert len(inputs) == len(layouts_in) == len(layer.activations)
     assert len(layouts_out) == len(layer.outputs)
@@ -133,7 +133,7 @@ def _prepared(
 
 
 def _in_place_names(lowering: Lowering) -> tuple[str, str]:
-    """The operand whose memory the first write of the only call may take, and that write."""
+    """The operand that the first write of the only call may overwrite, and that write."""
     (call,) = lowering.calls
     assert call.in_place is not None, f"kernel {call.kernel} does not say that it works in place"
     read, written = call.reads[call.in_place], call.writes[0]
@@ -154,16 +154,16 @@ def run_lowering(
     """Outputs of `layer`, row-major and logical, as the lowering's kernels compute them.
 
     Args:
-        lowering: what a routine made of `layer`.
+        lowering: the layer as a routine lowers it.
         layer: the layer, for shapes.
         inputs: row-major logical arrays for `layer.activations`, in that order.
-        layouts_in: layouts that the routine wants the inputs in.
-        layouts_out: layouts that it gives the outputs in.
+        layouts_in: layouts of the inputs.
+        layouts_out: layouts of the outputs.
         cores: one thread per entry.
         in_place: whether the output takes the memory that the call's `in_place` allows (there is one call then).
 
     Raises:
-        PackageError: a kernel refuses its operands, with the kernel's words.
+        PackageError: a kernel refuses its operands; has the kernel's message.
         AssertionError: a kernel wrote outside its buffers, changed an input, or left padding lanes that are not finite.
     """
     with _prepared(lowering, layer, inputs, layouts_in, layouts_out, cores, in_place=in_place) as prepared:

@@ -21,7 +21,7 @@ _GUARD_BITS = 0x7FC07FC1  # NaNs as one float and as two halves: what is read fr
 
 @dataclass(frozen=True)
 class _Guarded:
-    """A tensor in a buffer of its own between two guards; `size` bytes are its own, which 4-byte words round up."""
+    """A tensor of `size` bytes in a buffer between two guards, rounded up to 4-byte words."""
 
     buffer: pyopencl.Buffer
     size: int
@@ -41,12 +41,12 @@ class _Guarded:
 
 
 def _nothing(size: int) -> np.ndarray:
-    """The bytes of a tensor of `size` bytes that nobody has written yet, with its guards."""
+    """An unwritten tensor of `size` bytes with its guards."""
     return np.full(-(-size // 4) + 2 * _GUARD // 4, _GUARD_BITS, np.uint32).view(np.uint8)
 
 
 def _guarded(runtime: OpenCLRuntime, values: np.ndarray | None, size: int, dtype: str = "float32") -> _Guarded:
-    """`values`, or `size` bytes of `dtype` that are not a number."""
+    """`values`, or `size` bytes of NaN of `dtype`."""
     import pyopencl as cl
 
     whole = _nothing(size if values is None else values.nbytes)
@@ -115,16 +115,16 @@ def run_lowering(
 ) -> list[np.ndarray]:
     """Outputs of `layer`, row-major and logical, as the lowering's kernels compute them.
 
-    Lanes that pad the channels of inputs hold large numbers, what surrounds every tensor is not a number, and neither may
-    show; lanes that pad the channels of outputs must be finite.
+    Lanes that pad the channels of inputs have large values, and guards around every tensor are NaN; neither may affect the
+    outputs. Lanes that pad the channels of outputs must be finite.
 
     Args:
         runtime: the device.
-        lowering: what a routine made of `layer`.
+        lowering: the layer as a routine lowers it.
         layer: the layer, for shapes.
         inputs: logical arrays in the order of `layer.activations`.
-        layouts_in: the layouts that the routine wants for them.
-        layouts_out: the layouts that it gives to the outputs.
+        layouts_in: layouts of the inputs.
+        layouts_out: layouts of the outputs.
 
     Raises:
         AssertionError: a kernel wrote outside its outputs or left a number of them unwritten.

@@ -15,16 +15,16 @@ OUT_OF_RESOURCES = -5
 
 
 class Fault(IntEnum):
-    """What happens to a call that is struck."""
+    """The effect of a fault on a call."""
 
     ERROR = 0
-    """It is not made, and returns an error."""
+    """The call is skipped and returns an error."""
     LATE = 1
-    """It is made after so many milliseconds."""
+    """The call is delayed by a number of milliseconds."""
     LOST = 2
-    """It is made, and its event ends with an error."""
+    """The call is made, and its event ends with an error."""
     HANGING = 3
-    """It is made, and its event does not end before the faults are cleared."""
+    """The call is made, and its event ends when the faults are cleared."""
 
 
 def library() -> Path:
@@ -53,11 +53,11 @@ class Faults:
     def set(
         self, function: str, first: int = 1, last: int = 0, kind: Fault = Fault.ERROR, value: int = OUT_OF_RESOURCES
     ) -> None:
-        """Strikes calls `first` to `last` (`first` alone if 0) of a function; `value` is the error, or milliseconds."""
+        """Injects a fault into calls `first` to `last` (0: only `first`); `value` is the error or milliseconds."""
         self._library.faults_set(function.encode(), first, last or first, kind, value)
 
     def clear(self) -> int:
-        """Ends all faults and hangs; how many calls were struck."""
+        """Ends all faults and hangs; returns the number of affected calls."""
         return int(self._library.faults_clear())
 
     @property

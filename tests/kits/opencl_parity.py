@@ -1,4 +1,4 @@
-"""Layers to test OpenCL routines with, and how a routine is compared with ONNX Runtime."""
+"""Layers for tests of OpenCL routines, and comparison with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check(
     first_settings: int = 6,
     traits: Traits | None = None,
 ) -> None:
-    """All routines that support the layer, which must be `algorithms` or Winograd's too, give what ONNX Runtime gives."""
+    """All routines that support the layer agree with ONNX Runtime; their algorithms are `algorithms`, or also Winograd's."""
     wanted = reference(layer, feeds_of(layer))
     known = routines(traits) if traits else processor.routines
     supporting = [routine for routine in known if routine.supports(layer)]

@@ -1,4 +1,4 @@
-"""Networks, branchings and latencies that NN-Stretch published, as graphs: what the phone profile is fitted to.
+"""Networks, branchings and latencies that NN-Stretch published, as graphs, to fit the phone profile.
 
 Latencies are of a phone, int8, at 224×224, of graphs without squeeze-excite. C is the CPU, G the GPU, D the DSP. Stem,
 head and stages with one branch run on the CPU. Weights are zeros that take no memory.
@@ -241,7 +241,7 @@ class _Builder:
 
 
 _ZEROS = np.zeros(1 << 23, np.float32)
-"""As many as the largest weight has; never written, so they take no memory."""
+"""Enough for the largest weight; never written, so they take no memory."""
 
 
 def _zeros(shape: tuple[int, ...]) -> np.ndarray:
@@ -258,14 +258,14 @@ ASSUMED = Assumptions(
     description=(
         "CPU, GPU and DSP of a phone, int8. Rates, groups and bandwidths are fitted to the latencies "
         "of six networks and their branchings that NN-Stretch published; launches, synchronisation and "
-        "half are assumed, slowdowns were not to be seen, and "
-        "gpu with dsp, of which nothing was published, is as the slower of the other pairs."
+        "half are assumed, contention is not identifiable, and "
+        "gpu with dsp, without published latencies, equals the slower of the other pairs."
     ),
 )
 
 
 def measurements(without: Sequence[str] = ()) -> list[Measurement]:
-    """All that was published, but for networks `without`."""
+    """All published measurements, except of networks `without`."""
     return [
         Measurement(optimized(name, column), tuple(PROCESSORS[c] for c in column), milliseconds * 1e-3)
         for name, columns in MEASURED_MS.items()

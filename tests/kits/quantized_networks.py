@@ -1,4 +1,4 @@
-"""Random networks as they are written when quantised: a QuantizeLinear and a DequantizeLinear wherever a tensor is rounded."""
+"""Random quantised networks with a QuantizeLinear and a DequantizeLinear wherever a tensor is rounded."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class QuantizedNetwork:
     Attributes:
         floating: the network in float32.
         model: the same, quantised.
-        input: one of those that its tensors' ranges are from.
-        exact: whether int8 layers have the very biases that the network says.
+        input: one of the calibration inputs.
+        exact: whether int8 layers keep the network's biases exactly.
     """
 
     def __init__(self, seed: int, layers: int = 8) -> None:
@@ -167,7 +167,7 @@ class QuantizedNetwork:
 
 
 class _Quantizer:
-    """Writes a network anew, its tensors rounded; a tensor that a convolution makes for an activation is not, sometimes."""
+    """Rewrites a network with rounded tensors, except some between a convolution and its activation."""
 
     def __init__(self, rng: np.random.Generator, bias: str, ranges: dict[str, tuple[float, float]]) -> None:
         self._rng, self._bias, self._ranges = rng, bias, ranges

@@ -1,4 +1,4 @@
-"""Random selection problems, and the slow but certain way to solve them."""
+"""Random selection problems, and their solution by brute force."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _most(amounts: tuple[Costs, ...]) -> float:
 
 
 def legal(problem: Problem) -> list[tuple[int, ...]]:
-    """All assignments that nothing forbids."""
+    """All assignments of finite cost."""
     every = itertools.product(*(range(s) for s in problem.sizes))
     return [c for c in every if np.isfinite(problem.cost(c)) and problem.keeps_limits(c)]
 

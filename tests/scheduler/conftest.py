@@ -1,4 +1,4 @@
-"""An engine whose OpenCL functions fail on demand, for the tests of sessions on devices that do."""
+"""An engine whose OpenCL functions fail on demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def loader(tmp_path_factory: pytest.TempPathFactory) -> Faults:
 
 @pytest.fixture
 def faults(loader: Faults, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    """Sessions made now get their OpenCL functions from the loader that makes them fail."""
+    """New sessions get their OpenCL functions from the faulty loader."""
     loader.clear()
     monkeypatch.setattr(loading, "engine", lambda: loader.engine)
     yield loader

@@ -2,7 +2,7 @@
 
 A candidate that crashes ends this process and not the one that measures (`nnstretch.scheduler.measurement.runner.runner`). The
 two exchange frames over the worker's standard input and output, and share a file that both map: its first page holds the number
-of the running layer, which tells who ended the process; constants and outputs of layers follow. Requests and answers:
+of the running layer, which identifies the layer that ended it; constants and outputs of layers follow. Requests and answers:
 
     {"do": "open", "layer": number, "plan": JSON, "inputs": [[offset, bytes], ...], "base": [offset, bytes],
      "weights": [begin, bytes], "repeats": copies, "outputs": [offset, bytes] or null, "models": {name: [offset, bytes]}}

@@ -1,4 +1,4 @@
-"""The learned cost model: features, trees, costs from the store and beyond it, and the search that they guide."""
+"""The learned cost model: features, trees, stored and predicted costs, and the search that they guide."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def setting(pixels: int, outputs: int, tiles: int) -> Parameters:
 
 
 def truth(layer: Layer, parameters: Parameters) -> float:
-    """A made-up machine: wasted pixels cost as wanted ones do, large tiles are better, memory comes on top."""
+    """A synthetic machine: wasted pixels cost as much as useful ones, large tiles are faster, memory adds time."""
     pixels = layer.outputs[0].shape[2] ** 2
     computed = -(-pixels // parameters["reg_n"]) * parameters["reg_n"] / pixels
     tile = parameters["reg_n"] * parameters["oc_bn"]
@@ -329,7 +329,7 @@ def test_what_a_search_found_is_remembered(tmp_path: Path, processor: CpuProcess
 
 
 def explored(layers: Sequence[Layer], schedule: Schedule, seed: int = 0, fails: bool = False) -> Exploration:
-    """A search of the made-up machine, on which a measurement takes 50 ms."""
+    """A search on the synthetic machine, where a measurement takes 50 ms."""
     now, asked = [0.0], set()
 
     def measure(task: int, number: int) -> float | None:
@@ -374,7 +374,7 @@ def test_failures_are_no_answers() -> None:
 
 
 class Machines(Estimates):
-    """The made-up machine as a cost model that remembers what it was asked for."""
+    """The synthetic machine as a cost model that records its queries."""
 
     measured = True
 

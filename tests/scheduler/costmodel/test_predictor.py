@@ -1,4 +1,4 @@
-"""Predictions for the search of branchings: what is measured, what is guessed, and what costs nothing."""
+"""Predictions for the branching search: measured, estimated and free layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions for processors that are not here: measured where it was, learned elsewhere, refused where nothing is known."""
+"""Predictions for remote processors: measured, learned, or refused without measurements."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_learned_without_xgboost_is_said(tmp_path: Path, monkeypa
         found.seconds([BETWEEN], 0)
 
 
-def test_slowdowns_that_nobody_measured_are_noted(tmp_path: Path) -> None:
+def test_unmeasured_contention_factors_are_reported(tmp_path: Path) -> None:
     assert predictor(tmp_path, (1.1, 1.3)).contention_factor(1, frozenset({0})) == 1.3
     found = predictor(tmp_path)
     assert found.contention_factor(1, frozenset({0})) == 1.0

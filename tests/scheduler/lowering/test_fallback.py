@@ -1,4 +1,4 @@
-"""Layers without native routine run on ONNX Runtime inside the plan, as many at a time as hang together."""
+"""Layers without native routine run on ONNX Runtime inside the plan, connected ones together."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_mixed_network_on_a_device() -> None:
 
 
 def parallel_einsums(count: int) -> onnx.ModelProto:
-    """So many foreign layers side by side, each of which feeds a convolution of its own."""
+    """`count` parallel foreign layers; each feeds a convolution of its own."""
     branches = range(count)
     weights = ", ".join(f"float[8] s{i}, float[8,8,1,1] w{i}" for i in branches)
     foreign = "\n".join(f'e{i} = Einsum<equation = "abcd,d->abdc">(x, s{i})' for i in branches)
@@ -106,7 +106,7 @@ def test_runs_that_make_more_tensors_than_a_step_may_are_cut(count: int) -> None
 
 
 def test_runs_that_read_more_tensors_than_a_step_may_are_cut() -> None:
-    """Twenty convolutions, whose outputs are read by a run of foreign layers."""
+    """Twenty convolutions whose outputs feed consecutive foreign layers."""
     count = 20
     weights = ", ".join(f"float[8,8,1,1] w{i}" for i in range(count))
     convs = "\n".join(f"c{i} = Conv(x, w{i})" for i in range(count))

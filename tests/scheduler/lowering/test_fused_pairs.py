@@ -1,4 +1,4 @@
-"""Pairs of layers that one routine computes: chosen where they are cheaper, right wherever they are chosen."""
+"""Pairs of layers that one routine computes: chosen where cheaper, with correct results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CORE = min(os.sched_getaffinity(0))
 
 
 class Prices(CostModel):
-    """One second per layer, and so many for a chain."""
+    """One second per layer, and `chain` seconds for a chain."""
 
     measured = True
 
@@ -40,7 +40,7 @@ class Prices(CostModel):
 
 
 def inverted_residual(second_reader: bool = False) -> ir.Model:
-    """Expand, depthwise, project with the shortcut; the expanded tensor may be wanted by somebody else too."""
+    """Expand, depthwise, project with the shortcut; the expanded tensor may have another consumer."""
     text = """
     <ir_version: 10, opset_import: ["" : 20]>
     net (float[1,16,9,9] x) => (float[1,16,9,9] y SECOND) <float[48,16,1,1] e, float[48,1,3,3] d, float[16,48,1,1] p> {

@@ -1,4 +1,4 @@
-"""Fusion groups: which ones are found, and what layer they are."""
+"""Fusion groups: which ones are found, and their layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A measurement worker in which plans of routines with certain names do harm (see test_runner.py)."""
+"""A measurement worker in which routines with certain names cause faults (see test_runner.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _load = loading.load_program
 
 
 def harm(algorithm: str) -> None:
-    """What the routines of that name do when they run."""
+    """Routine name -> the fault that it causes."""
     if algorithm == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
     elif algorithm == "abort":

@@ -29,7 +29,7 @@ _put_all, _remove, _time = ProfileStore.put_all, ProfileStore.remove, Runner.tim
 
 
 def report_to(log: int) -> None:
-    """Has every write to a profile store reported when it is done, and every removal before."""
+    """Reports every write to a profile store after it is done, and every removal before."""
 
     def report(sign: str, keys: Iterable[tuple[str, str, str, Parameters]]) -> None:
         lines = [json.dumps([sign, *names, dict(parameters)]) for *names, parameters in keys]

@@ -1,4 +1,4 @@
-"""Ratios that are proposed for cores of different speeds, with made-up measurements."""
+"""Proposed ratios for cores of different speeds, with synthetic measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nnstretch.scheduler.measurement.store.store import ProfileStore
 
 
 class Cores:
-    """Cores with speeds, of which some are busy for the first so many measurements, and half as fast then."""
+    """Cores with speeds; `busy` ones are half as fast for that number of measurements."""
 
     def __init__(self, speeds: Sequence[float], busy: dict[int, int] | None = None) -> None:
         self.speeds, self.busy, self.count = speeds, dict(busy or {}), 0

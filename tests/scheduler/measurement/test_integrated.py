@@ -31,7 +31,7 @@ CORE = min(os.sched_getaffinity(0))
 
 
 class Units(CostModel):
-    """A second for every layer by itself, and a hundredth of one more or less, whatever computes it."""
+    """About a second for every layer by itself, within a hundredth, with any routine."""
 
     measured = True
 
@@ -94,7 +94,7 @@ def space_of(seed: int) -> ChoiceSpace:
 
 
 def assert_selected_costs_are_true(space: ChoiceSpace) -> None:
-    """What is selected costs what it takes when nothing disturbs it."""
+    """The selected path has its undisturbed cost."""
     plan = plan_of(space, default_selector().select(space.problem)).plan
     mine = [s for s in plan.steps if s.cost_ms and s.op not in ("Reorder", "Concat", "Reshape")]
     assert mine
@@ -142,7 +142,7 @@ def test_estimates_and_several_processors_are_left_alone() -> None:
 
 
 def costs_of(space: ChoiceSpace) -> list[float]:
-    """What every choice costs."""
+    """The cost of every choice."""
     return [choice.seconds or 0.0 for choices in space.choices for choice in choices]
 
 
@@ -162,7 +162,7 @@ def test_a_disturbed_path_is_run_again(seed: int, disturbances: tuple[float, ...
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_path_is_scaled_by_what_its_baseline_takes_at_the_same_time(seed: int) -> None:
-    """From the second path on the machine is slower and stays so."""
+    """The machine becomes permanently slower at the second path."""
     quiet = undisturbed(seed)
     alone = Runs()
     refined(space_of(seed), Memory(), run=alone)
@@ -172,7 +172,7 @@ def test_a_path_is_scaled_by_what_its_baseline_takes_at_the_same_time(seed: int)
 
 
 def test_what_ran_on_a_slow_core_is_run_again() -> None:
-    """The core is slow by less than what a path's times could show."""
+    """The core is slowed by less than a path's times can show."""
     quiet = undisturbed(1)
     found = refined(space_of(1), Memory(slowed=[True, False]), run=Runs(1.05))
     assert costs_of(found) == pytest.approx(costs_of(quiet))

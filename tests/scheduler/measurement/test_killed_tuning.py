@@ -1,4 +1,4 @@
-"""`nnstretch tune` that is killed again and again: the store stays whole, keeps what was finished, leads to the same plan."""
+"""`nnstretch tune` killed repeatedly: the store stays valid, keeps finished measurements and leads to the same plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.kits.graphs import RandomNetwork
 TUNER = (sys.executable, str(Path(__file__).with_name("reporting_tuner.py")))
 
 LATE = 0.8
-"""Share of the tunings that are killed after they have finished a measurement."""
+"""Share of the tunings killed after they have finished a measurement."""
 
 LONGEST = 2.0
 """Seconds after which a tuning is killed at the latest."""
@@ -41,7 +41,7 @@ class Tuning:
         self._command = [*TUNER, str(self._log), times, *self._arguments]
 
     def start(self) -> subprocess.Popen[bytes]:
-        """A tuning that goes on where the last one was."""
+        """A tuning that resumes the last one."""
         environment = {**os.environ, "NNSTRETCH_CACHE_DIR": str(self._folder)}
         return subprocess.Popen(self._command, env=environment, stdout=subprocess.DEVNULL)
 
@@ -60,7 +60,7 @@ class Tuning:
         return Plan.from_json((self._folder / "plan.json").read_text())
 
     def check(self) -> int:
-        """Checks the store, and that all that was said to be finished is there; returns how much that is."""
+        """Checks that the store has all reported measurements; returns their number."""
         path = self._folder / "profiles.sqlite"
         if not path.exists():
             assert not self._log.exists() or not self._log.read_text()
@@ -79,12 +79,12 @@ class Tuning:
 
 
 def kill_tunings(folder: Path, model: Path, kills: int, times: str = "made-up", seed: int = 0) -> list[int]:
-    """Kills tunings at random moments until there were so many; a store that is complete is compared and begun anew.
+    """Kills `kills` tunings at random moments; a complete store is compared and replaced by an empty one.
 
-    Most are killed after they have measured something, some while they start.
+    Kills most after they have measured something, some while they start.
 
     Returns:
-        How much was in the store after each kill.
+        Number of rows in the store after each kill.
     """
     rng = random.Random(seed)
     expected = Tuning(folder / "undisturbed", model, times).finish()
@@ -110,7 +110,7 @@ def kill_tunings(folder: Path, model: Path, kills: int, times: str = "made-up", 
 
 
 def check_plan(tuning: Tuning, expected: Plan, times: str) -> None:
-    """Whether a tuning that goes on to its end finds the plan of an undisturbed one."""
+    """Whether a resumed tuning finds the plan of an undisturbed one."""
     plan = tuning.finish()
     tuning.check()
     if times == "made-up":

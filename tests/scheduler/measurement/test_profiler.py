@@ -1,4 +1,4 @@
-"""Profiling: what is known is not measured again, whatever happened in between; and what costs depend on."""
+"""Profiling: known costs are not measured again; the keys of costs."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def test_a_fresh_profiler_ignores_what_was_known_before_it(processor: CpuProcess
 
 
 class Silent(Runner):
-    """Runner that nobody may ask for."""
+    """A runner that must not be used."""
 
     def start(self) -> None:
         pytest.fail("something was measured")
 
 
 class Scripted(Runner):
-    """Runner whose runs take what a script says, in the order in which they were opened."""
+    """A runner with scripted times, in the order in which layers are opened."""
 
     def __init__(self, seconds: Sequence[float], clock: float | None = None) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Scripted(Runner):
 
 
 def test_later_candidates_are_compared_with_the_best_known(processor: CpuProcessor, store: ProfileStore) -> None:
-    """The machine is half as fast the second time: what is measured then is put in relation to what is known."""
+    """The machine is half as fast the second time; new times are scaled by the known ones."""
     layer = convolution()
     found = candidates(processor, layer)
     with Profiler(store, processor, runner=Scripted([0.010, 0.020])) as profiler:
@@ -140,7 +140,7 @@ def test_later_candidates_are_compared_with_the_best_known(processor: CpuProcess
 def test_times_are_normalised_to_the_reference_frequency(
     processor: CpuProcessor, store: ProfileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first clock that is seen, of which others are a part or a multiple."""
+    """The first clock is the reference; others are a share or a multiple of it."""
     layer = convolution()
     found = candidates(processor, layer)[:3]
     monkeypatch.setattr(profiler_module, "_reading", lambda _: 100.0)
@@ -212,7 +212,7 @@ def two_families(processor: CpuProcessor, layer: Layer) -> list[Candidate]:
 def test_settings_of_a_routine_whose_first_is_far_behind_are_not_measured(
     processor: CpuProcessor, store: ProfileStore
 ) -> None:
-    """Unless all shall be. What was left out is no failure, and nobody measures the others again to leave it out."""
+    """Unless the profiler is exhaustive. An eliminated candidate is no failure, and the others are not measured again."""
     layer = convolution()
     found = two_families(processor, layer)
     with Profiler(store, processor, runner=Scripted([0.010, 0.017])) as profiler:
@@ -257,7 +257,7 @@ def test_states_of_networks_and_layers() -> None:
 
 
 class Recorded(Runner):
-    """Runner that remember what was opened."""
+    """A runner that records opened layers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Profile stores as JSON: what is written is read back, and what is wrong with a file is told."""
+"""Profile stores as JSON: round trips, and errors for damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Races between candidates whose times are made up: who wins, who leaves early, and what disturbed rounds change."""
+"""Races between candidates with synthetic times: winners, early elimination and disturbed rounds."""
 
 from __future__ import annotations
 

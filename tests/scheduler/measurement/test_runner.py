@@ -1,4 +1,4 @@
-"""Runner: what candidates do to their process, and what whoever measures them learns of it."""
+"""Runner: faults of candidates in the worker, and their reports."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_failures_are_remembered_with_their_reasons(processor: CpuProcessor, tmp
 
 
 class Unlucky(Runner):
-    """Runner whose process always ends between two of them."""
+    """A runner whose process always ends between two requests."""
 
     def _running(self) -> int:
         return -1
@@ -263,7 +263,7 @@ def test_a_device_s_repeats_take_buffers_in_turn(processor: CpuProcessor, turns:
 @pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")
 @pytest.mark.parametrize("is_device", [False, True])
 def test_who_waits_for_a_device_leaves_its_core_alone(is_device: bool) -> None:
-    """The clock is read on the core where the layer will run; what then runs there is the layer, not who waits for it."""
+    """The clock is read on the layer's core; the waiting thread does not use that core."""
     before, core = os.sched_getaffinity(0), usable_cores()[0]
     seen: list[set[int]] = []
 

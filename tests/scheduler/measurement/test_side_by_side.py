@@ -1,4 +1,4 @@
-"""Sessions and processes that use the same cores at the same time: all finish, and all compute what they compute alone."""
+"""Sessions and processes that use the same cores at the same time: all finish with the results of a run alone."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def test_processes_on_the_same_cores(tmp_path: Path) -> None:
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
-        told = [process.communicate(timeout=200)[0] for process in processes]
+        printed = [process.communicate(timeout=200)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    assert told == ["0\n"] * 3
+    assert printed == ["0\n"] * 3
 
 
 @pytest.mark.skipif(len(CORES) < 2, reason="two groups of cores need two cores")

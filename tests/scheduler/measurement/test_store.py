@@ -1,4 +1,4 @@
-"""The profile store: what is finished stays, whatever happens to the process; and files are data that may be wrong."""
+"""The profile store: finished measurements survive the process, and damaged files raise errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coordinate descent from the short lists: what it finds, what it measures, and what it skips."""
+"""Coordinate descent from the short lists: results, measurements and skipped settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nnstretch.scheduler.parameter_search.coordinate_descent import descend, nei
 
 
 class Valleys(CostModel):
-    """Costs that grow with the distance from one setting of the routine's space. Records what it is asked."""
+    """Costs that grow with the distance from one setting of the routine's space. Records its queries."""
 
     measured = True
 

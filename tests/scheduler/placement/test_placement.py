@@ -109,7 +109,7 @@ def orders(
 
 
 def brute_force(problem: PlacementProblem) -> float:
-    """The least makespan of all ways and orders."""
+    """The least makespan of all assignments and orders."""
     tried: dict[tuple[object, ...], tuple[tuple[int, ...], tuple[Turn, ...]]] = {}
     for ways in itertools.product(*(range(len(ways)) for ways in problem.ways)):
         chosen = [problem.ways[unit][way] for unit, way in enumerate(ways)]
@@ -150,7 +150,7 @@ def test_heuristics_make_legal_plans(problem: PlacementProblem, seed: int) -> No
 
 
 def modules(count: int, seed: int, queues: int = 2) -> PlacementProblem:
-    """Inception modules, one after another: a meeting of four paths each."""
+    """Inception modules, one after another: each joins four paths."""
     rng = np.random.default_rng(seed)
     reads: list[tuple[int, ...]] = [()]
     work = [0.0]
@@ -292,7 +292,7 @@ def test_any_network_is_computed_right(processors: str, seed: int) -> None:
 
 
 def randomly_split(space: ChoiceSpace, seed: int) -> ChoiceSpace:
-    """The space with every layer on a random queue, or with random shares of its channels on several."""
+    """The space with each layer on a random queue or split by channels over several."""
     rng = np.random.default_rng(seed)
     contraction = contract(space, [[options[0] for options in space.choices]])
     seconds = np.full((len(contraction.reads), len(space.pool.queues)), np.inf)

@@ -1,4 +1,4 @@
-"""Plans of packages that say something else than what was compiled, checksums and all: refused in one line, or run safely."""
+"""Altered plans in packages with valid checksums: refused with one line, or run safely."""
 
 from __future__ import annotations
 

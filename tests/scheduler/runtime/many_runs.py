@@ -1,6 +1,6 @@
-"""Ten thousand runs of a session, some of which fail: `python -m tests.scheduler.runtime.many_runs opencl|calls`.
+"""Ten thousand runs of a session with some failures: `python -m tests.scheduler.runtime.many_runs opencl|calls`.
 
-Fails if they take memory, files or threads.
+Fails if they leak memory, files or threads.
 """
 
 from __future__ import annotations

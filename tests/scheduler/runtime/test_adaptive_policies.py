@@ -86,8 +86,8 @@ def test_a_slowed_processor_is_noticed_within_a_few_runs_and_used_again_when_it_
 @pytest.mark.parametrize("plan", ["both", "C", "G"])
 def test_times_that_were_measured_on_a_busy_machine_are_found_out(plan: str, wrong: float) -> None:
     world = World(THREE, noise=0.02)
-    told = [replace(one, seconds=one.seconds * wrong) if one.name == plan else one for one in THREE]
-    policy = Adaptive(told, Fastest(), uses(THREE))
+    wrong_facts = [replace(one, seconds=one.seconds * wrong) if one.name == plan else one for one in THREE]
+    policy = Adaptive(wrong_facts, Fastest(), uses(THREE))
     world.run(policy, 2_500)
     assert names(policy, world, 100)[-1] == "both"
 

@@ -50,7 +50,7 @@ def run(session: AdaptiveSession | PlanSession) -> list[np.ndarray]:
 
 
 class Faulty:
-    """A session whose runs raise or take longer while somebody says so: what a lost or a disturbed processor does."""
+    """A session whose runs fail or take longer on request, like a lost or disturbed processor."""
 
     def __init__(self, session: PlanSession) -> None:
         self._session = session
@@ -160,12 +160,12 @@ def test_times_of_plans_are_kept_in_the_package(cpus: Mapping[str, Compiled], tm
             AdaptiveSession.load(path)
     elsewhere = {**package.metadata["calibration"], "machine": "another"}
     write_package(replace(package, metadata={"calibration": elsewhere}), path)
-    with AdaptiveSession.load(path) as loaded:  # measured anew
+    with AdaptiveSession.load(path) as loaded:  # measured again
         assert len(loaded.facts) == len(cpus)
 
 
 def missing(compiled: Compiled) -> Compiled:
-    """The plan for a simulated processor, which is never here."""
+    """The plan for a simulated processor, which is not on this machine."""
     queues = tuple(replace(queue, processor="sim:phone/cpu") for queue in compiled.plan.queues)
     return replace(compiled, plan=replace(compiled.plan, queues=queues))
 

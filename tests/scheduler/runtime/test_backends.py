@@ -1,4 +1,4 @@
-"""A new kind of queue takes one file and one line of the registry: it is planned for, validated, loaded and run."""
+"""A new kind of queue needs one file and one line of the registry to be planned, validated, loaded and run."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ ONNXRUNTIME, LITERT = "cpu:float32/onnxruntime", "cpu:float32/litert"
 
 
 class RandomPrices(CostModel):
-    """Every routine of every layer has a price of its own; runs are not much dearer than layers, so that they are taken."""
+    """Random costs per routine and layer; fusion groups cost little more than layers, so that they are chosen."""
 
     measured = True
 
@@ -195,16 +195,16 @@ def test_a_wrong_answer_cannot_win(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_run_takes_the_fallback_in() -> None:
-    """Where ONNX Runtime is free, one call of it computes everything, what only the fallback computes included."""
+    """Where ONNX Runtime is free, one call computes everything, including fallback layers."""
 
-    class FreeGuest(RandomPrices):
+    class FreeExternalEngine(RandomPrices):
         def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
             return 1e-6 if str(routine.descriptor) == ONNXRUNTIME else 1.0
 
     network = RandomNetwork(0, processors=0)
     graph = foreign(network)
     usable = build_processors(CPU, engines=("ort",))
-    compiled = make_plan(optimize(graph), usable.named, usable.host, FreeGuest(0))
+    compiled = make_plan(optimize(graph), usable.named, usable.host, FreeExternalEngine(0))
     assert [step.routine for step in compiled.plan.steps] == [ONNXRUNTIME]
     assert not compiled.plan.fallback_layers
     with PlanSession(compiled) as session:

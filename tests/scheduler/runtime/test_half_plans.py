@@ -70,7 +70,7 @@ class FakeDevice(Processor):
 
 
 class Prices(CostModel):
-    """Random costs; routines for halves cost so many times as much, and changes of layout little."""
+    """Random costs, scaled for float16 routines, and low for layout changes."""
 
     measured = True
 

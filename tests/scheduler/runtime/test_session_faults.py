@@ -59,7 +59,7 @@ def test_a_session_names_the_processor_and_the_layer_that_failed(faults: Faults)
             mine = [step.layer for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]]
             if plan.queues[subgraph.queue].kind == "opencl":
                 layers += mine
-                gated += [*mine[: bool(subgraph.waits)], *mine]  # a semaphore is told as the step that it is for
+                gated += [*mine[: bool(subgraph.waits)], *mine]  # a semaphore is reported as the step that waits for it
         for number, either in enumerate(zip(layers, gated, strict=False), 1):
             faults.set("clEnqueueNDRangeKernel", number)
             processor = f"opencl:0@{CORES[-1]}"

@@ -195,7 +195,7 @@ def test_no_more_inputs_wait_than_there_is_room_for(monkeypatch: pytest.MonkeyPa
     first = streams.submit(inputs[0])
     assert going.acquire(timeout=60)
     waiting = [streams.submit(feeds) for feeds in inputs[1:3]]
-    with pytest.raises(TimeoutError, match="room"):
+    with pytest.raises(TimeoutError, match="no space"):
         streams.submit(inputs[3], timeout=0.01)
     closing = threading.Thread(target=streams.close, kwargs={"cancel": True})
     closing.start()
@@ -279,7 +279,7 @@ class Clock:
 
 
 def makespan(seconds: Sequence[float], count: int) -> tuple[float, list[int]]:
-    """When the last of so many pieces is done, and how many each runner had, in simulated time."""
+    """Simulated time at which the last of `count` pieces ends, and the number of pieces of each runner."""
     clock = Clock()
     queue: Dispatch[int] = Dispatch(seconds, count, clock)
     for number in range(count):
@@ -342,7 +342,7 @@ def test_a_runner_learns_its_speed_and_gives_back_what_it_cannot_do() -> None:
 
 
 def priced(plan: Plan, milliseconds: Sequence[float]) -> Plan:
-    """The plan with steps that take so long together on each queue."""
+    """The plan with the given total time of steps on each queue."""
     steps = list(plan.steps)
     for queue, total in enumerate(milliseconds):
         mine = [i for s in plan.subgraphs if s.queue == queue for i in range(s.first, s.first + s.count)]

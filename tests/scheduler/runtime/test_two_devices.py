@@ -94,7 +94,7 @@ def written_by(plan: Plan, memory: str) -> dict[int, set[int]]:
 def test_no_bytes_are_given_to_two_devices(
     host: CpuProcessor, network: RandomNetwork, coherent: bool, halves: bool, prices: int | None
 ) -> None:
-    """`make_plan` validates, too: no read before a write, no race, no slot handed over by a queue that does not own it."""
+    """`make_plan` validates, too: no read before a write, no race, no slot transferred by a queue without ownership."""
     devices = [FakeDevice(i, host.blocked.block, ("float32", "float16")[: 1 + halves]) for i in range(2)]
     for device in devices:
         device.coherent = coherent
@@ -237,7 +237,7 @@ def compared(model: ir.Model, processors: Processors) -> Plan:
 
 
 def test_an_output_that_a_device_reads_too(host: CpuProcessor) -> None:
-    """The caller's array is no memory of the device's."""
+    """The caller's array is not device memory."""
     model = placed("y = Relu (x) z = Mul (y, y)", "float[1,32,6,6] y, float[1,32,6,6] z", (), {"y": 0, "z": 1})
     device = FakeDevice(0, host.blocked.block, ("float32",))
     plan = planned(model, [host, device], host).plan

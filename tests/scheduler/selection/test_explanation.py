@@ -1,4 +1,4 @@
-"""What a plan is selected from: explanations, amounts of resources, and limits on real layers, with made-up costs."""
+"""Explanations, amounts of resources, and limits on real layers with synthetic costs."""
 
 from __future__ import annotations
 

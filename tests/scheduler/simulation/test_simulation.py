@@ -259,7 +259,7 @@ def test_the_predictor_and_the_plan_agree(tmp_path: Path) -> None:
         assert simulate(plan, ALONE).total == pytest.approx((predicted + copies) * 1e9, abs=len(plan.steps) + 1)
 
 
-def test_the_predictor_knows_meetings_and_slowdown(tmp_path: Path) -> None:
+def test_the_predictor_includes_synchronisation_and_contention(tmp_path: Path) -> None:
     soc = some_soc(sync=5.0, gb_per_s=1.0, contention_factor=(1.5, 2.0))
     slow_pair = replace(soc.pairs[2], sync_us=50.0)  # of b and c
     found = latency_predictor(build_processors(specs(tmp_path, replace(soc, pairs=(*soc.pairs[:2], slow_pair)), 3)))
@@ -303,9 +303,9 @@ def test_the_script_fits_a_profile(tmp_path: Path) -> None:
         assert one.compute["conv"].gmacs_per_s[0][1] == pytest.approx(other.compute["conv"].gmacs_per_s[0][1], rel=0.02)
         assert one.memory_gb_per_s["any"] == pytest.approx(other.memory_gb_per_s["any"], rel=0.02)
     table.write_text('{"measurements": [{}]}')
-    told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)
-    assert told.returncode == 2
-    assert "is no table of measurements" in told.stderr
+    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)
+    assert result.returncode == 2
+    assert "is no table of measurements" in result.stderr
 
 
 # -- refusals ------------------------------------------------------------------------------------------------------

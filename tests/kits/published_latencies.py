@@ -258,8 +258,8 @@ ASSUMED = Assumptions(
     description=(
         "CPU, GPU and DSP of a phone, int8. Rates, groups and bandwidths are fitted to the latencies "
         "of six networks and their branchings that NN-Stretch published; launches, synchronisation and "
-        "half are assumed, contention is not identifiable, and "
-        "gpu with dsp, without published latencies, equals the slower of the other pairs."
+        "half are assumed; no contention was observed; the unpublished pair of gpu and dsp equals the slower of "
+        "the other pairs."
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Fronts against brute force, and fronts of problems as large as networks."""
+"""Pareto fronts against brute force, and of problems as large as networks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def values(point: Assignment, resources: list[str]) -> Values:
 
 
 def covers(front: list[Values], point: Values) -> bool:
-    """Whether something on the front is no worse anywhere, rounding aside."""
+    """Whether some point of the front is no worse in cost and all amounts, up to rounding."""
     return any(all(a <= b + 1e-9 * max(1.0, abs(b)) for a, b in zip(f, point, strict=True)) for f in front)
 
 

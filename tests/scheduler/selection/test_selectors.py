@@ -113,7 +113,7 @@ def inception(blocks: int) -> list[tuple[int, int]]:
 
 
 def detector(scales: int) -> list[tuple[int, int]]:
-    """A chain of scales with two heads each, all of which a concat at the end reads: the shape of SSD."""
+    """A chain of scales with two heads each and a final concat, as in SSD."""
     edges = [(i, i + 1) for i in range(scales - 1)]
     heads = [(i, scales + 2 * i + k) for i in range(scales) for k in (0, 1)]
     return edges + heads + [(head, 3 * scales) for _, head in heads]
@@ -136,7 +136,7 @@ def test_networks_are_solved_and_proved(edges: list[tuple[int, int]], choices: i
 
 @pytest.mark.parametrize("layers", [58, 98])
 def test_dense_networks_whose_layouts_are_few(layers: int) -> None:
-    """Every layer reads all before it; 16 routines of 3 layouts, and changing the layout costs the same wherever it happens."""
+    """Every layer reads all earlier ones; 16 routines of 3 layouts, and every layout change costs the same."""
     rng = np.random.default_rng(layers)
     layouts = rng.integers(0, 3, (layers, 16))
     edges = {

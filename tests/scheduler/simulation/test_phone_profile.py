@@ -1,4 +1,4 @@
-"""The profile that was fitted to what NN-Stretch published: that it is what the fit gives, and how near it comes."""
+"""The phone profile: it equals the fit to NN-Stretch's published latencies; the fit's errors."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def task_lists(draw: st.DrawFn) -> list[SimulatedTask]:
 
 
 def longest_chain(tasks: list[SimulatedTask]) -> float:
-    """Independent of the simulation: the end of every task from those that it must follow."""
+    """The end of every task from its predecessors, independent of the simulation."""
     ends: list[float] = []
     for number, task in enumerate(tasks):
         before = [*task.waits, *(i for i in range(number) if tasks[i].queue == task.queue)]
@@ -182,7 +182,7 @@ def planned(model: ir.Model, folder: Path, soc: SocProfile, count: int) -> tuple
 
 
 def wide() -> ir.Model:
-    """As `chain((0,))` with more MACs for every byte."""
+    """As `chain((0,))` with more MACs per byte."""
     return chain((0,), 64)
 
 

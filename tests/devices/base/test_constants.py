@@ -1,4 +1,4 @@
-"""Prepared constants: the same wherever, by however many threads and in however many pieces they are made."""
+"""Prepared constants: equal for any destination, number of threads and number of pieces."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_constants_are_written_to_their_places(threads: int) -> None:
     assert not memory[4064:].any()
 
 
-def test_a_prepared_constant_is_an_array_if_need_be() -> None:
+def test_a_prepared_constant_converts_to_an_array() -> None:
     made = counting(10, 3)
     assert made.nbytes == 40
     assert np.asarray(made).tolist() == list(range(10))
@@ -44,7 +44,7 @@ def test_a_prepared_constant_is_an_array_if_need_be() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_what_goes_wrong_in_a_thread_is_said(threads: int) -> None:
+def test_an_error_in_a_thread_is_raised(threads: int) -> None:
     with pytest.raises(ValueError, match="broadcast"):
         write_constants([(whole(6, lambda: np.ones(5)), np.zeros(24, np.uint8))], threads)
 

@@ -1,4 +1,4 @@
-"""Descriptions of processors that are not here: what a file says must be what routines can work with."""
+"""Descriptions of remote processors: invalid fields are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processors as people write them, and the cores that they get where control groups limit the process's time."""
+"""Processor specifications, and the cores that they get under a CPU quota."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_GROUPS = "0::/\n"
 
 
 def quota(folder: Path, membership: str, files: dict[str, str]) -> int | None:
-    """What `cpu_quota` says for made-up groups."""
+    """`cpu_quota` with simulated control groups."""
     mount, member = folder / "cgroup", folder / "self"
     member.write_text(membership)
     for name, text in files.items():
@@ -40,12 +40,12 @@ def test_version_2_limits_are_rounded_up(tmp_path: Path, text: str, cores: int |
     assert quota(tmp_path, NO_GROUPS, {"cpu.max": text}) == cores
 
 
-def test_the_narrowest_group_around_the_process_counts(tmp_path: Path) -> None:
+def test_the_lowest_limit_of_all_ancestors_counts(tmp_path: Path) -> None:
     files = {"cpu.max": "800000 100000", "a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}
     assert quota(tmp_path, "0::/a/b\n", {**files, "other/cpu.max": "100000 100000"}) == 3
 
 
-def test_a_group_named_as_from_outside_is_the_mount(tmp_path: Path) -> None:
+def test_a_group_path_of_the_host_maps_to_the_mount(tmp_path: Path) -> None:
     assert quota(tmp_path, "0::/system.slice/docker-1234.scope\n", {"cpu.max": "150000 100000"}) == 2
 
 
@@ -59,13 +59,13 @@ def test_version_1(tmp_path: Path, hierarchy: str) -> None:
     assert quota(tmp_path, membership, {**files, f"{group}/cpu.cfs_quota_us": "-1\n"}) is None
 
 
-def test_nothing_to_read_limits_nothing(tmp_path: Path) -> None:
+def test_missing_files_set_no_limit(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path / "none", tmp_path / "neither") is None
 
 
 @pytest.fixture
 def four(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A process that may run on cores 2 to 5, without a limit of time."""
+    """A process that may run on cores 2 to 5, without a CPU quota."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {2, 3, 4, 5})
     monkeypatch.setattr(spec, "cpu_quota", lambda: None)
     return monkeypatch
@@ -90,7 +90,7 @@ def test_processors_without_cores_share_those_that_nobody_named(four: pytest.Mon
     "text",
     ["cpu", "cpu,opencl", "cpu:2-5,opencl", "cpu:2-5,cpu", "opencl@3,opencl", "cpu:2,opencl,opencl:1@3-5,opencl:2"],
 )
-def test_what_is_written_means_the_same_when_it_is_read_again(four: pytest.MonkeyPatch, text: str) -> None:
+def test_specifications_survive_a_round_trip(four: pytest.MonkeyPatch, text: str) -> None:
     specs = parse_processors(text)
     again = parse_processors(names(text))
     assert [spec.cores for spec in again] == [spec.cores for spec in specs]
@@ -107,23 +107,23 @@ def test_processors_for_which_no_core_is_left_share_all(four: pytest.MonkeyPatch
     assert names("cpu:3,cpu") == "cpu:3,cpu"
 
 
-def test_a_limit_of_time_limits_the_cores_that_are_given_away(four: pytest.MonkeyPatch) -> None:
+def test_a_quota_limits_the_assigned_cores(four: pytest.MonkeyPatch) -> None:
     four.setattr(spec, "cpu_quota", lambda: 2)
     assert default_cores() == (2, 3)
     assert usable_cores() == (2, 3, 4, 5)
     assert names("cpu") == "cpu:2-3"
     assert names("cpu,opencl") == "cpu:2,opencl:0@3"
     assert names("cpu:5,opencl") == "cpu:5,opencl:0@2"
-    assert names("cpu:2-5") == "cpu:2-5", "who names cores gets them"
+    assert names("cpu:2-5") == "cpu:2-5", "named cores are not limited"
     assert names("cpu:4-5,opencl") == "cpu:4-5,opencl:0"
     assert parse_processors("cpu:4-5,opencl")[1].cores == (2, 3)
 
 
-def test_more_time_than_cores_changes_nothing(four: pytest.MonkeyPatch) -> None:
+def test_a_quota_above_the_cores_changes_nothing(four: pytest.MonkeyPatch) -> None:
     four.setattr(spec, "cpu_quota", lambda: 16)
     assert names("cpu") == "cpu:2-5"
 
 
-def test_cores_of_other_machines_are_not_limited_by_this_ones_groups(four: pytest.MonkeyPatch) -> None:
+def test_the_quota_does_not_limit_cores_of_other_machines(four: pytest.MonkeyPatch) -> None:
     four.setattr(spec, "cpu_quota", lambda: 1)
     assert str(parse_processors("cpu", (0, 1, 2))[0]) == "cpu:0-2"

@@ -1,4 +1,4 @@
-"""Other engines as routines: their answers against torch, their threads, and everything that can be wrong with a model."""
+"""External engines as routines: their results against torch, their threads, and invalid models."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def conv(
 
 
 def computed(layer: Layer, x: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
-    """What torch makes of a convolution or dense layer."""
+    """The result of torch for a convolution or dense layer."""
     weight, bias = (torch.from_numpy(layer.constants[i]) for i in (1, 2))
     if layer.op == "Dense":
         result = fn.linear(torch.from_numpy(x), weight, bias)
@@ -127,8 +127,8 @@ def test_dense_layers(routine: Routine, rows: int, inputs: int, outputs: int) ->
 @every_engine
 @few
 @given(first=convolutions, outputs=st.sampled_from([5, 16]), twice=st.booleans())
-def test_runs_of_layers(routine: Routine, first: Layer, outputs: int, twice: bool) -> None:
-    """A second layer reads the first, and a third adds it again or something from outside."""
+def test_fusion_groups(routine: Routine, first: Layer, outputs: int, twice: bool) -> None:
+    """A second layer reads the first, and a third adds the first or an external input."""
     middle = first.outputs[0].shape
     second = conv(middle, outputs, 3, activation=RELU)
     third = conv(second.outputs[0].shape, middle[1], 1, residual=True)
@@ -160,7 +160,7 @@ def conv_of_two_inputs() -> Layer:
 
 
 @every_engine
-def test_what_a_external_engine_does_not_support(routine: Routine) -> None:
+def test_unsupported_layers(routine: Routine) -> None:
     x = TensorType((1, 4, 5, 5))
     number = TensorType((1, 4, 5, 5), "int64")
     assert not routine.supports(Layer("a", "onnx:Erf", (x,), (x,)))
@@ -178,7 +178,7 @@ def threads() -> dict[int, set[int]]:
 
 @every_engine
 @pytest.mark.parametrize("count", [1, 2])
-def test_threads_are_as_many_as_cores_and_stay_there(routine: Routine, count: int) -> None:
+def test_one_thread_per_core_bound_to_it(routine: Routine, count: int) -> None:
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < count:
         pytest.skip(f"needs {count} cores")
@@ -194,7 +194,7 @@ def test_threads_are_as_many_as_cores_and_stay_there(routine: Routine, count: in
     assert all(where <= set(cores) for where in started.values())
 
 
-# ---- what can be wrong ------------------------------------------------------------------------------------------
+# ---- errors -----------------------------------------------------------------------------------------------------
 
 
 def model_of(routine: Routine, layer: Layer) -> bytes:
@@ -203,7 +203,7 @@ def model_of(routine: Routine, layer: Layer) -> bytes:
 
 
 @every_engine
-def test_a_model_that_is_none(routine: Routine) -> None:
+def test_an_invalid_model(routine: Routine) -> None:
     kind = [TensorType((1, 4, 5, 5))]
     for content in (b"", b"abc", b"\0\0\0\0TFL3" + bytes(40), model_of(routine, conv((1, 4, 5, 5), 4, 3))[:200]):
         with pytest.raises((ModelError, PackageError)):
@@ -236,7 +236,7 @@ def test_no_such_external_engine() -> None:
             routines_of_engines(names)
 
 
-def test_litert_has_no_words_for_some_layers() -> None:
+def test_litert_cannot_express_some_layers() -> None:
     x, y = TensorType((1, 4, 6, 6)), TensorType((1, 4, 4, 4))
     attributes = {"kernel": (2, 2), "strides": (1, 1), "pads": (0,) * 4, "dilations": (2, 2)}
     with pytest.raises(ModelError, match="dilated"):
@@ -264,7 +264,7 @@ def test_a_missing_package_is_named(
         open_external_model(ONNXRUNTIME if name == "ort" else LITERT, b"\0\0\0\0TFL3", (), kind, kind)
 
 
-def test_the_older_runtime_where_only_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_older_runtime_if_only_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     from ai_edge_litert import interpreter
 
     package, module = ModuleType("tflite_runtime"), ModuleType("tflite_runtime.interpreter")

@@ -1,4 +1,4 @@
-"""Layers on int8 by LiteRT and ONNX Runtime: what they compute is what quantised networks say, up to a step."""
+"""int8 layers by LiteRT and ONNX Runtime: results equal those of quantised networks up to one step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytest.importorskip("ai_edge_litert.interpreter")
 
 CORE = usable_cores()[0]
 TWICE = ("AveragePool", "Resize", "Softmax")
-"""Operators whose int8 parameters TFLite fixes: a result is rounded to these and then to the layer's."""
+"""Operators with fixed int8 parameters in TFLite: results are rounded to these and then to the layer's."""
 
 
 def opened(spec: ProcessorSpec) -> ExternalProcessor:
@@ -65,7 +65,7 @@ def steps_allowed(layer: Layer) -> int:
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10**6))
 def test_layers_of_random_networks(external_engine: ExternalProcessor, seed: int) -> None:
-    """Sums are exact, so all agree but where a result lies between two steps."""
+    """Sums are exact, so results differ only where a value lies between two steps."""
     for node in layers(optimize(QuantizedNetwork(seed).graph())):
         layer = node.layer
         (routine,) = [r for r in external_engine.routines if r.supports(layer)]
@@ -85,7 +85,7 @@ def test_layers_of_random_networks(external_engine: ExternalProcessor, seed: int
 
 
 class _Images(CalibrationDataReader):  # type: ignore[misc]
-    """A few images of noise."""
+    """Random images."""
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
         rng = np.random.default_rng(0)
@@ -99,7 +99,7 @@ class _Images(CalibrationDataReader):  # type: ignore[misc]
 
 @pytest.fixture(scope="module")
 def squeezenet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A network of the zoo, and what onnxruntime.quantization makes of it."""
+    """A network of the zoo, and the same quantised by onnxruntime.quantization."""
     folder = tmp_path_factory.mktemp("quantized")
     files = folder / "float.onnx", folder / "int8.onnx"
     save(load_model("squeezenet1_1", {"": (1, 3, 64, 64)}), files[0])
@@ -121,7 +121,7 @@ def squeezenet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("kind", ["litert", "ort"])
 def test_a_quantised_network(squeezenet: tuple[Path, Path], kind: str, tmp_path: Path) -> None:
-    """One call in int8. That 40 layers round now and then to the other side adds up, that they round at all even more."""
+    """One call in int8. The tolerance covers accumulated rounding differences of 40 layers."""
     floating, quantized = squeezenet
     model = load(quantized)
     (name,) = (str(value.name) for value in model.graph.inputs)
@@ -141,12 +141,12 @@ def test_a_quantised_network(squeezenet: tuple[Path, Path], kind: str, tmp_path:
 
 
 def test_a_measured_plan(squeezenet: tuple[Path, Path]) -> None:
-    """Answers in int8 pass the check against the reference, one layer's and a whole call's."""
+    """int8 results of single layers and of a whole call pass the check against the reference."""
     with compile_model(load(squeezenet[1]), build_processors(f"litert@{CORE}")) as session:
         assert [step.routine for step in session.plan.steps] == ["litert:int8/xnnpack"]
 
 
-def test_what_a_file_says(squeezenet: tuple[Path, Path]) -> None:
+def test_contents_of_a_file(squeezenet: tuple[Path, Path]) -> None:
     """Weights with a scale per channel, biases in their product with the input's, a concat of equal parameters."""
     schema = load_schema()
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(write_tflite(load(squeezenet[1])), 0))
@@ -219,7 +219,7 @@ ROUNDABOUT = {
 
 @pytest.mark.parametrize("name", ROUNDABOUT)
 def test_what_tflite_does_not_say_in_int8(name: str) -> None:
-    """It is computed in float32, from int8 to int8, as exactly."""
+    """Such a layer is computed in float32, from int8 to int8, with the same accuracy."""
     layer = ROUNDABOUT[name]
     x = np.random.default_rng(1).integers(-128, 128, (1, 4, 6, 6), np.int8)
     content = LiteRtRoutine(Delegate(), "int8").model(layer)
@@ -231,8 +231,8 @@ def test_what_tflite_does_not_say_in_int8(name: str) -> None:
     assert load_schema().BuiltinOperator.DEQUANTIZE in codes
 
 
-def test_who_computes_in_int8(squeezenet: tuple[Path, Path], tmp_path: Path) -> None:
-    """Engines of the benchmark tell, and the table says so."""
+def test_engines_report_int8(squeezenet: tuple[Path, Path], tmp_path: Path) -> None:
+    """Engines of the benchmark report their data type, and the table shows it."""
     from nnstretch.bench.engines import litert_engine, nnstretch_engine, onnxruntime_engine
     from nnstretch.bench.engines.interface import Job
     from nnstretch.report.tables.bench import failures
@@ -244,9 +244,9 @@ def test_who_computes_in_int8(squeezenet: tuple[Path, Path], tmp_path: Path) -> 
         for name, module in (("litert", litert_engine), ("nnstretch", nnstretch_engine)):
             made = str(module.prepare(job, tmp_path, lambda *_: None))
             engines[name] = module.load(Job(job.model, job.onnx, job.cores, job.options, made), feeds, lambda *_: None)
-        told = {name: engine.facts() for name, engine in engines.items()}
-        assert {about["dtype"] for about in told.values()} == {dtype}
-        result = {"model": "squeezenet.onnx", "threads": 1, "engines": told, "fallback_layers": []}
+        facts = {name: engine.facts() for name, engine in engines.items()}
+        assert {about["dtype"] for about in facts.values()} == {dtype}
+        result = {"model": "squeezenet.onnx", "threads": 1, "engines": facts, "fallback_layers": []}
         assert failures([result]) == [
             "squeezenet.onnx, 1 thread: computed in int8 by onnxruntime, litert, nnstretch"
             for _ in "i"

@@ -1,4 +1,4 @@
-"""TFLite files: what LiteRT computes from them is what ONNX Runtime computes from the graph."""
+"""TFLite files: LiteRT's results equal those of ONNX Runtime for the graph."""
 
 import numpy as np
 import onnx_ir as ir
@@ -32,7 +32,7 @@ def first(value: np.ndarray) -> np.ndarray:
 
 
 def run(content: bytes, feeds: list[np.ndarray]) -> list[np.ndarray]:
-    """Outputs of a TFLite file in LiteRT; images go in and come out with their channels second."""
+    """Outputs of a TFLite file in LiteRT; input and output images are N,C,H,W."""
     opened = interpreter.Interpreter(model_content=content, num_threads=1)
     opened.allocate_tensors()
     for about, value in zip(opened.get_input_details(), feeds, strict=True):
@@ -51,7 +51,7 @@ def check(graph: ir.Model, seed: int = 0) -> None:
 
 
 class Calls(nn.Module):
-    """A module that is a function of what a layer makes."""
+    """A module that applies a function to its input and layers."""
 
     def __init__(self, function, *children: nn.Module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
         super().__init__()
@@ -67,7 +67,7 @@ def conv(before: int = 8, after: int = 8, kernel: int = 1) -> nn.Conv2d:
 
 
 def heads(x: Tensor, one: nn.Module, two: nn.Module) -> Tensor:
-    """As detectors end: images turned channels last, made flat and joined."""
+    """The end of a detector: images transposed to channels last, flattened and concatenated."""
     flat = [head(x).permute(0, 2, 3, 1).reshape(1, -1, 4) for head in (one, two)]
     return torch.cat(flat, 1).softmax(-1)
 
@@ -183,7 +183,7 @@ def conv_graph(kernel: int, stride: int, pad: int, size: int, dilation: int, gro
     st.sampled_from((1, 2, 4)),
 )
 def test_windows(kernel: int, stride: int, pad: int, size: int, dilation: int, groups: int) -> None:
-    """Kernels, strides and pads of all kinds, of which TFLite's two words for padding say only a few."""
+    """Kernels, strides and pads of all kinds; TFLite's two padding modes cover only some."""
     check(conv_graph(kernel, stride, pad, max(size, (kernel - 1) * dilation + 1), dilation, groups))
 
 
@@ -195,7 +195,7 @@ def test_networks(name: str) -> None:
 
 
 def test_weights_are_aligned() -> None:
-    """Readers map the file and compute on its weights where they are."""
+    """Readers map the file and use its weights in place."""
     schema = flatbuffer.load_schema()
     torch.manual_seed(0)
     content = write_tflite(export(nn.Sequential(conv(8, 3), conv(3, 5)), torch.randn(1, 8, 4, 4)))

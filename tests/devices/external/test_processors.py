@@ -1,4 +1,4 @@
-"""LiteRT and ONNX Runtime as processors: how they are written, what they refuse, and delegates that fail."""
+"""LiteRT and ONNX Runtime as processors: specifications, rejected layers, and failing delegates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def opened(spec: ProcessorSpec) -> ExternalProcessor:
     return processor
 
 
-def test_the_older_name_of_litert_is_understood() -> None:
+def test_the_alias_of_litert_is_accepted() -> None:
     assert written("tflite@1,tflite:builtin@2") == "litert@1,litert:builtin@2"
     routine = LiteRtRoutine(Delegate())
     assert str(routine.descriptor) == "litert:float32/xnnpack"
@@ -61,7 +61,7 @@ def test_every_engine_is_registered_by_its_own_name(name: str) -> None:
     assert str(engine.routine().descriptor) == f"cpu:float32/{registry.FOLDERS[name]}"
 
 
-def test_how_they_are_written() -> None:
+def test_specifications() -> None:
     assert written("cpu:0,litert@1,ort@2-3") == "cpu:0,litert@1,ort@2-3"
     assert written("litert:xnnpack@1") == "litert@1"
     assert written("litert:builtin@1,litert:gpu@2") == "litert:builtin@1,litert:gpu@2"
@@ -83,12 +83,12 @@ def test_how_they_are_written() -> None:
         ("litert@0,cpu:0", "one core to two processors"),
     ],
 )
-def test_what_is_not_understood(text: str, said: str) -> None:
+def test_malformed_specifications(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse_processors(text, (0, 1))
 
 
-def test_a_build_of_a_library_is_known_by_its_file(tmp_path: Path) -> None:
+def test_a_library_is_identified_by_its_file(tmp_path: Path) -> None:
     library = tmp_path / "a.so"
     library.write_bytes(b"one")
     before = parse_delegate(str(library)).identity
@@ -104,8 +104,8 @@ def external_engine(request: pytest.FixtureRequest) -> ExternalProcessor:
     return opened(spec)
 
 
-def test_what_they_compute(external_engine: ExternalProcessor) -> None:
-    """All layers with words in the format, those that move nothing too; plain tensors alone."""
+def test_supported_layers(external_engine: ExternalProcessor) -> None:
+    """All layers that the format can express, also those that move no data; plain tensors only."""
     routine, _ = external_engine.routines
     attributes = {"kernel": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (2, 2)}
     dilated = Layer("pool", "MaxPool", (IMAGE,), (TensorType((1, 8, 3, 3)),), attributes)
@@ -118,7 +118,7 @@ def test_what_they_compute(external_engine: ExternalProcessor) -> None:
 
 
 @pytest.mark.parametrize("kind", [IMAGE, TensorType((3, 7)), TensorType((1, 3, 4, 4), "int8")])
-def test_what_is_handed_through_stays_as_it_is(external_engine: ExternalProcessor, kind: TensorType) -> None:
+def test_an_identity_call_changes_nothing(external_engine: ExternalProcessor, kind: TensorType) -> None:
     through = external_engine.reorder()
     assert not through.supports(reorder_layer(IMAGE, PLAIN, Layout(8)))
     layer = reorder_layer(kind, PLAIN, PLAIN)

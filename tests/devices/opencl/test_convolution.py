@@ -20,7 +20,7 @@ pytestmark = pytest.mark.opencl
 
 
 def dense_algorithms(layer: Layer) -> set[str]:
-    """Those that compute a convolution of blocked data, as the documents say."""
+    """The routines of convolutions of blocked tensors, as documented."""
     channels, kernel = layer.type_of(0).shape[1], layer.type_of(1).shape[2:]
     groups = layer.attributes["groups"]
     assert isinstance(groups, int)
@@ -49,7 +49,7 @@ def awkward_layers(
     vertical: st.SearchStrategy[tuple[int, int, int]],
     out_channels: Sequence[int] = (),
 ) -> Layer:
-    """Convolutions of sizes around the edges of tiles, depthwise ones without `out_channels`.
+    """Convolutions of sizes around the edges of tiles; depthwise without `out_channels`.
 
     `vertical` draws height, vertical stride and dilation of the kernel; all are 3 wide.
     """

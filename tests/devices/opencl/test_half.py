@@ -1,4 +1,4 @@
-"""OpenCL routines that store float16 against ONNX Runtime, on the CPU's and on another device's kinds of kernels."""
+"""OpenCL routines with float16 storage against ONNX Runtime, with kernels for CPUs and for other devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenCL's dense and light routines, and changes of layout, against ONNX Runtime, with every parameter setting."""
+"""OpenCL's dense, memory-bound and layout-change routines against ONNX Runtime, with every parameter setting."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ kernel void busy(global float *x_buffer, const busy_arguments given)
     x[get_global_id(0)] = s;
 }
 """
-# Every member of the struct as the kernel finds it.
+# Writes every member of the struct that the kernel receives.
 ECHO = """typedef struct {
     int b, c;
 } pair;
@@ -77,14 +77,14 @@ def spec(*cores: int) -> ProcessorSpec:
     return ProcessorSpec("opencl", 0, cores)
 
 
-def test_probe_lists_every_device_with_a_verdict() -> None:
+def test_probe_lists_every_device_and_its_usability() -> None:
     found = probe()
     assert [device.index for device in found] == list(range(len(load_drivers())))
     assert any(device.usable for device in found)
     assert all(bool(device.why_not) != device.usable for device in found)
 
 
-def test_a_device_that_computes_nonsense_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_with_wrong_results_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "_PROBE", "kernel void probe(global int *x) { x[get_global_id(0)] = 1; }")
     device = drivers.probe_device.__wrapped__(0)
     assert not device.usable
@@ -168,7 +168,7 @@ def test_binaries_are_cached_and_damaged_ones_replaced(monkeypatch: pytest.Monke
     assert len(path.read_bytes()) > 100
 
 
-def test_sources_stand_by_themselves() -> None:
+def test_sources_are_self_contained() -> None:
     text = kernel_source("conv.cl")
     assert "#include" not in text
     for once in ("typedef NNS_JOIN(float, NNS_BLOCK)", "typedef NNS_JOIN(float, LENGTH)"):
@@ -209,7 +209,7 @@ def test_shared_memory_is_seen_by_host_and_device(
     assert np.array_equal(target.host.view(np.float32), numbers)
 
 
-def test_shared_memories_lie_apart(runtime: OpenCLRuntime) -> None:
+def test_shared_memories_do_not_overlap(runtime: OpenCLRuntime) -> None:
     import pyopencl as cl
 
     sizes = [100, 3 << 20, 4, (2 << 20) + 1]
@@ -284,7 +284,7 @@ def test_the_library_holds_the_functions_of_opencl() -> None:
     assert hasattr(ctypes.CDLL(opencl_library()), "clEnqueueNDRangeKernel")
 
 
-def test_fingerprint_tells_cores_and_kernels_apart() -> None:
+def test_fingerprint_distinguishes_cores_and_kernels() -> None:
     cores = usable_cores()
     one, same = OpenCLProcessor(spec(cores[0])), OpenCLProcessor(spec(cores[0]))
     assert one.fingerprint == same.fingerprint
@@ -303,7 +303,7 @@ def on_two_cores(runtime: OpenCLRuntime) -> Iterator[tuple[int, int]]:
 
 
 def burn(runtime: OpenCLRuntime) -> dict[int, set[int]]:
-    """Runs kernels and tells on which core each worker thread of the driver was last seen working."""
+    """Runs kernels and returns the core on which each worker thread of the driver last ran."""
     import pyopencl as cl
 
     runtime.activate()
@@ -320,7 +320,7 @@ def burn(runtime: OpenCLRuntime) -> dict[int, set[int]]:
     return seen
 
 
-def test_two_runtimes_in_one_process_keep_to_their_cores(on_two_cores: tuple[int, int]) -> None:
+def test_two_runtimes_in_one_process_stay_on_their_cores(on_two_cores: tuple[int, int]) -> None:
     first, second = on_two_cores
     sources = {"busy.cl": BUSY}
     everywhere = OpenCLRuntime(spec(*usable_cores()), sources=sources)

@@ -1,4 +1,4 @@
-"""OpenCL's Strassen convolutions against ONNX Runtime, and the layers that they leave to others."""
+"""OpenCL's Strassen convolutions against ONNX Runtime, and the layers that they do not support."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_strassen_of_awkward_sizes(processor: OpenCLProcessor, layer: Layer, uni
         check_setting(processor, routine, layer, {**parameters, "tiles": tiles})
 
 
-def test_strassen_leaves_other_layers_to_others(processor: OpenCLProcessor) -> None:
+def test_strassen_rejects_other_layers(processor: OpenCLProcessor) -> None:
     mine = Strassen(processor.runtime.traits)
     assert mine.supports(FOR_STRASSEN)
     assert not any(mine.supports(layer) for layer in NOT_FOR_STRASSEN)

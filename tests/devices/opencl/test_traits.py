@@ -1,4 +1,4 @@
-"""OpenCL routines as other devices have them: other blocks, few registers, devices that do not live on the CPU."""
+"""OpenCL routines with the traits of other devices: other blocks, few registers, devices not on the CPU."""
 
 from __future__ import annotations
 

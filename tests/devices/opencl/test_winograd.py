@@ -83,7 +83,7 @@ def test_winograd_of_kernels_that_are_divided(
 )
 @pytest.mark.parametrize(("channels", "pads"), [(3, (3, 2, 1, 4)), (1, (0, 0, 0, 0))])
 @pytest.mark.parametrize("on_cpu", [True, False])
-def test_winograd_of_plain_tensors_of_few_channels(
+def test_winograd_of_plain_tensors_with_few_channels(
     processor: OpenCLProcessor,
     kernel: int,
     stride: int,
@@ -98,7 +98,7 @@ def test_winograd_of_plain_tensors_of_few_channels(
     check_setting(processor, routine, layer, {"alpha": alpha, "taps": taps, "tiles": 5, "block": 10})
 
 
-def test_winograd_is_tried_where_it_is_worth_it(processor: OpenCLProcessor) -> None:
+def test_winograd_is_supported_where_it_pays(processor: OpenCLProcessor) -> None:
     mine = Winograd(processor.runtime.traits)
     assert mine.supports(conv_layer((1, 128, 56, 56), 128, strides=(2, 2)))
     assert mine.supports(conv_layer((1, 64, 28, 28), 64, (5, 5), pads=(2, 2, 2, 2)))

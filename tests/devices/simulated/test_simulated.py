@@ -51,7 +51,7 @@ def processor(
 
 
 def arithmetic(layer: Layer, **compute: Throughput) -> float:
-    """Nanoseconds of the multiplications, memory traffic being (nearly) free."""
+    """Arithmetic time in nanoseconds; memory traffic is (nearly) free."""
     return layer_seconds(processor(0.0, {"any": 1e12}, **compute), layer, 4) * 1e9
 
 
@@ -63,7 +63,7 @@ def test_a_layer_is_launched_computes_and_moves_bytes() -> None:
     assert layer_seconds(made, layer, 1) == pytest.approx(5e-6 + macs * 1e-9 + elements / 2e9)
 
 
-def test_a_kernel_size_of_its_own_goes_before_the_kind() -> None:
+def test_a_kernel_size_takes_precedence_over_the_kind() -> None:
     twice = Throughput(((1.0, 2.0),))
     assert arithmetic(conv(4, 4, kernel=3), conv=EVEN, conv_3x3=twice) == pytest.approx(16 * 9 / 2)
     assert arithmetic(conv(4, 4), conv=EVEN, conv_3x3=twice) == pytest.approx(16)
@@ -79,7 +79,7 @@ def test_a_kernel_size_of_its_own_goes_before_the_kind() -> None:
         (dense(8, 8), "dense"),
     ],
 )
-def test_what_has_no_throughput_cannot_be_computed(layer: Layer, kind: str) -> None:
+def test_layers_without_throughput_are_unsupported(layer: Layer, kind: str) -> None:
     kinds = {"conv", "grouped", "depthwise", "dense"}
     assert arithmetic(layer, **{kind: EVEN}) == pytest.approx(layer.macs)
     assert arithmetic(layer, **dict.fromkeys(kinds - {kind}, EVEN)) == math.inf
@@ -121,7 +121,7 @@ def test_layers_without_macs_move_bytes(op: str, kind: str) -> None:
     assert layer_seconds(processor(1.0, {"any": 1.0}), layer, 4) == pytest.approx(1e-6 + 400 / 1e9)
 
 
-def test_a_chain_takes_as_long_as_its_layers() -> None:
+def test_a_fusion_group_takes_as_long_as_its_layers() -> None:
     made = processor(2.0, conv=EVEN)
     one, two = conv(4, 8), conv(8, 4)
     alone = layer_seconds(made, one, 4) + layer_seconds(made, two, 4)
@@ -261,7 +261,7 @@ def test_a_wrong_profile_is_refused_in_one_line(path: str, value: Any, message: 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "3"])
-def test_what_is_no_profile_is_refused(text: str) -> None:
+def test_an_invalid_file_is_rejected(text: str) -> None:
     with pytest.raises(DeviceError):
         SocProfile.from_json(text)
 
@@ -300,7 +300,7 @@ def test_an_unknown_name_is_refused(name: str) -> None:
 # -- as processors -------------------------------------------------------------------------------------------------
 
 
-def test_a_simulated_processor_is_written_by_profile_and_name() -> None:
+def test_a_simulated_processor_is_specified_by_profile_and_name() -> None:
     one, two, real = parse_processors("sim:phone/cpu,sim:dir/mine.json/npu,cpu", (3,))
     assert (one.kind, one.profile, one.part, one.cores) == ("sim", "phone", "cpu", ())
     assert (two.profile, two.part) == ("dir/mine.json", "npu")
@@ -314,7 +314,7 @@ def test_a_simulated_processor_needs_both(text: str) -> None:
         parse_processors(text)
 
 
-def test_an_unknown_processor_of_a_profile_is_told() -> None:
+def test_an_unknown_processor_of_a_profile_is_reported() -> None:
     (spec,) = parse_processors("sim:phone/npu")
     with pytest.raises(DeviceError, match="profile phone has no processor 'npu'; it has cpu, gpu, dsp"):
         SimulatedProcessor(spec)

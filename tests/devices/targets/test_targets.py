@@ -1,4 +1,4 @@
-"""Targets: files there and back, commands on chosen cores, and errors that tell final from transient."""
+"""Targets: file transfers, commands on given cores, and final and transient errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def target(tmp_path: Path) -> LocalTarget:
     return LocalTarget(folder)
 
 
-def test_files_go_there_and_back(target: LocalTarget, tmp_path: Path) -> None:
+def test_files_are_pushed_and_pulled(target: LocalTarget, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(bytes(range(256)) * 1000)
     target.push(source, "deep/copy")
@@ -66,7 +66,7 @@ def test_errors_are_final_or_transient(target: LocalTarget) -> None:
         target.run([sys.executable], cores=[9999])
 
 
-def test_probe_says_what_this_machine_is(target: LocalTarget) -> None:
+def test_probe_describes_this_machine(target: LocalTarget) -> None:
     info = target.probe()
     assert info.cores == usable_cores()
     assert len(info.clocks_mhz) == len(info.cores)

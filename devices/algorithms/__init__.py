@@ -1,1 +1,1 @@
-"""Arithmetic that processors share: Winograd, Strassen, strided copies."""
+"""Algorithms shared by several processors: Winograd, Strassen, strided copies."""

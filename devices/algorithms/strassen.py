@@ -1,6 +1,6 @@
-"""Strassen's algorithm for 1 × 1 convolutions on any processor: what weights become under one step of it.
+"""Weight transform of one step of Strassen's algorithm for 1 × 1 convolutions.
 
-The counterpart of engine/kernels/conv_strassen.c and opencl/kernels/conv_strassen.cl, which read the same order of weights.
+The kernels engine/kernels/convolution/conv_strassen.c and opencl/kernels/conv_strassen.cl read this order of weights.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 from nnstretch.devices.base.constants import Piece, Prepared
 
 LEAST_HALF = 3
-"""Blocks of a half of the input channels from which on a product saved outweighs the sums that it takes."""
+"""Minimum blocks per half of the input channels: with fewer, the extra sums cost more than the saved product."""
 
 
 def strassen_weights(weight: np.ndarray, vectors: int, block: int) -> Prepared:
-    """Weights O,C,1,1 as the kernels read them flat: pairs of panels, then blocks without a partner."""
+    """Weights O,C,1,1 as the flat array that the kernels read: pairs of panels, then unpaired blocks."""
     outputs, channels = weight.shape[:2]
     lanes = -(-outputs // block) * block
     half, width = channels // block // 2 * block, vectors * block
@@ -36,7 +36,7 @@ def strassen_weights(weight: np.ndarray, vectors: int, block: int) -> Prepared:
 
 
 def _write_pair(source: np.ndarray, firsts: tuple[int, int], half: int, place: np.ndarray) -> None:
-    """Writes what is multiplied for two panels of outputs that begin with `firsts`: matrices of input channels × outputs."""
+    """Writes the factors of two panels of outputs that begin with `firsts`, as matrices of input channels × outputs."""
     channels = source.shape[1]
     width = place.size // (7 * half + 3 * (channels - 2 * half))
     one, two = np.zeros((2, channels, width))
@@ -51,7 +51,7 @@ def _write_pair(source: np.ndarray, firsts: tuple[int, int], half: int, place: n
 
 
 def _write_single(source: np.ndarray, first: int, place: np.ndarray) -> None:
-    """Writes a block of outputs that is computed by itself, as input channels × outputs."""
+    """Writes an unpaired block of outputs as input channels × outputs."""
     panel = place.reshape(source.shape[1], -1)
     rows = source[first : first + panel.shape[1]]
     panel[:, : len(rows)] = rows.T

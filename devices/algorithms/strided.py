@@ -1,4 +1,4 @@
-"""Layers that only move elements, Transpose and Slice, as one copy with a stride for every dimension of the output."""
+"""Transpose and Slice as one strided copy, with one stride per output dimension."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from nnstretch.devices.base.routine import Layout
 from nnstretch.graph.layer import Layer
 
 DIMENSIONS = 6
-"""Dimensions that kernels count the output in."""
+"""Number of output dimensions that kernels expect."""
 
 CHANNELS_LAST = (0, 2, 3, 1)
-"""The transposition to N,H,W,C, for which there are kernels that read the blocked layout."""
+"""The permutation to N,H,W,C; kernels for it read the blocked layout."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class StridedCopy:
     """Element (i0, i1, …) of the output is element `first` + i0 * strides[0] + i1 * strides[1] + … of the input.
 
     Attributes:
-        sizes: of the output, outermost first; the output is dense.
-        strides: elements of the input from one index to the next.
-        first: element of the input that the output starts with.
+        sizes: output dimensions, outermost first; the output is dense.
+        strides: input elements between neighbouring indices of each dimension.
+        first: input element of output index 0.
     """
 
     sizes: tuple[int, ...]
@@ -31,7 +31,7 @@ class StridedCopy:
     first: int
 
     def merged(self) -> StridedCopy:
-        """The same copy in as few dimensions as it takes, at least one."""
+        """The same copy with neighbouring dimensions merged where possible; at least one dimension remains."""
         sizes: list[int] = []
         strides: list[int] = []
         for size, stride in zip(self.sizes, self.strides, strict=True):
@@ -46,15 +46,15 @@ class StridedCopy:
         return StridedCopy(tuple(sizes) or (1,), tuple(strides) or (1,), self.first)
 
     def padded(self) -> StridedCopy:
-        """The same copy in DIMENSIONS dimensions; it must not have more."""
+        """The same copy padded to `DIMENSIONS` dimensions; it must not have more."""
         missing = DIMENSIONS - len(self.sizes)
         return StridedCopy((1,) * missing + self.sizes, (0,) * missing + self.strides, self.first)
 
 
 def strided_copy(layer: Layer, block: int = 0) -> StridedCopy:
-    """What a Transpose of plain data, or a Slice in the layout of `block`, copies, in as few dimensions as it takes.
+    """The merged copy that computes a Transpose of plain data, or a Slice in the layout of `block`.
 
-    A slice of blocked data must begin at a whole block of channels and take them one by one (`slices_blocks`).
+    A slice of blocked data must satisfy `slices_blocks`.
     """
     source, result = layer.type_of(0).shape, layer.outputs[0].shape
     if layer.op == "Transpose":
@@ -72,10 +72,10 @@ def strided_copy(layer: Layer, block: int = 0) -> StridedCopy:
 
 
 def slices_blocks(layer: Layer, block: int) -> bool:
-    """Whether a Slice of four dimensions takes neighbouring channels from the beginning of a block on."""
+    """Whether a Slice has rank 4, starts at the first channel of a block and has a channel step of 1."""
     return len(layer.type_of(0).shape) == 4 and layer.ints("starts")[1] % block == 0 and layer.ints("steps")[1] == 1
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Elements from one index to the next along each dimension of a row-major tensor."""
+    """Strides in elements of a row-major tensor."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -1,7 +1,7 @@
-"""Winograd's minimal filtering on any processor: its points, and what kernels become under its transforms.
+"""Winograd's minimal filtering: interpolation points and weight transforms.
 
-The counterpart of engine/kernels/winograd_parts.h and of the weights' order in engine/kernels/winograd.c. OpenCL's kernels read
-the same order of undivided kernels.
+Mirrors engine/kernels/winograd/winograd_parts.h and the order of weights in winograd.c. The OpenCL kernels read the same order
+for undivided kernels.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import numpy as np
 from nnstretch.devices.base.constants import Constant, Piece, Prepared, whole
 
 _ENCODED = 16
-"""Input channels that are encoded at once."""
+"""Input channels encoded at a time."""
 
 POINTS = {4: (1.0,), 6: (0.75, 1.5), 8: (1.0, 0.5, 2.0)}
-"""The interpolation's points besides 0 and infinity, each with its negative, by the positions alpha of a transform.
+"""Interpolation points besides 0 and infinity, by alpha; the negative of each is a point too.
 
-The transforms of inputs and outputs (engine/kernels/winograd_transform.h, opencl/kernels/winograd_transform.cl) are made for
-these.
+The input and output transforms (engine/kernels/winograd/winograd_transform.h, opencl/kernels/winograd_transform.cl) use these
+points.
 """
 
 
 def kernel_transform(alpha: int, taps: int) -> np.ndarray:
     """The matrix alpha×taps that encodes one dimension of a kernel, in float64.
 
-    Row p is (1, p, p², …) divided by the product of p - q over the other points q, which makes up for input transforms whose
-    polynomials have the leading coefficient 1; the last row is infinity's.
+    Row p is (1, p, p², …) divided by the product of p - q over the other finite points q, because the polynomials of the input
+    transforms have leading coefficient 1. The last row belongs to infinity.
     """
     points = np.array([0.0, *(sign * point for point in POINTS[alpha] for sign in (1, -1))])
     differences = points[:, None] - points[None, :] + np.eye(len(points))
@@ -40,9 +40,9 @@ def kernel_transform(alpha: int, taps: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Axis:
-    """A kernel along one axis, divided for transforms of `alpha` positions and `taps` taps.
+    """A kernel along one axis, divided into parts for transforms with `alpha` positions and `taps` taps.
 
-    A part has taps that are `stride` apart, at most as many as the transform. A kernel of one tap is left as it is.
+    The taps of a part are `stride` apart; a part has at most `taps` of them. A kernel with one tap is not transformed.
     """
 
     kernel: int
@@ -67,7 +67,7 @@ class Axis:
 
     @cached_property
     def first_taps(self) -> tuple[int, ...]:
-        """The tap with which each part begins."""
+        """First tap of each part."""
         if self.plain:
             return (0,)
         longest = math.ceil(self.kernel / self.stride)
@@ -75,7 +75,7 @@ class Axis:
         return tuple(phase + self.stride * piece * self.taps for phase in range(self.stride) for piece in range(pieces))
 
     def whole(self, part: int) -> bool:
-        """Whether the part has as many taps as the transform; others are 0 at infinity."""
+        """Whether the part has as many taps as the transform; other parts are 0 at infinity."""
         return self.plain or self.first_taps[part] + self.stride * (self.taps - 1) < self.kernel
 
     @cached_property
@@ -96,14 +96,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Division:
-    """How a kernel is divided into parts along both axes."""
+    """A kernel divided into parts along both axes."""
 
     down: Axis
     across: Axis
 
     @cached_property
     def parts(self) -> list[tuple[int, int]]:
-        """Parts of both axes, such that those with whole rows, and those with whole columns, follow one another."""
+        """Parts (row, column) ordered so that those with whole rows are adjacent, and those with whole columns too."""
         both = [(i, j) for i in range(len(self.down.first_taps)) for j in range(len(self.across.first_taps))]
         kinds = [(True, False), (True, True), (False, True), (False, False)]
         return sorted(both, key=lambda part: kinds.index((self.down.whole(part[0]), self.across.whole(part[1]))))
@@ -145,9 +145,9 @@ def weight_panels(
 ) -> np.ndarray:
     """Weights O,C/g,KH,KW as the kernels read them: one row per panel of `width` output channels.
 
-    A panel holds [position][piece][input block][part][input channel][output channel] with only those input channels that its
-    groups read and those parts that are not 0 at the position. Its pieces are its halves where these are computed one by one,
-    which is where they belong to different groups, if `halved`. `width` is a multiple of `block`, the blocked layout's.
+    A panel holds [position][piece][input block][part][input channel][output channel]. It contains only the input
+    channels that its groups read and the parts that are not 0 at the position. With `halved`, a panel whose halves
+    belong to different groups has two pieces, else one. `width` is a multiple of `block`, the block of the layout.
     """
     outputs, per_group = weight.shape[:2]
     encoded = division.encoded(weight)
@@ -163,7 +163,7 @@ def weight_panels(
 def prepared_panels(
     weight: np.ndarray, groups: int, width: int, block: int, division: Division, *, halved: bool
 ) -> Constant:
-    """What `weight_panels` makes, flat; of one group of channels where it shall lie."""
+    """The result of `weight_panels`, flat; with one group it is written in place."""
     if groups > 1:
         return weight_panels(weight, groups, width, block, division, halved=halved)
     outputs, channels = weight.shape[:2]
@@ -184,7 +184,7 @@ def prepared_panels(
 
 
 def _write_encoded(rows: np.ndarray, width: int, transform: np.ndarray, place: np.ndarray) -> None:
-    """Encodes weights of up to `width` outputs, O,C,taps, as position,C,width; so many at once as caches hold."""
+    """Encodes weights of up to `width` outputs, O,C,taps, as position,C,width, in parts that fit the cache."""
     outputs, channels, taps = rows.shape
     panel = place.reshape(len(transform), channels, width)
     for begin in range(0, channels, _ENCODED):
@@ -195,7 +195,7 @@ def _write_encoded(rows: np.ndarray, width: int, transform: np.ndarray, place: n
 
 
 def _dense_rows(encoded: np.ndarray, width: int, block: int, division: Division) -> Iterator[np.ndarray]:
-    """What all panels hold of one position and input block after another: arrays of panel, weight."""
+    """Yields the weights of all panels, [panel][weight], for each position and input block."""
     outputs, channels = encoded.shape[2:]
     step = block if len(division.parts) > 1 else channels
     for position in range(division.positions):
@@ -207,7 +207,7 @@ def _dense_rows(encoded: np.ndarray, width: int, block: int, division: Division)
 
 
 def _pieces(first: int, width: int, outputs: int, per_group: int, halved: bool) -> list[tuple[int, int]]:
-    """The output channels [begin, end) that a panel of `width` from `first` on computes together, as the kernels see it."""
+    """The pieces [begin, end) of a panel of `width` output channels from `first` on."""
     middle, end = first + width // 2, first + width
     if halved and per_group % (width // 2) == 0 and middle < outputs and first // per_group != middle // per_group:
         return [(first, middle), (middle, end)]
@@ -217,7 +217,7 @@ def _pieces(first: int, width: int, outputs: int, per_group: int, halved: bool) 
 def _grouped_panels(
     encoded: np.ndarray, per_group: int, panels: list[list[tuple[int, int]]], block: int, division: Division
 ) -> np.ndarray:
-    """Panels of weights [position][part][output][input channel of its group]; channels of other groups get zeros."""
+    """Panels of weights [position][part][output][input channel of its group], with zeros for channels of other groups."""
     rows = []
     for pieces in panels:
         made = [_piece(encoded, per_group, begin, end) for begin, end in pieces]
@@ -247,7 +247,7 @@ def _piece(encoded: np.ndarray, per_group: int, begin: int, end: int) -> tuple[i
 
 
 def _blocks(first: int, piece: np.ndarray, block: int) -> Iterator[np.ndarray]:
-    """A piece whose first input channel is `first`, cut where blocks of input channels end."""
+    """Splits a piece with first input channel `first` at the boundaries of input blocks."""
     lanes = piece.shape[2]
     begin = 0
     while begin < lanes:

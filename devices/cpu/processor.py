@@ -27,7 +27,7 @@ from nnstretch.errors import DeviceError
 
 
 def compute_bound_routines(isa: Isa) -> tuple[Routine, ...]:
-    """The routines for convolutions, pairs of them, and dense layers on engines built for `isa`, best guess first."""
+    """Routines for convolutions, fused pairs and dense layers of engines built for `isa`, most promising first."""
 
     def tiles(name: str, *columns: str) -> list[tuple[int, int]]:
         found = (kernel.numbers(*(columns or ("pixels", "vectors"))) for kernel in family(name).on(isa))
@@ -55,13 +55,13 @@ def compute_bound_routines(isa: Isa) -> tuple[Routine, ...]:
 
 
 def native_routines(isa: Isa) -> tuple[Routine, ...]:
-    """All routines of engines built for `isa`: those for convolutions, pairs and dense layers, then the memory-bound ones."""
+    """All routines of engines built for `isa`: compute-bound ones first, then memory-bound ones."""
     return (*compute_bound_routines(isa), *memory_bound_routines(isa.block))
 
 
 @cache
 def cpu_model() -> str:
-    """The CPU's name as the system gives it."""
+    """The CPU's name as the operating system reports it."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "CPU part"):
@@ -70,7 +70,7 @@ def cpu_model() -> str:
 
 
 class CpuProcessor(Processor):
-    """A group of CPU cores; its kernels share the work of each layer among one thread per core."""
+    """A group of CPU cores; one thread per core shares the work of each layer."""
 
     dtypes = ("float32",)
     backend = HOST
@@ -79,12 +79,12 @@ class CpuProcessor(Processor):
         """A group of cores.
 
         Args:
-            spec: names the cores.
-            isa: the instruction set of another machine's CPU, for plans that run there.
-            external_engines: routines of other engines that compete with the native ones, for tuned plans of this machine.
+            spec: the cores and their relative speeds.
+            isa: instruction set of the CPU that plans run on; None for this machine's.
+            external_engines: routines of external engines that compete with the native ones.
 
         Raises:
-            DeviceError: the engine is not written for this machine's CPU.
+            DeviceError: the engine does not support this machine's CPU.
         """
         self.spec = spec
         self._isa = isa or local_isa()
@@ -93,15 +93,15 @@ class CpuProcessor(Processor):
 
     @property
     def fingerprint(self) -> str:
-        """CPU model, cores in use (number and ratios), and the engine's file name, which holds instruction set and source hash.
+        """CPU model, number and ratios of the cores, and the engine's file name (instruction set and source hash).
 
         Raises:
             BuildError: the engine cannot be built.
-            DeviceError: this is another machine's CPU, on which nothing can be measured here.
+            DeviceError: the instruction set is another machine's, so nothing can be measured here.
         """
         if self._isa != local_isa():
             raise DeviceError(
-                f"{self.name} is of another instruction set ({self._isa.name}); plan it without measuring"
+                f"{self.name} has another instruction set ({self._isa.name}) than this machine; plan it without measuring"
             )
         ratios = f" {':'.join(map(str, self.spec.ratios))}" if self.spec.ratios else ""
         return f"{cpu_model()}|{len(self.spec.cores)} cores{ratios}|{engine().path.stem}"
@@ -122,7 +122,7 @@ class CpuProcessor(Processor):
 
     @property
     def routines(self) -> Sequence[Routine]:
-        """Convolutions, fused pairs and dense layers, then the memory-bound routines, then those of other engines."""
+        """Compute-bound routines, then memory-bound routines, then those of external engines."""
         return self._routines
 
     @cached_property

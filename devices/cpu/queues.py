@@ -8,7 +8,7 @@ from nnstretch.devices.external.calls import open_call
 
 
 class HostQueues(LoadedQueues):
-    """Thread pools of the engine. Their steps are native kernels, and models where no native routine was chosen."""
+    """Thread pools of the engine. Their steps are native kernels or calls of external engines."""
 
     def __init__(self, request: LoadRequest) -> None:
         self._request = request

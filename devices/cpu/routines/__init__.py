@@ -1,1 +1,1 @@
-"""Routines of the CPU: what each kernel of the engine supports, and how layers become calls of it."""
+"""CPU routines: the layers that each engine kernel supports, and their lowering to kernel calls."""

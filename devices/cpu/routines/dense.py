@@ -19,17 +19,17 @@ from nnstretch.devices.cpu.routines.memory_bound.strided import copy_call
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 
-TURNED = 240
-"""Inputs whose weights are turned at once, in a copy whose rows are no power of two apart: those would share a cache's sets."""
+TRANSPOSED = 240
+"""Inputs whose weights are transposed at a time; not a power of two, because rows of the copy would then share cache sets."""
 
 
 class Dense(Routine):
-    """x · Wᵀ + bias + residual with activation; weights are read once, at the memory's speed for small batches."""
+    """x · Wᵀ + bias + residual with activation; each weight is read once, at memory speed for small batches."""
 
     descriptor = Descriptor("cpu", "float32", "dense")
 
     def __init__(self, block: int, vectors: int) -> None:
-        """`block` is the engine's; `vectors` are the output vectors per panel of its kernel."""
+        """`block`: the engine's block; `vectors`: output vectors per panel of the kernel."""
         self.block = block
         self.vectors = vectors
 
@@ -56,17 +56,17 @@ class Dense(Routine):
 
 
 def _write_panel(rows: np.ndarray, width: int, place: np.ndarray) -> None:
-    """Writes weights of up to `width` outputs, O,K, as K,width: by parts that caches hold, as the rows lie far apart."""
+    """Writes weights of up to `width` outputs, O,K, as K,width, in parts that fit the cache."""
     panel = place.reshape(-1, width)
-    for begin in range(0, rows.shape[1], TURNED):
-        part = rows[:, begin : begin + TURNED].copy()
-        panel[begin : begin + TURNED, : len(rows)] = part.T
+    for begin in range(0, rows.shape[1], TRANSPOSED):
+        part = rows[:, begin : begin + TRANSPOSED].copy()
+        panel[begin : begin + TRANSPOSED, : len(rows)] = part.T
 
 
 class DenseAsConvolution(Routine):
     """A childnet: the rows of the batch become the pixels of one image, and a 1 × 1 convolution computes them (figure 1a).
 
-    For batches of two rows or more: with one, every weight is read once and nothing is faster than `Dense`.
+    For batches of two rows or more: with one row, `Dense` reads every weight once and nothing is faster.
 
     Routine parameters: those of the convolution.
     """
@@ -74,7 +74,7 @@ class DenseAsConvolution(Routine):
     descriptor = Descriptor("cpu", "float32", "conv")
 
     def __init__(self, block: int, convolution: Routine) -> None:
-        """`block` is the engine's; `convolution` computes the 1 × 1 convolution, blocked."""
+        """`block`: the engine's block; `convolution`: routine for the blocked 1 × 1 convolution."""
         self.layout = Layout(block)
         self.convolution = convolution
 
@@ -101,7 +101,7 @@ class DenseAsConvolution(Routine):
         return pipeline(stages, between + [PLAIN.bytes(result)] * (len(leave) - 1))
 
     def _calls(self, image: TensorType, *, inward: bool) -> list[Lowering]:
-        """From rows of channels to a blocked image of N,C,H,1, or back: one copy where all blocks are full, else two."""
+        """Converts rows of channels to a blocked image N,C,H,1, or back: one copy if all blocks are full, else two."""
         _, channels, rows, _ = image.shape
         block = self.layout.block
         if channels % block == 0:

@@ -1,4 +1,4 @@
-/* What the compute-bound kernels (convolutions, dense layers) share: geometry, bounds for sizes, and the epilogue. */
+/* Shared by the compute-bound kernels (convolutions, dense layers): half vectors, tap ranges and the epilogue. */
 #ifndef NNS_COMPUTE_H
 #define NNS_COMPUTE_H
 
@@ -6,8 +6,7 @@
 
 #include "family.h"
 
-/* In front of loops whose trip count is constant once the function around them is inlined: their arrays then live in
- * registers. */
+/* For loops whose trip count is constant after inlining, so that their arrays stay in registers. */
 #if defined(__clang__)
 #define COMPUTE_UNROLL _Pragma("unroll")
 #define COMPUTE_UNROLL_TWICE _Pragma("unroll 2")
@@ -16,7 +15,7 @@
 #define COMPUTE_UNROLL_TWICE _Pragma("GCC unroll 2")
 #endif
 
-/* In front of loops over a block's lanes: short blocks leave little work per lane beside the loop's own. */
+/* For loops over the lanes of a block. With short blocks, the loop overhead per lane is large. */
 #if NNS_BLOCK == 16
 #define COMPUTE_UNROLL_LANES COMPUTE_UNROLL_TWICE
 #else
@@ -28,15 +27,14 @@
 #define COMPUTE_TEXT_(a) #a
 #define COMPUTE_TEXT(a) COMPUTE_TEXT_(a)
 
-/* Whether the machine has 32 vector registers; else it has 16. Decides which register tiles are worth having. */
+/* Whether the CPU has 32 vector registers; else it has 16. Selects the register tiles. */
 #if NNS_BLOCK == 16 || defined(__aarch64__)
 #define COMPUTE_MANY_REGISTERS 1
 #else
 #define COMPUTE_MANY_REGISTERS 0
 #endif
 
-/* Half vectors: machines that split vectors of 16 floats into halves compute groups of 8, 24 or 40 channels with them without
- * padding and lose nothing. */
+/* Half vectors of 8 floats, which compute groups of 8, 24 or 40 channels without padding. */
 #if NNS_BLOCK == 16
 #define COMPUTE_HALVES 1
 #define COMPUTE_HALF (NNS_BLOCK / 2)
@@ -83,13 +81,12 @@ NNS_INLINE tap_range taps_inside(int64_t first, int64_t taps, int64_t dilation, 
     return (tap_range){begin, nns_max_int(begin, end)};
 }
 
-/* Blocks that `channels` take. */
+/* Number of blocks for `channels` channels. */
 NNS_INLINE int64_t blocks_of(int64_t channels) { return nns_ceil_div(channels, NNS_BLOCK); }
 
 /* ---- epilogue ----------------------------------------------------------------------------------------------------- */
 
-/* The activation as it is applied to a tile: a clamp in registers, and for the kinds that are no clamp a second pass over
- * the stored tile. */
+/* The activation of a tile: a clamp in registers, or for other kinds a second pass over the stored tile. */
 typedef struct {
     float low, high;
     bool bounded_below, bounded_above, second_pass;
@@ -118,8 +115,7 @@ NNS_INLINE nns_vec epilogue_clamp(const epilogue *e, nns_vec x) {
     return nns_min(nns_broadcast(e->high), nns_max(nns_broadcast(e->low), x));
 }
 
-/* Not inlined: its exponentials would otherwise be repeated in every tile. Loops of their own for the kinds that are
- * frequent: finding out the kind takes long beside them. */
+/* Not inlined, to keep its exponentials out of every tile. Frequent kinds have their own loops with a constant kind. */
 static __attribute__((noinline, unused)) void epilogue_second_pass(const epilogue *e, float *y, int64_t n) {
     const float a = e->activation.a, b = e->activation.b;
     switch (e->activation.kind) {

@@ -35,7 +35,7 @@
 #define WHERE_BLOCK_OVER_4(...)
 #endif
 
-/* Parameters as a struct: `family_parameters`. Its members lie like the int64 words of nns_args.p. */
+/* Parameters as a struct: `family_parameters`. Its members are the int64 words of nns_args.p, in order. */
 #define NNS_FIELD(name, legal, drawn) int64_t name;
 #define NNS_ARRAY_FIELD(name, count, legal, drawn) int64_t name[count];
 #define NNS_GROUP_FIELD(group, name) group name;

@@ -14,15 +14,15 @@
  * asks the kernel. Draws are BETWEEN(low, high) or ONE_OF(…).
  *
  * A kernel's functions are `stem_check` and `stem_run` in the family's C file. Its name is what packages and profiles hold:
- * it never changes. CPU features are those without which there is no such kernel, beyond the instruction set that the engine
- * is compiled for (BASELINE: none); VARIANTS lists families that are compiled again with more. `where` is the vector hardware that it is made for:
+ * it never changes. CPU features are those that the kernel requires beyond the instruction set that the engine is compiled
+ * for (BASELINE: none); VARIANTS lists families that are compiled again with more. `where` is the vector hardware that it is written for:
  *
  *   ANY   REGISTERS_32   REGISTERS_16   NEON   BLOCK_16 (vectors of 16 floats)   BLOCK_OVER_4 (of 8 or 16 floats)
  *
  * COLUMNS_family names the tile's columns.
  *
  * Readers: the C preprocessor (kernel.h, registry.c, the families' files, tests/devices/cpu/kernel_fuzz.c) and
- * devices/cpu/manifest.py, which knows no more C than these lists have.
+ * devices/cpu/manifest.py, which reads only the C syntax that these lists use.
  *
  * To add a kernel to a family, add its row. To add a family, write its C file, its lists, and its line in FAMILIES. */
 #ifndef NNS_MANIFEST_H
@@ -366,7 +366,7 @@
 
 /* ---- resize: memory_bound/resize.c ------------------------------------------------------------------------------ */
 
-/* Tables say where an output row or column comes from. */
+/* Tables hold the source of each output row and column. */
 #define PARAMETERS_resize_nearest(P, A, G)             \
     P(planes, RANGE(0, MOST_INT64), BETWEEN(0, 5))     \
     P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16)) \

@@ -1,4 +1,4 @@
-/* What every kernel is written with: vectors of NNS_BLOCK floats, activations, and size arithmetic for `check`. */
+/* Shared by all kernels: vectors of NNS_BLOCK floats, activations, and size arithmetic for `check`. */
 #ifndef NNS_KERNEL_H
 #define NNS_KERNEL_H
 
@@ -101,8 +101,8 @@ NNS_INLINE nns_vec nns_exp(nns_vec x) {
     return mantissa * low * high;
 }
 
-/* 1 + e^-x with a relative error below 3e-7, which spends less than nns_exp on digits that the sum loses. Beyond 87 on
- * either side it is what it is there, so that 2^n is a normal float. NaN stays.
+/* 1 + e^-x with a relative error below 3e-7; cheaper than nns_exp, because the sum loses digits. x is clamped to [-87, 87], so that
+ * 2^n is a normal float. NaN stays.
  *
  * -x = (n + r) ln 2 with |r| <= 1/2; 2^r is a polynomial that was fitted to the relative error. */
 NNS_INLINE nns_vec nns_one_plus_exp(nns_vec x) {

@@ -48,8 +48,8 @@ def convolutions(
     inputs, outputs, groups = draw(channels)
     kernel, dilations, padding = draw(kernels), draw(pairs), draw(pads)
     height, width = draw(st.integers(1, 12)), draw(st.sampled_from([1, 2, 5, 6, 7, 9, 11, 13, 14, 15, 27, 28, 29]))
-    room = (height + padding[0] + padding[2], width + padding[1] + padding[3])
-    assume(all((k - 1) * d < r for k, d, r in zip(kernel, dilations, room, strict=True)))
+    extent = (height + padding[0] + padding[2], width + padding[1] + padding[3])
+    assume(all((k - 1) * d < r for k, d, r in zip(kernel, dilations, extent, strict=True)))
     return conv_layer(
         (draw(st.integers(1, 3)), inputs, height, width),
         outputs,

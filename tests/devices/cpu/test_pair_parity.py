@@ -55,8 +55,8 @@ def depthwise_layers(draw: st.DrawFn, *, residual: bool = False) -> Layer:
     strides, dilations = draw(st.sampled_from([(1, 1), (2, 2)]) | pairs), draw(st.just((1, 1)) | pairs)
     padding = draw(st.just((kernel[0] // 2, kernel[1] // 2) * 2) | pads)
     height, width = draw(st.integers(1, 15)), draw(st.sampled_from([1, 2, 3, 7, 8, 13, 14, 15, 16, 28, 30, 57]))
-    room = (height + padding[0] + padding[2], width + padding[1] + padding[3])
-    assume(all((k - 1) * d < r for k, d, r in zip(kernel, dilations, room, strict=True)))
+    extent = (height + padding[0] + padding[2], width + padding[1] + padding[3])
+    assume(all((k - 1) * d < r for k, d, r in zip(kernel, dilations, extent, strict=True)))
     return conv_layer(
         (draw(st.integers(1, 2)), count, height, width),
         count,

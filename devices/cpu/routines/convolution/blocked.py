@@ -1,4 +1,4 @@
-"""What the routines for convolutions of blocked tensors share."""
+"""Base classes of the routines for convolutions of blocked tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BlockedConvolution(Routine):
     """A convolution that reads and writes the engine's blocked layout."""
 
     def __init__(self, block: int) -> None:
-        """`block` is the engine's."""
+        """`block`: the engine's block."""
         self.layout = Layout(block)
 
     def supports(self, layer: Layer) -> bool:
@@ -36,6 +36,6 @@ class TiledConvolution(BlockedConvolution, Generic[TileT]):
     """A blocked convolution with one kernel per register tile."""
 
     def __init__(self, block: int, tiles: Sequence[TileT]) -> None:
-        """`block` is the engine's; `tiles` are the register tiles that it has, in an order that the routine names."""
+        """`block`: the engine's block; `tiles`: its register tiles, in the order that the routine documents."""
         super().__init__(block)
         self.tiles = tuple(tiles)

@@ -1,4 +1,4 @@
-"""Childnets: routines that are made of routines for other layers (SoftNeuro, section II-B)."""
+"""Childnets: routines composed of routines for other layers (SoftNeuro, section II-B)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nnstretch.devices.base.routine import KernelCall, Lowering, Operand
 
 
 def pipeline(stages: Sequence[Lowering], between: Sequence[int]) -> Lowering:
-    """The calls of all stages in order, each stage reading as its input 0 what the one before makes as its output 0.
+    """The calls of all stages in order; input 0 of each stage is output 0 of the stage before it.
 
     Args:
         stages: lowerings of layers with one run-time input and one output.
-        between: bytes of what passes from each stage to the next; these become workspaces.
+        between: bytes of the workspace between each stage and the next.
     """
     calls: list[KernelCall] = []
     constants: list[Constant] = []

@@ -14,10 +14,10 @@ from nnstretch.devices.cpu.routines.convolution.geometry import geometry_paramet
 from nnstretch.graph.layer import Layer
 
 UNIT_FLOATS = 1 << 15
-"""Output floats per unit of work at least, so that handing it over costs little."""
+"""Minimum output floats per unit of work, so that scheduling it costs little."""
 
 FEW_ROWS = 4
-"""Output rows per unit where a plane is read from afar: strips of few rows take memory in the order that it lies in."""
+"""Output rows per unit for planes beyond the caches: strips of few rows read memory in sequential order."""
 
 
 class DepthwiseConvolution(BlockedConvolution):

@@ -18,43 +18,44 @@ from nnstretch.devices.cpu.routines.convolution.geometry import geometry_paramet
 from nnstretch.graph.layer import Layer
 
 UNITS = 48
-"""Units of work that up to four threads share without one waiting long for another."""
+"""Units of work that balance the load of up to four threads."""
 
 UNIT_TILES = 3
-"""Tiles per unit at least, so that handing it over costs little."""
+"""Minimum tiles per unit, so that scheduling it costs little."""
 
 PASS_BLOCKS = 8
-"""Input blocks per pass where the sum is made in several."""
+"""Input blocks per pass if a sum takes several passes."""
 
 TILES = 3
-"""Register tiles worth measuring, of those that are not estimated to be far slower than the best."""
+"""Maximum register tiles measured per layer."""
 
 FAR_SLOWER = 1.15
+"""Tiles with a larger ratio of estimated time to the best tile's are not measured."""
 
 MOST_CHUNKS, MOST_PASSES = 64, 4
-"""Parts into which a thorough search cuts pixels and input channels at most."""
+"""Maximum parts into which a thorough search divides pixels and input channels."""
 
 CACHE_BYTES = 1 << 20
-"""What many second-level caches hold."""
+"""Size of many second-level caches."""
 
 ALL_CHANNELS = 1 << 20
-"""Input channels per pass where the sum is made in one; as many as a layer may have."""
+"""Input channels per pass if a sum takes one pass: the maximum of a layer."""
 
 
-# Cycles per multiply-add by the vectors of a panel: few share each input that is loaded, and its address where pixels are
-# addressed one by one. Then the same for half vectors.
+# Cycles per multiply-add by vectors per panel, for whole and half vectors: in narrow panels, few multiply-adds share the load
+# of an input and, unless the convolution is flat, its address computation.
 _SLOWER_FLAT = ((1.03, 1.0, 1.0, 1.01), (1.4, 1.2, 1.06, 1.05))
 _SLOWER = ((1.4, 1.05, 1.03, 1.0), (2.2, 1.5, 1.08, 1.05))
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A register tile of the engine's: the widest panels of one kernel.
+    """A register tile of the engine: the widest panel of one kernel.
 
     Attributes:
-        pixels: output pixels in registers per vector of the panel.
+        pixels: output pixels whose sums stay in registers.
         vectors: output vectors per panel.
-        length: outputs per vector: the engine's block, or half of it.
+        length: outputs per vector; the engine's block or half of it.
     """
 
     pixels: int
@@ -67,7 +68,7 @@ class Tile:
         return self.vectors * self.length
 
     def kernel(self, block: int) -> str:
-        """Name of the engine's kernel."""
+        """Name of the kernel in an engine with this block."""
         kind = "v" if self.length == block else "h"
         return family("conv_direct").kernel(pixels=self.pixels, vectors=self.vectors, kind=kind)
 
@@ -75,15 +76,15 @@ class Tile:
 class DirectConvolution(TiledConvolution[Tile]):
     """Convolution with any kernel, stride, padding, dilation and groups (NeoCPU, section 3.1).
 
-    Routine parameters, the first three NeoCPU's schedule (section 3.1.1):
-        ic_bn: input channels per pass; fewer keep the weights in the first-level cache and sum up in memory.
+    Routine parameters; the first three are NeoCPU's schedule (section 3.1.1):
+        ic_bn: input channels per pass; with fewer, weights stay in the first-level cache and partial sums go to memory.
         oc_bn: output channels per panel of weights.
-        reg_n: output pixels that stay in registers, times the vectors of a panel.
-        tiles: tiles per unit of work, which threads share out.
-        order: 0 if a panel of weights stays in the cache while pixels pass, 1 if pixels stay.
+        reg_n: output pixels of the register tile.
+        tiles: register tiles per unit of work.
+        order: 0 to keep a panel of weights in the cache over all pixels, 1 to keep pixels over all panels.
 
-    NeoCPU's unroll_ker has no counterpart: the loop over a block's input channels is always unrolled a little, and that over
-    the kernel's positions never, because each has hundreds of multiply-adds and its end is predicted.
+    NeoCPU's unroll_ker has no counterpart. The loop over a block's input channels is always partly unrolled. The loop over the
+    kernel's taps never is: each iteration has hundreds of multiply-adds.
     """
 
     descriptor = Descriptor("cpu", "float32", "direct")
@@ -124,7 +125,7 @@ class DirectConvolution(TiledConvolution[Tile]):
         return distinct(self.parameter_space(layer), settings)
 
     def _setting(self, geometry: KernelGeometry, tile: Tile) -> dict[str, int]:
-        """Weights stay while pixels pass, in units that several threads can share evenly."""
+        """The setting that keeps weights in the cache, with units that several threads can share evenly."""
         tiles = -(-geometry.pixels // tile.pixels)
         panels = geometry.batch * -(-geometry.out_channels // tile.outputs)
         chunks = max(1, min(-(-UNITS // panels), tiles // UNIT_TILES))
@@ -137,7 +138,7 @@ class DirectConvolution(TiledConvolution[Tile]):
         }
 
     def _setting_by_pixels(self, geometry: KernelGeometry, tile: Tile) -> dict[str, int]:
-        """Pixels stay while weights pass, in units whose inputs take a quarter of a cache."""
+        """The setting that keeps pixels in the cache, with units whose inputs take a quarter of it."""
         setting = self._setting(geometry, tile)
         tiles = -(-geometry.pixels // tile.pixels)
         chunks = -(-4 * self._input_bytes(geometry) // CACHE_BYTES)
@@ -147,7 +148,7 @@ class DirectConvolution(TiledConvolution[Tile]):
         return self.element.bytes * geometry.channels * geometry.height * geometry.width
 
     def _traffic(self, geometry: KernelGeometry, setting: Parameters) -> float:
-        """Bytes that come from beyond a second-level cache."""
+        """Bytes read from beyond the second-level cache."""
         inputs = self._input_bytes(geometry)
         weights = self.element.bytes * geometry.channels // geometry.groups * geometry.taps * geometry.out_channels
         passes = -(-geometry.out_channels // geometry.groups // setting["oc_bn"])
@@ -157,9 +158,9 @@ class DirectConvolution(TiledConvolution[Tile]):
         return inputs * (passes if 2 * inputs > CACHE_BYTES else 1) + weights
 
     def _fits(self, geometry: KernelGeometry, tile: Tile) -> bool:
-        """Whether there are panels of so many vectors, which lie within one group where they can be narrower.
+        """Whether the layer has panels as wide as the tile; with groups, each panel must lie within one group.
 
-        Half vectors are for channels that end with half a block.
+        Tiles of half vectors are for groups whose last block is at most half full.
         """
         if (
             tile.length < self.layout.block
@@ -174,10 +175,10 @@ class DirectConvolution(TiledConvolution[Tile]):
         return -(-vectors // panels) == tile.vectors
 
     def _cycles(self, geometry: KernelGeometry, tile: Tile) -> float:
-        """About how long a layer takes: good for an order of tiles, no time.
+        """Estimated cycles of a layer, for comparing tiles only.
 
-        Multiply-adds of a whole vector take a cycle and of half a one half of it, if loads keep up; starting and storing a tile
-        costs something per output vector, per pixel and in itself.
+        A multiply-add takes a cycle for a whole vector and half a cycle for a half vector, if loads keep up. Starting and
+        storing a tile has a constant cost, a cost per output vector and a cost per pixel.
         """
         pixels = {t.vectors: t.pixels for t in self.tiles if t.length == tile.length}
         flat = geometry.taps == 1 and geometry.strides == (1, 1)
@@ -212,13 +213,13 @@ class DirectConvolution(TiledConvolution[Tile]):
 
 
 def computed_pixels(count: int, most: int) -> int:
-    """How many pixels a tile of up to `most` computes where `count` are left: it has code for a quarter, half and all."""
+    """Pixels that a tile of `most` pixels computes for the last `count`: kernels have code for a quarter, half and all."""
     quarter, half = (most + 3) // 4, (most + 1) // 2
     return 0 if count == 0 else quarter if count <= quarter else half if count <= half else most
 
 
 def set_vectors(outputs: int, groups: int, length: int) -> int:
-    """Vectors per set of output channels: a group, where groups are made of whole vectors, else all."""
+    """Vectors per set of output channels: a set is a group if groups consist of whole vectors, else all channels."""
     per_group = outputs // groups
     return per_group // length if per_group % length == 0 else -(-outputs // length)
 
@@ -237,7 +238,7 @@ class Panel:
 
 
 def panels(outputs: int, inputs: int, groups: int, tile: Tile) -> list[Panel]:
-    """The panels that the kernel of `tile` computes one after another; those of a set differ by a vector at most."""
+    """The panels of the kernel of `tile`, in order; widths within a set differ by at most one vector."""
     vectors = set_vectors(outputs, groups, tile.length)
     count = -(-vectors // tile.vectors)
     per_group = outputs // groups
@@ -253,8 +254,8 @@ def panels(outputs: int, inputs: int, groups: int, tile: Tile) -> list[Panel]:
 def weight_panels(weight: np.ndarray, groups: int, tile: Tile, block: int) -> Prepared:
     """Weights O,C/g,KH,KW as the direct kernels read them: panel after panel.
 
-    A panel holds [input block][tap][lane][output channel], with only those lanes that its groups read; where panels read
-    different numbers of lanes, each has room for the most.
+    A panel holds [input block][tap][lane][output channel] with only the lanes that its groups read. All panels reserve memory
+    for the largest number of lanes.
     """
     outputs, per_group = weight.shape[:2]
     taps = weight.shape[2] * weight.shape[3]
@@ -272,19 +273,19 @@ def weight_panels(weight: np.ndarray, groups: int, tile: Tile, block: int) -> Pr
     return Prepared(most * taps * sum(panel.outputs for panel in made), pieces)
 
 
-def _write_panel(source: np.ndarray, block: int, panel: Panel, room: np.ndarray) -> None:
-    """Writes a panel of weights O,C,taps that all input channels have a part in."""
+def _write_panel(source: np.ndarray, block: int, panel: Panel, target: np.ndarray) -> None:
+    """Writes a panel of weights O,C,taps of one group."""
     rows = source[panel.first : panel.first + panel.outputs]
     count, channels, taps = rows.shape
     body = channels // block * block
-    full = room[: body * taps * panel.outputs].reshape(-1, taps, block, panel.outputs)
+    full = target[: body * taps * panel.outputs].reshape(-1, taps, block, panel.outputs)
     full[..., :count] = rows[:, :body].reshape(count, -1, block, taps).transpose(1, 3, 2, 0)
-    left = room[body * taps * panel.outputs :].reshape(taps, channels - body, panel.outputs)
+    left = target[body * taps * panel.outputs :].reshape(taps, channels - body, panel.outputs)
     left[..., :count] = rows[:, body:].transpose(2, 1, 0)
 
 
-def _write_grouped_panel(source: np.ndarray, groups: int, block: int, panel: Panel, room: np.ndarray) -> None:
-    """Writes a panel of weights O,C/g,taps; room that it does not need stays as it is."""
+def _write_grouped_panel(source: np.ndarray, groups: int, block: int, panel: Panel, target: np.ndarray) -> None:
+    """Writes a panel of weights O,C/g,taps; unused memory at its end keeps its value."""
     outputs, per_group, taps = source.shape
     outputs_per_group = outputs // groups
     lanes = np.zeros((panel.end - panel.begin, taps, panel.outputs), np.float32)
@@ -293,7 +294,7 @@ def _write_grouped_panel(source: np.ndarray, groups: int, block: int, panel: Pan
         high = min(panel.first + panel.outputs, (group + 1) * outputs_per_group)
         at = group * per_group - panel.begin
         lanes[at : at + per_group, :, low - panel.first : high - panel.first] = source[low:high].transpose(1, 2, 0)
-    room[: lanes.size] = _by_blocks(lanes, panel.begin, block)
+    target[: lanes.size] = _by_blocks(lanes, panel.begin, block)
 
 
 def _by_blocks(lanes: np.ndarray, begin: int, block: int) -> np.ndarray:

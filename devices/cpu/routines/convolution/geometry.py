@@ -1,4 +1,4 @@
-"""What the routines for convolutions share: which layers they accept, geometry, and operands."""
+"""Supported layers, geometry and operands of the routines for convolutions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def geometry_parameters(geometry: KernelGeometry) -> Mapping[str, int]:
 
 
 def is_convolution(layer: Layer) -> bool:
-    """Whether `layer` is a 2-D float32 convolution with constant weights that the kernels' bounds admit."""
+    """Whether `layer` is a 2-D float32 convolution with constant weights, within the limits of the kernels."""
     if layer.op != "Conv" or not has_native_operands(layer) or len(layer.type_of(0).shape) != 4:
         return False
     if min(layer.ints("pads")) < 0:
@@ -49,13 +49,13 @@ def is_convolution(layer: Layer) -> bool:
 
 
 def has_native_operands(layer: Layer) -> bool:
-    """Whether a Conv or Dense layer computes in float32 on a run-time input with weights and bias known now."""
+    """Whether a Conv or Dense layer is float32 with a run-time input, constant weights and constant bias."""
     floats = all(t.dtype == "float32" for t in (*layer.inputs, *layer.outputs) if t is not None)
     return floats and has_constant_weights(layer) and 0 not in layer.constants and 3 not in layer.constants
 
 
 def operands(layer: Layer) -> tuple[Operand | None, ...]:
-    """What every kernel of this family reads: input, weights (constant 0), bias (constant 1), residual."""
+    """Operands that the kernels read: input, weights (constant 0), bias (constant 1), residual."""
     return (
         Operand("input", 0),
         Operand("constant", 0),
@@ -70,9 +70,9 @@ def lowering(kernel: str, layer: Layer, weights: Constant, lanes: int, **paramet
     Args:
         kernel: a kernel that reads input, weights, bias and residual.
         layer: a Conv or Dense layer.
-        weights: in the layout that the kernel reads.
+        weights: weights in the layout that the kernel reads.
         lanes: length of the padded bias.
-        parameters: all of the kernel's but the activation.
+        parameters: the kernel's parameters except the activation.
     """
     made = np.ascontiguousarray(weights, dtype=np.float32) if isinstance(weights, np.ndarray) else weights
     constants: list[Constant] = [made]

@@ -1,7 +1,7 @@
-"""Pairs of convolutions of which one is depthwise and the other pointwise: what lies between them never leaves the caches.
+"""Fused pairs of a depthwise and a pointwise convolution, whose intermediate tensor stays in the caches.
 
-The inverted residual blocks of mobile networks are a pointwise convolution that makes channels more, a depthwise one and a
-pointwise one that makes them fewer; the tensors in the middle are the largest of these networks.
+An inverted residual block of a mobile network expands its channels with a pointwise convolution, applies a depthwise one and
+projects with another pointwise one. Its intermediate tensors are the largest of the network.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from nnstretch.devices.cpu.routines.convolution.geometry import geometry_paramet
 from nnstretch.graph.layer import FUSION_GROUP, Layer
 
 SCRATCH_BYTES = 384 << 10
-"""Scratch memory that leaves room for weights and pixels in the second-level caches of many CPUs."""
+"""Maximum scratch memory of a unit; the rest of the second-level cache is for weights and pixels."""
 
 UNITS = 16
-"""Units of work that up to four threads share without one waiting long for another."""
+"""Units of work that balance the load of up to four threads."""
 
 
 class Pair(Routine):
-    """What both kinds of pairs share.
+    """Base class of the two kinds of pairs.
 
     Routine parameters:
         pixels, vectors: the register tile of the pointwise convolution, which names the kernel.
-        band: output rows whose middle is in scratch memory at a time, which are a unit of work.
+        band: output rows per unit of work, whose intermediate rows are in scratch memory.
     """
 
     def __init__(self, block: int, tiles: Sequence[tuple[int, int]]) -> None:
-        """`block` is the engine's; `tiles` are its register tiles (pixels, vectors)."""
+        """`block`: the engine's block; `tiles`: its register tiles (pixels, vectors)."""
         self.layout = Layout(block)
         self.tiles = tuple(tiles)
 
@@ -72,7 +72,7 @@ class Pair(Routine):
     def _tiles(self, channels: int) -> list[tuple[int, int]]:
         """The two narrowest tiles that divide the output vectors of the pointwise convolution.
 
-        Narrow panels keep the middle near, and with few input channels what matters is how often a tile starts.
+        Narrow panels keep the intermediate rows in a near cache.
         """
         return sorted((t for t in self.tiles if self._blocks(channels) % t[1] == 0), key=lambda t: t[1])[:2]
 
@@ -83,9 +83,9 @@ class Pair(Routine):
 
         Args:
             channels: outputs of the pointwise convolution.
-            rows: of the output.
-            row_bytes: scratch memory per output row where the tile has so many vectors.
-            least: bands that are wanted where the tile has so many vectors.
+            rows: output rows.
+            row_bytes: scratch memory per output row, by the vectors of the tile.
+            least: minimum number of bands, by the vectors of the tile.
         """
         settings: list[Parameters] = []
         for pixels, vectors in self._tiles(channels):
@@ -155,7 +155,7 @@ class Pair(Routine):
 class ExpandDepthwise(Pair):
     """A pointwise convolution without residual, then a depthwise one.
 
-    Rows that two bands share are computed once, but twice where the bands fall to two threads.
+    Intermediate rows that two bands share are computed once, or twice if two threads compute the bands.
     """
 
     descriptor = Descriptor("cpu", "float32", "expand_depthwise")

@@ -14,20 +14,20 @@ from nnstretch.devices.cpu.routines.convolution.geometry import geometry_paramet
 from nnstretch.graph.layer import Layer
 
 ROWS = 8
-"""Output rows per unit at most: few enough for the second-level cache, enough to use packed input rows several times."""
+"""Maximum output rows per unit: few enough for the second-level cache, enough to reuse packed input rows."""
 
 UNITS = 16
 """Units of work that up to four threads share evenly."""
 
 MOST_BANDS = 1 << 10
-"""Parts into which a thorough search cuts the output's rows at most."""
+"""Maximum parts into which a thorough search divides the output rows."""
 
 PACKED_BYTES = 1 << 26
-"""Most that the kernel admits for the packed input rows of a unit."""
+"""The kernel's limit for the packed input rows of a unit."""
 
 
 def _packed_elements(geometry: KernelGeometry) -> int:
-    """Most elements of the padded rows of a unit in the kernel's scratch."""
+    """Upper bound of the elements of a unit's padded input rows."""
     rows = (ROWS - 1) * geometry.strides[0] + (geometry.kernel[0] - 1) * geometry.dilations[0] + 1
     columns = geometry.out_width * geometry.strides[1] + geometry.kernel[1] * geometry.dilations[1]
     return geometry.channels * rows * columns
@@ -36,7 +36,7 @@ def _packed_elements(geometry: KernelGeometry) -> int:
 class PlanarConvolution(TiledConvolution[tuple[int, int]]):
     """Convolution that reads NCHW with fewer channels than a block, and writes the blocked layout.
 
-    `tiles` are the engine's, best first.
+    `tiles`: the engine's register tiles (pixels, vectors), best first.
 
     Routine parameters:
         pixels, vectors: the register tile, which names the kernel.

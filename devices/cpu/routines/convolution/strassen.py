@@ -13,13 +13,13 @@ from nnstretch.devices.cpu.routines.convolution.geometry import lowering
 from nnstretch.graph.layer import Layer
 
 CACHE_BYTES = 1 << 19
-"""What the inputs and sums of one unit of work may take of a second-level cache."""
+"""Part of the second-level cache for the inputs and sums of a unit of work."""
 
 UNITS = 4
-"""Units of work that there are at least, so that threads can share."""
+"""Minimum units of work, so that threads can share the layer."""
 
 MOST_PARTS = 32
-"""Parts into which a thorough search cuts pixels and outputs at most."""
+"""Maximum parts into which a thorough search divides pixels and outputs."""
 
 
 class StrassenConvolution(TiledConvolution[tuple[int, int]]):
@@ -27,7 +27,7 @@ class StrassenConvolution(TiledConvolution[tuple[int, int]]):
 
     Routine parameters:
         pixels, vectors: the register tile, which names the kernel.
-        tiles: most pairs of tiles per unit of work, whose sums of inputs are kept.
+        tiles: maximum pairs of tiles per unit of work; their sums of inputs are computed once.
         panels: pairs of panels of outputs per unit of work.
     """
 
@@ -56,12 +56,12 @@ class StrassenConvolution(TiledConvolution[tuple[int, int]]):
         return distinct(self.parameter_space(layer), settings)
 
     def _panels(self, geometry: KernelGeometry, vectors: int) -> int:
-        """Pairs of panels, and what is left without a partner."""
+        """Number of pairs of panels and of unpaired vectors."""
         blocks = -(-geometry.out_channels // self.layout.block)
         return blocks // (2 * vectors) + blocks % (2 * vectors)
 
     def _fitting(self, geometry: KernelGeometry) -> list[tuple[int, int]]:
-        """Tiles that leave few output vectors without a partner and few pixels of a tile unused, best first."""
+        """Tiles that leave few output vectors unpaired and few pixels of a tile unused, best first."""
 
         def waste(tile: tuple[int, int]) -> float:
             pixels, vectors = tile
@@ -77,7 +77,7 @@ class StrassenConvolution(TiledConvolution[tuple[int, int]]):
         per_tile = 4 * geometry.channels * pixels * self.element.bytes
         tiles = -(-geometry.pixels // (2 * pixels))
         per_unit = min(tiles, max(1, CACHE_BYTES // per_tile))
-        while 1 < per_unit < tiles and -(-tiles // per_unit) % 2:  # two threads get as many
+        while 1 < per_unit < tiles and -(-tiles // per_unit) % 2:  # two threads get equal work
             per_unit -= 1
         groups = -(-tiles // per_unit)
         chunks = min(panels, max(1, -(-UNITS // (geometry.batch * groups))))

@@ -1,4 +1,4 @@
-"""Winograd convolution of blocked tensors: a childnet of encoding, products of matrices, and decoding (SoftNeuro)."""
+"""Winograd convolution of blocked tensors: encoding, matrix products and decoding (SoftNeuro)."""
 
 from __future__ import annotations
 
@@ -16,62 +16,62 @@ from nnstretch.graph.layer import Layer
 LARGEST_STRIDE = 2
 
 AXIS_PARTS = 8
-"""Parts along one axis that a kernel may have."""
+"""Maximum parts of a kernel along one axis."""
 
 HALVED_BLOCK = 16
-"""The block of engines that compute the halves of a vector one by one where they belong to different groups."""
+"""Block of engines that compute the halves of a vector separately if they belong to different groups."""
 
 LEAST_GROUP = 4
-"""Input channels per group below which encoding costs more than the products save."""
+"""Minimum input channels per group: with fewer, encoding costs more than the products save."""
 
 CACHED_WEIGHTS = 1 << 20
-"""Encoded weights that a second-level cache holds for the most part."""
+"""Bytes of encoded weights that mostly fit the second-level cache."""
 
 ENCODED_BYTES = 1 << 19
-"""Encoded input of a block of tiles that a second-level cache holds while weights pass through it."""
+"""Bytes of a block's encoded input that stay in the second-level cache while weights stream through it."""
 
 FEW_TILES, MANY_TILES = 16, 28
-"""Tiles per block with which weights are used often enough to come in time from a second-level cache, and from memory."""
+"""Tiles per block that hide the latency of weights from the second-level cache, and from memory."""
 
 MEMORY_COST = 11
-"""Multiply-adds of vectors in the time in which a vector of weights comes from memory."""
+"""Time to load a vector of weights from memory, in vector multiply-adds."""
 
 UNITS = 4
-"""Units of work that there are at least, so that threads can share; where a block's are shared, each thread encodes it."""
+"""Minimum units of work, so that threads can share the layer; threads that share a block each encode it."""
 
 MOST_PARTS = 64
-"""Blocks into which a thorough search cuts the tiles at most."""
+"""Maximum blocks into which a thorough search divides the tiles."""
 
 TRANSFORM_COST = {4: 60, 6: 160, 8: 400}
-"""Multiply-adds of vectors in the time of encoding, or decoding, a vector of tiles, by positions along both axes."""
+"""Time to encode or decode a vector of tiles in two dimensions, in vector multiply-adds, by alpha."""
 
 LINE_COST = {4: 12, 6: 20, 8: 30}
-"""The same of transforms along one axis."""
+"""The same for transforms in one dimension."""
 
 PRODUCT_COST = 4
-"""The same of starting the sum of a tile at one position and storing it: few channels are not worth it."""
+"""Time to start and store the sum of a tile at one position, in vector multiply-adds."""
 
 WORTH_MEASURING = 1.25
-"""A transform is not measured if it is guessed to take so many times as long as the best."""
+"""Transforms with a larger ratio of estimated time to the best transform's are not measured."""
 
 WORTH_TRYING = 0.9
-"""A kernel that is no plain 3×3 is not tried if it is guessed to take more than so much of a direct convolution's time."""
+"""Kernels other than plain 3×3 are supported only below this ratio of estimated time to a direct convolution's."""
 
 
 class WinogradConvolution(TiledConvolution[tuple[int, int]]):
     """F(m×m, r×r) for convolutions with kernels of several taps, strides of 1 or 2, and no dilation.
 
-    Kernels of one row or column are transformed along one axis; strides and kernels with more taps than a transform are sums of
-    several convolutions (parts). Few channels are read from plain tensors, others from blocked ones.
+    Kernels of one row or column are transformed in one dimension. Strided kernels and kernels with more taps than the transform
+    are sums of several convolutions (parts). Inputs with few channels are plain, others blocked.
 
-    `tiles` are the engine's, best first, the last of one vector.
+    `tiles`: the engine's register tiles (tiles, vectors), best first; the last has one vector.
 
     Routine parameters:
-        alpha: positions of a tile along an axis, m + r - 1; more of them multiply less, read more weights and lose more digits.
-        taps: of the transform, r.
+        alpha: positions of a tile along an axis, m + r - 1; larger ones multiply less, read more weights and are less accurate.
+        taps: taps of the transform, r.
         tiles, vectors: the register tile of the products.
-        block: tiles that a thread encodes before it multiplies; their encoded input should fit its cache.
-        panels: panels of outputs per unit of work; a thread that gets several units of a block encodes it once.
+        block: tiles that a thread encodes before it multiplies; their encoded input should fit the cache.
+        panels: output panels per unit of work; a thread with several units of a block encodes it once.
     """
 
     descriptor = Descriptor("cpu", "float32", "winograd")
@@ -119,7 +119,7 @@ class WinogradConvolution(TiledConvolution[tuple[int, int]]):
         return distinct(self.parameter_space(layer), settings)
 
     def divisions(self, geometry: KernelGeometry) -> list[Division]:
-        """The kernel divided for each transform that has no more taps than the longer axis."""
+        """Divisions of the kernel for each transform with at most as many taps as the longer axis."""
         most = max(-(-k // s) for k, s in zip(geometry.kernel, geometry.strides, strict=True))
         divisions = [division_of(geometry, alpha, taps) for alpha, taps in transforms() if taps <= most]
         return [d for d in divisions if max(len(d.down.first_taps), len(d.across.first_taps)) <= AXIS_PARTS]
@@ -133,7 +133,7 @@ class WinogradConvolution(TiledConvolution[tuple[int, int]]):
         )
 
     def _setting(self, geometry: KernelGeometry, division: Division, tile: tuple[int, int]) -> dict[str, int]:
-        """Few tiles per block where the weights stay in the cache, else as many as use them well while they pass."""
+        """The setting with few tiles per block if the weights fit the cache, else with enough tiles to reuse them."""
         per_tile = (
             division.positions * self._encoded_blocks(geometry, division) * self.layout.block * self.element.bytes
         )
@@ -149,9 +149,9 @@ class WinogradConvolution(TiledConvolution[tuple[int, int]]):
         return {**transform, "tiles": tile[0], "vectors": tile[1], **block}
 
     def _cost(self, geometry: KernelGeometry, division: Division) -> float:
-        """A guess at the time, in multiply-adds of vectors.
+        """Estimated time, in vector multiply-adds.
 
-        Products wait for their weights where those come from memory too slowly.
+        Products wait for their weights if those come from memory.
         """
         tiles = _tiles(geometry, division)
         inputs = self._encoded_blocks(geometry, division)
@@ -164,12 +164,12 @@ class WinogradConvolution(TiledConvolution[tuple[int, int]]):
         return max(weights * tiles, weights * MEMORY_COST) + (transform * (inputs + outputs) + packing + sums) * tiles
 
     def _direct_cost(self, geometry: KernelGeometry) -> float:
-        """The multiply-adds of vectors of a direct convolution."""
+        """Vector multiply-adds of a direct convolution."""
         outputs = -(-geometry.out_channels // self.layout.block)
         return float(geometry.batch * geometry.pixels * geometry.taps * outputs * geometry.channels // geometry.groups)
 
     def _fits(self, geometry: KernelGeometry, vectors: int) -> bool:
-        """Whether panels of so many vectors are full, and lie within one group where they can be narrower."""
+        """Whether panels of `vectors` vectors are full; with groups, each panel must lie within one group."""
         if -(-geometry.out_channels // self.layout.block) % vectors:
             return False
         per_group = geometry.out_channels // geometry.groups

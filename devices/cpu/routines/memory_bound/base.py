@@ -1,4 +1,4 @@
-"""What the memory-bound routines share: they see planes of pixels of 1 lane (plain) or a block of lanes."""
+"""Base classes of the memory-bound routines: tensors are planes of pixels of 1 lane (plain) or a block of lanes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from nnstretch.graph.dtypes import DEFAULT_DTYPE, ELEMENT_TYPES
 from nnstretch.graph.layer import Layer
 
 BLOCK = "block"
-"""The one parameter of memory-bound routines: block of the layout that they read and write, 0 for plain."""
+"""The only parameter of memory-bound routines: block of the layout that they read and write; 0 is plain."""
 
 MOVED_DTYPES = tuple(t.name for t in ELEMENT_TYPES.values() if t.code)
-"""Types whose elements kernels can move: all that the engine knows."""
+"""Element types that kernels can move: all that the engine knows."""
 
 INPUT = Operand("input", 0)
 OUTPUT = Operand("output", 0)
@@ -29,7 +29,7 @@ OUTPUT = Operand("output", 0)
 
 @dataclass(frozen=True)
 class Planes:
-    """How kernels see a stored tensor: `planes` × `pixels` × `lanes` floats."""
+    """The dimensions of a stored tensor in kernels: `planes` × `pixels` × `lanes` floats."""
 
     planes: int
     pixels: int
@@ -54,12 +54,12 @@ def planes_of(shape: tuple[int, ...], block: int) -> Planes:
 
 
 def stored_floats(shape: tuple[int, ...], block: int) -> int:
-    """Floats that a tensor takes in the layout of that block."""
+    """Floats of a tensor in the layout of this block."""
     return math.prod(Layout(block).storage_shape(shape))
 
 
 def per_channel(values: np.ndarray, block: int) -> np.ndarray:
-    """One float32 per channel, with zeros for the lanes that pad the last block."""
+    """One float32 per channel, with zeros in the padding lanes of the last block."""
     padding = -values.size % block if block else 0
     return np.pad(values.reshape(-1).astype(np.float32), (0, padding))
 
@@ -74,7 +74,7 @@ def to_blocked(array: np.ndarray, block: int) -> np.ndarray:
 
 
 def activate_in_place(layer: Layer, floats: int) -> tuple[KernelCall, ...]:
-    """The call that applies the activation to the stored output, for kernels that do not; or no call."""
+    """The call that applies the activation to the stored output, if there is one."""
     if not layer.activation.kind:
         return ()
     return (unary_call(layer, OUTPUT, floats),)
@@ -90,8 +90,8 @@ class MemoryBoundRoutine(Routine):
     """A routine with one kernel family for both layouts.
 
     Attributes:
-        descriptor: of a class for float32; of an instance for its element type.
-        operators: of the layers that it computes.
+        descriptor: descriptor for float32 (class) or for the element type (instance).
+        operators: operators of the supported layers.
     """
 
     descriptor: Descriptor
@@ -101,8 +101,8 @@ class MemoryBoundRoutine(Routine):
         """A routine for layers whose tensors are all of one type.
 
         Args:
-            block: block of the blocked layout, 4, 8 or 16; None for that of this machine's vectors.
-            dtype: name of the element type; other ones than float32 are for `DataMovementRoutine`s.
+            block: block of the blocked layout, 4, 8 or 16; None for this machine's.
+            dtype: name of the element type; only a `DataMovementRoutine` supports others than float32.
         """
         self._block = block
         self.descriptor = replace(self.descriptor, dtype=dtype)
@@ -113,7 +113,7 @@ class MemoryBoundRoutine(Routine):
         return self._block or local_isa().block
 
     def supports(self, layer: Layer) -> bool:
-        """Whether `layer` is one of the operators, all of the routine's type, and within what the kernel can do."""
+        """Whether the operator, the element types and the kernel's limits admit `layer`."""
         types = [t for t in (*layer.inputs, *layer.outputs) if t is not None]
         return (
             layer.op in self.operators
@@ -123,7 +123,7 @@ class MemoryBoundRoutine(Routine):
 
     @abstractmethod
     def covers(self, layer: Layer) -> bool:
-        """Whether the kernel can do a layer of the right operator and element type."""
+        """Whether the kernel supports a layer with the right operator and element type."""
 
     def blockable(self, layer: Layer) -> bool:
         """Whether the blocked layout can be offered: by default, if all run-time tensors have rank 4."""
@@ -131,12 +131,12 @@ class MemoryBoundRoutine(Routine):
         return all(len(t.shape) == 4 for t in types)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        """The blocked layout first, where it can be."""
+        """The blocked layout first, if it can be offered, then the plain one."""
         plain = MappingProxyType({BLOCK: 0})
         return (MappingProxyType({BLOCK: self.block}), plain) if self.blockable(layer) else (plain,)
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """The same layout for everything that has rank 4 or is plain anyway."""
+        """The same layout for all tensors of rank 4; other inputs are plain."""
         layout = Layout(parameters[BLOCK])
         inputs = tuple(layout if len(layer.type_of(i).shape) == 4 else PLAIN for i in layer.activations)
         return inputs, tuple(layout for _ in layer.outputs)
@@ -147,14 +147,13 @@ class MemoryBoundRoutine(Routine):
 
 
 class DataMovementRoutine(MemoryBoundRoutine):
-    """A memory-bound routine that moves elements and changes none, so that they may be of any type.
+    """A memory-bound routine that moves elements of any type without changing them.
 
-    Layers of other types than float32 have no activation. They read and write plain data: no native routine computes in these
-    types, so nobody near them wants blocks.
+    Layers of other types than float32 have no activation and are plain: no native routine computes in these types.
     """
 
     def supports(self, layer: Layer) -> bool:
-        """Not where integers stand for other numbers after the layer than before it."""
+        """As the base class, but the quantization of input and output must be the same."""
         if not super().supports(layer):
             return False
         quantizations = {t.quantization for t in (*map(layer.type_of, layer.activations), *layer.outputs)}

@@ -34,7 +34,7 @@ class ConcatRoutine(DataMovementRoutine):
         block, axis = parameters[BLOCK], layer.attributes["axis"]
         assert isinstance(axis, int)
         sizes = [layer.type_of(i).shape[axis] for i in layer.activations]
-        # a block may be shared by two inputs unless all that follow one another end with a full one
+        # inputs share a block of the output if one before the last ends inside a block
         shared = block and axis == 1 and any(size % block for size in sizes[:-1])
         calls = _join_lanes(layer, sizes, block) if shared else _join_rows(layer, axis, block)
         floats = stored_floats(layer.outputs[0].shape, block)
@@ -42,7 +42,7 @@ class ConcatRoutine(DataMovementRoutine):
 
 
 def _parts(sizes: list[int]) -> Iterator[tuple[int, tuple[Operand, ...], list[int]]]:
-    """Offset, inputs and sizes of each call, for inputs of these sizes that lie one behind the other in the output."""
+    """Offset, inputs and sizes of each call, for inputs of these sizes."""
     offsets = [0, *accumulate(sizes)]
     for first in range(0, len(sizes), MAX_READS):
         part = sizes[first : first + MAX_READS]
@@ -50,7 +50,7 @@ def _parts(sizes: list[int]) -> Iterator[tuple[int, tuple[Operand, ...], list[in
 
 
 def _join_rows(layer: Layer, axis: int, block: int) -> tuple[KernelCall, ...]:
-    """By copying what lies behind the axis in memory, which is together in all inputs."""
+    """Copies rows: the elements from the axis on, which are contiguous in all inputs."""
     stored = [Layout(block).storage_shape(layer.type_of(i).shape) for i in layer.activations]
     shape = Layout(block).storage_shape(layer.outputs[0].shape)
     each = layer.outputs[0].element.bytes
@@ -62,7 +62,7 @@ def _join_rows(layer: Layer, axis: int, block: int) -> tuple[KernelCall, ...]:
 
 
 def _join_lanes(layer: Layer, channels: list[int], block: int) -> tuple[KernelCall, ...]:
-    """By moving channels between lanes."""
+    """Moves channels between lanes."""
     images, total, height, width = layer.outputs[0].shape
     return tuple(
         kernel_call(

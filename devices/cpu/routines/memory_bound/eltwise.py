@@ -1,4 +1,4 @@
-"""Element-wise layers: activations, sums, differences, products, and a line per channel."""
+"""Element-wise layers: activations, sums, differences, products, and affine functions per channel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nnstretch.devices.cpu.routines.memory_bound.base import (
 from nnstretch.graph.layer import Layer
 
 OPERATORS = {"Add": 0, "Sub": 1, "Mul": 2}
-"""Numbers of the operators in the kernel."""
+"""Operator codes of the kernel."""
 
 
 class Relation(Enum):
@@ -51,7 +51,7 @@ def second_operand(layer: Layer) -> Relation | None:
 
 
 class EltwiseRoutine(MemoryBoundRoutine):
-    """Activation, Add, Sub, Mul and Affine; the tensors of any rank where it is plain."""
+    """Activation, Add, Sub, Mul and Affine; plain tensors may have any rank."""
 
     descriptor = Descriptor("cpu", "float32", "eltwise")
     operators = frozenset({"Activation", "Add", "Sub", "Mul", "Affine"})
@@ -69,13 +69,13 @@ class EltwiseRoutine(MemoryBoundRoutine):
         return second_operand(layer) is not None
 
     def blockable(self, layer: Layer) -> bool:
-        """If the first operand has rank 4, and a second one of the run has too or is one value."""
+        """If the first operand has rank 4, and a second run-time operand has rank 4 or one value."""
         if len(layer.type_of(0).shape) != 4:
             return False
         return 1 not in layer.activations or layer.type_of(1).elements == 1 or len(layer.type_of(1).shape) == 4
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """The same for all, but that one value for all elements is plain."""
+        """The same layout for all tensors, but a run-time scalar is plain."""
         layout = Layout(parameters[BLOCK])
         inputs = [layout for _ in layer.activations]
         if 1 in layer.activations and second_operand(layer) is Relation.SCALAR:
@@ -116,7 +116,7 @@ class EltwiseRoutine(MemoryBoundRoutine):
         rows = {"rows": 1, "row": count, "lanes": int(relation is Relation.SCALAR), "period": 1}
         if relation is Relation.CHANNEL:
             planes = planes_of(shape, block)
-            # (N,C,1,1) has a row for each plane; (1,C,1,1) has those of one image
+            # (N,C,1,1) has one row per plane, (1,C,1,1) one per plane of an image
             period = planes.planes // shape[0] * (layer.type_of(1).elements // shape[1])
             rows = {"rows": planes.planes, "row": planes.row, "lanes": planes.lanes, "period": period}
         constants: tuple[np.ndarray, ...] = ()

@@ -8,7 +8,7 @@ from nnstretch.devices.cpu.routines.memory_bound.base import BLOCK, INPUT, OUTPU
 from nnstretch.graph.layer import Layer
 
 MAXIMUM, AVERAGE, AVERAGE_PADDED = 0, 1, 2
-"""Modes of the kernels; the last one counts padding as zeros."""
+"""Modes of the kernels; AVERAGE_PADDED counts padding as zeros."""
 
 
 class PoolRoutine(MemoryBoundRoutine):
@@ -18,7 +18,7 @@ class PoolRoutine(MemoryBoundRoutine):
     operators = frozenset({"MaxPool", "AveragePool", "GlobalPool"})
 
     def covers(self, layer: Layer) -> bool:
-        """Rank 4, and no window that holds nothing but padding."""
+        """Rank 4, and every window overlaps the plane."""
         if len(layer.type_of(0).shape) != 4:
             return False
         if layer.op == "GlobalPool":

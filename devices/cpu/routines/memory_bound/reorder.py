@@ -1,4 +1,4 @@
-"""Layers that move values and change none: Reshape and the pseudo-layer Reorder."""
+"""Reshape and the pseudo-layer Reorder, which move values without changing them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from nnstretch.graph.layer import Layer, TensorType
 
 
 def change_layout(tensor: TensorType, source: int, target: int) -> KernelCall:
-    """The call that takes input 0 from the layout of block `source` to that of `target`; float32 unless it is a copy."""
+    """The call that converts input 0 from block `source` to block `target`; float32 unless it is a copy."""
     copied = source == target and not (source and tensor.shape[1] % source)
     if copied:
         return kernel_call("reorder/copy", (INPUT,), (OUTPUT,), count=tensor.bytes)
@@ -47,9 +47,9 @@ def change_layout(tensor: TensorType, source: int, target: int) -> KernelCall:
 
 
 class ReshapeRoutine(DataMovementRoutine):
-    """Reshape: a copy, or a change to or from the plain layout that saves an adapt layer beside it.
+    """Reshape: a copy, or a conversion between the plain and the blocked layout that replaces an adapt layer.
 
-    With a block, the input is blocked where it has rank 4 (the output is plain), else the output is.
+    With a block, the input is blocked and the output plain if the input has rank 4, else the reverse.
     """
 
     descriptor = Descriptor("cpu", "float32", "reshape")
@@ -77,12 +77,12 @@ class ReshapeRoutine(DataMovementRoutine):
 
 
 class ReorderRoutine(Routine):
-    """Reorder: from one layout to another, or a copy."""
+    """Reorder: a conversion between layouts, or a copy."""
 
     descriptor = Descriptor("cpu", "float32", "reorder")
 
     def supports(self, layer: Layer) -> bool:
-        """A copy of plain data; of float32 any change between the plain layout and blocks of 4, 8 and 16."""
+        """Copies of plain data of any type, and conversions of float32 between plain and blocks of 4, 8 and 16."""
         if layer.op != REORDER or layer.outputs[0].elements == 0:
             return False
         (tensor,), layouts = layer.outputs, reorder_layouts(layer)
@@ -95,7 +95,7 @@ class ReorderRoutine(Routine):
         return tensor.dtype == DEFAULT_DTYPE and len(tensor.shape) == 4 and blocks <= known
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """As the layer says."""
+        """The layouts of the layer's attributes."""
         source, target = _blocks(layer)
         return (Layout(source),), (Layout(target),)
 

@@ -1,4 +1,4 @@
-"""Resizing of planes: coordinates become tables here, so that the kernels know no coordinate mode."""
+"""Resize: converts coordinates to tables, so that kernels need no coordinate modes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NEAREST = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
 
 def source_positions(size: int, result: int, scale: float, coordinates: str) -> np.ndarray:
-    """Where each of `result` pixels lies among `size` source pixels, as float32 (ONNX, Resize).
+    """Positions of `result` pixels among `size` source pixels (ONNX, Resize).
 
-    In float32 as in other engines: which of two neighbours is nearest hangs on the rounding.
+    Computed in float32 as in other engines, because rounding decides which of two neighbours is nearest.
     """
     index, factor = np.arange(result, dtype=np.float32), np.float32(scale)
     half = np.float32(0.5)
@@ -45,7 +45,7 @@ def nearest_table(positions: np.ndarray, size: int, rule: str) -> np.ndarray:
 
 
 def linear_table(positions: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the two neighbours of each position (n,2; int32), and weights of the second (n; float32)."""
+    """Indices of the two neighbours of each position (n,2; int32), and weights of the second neighbours (n; float32)."""
     inside = np.clip(positions, 0, size - 1)
     first = np.floor(inside).astype(np.int32)
     second = np.minimum(first + 1, size - 1)
@@ -59,7 +59,7 @@ class ResizeRoutine(MemoryBoundRoutine):
     operators = frozenset({"Resize"})
 
     def covers(self, layer: Layer) -> bool:
-        """Rank 4, and modes of the operator table."""
+        """Rank 4, and known coordinate and rounding modes."""
         attributes = layer.attributes
         return (
             len(layer.type_of(0).shape) == 4
@@ -70,7 +70,7 @@ class ResizeRoutine(MemoryBoundRoutine):
         )
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call with its tables."""
+        """One call; its constants are the tables."""
         shape, result = layer.type_of(0).shape, layer.outputs[0].shape
         scales, coordinates = layer.attributes["scales"], str(layer.attributes["coordinates"])
         assert isinstance(scales, tuple)

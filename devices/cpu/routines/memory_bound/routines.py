@@ -1,4 +1,4 @@
-"""The memory-bound routines, which move or combine values without multiplying matrices."""
+"""All memory-bound routines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nnstretch.graph.dtypes import DEFAULT_DTYPE
 
 
 def memory_bound_routines(block: int | None = None) -> tuple[MemoryBoundRoutine, ...]:
-    """All memory-bound routines, offering the blocked layout of that block (None: of this machine's vectors)."""
+    """All memory-bound routines, with the blocked layout of `block` (None: this machine's)."""
     others = [dtype for dtype in MOVED_DTYPES if dtype != DEFAULT_DTYPE]
     moving = (ConcatRoutine, StridedRoutine, ReshapeRoutine)
     return (
@@ -31,7 +31,7 @@ def memory_bound_routines(block: int | None = None) -> tuple[MemoryBoundRoutine,
 
 
 MEMORY_BOUND_ROUTINES: tuple[Routine, ...] = memory_bound_routines()
-"""For the CPU processor: at most one of them supports a layer."""
+"""Memory-bound routines of this machine; at most one supports a layer."""
 
 REORDER_ROUTINE: Routine = ReorderRoutine()
-"""Changes layouts."""
+"""The routine that converts layouts."""

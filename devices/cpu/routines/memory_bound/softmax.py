@@ -21,7 +21,7 @@ class SoftmaxRoutine(MemoryBoundRoutine):
         return len(layer.type_of(0).shape) > 0
 
     def blockable(self, layer: Layer) -> bool:
-        """Never: lanes that pad the channels would take part."""
+        """Never: padding lanes would take part in the sum."""
         return False
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:

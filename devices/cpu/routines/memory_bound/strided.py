@@ -1,4 +1,4 @@
-"""Transposition and slices."""
+"""Transpose and Slice."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ def copy_call(copy: StridedCopy, element: ElementType) -> KernelCall:
 
 
 class StridedRoutine(DataMovementRoutine):
-    """Transpose and Slice of any tensor that takes at most six dimensions.
+    """Transpose and Slice that need at most `DIMENSIONS` dimensions.
 
-    With a block, a transposition to N,H,W,C reads the blocked layout, and a slice reads and writes it.
+    With a block, a transpose to N,H,W,C reads the blocked layout, and a slice reads and writes it.
     """
 
     descriptor = Descriptor("cpu", "float32", "strided")
     operators = frozenset({"Transpose", "Slice"})
 
     def covers(self, layer: Layer) -> bool:
-        """The tensor is computed at run time and its dimensions suffice."""
+        """The input is computed at run time, and the copy needs at most `DIMENSIONS` dimensions."""
         return 0 not in layer.constants and len(strided_copy(layer).sizes) <= DIMENSIONS
 
     def blockable(self, layer: Layer) -> bool:
-        """If channels move to the end, or those of whole blocks are taken."""
+        """If the channels become the last axis, or the slice takes whole blocks."""
         if layer.op == "Transpose":
             return layer.ints("perm") == CHANNELS_LAST
         return slices_blocks(layer, self.block)
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """What a transposition writes is plain."""
+        """A transpose writes the plain layout."""
         layout = Layout(parameters[BLOCK])
         return (layout,), (PLAIN if layer.op == "Transpose" else layout,)
 

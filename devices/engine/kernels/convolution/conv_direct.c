@@ -4,10 +4,10 @@
  * writes  y, which may be the residual's memory
  * p       as in the manifest
  *
- * Output channels lie in sets: those of a group where groups end with a vector, else all. The vectors of a set are shared out
- * evenly among as few panels of at most VECTORS vectors as there can be. A panel reads the input channels of all groups that its
- * output channels belong to, [lane_begin, lane_end): its weights are float[input block][kh][kw][lane][output channel] with only
- * the lanes in that range. Panels follow one another; where they read different numbers of lanes, each has room for the most. */
+ * A set is the output channels of a group if groups consist of whole vectors, else all output channels. The vectors of a set are
+ * divided evenly among the fewest possible panels of at most VECTORS vectors. A panel reads the input channels
+ * [lane_begin, lane_end) of all groups of its output channels. Its weights are float[input block][kh][kw][lane][output channel]
+ * with only the lanes in that range. Panels are contiguous; all have the size of the largest. */
 #include "conv_direct.h"
 
 NNS_DEFINE_READS(conv_direct);
@@ -19,7 +19,7 @@ static const float zeros[NNS_BLOCK] __attribute__((aligned(64)));
 
 /* ---- panels ------------------------------------------------------------------------------------------------------- */
 
-/* Kinds of kernels: at most so many vectors of so many outputs per panel. */
+/* Kind of kernel: maximum vectors per panel, and outputs per vector. */
 typedef struct {
     int64_t vectors, length;
 } conv_kind;
@@ -31,7 +31,7 @@ typedef struct {
 } conv_sets;
 
 typedef struct {
-    int64_t first, vectors; /* its first output channel, and vectors from there on */
+    int64_t first, vectors; /* first output channel, and number of vectors */
     int64_t lane_begin, lane_end;
 } conv_panel;
 
@@ -41,7 +41,7 @@ static conv_sets sets_of(const kernel_geometry *s, int64_t groups, conv_kind kin
     return (conv_sets){count, vectors, nns_ceil_div(vectors, kind.vectors)};
 }
 
-/* The panel of that index among those of all sets. */
+/* Panel `index` among those of all sets. */
 static conv_panel panel_of(const kernel_geometry *s, int64_t groups, conv_kind kind, const conv_sets *sets, int64_t index) {
     const int64_t set = index / sets->panels, part = index % sets->panels;
     const int64_t from = sets->vectors * part / sets->panels, to = sets->vectors * (part + 1) / sets->panels;
@@ -52,7 +52,7 @@ static conv_panel panel_of(const kernel_geometry *s, int64_t groups, conv_kind k
     return panel;
 }
 
-/* Most input channels that a panel reads. */
+/* Maximum input channels that a panel reads. */
 static int64_t most_lanes(const kernel_geometry *s, int64_t groups, conv_kind kind, const conv_sets *sets) {
     if (sets->count == groups) return s->c / groups;
     int64_t most = 0;
@@ -65,7 +65,7 @@ static int64_t most_lanes(const kernel_geometry *s, int64_t groups, conv_kind ki
 
 /* ---- tiles -------------------------------------------------------------------------------------------------------- */
 
-/* Has the next lines of the next panel's weights fetched to the second-level cache. */
+/* Prefetches the next lines of the next panel's weights to the second-level cache. */
 NNS_INLINE void conv_fetch(conv_pass *pass) {
     if (pass->fetch >= pass->fetch_end) return;
     for (int64_t i = 0; i < pass->fetch_step; i += CONV_LINE) __builtin_prefetch(pass->fetch + i, 0, 2);
@@ -95,18 +95,18 @@ typedef compute_half conv_vec_h;
 #define NNS_ROWS KERNELS_conv_direct
 #include "each_kernel.h"
 
-/* The shapes of tiles by their kind and vectors; they fill the registers. */
+/* Tile shapes by kind and vectors; each fills the registers. */
 enum { SHAPES_v, SHAPES_h, SHAPES_COUNT };
 #define SHAPE(stem, name, type, needs, where, pixels, vectors, kind) \
     WHERE_##where([SHAPES_##kind][vectors - 1] = {pixels, tile_##stem##_rounded, tile_##stem, tile_##stem##_flat},)
 static const conv_shape shapes[SHAPES_COUNT][CONV_MOST_VECTORS] = {KERNELS_conv_direct(SHAPE)};
 
-/* The shape of tiles for panels of that many vectors. */
+/* The tile shape for panels of `vectors` vectors. */
 static const conv_shape *shape_of(conv_kind kind, int64_t vectors) {
     return &shapes[kind.length == NNS_BLOCK ? SHAPES_v : SHAPES_h][vectors - 1];
 }
 
-/* Most pixels of a shape. */
+/* Maximum pixels of a shape. */
 enum { CONV_MOST_PIXELS = COMPUTE_MANY_REGISTERS ? 28 : 12 };
 
 /* ---- units: (image, panel, chunk of pixels) ----------------------------------------------------------------------- */
@@ -149,7 +149,7 @@ static const char *conv_check(const nns_args *args, nns_work *work, conv_kind ki
     return NULL;
 }
 
-/* Describes `rounded` pixels: the `count` from `first` on, and the last of them again. */
+/* Describes `rounded` pixels: `count` pixels from `first` on, then copies of the last one. */
 static void locate(const kernel_geometry *s, int64_t first, int64_t count, int64_t rounded, conv_pixels *pixels) {
     int64_t oh = first / s->ow, ow = first % s->ow;
     pixels->edge = false;
@@ -173,7 +173,7 @@ static void locate(const kernel_geometry *s, int64_t first, int64_t count, int64
     }
 }
 
-/* Whether output pixel i reads input pixel i alone. */
+/* Whether output pixel i reads input pixel i only. */
 static bool is_flat(const kernel_geometry *s) {
     return s->kh == 1 && s->kw == 1 && s->sh == 1 && s->sw == 1 && s->pt == 0 && s->pl == 0 && s->oh == s->h &&
            s->ow == s->w;
@@ -211,7 +211,7 @@ static void run_chunk(const kernel_geometry *s, const conv_direct_parameters *p,
     }
 }
 
-/* What a pass over `panel` is told; everything but the range of blocks. */
+/* The pass over `panel`, without its range of input blocks. */
 static conv_pass pass_of(const nns_args *args, const kernel_geometry *s, int64_t image, const conv_panel *panel, conv_kind kind) {
     const int64_t y_plane = s->oh * s->ow * NNS_BLOCK, x_plane = s->h * s->w * NNS_BLOCK;
     const int64_t out = (image * blocks_of(s->o) + panel->first / NNS_BLOCK) * y_plane;
@@ -240,7 +240,7 @@ static conv_pass pass_of(const nns_args *args, const kernel_geometry *s, int64_t
     return pass;
 }
 
-/* Has the panel that comes next, of `floats`, fetched while the pixels of a chunk pass: its part `part` of `parts`. */
+/* Plans the prefetch of part `part` of `parts` of the next panel (`floats` floats) during a chunk of pixels. */
 static void plan_fetch(int64_t floats, int64_t part, int64_t parts, int64_t tiles, conv_pass *pass) {
     const int64_t blocks = blocks_of(pass->lane_end) - pass->lane_begin / NNS_BLOCK;
     const int64_t share = nns_ceil_div(floats, parts), per_tile = nns_ceil_div(share, tiles);

@@ -6,20 +6,20 @@
  *
  * Weights lie in panels of VECTORS output vectors: float[channel][kh][kw][VECTORS][block].
  *
- * The input rows of a unit are copied with their padding to scratch. Neighbouring output pixels read floats there that are a
- * fixed step apart: the stride, where tiles have code for it; for other strides the columns are sorted by their remainder modulo
- * the stride (their phase), and the step is 1. */
+ * The input rows of a unit are copied with their padding to scratch. There, neighbouring output pixels read floats that are a
+ * fixed step apart. The step is the stride if tiles have code for it. For other strides the columns are sorted by phase (column
+ * modulo stride), and the step is 1. */
 #include "compute.h"
 
 NNS_DEFINE_READS(conv_planar);
 
-/* Most pixels of a tile. */
+/* Maximum pixels of a tile. */
 #define PLANAR_MOST_PIXELS 14
 
-/* Most that the packed rows of a unit may take. */
+/* Maximum bytes of the packed rows of a unit. */
 #define PLANAR_PACKED_BYTES (1 << 26)
 
-/* What the tiles of one output row and one panel share. */
+/* Arguments shared by the tiles of one output row and one panel. */
 typedef struct {
     const float *w, *bias, *residual; /* of the panel; the latter two or NULL, the residual from this row on */
     float *y;                         /* of the panel, from this row on */
@@ -29,10 +29,10 @@ typedef struct {
 } planar_row;
 
 /* Computes `count` pixels of a row from `pixel` on; `x` is the packed row of the first channel and tap. May read the inputs
- * of as many pixels as a whole tile has. */
+ * of a whole tile. */
 typedef void (*planar_tile)(int64_t count, const planar_row *row, const float *x, int64_t pixel);
 
-/* The scratch: offsets of the taps, then packed rows float[channel][row][phase][column], then what a tile may read beyond. */
+/* The scratch: offsets of the taps, then packed rows float[channel][row][phase][column], then padding that a tile may read. */
 typedef struct {
     int64_t panels, chunks;
     int64_t rows;    /* input rows per channel that a unit reads */
@@ -78,7 +78,7 @@ static const char *planar_check(const nns_args *args, nns_work *work, int64_t ve
     return NULL;
 }
 
-/* Copies a row with its padding, columns sorted by their phase. */
+/* Copies a row with its padding, with columns sorted by phase. */
 static void pack_row(const kernel_geometry *s, const planar_grid *grid, const float *row, float *to) {
     const int64_t width = grid->phases * grid->columns, n = nns_min_int(s->w, nns_max_int(0, width - s->pl));
     const int64_t begin = nns_min_int(s->pl, width);
@@ -93,7 +93,7 @@ static void pack_row(const kernel_geometry *s, const planar_grid *grid, const fl
     }
 }
 
-/* Packs the rows that output rows from `oh` on read; `x` is the image. */
+/* Packs the input rows of the output rows from `oh` on; `x` is the image. */
 static void pack_rows(const kernel_geometry *s, const planar_grid *grid, const float *x, int64_t oh, int64_t rows, float *to) {
     for (int64_t c = 0; c < s->c; c++) {
         for (int64_t i = 0; i < rows; i++) {

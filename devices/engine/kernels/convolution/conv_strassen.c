@@ -1,16 +1,16 @@
-/* 1 × 1 convolutions of blocked tensors with an eighth of the multiplications saved: one step of Strassen's algorithm, in
- * Winograd's form with seven products and few sums, on tiles that stay in the nearer caches.
+/* 1 × 1 convolutions of blocked tensors by one step of Strassen's algorithm, in Winograd's form with seven products instead of
+ * eight, on tiles that stay in the near caches.
  *
  * reads   x, weights, bias or NULL (one float per lane of the output), residual like the output or NULL
  * writes  y, which may be the residual's memory
  * p       as in the manifest
  *
- * Input channels: two halves of `half` full blocks each, then the rest. Output vectors: `pairs` panels of VECTORS in each half,
- * then single ones. Weights of a pair are float[channel][VECTORS][block] for X11, X12, the rest (first half of outputs); S2,
+ * Input channels are two halves of `half` full blocks each, then the rest. Output vectors are `pairs` panels of VECTORS vectors in
+ * each half, then single vectors. Weights of a pair are float[channel][VECTORS][block] for X11, X12, the rest (first half of outputs); S2,
  * S3, X22, the rest again; S1, S4, the rest (second half of outputs). A single vector's are float[channel][block]. */
 #include "conv_strassen.h"
 
-/* Floats at the front of the scratch: there, a number of the group of tiles whose sums the rest holds (0: of none). */
+/* Floats at the front of the scratch for the number of the group of tiles whose sums the scratch holds (0: none). */
 enum { STRASSEN_NOTE = 64 / sizeof(float) };
 
 NNS_DEFINE_READS(conv_strassen);
@@ -18,7 +18,7 @@ NNS_DEFINE_READS(conv_strassen);
 typedef struct {
     int64_t half, rest;              /* blocks of a half; channels in no half */
     int64_t pairs, singles, panels;  /* panels: both together */
-    int64_t tiles, groups, chunks;   /* of pixels; units of them; units of panels */
+    int64_t tiles, groups, chunks;   /* tiles of pixels; groups of tiles; chunks of panels */
 } strassen_grid;
 
 static strassen_grid grid_of(const conv_strassen_parameters *p, int64_t pixels, int64_t vectors) {
@@ -59,12 +59,12 @@ static const char *strassen_check(const nns_args *args, nns_work *work, int64_t 
     const int64_t saved = STRASSEN_NOTE + 4 * pixels * vectors * NNS_BLOCK;
     work->units = n * g.groups * g.chunks;
     work->scratch = NNS_FLOAT_BYTES(tiles, 4 * g.half * pixels * NNS_BLOCK);
-    if (work->scratch < 0 || work->scratch > INT64_MAX / 2) return "Strassen's convolution wants too much scratch";
+    if (work->scratch < 0 || work->scratch > INT64_MAX / 2) return "Strassen's convolution needs too much scratch";
     work->scratch += saved * (int64_t)sizeof(float);
     return NULL;
 }
 
-/* Everything about the pixels of tile `index`; tiles are as even as they can be. `x` is the image. */
+/* The pixels of tile `index`; tile sizes are nearly equal. `x` is the image. */
 static strassen_pixels pixels_of(const strassen_grid *g, const float *x, int64_t total, int64_t index, int64_t stride,
                                  const float *sums, int64_t *first) {
     const int64_t begin = index * total / g->tiles, end = (index + 1) * total / g->tiles;
@@ -83,7 +83,7 @@ static strassen_pixels pixels_of(const strassen_grid *g, const float *x, int64_t
     return pixels;
 }
 
-/* Panel `panel` for the pixels that begin at `first`; y, bias, residual and w are the image's and the layer's. */
+/* Computes a panel for the pixels that begin at `first`; y and residual are the image's, bias and w the layer's. */
 static void run_panel(const strassen_grid *g, const strassen_pixels *pixels, const int64_t first[2], int64_t panel,
                       int64_t vectors, strassen_results *results, float *y, const float *bias, const float *residual,
                       const float *w, const strassen_tile *tile) {

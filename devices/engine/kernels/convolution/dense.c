@@ -9,7 +9,7 @@
 
 NNS_DEFINE_READS(dense);
 
-/* How far ahead weights are fetched, in floats: 4 KiB, some 200 ns at the memory's speed. */
+/* Prefetch distance of weights, in floats: 4 KiB, about 200 ns at memory speed. */
 #define DENSE_AHEAD 1024
 
 typedef struct {
@@ -17,8 +17,8 @@ typedef struct {
     const float *w, *bias, *residual; /* of the panel; the latter two or NULL */
     float *y;                         /* first column of the panel */
     int64_t k, m;
-    int64_t columns; /* of the panel that exist */
-    bool far;        /* weights are read for the first time and once only */
+    int64_t columns; /* columns of the panel that are in y */
+    bool far;        /* the weights are not in a cache: first tile of rows */
     epilogue finish;
 } dense_panel;
 

@@ -5,13 +5,13 @@
  * writes  y, which may be the residual's memory
  * p       as in the manifest
  *
- * Weights are float[block][kh][kw][GROUP][lane]: what output lane l takes from member i of its group. The inputs of step i
- * are one shuffle of the input vector. */
+ * Weights are float[block][kh][kw][GROUP][lane]: the factor of member i of the group of output lane l. The inputs of all lanes'
+ * members i are one shuffle of the input vector. */
 #include "depthwise.h"
 
 NNS_DEFINE_READS(depthwise);
 
-/* In lane l the lane of `x` that is member `member` of l's group of `group` lanes. Both are constants. */
+/* Lane l of the result is member `member` of the group of `group` lanes of `x` that contains l. Both are constants. */
 NNS_INLINE nns_vec pick(nns_vec x, int group, int member) {
 #define LANE(l, g, m) ((l) / (g) * (g) + (m))
 #if NNS_BLOCK == 16
@@ -48,7 +48,7 @@ NNS_INLINE nns_vec pick(nns_vec x, int group, int member) {
 static const char *depthwise_check(const nns_args *args, nns_work *work, int64_t group) {
     const depthwise_parameters *p = (const void *)args->p;
     const kernel_geometry s = p->geometry;
-    if (s.c != s.o) return "a depthwise convolution gives as many channels as it reads";
+    if (s.c != s.o) return "a depthwise convolution must have as many output channels as input channels";
     const int64_t blocks = blocks_of(s.c), y = NNS_FLOAT_BYTES(s.n, blocks, NNS_BLOCK, s.oh, s.ow);
     if (!nns_holds(args->in_bytes[READ_X], NNS_FLOAT_BYTES(s.n, blocks, NNS_BLOCK, s.h, s.w)))
         return "the depthwise convolution's input is too small";

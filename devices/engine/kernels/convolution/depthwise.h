@@ -1,4 +1,4 @@
-/* Output rows of one block of a convolution whose groups lie within a block: what depthwise.c offers to other families. */
+/* Depthwise rows, for other families. */
 #ifndef NNS_DEPTHWISE_H
 #define NNS_DEPTHWISE_H
 
@@ -14,7 +14,7 @@ typedef struct {
     epilogue finish;
 } depthwise_rows;
 
-/* Computes depthwise rows (groups of one channel) of a convolution of that geometry. */
+/* Computes depthwise rows (groups of one channel) of a convolution with geometry `s`. */
 void nns_depthwise_rows(const kernel_geometry *s, const depthwise_rows *rows);
 
 #endif

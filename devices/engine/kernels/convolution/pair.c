@@ -1,4 +1,4 @@
-/* Pairs of convolutions whose middle tensor stays in scratch memory, in bands of rows:
+/* Fused pairs of convolutions, in bands of rows; the intermediate tensor stays in scratch memory:
  *
  *   expand_depthwise   a pointwise convolution, then a depthwise one
  *   depthwise_project  a depthwise convolution, then a pointwise one
@@ -18,21 +18,21 @@
 typedef expand_depthwise_parameters pair_parameters;
 NNS_DEFINE_READS(expand_depthwise);
 
-/* Most scratch that a thread may want: far more than any band is worth. */
+/* Maximum scratch of a thread; useful bands need far less. */
 #define PAIR_MAX_SCRATCH (INT64_C(1) << 26)
 
-/* ---- what both check ---------------------------------------------------------------------------------------------- */
+/* ---- shared checks ------------------------------------------------------------------------------------------------ */
 
-/* What one side of a pair reads and makes, in channels. */
+/* Channels of the input, the intermediate tensor and the output of a pair. */
 typedef struct {
     int64_t in, middle, out;
 } pair_channels;
 
 static const char *pair_check_parameters(const pair_parameters *p) {
-    return p->geometry.c == p->geometry.o ? NULL : "a depthwise convolution gives as many channels as it reads";
+    return p->geometry.c == p->geometry.o ? NULL : "a depthwise convolution must have as many output channels as input channels";
 }
 
-/* Whether the sizes of the operands are those of a pair with these channels and `first`, `second` bytes of weights. */
+/* Checks the sizes of the operands, for these channels and `first` and `second` bytes of weights. */
 static const char *pair_check_operands(const nns_args *args, const kernel_geometry *s, pair_channels channels, int64_t first,
                                        int64_t second) {
     const int64_t *bytes = args->in_bytes, out = blocks_of(channels.out);
@@ -73,7 +73,7 @@ static row_range rows_read(const kernel_geometry *s, int64_t first, int64_t last
     return (row_range){begin, nns_max_int(begin, end)};
 }
 
-/* Most input rows that a band reads. */
+/* Maximum input rows that a band reads. */
 static int64_t band_rows(const kernel_geometry *s, int64_t band) {
     return nns_min_int(s->h, (nns_min_int(band, s->oh) - 1) * s->sh + (s->kh - 1) * s->dh + 1);
 }
@@ -84,7 +84,7 @@ static const char *expand_check(const nns_args *args, nns_work *work, int64_t ve
     if (wrong) return wrong;
     const int64_t inputs = p->other;
     const kernel_geometry s = p->geometry;
-    if (blocks_of(s.c) % vectors) return "the tile's vectors do not divide the middle's";
+    if (blocks_of(s.c) % vectors) return "the tile's vectors do not divide the intermediate tensor's";
     wrong = pair_check_operands(args, &s, (pair_channels){inputs, s.c, s.c},
                                 NNS_FLOAT_BYTES(blocks_of(s.c), NNS_BLOCK, inputs), depthwise_weight_bytes(&s));
     if (wrong) return wrong;
@@ -92,7 +92,7 @@ static const char *expand_check(const nns_args *args, nns_work *work, int64_t ve
     return pair_scratch(work, NNS_FLOAT_BYTES(vectors, NNS_BLOCK, band_rows(&s, p->band), s.w));
 }
 
-/* What is the same for all bands of a panel. */
+/* Arguments shared by all bands of a panel. */
 typedef struct {
     kernel_geometry s;
     pointwise expand;      /* from the image's first pixel; `y` is the scratch memory */
@@ -122,7 +122,7 @@ static void expand_second(const expand_job *job, row_range held, int64_t begin, 
     }
 }
 
-/* Output rows [begin, end). Input rows that the next band reads too move to the front of the scratch memory. */
+/* Output rows [begin, end). Moves input rows that the next band reads too to the front of the scratch memory. */
 static void expand_panel(const expand_job *job, int64_t begin, int64_t end) {
     const int64_t row = job->s.w * NNS_BLOCK;
     row_range held = {0, 0};
@@ -154,7 +154,7 @@ static void expand_run(const nns_args *args, int64_t unit_begin, int64_t unit_en
     const int64_t x_plane = s->h * s->w * NNS_BLOCK, width = vectors * NNS_BLOCK;
     const float *bias1 = args->in[READ_BIAS1], *bias2 = args->in[READ_BIAS2], *residual = args->in[READ_RESIDUAL];
     for (int64_t unit = unit_begin, next; unit < unit_end; unit = next) {
-        /* All bands of one panel, so that each finds the rows that it shares with the one before. */
+        /* All bands of one panel, so that each reuses the rows that it shares with the previous one. */
         next = nns_min_int(unit_end, (unit / bands + 1) * bands);
         const int64_t image = unit / (panels * bands), panel = unit / bands % panels, begin = unit % bands * job.band;
         const int64_t out = (image * panels + panel) * width * s->oh * s->ow;
@@ -204,7 +204,7 @@ typedef struct {
     pointwise_tiles tiles;
 } project_job;
 
-/* The depthwise convolution of output rows [begin, end) of an image, all blocks, one behind the other in scratch memory. */
+/* The depthwise convolution of output rows [begin, end) of an image, for all blocks, into scratch memory. */
 static void project_first(const project_job *job, int64_t image, int64_t begin, int64_t end, float *scratch) {
     const kernel_geometry *s = &job->s;
     const pair_parameters *p = (const void *)job->args->p;

@@ -1,14 +1,14 @@
-/* What the register tiles of fused pairs (pair.inc) are told: a pointwise convolution of pixels that lie side by side. */
+/* Arguments of the register tiles of fused pairs (pair.inc): a pointwise convolution of contiguous pixels. */
 #ifndef NNS_PAIR_H
 #define NNS_PAIR_H
 
 #include "compute.h"
 
-/* One panel of VECTORS output vectors; pixels are counted from those that `x`, `y` and `residual` point to. */
+/* One panel of VECTORS output vectors; `x`, `y` and `residual` point to the first pixel. */
 typedef struct {
     const float *x;
     const float *w;        /* float[input channel][VECTORS][block] */
-    const float *next;     /* weights that will be wanted then, fetched meanwhile; or NULL */
+    const float *next;     /* weights to prefetch for the next panel, or NULL */
     const float *bias;     /* of the panel, or NULL */
     const float *residual; /* of the panel, or NULL */
     float *y;              /* of the panel */

@@ -1,5 +1,5 @@
 /* Concatenation. `rows` copies rows of bytes, of any element type: any axis of plain tensors, and blocked ones whose
- * channels fill their blocks. `lanes` joins blocked float32 tensors of any channel counts. A step has at most
+ * channels fill their blocks. `lanes` joins blocked float32 tensors with any channel counts. A step has at most
  * NNS_MAX_READS inputs, so a longer concatenation takes several steps, each of which writes a part of the output from
  * `offset` on. */
 #include "memory_bound.h"
@@ -27,7 +27,7 @@ static void rows_run(const nns_args *args, int64_t begin, int64_t end, void *scr
     int64_t joined = 0;
     for (int32_t i = 0; i < args->n_in; i++) joined += lengths[i];
     const int64_t last = nns_min_int(end * CHUNK_BYTES, p->outer * joined);
-    /* `at` counts the bytes that this step writes, in their order */
+    /* `at` counts the bytes that this step writes */
     for (int64_t at = begin * CHUNK_BYTES; at < last;) {
         const int64_t row = at / joined;
         int64_t column = at % joined;
@@ -82,7 +82,7 @@ typedef struct {
 #define IVECTOR i32x16
 #include "concat_lanes.inc"
 
-/* Finds where the channels of output block `index` of image `image` come from; returns how many pieces there are. */
+/* Finds the sources of the channels of output block `index` of image `image`; returns the number of pieces. */
 static int find_pieces(const nns_args *args, int64_t image, int64_t index, piece *pieces) {
     const concat_lanes_parameters *p = (const void *)args->p;
     const int64_t pixels = p->pixels, block = p->block, low = index * block, high = low + block;

@@ -1,8 +1,8 @@
 /* Element-wise kernels: activation, Add/Sub/Mul with an operand of the same shape or one per channel, affine.
  *
  * Their tensors are `rows` rows of `row` floats, one per channel (or block of channels) of one image; a row repeats `lanes`
- * channels. An operand per channel has `lanes` floats per row and `period` rows, which repeat: as many as channels if it
- * is the same for all images, as many as `rows` if not.
+ * channels. An operand per channel has `lanes` floats per row and `period` rows, which repeat: one per channel (or block) if
+ * it is the same for all images, else `rows`.
  */
 #include "memory_bound.h"
 

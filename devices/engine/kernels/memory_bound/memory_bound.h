@@ -1,8 +1,8 @@
-/* What the light kernels (pool, eltwise, concat, softmax, resize, reorder, strided) share.
+/* Shared by the memory-bound kernels (pool, eltwise, concat, softmax, resize, reorder, strided).
  *
  * They see a tensor as rows of floats with 1 lane per pixel (plain layout) or 4, 8 or 16 (blocked layout), so that one
- * source serves both. Where a vector need not be a pixel it holds 16 floats, whatever the machine's vectors do: every
- * count of lanes divides it, and the compiler splits it.
+ * source serves both. Vectors that need not be a pixel hold 16 floats on every machine: every number
+ * of lanes divides 16, and the compiler splits them.
  */
 #ifndef NNS_MEMORY_BOUND_H
 #define NNS_MEMORY_BOUND_H
@@ -91,7 +91,7 @@ NNS_INLINE float clamp1(float x, const memory_bound_activation *activation) {
     return x > activation->high ? activation->high : x;
 }
 
-/* Applies what the clamp left out to `n` floats in place. One loop per kind. */
+/* Applies activations that are no clamp to `n` floats in place. One loop per kind. */
 NNS_INLINE void finish(float *x, int64_t n, const memory_bound_activation *activation) {
     const float a = activation->rest.a, b = activation->rest.b;
     switch (activation->rest.kind) {

@@ -45,7 +45,7 @@ NNS_INLINE taps taps_of(int64_t position, int64_t stride, int64_t pad, int64_t s
     return taps_within(position * stride - pad, 0, size, kernel, dilation);
 }
 
-/* Rows that an average over a window counts: those inside the plane, or inside the padded plane. */
+/* Rows that an average over a window includes: those inside the plane, or inside the padded plane. */
 NNS_INLINE int64_t counted_rows(int64_t oh, const taps *inside, const pool *s) {
     if (s->p.mode != POOL_AVERAGE_PADDED) {
         return inside->end - inside->begin;
@@ -87,7 +87,7 @@ NNS_INLINE void plain_tap(int maximum, float *restrict out, const float *restric
 /* Output row `oh` of the plane `x` of single floats: tap by tap over the whole row, so that columns are the vector. */
 NNS_INLINE void plain_row(int maximum, float *out, const float *x, int64_t oh, const pool *s) {
     const taps h = taps_of(oh, s->p.stride_h, s->p.top, s->p.height, s->p.kernel_h, s->p.dilation_h);
-    /* taps from there on lie behind the plane for every column */
+    /* later taps lie outside the plane for every column */
     const int64_t last_tap = nns_min_int(s->p.kernel_w, ceil_divide(s->p.width + s->p.left, s->p.dilation_w));
     for (int64_t ow = 0; ow < s->p.out_width; ow++) {
         out[ow] = maximum ? -FLT_MAX : 0;
@@ -214,7 +214,7 @@ NNS_INLINE void reduce_row(int maximum, float *out, const float *x, int64_t n, i
     memcpy(out, all, (size_t)lanes * 4);
 }
 
-/* With constants, so that the last steps become a few instructions. */
+/* Called with constant lanes, so that the last steps become a few instructions. */
 static void reduce(int maximum, float *out, const float *x, int64_t n, int64_t lanes) {
     switch (maximum ? -lanes : lanes) {
     case 16: reduce_row(0, out, x, n, 16); break;

@@ -25,7 +25,7 @@ static void copy_run(const nns_args *args, int64_t begin, int64_t end, void *scr
  * `source` and `target` are the blocks of the layouts, 0 for plain. Lanes that pad the channels of a blocked target are
  * written as zero. */
 
-enum { PART_PIXELS = 256 }; /* least pixels of a unit, where there are more */
+enum { PART_PIXELS = 256 }; /* minimum pixels of a unit, if the image has them */
 
 static int64_t layout_bytes(const reorder_layout_parameters *p, int64_t block) {
     return block ? NNS_FLOAT_BYTES(p->images, nns_ceil_div(p->channels, block), p->pixels, block)
@@ -66,7 +66,7 @@ static const char *layout_check(const nns_args *args, nns_work *work) {
         f(12, s), f(13, s), f(14, s), f(15, s)
 #include "reorder_lanes.inc"
 
-/* Copies `lanes` neighbouring lanes of `n` pixels, of which the first `channels` exist; the others become zero. */
+/* Copies `lanes` neighbouring lanes of `n` pixels; lanes from `channels` on become zero. */
 NNS_INLINE void copy_lanes(float *out, int64_t out_block, const float *x, int64_t block, int64_t n, int64_t lanes,
                            int64_t channels) {
     if (channels == 0) {
@@ -79,7 +79,7 @@ NNS_INLINE void copy_lanes(float *out, int64_t out_block, const float *x, int64_
     }
 }
 
-/* Pixels [begin, end) of block `index` of one image, from one block to another: in groups of lanes that neither cuts. */
+/* Pixels [begin, end) of block `index` of one image, from one block to another, in groups of lanes that lie within one block of both. */
 static void between_blocks(const reorder_layout_parameters *p, float *out, const float *x, int64_t index, int64_t begin, int64_t end) {
     const int64_t pixels = p->pixels, source = p->source, target = p->target, lanes = nns_min_int(source, target);
     out += (index * pixels + begin) * target;

@@ -1,5 +1,5 @@
-/* Resizing of planes. Where an output row or column comes from is in tables, so that the kernels know no coordinate mode.
- * What the tables hold cannot be checked before a run: every index is forced into the plane when it is used. */
+/* Resizing of planes. Tables hold the source of each output row and column, so that kernels need no coordinate modes.
+ * Their values cannot be checked before a run: every index is clamped to the plane when it is used. */
 #include "memory_bound.h"
 
 NNS_INLINE int64_t within(int32_t index, int64_t size) { return nns_min_int(nns_max_int(index, 0), size - 1); }

@@ -5,8 +5,8 @@
 /* ---- strided/copy: reads x, writes a dense tensor of six dimensions. --------------------------------------------------
  * `sizes` are its dimensions, `strides` the elements of x from one index to the next along each of them. */
 
-/* A unit is a tile of the last two dimensions. Rows are neighbours in x where columns are not, and the other way round: in
- * either order every line of the cache that a tile reads is used up while it is there. */
+/* A unit is a tile of the last two dimensions. Either its rows or its columns are neighbours in x, and a tile uses every cache
+ * line that it reads fully while the line is in the cache. */
 enum { TILE_ROWS = 16, TILE_COLUMNS = 1024 };
 
 static int64_t tiles_down(const strided_copy_parameters *p) { return nns_ceil_div(p->sizes[4], TILE_ROWS); }

@@ -1,28 +1,27 @@
 /* Winograd convolution: kernels of several taps along one axis or both, strides up to 2, no dilation, any padding and groups.
  *
- * reads   x, blocked or (if `planar`, which only dense convolutions of few channels can be) plain; weights, bias or NULL (one
+ * reads   x, blocked or with `planar` (one group of few channels) plain; weights, bias or NULL (one
  *         float per lane of the output), residual like the output or NULL
  * writes  y, blocked, which may be the residual's memory
  * p       as in the manifest
  *
- * F(m×m, r×r) computes tiles of m² pixels from patches of alpha² = (m + r - 1)². A patch is encoded to alpha² positions, at each
- * of which the sum over input channels is a product of matrices (tiles × channels) (channels × output channels), and the sums
- * are decoded to pixels. A thread does so for a block of tiles: it encodes their input once, and for panel after panel of
- * output vectors multiplies and decodes. What lies between the three is in its scratch, which is meant to stay in its cache.
- * Kernels of one row or one column have transforms of one dimension; strides and longer kernels are parts (winograd_parts.h),
- * which are summed like input channels.
+ * F(m×m, r×r) computes tiles of m² pixels from patches of alpha² = (m + r - 1)². A patch is encoded to alpha² positions. At each
+ * position, the sum over input channels is a matrix product (tiles × channels) (channels × output channels). The sums are decoded
+ * to pixels. A thread encodes the input of a block of tiles once, then multiplies and decodes one panel of output vectors after
+ * another. The encoded input and the sums are in its scratch, which should stay in the cache. Kernels of one row or one column
+ * have transforms of one dimension. Strided and longer kernels are divided into parts (winograd_parts.h), which are summed like
+ * input channels.
  *
- * Weights lie in panels of VECTORS output vectors, one after another: float[position][piece][input block][part][lane][output
- * channel] with the input channels that the piece reads and the parts that are not 0 at the position. A panel is one
- * piece, unless it is a vector of which the halves belong to different groups: then each half is a piece. Panels are as far
- * apart as the largest of them takes. */
+ * Weights lie in panels of VECTORS output vectors: float[position][piece][input block][part][lane][output channel] with the input
+ * channels that the piece reads and the parts that are not 0 at the position. A panel is one piece, or two if it is one vector
+ * whose halves belong to different groups. All panels have the size of the largest. */
 #include "winograd.h"
 #include "winograd_grid.h"
 #include "winograd_transform.h"
 
 NNS_DEFINE_READS(winograd);
 
-/* What the rows of a patch that lie outside the input are read from: as many pixels as the largest patch spans. */
+/* Source of the rows of a patch outside the input: as many pixels as the largest patch spans. */
 static const float zeros[WINOGRAD_MAX_STRIDE * WINOGRAD_MAX_ALPHA * NNS_BLOCK] __attribute__((aligned(64)));
 
 /* ---- transforms and products -------------------------------------------------------------------------------------- */
@@ -62,8 +61,8 @@ static const float zeros[WINOGRAD_MAX_STRIDE * WINOGRAD_MAX_ALPHA * NNS_BLOCK] _
 #define M 6
 #include "winograd_decode.inc"
 
-/* Vectors of 16 floats multiply by a broadcast from memory in one instruction, so that one output vector is enough to keep the
- * multipliers busy; elsewhere a broadcast must feed two. */
+/* Vectors of 16 floats multiply by a broadcast from memory in one instruction, so one output vector keeps the multipliers busy.
+ * Elsewhere a broadcast should feed two. */
 #if NNS_BLOCK == 16
 #define TILES 28
 #define VECTORS 1
@@ -121,7 +120,7 @@ static const char *winograd_check(const nns_args *args, nns_work *work, const wi
 
 /* ---- a block of tiles --------------------------------------------------------------------------------------------- */
 
-/* What the three steps of a block share. */
+/* State shared by the three stages of a block of tiles. */
 typedef struct {
     const winograd_variant *variant;
     const nns_args *args;
@@ -141,7 +140,7 @@ typedef struct {
 
 NNS_INLINE const winograd_parameters *parameters_of(const winograd_job *job) { return (const void *)job->args->p; }
 
-/* The tile of that number among those of all images. */
+/* Tile `index` among those of all images. */
 static winograd_tile tile_at(const winograd_job *job, int64_t index) {
     const kernel_geometry *s = &job->s;
     const bool planar = parameters_of(job)->planar;
@@ -161,8 +160,8 @@ static winograd_tile tile_at(const winograd_job *job, int64_t index) {
     };
 }
 
-/* Describes the tiles of a block, ordered such that those with all their rows follow one another, and those with all their
- * columns come first: others do without the sums at infinity, which count only for the last row or column. */
+/* Describes the tiles of a block. Tiles with all their rows are adjacent, and tiles with all their columns come first: other tiles
+ * do not need the sums at infinity, which contribute to the last row or column only. */
 static void locate(winograd_job *job, int64_t block) {
     const int64_t whole = job->grid.tiles / job->grid.blocks, larger = job->grid.tiles % job->grid.blocks;
     const int64_t first = block * whole + nns_min_int(block, larger), count = whole + (block < larger);
@@ -189,7 +188,7 @@ static tap_range inside(int64_t first, int64_t alpha, int64_t stride, int64_t ex
     return (tap_range){begin, nns_max_int(begin, nns_min_int(alpha, (extent - first + up) >> up))};
 }
 
-/* The patch of one part of a tile in the plane at `x`, of which pixels are `pixel` floats. A single column becomes a row. */
+/* The patch of one part of a tile in the plane at `x`, with `pixel` floats per pixel. A single column becomes a row. */
 static winograd_patch patch_of(const winograd_job *job, const winograd_tile *tile, const winograd_part *part, const float *x,
                                int64_t pixel) {
     const kernel_geometry *s = &job->s;
@@ -215,7 +214,7 @@ static winograd_encode encoder_of(const winograd_job *job) {
     return line ? job->variant->encode_line : job->variant->encode;
 }
 
-/* Finds the input blocks that the job's panels read; of planes all are read. */
+/* Finds the input blocks that the job's panels read. Planar inputs are always read whole. */
 static void find_blocks(winograd_job *job) {
     const int64_t groups = parameters_of(job)->groups, vectors = job->variant->vectors;
     const winograd_panel first = panel_of(&job->s, groups, vectors, job->panel_begin);
@@ -241,7 +240,7 @@ static void encode_block(winograd_job *job) {
     }
 }
 
-/* Copies one part of one channel of a tile after another to lanes of `pixels`, from channel `begin` of all parts' on. */
+/* Copies channels of a tile's parts, from channel `begin` of all parts' channels on, to the lanes of `pixels`. */
 static void pack_lanes(const winograd_job *job, const winograd_tile *tile, int64_t begin, float *pixels) {
     const kernel_geometry *s = &job->s;
     const float *x = job->args->in[READ_X];
@@ -253,7 +252,7 @@ static void pack_lanes(const winograd_job *job, const winograd_tile *tile, int64
     }
 }
 
-/* Encodes a plain input: lanes are the channels of one part after another. */
+/* Encodes a plain input: lanes are the channels of the first part, then those of the next. */
 static void encode_planes(winograd_job *job) {
     const int64_t alpha = job->variant->alpha, positions = job->grid.positions, rows = positions / alpha;
     const winograd_encode encode = encoder_of(job);
@@ -275,8 +274,7 @@ static void encode_planes(winograd_job *job) {
         }
 }
 
-/* Has the lines fetched that tiles [begin, end) of the panel will be decoded to: whoever stores to memory that no cache holds
- * waits for it, and the products leave it time to arrive. */
+/* Prefetches the output of tiles [begin, end) of the panel during the products, so that decoding does not wait for its stores. */
 static void fetch_output(const winograd_job *job, int64_t panel, int64_t begin, int64_t end) {
     const kernel_geometry *s = &job->s;
     for (int64_t k = 0; k < job->variant->vectors; k++) {
@@ -316,8 +314,8 @@ static winograd_product product_of(const winograd_job *job, const winograd_piece
     return product;
 }
 
-/* The sums of one piece of a panel at one position. Sums at infinity that a tile does without are not made: what its decoding
- * finds in their place goes into rows and columns that are not stored. */
+/* The sums of one piece of a panel at one position. Skips sums at infinity that a tile does not need: decoding uses
+ * their stale values only for rows and columns that it does not store. */
 static void multiply_piece(const winograd_job *job, const winograd_piece *piece, int64_t position, tap_range parts,
                            const float *u) {
     const winograd_variant *variant = job->variant;
@@ -391,7 +389,7 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
     job.panel_size = all_parts(&job.grid) * largest_panel(&job.s, p->groups, variant->vectors);
     const int64_t chunks = job.grid.chunks, per_chunk = p->panels;
     for (int64_t unit = unit_begin, next; unit < unit_end; unit = next) {
-        next = nns_min_int(unit_end, (unit / chunks + 1) * chunks); /* what is left of this block */
+        next = nns_min_int(unit_end, (unit / chunks + 1) * chunks); /* the remaining units of this block */
         job.panel_begin = unit % chunks * per_chunk;
         job.panel_end = nns_min_int(job.grid.panels, job.panel_begin + (next - unit) * per_chunk);
         locate(&job, unit / chunks);

@@ -1,28 +1,27 @@
-/* What the parts of the Winograd convolution are told: transforms (winograd_encode.inc, winograd_decode.inc), products
+/* Arguments of the stages of the Winograd convolution: transforms (winograd_encode.inc, winograd_decode.inc) and products
  * (winograd_product.inc). */
 #ifndef NNS_WINOGRAD_H
 #define NNS_WINOGRAD_H
 
 #include "compute.h"
 
-/* Where one tile lies: the first input pixel of its first output, and the outputs that it has. */
+/* Position of a tile: the first input pixel of its first output, and its number of outputs. */
 typedef struct {
-    int64_t x, y;                  /* floats from the tensors' begins to the first pixel of channel 0; x may lie outside */
-    int64_t h, w;                  /* where that is in the input's plane */
+    int64_t x, y;                  /* floats from the start of each tensor to the first pixel of channel 0; x may lie outside */
+    int64_t h, w;                  /* position of that pixel in the input plane */
     int32_t rows, columns;         /* of the output */
 } winograd_tile;
 
-/* Pixels of one block of input channels (of one channel, if they are to be packed) that are to be encoded. A patch of one
- * dimension is a row of columns. */
+/* Pixels to encode, of one block of input channels (of one channel for packing). A patch of one dimension is one row. */
 typedef struct {
     const float *x;                /* the first pixel */
     int64_t x_row, x_column;       /* floats from one row to the next, and from one pixel to the next */
-    tap_range rows, columns;       /* what lies inside the input */
+    tap_range rows, columns;       /* the part inside the input */
     float *v;                      /* position 0 of the encoded patch */
     int64_t v_position;            /* floats from one position to the next */
 } winograd_patch;
 
-/* One tile of one output vector, to be decoded. */
+/* A tile of one output vector to decode. */
 typedef struct {
     const winograd_tile *tile;
     const float *m;                /* position 0 of the tile's sums */
@@ -36,21 +35,21 @@ typedef struct {
 
 /* The sums over input channels and parts of a few tiles at one position: m[tile][vector] = Σ v[tile][channel] u[channel][vector]. */
 typedef struct {
-    const float *v;                /* [input block][part][tile][lane], from the first of these tiles in the block of `lane_begin` */
+    const float *v;                /* [input block][part][tile][lane], from the first tile in the block of `lane_begin` */
     int64_t v_part;                /* floats from one part to the next */
-    int64_t parts, v_skipped;      /* parts that count, and the floats of a block's other parts */
-    const float *u;                /* [input block][part][input channel][vector][lane], of the parts that count */
-    int64_t lane_begin, lane_end;  /* input channels, counted from the begin of the first block */
+    int64_t parts, v_skipped;      /* parts to sum, and the floats of a block's other parts */
+    const float *u;                /* [input block][part][input channel][vector][lane], of the parts to sum */
+    int64_t lane_begin, lane_end;  /* input channels, counted from the start of the first block */
     float *m;                      /* [tile][vector][lane] */
 } winograd_product;
 
-/* Bytes between the weights that a product multiplies by and those that it has fetched: what memory delivers meanwhile. */
+/* Prefetch distance of a product's weights, in bytes. */
 #ifndef WINOGRAD_AHEAD
 #define WINOGRAD_AHEAD 4096
 #endif
 
-/* Where a vector is as long as a block of 16, the halves of a panel may be computed one by one: groups that end in the middle
- * of a block then do not multiply by the zeros of the group beside them. */
+/* With blocks of 16, the halves of a panel may be computed separately, so that groups that end in the middle of a block do not
+ * multiply by the zeros of the neighbouring group. */
 #define WINOGRAD_HALVES (NNS_BLOCK == 16)
 
 #if WINOGRAD_HALVES
@@ -64,14 +63,14 @@ typedef void (*winograd_pack)(const winograd_patch *patch, float *pixels);
 typedef void (*winograd_multiply)(int64_t count, const winograd_product *product);
 typedef void (*winograd_decode)(const winograd_result *result);
 
-/* What a row of the kernel table stands for. */
+/* A row of the kernel table. */
 typedef struct {
     int64_t alpha, taps;
     winograd_encode encode, encode_line;
     winograd_pack pack;
     winograd_decode decode, decode_line;
     int64_t tiles, vectors; /* of the product */
-    winograd_multiply multiply, multiply_half; /* the second for panels of one vector, where vectors have halves */
+    winograd_multiply multiply, multiply_half; /* multiply_half: for half panels, or NULL */
 } winograd_variant;
 
 #endif

@@ -1,4 +1,4 @@
-/* What Winograd's convolution computes: its parameters, panels of weights, tiles, and units of work. */
+/* Panels of weights, tiles, units of work and the parameter check of the Winograd convolution. */
 #ifndef NNS_WINOGRAD_GRID_H
 #define NNS_WINOGRAD_GRID_H
 
@@ -9,7 +9,7 @@ enum { WINOGRAD_MAX_STRIDE = 2, WINOGRAD_MAX_ALPHA = 8 };
 
 /* ---- panels ------------------------------------------------------------------------------------------------------- */
 
-/* Output channels that are computed together, and the input channels of all groups that they belong to. */
+/* Output channels that are computed together, and the input channels of all their groups. */
 typedef struct {
     int64_t begin, width; /* output channels within the panel */
     int64_t lane_begin, lane_end;
@@ -55,15 +55,15 @@ NNS_INLINE int64_t largest_panel(const kernel_geometry *s, int64_t groups, int64
 /* Tiles are counted through all images. Blocks of them differ by at most one tile. */
 typedef struct {
     winograd_axis down, across;
-    int64_t rows, columns, tiles;  /* tiles down and across an output plane, and in all */
+    int64_t rows, columns, tiles;  /* tiles down and across an output plane, and in total */
     int64_t blocks, per_block;     /* blocks of tiles, tiles in the largest */
     int64_t panels, chunks;        /* chunks of panels */
     int64_t positions, parts;
-    int64_t v_position, m_position; /* floats between positions in scratch; odd numbers of vectors, so that the lines of one
-                                       tile do not compete for one set of the cache */
+    int64_t v_position, m_position; /* floats between positions in scratch; odd numbers of vectors, so that the lines of
+                                       one tile lie in different cache sets */
 } winograd_grid;
 
-/* Blocks of encoded input, of all parts. Those of planar inputs have all parts of a channel side by side. */
+/* Blocks of encoded input of all parts. The channels of planar inputs' parts share blocks. */
 NNS_INLINE int64_t encoded_blocks(const kernel_geometry *s, const winograd_parameters *p, int64_t parts) {
     return p->planar ? blocks_of(s->c * parts) : blocks_of(s->c) * parts;
 }
@@ -87,7 +87,7 @@ NNS_INLINE winograd_grid grid_of(const kernel_geometry *s, const winograd_parame
     return grid;
 }
 
-/* The front of the scratch: which block of tiles is encoded in the rest (its number + 1; 0: none), and which input blocks. */
+/* The front of the scratch: the encoded block of tiles (its number + 1; 0: none) and its input blocks. */
 typedef struct {
     int64_t number, block_begin, block_end;
 } winograd_note;
@@ -98,7 +98,7 @@ NNS_INLINE int64_t tile_table_bytes(const winograd_grid *grid) {
     return nns_ceil_div(grid->per_block * (int64_t)sizeof(winograd_tile), 64) * 64;
 }
 
-/* Parts at all positions together: what a panel's weights for one input and output channel take. */
+/* Parts summed over all positions: a panel's weights per input and output channel. */
 NNS_INLINE int64_t all_parts(const winograd_grid *grid) {
     int64_t sum = 0;
     for (int64_t position = 0; position < grid->positions; position++) {
@@ -108,19 +108,19 @@ NNS_INLINE int64_t all_parts(const winograd_grid *grid) {
     return sum;
 }
 
-/* Text that says what is wrong with the parameters, or NULL. */
+/* What is wrong with the parameters, or NULL. */
 NNS_INLINE const char *parameters_check(const winograd_parameters *p, const winograd_variant *variant) {
     const kernel_geometry s = p->geometry;
     if (s.sh > WINOGRAD_MAX_STRIDE || s.sw > WINOGRAD_MAX_STRIDE || s.dh != 1 || s.dw != 1)
-        return "a Winograd convolution has strides of at most 2 and no dilation";
-    if (s.kh == 1 && s.kw == 1) return "a Winograd convolution has a kernel of more than one tap";
+        return "a Winograd convolution must have strides of at most 2 and no dilation";
+    if (s.kh == 1 && s.kw == 1) return "a Winograd convolution must have a kernel of more than one tap";
     const winograd_axis down = winograd_axis_of(s.kh, s.sh, variant->alpha, variant->taps);
     const winograd_axis across = winograd_axis_of(s.kw, s.sw, variant->alpha, variant->taps);
     if (down.count > WINOGRAD_AXIS_PARTS || across.count > WINOGRAD_AXIS_PARTS)
-        return "the kernel has more parts than a Winograd convolution can have";
+        return "the kernel has too many parts for a Winograd convolution";
     const int64_t groups = p->groups;
     if (s.c % groups || s.o % groups) return "groups do not divide the channels";
-    if (p->planar && (groups > 1 || s.c > NNS_BLOCK)) return "a planar input has one group of few channels";
+    if (p->planar && (groups > 1 || s.c > NNS_BLOCK)) return "a planar input must have one group of at most a block of channels";
     if (blocks_of(s.o) % variant->vectors) return "the panel's vectors do not divide the output's";
     return NULL;
 }

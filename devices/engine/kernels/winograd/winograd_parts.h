@@ -1,9 +1,9 @@
-/* How Winograd's convolution divides kernels and planes: parts of a kernel, and tiles along one axis of the output.
+/* Divides kernels into parts and output planes into tiles, for the Winograd convolution.
  *
- * A kernel with stride s is the sum of s kernels with stride 1 over every s-th pixel, one per phase; kernels with more taps than
- * a transform has are the sum of shorter ones over pixels further on. Both are parts: each has at most as many taps as the
- * transform, begins at a tap of the kernel, and reads pixels that are s apart. Their sums are added before they are
- * decoded, as if parts were input channels. An axis on which the kernel has one tap is left as it is. */
+ * A kernel with stride s is the sum of s kernels with stride 1 over every s-th pixel, one per phase. A kernel with more taps than
+ * the transform is the sum of shorter kernels. Each of these is a part: it has at most as many taps as the transform, begins at a
+ * tap of the kernel, and reads pixels that are s apart. Their sums are added before decoding, as if parts were input channels.
+ * An axis with one tap is not transformed. */
 #ifndef NNS_WINOGRAD_PARTS_H
 #define NNS_WINOGRAD_PARTS_H
 
@@ -12,7 +12,7 @@
 enum { WINOGRAD_AXIS_PARTS = 8, WINOGRAD_PARTS_MOST = WINOGRAD_AXIS_PARTS * WINOGRAD_AXIS_PARTS };
 
 typedef struct {
-    int64_t alpha, m;       /* positions and outputs of a tile; both 1 on an axis that is left as it is */
+    int64_t alpha, m;       /* positions and outputs of a tile; both 1 on an axis that is not transformed */
     int64_t stride;
     int64_t count, whole;   /* parts, and those with as many taps as the transform: the others are 0 at infinity */
 } winograd_axis;
@@ -38,13 +38,13 @@ NNS_INLINE winograd_axis winograd_axis_of(int64_t kernel, int64_t stride, int64_
     return axis;
 }
 
-/* Where a part's patch begins, in pixels from where the tile's patch does. */
+/* Offset of a part's patch from the tile's patch, in pixels. */
 typedef struct {
     int64_t row, column;
 } winograd_part;
 
-/* Lists the parts of both axes such that those with whole rows are followed by others with whole columns: first the ones
- * with whole rows only, then with both, then with whole columns only, then with neither. */
+/* Lists the parts of both axes: first those with whole rows only, then with whole rows and columns, then with whole columns only,
+ * then with neither. */
 NNS_INLINE void winograd_list_parts(const winograd_axis *rows, const winograd_axis *columns, const kernel_geometry *s, int64_t taps,
                                     winograd_part *parts) {
     static const bool whole_rows[] = {true, true, false, false}, whole_columns[] = {false, true, true, false};

@@ -1,9 +1,9 @@
-/* The one-dimensional transforms of Winograd's minimal filtering F(m, r), as vectors of lanes, by alpha = m + r - 1: m outputs
- * come from as many positions as inputs, whatever the kernel's taps r are.
+/* The one-dimensional transforms of Winograd's minimal filtering F(m, r), on vectors of lanes, by alpha = m + r - 1. They depend
+ * on alpha and m, not on the taps r of the kernel.
  *
  * Input position i belongs to a point p of the interpolation: 0, then a pair +a, -a for every a below, then infinity. Its
  * weights are the coefficients of the product of (x - q) over the other points q; the output transform has the powers of
- * p. What the kernel's transform must divide by is in devices/algorithms/winograd.py, from the same points.
+ * p. The kernel transform in devices/algorithms/winograd.py divides by the leading factors, from the same points.
  *
  *   alpha   points               largest error against exact sums over 256 channels, relative to the largest output
  *   4       ±1                   7e-7
@@ -49,11 +49,11 @@ NNS_INLINE void winograd_input_8(const nns_vec d[8], nns_vec t[8]) {
     t[7] = (d[7] - d[1]) + (d[3] - d[5]) * 5.25f;
 }
 
-/* The powers from 0 on of a point, as far as the largest tile needs them. */
+/* Powers 0 to 6 of a point: enough for the largest tile. */
 typedef float winograd_powers[7];
 
-/* Output i of `count` from `pairs` pairs of points and infinity, which only the last output has. The sum of a pair counts for
- * even outputs and its difference for odd ones. Inlined with constants, so that nothing is left of the powers' table. */
+/* Output i of `count` from `pairs` pairs of points and infinity, which contributes to the last output only. Even outputs use
+ * the sum of a pair, odd ones its difference. Inlined with constants, so that the table of powers disappears. */
 NNS_INLINE nns_vec winograd_output(const int i, const int count, const int pairs, const winograd_powers *powers,
                                    const nns_vec *m, const nns_vec *sums, const nns_vec *differences) {
     const nns_vec *terms = i % 2 ? differences : sums;

@@ -113,7 +113,7 @@ def test_two_limits_at_once() -> None:
 
 
 def test_unknown_resources_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"known \(none\), not power"):
+    with pytest.raises(UsageError, match=r"amounts \(none\); got power"):
         pareto(Problem((np.zeros(2),), {}), ["power"])
-    with pytest.raises(UsageError, match="not none"):
+    with pytest.raises(UsageError, match="got none"):
         pareto(Problem((np.zeros(2),), {}), [])

@@ -1,4 +1,4 @@
-"""Strassen's 1 × 1 convolutions: any shape they accept, in place too, and no other layers."""
+"""Strassen's 1 × 1 convolutions: all supported shapes, also in place; other layers are refused."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_small_units_of_work(routines: Sequence[Routine]) -> None:
             check_setting(mine, layer, {**parameters, "tiles": tiles, "panels": panels}, wanted)
 
 
-def test_other_layers_are_left_to_others(routines: Sequence[Routine]) -> None:
+def test_other_layers_are_not_supported(routines: Sequence[Routine]) -> None:
     (mine,) = [r for r in routines if isinstance(r, StrassenConvolution)]
     assert mine.supports(FOR_STRASSEN)
     assert not any(mine.supports(layer) for layer in NOT_FOR_STRASSEN)

@@ -35,7 +35,7 @@ def routine(routines: Sequence[Routine]) -> WinogradConvolution:
 
 
 def exact(layer: Layer, feeds: list[np.ndarray]) -> np.ndarray:
-    """What a convolution without dilation gives, summed in float64."""
+    """Output of a convolution without dilation, summed in float64."""
     pads, groups = layer.ints("pads"), layer.attributes["groups"]
     down, across = layer.ints("strides")
     assert isinstance(groups, int)
@@ -288,7 +288,7 @@ def test_parameters_that_no_routine_writes_are_refused(
 
 
 def test_few_settings_are_measured(routine: WinogradConvolution) -> None:
-    """Each costs tuning time; the best guess comes first."""
+    """Each costs tuning time; the best estimate comes first."""
     for layer in LAYERS.values():
         space = routine.parameter_space(layer)
         assert 1 <= len(space) <= 2

@@ -1,4 +1,4 @@
-"""Convolution and dense kernels refuse what would leave their buffers, and touch nothing outside of what they accept."""
+"""Convolution and dense kernels refuse steps that would leave their buffers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ LAYERS = {
 
 
 def calls(name: str) -> list[tuple[KernelCall, tuple[int, ...], int]]:
-    """Every call that the layer may become, with the bytes of its reads and of its write."""
+    """Every call of every lowering of the layer, with the bytes of its operands."""
     layer = LAYERS[name]
     found = []
     for routine in compute_bound_routines(local_isa()):
@@ -124,7 +124,7 @@ def create(
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_buffer_may_be_as_small_as_it_is_and_no_smaller(name: str) -> None:
+def test_buffers_need_exactly_their_size(name: str) -> None:
     for call, reads, write in calls(name):
         create(call, reads, write)
         for i in range(len(reads)):
@@ -137,7 +137,7 @@ def test_every_buffer_may_be_as_small_as_it_is_and_no_smaller(name: str) -> None
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_bias_and_residual_may_be_absent_and_nothing_else(name: str) -> None:
+def test_only_bias_and_residual_are_optional(name: str) -> None:
     for call, reads, write in calls(name):
         optional = (2, 4, 5) if len(reads) > 4 else (2, 3)
         create(call, reads, write, [i not in optional for i in range(len(reads))])
@@ -161,7 +161,7 @@ def test_missing_operands_and_parameters_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_sizes_beyond_the_buffers_are_refused(name: str) -> None:
-    """Every parameter huge or negative, and every two of them such that their product overflows to 0."""
+    """Every parameter is huge or negative, and the product of every two overflows to 0."""
     for call, reads, write in calls(name):
         count = len(call.parameters)
         floats = {count - 1, count - 2} | ({count - 4, count - 5} if len(reads) > 4 else set())  # of activations

@@ -44,7 +44,7 @@ kernels = st.tuples(st.integers(1, 7), st.integers(1, 7))
 def convolutions(
     draw: st.DrawFn, channels: st.SearchStrategy[tuple[int, int, int]], kernels: st.SearchStrategy[tuple[int, int]]
 ) -> Layer:
-    """Convolutions of (inputs, outputs, groups) whose planes are as wide as register tiles, give or take a few."""
+    """Convolutions of (inputs, outputs, groups) whose planes are about as wide as register tiles."""
     inputs, outputs, groups = draw(channels)
     kernel, dilations, padding = draw(kernels), draw(pairs), draw(pads)
     height, width = draw(st.integers(1, 12)), draw(st.sampled_from([1, 2, 5, 6, 7, 9, 11, 13, 14, 15, 27, 28, 29]))
@@ -163,7 +163,7 @@ def test_layers_of_networks(routines: Sequence[Routine], name: str) -> None:
 
 
 def test_depthwise_with_every_pixel_at_the_border(routines: Sequence[Routine]) -> None:
-    """Dilation so wide that no pixel has all its taps inside the input."""
+    """With a dilation so large that no pixel has all its taps inside the input."""
     layer = conv_layer((1, 5, 120, 120), 5, pads=(50,) * 4, dilations=(50, 50), groups=5)
     check(routines, layer, {"direct", "depthwise"})
 

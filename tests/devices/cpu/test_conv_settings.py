@@ -92,12 +92,12 @@ def test_tiles_compute_what_is_left_and_little_more(most: int) -> None:
     [conv(1 << 21, 1, 1), conv(1, 1, (1 << 20) + 1), conv(1, 1, 1, 4097)],
     ids=["channels", "plane", "kernel"],
 )
-def test_extents_beyond_the_kernels_are_left_to_others(layer: Layer) -> None:
+def test_extents_beyond_the_kernels_are_not_supported(layer: Layer) -> None:
     assert not any(routine.supports(layer) for routine in compute_bound_routines(WIDE))
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_planes_without_pixels_are_left_to_others(size: int) -> None:
+def test_planes_without_pixels_are_not_supported(size: int) -> None:
     layer = conv(16, 16, 8)
     empty = replace(layer, outputs=(TensorType((1, 16, size, size)),))
     assert not any(routine.supports(empty) for routine in compute_bound_routines(WIDE))

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcc"), reas
 @pytest.mark.parametrize("isa", [isa for isa in ISAS if isa.features <= local_isa().features], ids=lambda isa: isa.name)
 def test_no_access_outside_on_memory_of_exactly_the_sizes_checked(isa: Isa) -> None:
     """Random parameters, among them hostile ones, for every kernel that the engine has."""
-    # The objects that sanitized engines are made of, which other tests build too.
+    # Other tests build the same objects of sanitized engines.
     toolchain = make_toolchain(BuildTarget(isa), SANITIZE)
     tested = [file for file in engine_library.engine_sources(BuildTarget(isa), SANITIZE) if file.path in KERNELS]
     hidden = {feature for file in tested for feature in engine_library.variant_features(file.path)}
@@ -49,7 +49,7 @@ def test_no_access_outside_on_memory_of_exactly_the_sizes_checked(isa: Isa) -> N
     "tests", sorted(path.name for path in HERE.glob("test_*_parity.py") if "opencl" not in path.name)
 )
 def test_kernels_agree_with_their_references_under_sanitizers(tests: str) -> None:
-    """The parity tests of this machine's instruction set once more, with an engine that finds errors in itself."""
+    """The parity tests of this machine's instruction set with a sanitized engine."""
     environment = {
         **os.environ,
         "LD_PRELOAD": sanitizer_preload(SANITIZE),

@@ -1,4 +1,4 @@
-"""The manifest of kernels: what Python reads of it is what the engine is made from."""
+"""The kernel manifest: Python and the engine read the same kernels, parameters and limits."""
 
 from __future__ import annotations
 

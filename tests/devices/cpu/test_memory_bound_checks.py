@@ -1,4 +1,4 @@
-"""Kernels refuse what would leave their buffers: parameters and sizes of a valid step, changed one by one."""
+"""Memory-bound kernels refuse steps that would leave their buffers; each case changes one parameter or size."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ HOSTILE = st.sampled_from(
 @given(st.sampled_from(sorted(LAYERS)), st.data())
 @settings(max_examples=800)
 def test_a_changed_parameter_is_refused_or_stays_inside(name: str, data: st.DataObject) -> None:
-    """What is accepted runs between guard bytes, which `run_lowering` looks at."""
+    """Accepted steps run between guard bytes, which `run_lowering` checks."""
     layer = LAYERS[name]
     lowering, inputs, outputs = data.draw(st.sampled_from(_settings(layer)))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -109,7 +109,7 @@ def _bounded(lowering: Lowering) -> list[int]:
 
 @pytest.mark.parametrize("name", sorted(LAYERS))
 def test_sizes_beyond_the_buffers_are_refused(name: str) -> None:
-    """Every parameter huge or negative, and every two of them such that their product overflows to 0."""
+    """Every parameter is huge or negative, and the product of every two overflows to 0."""
     layer = LAYERS[name]
     for lowering, inputs, outputs in _settings(layer):
         _run(layer, lowering, inputs, outputs)

@@ -1,4 +1,4 @@
-"""Light routines against ONNX Runtime: every routine, layout and block, on awkward sizes, with one and two threads."""
+"""Memory-bound routines against ONNX Runtime: every routine, layout and block, with uneven sizes and one and two threads."""
 
 from __future__ import annotations
 
@@ -420,7 +420,7 @@ def test_reshape(shape: Shape, result: Shape, blocked: bool, activation: Activat
 
 @st.composite
 def movements(draw: st.DrawFn) -> tuple[Layer, list[np.ndarray], np.ndarray]:
-    """A layer that moves elements of any type, its inputs, and what numpy makes of them."""
+    """A layer that moves elements of any type, its inputs, and the output that numpy computes."""
     row = draw(st.sampled_from([element_type(name) for name in MOVED_DTYPES]))
     rank = draw(st.integers(1, 5))
     shape = tuple(draw(st.integers(1, 14)) for _ in range(rank))

@@ -23,7 +23,7 @@ channels = st.sampled_from([1, 5, 12, 16, 17, 24, 31, 32, 33, 48, 50, 64, 72, 80
 
 
 def variants(routine: Routine, layer: Layer) -> list[Parameters]:
-    """What the routine offers, and bands that it does not: single rows, uneven shares, more than there is."""
+    """The settings that the routine offers, and other bands: one row, uneven shares, more rows than the output."""
     space = list(routine.parameter_space(layer))
     return space + [{**space[band % len(space)], "band": band} for band in (1, 2, 3, 5, 100)]
 
@@ -136,7 +136,7 @@ def test_blocks_of_networks(routines: Sequence[Routine], block: tuple[Layer, ...
     check(routines, fused_pair(depthwise, project), DepthwiseProject)
 
 
-def test_other_pairs_are_left_alone(routines: Sequence[Routine]) -> None:
+def test_other_pairs_are_not_supported(routines: Sequence[Routine]) -> None:
     depthwise = conv_layer((1, 32, 9, 9), 32, groups=32)
     residual = conv_layer((1, 32, 9, 9), 32, groups=32, residual=True)
     expand = pointwise((1, 8, 9, 9), 32)

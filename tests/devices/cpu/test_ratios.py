@@ -1,4 +1,4 @@
-"""Processors with cores of different speed: how they are written, and that plans carry the ratios to the engine."""
+"""Processors with cores of different speed: syntax of the ratios, and plans that pass them to the engine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_ratios_are_read_and_written(text: str, ratios: tuple[int, ...], written
         ("opencl:0@1*1", "only a CPU"),
     ],
 )
-def test_what_is_wrong_with_ratios_is_said(text: str, words: str) -> None:
+def test_wrong_ratios_are_refused_with_the_reason(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_processors(text, CORES)
 

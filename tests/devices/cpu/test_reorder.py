@@ -1,4 +1,4 @@
-"""Changes of layout are exact, leave zeros in the padding, and are the same with one and two threads."""
+"""Layout conversions are exact, write zeros to padding lanes, and give the same with one and two threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a thorough search may try: everything usual first, nothing twice, and every setting computes the right answer."""
+"""Search spaces of a thorough search: default settings first, no duplicates, and every setting computes the right answer."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
     for module in (engine_library, toolchains):
         monkeypatch.setattr(module, "ENGINE_FOLDER", here)
     monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path / "cache"))
-    # A compiler that needs no second for its first link, so that these tests are fast.
+    # A compiler with a fast first link keeps these tests short.
     if shutil.which("gcc"):
         monkeypatch.setenv("NNSTRETCH_CC", "gcc")
 

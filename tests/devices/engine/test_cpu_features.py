@@ -1,4 +1,4 @@
-"""CPU features: what is detected, and the variants of kernels that are chosen by them."""
+"""CPU features: detection, and the kernel variants that they select."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices and calls that fail or hang under the engine: what a run says then, and that the next one is right."""
+"""Devices and calls that fail or hang: the run reports it, and the next run is right."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.kits.opencl_faults import Fault, Faults
 __all__ = ["opencl"]
 
 PATIENCE = 30.0
-"""Seconds that nothing here takes."""
+"""Timeout in seconds that no run here reaches."""
 SHORT = 0.05
 COMMANDS = ("clEnqueueNDRangeKernel", "clEnqueueMapBuffer", "clEnqueueReadBuffer")
 FUNCTIONS = (
@@ -338,7 +338,7 @@ def test_errors_and_interrupts_come_out_of_a_run_with_a_deadline() -> None:
                 program.run(deadline=deadline)
 
 
-def test_who_interrupts_a_run_with_a_deadline_leaves_it_behind() -> None:
+def test_an_interrupted_run_with_a_deadline_continues_in_the_background() -> None:
     goes_on = threading.Event()
 
     def call(_reads: Arrays, _writes: Arrays) -> None:

@@ -1,4 +1,4 @@
-"""Taking memory out of the caches changes nothing in it."""
+"""Flushing memory from the caches keeps its bytes."""
 
 from __future__ import annotations
 

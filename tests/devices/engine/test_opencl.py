@@ -30,7 +30,7 @@ from nnstretch.devices.engine.binding.library import Engine, engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.devices.opencl.runtime.drivers import probe_device
 from nnstretch.devices.opencl.runtime.runtime import SharedMemory, kernel_source
-from nnstretch.devices.opencl.runtime.semaphores import GATE
+from nnstretch.devices.opencl.runtime.semaphores import SEMAPHORE_SOURCE
 from nnstretch.errors import DeadlineError, DeviceError, FeedError, PackageError
 
 pytestmark = pytest.mark.opencl
@@ -42,7 +42,7 @@ kernel void add(global const float *x, global const float *y, global float *z) {
     const size_t i = get_global_id(0);
     z[i] = x[i] + y[i];
 }
-""" + kernel_source(GATE)
+""" + kernel_source(SEMAPHORE_SOURCE)
 
 
 @dataclass

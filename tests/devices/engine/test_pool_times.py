@@ -1,4 +1,4 @@
-"""The time of a step is that of all cores' work on it, whatever happens to the thread that asked for it."""
+"""The time of a step includes all cores' work on it, even if the calling thread is stopped."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcc"), reas
 
 
 def library(sanitize: str) -> Path:
-    """An engine that finds errors in itself.
+    """A sanitized engine.
 
     Races lie between what queues and threads run. So of the kernels only those that the scenarios run watch for them; to
     build the others so would take longer than all scenarios.

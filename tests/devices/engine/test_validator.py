@@ -1,4 +1,4 @@
-"""The engine refuses programs that do not hold together, each with its reason."""
+"""The engine refuses inconsistent programs, each with its reason."""
 
 from __future__ import annotations
 

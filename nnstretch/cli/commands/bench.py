@@ -82,12 +82,12 @@ Outputs = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write the results: .json; .html (a report) of engines or --design; .svg (a picture) of engines. Once per file.",
+        help="Write the results: .json; .html report of engines or --design; .svg chart of engines. Repeatable.",
         show_default=False,
     ),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Keep the results in the .json file of --output and measure the rest.")
+    bool, typer.Option("--resume", help="Keep the results in --output's .json file and measure the rest.")
 ]
 OriginalWeights = Annotated[
     Path | None,
@@ -98,7 +98,7 @@ OriginalWeights = Annotated[
 
 
 _STREAMED_TURN = 0.5
-"""Seconds of a turn with streams: long enough that its beginning and end hardly count."""
+"""Seconds of a turn with streams: long enough that filling and draining hardly count."""
 
 
 @with_options(CompileOptions, only=("shapes", "batch", "streams", "tune", "tolerance", "plan", "target"))
@@ -125,9 +125,9 @@ def bench_command(
 ) -> int:
     """Compare the latency of engines on the same cores in interleaved rounds.
 
-    With --design, compare a branched network with the original and with a single-branch network of equal MACs. With
-    --processors alone, compare a network on several processors together with each of them alone. With --streams, compare
-    the throughput of several inputs at the same time with one at a time and with ONNX Runtime.
+    With --design, compare a branched network with the original and with a single-branch network of equal MACs. With only
+    --processors, compare a network on all of them together with each alone. With --streams, compare the throughput of
+    several inputs in flight with one at a time and with ONNX Runtime.
 
     Example: nnstretch bench resnet18 mobilenetv2 --against ort,openvino,litert,torch,ncnn --threads 1,2 -o bench.html
     """
@@ -138,7 +138,7 @@ def bench_command(
         if design is None and (weights is not None or original_weights is not None):
             raise UsageError("--weights and --original-weights go with --design; speed does not depend on weights")
         if design is None and image_size is not None:
-            raise UsageError("--image-size goes with --design; without one, --shape says what a dynamic input is")
+            raise UsageError("--image-size goes with --design; without one, use --shape for dynamic inputs")
         if design is not None and (options.streams is not None or options.batch is not None):
             raise UsageError("--streams and --batch do not go with --design, which compares runs of single images")
         if options.plan is not None and (design is not None or processors is not None or suite is not None):
@@ -186,15 +186,13 @@ def _compare_streams(
     options: MeasurementOptions,
     outputs: Sequence[Path],
 ) -> None:
-    """Times one network with several inputs on their way; shows, writes and answers what was found."""
+    """Times one network with several inputs in flight; shows and writes the results."""
     from nnstretch.bench.throughput import measure_throughput
     from nnstretch.report.tables.throughput import memory_text, throughput_table
 
     check_endings(outputs, "a comparison of streams is", (".json",))
     if source.is_package:
-        raise UsageError(
-            f"{source.model} is a package, which is arranged already; give the model that it was made from"
-        )
+        raise UsageError(f"{source.model} is a package with a fixed arrangement; give the model that it was made from")
     name = Path(source.model).name
     with report.progress("Comparing") as advance:
         found = measure_throughput(name, source.load(), processors, streams, options, advance)
@@ -210,14 +208,14 @@ def _compare_streams(
 def _compare_processors(
     report: Reporter, source: Source, processors: str, options: MeasurementOptions, outputs: Sequence[Path]
 ) -> None:
-    """Times one network on several processors, together and alone; shows, writes and answers what was found."""
+    """Times one network on several processors, together and alone; shows and writes the results."""
     from nnstretch.bench.placement import measure_together
     from nnstretch.report.tables.placement import together_table
 
     check_endings(outputs, "a comparison of processors is", (".json",))
     names = several_processors(processors, "a comparison of all with each")
     if source.is_package:
-        raise UsageError(f"{source.model} is a package, which is placed already; give the model that it was made from")
+        raise UsageError(f"{source.model} is a package with a fixed placement; give the model that it was made from")
     with report.progress("Comparing") as advance:
         found = measure_together(Path(source.model).name, source.load(), names, options, advance)
     answer = found.to_json()
@@ -229,7 +227,7 @@ def _compare_processors(
 
 @dataclass(frozen=True)
 class BranchingFiles:
-    """A branching: files of its design, of the branched network's weights, and of those before; and the side of the input."""
+    """Files of a design, of the branched network's weights and of the original's; and the input's side in pixels."""
 
     design: Path
     weights: Path | None
@@ -245,7 +243,7 @@ def _compare_designs(
     options: MeasurementOptions,
     outputs: Sequence[Path],
 ) -> None:
-    """Measures original, control and branched network; shows, writes and answers what was found."""
+    """Measures original, control and branched network; shows and writes the results."""
     from nnstretch.bench.ablation.ablation import ablate
     from nnstretch.branching.transform.control import single_branch_control
     from nnstretch.cli.networks import NetworkOptions, branch, build_network
@@ -269,7 +267,7 @@ def _compare_designs(
     if not is_for_this:
         report.note(
             f"the design was made for {count_text(made.original_macs)} MACs, the network has {count_text(original.macs)}: "
-            "another input or head (see --image-size), for which nothing is predicted"
+            "the input or head differs (see --image-size), so the predictions do not apply"
         )
     control = single_branch_control(original.module, original.example_input, branched.macs, made.multiple)
     tops = {"original": original.about.get("top1"), "branched": branched.about.get("top1") if files.weights else None}

@@ -1,4 +1,4 @@
-"""`nnstretch compile`: a model becomes a package, or a folder with all that runs it."""
+"""`nnstretch compile`: writes a package, or a folder with a standalone model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Target = Annotated[
     typer.Option(
         "--target",
         metavar="NAME",
-        help="Where a standalone model runs: local, aarch64-linux-gnu, aarch64-linux-musl (Android too), x86-64-v3, …",
+        help="Target of a standalone model: local, aarch64-linux-gnu, aarch64-linux-musl (also Android), x86-64-v3, …",
         show_default="local",
     ),
 ]
@@ -61,7 +61,7 @@ def compile_command(
 ) -> None:
     """Plan a model for processors and write it as a package that `run` opens without planning.
 
-    With --plans the package holds several plans; `run` changes between them while a processor is slow or fails. With
+    With --plans, the package holds several plans; `run` switches between them when a processor is slow or fails. With
     --standalone, write a folder with an executable and a C library that need neither Python nor a framework.
 
     Example: nnstretch compile resnet50.onnx --processors cpu:0-3 -o resnet50.nns
@@ -70,9 +70,9 @@ def compile_command(
         from nnstretch.cli.sources import Source
 
         if target is not None and not standalone:
-            raise UsageError("--target says where a standalone model runs; add --standalone, or leave it out")
+            raise UsageError("--target needs a standalone model; add --standalone, or leave it out")
         if options.engines and standalone:
-            raise UsageError("a standalone model runs on native kernels alone; leave --engines or --standalone out")
+            raise UsageError("a standalone model runs native kernels only; leave --engines or --standalone out")
         if options.plan and standalone and target not in (None, "local"):
             raise UsageError(f"a plan is for this machine; leave --plan or --target {target} out")
         if options.plans and standalone:
@@ -88,7 +88,7 @@ def compile_command(
 
 
 def _package(report: Reporter, source: Source, path: Path) -> None:
-    """Writes a package of one plan or several, and shows what is in it."""
+    """Writes a package with one plan or several, and shows its contents."""
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 
     options = source.options

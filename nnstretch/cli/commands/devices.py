@@ -1,4 +1,4 @@
-"""`nnstretch devices`: which processors there are."""
+"""`nnstretch devices`: lists the processors of this machine."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def devices_command(
         report.show(shown)
         if not any(one.kind == "opencl" for one in found):
             report.note(
-                "No OpenCL device was found; on Debian or Ubuntu, `apt-get install pocl-opencl-icd` brings one."
+                "No OpenCL device was found; on Debian or Ubuntu, `apt-get install pocl-opencl-icd` installs one."
             )
         report.finish({"processors": [one.to_json() for one in found]})

@@ -1,4 +1,4 @@
-"""`nnstretch evaluate`: how often a model is right."""
+"""`nnstretch evaluate`: top-1 accuracy of a model."""
 
 from __future__ import annotations
 

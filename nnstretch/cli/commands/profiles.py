@@ -1,4 +1,4 @@
-"""`nnstretch profiles`: what was measured so far."""
+"""`nnstretch profiles`: the measurements in the profile store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
-    """What is done with the profile store."""
+    """Actions on the profile store."""
 
     LIST = "list"
     EXPORT = "export"
@@ -100,12 +100,12 @@ def _act(action: Action, file: Path | None, processor: str | None, store: Profil
         profiles = those_wanted(read_profiles(file))
         store.describe(profiles.processors)
         count = store.merge(profiles.rows)
-        report.show(f"{store.path}: {count} of {len(profiles.rows)} measurements added, the others are known")
+        report.show(f"{store.path}: {count} of {len(profiles.rows)} measurements added, the others were already stored")
         report.finish({"store": str(store.path), "measurements": len(profiles.rows), "taken": count})
     else:
         fingerprints = {row.processor for row in store.rows() if wanted(row)}
         count = sum(store.clear(fingerprint) for fingerprint in sorted(fingerprints))
-        report.show(f"{store.path}: {count} measurements forgotten")
+        report.show(f"{store.path}: {count} measurements deleted")
         report.finish({"store": str(store.path), "measurements": count})
 
 

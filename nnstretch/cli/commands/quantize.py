@@ -48,8 +48,8 @@ def quantize_command(
 ) -> None:
     """Quantise a network to int8 by post-training calibration, and write it as an ONNX file.
 
-    Weights get a scale per channel. The file has QuantizeLinear and DequantizeLinear nodes around every layer, which other
-    engines read too; `nnstretch run FILE -p litert` computes it in int8.
+    Weights have one scale per output channel. The file has QuantizeLinear and DequantizeLinear nodes around every layer, which
+    other engines also support; `nnstretch run FILE -p litert` computes it in int8.
 
     Example: nnstretch quantize resnet18 --weights resnet18.safetensors --data folder:photos -o resnet18-int8.onnx
     """
@@ -84,7 +84,7 @@ def _counted(feeds: Iterator[Feeds], total: int, advance: Progress) -> Iterator[
 
 
 def _examples(graph: ir.Model, data: str, count: int) -> Iterator[Feeds]:
-    """Examples of `data`, as many at a time as the graph's batch.
+    """Batches of examples of `data`, of the graph's batch size.
 
     Raises:
         ModelError: a data set of images, and the network does not read square images alone.

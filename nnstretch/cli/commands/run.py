@@ -47,7 +47,7 @@ Inputs = Annotated[
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the outputs (.npz).", show_default=False)
 ]
-Runs = Annotated[int, typer.Option("--runs", "-n", min=1, metavar="N", help="Most timed runs.")]
+Runs = Annotated[int, typer.Option("--runs", "-n", min=1, metavar="N", help="Maximum number of timed runs.")]
 Timeline = Annotated[
     Path | None,
     typer.Option(
@@ -64,7 +64,7 @@ MaxError = Annotated[
         "--max-error",
         metavar="E",
         min=0.0,
-        help="Largest error of the outputs that --check allows, relative to the output's range.",
+        help="Largest output error that --check allows, relative to the output's range.",
         show_default="5 times --tolerance",
     ),
 ]
@@ -139,7 +139,7 @@ def _time(
     runs: int,
     timeline: Path | None,
 ) -> dict[str, Any]:
-    """Times runs in the way of the session, shows what they take, and returns it as JSON."""
+    """Times runs or streams, shows the results, and returns them as JSON."""
     from nnstretch.scheduler.runtime.streams.session import StreamSession
 
     if isinstance(session, StreamSession):
@@ -172,7 +172,7 @@ def _time_runs(
 
 
 def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.ndarray], runs: int) -> dict[str, Any]:
-    """Times many runs with several on their way, shows the images per second, and returns them as JSON."""
+    """Times runs with several inputs in flight, shows the images per second, and returns them as JSON."""
     import time
 
     from nnstretch.bench.timing.statistics import significant
@@ -200,7 +200,7 @@ def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.
 
 
 def _feeds(session: Session, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
-    """Inputs from files, or all of them random; which names there are and what fits is the session's to say."""
+    """Inputs from files, or all of them random; the session checks names and shapes."""
     from nnstretch.bench.comparison.subject import plan_feeds
     from nnstretch.cli.sources import read_array
 
@@ -216,7 +216,7 @@ def _write_outputs(path: Path, outputs: dict[str, np.ndarray]) -> None:
 
     from nnstretch.support.settings import atomic_write
 
-    # An archive is written with seeks back, and a full disk shall not leave half of one.
+    # Writing an archive seeks back, and a full disk must not leave half a file.
     archive = io.BytesIO()
     np.savez(archive, **outputs)  # type: ignore[arg-type]
     with atomic_write(path) as file:
@@ -224,7 +224,7 @@ def _write_outputs(path: Path, outputs: dict[str, np.ndarray]) -> None:
 
 
 def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) -> RunSummary:
-    """Writes the trace of a run; returns where its time went."""
+    """Writes the trace of a run; returns its critical path."""
     from nnstretch.scheduler.runtime.critical_path import run_summary
     from nnstretch.support.settings import write_text
 
@@ -245,7 +245,7 @@ def _error(source: Source, feeds: dict[str, np.ndarray], outputs: dict[str, np.n
 
 
 def _plans_used(session: AdaptiveSession) -> dict[str, Any]:
-    """How often which plan was run, and when it was changed."""
+    """Runs by plan, and the switches between plans."""
     history = session.history
     return {
         "runs": {name: sum(ran.plan == name and not ran.failure for ran in history) for name in session.plans},

@@ -145,10 +145,10 @@ def _search(
 
 
 def _refuse_alone(options: Mapping[str, object], owner: str, *, there: bool) -> None:
-    """Refuses options that mean nothing without another one."""
+    """Refuses options that need another one."""
     for name, value in options.items():
         if value is not None and not there:
-            raise UsageError(f"{name} is for {owner}; give that too, or leave it out")
+            raise UsageError(f"{name} needs {owner}; add that, or leave {name} out")
 
 
 def _refuse_together(
@@ -159,6 +159,5 @@ def _refuse_together(
         raise UsageError("--measure-all runs layers and --predict-only runs nothing; give one of them")
     if published is not None and (bounds or predict_only):
         raise UsageError(
-            "--published makes the branching of a file and searches for none; leave out --learn-bounds, --bounds and "
-            "--predict-only"
+            "--published builds the design of a file without searching; leave out --learn-bounds, --bounds and --predict-only"
         )

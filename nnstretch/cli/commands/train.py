@@ -106,15 +106,15 @@ def train_command(
 
 
 def let_idle_threads_sleep() -> None:
-    """Asks OpenMP, which reads this when torch is loaded, to let waiting threads sleep, unless the environment says how.
+    """Sets OpenMP's wait policy to sleep unless the environment sets it; must run before torch is loaded.
 
-    They spin otherwise, and where other work shares their cores training takes several times as long.
+    Spinning threads make training several times slower where other work shares their cores.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def _settings(recipe: str, epochs: int | None, threads: int | None, seed: int) -> Recipe:
-    """A preset or a file, with what the command line says instead."""
+    """A preset or a file, overridden by the command line's options."""
     from nnstretch.training.recipe import load_recipe
 
     settings = replace(load_recipe(recipe), seed=seed, threads=threads)

@@ -1,4 +1,4 @@
-"""`nnstretch tune`: measure the routines of every layer and choose."""
+"""`nnstretch tune`: measures the routines of every layer and selects a plan."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ Limits = Annotated[
     typer.Option(
         "--limit",
         metavar="NAME=AMOUNT",
-        help="Limit of a resource: memory=200MB of weights and workspaces, or accuracy=0.001, the sum of the routines' "
-        "relative errors. Once per limit.",
+        help="Limit of a resource: memory=200MB (weights and workspaces) or accuracy=0.001 (sum of the routines' relative "
+        "errors). Repeatable.",
         show_default=False,
     ),
 ]
@@ -68,8 +68,8 @@ def tune_command(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write the plan (JSON), or a picture (.svg) or report (.html) of --compare, --pareto and --explain. "
-            "Once per file.",
+            help="Write the plan (JSON), or a chart (.svg) or report (.html) of --compare, --pareto and --explain. "
+            "Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -89,8 +89,8 @@ def tune_command(
 ) -> None:
     """Measure the routines of every layer and select the fastest plan.
 
-    Measurements are kept in the profile store (`nnstretch profiles`): an interrupted tuning resumes, and a second model tunes
-    faster. `--search learned` searches further routine parameters with a cost model and keeps the best for later tunings.
+    The profile store (`nnstretch profiles`) keeps all measurements: an interrupted tuning resumes, and further models tune
+    faster. `--search learned` searches more routine parameters with a cost model and keeps the best for later tunings.
     compile, run and bench take the plan with --plan.
 
     Example: nnstretch tune resnet50 --threads 1 -o plan.json
@@ -111,7 +111,7 @@ def tune_command(
         )
         source = Source(model, options, weights, design)
         if source.is_package:
-            raise UsageError(f"{model} is a package, which is tuned already; give the model that it was made from")
+            raise UsageError(f"{model} is a package with a fixed plan; give the model that it was made from")
         _tune(report, source, request, output or [])
 
 
@@ -130,7 +130,7 @@ def _tune(
 
     plans, pictures = split_outputs(outputs)
     if pictures and not (request.compare or request.traded or (request.explain and pictures[0].suffix == ".html")):
-        raise UsageError(f"there is nothing to draw in {pictures[0]}; ask for --compare, --pareto or (.html) --explain")
+        raise UsageError(f"there is nothing to draw in {pictures[0]}; add --compare, --pareto or (.html) --explain")
     for path in outputs:
         check_writable(path)
     graph, options = source.load(), source.options

@@ -1,4 +1,4 @@
-"""What `nnstretch stretch` shows and answers."""
+"""Tables and the JSON answer of `nnstretch stretch`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def pruning_table(report: SearchReport) -> Table:
-    """How many designs were left after every step."""
+    """Number of designs left after every pruning step."""
     shown = plain_table("designs made of", ">left")
     for step in report.pruning:
         shown.add_row(step.step, power_text(step.designs_log10))
@@ -70,8 +70,8 @@ def designs_table(
     if original_ms:
         alone = ", ".join(f"{ms_text(ms)} ms on {name}" for name, ms in zip(names, original_ms, strict=True))
         shown.caption = (
-            f"original: {alone}; faster than on the fastest of them; of split: share of the perfect split at the design's "
-            f"MACs; {shown.caption}"
+            f"original: {alone}; faster: than the original on its fastest processor; of split: perfect split at the "
+            f"design's MACs over predicted latency; {shown.caption}"
         )
     shown.caption_justify = "left"
     return shown
@@ -121,7 +121,7 @@ def answer(
 
 
 def _by_name(names: Sequence[str], ms: Sequence[float]) -> dict[str, float | None]:
-    """Milliseconds by processor; None for one that cannot do it."""
+    """Milliseconds by processor; None where the network cannot run."""
     return {name: _finite(one) for name, one in zip(names, ms, strict=True)}
 
 

@@ -1,4 +1,4 @@
-"""The bounds of `nnstretch stretch`: given, read from a file, or learned by short trainings."""
+"""The bounds of `nnstretch stretch`: options, a file, or short trainings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BoundsLearning:
     budget: int | None
 
     def check(self) -> None:
-        """Refuses what nothing can be learned with.
+        """Checks the options.
 
         Raises:
             UsageError: no data, a tolerance out of range, or no such recipe.
@@ -55,7 +55,7 @@ class BoundsLearning:
         from nnstretch.training.recipe import load_recipe
 
         if self.data is None:
-            raise UsageError("--learn-bounds trains networks; name images to learn from with --data")
+            raise UsageError("--learn-bounds trains networks; name the training images with --data")
         if not 0 <= self.max_drop < 100:
             raise UsageError(f"--max-drop is {self.max_drop:g}; give points of accuracy from 0 to 100")
         load_recipe(self.recipe)
@@ -79,7 +79,7 @@ class BoundsFile:
         """The bounds of the file; learned first if there is a `learning`.
 
         Raises:
-            FileError: they were not found to the end, or the file cannot be read or written.
+            FileError: the search for them is unfinished, or the file cannot be read or written.
             NNStretchError: they cannot be learned.
         """
         if self.learning is None:
@@ -106,7 +106,7 @@ def open_bounds(path: Path | None, folder: Path | None, learning: BoundsLearning
         read_bounds(path)
         return BoundsFile(path)
     if path is None and folder is None:
-        raise UsageError("--learn-bounds keeps what it has found in a file; say where with --bounds FILE or -o DIR")
+        raise UsageError("--learn-bounds writes a file; name it with --bounds FILE or -o DIR")
     learning.check()
     return BoundsFile(check_writable(path or (folder or Path()) / BOUNDS), learning)
 
@@ -121,20 +121,18 @@ def read_bounds(path: Path) -> LearnedBounds:
 
     found = load_bounds(path)
     if not found.bounds.complete:
-        raise FileError(
-            f"{path} holds bounds that were not found to the end; go on with --learn-bounds --bounds {path}"
-        )
+        raise FileError(f"{path} holds unfinished bounds; resume with --learn-bounds --bounds {path}")
     return found
 
 
 def with_bounds(options: StretchOptions, learned: Bounds) -> StretchOptions:
-    """NetworkOptions with learned bounds of depth, width and MACs for those that are not given."""
+    """The options with learned bounds where depth, width or MACs are not given."""
     names = ("min_depth", "min_width", "min_macs")
     return replace(options, **{name: getattr(learned, name) for name in names if getattr(options, name) is None})
 
 
 def _channel_block(names: Sequence[str]) -> int:
-    """What widths of branches on processors are multiples of."""
+    """Number of channels that branch widths are multiples of."""
     from nnstretch.compiler.processors import build_processors
 
     return build_processors(",".join(names)).host.blocked.block
@@ -183,7 +181,7 @@ def _learned(
 
 
 def _check_trained(network: Network, dataset: Dataset) -> None:
-    """Refuses a network that knows nothing of the data yet: what it loses would say nothing."""
+    """Refuses a network that is no better than chance on the data: its accuracy loss would be meaningless."""
     from nnstretch.errors import ModelError
     from nnstretch.training.evaluation import top1
 
@@ -191,7 +189,7 @@ def _check_trained(network: Network, dataset: Dataset) -> None:
     luck = 3 * (chance * (1 - chance) / len(dataset.test)) ** 0.5
     if found <= 100 * (chance + luck):
         raise ModelError(
-            f"{network.spec} is right on {found:.1f} % of the test images of {dataset.name}, no more than by chance; train it "
+            f"{network.spec} has top-1 {found:.1f} % on the test images of {dataset.name}, no better than chance; train it "
             "first, and give the weights with --weights"
         )
 
@@ -204,7 +202,7 @@ class _Retraining:
         self._done, self._total = 0, 0
 
     def begin(self, done: int, total: int, what: str) -> None:
-        """Tells which training comes now."""
+        """Reports which training starts."""
         self._done, self._total = done, total
         self._advance(done, total, what)
 
@@ -232,9 +230,9 @@ def bounds_table(learned: LearnedBounds) -> Table:
         ratios = (f"{ratio:.2f}" for ratio in (training.depth, training.width, training.macs))
         shown.add_row(training.design or "original", *ratios, f"{training.top1:.2f}", within, f"{training.seconds:.0f}")
     shown.caption = (
-        f"bounds: depth ≥ {bounds.min_depth:.2f}, width ≥ {bounds.min_width:.2f}, MACs ≥ {bounds.min_macs:.2f}; within: loses "
-        f"{max(bounds.tolerance, bounds.margin):.2f} points at most (the tolerance is {bounds.tolerance:g}, the standard error "
-        f"on {bounds.images} images {bounds.margin:.2f})"
+        f"bounds: depth ≥ {bounds.min_depth:.2f}, width ≥ {bounds.min_width:.2f}, MACs ≥ {bounds.min_macs:.2f}; within: drop "
+        f"of at most {max(bounds.tolerance, bounds.margin):.2f} points (the tolerance is {bounds.tolerance:g}, the standard "
+        f"error on {bounds.images} images {bounds.margin:.2f})"
     )
     shown.caption_justify = "left"
     return shown

@@ -21,7 +21,7 @@ PAGE = "index.html"
 
 @dataclass(frozen=True)
 class DesignFiles:
-    """What is written of a design.
+    """What is written for each design.
 
     Attributes:
         folder: where; None: nothing.
@@ -61,7 +61,7 @@ def write_design(
         target: what to write; it has a folder.
         prefix: of the files' names, before the design's.
         original: what was branched.
-        branched: what came of it.
+        branched: the branched network.
         names: of the processors.
 
     Returns:

@@ -28,7 +28,7 @@ KnownBounds = Annotated[
     typer.Option(
         "--bounds",
         metavar="FILE",
-        help="Bounds of depth, width and MACs that --learn-bounds wrote; the options above override them.",
+        help="File of bounds that --learn-bounds wrote; the options above override it.",
         show_default=False,
         rich_help_panel=_LIMITS,
     ),
@@ -37,7 +37,7 @@ LearnBounds = Annotated[
     bool,
     typer.Option(
         "--learn-bounds",
-        help="Find the least depth, width and MACs that keep the accuracy, by short trainings, and write them to --bounds.",
+        help="Find the smallest depth, width and MACs that keep the accuracy by short trainings, and write them to --bounds.",
         rich_help_panel=_BOUNDS,
     ),
 ]
@@ -72,7 +72,7 @@ Budget = Annotated[
         "--budget",
         min=1,
         metavar="N",
-        help="Most trainings; about twelve are enough.",
+        help="Maximum number of trainings; about twelve are enough.",
         show_default=False,
         rich_help_panel=_BOUNDS,
     ),
@@ -90,7 +90,7 @@ ProfileFile = Annotated[
     typer.Option(
         "--profile",
         metavar="FILE",
-        help="Profiles that `nnstretch profiles export` wrote on the machine of the processors.",
+        help="Profiles that `nnstretch profiles export` wrote on the other machine.",
         show_default="this machine's",
         rich_help_panel=_ELSEWHERE,
     ),
@@ -105,7 +105,7 @@ Published = Annotated[
     ),
 ]
 Yaml = Annotated[
-    bool, typer.Option("--yaml", help="Write designs in that YAML format too, where it can describe them.")
+    bool, typer.Option("--yaml", help="Also write each design in that YAML format, if the format can describe it.")
 ]
 FromScratch = Annotated[bool, typer.Option("--from-scratch", help="Write new weights instead of inherited ones.")]
 ImageSize = Annotated[

@@ -1,4 +1,4 @@
-"""`nnstretch stretch --predict-only`: branchings for processors that are not here."""
+"""`nnstretch stretch --predict-only`: branchings for remote or profiled processors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictedDesigns:
-    """Designs that were found without running anything, the fastest first, with uncertainty about each."""
+    """Designs found without running anything, fastest first, with their prediction uncertainty."""
 
     results: Sequence[StretchResult]
     uncertainty: Sequence[DesignUncertainty]
@@ -52,7 +52,7 @@ def predict(network: Network, profiled: Profiled, options: StretchOptions) -> Pr
     Raises:
         DesignError: the network cannot be branched, or nothing is within the limits.
         DeviceError: too little was measured.
-        MissingExtraError: layers must be guessed, and xgboost is not installed.
+        MissingExtraError: layers must be estimated, and xgboost is not installed.
     """
     from nnstretch.branching.design.accounting import working_set
     from nnstretch.branching.design.blueprint import blueprint
@@ -82,7 +82,7 @@ def predict(network: Network, profiled: Profiled, options: StretchOptions) -> Pr
 
 
 def predicted_errors(predicted: PredictedDesigns, profiled: Profiled) -> dict[str, Spread | None]:
-    """Cross-validated errors of guesses, by processor; of none if nothing was guessed."""
+    """Cross-validated errors of estimated layers by processor; empty if all layers were measured."""
     if not any(uncertainty.layers for uncertainty in predicted.uncertainty):
         return {}
     return errors_by_name(profiled.names, profiled.predictor.error)
@@ -110,8 +110,8 @@ def uncertainty_table(predicted: PredictedDesigns, names: Sequence[str]) -> Tabl
                 f"segment {number}", names[branch.processor], ms, str(uncertain), share_text(uncertain.guessed)
             )
     shown.caption = (
-        "may be off by: the cross-validated errors of layers that were guessed from others, if they do not cancel; guessed: "
-        "share of the time; segments are those of the first design, alone on their processors"
+        "may be off by: cross-validated errors of layers estimated from others, assuming they do not cancel; guessed: share "
+        "of the time in such layers; segments are those of the first design, alone on their processors"
     )
     shown.caption_justify = "left"
     return shown

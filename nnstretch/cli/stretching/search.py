@@ -1,4 +1,4 @@
-"""The search of `nnstretch stretch`, on processors that are here or for those that are not."""
+"""The search of `nnstretch stretch`, for local or profiled processors."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ def prediction_errors(names: Sequence[str]) -> dict[str, Spread | None]:
 
 
 def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: Profiled | None) -> None:
-    """Tables of what was found, and notes on what was left out."""
+    """Tables of the designs, and notes on what the search left out."""
     search = found.results[0].report
     report.show(pruning_table(search))
     report.show(designs_table([one.design for one in found.results], names, search.original_ms, search.measured_ms))
     if found.predicted is not None:
         report.show(uncertainty_table(found.predicted, names))
     for group in sorted(profiled.predictor.unknown_contention_factors) if profiled else ():
-        report.note(f"how much {' and '.join(group)} slow each other down was not measured: taken for not at all")
+        report.note(f"contention of {' and '.join(group)} was not measured; the predictions assume none")
     for note in search.diagnostics:
         report.note(f"not branched: {note}")
     if search.unpredicted:
         operators = ", ".join(search.unpredicted)
-        report.note(f"not in the predictions, because no processor has a routine for it: {operators}")
+        report.note(f"not in the predictions, because no processor has a routine for them: {operators}")
     for name, error in found.errors.items():
         report.note(f"{name}: predictions of layers that were not measured miss by {error or 'an unknown amount'}")

@@ -87,7 +87,7 @@ def test_what_bounds_cannot_be_learned_with(cli: Cli, folder: Path) -> None:
     refuses(cli(*learn, "--data", "digits", "--max-drop", "-1"), "--max-drop is -1")
     refuses(cli(*learn, "--data", "digits", "--recipe", "stew"), "stew", "quick")
     refuses(cli(*learn, "--data", "digits", "--budget", "0"), "--budget")
-    refuses(cli(*stretch, "--data", "digits"), "--data is for --learn-bounds")
+    refuses(cli(*stretch, "--data", "digits"), "--data needs --learn-bounds")
     refuses(cli(*stretch, "--learn-bounds", "--data", "digits", "--bounds", "missing/b.json"), "missing")
     refuses(cli(*stretch, "--bounds", "b.json"), "b.json", "No such file")
     refuses(cli(*stretch, "--bounds", "brief.json"), "holds no bounds")
@@ -135,7 +135,7 @@ def test_designs_for_processors_of_a_profile(cli: Cli, folder: Path, monkeypatch
     refuses(cli(*elsewhere, "missing.json", "-p", cores), "missing.json", "No such file")
     refuses(cli(*elsewhere, "p.json", "-p", "sim:phone/cpu,sim:phone/gpu"), "simulated")
     refuses(cli(*elsewhere, "p.json", "-p", cores, "--measure-all"), "--measure-all", "--predict-only")
-    refuses(cli("stretch", "net.py:small", "--profile", "p.json", "-p", cores), "--profile is for --predict-only")
+    refuses(cli("stretch", "net.py:small", "--profile", "p.json", "-p", cores), "--profile needs --predict-only")
 
 
 def test_no_processor_can_compute_the_whole_network(cli: Cli, folder: Path) -> None:

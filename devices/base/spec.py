@@ -132,7 +132,7 @@ def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
     if not match or ALIASES.get(match[1], match[1]) not in KINDS:
         raise UsageError(
             f"unknown processor {text!r}; write one of cpu[:CORES[*RATIOS]], opencl[:INDEX][@CORES], "
-            "litert[:DELEGATE][@CORES], ort[@CORES], sim:PROFILE/NAME"
+            f"{', '.join(f'{name}[:ARGUMENT][@CORES]' for name in FOLDERS)}, sim:PROFILE/NAME"
         )
     kind, argument, cores, ratios = match.groups()
     kind = ALIASES.get(kind, kind)

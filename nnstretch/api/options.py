@@ -109,7 +109,11 @@ class CompileOptions:
 
     processors: Annotated[
         str,
-        Option(f"Processors to run on: {_PROCESSORS}. A package has its own.", ("--processors", "-p"), metavar="LIST"),
+        Option(
+            f"Processors to run on: {_PROCESSORS}. A package brings its own; leave this out.",
+            ("--processors", "-p"),
+            metavar="LIST",
+        ),
     ] = "cpu"
     dtype: Annotated[str, Option("Data type of the computation; float32.")] = "float32"
     threads: Annotated[
@@ -118,13 +122,15 @@ class CompileOptions:
     ] = None
     tune: Annotated[
         bool,
-        Option("Measure routines, unless the profile store has them, or choose by estimates.", ("--tune/--no-tune",)),
+        Option(
+            "Measure routines that have no stored measurement; --no-tune selects by estimates.", ("--tune/--no-tune",)
+        ),
     ] = True
     _: KW_ONLY
     shapes: Annotated[
         Mapping[str, tuple[int, ...]] | None,
         Option(
-            "Shapes of inputs with dynamic dimensions; on the command line one option per input.",
+            "Shapes of inputs with dynamic dimensions. The option may be repeated.",
             ("--shape",),
             metavar="x=1,3,224,224",
             text=list[str] | None,
@@ -200,8 +206,8 @@ class CompileOptions:
     policy: Annotated[
         str | None,
         Option(
-            "Which of several plans a run takes: adaptive (the fastest at the moment), fixed (the first, others while it "
-            "fails) or deadline=12ms (the one with the fewest processors that meets it).",
+            "Which of several plans a run takes: adaptive (the fastest at the moment), fixed (the first, others only "
+            "while it fails) or deadline=12ms (the one with the fewest processors that meets it).",
             ("--policy",),
             metavar="NAME",
             shown="adaptive if there are several",
@@ -301,7 +307,7 @@ class StretchOptions:
     target_ms: Annotated[
         float | None,
         Option(
-            "Latency in milliseconds (on the command line a time such as 12ms): find the designs with the most MACs that "
+            "Latency in milliseconds, on the command line such as 12ms: find the designs with the most MACs that "
             "are predicted to meet it, instead of the fastest.",
             ("--latency-target",),
             metavar="TIME",
@@ -310,7 +316,7 @@ class StretchOptions:
             shown="",
         ),
     ] = None
-    designs: Annotated[int, Option("Most designs to return.", ("--top",), metavar="K", minimum=1)] = 1
+    designs: Annotated[int, Option("Return at most K designs.", ("--top",), metavar="K", minimum=1)] = 1
     pareto: Annotated[
         bool, Option("Return designs from the whole Pareto front of latency and MACs.", ("--pareto",))
     ] = False

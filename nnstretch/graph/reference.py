@@ -51,10 +51,14 @@ def run_layers(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndar
 def answer_error(layer: Layer, index: int, result: np.ndarray, reference: np.ndarray) -> float:
     """Error of output `index` of a layer relative to its range, less what rounding to int8 explains.
 
+    Integers without quantisation parameters must be equal: any difference is infinite.
+
     An int8 result between two values may round to either, depending on the order of the arithmetic. Over several layers
     these steps add up like a random walk.
     """
     rounded = sum(link.is_int8 for link in layer.parts or (layer,))
+    if layer.outputs[index].quantization is None and not np.issubdtype(reference.dtype, np.floating):
+        return 0.0 if np.array_equal(result, reference) else math.inf
     if layer.outputs[index].quantization is None:
         error = relative_error(result, reference)
     else:

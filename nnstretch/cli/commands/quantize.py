@@ -14,6 +14,7 @@ from nnstretch.cli.console import reporting
 from nnstretch.cli.options import DesignFile, Json, Model, Weights, with_options
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.support.progress import Progress
+from nnstretch.training.data import usage
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -25,7 +26,7 @@ Calibration = Annotated[
     typer.Option(
         "--data",
         metavar="SET",
-        help="Calibration data: digits, folder:PATH, or a .npz file with an array for every input.",
+        help=f"Calibration data: {usage()}, or a .npz file with an array for every input.",
         show_default=False,
     ),
 ]

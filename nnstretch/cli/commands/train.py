@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nnstretch.cli.console import reporting
-from nnstretch.cli.options import Data, DesignFile, Json, Network, Seed, Weights, check_writable
+from nnstretch.cli.options import Data, DesignFile, Json, Network, Weights, check_writable
 from nnstretch.errors import UsageError
 from nnstretch.support.progress import Progress
 
@@ -58,7 +58,9 @@ def train_command(
     image_size: ImageSize = None,
     resume: Resume = False,
     threads: TrainingThreads = None,
-    seed: Seed = 0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed for random numbers; the recipe's by default.", show_default=False)
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train a network on labelled images and write its weights.
@@ -76,7 +78,7 @@ def train_command(
         check_writable(output)
         about = read_about(weights) if weights else {}
         dataset = load_dataset(data, image_size or about.get("image_size") or settings.image_size)
-        options = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size, seed)
+        options = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size, settings.seed)
         network = build_network(model, options, weights, design)
         taught = _teacher(teacher, dataset) if teacher else None
         checkpoint = output.with_name(f"{output.name}.checkpoint")
@@ -113,11 +115,16 @@ def let_idle_threads_sleep() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
-def _settings(recipe: str, epochs: int | None, threads: int | None, seed: int) -> Recipe:
-    """A preset or a file, overridden by the command line's options."""
+def _settings(recipe: str, epochs: int | None, threads: int | None, seed: int | None) -> Recipe:
+    """A preset or a file; options that were given replace its fields."""
     from nnstretch.training.recipe import load_recipe
 
-    settings = replace(load_recipe(recipe), seed=seed, threads=threads)
+    settings = load_recipe(recipe)
+    settings = replace(
+        settings,
+        seed=settings.seed if seed is None else seed,
+        threads=settings.threads if threads is None else threads,
+    )
     return settings if epochs is None else replace(settings, epochs=epochs, scales=())
 
 

@@ -153,14 +153,14 @@ def test_blocks_beyond_the_original_depth_run_again_with_weights_of_their_own() 
     assert count_parameters(branched) == design.params
 
 
-def test_what_stays_the_networks_own_is_told() -> None:
+def test_differences_from_the_file_are_reported() -> None:
     setting = SETTINGS["R-50 C+G"]
     network, plan = prepared(setting, 64)
     assert differences(network, plan) == []
     other = parse_published(setting.text(ACTIVATION_FUN=["relu", "silu"], STEM_K=3))
     assert differences(other, plan) == [
         "the stem stays the network's own, it is not the file's res_stem_in",
-        "activations stay the network's own (relu); the file says relu, silu",
+        "activations stay the network's own (relu); the file has relu, silu",
     ]
 
 

@@ -88,6 +88,9 @@ typedef compute_half conv_vec_h;
 #define conv_min_h half_min
 #endif
 
+/* Maximum pixels of a shape. */
+enum { CONV_MOST_PIXELS = COMPUTE_MANY_REGISTERS ? 28 : 12 };
+
 #define PIXELS NNS_COLUMN_1
 #define VECTORS NNS_COLUMN_2
 #define KIND NNS_COLUMN_3
@@ -105,9 +108,6 @@ static const conv_shape shapes[SHAPES_COUNT][CONV_MOST_VECTORS] = {KERNELS_conv_
 static const conv_shape *shape_of(conv_kind kind, int64_t vectors) {
     return &shapes[kind.length == NNS_BLOCK ? SHAPES_v : SHAPES_h][vectors - 1];
 }
-
-/* Maximum pixels of a shape. */
-enum { CONV_MOST_PIXELS = COMPUTE_MANY_REGISTERS ? 28 : 12 };
 
 /* ---- units: (image, panel, chunk of pixels) ----------------------------------------------------------------------- */
 

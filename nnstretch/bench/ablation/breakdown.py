@@ -242,7 +242,7 @@ CAUSES = {
     "waiting": "A processor is done with its branch and waits for a slower one.",
     "unbranched": "A processor has nothing to do while another computes what is not branched.",
     "joining": "Putting branches together, and bringing tensors into other layouts between branches.",
-    "meeting": "No processor computes: results are handed over, and runs begin and end.",
+    "meeting": "No processor computes: results are transferred, and runs begin and end.",
     "gaps": "Between layers of one branch: starting the next one.",
     "tracing": "Runs that are timed as a whole, against those that are traced layer by layer.",
 }

@@ -102,8 +102,8 @@ class Source:
             )
 
 
-_OPTIONS_OF_PACKAGES = ("streams", "policy", "tune", "progress")
-"""NetworkOptions that a package takes, or that make no difference to it."""
+_OPTIONS_OF_PACKAGES = ("streams", "policy", "target", "tune", "progress")
+"""Options that a package takes, or that do not affect it."""
 
 
 def source_of_package(path: Path) -> Source:

@@ -48,7 +48,7 @@ def write_model_file(compiled: Compiled, name: str, isa: Isa, path: Path) -> Non
 
 
 def encode_head(plan: Plan, name: str, isa: Isa, constant_bytes: int) -> bytes:
-    """Everything before the constants: header, words, text and padding. Raises as `write_model_file` does."""
+    """The file up to the constants: header, 64-bit words, text and padding. Raises as `write_model_file` does."""
     check_standalone(plan)
     if plan.block != isa.block:
         raise PackageError(f"the plan is made for vectors of {plan.block} floats, {isa.name} has {isa.block}")

@@ -1,4 +1,4 @@
-"""Nodes that read nothing but constants, and that folding has left."""
+"""Moves nodes with constant inputs, which folding has left, to their readers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 
 class LateConstants(ir.passes.InPlacePass):
-    """Such nodes are moved in front of the first that reads them, so that runs of the fallback's layers keep them inside."""
+    """Moves each such node before its first reader, so that groups of fallback layers contain it."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrite `model`, which is in topological order, in place."""

@@ -41,8 +41,8 @@ def _strip(report: SearchReport, processor: int, name: str, y: float) -> list[st
     """The blocks on one processor, from left to right, and the head."""
     total = sum(block.ms[processor] for block in report.blocks) + report.head_ms[processor]
     if not math.isfinite(total):
-        predictable = "has no routine for some of the network's layers, so that it cannot compute all of it"
-        return [label(0, y + _STRIP / 2 + 4, name, "strong"), label(_NAMES, y + _STRIP / 2 + 4, predictable, "small")]
+        reason = "has no routine for some of the network's layers, so that it cannot compute all of it"
+        return [label(0, y + _STRIP / 2 + 4, name, "strong"), label(_NAMES, y + _STRIP / 2 + 4, reason, "small")]
     scale = (WIDTH - _NAMES - _TOTALS) / total
     parts = [
         label(0, y + _STRIP / 2 + 4, name, "strong"),

@@ -166,7 +166,7 @@ def test_external_engines_are_measured_like_any_routine(tmp_path: Path) -> None:
         check(session, network)
 
 
-def test_tuning_survives_a_external_engine_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_survives_an_external_engine_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: LiteRtRoutine, layer: Layer) -> bytes:
         raise ModelError(f"{layer.op} is too much")
 

@@ -35,9 +35,9 @@ def test_ratios_are_read_and_written(text: str, ratios: tuple[int, ...], written
         ("cpu:0-3*1:2", "2 ratios for 4 cores"),
         ("cpu*1:2", "2 ratios for 0 cores"),
         ("cpu:0-1*1:0", "ratio 0"),
-        ("cpu:0-1*1:x", "no ratios"),
-        ("cpu:0-1*", "no ratios"),
-        ("cpu:0-1*1:999999", "no ratios"),
+        ("cpu:0-1*1:x", "are not ratios"),
+        ("cpu:0-1*", "are not ratios"),
+        ("cpu:0-1*1:999999", "are not ratios"),
         ("opencl:0@1*1", "only a CPU"),
     ],
 )

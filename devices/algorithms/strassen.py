@@ -1,18 +1,39 @@
-"""Weight transform of one step of Strassen's algorithm for 1 × 1 convolutions.
+"""One step of Strassen's algorithm for 1 × 1 convolutions: where it applies, and its weight transform.
 
 The kernels engine/kernels/convolution/conv_strassen.c and opencl/kernels/conv_strassen.cl read this order of weights.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
 
-from nnstretch.devices.base.constants import Piece, Prepared
+from nnstretch.devices.base.constants import Piece, Prepared, Source
+from nnstretch.devices.base.geometry import KernelGeometry
 
-LEAST_HALF = 3
-"""Minimum blocks per half of the input channels: with fewer, the extra sums cost more than the saved product."""
+_LEAST_HALF = 3  # minimum blocks per half of the input channels: with fewer, the extra sums cost more than they save
+_MOST_WASTE = 0.5  # maximum share of unpaired pixels and output vectors of a tile
+
+
+def is_divisible(geometry: KernelGeometry, block: int) -> bool:
+    """Whether a convolution is a product of matrices with enough channels for the algorithm."""
+    plain = geometry.kernel == geometry.strides == (1, 1) and geometry.groups == 1
+    same = geometry.pads == (0, 0) and geometry.size == geometry.out_size
+    return plain and same and geometry.channels // block // 2 >= _LEAST_HALF
+
+
+def fitting_tiles(geometry: KernelGeometry, tiles: Iterable[tuple[int, int]], block: int) -> list[tuple[int, int]]:
+    """The register tiles (pixels, vectors) that leave few output vectors unpaired and few pixels unused, best first."""
+    blocks = -(-geometry.out_channels // block)
+
+    def waste(tile: tuple[int, int]) -> float:
+        pixels, vectors = tile
+        used = geometry.pixels / (-(-geometry.pixels // (2 * pixels)) * 2 * pixels)
+        return blocks % (2 * vectors) / blocks + 1 - used
+
+    return sorted((tile for tile in tiles if waste(tile) < _MOST_WASTE), key=waste)
 
 
 def strassen_weights(weight: np.ndarray, vectors: int, block: int) -> Prepared:
@@ -32,7 +53,8 @@ def strassen_weights(weight: np.ndarray, vectors: int, block: int) -> Prepared:
         Piece(begin + (first - 2 * columns) * channels, channels * block, partial(_write_single, source, first))
         for first in range(2 * columns, lanes, block)
     ]
-    return Prepared(begin + (lanes - 2 * columns) * channels, pieces)
+    recipe = ("strassen", Source(weight), vectors, block)
+    return Prepared(begin + (lanes - 2 * columns) * channels, pieces, recipe=recipe)
 
 
 def _write_pair(source: np.ndarray, firsts: tuple[int, int], half: int, place: np.ndarray) -> None:

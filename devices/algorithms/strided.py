@@ -1,4 +1,4 @@
-"""Transpose and Slice as one strided copy, with one stride per output dimension."""
+"""Layers that move elements as one strided copy, with one stride per output dimension."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from nnstretch.devices.base.routine import Layout
 from nnstretch.graph.layer import Layer
 
-DIMENSIONS = 6
-"""Number of output dimensions that kernels expect."""
-
-CHANNELS_LAST = (0, 2, 3, 1)
-"""The permutation to N,H,W,C; kernels for it read the blocked layout."""
+DIMENSIONS = 6  # number of output dimensions that kernels expect
+CHANNELS_LAST = (0, 2, 3, 1)  # the permutation to N,H,W,C; kernels for it read the blocked layout
+CHANNELS_FIRST = (
+    0,
+    3,
+    1,
+    2,
+)  # the permutation from N,H,W,C; whole blocks of channels are written in the blocked layout
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,22 @@ class StridedCopy:
 
 
 def strided_copy(layer: Layer, block: int = 0) -> StridedCopy:
-    """The merged copy that computes a Transpose of plain data, or a Slice in the layout of `block`.
+    """The merged copy that computes a Transpose or Expand of plain data, or another layer in the layout of `block`.
 
-    A slice of blocked data must satisfy `slices_blocks`.
+    A layer on blocked data must satisfy `moves_blocks`. With a block, the Transpose `CHANNELS_FIRST` writes blocked data.
     """
     source, result = layer.type_of(0).shape, layer.outputs[0].shape
+    if layer.op in _TILES:
+        return _TILES[layer.op](layer, block or 1).merged()
+    if layer.op == "Expand":
+        padded = (1,) * (len(result) - len(source)) + source
+        strides = dense_strides(padded)
+        spread = zip(padded, strides, strict=True)
+        return StridedCopy(result, tuple(0 if size == 1 else stride for size, stride in spread), 0).merged()
+    if layer.op == "Transpose" and block:
+        images, height, width, channels = source
+        strides = (height * width * channels, block, channels, 1)
+        return StridedCopy((images, channels // block, height * width, block), strides, 0).merged()
     if layer.op == "Transpose":
         strides = dense_strides(source)
         return StridedCopy(result, tuple(strides[axis] for axis in layer.ints("perm")), 0).merged()
@@ -69,6 +83,66 @@ def strided_copy(layer: Layer, block: int = 0) -> StridedCopy:
     strides = dense_strides(source)
     first = sum(start * stride for start, stride in zip(starts, strides, strict=True))
     return StridedCopy(result, tuple(a * b for a, b in zip(strides, steps, strict=True)), first).merged()
+
+
+def _depth_to_space(layer: Layer, lanes: int) -> StridedCopy:
+    """Output dimensions n, c, h, y, w, x, lane, where pixel (h, w) of the input becomes a tile of (y, x)."""
+    images, channels, height, width = layer.outputs[0].shape
+    size = layer.integer("size")
+    height, width = height // size, width // size
+    plane = height * width
+    tile, channel = (channels * plane, plane) if layer.attributes["mode"] == "DCR" else (plane, size * size * plane)
+    return StridedCopy(
+        (images, channels // lanes, height, size, width, size, lanes),
+        (size * size * channels * plane, channel * lanes, width * lanes, size * tile, lanes, tile, 1),
+        0,
+    )
+
+
+def _space_to_depth(layer: Layer, lanes: int) -> StridedCopy:
+    """Output dimensions n, y, x, c, h, w, lane, where (y, x) is the place in the tile."""
+    images, channels, height, width = layer.type_of(0).shape
+    size = layer.integer("size")
+    plane, row = height * width, width * lanes
+    return StridedCopy(
+        (images, size, size, channels // lanes, height // size, width // size, lanes),
+        (channels * plane, row, lanes, plane * lanes, size * row, size * lanes, 1),
+        0,
+    )
+
+
+def _rearrange(layer: Layer, lanes: int) -> StridedCopy:
+    """Output dimensions: factors of the images, blocks of channels, factors of the pixels, lane."""
+    _, channels, height, width = layer.type_of(0).shape
+    blocks, pixels = -(-channels // lanes), height * width
+    sizes, perm = layer.ints("sizes"), layer.ints("perm")
+    # A stride of a whole image counts its blocks, too. The factors of images come first: their product is the batch.
+    places = dense_strides(sizes)
+    strides = [(stride * blocks if stride >= pixels else stride) * lanes for stride in places]
+    outer: list[int] = []
+    while math.prod(sizes[axis] for axis in outer) < layer.outputs[0].shape[0]:
+        outer.append(perm[len(outer)])
+    inner = perm[len(outer) :]
+    return StridedCopy(
+        (*(sizes[axis] for axis in outer), blocks, *(sizes[axis] for axis in inner), lanes),
+        (*(strides[axis] for axis in outer), pixels * lanes, *(strides[axis] for axis in inner), 1),
+        0,
+    )
+
+
+_TILES = {"DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth, "Rearrange": _rearrange}
+
+
+def moves_blocks(layer: Layer, block: int) -> bool:
+    """Whether a layer can be a copy of whole blocks of channels, in at most `DIMENSIONS` dimensions."""
+    if layer.op == "Slice":
+        return slices_blocks(layer, block)
+    if layer.op == "Rearrange":
+        return len(strided_copy(layer, block).sizes) <= DIMENSIONS
+    if layer.op not in _TILES or layer.attributes.get("mode", "DCR") != "DCR":
+        return False
+    channels = (layer.outputs[0] if layer.op == "DepthToSpace" else layer.type_of(0)).shape[1]
+    return channels % block == 0 and len(strided_copy(layer, block).sizes) <= DIMENSIONS
 
 
 def slices_blocks(layer: Layer, block: int) -> bool:

@@ -1,4 +1,4 @@
-"""Winograd's minimal filtering: interpolation points and weight transforms.
+"""Winograd's minimal filtering: interpolation points, weight transforms and estimated costs.
 
 Mirrors engine/kernels/winograd/winograd_parts.h and the order of weights in winograd.c. The OpenCL kernels read the same order
 for undivided kernels.
@@ -7,16 +7,29 @@ for undivided kernels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
 
-from nnstretch.devices.base.constants import Constant, Piece, Prepared, whole
+from nnstretch.devices.base.constants import Constant, Piece, Prepared, Source
+from nnstretch.devices.base.geometry import KernelGeometry
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 
-_ENCODED = 16
-"""Input channels encoded at a time."""
+_BLOCKS = 4  # of input channels, encoded at a time
+_ENCODED = 32  # input channels encoded at a time
+LARGEST_STRIDE = 2
+LEAST_GROUP = 4  # minimum input channels per group: with fewer, encoding costs more than the products save
+_CACHED_WEIGHTS = 1 << 20  # bytes of encoded weights that mostly fit the second-level cache
+_ENCODED_BYTES = 1 << 19  # bytes of a block's encoded input that stay in that cache while weights stream through it
+_FEW_TILES, _MANY_TILES = 16, 28  # tiles per block that hide the latency of weights from that cache, and from memory
+_MEMORY_COST = 11  # time to load a vector of weights from memory, in vector multiply-adds
+_TRANSFORM_COST = {4: 60, 6: 160, 8: 400}  # time to encode or decode a 2-D vector of tiles, in the same unit, by alpha
+_LINE_COST = {4: 12, 6: 20, 8: 30}  # the same for transforms in one dimension
+_PRODUCT_COST = 4  # time to start and store the sum of a tile at one position, in the same unit
+_WORTH_MEASURING = 1.25  # transforms with a larger ratio of estimated time to the best transform's are not measured
+_WORTH_TRYING = 0.9  # highest ratio of estimated time to a direct convolution's, except for plain 3×3 kernels
 
 POINTS = {4: (1.0,), 6: (0.75, 1.5), 8: (1.0, 0.5, 2.0)}
 """Interpolation points besides 0 and infinity, by alpha; the negative of each is a point too.
@@ -130,14 +143,83 @@ class Division:
         """Parts that are not 0, summed over all positions."""
         return self.down.all_parts * self.across.all_parts
 
+    @cached_property
+    def transforms(self) -> tuple[np.ndarray, ...]:
+        """The matrix of every part, positions × taps."""
+        return tuple(np.kron(self.down.transform(i), self.across.transform(j)) for i, j in self.parts)
+
     def encoded(self, weight: np.ndarray) -> np.ndarray:
         """Weights O,C/g,KH,KW encoded to position, part, O, C/g."""
         outputs, per_group = weight.shape[:2]
         taps = weight.reshape(outputs * per_group, -1).T.astype(np.float64)
         result = np.empty((self.positions, len(self.parts), outputs * per_group), np.float32)
-        for index, (i, j) in enumerate(self.parts):
-            result[:, index] = np.kron(self.down.transform(i), self.across.transform(j)) @ taps
+        for index, transform in enumerate(self.transforms):
+            result[:, index] = transform @ taps
         return result.reshape(self.positions, len(self.parts), outputs, per_group)
+
+
+def division_of(geometry: KernelGeometry, alpha: int, taps: int) -> Division:
+    """The geometry's kernel divided for a transform of `alpha` positions and `taps` taps."""
+    down, across = (Axis(k, s, alpha, taps) for k, s in zip(geometry.kernel, geometry.strides, strict=True))
+    return Division(down, across)
+
+
+def reads_plain(geometry: KernelGeometry) -> bool:
+    """Whether the input has so few channels that kernels read it as a plain tensor."""
+    return geometry.groups == 1 and geometry.channels < LEAST_GROUP
+
+
+def tiles_of(geometry: KernelGeometry, division: Division) -> int:
+    """Tiles of the output, of all images."""
+    down, across = division.down.outputs, division.across.outputs
+    return geometry.batch * -(-geometry.out_height // down) * -(-geometry.out_width // across)
+
+
+def tiles_at_once(geometry: KernelGeometry, division: Division, inputs: int) -> int:
+    """Tiles to encode before they are multiplied: few if the weights fit the cache, else enough to reuse streamed weights.
+
+    Args:
+        geometry: the convolution.
+        division: its kernel.
+        inputs: numbers of encoded input per position of a tile.
+    """
+    size = element_type(DEFAULT_DTYPE).bytes
+    weights = division.all_parts * geometry.group_in * geometry.out_channels * size
+    return (
+        _FEW_TILES
+        if weights <= _CACHED_WEIGHTS
+        else max(_MANY_TILES, _ENCODED_BYTES // (division.positions * inputs * size))
+    )
+
+
+def estimated_cost(geometry: KernelGeometry, division: Division, block: int, inputs: int, packing: int = 0) -> float:
+    """Estimated time in vector multiply-adds; products are limited by arithmetic or by loading weights from memory.
+
+    Args:
+        geometry: the convolution.
+        division: its kernel.
+        block: numbers per vector.
+        inputs: vectors of encoded input per position of a tile.
+        packing: additional cost per tile.
+    """
+    tiles, outputs = tiles_of(geometry, division), -(-geometry.out_channels // block)
+    weights = division.all_parts * outputs * geometry.group_in
+    flat = division.down.plain or division.across.plain
+    transform = (_LINE_COST if flat else _TRANSFORM_COST)[division.down.alpha] * (inputs + outputs)
+    sums = _PRODUCT_COST * division.positions * outputs
+    return max(weights * tiles, weights * _MEMORY_COST) + (transform + packing + sums) * tiles
+
+
+def is_worth_trying(geometry: KernelGeometry, costs: Collection[float], block: int) -> bool:
+    """Whether the lowest of the estimated costs is clearly below the vector multiply-adds of a direct convolution."""
+    direct = geometry.batch * geometry.pixels * geometry.taps * -(-geometry.out_channels // block) * geometry.group_in
+    return min(costs) < _WORTH_TRYING * direct
+
+
+def worth_measuring(costs: Mapping[Division, float]) -> list[Division]:
+    """The division with the lowest estimated cost, and the second if it is close."""
+    best, *others = sorted(costs, key=costs.__getitem__)
+    return [best, *(other for other in others[:1] if costs[other] < _WORTH_MEASURING * costs[best])]
 
 
 def weight_panels(
@@ -168,19 +250,52 @@ def prepared_panels(
         return weight_panels(weight, groups, width, block, division, halved=halved)
     outputs, channels = weight.shape[:2]
     padded = -(-outputs // block) * block
+    recipe = ("winograd", Source(weight), width, block, division)
     used = [position for position in range(division.positions) if division.parts_at(position) != slice(0, 0)]
     if len(division.parts) > 1:
-        make = partial(weight_panels, weight, groups, width, block, division, halved=halved)
-        return whole(division.all_parts * channels * padded, make)
-    ((i, j),) = division.parts
-    transform = np.kron(division.down.transform(i), division.across.transform(j))[used]
+        size = division.all_parts * channels * width
+        pieces = [
+            Piece(number * size, size, partial(_write_parts, weight[first : first + width], width, block, division))
+            for number, first in enumerate(range(0, padded, width))
+        ]
+        return Prepared(size * len(pieces), pieces, recipe=recipe)
+    (transform,) = (matrix[used] for matrix in division.transforms)
     source = weight.reshape(outputs, channels, -1)
     size = len(used) * channels * width
     pieces = [
         Piece(number * size, size, partial(_write_encoded, source[first : first + width], width, transform))
         for number, first in enumerate(range(0, padded, width))
     ]
-    return Prepared(size * len(pieces), pieces)
+    return Prepared(size * len(pieces), pieces, recipe=recipe)
+
+
+def _write_parts(rows: np.ndarray, width: int, block: int, division: Division, place: np.ndarray) -> None:
+    """Encodes weights of up to `width` outputs, O,C,KH,KW, as one row of `weight_panels`, in parts that fit the cache."""
+    outputs, channels = rows.shape[:2]
+    taps = rows.reshape(outputs, channels, -1)
+    parts = [division.parts_at(position) for position in range(division.positions)]
+    counts = [found.stop - found.start for found in parts]
+    ends = channels * width * np.cumsum([0, *counts])
+    for begin, end in _runs_of_blocks(channels, block):
+        blocks = -(-(end - begin) // block)
+        lanes = np.zeros((taps.shape[2], end - begin, width))
+        lanes[..., :outputs] = taps[:, begin:end].transpose(2, 1, 0)
+        for index, transform in enumerate(division.transforms):
+            encoded = (transform @ lanes.reshape(len(lanes), -1)).reshape(-1, blocks, (end - begin) // blocks * width)
+            for position, found in enumerate(parts):
+                if found.start <= index < found.stop:
+                    first, count = ends[position] + begin * counts[position] * width, counts[position]
+                    own = place[first : first + (end - begin) * count * width].reshape(blocks, count, -1)
+                    own[:, index - found.start] = encoded[position]
+
+
+def _runs_of_blocks(channels: int, block: int) -> Iterator[tuple[int, int]]:
+    """Ranges of channels [begin, end) with a few whole blocks each; a last block with fewer channels stands alone."""
+    whole = channels // block * block
+    for begin in range(0, whole, _BLOCKS * block):
+        yield begin, min(begin + _BLOCKS * block, whole)
+    if whole < channels:
+        yield whole, channels
 
 
 def _write_encoded(rows: np.ndarray, width: int, transform: np.ndarray, place: np.ndarray) -> None:

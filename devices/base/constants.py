@@ -6,7 +6,7 @@ then reorder the weights of a whole network into it without a second copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,25 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
+class Source:
+    """An array as part of a recipe: equal to a source of the same array only, which it keeps.
+
+    Attributes:
+        array: is not changed.
+    """
+
+    array: np.ndarray
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same array."""
+        return isinstance(other, Source) and self.array is other.array
+
+    def __hash__(self) -> int:
+        """Of the array's identity, not of its values."""
+        return id(self.array)
+
+
+@dataclass(frozen=True, eq=False)
 class Prepared:
     """A constant made of pieces; elements outside all pieces are 0.
 
@@ -39,11 +58,14 @@ class Prepared:
         size: number of elements.
         pieces: in any order, without overlap.
         dtype: name of the element type.
+        recipe: how the values are made, with the arrays that they are made from as `Source`. Equal recipes mean equal values.
+            None: unknown.
     """
 
     size: int
     pieces: Sequence[Piece]
     dtype: str = DEFAULT_DTYPE
+    recipe: Hashable = None
 
     @property
     def element(self) -> ElementType:
@@ -66,13 +88,18 @@ class Prepared:
 Constant = np.ndarray | Prepared
 
 
-def whole(size: int, make: Callable[[], np.ndarray], dtype: str = DEFAULT_DTYPE) -> Prepared:
+def padded_rows(values: np.ndarray, rows: int) -> np.ndarray:
+    """The values as float32, with zeros appended along the first axis up to `rows`."""
+    return np.pad(np.asarray(values, np.float32), ((0, rows - len(values)), *((0, 0),) * (values.ndim - 1)))
+
+
+def whole(size: int, make: Callable[[], np.ndarray], dtype: str = DEFAULT_DTYPE, recipe: Hashable = None) -> Prepared:
     """A constant of `size` elements that `make` returns in one piece."""
 
     def fill(place: np.ndarray) -> None:
         place[:] = make().reshape(-1)
 
-    return Prepared(size, (Piece(0, size, fill),), dtype)
+    return Prepared(size, (Piece(0, size, fill),), dtype, recipe)
 
 
 def write_constants(constants: Iterable[tuple[Constant, np.ndarray]], threads: int = 1) -> None:

@@ -5,8 +5,8 @@ They are stored with measurements, so that latencies of other machines can be pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from nnstretch.devices.base.spec import ProcessorSpec
@@ -66,31 +66,22 @@ def description_of(raw: object) -> Description:
     """
     if not isinstance(raw, Mapping):
         raise ValueError("a processor is not an object")
-    kind, block = _text(raw, "kind"), _number(raw, "block")
-    if kind not in ("cpu", "opencl"):
-        raise ValueError(f"kind is {kind!r}; it is cpu or opencl")
-    if block not in (4, 8, 16):
-        raise ValueError(f"block is {block}; it is 4, 8 or 16")
-    cores, units, registers = _numbers(raw, "cores"), _number(raw, "compute_units"), _number(raw, "registers")
-    if kind == "opencl" and (units < 1 or registers < _LEAST_REGISTERS[bool(cores)]):
+    readers: Mapping[str, Callable[[Mapping[str, Any], str], Any]]
+    readers = {"str": _text, "int": _number, "tuple[int, ...]": _numbers}
+    made = Description(**{field.name: readers[str(field.type)](raw, field.name) for field in fields(Description)})
+    if made.kind not in ("cpu", "opencl"):
+        raise ValueError(f"kind is {made.kind!r}; it is cpu or opencl")
+    if made.block not in (4, 8, 16):
+        raise ValueError(f"block is {made.block}; it is 4, 8 or 16")
+    least = _LEAST_REGISTERS[bool(made.cores)]
+    if made.kind == "opencl" and (made.compute_units < 1 or made.registers < least):
         raise ValueError(
-            f"compute_units and registers are {units} and {registers}; the minimum for this device is 1 and "
-            f"{_LEAST_REGISTERS[bool(cores)]}"
+            f"compute_units and registers are {made.compute_units} and {made.registers}; the minimum for this device is 1 and "
+            f"{least}"
         )
-    return Description(
-        _text(raw, "fingerprint"),
-        _text(raw, "name"),
-        kind,
-        _text(raw, "device"),
-        block,
-        _number(raw, "index"),
-        cores,
-        _numbers(raw, "ratios"),
-        _text(raw, "isa"),
-        units,
-        registers,
-        _caches(raw),
-    )
+    if len(made.caches) not in (0, 2):
+        raise ValueError("caches are not two sizes in bytes")
+    return made
 
 
 def _text(raw: Mapping[str, Any], name: str) -> str:
@@ -105,13 +96,6 @@ def _number(raw: Mapping[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value <= _MOST:
         raise ValueError(f"{name} is {str(value)[:40]!r}; it is a number up to {_MOST}")
     return value
-
-
-def _caches(raw: Mapping[str, Any]) -> tuple[int, ...]:
-    caches = _numbers(raw, "caches")
-    if len(caches) not in (0, 2):
-        raise ValueError("caches are not two sizes in bytes")
-    return caches
 
 
 def _numbers(raw: Mapping[str, Any], name: str) -> tuple[int, ...]:

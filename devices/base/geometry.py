@@ -38,11 +38,15 @@ class KernelGeometry:
 
     @classmethod
     def of(cls, layer: Layer) -> KernelGeometry:
-        """The geometry of a layer of operator Conv."""
-        groups = layer.attributes["groups"]
-        assert isinstance(groups, int)
-        shapes = layer.type_of(0).shape, layer.outputs[0].shape, layer.type_of(1).shape[2:]
-        return cls.between(*shapes, layer.ints("strides"), layer.ints("pads"), layer.ints("dilations"), groups)
+        """The geometry of a Conv, MaxPool, AveragePool or GlobalPool layer."""
+        if layer.op == "GlobalPool":
+            shape = layer.type_of(0).shape
+            return cls.between(shape, layer.outputs[0].shape, shape[2:], (1, 1), (0, 0))
+        kernel = layer.type_of(1).shape[2:] if layer.op == "Conv" else layer.ints("kernel")
+        dilations = layer.ints("dilations") if "dilations" in layer.attributes else (1, 1)
+        groups = layer.integer("groups", 1)
+        shapes = layer.type_of(0).shape, layer.outputs[0].shape
+        return cls.between(*shapes, kernel, layer.ints("strides"), layer.ints("pads"), dilations, groups)
 
     @classmethod
     def between(
@@ -55,33 +59,12 @@ class KernelGeometry:
         dilations: Sequence[int] = (1, 1),
         groups: int = 1,
     ) -> KernelGeometry:
-        """The geometry between two tensors.
-
-        Args:
-            source: shape of the input, N,C,H,W.
-            result: shape of the output, N,C,H,W.
-            kernel: height and width.
-            strides: vertical and horizontal.
-            pads: top and left; further entries are ignored.
-            dilations: vertical and horizontal.
-            groups: number of channel groups.
-        """
+        """The geometry between two tensors of shapes N,C,H,W; entries of `pads` after top and left are ignored."""
         batch, channels, height, width = source
         _, out_channels, out_height, out_width = result
-        return cls(
-            batch=batch,
-            channels=channels,
-            height=height,
-            width=width,
-            out_channels=out_channels,
-            out_height=out_height,
-            out_width=out_width,
-            kernel=(kernel[0], kernel[1]),
-            strides=(strides[0], strides[1]),
-            pads=(pads[0], pads[1]),
-            dilations=(dilations[0], dilations[1]),
-            groups=groups,
-        )
+        sizes = (batch, channels, height, width, out_channels, out_height, out_width)
+        size, step, begin, spread = ((pair[0], pair[1]) for pair in (kernel, strides, pads, dilations))
+        return cls(*sizes, size, step, begin, spread, groups)
 
     @property
     def taps(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Literal
@@ -120,6 +120,9 @@ class Operand:
     index: int
 
 
+INPUT, OUTPUT = Operand("input", 0), Operand("output", 0)
+
+
 @dataclass(frozen=True)
 class Launch:
     """Launch configuration of an OpenCL kernel.
@@ -194,6 +197,36 @@ class Lowering:
         return sum(a.nbytes for a in self.constants) + sum(len(call.model) for call in self.calls if call.model)
 
 
+def pipeline(stages: Sequence[Lowering], between: Sequence[int]) -> Lowering:
+    """The calls of all stages in order, for a childnet; input 0 of each stage is output 0 of the stage before it.
+
+    Args:
+        stages: lowerings of layers with one run-time input and one output.
+        between: bytes of the workspace between each stage and the next.
+    """
+    calls: list[KernelCall] = []
+    constants: list[Constant] = []
+    workspaces = list(between)
+    for number, stage in enumerate(stages):
+        first_constant, first_workspace = len(constants), len(workspaces)
+        constants += stage.constants
+        workspaces += stage.workspaces
+
+        def place(
+            operand: Operand, number: int = number, constant: int = first_constant, workspace: int = first_workspace
+        ) -> Operand:
+            if operand.kind == "input":
+                return operand if number == 0 else Operand("workspace", number - 1)
+            if operand.kind == "output":
+                return operand if number + 1 == len(stages) else Operand("workspace", number)
+            return Operand(operand.kind, operand.index + (constant if operand.kind == "constant" else workspace))
+
+        for call in stage.calls:
+            reads = tuple(None if o is None else place(o) for o in call.reads)
+            calls.append(replace(call, reads=reads, writes=tuple(map(place, call.writes)), in_place=None))
+    return Lowering(tuple(calls), tuple(constants), tuple(workspaces))
+
+
 class Routine(ABC):
     """An implementation of layers on one kind of processor. Stateless and shareable."""
 
@@ -216,9 +249,9 @@ class Routine(ABC):
         """All parameter settings of a thorough search, those of `parameter_space` first."""
         return self.parameter_space(layer)
 
-    @abstractmethod
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """Layouts of the inputs `layer.activations`, in that order, and of the outputs."""
+        """Layouts of the inputs `layer.activations`, in that order, and of the outputs; plain by default."""
+        return (PLAIN,) * len(layer.activations), (PLAIN,) * len(layer.outputs)
 
     @abstractmethod
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
@@ -267,9 +300,8 @@ def reorder_layouts(layer: Layer) -> tuple[Layout, Layout]:
     """The two layouts of a `reorder_layer`."""
 
     def layout(name: str) -> Layout:
-        block, dtype = layer.attributes[name], layer.attributes.get(f"{name}_dtype")
-        assert isinstance(block, int)
+        dtype = layer.attributes.get(f"{name}_dtype")
         assert dtype is None or isinstance(dtype, str)
-        return Layout(block, dtype)
+        return Layout(layer.integer(name), dtype)
 
     return layout("source"), layout("target")

@@ -1,20 +1,13 @@
 """Processor specifications as text: `cpu:0-3,opencl:0@1`.
 
-    spec      := processor ("," processor)*
-    processor := "cpu" [":" cores ["*" ratios]] | "opencl" [":" index] ["@" cores] | "litert" [":" delegate] ["@" cores]
-               | "ort" ["@" cores] | "sim:" profile "/" name
-    cores     := range ("+" range)*          range := N | N "-" M
-    ratios    := N (":" N)*
+`nnstretch.devices.registry.specifications` has the forms of all kinds, `examples()` what they mean; help, messages and
+documentation are made of these.
+
+    CORES     := range ("+" range)*          range := N | N "-" M
+    RATIOS    := N (":" N)*
 
 A comma separates processors, and "+" separates core ranges of one processor (`cpu:0-1+4`). Ratios are relative speeds of the
-cores in ascending order of cores: with `cpu:0-3*1:1:3:3` the last two get three times the work of the first two.
-
-A delegate (`nnstretch.devices.external.litert.delegate`) is the part of LiteRT that computes: `xnnpack` (the default),
-`builtin`, `gpu`, or the path of a library with options: `litert:/usr/lib/libnpu.so?speed=2@0`. `tflite` is an alias of
-`litert`.
-
-`sim:PROFILE/NAME` is the processor NAME of a profile (`nnstretch.devices.simulated`): a shipped one, or the path of a .json
-file. Such processors have no cores; they can be planned for and simulated, not run.
+cores in ascending order of cores.
 """
 
 from __future__ import annotations
@@ -22,14 +15,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from nnstretch.devices.base.cgroup import cpu_quota
-from nnstretch.devices.external.registry import ALIASES, FOLDERS, external_engine
+from nnstretch.devices.registry import ALIASES, KINDS, processor_kind, specifications
 from nnstretch.errors import UsageError
-
-KINDS = ("cpu", "opencl", *FOLDERS, "sim")
 
 
 @dataclass(frozen=True)
@@ -37,13 +29,11 @@ class ProcessorSpec:
     """Specification of one processor.
 
     Attributes:
-        kind: one of KINDS.
+        kind: "cpu", "opencl" or one of `nnstretch.devices.registry.KINDS`.
         index: number of the OpenCL device.
         cores: ascending; empty until resolved.
         ratios: relative speeds of a CPU's cores, one per core; empty if equal.
-        argument: argument of an external engine, such as LiteRT's delegate; empty for its default and for other kinds.
-        profile: name or path of a simulated processor's profile.
-        part: name of a simulated processor in its profile.
+        argument: argument of a kind in `KINDS`, such as LiteRT's delegate; empty for its default and for other kinds.
         shares: whether it shares all cores with other processors because none were left. Its text then omits the cores,
             so that it parses to the same specification.
     """
@@ -53,17 +43,23 @@ class ProcessorSpec:
     cores: tuple[int, ...] = ()
     ratios: tuple[int, ...] = ()
     argument: str = ""
-    profile: str = ""
-    part: str = ""
     shares: bool = field(default=False, compare=False)
+
+    @property
+    def profile(self) -> str:
+        """Name or path of a simulated processor's profile."""
+        return self.argument.rpartition("/")[0]
+
+    @property
+    def part(self) -> str:
+        """Name of a simulated processor in its profile."""
+        return self.argument.rpartition("/")[2]
 
     def limited(self, count: int) -> ProcessorSpec:
         """The same processor with its first `count` cores at most."""
         return replace(self, cores=self.cores[:count], ratios=simplest_ratios(self.ratios[:count]))
 
     def __str__(self) -> str:
-        if self.kind == "sim":
-            return f"sim:{self.profile}/{self.part}"
         cores = "" if self.shares else format_cores(self.cores)
         if self.kind == "cpu":
             ratios = f"*{':'.join(map(str, self.ratios))}" if self.ratios else ""
@@ -74,6 +70,22 @@ class ProcessorSpec:
         return f"{self.kind}{which}" + (f"@{cores}" if cores else "")
 
 
+def examples() -> dict[str, str]:
+    """Specifications and what they mean, for the documentation."""
+    found = {
+        "cpu": "all cores that the process may use, within the limits of its control groups: a container with `--cpus 2` "
+        "has two",
+        "cpu:0-3": "these cores",
+        "cpu:0-1+4": "cores 0, 1 and 4",
+        "cpu:0-3*1:1:3:3": "these cores; at first, each of the last two gets three times the work of each of the others",
+        "opencl:0": "OpenCL device 0 of `nnstretch devices`",
+        "opencl:0@1": "the same, on core 1, if the device runs on the CPU (PoCL)",
+    }
+    for name in KINDS:
+        found |= processor_kind(name).examples
+    return found
+
+
 def is_simulated(text: str) -> bool:
     """Whether a specification names a simulated processor."""
     return text.startswith("sim:")
@@ -82,6 +94,17 @@ def is_simulated(text: str) -> bool:
 def usable_cores() -> tuple[int, ...]:
     """Cores that this process may run on, ascending."""
     return tuple(sorted(os.sched_getaffinity(0)))
+
+
+@contextmanager
+def running_on(cores: Iterable[int]) -> Iterator[None]:
+    """Binds the calling thread to the usable ones of `cores`, if any, within the block; threads started in it inherit this."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, before.intersection(cores) or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def default_cores() -> tuple[int, ...]:
@@ -120,22 +143,29 @@ def parse_processors(text: str, usable: tuple[int, ...] | None = None) -> tuple[
     return tuple(_share_cores(specs, free, default))
 
 
+def parse_counts(text: str) -> tuple[int, ...]:
+    """Numbers of cores or threads as in `1,2`, each once; empty if one is below 1 or the text is something else."""
+    try:
+        counts = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        return ()
+    return counts if min(counts) >= 1 else ()
+
+
 def all_cores(specs: Iterable[ProcessorSpec]) -> tuple[int, ...]:
     """The cores of several processors, ascending."""
     return tuple(sorted({core for spec in specs for core in spec.cores}))
 
 
 def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
-    if text == "sim" or text.startswith("sim:"):
-        return _parse_simulated(text)
+    name, _, rest = text.partition(":")
+    if name in KINDS and not processor_kind(name).has_cores:
+        return ProcessorSpec(name, argument=processor_kind(name).canonical_argument(rest))
     match = re.fullmatch(r"(\w+)(?::([^@*]*))?(?:@([^*]*))?(?:\*(.*))?", text)
-    if not match or ALIASES.get(match[1], match[1]) not in KINDS:
-        raise UsageError(
-            f"unknown processor {text!r}; write one of cpu[:CORES[*RATIOS]], opencl[:INDEX][@CORES], "
-            f"{', '.join(f'{name}[:ARGUMENT][@CORES]' for name in FOLDERS)}, sim:PROFILE/NAME"
-        )
-    kind, argument, cores, ratios = match.groups()
-    kind = ALIASES.get(kind, kind)
+    kind = ALIASES.get(match[1], match[1]) if match else ""
+    if not match or kind not in ("cpu", "opencl", *KINDS):
+        raise UsageError(f"unknown processor {text!r}; write one of {', '.join(specifications())}")
+    _, argument, cores, ratios = match.groups()
     if kind == "cpu":
         if cores is not None:
             raise UsageError(f"processor {text!r}: a CPU's cores follow a colon, as in cpu:0-3")
@@ -144,20 +174,11 @@ def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
     if ratios is not None:
         raise UsageError(f"processor {text!r}: only a CPU's cores have ratios, as in cpu:0-3*1:1:3:3")
     found = _parse_cores(cores, text, usable) if cores else ()
-    if kind in FOLDERS:
-        return ProcessorSpec(kind, cores=found, argument=external_engine(kind).canonical_argument(argument or ""))
+    if kind in KINDS:
+        return ProcessorSpec(kind, cores=found, argument=processor_kind(kind).canonical_argument(argument or ""))
     if argument and not argument.isdigit():
         raise UsageError(f"processor {text!r}: {argument!r} is not a device number; see `nnstretch devices`")
     return ProcessorSpec(kind, int(argument or 0), found)
-
-
-def _parse_simulated(text: str) -> ProcessorSpec:
-    profile, slash, part = text.removeprefix("sim").removeprefix(":").rpartition("/")
-    if not (profile and slash and part):
-        raise UsageError(
-            f"processor {text!r} does not name a processor of a profile; write sim:PROFILE/NAME, as in sim:phone/cpu"
-        )
-    return ProcessorSpec("sim", profile=profile, part=part)
 
 
 def _parse_ratios(text: str | None, whole: str, cores: tuple[int, ...]) -> tuple[int, ...]:
@@ -211,7 +232,7 @@ def _share_cores(specs: list[ProcessorSpec], free: list[int], default: tuple[int
 
 
 def _wants_cores(spec: ProcessorSpec) -> bool:
-    return not spec.cores and spec.kind != "sim"
+    return not spec.cores and (spec.kind not in KINDS or processor_kind(spec.kind).has_cores)
 
 
 def format_cores(cores: tuple[int, ...]) -> str:

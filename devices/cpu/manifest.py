@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from nnstretch.devices.base.routine import KernelCall, Operand
+from nnstretch.devices.base.routine import OUTPUT, KernelCall, Operand
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
 from nnstretch.graph.activation import Activation, float_bits
-from nnstretch.graph.dtypes import ELEMENT_TYPES
 
 PATH = ENGINE_FOLDER / "kernels" / "manifest.h"
-
-ANY_DTYPE = "any"
-"""Element type of kernels that move elements of any type."""
 
 Values = int | Sequence[int] | Mapping[str, int]
 """The value of a parameter, of an array of parameters, or of a group by the names of its parameters."""
@@ -69,16 +65,12 @@ class Kernel:
     Attributes:
         name: name in packages and profiles.
         family: name of the family.
-        dtype: element type, or `ANY_DTYPE`.
-        needs: CPU features required beyond the instruction set; "BASELINE" for none.
         where: vector hardware that it is written for.
         tile: values of the tile's columns, by name.
     """
 
     name: str
     family: str
-    dtype: str
-    needs: str
     where: str
     tile: Mapping[str, int | str]
 
@@ -112,6 +104,11 @@ class Family:
     def on(self, isa: Isa) -> tuple[Kernel, ...]:
         """The kernels that engines built for `isa` have, best first."""
         return tuple(kernel for kernel in self.kernels if kernel.is_in(isa))
+
+    def tiles(self, isa: Isa, first: str = "pixels", second: str = "vectors") -> tuple[tuple[int, int], ...]:
+        """The distinct values of two columns among the kernels that engines built for `isa` have, best first."""
+        found = (kernel.numbers(first, second) for kernel in self.on(isa))
+        return tuple(dict.fromkeys((a, b) for a, b in found))
 
     def kernel(self, **tile: int | str) -> str:
         """The name of the only kernel whose tile has these values.
@@ -190,20 +187,15 @@ def family(name: str) -> Family:
 
 
 def kernel_call(
-    kernel: str,
-    reads: tuple[Operand | None, ...],
-    writes: tuple[Operand, ...],
-    *,
-    in_place: int | None = None,
-    **parameters: Values,
+    kernel: str, reads: tuple[Operand | None, ...], *, in_place: int | None = None, **parameters: Values
 ) -> KernelCall:
-    """A call of an engine kernel, with parameters by name.
+    """A call of an engine kernel that writes output 0, with parameters by name.
 
     Raises:
         ValueError: the parameters are not those of the kernel's family.
     """
     values = family(kernels()[kernel].family).pack(parameters)
-    return KernelCall(kernel, reads, writes, values, in_place=in_place)
+    return KernelCall(kernel, reads, (OUTPUT,), values, in_place=in_place)
 
 
 def activation_parameters(activation: Activation) -> Mapping[str, int]:
@@ -334,19 +326,15 @@ def _reads(name: str, lists: _Lists) -> Iterator[tuple[str, bool]]:
 
 def _kernels(name: str, lists: _Lists) -> Iterator[Kernel]:
     columns = [column.strip() for column in lists.get(("COLUMNS", name), "").split(",") if column]
-    expected = ", ".join(("stem, name, dtype, CPU features, where", *columns))
+    expected = ", ".join(("stem, name, where", *columns))
     for row in _rows(_list(lists, "KERNELS", name)):
-        if row.kind != "K" or len(row.arguments) != 5 + len(columns):
+        if row.kind != "K" or len(row.arguments) != 3 + len(columns):
             raise _malformed(row.text, f"expected K({expected})")
-        _stem, kernel, dtype, needs, where, *tile = row.arguments
-        if dtype != ANY_DTYPE and dtype not in ELEMENT_TYPES:
-            raise _malformed(row.text, f"{dtype!r} is neither an element type nor {ANY_DTYPE!r}")
+        _stem, kernel, where, *tile = row.arguments
         if where not in _WHERE:
             raise _malformed(row.text, f"{where!r} is none of {', '.join(_WHERE)}")
         values = [int(value) if value.isdigit() else value for value in tile]
-        yield Kernel(
-            kernel.strip('"'), name, dtype, needs, where, MappingProxyType(dict(zip(columns, values, strict=True)))
-        )
+        yield Kernel(kernel.strip('"'), name, where, MappingProxyType(dict(zip(columns, values, strict=True))))
 
 
 def _family(name: str, lists: _Lists, constants: Mapping[str, int]) -> Family:

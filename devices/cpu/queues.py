@@ -1,8 +1,8 @@
-"""Host queues of a loaded plan."""
+"""Host queues: thread pools that run the native engine's kernels."""
 
 from __future__ import annotations
 
-from nnstretch.devices.base.loading import LoadableStep, LoadedQueues, LoadRequest, StepTarget
+from nnstretch.devices.base.backend import Backend, LoadableStep, LoadedQueues, LoadRequest, StepTarget
 from nnstretch.devices.engine.binding.image import Queue, QueueKind
 from nnstretch.devices.external.calls import open_call
 
@@ -21,3 +21,14 @@ class HostQueues(LoadedQueues):
         if step.kind == "call":
             return open_call(step, self._request.queues[queue].cores)
         return self._request.native.find(step.kernel)
+
+
+HOST = Backend(
+    name="host",
+    description="host queue",
+    step_kinds=("kernel", "call"),
+    load=HostQueues,
+    serves_caller=True,
+    synchronises=False,
+    has_ratios=True,
+)

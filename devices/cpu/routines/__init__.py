@@ -1,1 +1,52 @@
-"""CPU routines: the layers that each engine kernel supports, and their lowering to kernel calls."""
+"""All routines of the CPU.
+
+A module's `ROUTINES` are called with the instruction set of an engine and return its routines, most promising first.
+"""
+
+from __future__ import annotations
+
+from nnstretch.devices.base.routine import Routine
+from nnstretch.devices.cpu.routines import (
+    attention,
+    data_movement,
+    dense,
+    depthwise,
+    direct,
+    eltwise,
+    matmul,
+    normalization,
+    pair,
+    planar,
+    pool,
+    reduce,
+    strassen,
+    winograd,
+)
+from nnstretch.devices.engine.build.instruction_sets import Isa
+
+_MODULES = (
+    depthwise,
+    planar,
+    direct,
+    pair,
+    strassen,
+    winograd,
+    dense,
+    attention,
+    matmul,
+    pool,
+    reduce,
+    eltwise,
+    normalization,
+    data_movement,
+)
+"""In the order in which routines of the same layer are listed: most promising first."""
+
+
+def native_routines(isa: Isa) -> tuple[Routine, ...]:
+    """All routines of engines built for `isa`."""
+    return tuple(routine(isa) for module in _MODULES for routine in module.ROUTINES)
+
+
+REORDER_ROUTINE: Routine = data_movement.ReorderRoutine()
+"""The routine that converts layouts."""

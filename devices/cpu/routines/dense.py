@@ -9,13 +9,22 @@ from types import MappingProxyType
 import numpy as np
 
 from nnstretch.devices.algorithms.strided import StridedCopy
-from nnstretch.devices.base.constants import Piece, Prepared
-from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, Routine
+from nnstretch.devices.base.constants import Piece, Prepared, Source
+from nnstretch.devices.base.routine import (
+    NO_PARAMETERS,
+    PLAIN,
+    Descriptor,
+    Layout,
+    Lowering,
+    Parameters,
+    Routine,
+    pipeline,
+)
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.convolution.childnet import pipeline
-from nnstretch.devices.cpu.routines.convolution.geometry import has_native_operands, is_convolution, lowering
-from nnstretch.devices.cpu.routines.memory_bound.reorder import change_layout
-from nnstretch.devices.cpu.routines.memory_bound.strided import copy_call
+from nnstretch.devices.cpu.routines.convolution import has_native_operands, is_convolution, lowering
+from nnstretch.devices.cpu.routines.data_movement import change_layout, copy_call
+from nnstretch.devices.cpu.routines.direct import DirectConvolution
+from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 
@@ -24,24 +33,30 @@ TRANSPOSED = 240
 
 
 class Dense(Routine):
-    """x · Wᵀ + bias + residual with activation; each weight is read once, at memory speed for small batches."""
+    """x · Wᵀ + bias + residual with activation; each weight is read once, at memory speed for small batches.
+
+    Routine parameters:
+        rows, vectors: the register tile, which names the kernel; none if the engine has one tile only.
+    """
 
     descriptor = Descriptor("cpu", "float32", "dense")
 
-    def __init__(self, block: int, vectors: int) -> None:
-        """`block`: the engine's block; `vectors`: output vectors per panel of the kernel."""
-        self.block = block
-        self.vectors = vectors
+    def __init__(self, isa: Isa) -> None:
+        self.block = isa.block
+        self.tiles = family("dense").tiles(isa, "rows", "vectors")
 
     def supports(self, layer: Layer) -> bool:
         return layer.op == "Dense" and has_native_operands(layer) and len(layer.type_of(0).shape) == 2
 
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        return (PLAIN,) * len(layer.activations), (PLAIN,)
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        if len(self.tiles) == 1:
+            return (NO_PARAMETERS,)
+        return tuple({"rows": rows, "vectors": vectors} for rows, vectors in self.tiles)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         outputs, inputs = layer.type_of(1).shape
-        width = self.vectors * self.block
+        tile = parameters or dict(zip(("rows", "vectors"), self.tiles[0], strict=True))
+        width = tile["vectors"] * self.block
         lanes = -(-outputs // width) * width
         weight, size = layer.constants[1], width * inputs
         pieces = [
@@ -49,10 +64,8 @@ class Dense(Routine):
             for first in range(0, lanes, width)
         ]
         batch = layer.type_of(0).shape[0]
-        weights = Prepared(lanes * inputs, pieces)
-        return lowering(
-            family("dense").kernel(vectors=self.vectors), layer, weights, lanes, n=batch, k=inputs, m=outputs
-        )
+        weights = Prepared(lanes * inputs, pieces, recipe=("dense", Source(weight), width))
+        return lowering(family("dense").kernel(**tile), layer, weights, lanes, n=batch, k=inputs, m=outputs)
 
 
 def _write_panel(rows: np.ndarray, width: int, place: np.ndarray) -> None:
@@ -68,15 +81,14 @@ class DenseAsConvolution(Routine):
 
     For batches of two rows or more: with one row, `Dense` reads every weight once and nothing is faster.
 
-    Routine parameters: those of the convolution.
+    Routine parameters: those of the direct convolution.
     """
 
     descriptor = Descriptor("cpu", "float32", "conv")
 
-    def __init__(self, block: int, convolution: Routine) -> None:
-        """`block`: the engine's block; `convolution`: routine for the blocked 1 × 1 convolution."""
-        self.layout = Layout(block)
-        self.convolution = convolution
+    def __init__(self, isa: Isa) -> None:
+        self.layout = Layout(isa.block)
+        self.convolution = DirectConvolution(isa)
 
     def supports(self, layer: Layer) -> bool:
         if layer.op != "Dense" or not has_native_operands(layer) or len(layer.type_of(0).shape) != 2:
@@ -88,9 +100,6 @@ class DenseAsConvolution(Routine):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return self.convolution.parameter_space(_as_convolution(layer))
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        return (PLAIN,), (PLAIN,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         inner = _as_convolution(layer)
@@ -129,3 +138,6 @@ def _as_convolution(layer: Layer) -> Layer:
     attributes = MappingProxyType[str, Attribute]({**geometry, "groups": 1})
     made = (TensorType((1, outputs, rows, 1)),)
     return Layer(layer.name, "Conv", types, made, attributes, layer.activation, MappingProxyType(constants))
+
+
+ROUTINES = (Dense, DenseAsConvolution)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.devices.engine.build.engine_library import build_engine
-from nnstretch.errors import BuildError, DeviceError, FeedError, NNStretchError, PackageError, UsageError
+from nnstretch.errors import BuildError, DeviceError, FeedError, PackageError
 
 if TYPE_CHECKING:
     import numpy as np
 
-ABI = 3
+ABI = 4
 """NNS_ABI of nns_engine.h."""
 
 MAX_READS, MAX_WRITES = 16, 4
@@ -75,6 +75,17 @@ class Bindings(ctypes.Structure):
     )
 
 
+class Feeds(ctypes.Structure):
+    """nns_feeds: the inputs and outputs of a run, each as the words of an nns_input or nns_output: address and bytes."""
+
+    _fields_ = (
+        ("inputs", ctypes.POINTER(ctypes.c_int64)),
+        ("outputs", ctypes.POINTER(ctypes.c_int64)),
+        ("n_inputs", ctypes.c_int64),
+        ("n_outputs", ctypes.c_int64),
+    )
+
+
 class Trace(ctypes.Structure):
     """nns_trace: times of one run."""
 
@@ -86,15 +97,8 @@ class Trace(ctypes.Structure):
     )
 
 
-# nns_status -> the class of the exception.
-ERRORS: Mapping[int, type[NNStretchError]] = {
-    1: PackageError,
-    2: DeviceError,
-    3: DeviceError,
-    4: DeviceError,
-    5: DeviceError,
-    6: DeviceError,
-}
+_INVALID = 1
+"""NNS_EINVALID: the program or an argument is not valid."""
 
 _WORDS = ctypes.POINTER(ctypes.c_int64)
 _POINTERS = ctypes.POINTER(Pointer)
@@ -105,28 +109,24 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "nns_kernel_count": (ctypes.c_int64, ()),
     "nns_kernel_name": (ctypes.c_char_p, (ctypes.c_int64,)),
     "nns_kernel_find": (ctypes.c_int64, (ctypes.c_char_p,)),
-    "nns_kernel_features": (ctypes.c_uint64, (ctypes.c_int64,)),
     "nns_kernel_missing_feature": (ctypes.c_char_p, (ctypes.c_char_p,)),
-    "nns_cpu_features": (ctypes.c_uint64, ()),
-    "nns_cpu_feature_name": (ctypes.c_char_p, (ctypes.c_int32,)),
     "nns_opencl_load": (ctypes.c_int32, (ctypes.c_char_p, *_TEXT)),
     "nns_program_create": (
         ctypes.c_int32,
         (_WORDS, ctypes.c_int64, ctypes.POINTER(Bindings), _POINTERS, *_TEXT),
     ),
-    "nns_program_run": (ctypes.c_int32, (Pointer, _POINTERS, _POINTERS, ctypes.POINTER(Trace), *_TEXT)),
+    "nns_program_run": (ctypes.c_int32, (Pointer, ctypes.POINTER(Feeds), ctypes.POINTER(Trace), *_TEXT)),
     "nns_program_time": (
         ctypes.c_int32,
-        (Pointer, _POINTERS, _POINTERS, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, _WORDS, _WORDS, *_TEXT),
+        (Pointer, ctypes.POINTER(Feeds), ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, _WORDS, _WORDS, *_TEXT),
     ),
     "nns_program_cancel": (ctypes.c_int64, (Pointer,)),
     "nns_program_failed_step": (ctypes.c_int64, (Pointer,)),
     "nns_program_destroy": (None, (Pointer,)),
-    "nns_split": (ctypes.c_int32, (ctypes.c_int64, _WORDS, ctypes.c_int64, _WORDS)),
-    "nns_join_ns": (ctypes.c_double, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, ctypes.c_int32)),
     "nns_peak_gflops": (ctypes.c_double, (ctypes.c_int32,)),
     "nns_clock_gflops": (ctypes.c_double, ()),
     "nns_flush": (None, (Pointer, ctypes.c_int64)),
+    "nns_crash_line": (None, (ctypes.c_char_p,)),
 }
 
 
@@ -182,19 +182,6 @@ class Engine:
             raise PackageError(f"the engine has no kernel {kernel!r}; compile the package again with this version")
         return number
 
-    @property
-    def cpu_features(self) -> tuple[str, ...]:
-        """The features of this CPU, as /proc/cpuinfo names them."""
-        return self._feature_names(self.library.nns_cpu_features())
-
-    def kernel_features(self, kernel: str) -> tuple[str, ...]:
-        """The features that a kernel requires beyond the engine's instruction set. Errors as for `find`."""
-        return self._feature_names(self.library.nns_kernel_features(self.find(kernel)))
-
-    def _feature_names(self, mask: int) -> tuple[str, ...]:
-        bits = [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
-        return tuple(self.library.nns_cpu_feature_name(bit).decode() for bit in bits)
-
     def load_opencl(self, path: str | Path) -> None:
         """Resolves the OpenCL functions from a shared library that links an ICD loader.
 
@@ -217,41 +204,7 @@ class Engine:
             text = ctypes.create_string_buffer(ERROR_BYTES)
         status = function(*arguments, text, ERROR_BYTES)
         if status:
-            raise ERRORS.get(status, NNStretchError)(text.value.decode(errors="replace"))
-
-    def split(self, units: int, ratios: Sequence[int], threads: int | None = None) -> list[int]:
-        """The initial share of each thread of a queue in a step.
-
-        Args:
-            units: of the step.
-            ratios: one per thread, 1 to MAX_RATIO; none: equal shares.
-            threads: number of threads; required without ratios.
-
-        Raises:
-            UsageError: a number is out of range.
-        """
-        count = threads if threads is not None else len(ratios)
-        fits = 0 <= units < 1 << 63 and 1 <= count <= MAX_CORES and all(1 <= r <= MAX_RATIO for r in ratios)
-        if not fits or len(ratios) not in (0, count):
-            raise UsageError(f"{units} units cannot be split among {count} threads by {list(ratios)}")
-        parts = (ctypes.c_int64 * count)()
-        self.library.nns_split(units, (ctypes.c_int64 * count)(*ratios) if ratios else None, count, parts)
-        return list(parts)
-
-    def join_ns(self, cores: Sequence[int], steps: int = 200) -> float:
-        """Nanoseconds between two empty steps on a pool with one thread per core.
-
-        Args:
-            cores: of the pool.
-            steps: per list; 1 measures the whole cost of waking the workers and waiting for them.
-
-        Raises:
-            DeviceError: this process may not run on these cores.
-        """
-        ns = float(self.library.nns_join_ns((ctypes.c_int32 * len(cores))(*cores), len(cores), steps))
-        if ns < 0:
-            raise DeviceError(f"no thread pool on cores {list(cores)}; this process may not use them all")
-        return ns
+            raise (PackageError if status == _INVALID else DeviceError)(text.value.decode(errors="replace"))
 
     def peak_gflops(self, core: int | None = None, milliseconds: int = 100) -> float:
         """Measured float32 peak of one thread in GFLOP/s, on `core` or on the current core.
@@ -277,6 +230,13 @@ class Engine:
     def flush(self, memory: np.ndarray) -> None:
         """Evicts a contiguous array from all caches, if the CPU has an instruction for that."""
         self.library.nns_flush(memory.ctypes.data, memory.nbytes)
+
+    def set_crash_line(self, text: str) -> None:
+        """Sets what is written to the standard error, after the signal's name, if a signal such as SIGSEGV ends the process.
+
+        Handlers that there were run next.
+        """
+        self.library.nns_crash_line(text.encode())
 
 
 @contextmanager

@@ -162,7 +162,7 @@ class Program(Closing):
                 executes the run, which costs some ten microseconds.
 
         Raises:
-            UsageError: the deadline is out of range, or the program is closed.
+            UsageError: the deadline is out of range, or the program is closed or was made before a fork.
             FeedError: an array is missing, too short, strided or read-only.
             DeadlineError: the run missed its deadline. It uses the arrays, and the program is `busy`, until it ends.
             DeviceError: a device or a call failed, and the program can run again; or the program is `busy`.

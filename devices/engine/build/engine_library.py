@@ -8,25 +8,32 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import logging
 import os
+import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from nnstretch.devices.engine.build.cpu_features import cpu_features
-from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa, local_isa
-from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, Toolchain, make_toolchain, openmp_toolchain
+from nnstretch.devices.base.spec import default_cores
+from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa, cpu_features, local_isa
+from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, Toolchain, make_toolchain
 from nnstretch.errors import BuildError, FileError
-from nnstretch.support.settings import cache_dir
+from nnstretch.support.settings import cache_dir, caches_of_libraries, remove_stale
+from nnstretch.support.stderr_lines import announce
 
-JOBS = 2
-_FOR_OLDEST_CPU = frozenset({"cpu_features.c", "status.c"})
-log = logging.getLogger(__name__)
+# Compilers at a time, at most: each takes some 200 MB.
+_MOST_JOBS = 8
+# Bytes that the objects and the library of one engine need at most.
+_ROOM = 10_000_000
+_BUILDS = ".build-"
+"""Begins the names of folders in which engines are built."""
+_FOR_OLDEST_CPU = frozenset({"cpu_features.c", "fork.c", "status.c"})
 
 
 @dataclass(frozen=True)
@@ -38,52 +45,58 @@ class SourceFile:
     key: str
 
 
-def build_engine(isa: Isa | None = None, sanitize: str | None = None, *, openmp: bool = False) -> Path:
+def build_engine(isa: Isa | None = None, sanitize: str | None = None) -> Path:
     """The engine's shared library, built now if the cache does not hold it.
 
     Args:
         isa: instruction set; default: the best of this machine.
         sanitize: "address,undefined" or "thread": build with sanitizers by the system's gcc. A process that
-            loads the library must preload gcc's sanitizer library (`sanitizer_preload`).
-        openmp: use OpenMP's threads instead of the engine's, for comparison; needs gcc for one file and for linking.
+            loads the library must preload gcc's sanitizer library.
 
     Raises:
         BuildError: no compiler, or a source does not compile; names the first error and a file with the whole log.
         DeviceError: no instruction set fits this machine.
         FileError: the cache cannot be written.
     """
-    isa = isa or local_isa()
-    sources = engine_sources(BuildTarget(isa), sanitize)
-    if not openmp:
-        return build_file(isa.name, ".so", sources, make_toolchain(BuildTarget(isa), sanitize), "-shared")
-    gcc = openmp_toolchain(isa)
-    sources = [s for s in sources if s.path.name != "pool.c" or s.path.parent.name != "runtime"]
-    sources += source_files(gcc, c_files("openmp/*.c"), ("include", "runtime"))
-    return build_file(f"{isa.name}-openmp", ".so", sources, gcc, "-shared")
+    target = BuildTarget(isa or local_isa())
+    toolchain = make_toolchain(target, sanitize)
+    return build_file(target.isa.name, ".so", engine_sources(target, sanitize), toolchain, "-shared")
+
+
+@cache
+def engine_identity(isa: Isa) -> str:
+    """What distinguishes the engine that runners on targets have: instruction set, and hash of sources and compiler.
+
+    Raises:
+        BuildError: there is no compiler.
+    """
+    return f"{isa.name}-{_hash(*(source.key.encode() for source in engine_sources(BuildTarget(isa, 'linux-musl'))))}"
 
 
 def engine_sources(target: BuildTarget, sanitize: str | None = None) -> list[SourceFile]:
     """The engine's C files, each with the compiler options that it needs.
 
-    Files that run before the CPU is known are compiled for the oldest one. Kernels in files named `NAME@FEATURE.c`
-    (several features: `NAME@FEATURE+FEATURE.c`) are compiled with these features; instruction sets that include all
-    of them leave the file out, and so do other architectures.
+    Files that run before the CPU is known are compiled for the oldest one. Kernels that the manifest lists with CPU
+    features are compiled a second time with them, except for instruction sets that include all of them.
     """
+    folders = ("include", "runtime", "kernels")
     sources: list[SourceFile] = []
     for path in c_files("runtime/*.c", "kernels/**/*.c"):
-        features = variant_features(path)
-        if features and not _is_variant_of(target.isa, features):
-            continue
-        oldest = path.name in _FOR_OLDEST_CPU
-        toolchain = make_toolchain(target, sanitize, oldest=oldest, features=features)
-        sources += source_files(toolchain, [path], ("include", "runtime", "kernels"))
+        toolchain = make_toolchain(target, sanitize, oldest=path.name in _FOR_OLDEST_CPU)
+        sources += source_files(toolchain, [path], folders)
+        for features in variants(path):
+            if _is_variant_of(target.isa, features):
+                sources += source_files(make_toolchain(target, sanitize, features=features), [path], folders)
     return sources
 
 
-def variant_features(path: Path) -> tuple[str, ...]:
-    """The CPU features that a C file's name says it requires; none for most files."""
-    _, _, features = path.stem.partition("@")
-    return tuple(features.split("+")) if features else ()
+def variants(path: Path) -> list[tuple[str, ...]]:
+    """The lists of CPU features that the manifest has for the families of a C file: VARIANTS in kernels/manifest.h."""
+    families = set(re.findall(r"^NNS_DEFINE_FAMILY\((\w+)\)", path.read_text(), re.MULTILINE))
+    if not families:
+        return []
+    listed = re.findall(r"\bF\((\w+), ([\w, ]+)\)", (ENGINE_FOLDER / "kernels" / "manifest.h").read_text())
+    return list(dict.fromkeys(tuple(features.split(", ")) for family, features in listed if family in families))
 
 
 def _is_variant_of(isa: Isa, features: Sequence[str]) -> bool:
@@ -104,17 +117,9 @@ def source_files(toolchain: Toolchain, paths: Iterable[Path], headers_in: Sequen
     headers = _hash(*(path.read_bytes() for path in included))
     identity = toolchain.identity.encode()
     return [
-        SourceFile(path, toolchain, _hash(identity, headers.encode(), path.name.encode(), *_contents(path)))
+        SourceFile(path, toolchain, _hash(identity, headers.encode(), path.name.encode(), path.read_bytes()))
         for path in paths
     ]
-
-
-def _contents(path: Path) -> Iterator[bytes]:
-    """A C file, and the one that it is a variant of and may include."""
-    yield path.read_bytes()
-    base = path.with_name(f"{path.stem.partition('@')[0]}.c")
-    if base != path and base.exists():
-        yield base.read_bytes()
 
 
 def build_file(name: str, suffix: str, sources: Sequence[SourceFile], toolchain: Toolchain, *link_flags: str) -> Path:
@@ -127,14 +132,15 @@ def build_file(name: str, suffix: str, sources: Sequence[SourceFile], toolchain:
     cache_dir("engine/objects")
     with _locked(directory / "lock"):
         if not made.exists():
-            log.info("building the native engine for %s (once per version)", name)
+            announce(f"building the native engine for {name}: once per version, about a minute")
             _build(sources, made, toolchain.command, (*toolchain.link_flags, *link_flags))
     return made
 
 
 def _build(sources: Sequence[SourceFile], product: Path, linker: Sequence[str], link_flags: Sequence[str]) -> None:
     objects = {source: product.parent / "objects" / f"{source.key}.o" for source in sources}
-    with tempfile.TemporaryDirectory(dir=product.parent, prefix=".build-") as name:
+    remove_stale(product.parent, prefix=_BUILDS, suffix="")
+    with tempfile.TemporaryDirectory(dir=product.parent, prefix=_BUILDS) as name:
         build = Path(name)
 
         def compile_one(item: tuple[SourceFile, Path]) -> None:
@@ -144,30 +150,37 @@ def _build(sources: Sequence[SourceFile], product: Path, linker: Sequence[str], 
             _compile(command, source.path.name)
             temporary.replace(made)
 
-        with ThreadPoolExecutor(JOBS) as pool:
-            list(pool.map(compile_one, [item for item in objects.items() if not item[1].exists()]))
+        missing = [item for item in objects.items() if not item[1].exists()]
+        missing.sort(
+            key=lambda item: item[0].path.stat().st_size, reverse=True
+        )  # a long one that began last would end alone
+        with ThreadPoolExecutor(min(_MOST_JOBS, len(default_cores()))) as pool:
+            list(pool.map(compile_one, missing))
         linked = build / product.name
         _compile([*linker, *map(str, objects.values()), "-o", str(linked), *link_flags], "linking")
         linked.replace(product)
 
 
 def _compile(command: Sequence[str], what: str) -> None:
+    environment = {**caches_of_libraries(), **os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     except OSError as error:
         raise BuildError(
             f"cannot start the compiler {command[0]}: {error.strerror}; install ziglang or set NNSTRETCH_CC"
         ) from error
     if done.returncode:
         report = done.stderr + done.stdout
+        free = shutil.disk_usage(cache_dir()).free
+        if free < _ROOM and "error:" not in report:
+            raise FileError(
+                f"the disk of {cache_dir()} is full: {free / 1e6:.1f} MB are free, the engine needs {_ROOM / 1e6:.0f} MB; "
+                "free some space or set NNSTRETCH_CACHE_DIR to another disk"
+            )
         file = cache_dir() / "engine" / "build.log"
         file.write_text(f"{' '.join(command)}\n{report}")
         first = next((line for line in report.splitlines() if "error:" in line), report.strip().partition("\n")[0])
         raise BuildError(f"building the engine failed at {what}: {first.strip()} (whole log in {file})")
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "LC_ALL": "C"}
 
 
 def _hash(*parts: bytes) -> str:

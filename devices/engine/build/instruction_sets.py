@@ -1,14 +1,85 @@
-"""The instruction sets and systems that the engine can be built for."""
+"""CPU features, and the instruction sets and systems that the engine can be built for."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
-from nnstretch.devices.engine.build.cpu_features import gcc_flags, level_features, local_features, zig_cpu
 from nnstretch.errors import DeviceError, UsageError
+from nnstretch.support.settings import hidden_cpu_features
+
+TABLE = Path(__file__).parents[1] / "runtime" / "cpu_features.inc"
+"""One row per feature, which the engine's C sources expand."""
+
+_ROW = re.compile(r'^NNS_(X86|ARM)\((\w+), (\d), .*"([\w.-]+)"\)$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class CpuFeature:
+    """A row of the table.
+
+    Attributes:
+        name: as in /proc/cpuinfo.
+        architecture: as `uname -m` writes it.
+        level: the lowest level of the architecture that includes the feature; 0: none does.
+        option: LLVM's name for it.
+    """
+
+    name: str
+    architecture: str
+    level: int
+    option: str
+
+
+@cache
+def cpu_features() -> dict[str, CpuFeature]:
+    """All features by name, in the order of their bits."""
+    architectures = {"X86": "x86_64", "ARM": "aarch64"}
+    rows = _ROW.findall(TABLE.read_text())
+    return {row[1]: CpuFeature(row[1], architectures[row[0]], int(row[2]), row[3]) for row in rows}
+
+
+def local_features() -> tuple[str, ...]:
+    """The features of this machine's CPU that NNSTRETCH_CPU_FEATURES does not hide, in the order of their bits.
+
+    Raises:
+        UsageError: NNSTRETCH_CPU_FEATURES hides a feature that does not exist.
+    """
+    hidden = hidden_cpu_features()
+    if unknown := sorted(hidden - cpu_features().keys()):
+        raise UsageError(
+            f"NNSTRETCH_CPU_FEATURES hides {', '.join(unknown)}, which nnstretch does not know; "
+            f"it knows {', '.join(cpu_features())}"
+        )
+    found = _cpuinfo() - hidden
+    return tuple(f.name for f in cpu_features().values() if f.architecture == platform.machine() and f.name in found)
+
+
+@cache
+def _cpuinfo() -> frozenset[str]:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def zig_cpu(features: Iterable[str]) -> str:
+    """What selects features, after the CPU's name, in `-mcpu=NAME` of the ziglang wheel's compiler."""
+    return "".join("+" + re.sub(r"[.-]", "_", cpu_features()[name].option) for name in features)
+
+
+def gcc_flags(flags: tuple[str, ...], features: Iterable[str]) -> tuple[str, ...]:
+    """The flags of an instruction set for GCC and Clang, with features added."""
+    rows = [cpu_features()[name] for name in features]
+    options = ["fp16" if row.option == "fullfp16" else row.option for row in rows]
+    if rows and rows[0].architecture == "aarch64":
+        return (flags[0] + "".join(f"+{option}" for option in options), *flags[1:])
+    return (*flags, *(f"-m{option}" for option in options))
 
 
 @dataclass(frozen=True)
@@ -30,17 +101,18 @@ class Isa:
     @property
     def architecture(self) -> str:
         """The architecture as compilers and `uname -m` write it."""
-        return "aarch64" if self.name.startswith("aarch64") else "x86_64"
+        return "x86_64" if self.name.startswith("x86-64") else self.name
 
     @property
     def level(self) -> int:
-        """The level of the architecture: 2 to 4 for x86-64-v2 to v4, 1 for aarch64."""
+        """The level of the architecture: 2 to 4 for x86-64-v2 to v4, 1 for others."""
         return int(self.name[-1]) if self.architecture == "x86_64" else 1
 
     @property
     def features(self) -> frozenset[str]:
         """The features that a CPU must have, as /proc/cpuinfo names them."""
-        return level_features(self.architecture, self.level)
+        features = cpu_features().values()
+        return frozenset(f.name for f in features if f.architecture == self.architecture and 1 <= f.level <= self.level)
 
     def with_features(self, features: Sequence[str]) -> Isa:
         """The instruction set with the compiler options of more features."""
@@ -65,8 +137,20 @@ ISAS: tuple[Isa, ...] = (
     Isa("x86-64-v3", ("-mcpu=x86_64_v3",), ("-march=x86-64-v3",), 8),
     Isa("x86-64-v2", ("-mcpu=x86_64_v2",), ("-march=x86-64-v2",), 4),
     Isa("aarch64", ("-mcpu=baseline",), ("-march=armv8-a",), 4),
+    # Without vector registers, some of the loops that the kernels ask for are not unrolled.
+    Isa("riscv64", ("-mcpu=baseline_rv64", "-Wno-pass-failed"), ("-march=rv64gc",), 4),
 )
 """For each architecture the best comes first."""
+
+
+def best_isa(machine: str, features: frozenset[str]) -> Isa | None:
+    """The best instruction set for a CPU; None if the engine has none for it.
+
+    Args:
+        machine: the architecture as `uname -m` writes it.
+        features: those of the CPU, as /proc/cpuinfo names them.
+    """
+    return next((isa for isa in ISAS if isa.architecture == machine and isa.features <= features), None)
 
 
 @cache
@@ -76,10 +160,9 @@ def local_isa() -> Isa:
     Raises:
         DeviceError: the CPU supports none of them.
     """
-    found = frozenset(local_features())
-    for isa in ISAS:
-        if isa.architecture == platform.machine() and isa.features <= found:
-            return isa
+    isa = best_isa(platform.machine(), frozenset(local_features()))
+    if isa is not None:
+        return isa
     names = ", ".join(isa.name for isa in ISAS)
     raise DeviceError(f"this CPU ({platform.machine()}) has none of the instruction sets {names}; use another machine")
 
@@ -119,6 +202,4 @@ def parse_target(text: str) -> BuildTarget:
         if text == isa.name:
             return BuildTarget(isa, SYSTEMS[0])
     names = ", ".join(isa.name for isa in ISAS)
-    raise UsageError(
-        f"unknown target {text!r}; write local, or one of {names} with -linux-gnu or -linux-musl behind it"
-    )
+    raise UsageError(f"unknown target {text!r}; write local, or one of {names} with -linux-gnu or -linux-musl appended")

@@ -1,21 +1,28 @@
-"""Builds the shared library and the executable that run model files without Python.
+"""Builds the shared library, the executable and the runner that run model files without Python.
 
-Both contain the engine and the loader of devices/engine/standalone, and run any model file for the same
+All contain the engine and the loader of devices/engine/standalone, and run any model file for the same
 instruction set. They are built once per target and kept in the cache.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import nnstretch
 from nnstretch.devices.engine.build.engine_library import SourceFile, build_file, c_files, engine_sources, source_files
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, Toolchain, make_toolchain
+from nnstretch.devices.opencl.sources import source_hashes
 
 LIBRARY = "libnnstretch.so"
-HEADER = ENGINE_FOLDER / "standalone" / "nnstretch.h"
+HEADER = "nnstretch.h"
+RUNNER = "nns-bench"
 EXAMPLE = ENGINE_FOLDER / "standalone" / "example" / "example.c"
+_ARRAYS = "nns_arrays.h"
+_LOADER = ("standalone/*.c", "opencl_host/*.c")
+_HASHES_IN = "sources.c"
+_HEADERS_IN = ("include", "runtime", "standalone", "opencl_host", "programs")
 
 # musl gives threads 128 KiB of stack unless the executable asks for more.
 _STACK = "-Wl,-z,stack-size=1048576"
@@ -46,15 +53,56 @@ def build_binaries(target: BuildTarget, sanitize: str | None = None) -> Binaries
         FileError: the cache cannot be written.
     """
     front = make_toolchain(target, sanitize, oldest=True)
-    library = [*engine_sources(target, sanitize), *_front_sources(front, "standalone/*.c")]
-    executable = [*library, *_front_sources(front, "standalone/cli/*.c")]
+    library = [*engine_sources(target, sanitize), *_front_sources(front, *_LOADER)]
+    executable = [*library, *_front_sources(front, "standalone/cli/*.c", "programs/*.c")]
     strip = () if sanitize else ("-s",)
-    static = ("-static", _STACK) if target.system == "linux-musl" else ()
     return Binaries(
         build_file(f"{target}-lib", ".so", library, front, "-shared", f"-Wl,-soname,{LIBRARY}", *strip),
-        build_file(f"{target}-run", "", executable, front, *static, *strip),
+        build_file(f"{target}-run", "", executable, front, *_executable_flags(target, sanitize)),
     )
 
 
-def _front_sources(toolchain: Toolchain, pattern: str) -> list[SourceFile]:
-    return source_files(toolchain, c_files(pattern), ("include", "runtime", "standalone"))
+def build_runner(target: BuildTarget, sanitize: str | None = None) -> Path:
+    """The runner `nns-bench` for a target, built now if the cache does not hold it; linked statically for musl.
+
+    It describes a machine and times model files on it: devices/engine/runner, docs/formats.md. Arguments and errors are
+    those of `build_binaries`.
+    """
+    front = make_toolchain(target, sanitize, oldest=True)
+    define = f'-DNNS_VERSION="{nnstretch.__version__}"'
+    named = replace(front, flags=(*front.flags, define), identity=f"{front.identity} {define}")
+    sources = [
+        *engine_sources(target, sanitize),
+        *_front_sources(front, *_LOADER, "programs/*.c"),
+        *source_files(named, c_files("runner/*.c", "runner/machine/*.c"), (*_HEADERS_IN, "runner", "runner/machine")),
+    ]
+    return build_file(f"{target}-bench", "", sources, front, *_executable_flags(target, sanitize))
+
+
+def _executable_flags(target: BuildTarget, sanitize: str | None) -> tuple[str, ...]:
+    strip = () if sanitize else ("-s",)
+    return ("-static", _STACK, *strip) if target.system == "linux-musl" else strip
+
+
+def header() -> str:
+    """The library's interface in one file: `HEADER` with the types that it shares with the engine."""
+    text = (ENGINE_FOLDER / "standalone" / HEADER).read_text()
+    return text.replace(f'#include "{_ARRAYS}"\n', (ENGINE_FOLDER / "include" / _ARRAYS).read_text())
+
+
+def _front_sources(toolchain: Toolchain, *patterns: str) -> list[SourceFile]:
+    """C files outside of the engine. One of them learns the hashes of all OpenCL kernel files."""
+    sources: list[SourceFile] = []
+    for path in c_files(*patterns):
+        mine = _with_hashes(toolchain) if path.name == _HASHES_IN else toolchain
+        sources += source_files(mine, [path], _HEADERS_IN)
+    return sources
+
+
+def _with_hashes(toolchain: Toolchain) -> Toolchain:
+    hashes = "".join(f"{digest}," for digest in sorted(source_hashes().values()))
+    return replace(
+        toolchain,
+        flags=(*toolchain.flags, f'-DNNS_OCL_TRUSTED="{hashes}"'),
+        identity=f"{toolchain.identity}\n{hashes}",
+    )

@@ -10,13 +10,14 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa
+from nnstretch.devices.engine.build.instruction_sets import BuildTarget
 from nnstretch.errors import BuildError
 from nnstretch.support.settings import compiler_override
 
 ENGINE_FOLDER = Path(__file__).parents[1]
 """The folder of the engine's C sources."""
 
+_NO_TRAPS = "-fno-sanitize=undefined"
 FLAGS = (
     "-O3",
     "-std=c11",
@@ -27,9 +28,11 @@ FLAGS = (
     "-fvisibility=hidden",
     "-ffp-contract=fast",
     "-fno-math-errno",
-    "-fno-sanitize=undefined",  # zig cc enables traps for undefined behaviour by default,
+    _NO_TRAPS,  # zig cc enables traps for undefined behaviour by default,
     "-g0",  # and debug information: most of a library's size and a fifth of its compile time
 )
+# Other compilers and versions warn of what this one does not.
+GCC_FLAGS = tuple(flag for flag in FLAGS if flag not in (_NO_TRAPS, "-Werror"))
 LINK_FLAGS = ("-lpthread", "-ldl", "-lm")
 SANITIZERS: Mapping[str, tuple[str, ...]] = {
     # The address sanitizer finds the consequences of bad pointers. Checks of the pointers multiply compile
@@ -38,6 +41,14 @@ SANITIZERS: Mapping[str, tuple[str, ...]] = {
         "-fno-sanitize-recover=undefined",
         "-fno-sanitize=null,object-size,pointer-overflow",
         "--param=asan-instrumentation-with-call-threshold=0",
+        # Passes that take long on unrolled code and gain little there: a third of the compile time.
+        *(
+            "-fno-move-loop-invariants",
+            "-fno-tree-pta",
+            "-fno-tree-dominator-opts",
+            "-fno-dce",
+            "-fno-forward-propagate",
+        ),
     ),
     "thread": (),
 }
@@ -56,6 +67,10 @@ class Toolchain:
     identity: str
 
 
+_FOLDERS_BESIDE = ("standalone", "opencl_host", "programs", "runner", "runner/machine")
+"""Folders with headers of what is built around the engine."""
+
+
 def make_toolchain(
     target: BuildTarget, sanitize: str | None = None, *, oldest: bool = False, features: Sequence[str] = ()
 ) -> Toolchain:
@@ -71,10 +86,11 @@ def make_toolchain(
         BuildError: the compiler cannot be asked for its version.
     """
     override, isa = compiler_override(), target.isa.with_features(features)
-    folders = ("include", "runtime", "kernels", *(("standalone",) if oldest else ()))
+    folders = ("include", "runtime", "kernels", *(_FOLDERS_BESIDE if oldest else ()))
     defines = ("-D_GNU_SOURCE", f"-DNNS_BLOCK={isa.block}", *(f"-I{ENGINE_FOLDER / folder}" for folder in folders))
     if features:
-        defines += ("-DNNS_REQUIRES=" + "|".join(f"NNS_CPU({name})" for name in features),)
+        required = "|".join(f"NNS_CPU({name})" for name in features)
+        defines += (f"-DNNS_VARIANT=_{features[0]}", f"-DNNS_REQUIRES={required}")
     if oldest:
         defines += (f'-DNNS_ISA="{isa.name}"', f"-DNNS_ISA_LEVEL={isa.level}")
     link: tuple[str, ...] = LINK_FLAGS
@@ -85,57 +101,24 @@ def make_toolchain(
         if target.system:
             command += ("-target", _zig_triple(target))
         flags = (*FLAGS, *zig_flags)
+        # Without this flag, the first link on a machine compiles zig's runtime of the sanitizer for 14 s.
+        link += (_NO_TRAPS,)
         # zig compiles its runtime library (memset and others) for the CPU in the link flags.
         link += zig_flags if oldest else ()
     else:
         command = tuple(override or ["gcc"])
-        identity = _output([*command, "--version"])
-        flags = tuple(flag for flag in FLAGS if flag != "-fno-sanitize=undefined") + other_flags
+        identity = output([*command, "--version"])
+        flags = GCC_FLAGS + other_flags
     if sanitize is not None:
         extra = (f"-fsanitize={sanitize}", *SANITIZERS[sanitize], "-fno-omit-frame-pointer", "-g1", "-DNNS_JITTER")
         # gcc gives false warnings about instrumented code.
         flags = (*(flag for flag in flags if flag not in ("-O3", "-Werror")), "-O1", *extra)
         link = (*link, f"-fsanitize={sanitize}")
-    return _described(command, (*flags, *defines), link, f"{identity}\n{target}")
+    return described(command, (*flags, *defines), link, f"{identity}\n{target}")
 
 
-def openmp_toolchain(isa: Isa) -> Toolchain:
-    """gcc, which compiles the file that uses OpenMP and links the library.
-
-    Raises:
-        BuildError: there is no gcc that has OpenMP.
-    """
-    command = ("gcc", "-fopenmp")
-    try:
-        library = Path(_output([*command, "-print-file-name=libgomp.so"]))
-    except BuildError as error:
-        raise BuildError(f"no compiler with OpenMP: {error}") from error
-    if not library.is_absolute():
-        raise BuildError("no compiler with OpenMP: gcc has no libgomp; install it")
-    flags = tuple(flag for flag in FLAGS if flag != "-fno-sanitize=undefined") + isa.flags
-    defines = (
-        "-D_GNU_SOURCE",
-        f"-DNNS_BLOCK={isa.block}",
-        f"-I{ENGINE_FOLDER / 'include'}",
-        f"-I{ENGINE_FOLDER / 'runtime'}",
-    )
-    return _described(command, (*flags, *defines), LINK_FLAGS, _output([*command, "--version"]))
-
-
-def sanitizer_preload(sanitize: str) -> str:
-    """The value of LD_PRELOAD with which a process can load an engine built with `sanitize`.
-
-    Raises:
-        BuildError: gcc or its sanitizer library is not installed.
-    """
-    name = "libasan.so" if sanitize.startswith("address") else "libtsan.so"
-    path = Path(_output(["gcc", f"-print-file-name={name}"]))
-    if not path.is_absolute():
-        raise BuildError(f"gcc has no {name}; install its sanitizer libraries")
-    return str(path.resolve())
-
-
-def _described(command: tuple[str, ...], flags: tuple[str, ...], link: tuple[str, ...], identity: str) -> Toolchain:
+def described(command: tuple[str, ...], flags: tuple[str, ...], link: tuple[str, ...], identity: str) -> Toolchain:
+    """A toolchain whose identity names the compiler and all flags, without the place of the sources."""
     text = " ".join((*command[1:], *flags, *link)).replace(str(ENGINE_FOLDER), "")
     return Toolchain(command, flags, link, f"{identity}\n{text}")
 
@@ -151,12 +134,17 @@ def _ziglang_version() -> str:
 
 
 @cache
-def _output_of(command: tuple[str, ...]) -> str:
+def _cached_output(command: tuple[str, ...]) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError) as error:
         raise BuildError(f"cannot run {' '.join(command)}: {error}; install it or set NNSTRETCH_CC") from error
 
 
-def _output(command: Sequence[str]) -> str:
-    return _output_of(tuple(command))
+def output(command: Sequence[str]) -> str:
+    """What a compiler prints.
+
+    Raises:
+        BuildError: it cannot be started or fails.
+    """
+    return _cached_output(tuple(command))

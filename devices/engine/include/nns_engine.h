@@ -19,7 +19,10 @@
  * what was expected, or "" on success. It may be NULL.
  *
  * Threads. All functions may be called from any thread. nns_program_run and nns_program_time of one program
- * take turns.
+ * take turns, in which no thread waits for more than a few runs of each of the others.
+ *
+ * Forks. The child of a fork can make programs of its own; it can destroy those of its parent, and is refused when it
+ * runs them.
  */
 #ifndef NNS_ENGINE_H
 #define NNS_ENGINE_H
@@ -27,13 +30,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "nns_arrays.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #define NNS_EXPORT __attribute__((visibility("default")))
 
-#define NNS_ABI 3                         /* version of this interface and of program images */
+#define NNS_ABI 4                         /* version of this interface and of program images */
 #define NNS_MAGIC INT64_C(0x315453534e4e) /* "NNSST1": the first word of a program image */
 #define NNS_MAX_READS 16                  /* inputs of one step, constants included */
 #define NNS_MAX_WRITES 4                  /* outputs of one step, workspaces included */
@@ -160,6 +165,13 @@ typedef struct {
 
 typedef struct nns_program nns_program;
 
+/* The inputs and outputs of a run, in the order of their indices. */
+typedef struct {
+    const nns_input *inputs;
+    const nns_output *outputs;
+    int64_t n_inputs, n_outputs;
+} nns_feeds;
+
 /* Times of one run in nanoseconds of CLOCK_MONOTONIC, in arrays that the caller provides. */
 typedef struct {
     int64_t *steps;     /* n_steps × { begin, end } */
@@ -172,19 +184,18 @@ typedef struct {
 NNS_EXPORT int32_t nns_program_create(const int64_t *image, int64_t words, const nns_bindings *bindings,
                                       nns_program **program, char *error, int64_t error_size);
 
-/* Runs the program once. `inputs` and `outputs` point to memory of at least the regions' bytes; `trace` may be
- * NULL. Concurrent calls for one program take turns. Runs of different programs on the same cores interleave: a
- * queue executes one sub-graph at a time, of any program that is ready. After an error the program can run
- * again. */
-NNS_EXPORT int32_t nns_program_run(nns_program *program, const void *const *inputs, void *const *outputs,
-                                   nns_trace *trace, char *error, int64_t error_size);
+/* Runs the program once. Refuses `feeds` with other numbers of inputs and outputs than the program has, or with
+ * fewer bytes than its regions have; `trace` may be NULL. Concurrent calls for one program take turns. Runs of
+ * different programs on the same cores interleave: a queue executes one sub-graph at a time, of any program that
+ * is ready. After an error the program can run again. */
+NNS_EXPORT int32_t nns_program_run(nns_program *program, const nns_feeds *feeds, nns_trace *trace, char *error,
+                                   int64_t error_size);
 
 /* Runs the program `warmup` + `runs` times and writes the nanoseconds of each of the last `runs` to `ns`. Stops
  * early once `budget_ns` has passed and at least 3 runs are timed; 0 means no limit. `done` receives the number
- * of timed runs. */
-NNS_EXPORT int32_t nns_program_time(nns_program *program, const void *const *inputs, void *const *outputs,
-                                    int64_t warmup, int64_t runs, int64_t budget_ns, int64_t *ns, int64_t *done,
-                                    char *error, int64_t error_size);
+ * of timed runs. Refuses `feeds` as nns_program_run does. */
+NNS_EXPORT int32_t nns_program_time(nns_program *program, const nns_feeds *feeds, int64_t warmup, int64_t runs,
+                                    int64_t budget_ns, int64_t *ns, int64_t *done, char *error, int64_t error_size);
 
 /* Cancels the run that another thread is in. Each queue finishes its current call or its current sequence of
  * kernels and starts no other; then nns_program_run returns NNS_ECANCELLED. A device that hangs delays this
@@ -231,15 +242,6 @@ NNS_EXPORT const char *nns_cpu_feature_name(int32_t bit);
 
 /* ---- measurements -------------------------------------------------------------------------------------- */
 
-/* Splits `units` >= 0 into `n` parts by `ratios` (1 to NNS_MAX_RATIO each; NULL: equally) as the units of a
- * step are split among the threads of a queue: each part is its exact share rounded down or up by largest
- * remainders; ties round up the first. */
-NNS_EXPORT int32_t nns_split(int64_t units, const int64_t *ratios, int64_t n, int64_t *parts);
-
-/* Nanoseconds between two empty steps on a pool with one thread per core: the smallest mean of several lists of
- * `steps` steps. -1 on failure. The calling thread moves to the first core during the measurement. */
-NNS_EXPORT double nns_join_ns(const int32_t *cores, int32_t n_cores, int32_t steps);
-
 /* Peak float32 GFLOP/s of one thread on the current core: independent fused multiply-adds on registers, for about
  * `milliseconds`. */
 NNS_EXPORT double nns_peak_gflops(int32_t milliseconds);
@@ -251,6 +253,13 @@ NNS_EXPORT double nns_clock_gflops(void);
 /* Evicts the cache lines of `bytes` at `memory` from the caches of all cores, so that the next read comes from
  * memory. Has no effect on processors without such an instruction. */
 NNS_EXPORT void nns_flush(const void *memory, int64_t bytes);
+
+/* ---- crashes ------------------------------------------------------------------------------------------- */
+
+/* Before a signal of its own instructions (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT) ends the process, one line is written
+ * to the standard error: "error: ", the signal's name and `text`, as of the last call. Handlers that there were run next,
+ * and the signal still ends the process. A handler of SIGFPE is left alone. */
+NNS_EXPORT void nns_crash_line(const char *text);
 
 #ifdef __cplusplus
 }

@@ -1,19 +1,22 @@
-/* Shared by the compute-bound kernels (convolutions, dense layers): half vectors, tap ranges and the epilogue. */
+/* Shared by the compute-bound kernels (convolutions, dense layers): unrolling, half vectors, blocks of channels. */
 #ifndef NNS_COMPUTE_H
 #define NNS_COMPUTE_H
 
-#include <math.h>
-
-#include "family.h"
+#include "epilogue.h"
 
 /* For loops whose trip count is constant after inlining, so that their arrays stay in registers. */
 #if defined(__clang__)
 #define COMPUTE_UNROLL _Pragma("unroll")
 #define COMPUTE_UNROLL_TWICE _Pragma("unroll 2")
+#define COMPUTE_UNROLL_NINE _Pragma("unroll 9")
 #else
 #define COMPUTE_UNROLL _Pragma("GCC unroll 32")
 #define COMPUTE_UNROLL_TWICE _Pragma("GCC unroll 2")
+#define COMPUTE_UNROLL_NINE _Pragma("GCC unroll 9")
 #endif
+
+/* A loop of `i` from 0 to a count that is constant after inlining. */
+#define COMPUTE_FOR(i, count) COMPUTE_UNROLL for (int i = 0; i < (count); i++)
 
 /* For loops over the lanes of a block. With short blocks, the loop overhead per lane is large. */
 #if NNS_BLOCK == 16
@@ -22,10 +25,34 @@
 #define COMPUTE_UNROLL_LANES COMPUTE_UNROLL
 #endif
 
-#define COMPUTE_JOIN_(a, b) a##b
-#define COMPUTE_JOIN(a, b) COMPUTE_JOIN_(a, b)
-#define COMPUTE_TEXT_(a) #a
-#define COMPUTE_TEXT(a) COMPUTE_TEXT_(a)
+/* Calls `function(n, …)` with the constant n that equals `count`, which is 1 to `most`, a constant up to
+ * COMPUTE_MOST_COUNT. */
+enum { COMPUTE_MOST_COUNT = 28 };
+#define COMPUTE_CASE(n, most, function, ...)                         \
+    case n:                                                          \
+        if (n <= (most)) function(n <= (most) ? n : 1, __VA_ARGS__); \
+        break;
+#define COMPUTE_BY_COUNT(count, most, ...)                                                                          \
+    switch (count) {                                                                                                \
+        COMPUTE_CASE(1, most, __VA_ARGS__) COMPUTE_CASE(2, most, __VA_ARGS__) COMPUTE_CASE(3, most, __VA_ARGS__)    \
+        COMPUTE_CASE(4, most, __VA_ARGS__) COMPUTE_CASE(5, most, __VA_ARGS__) COMPUTE_CASE(6, most, __VA_ARGS__)    \
+        COMPUTE_CASE(7, most, __VA_ARGS__) COMPUTE_CASE(8, most, __VA_ARGS__) COMPUTE_CASE(9, most, __VA_ARGS__)    \
+        COMPUTE_CASE(10, most, __VA_ARGS__) COMPUTE_CASE(11, most, __VA_ARGS__) COMPUTE_CASE(12, most, __VA_ARGS__) \
+        COMPUTE_CASE(13, most, __VA_ARGS__) COMPUTE_CASE(14, most, __VA_ARGS__) COMPUTE_CASE(15, most, __VA_ARGS__) \
+        COMPUTE_CASE(16, most, __VA_ARGS__) COMPUTE_CASE(17, most, __VA_ARGS__) COMPUTE_CASE(18, most, __VA_ARGS__) \
+        COMPUTE_CASE(19, most, __VA_ARGS__) COMPUTE_CASE(20, most, __VA_ARGS__) COMPUTE_CASE(21, most, __VA_ARGS__) \
+        COMPUTE_CASE(22, most, __VA_ARGS__) COMPUTE_CASE(23, most, __VA_ARGS__) COMPUTE_CASE(24, most, __VA_ARGS__) \
+        COMPUTE_CASE(25, most, __VA_ARGS__) COMPUTE_CASE(26, most, __VA_ARGS__) COMPUTE_CASE(27, most, __VA_ARGS__) \
+        COMPUTE_CASE(28, most, __VA_ARGS__)                                                                         \
+    }
+
+/* X(n, …) for each n from 1 to COMPUTE_MOST_EACH. Where it defines functions, they compile in less time than one with
+ * COMPUTE_BY_COUNT, which grows faster than its size. */
+enum { COMPUTE_MOST_EACH = 14 };
+#define COMPUTE_EACH_COUNT(X, ...)                                                                                 \
+    X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__)    \
+    X(7, __VA_ARGS__) X(8, __VA_ARGS__) X(9, __VA_ARGS__) X(10, __VA_ARGS__) X(11, __VA_ARGS__) X(12, __VA_ARGS__) \
+    X(13, __VA_ARGS__) X(14, __VA_ARGS__)
 
 /* Whether the CPU has 32 vector registers; else it has 16. Selects the register tiles. */
 #if NNS_BLOCK == 16 || defined(__aarch64__)
@@ -34,12 +61,18 @@
 #define COMPUTE_MANY_REGISTERS 0
 #endif
 
+/* Whether blocks of four input channels are multiplied by element (by_element.h). */
+#if defined(__aarch64__)
+#define COMPUTE_BY_ELEMENT 1
+#else
+#define COMPUTE_BY_ELEMENT 0
+#endif
+
 /* Half vectors of 8 floats, which compute groups of 8, 24 or 40 channels without padding. */
 #if NNS_BLOCK == 16
 #define COMPUTE_HALVES 1
-#define COMPUTE_HALF (NNS_BLOCK / 2)
 
-typedef float compute_half __attribute__((vector_size(COMPUTE_HALF * 4)));
+typedef float compute_half __attribute__((vector_size(NNS_BLOCK * 2)));
 
 NNS_INLINE compute_half half_load(const float *from) {
     compute_half v;
@@ -68,64 +101,7 @@ NNS_INLINE compute_half half_min(compute_half a, compute_half b) {
 #define COMPUTE_HALVES 0
 #endif
 
-/* ---- geometry ----------------------------------------------------------------------------------------------------- */
-
-/* The taps of a kernel that start at `first` (may be negative) and lie within [0, extent): a half-open range. */
-typedef struct {
-    int64_t begin, end;
-} tap_range;
-
-NNS_INLINE tap_range taps_inside(int64_t first, int64_t taps, int64_t dilation, int64_t extent) {
-    const int64_t begin = first >= 0 ? 0 : nns_ceil_div(-first, dilation);
-    const int64_t end = first >= extent ? 0 : nns_min_int(taps, (extent - 1 - first) / dilation + 1);
-    return (tap_range){begin, nns_max_int(begin, end)};
-}
-
 /* Number of blocks for `channels` channels. */
 NNS_INLINE int64_t blocks_of(int64_t channels) { return nns_ceil_div(channels, NNS_BLOCK); }
-
-/* ---- epilogue ----------------------------------------------------------------------------------------------------- */
-
-/* The activation of a tile: a clamp in registers, or for other kinds a second pass over the stored tile. */
-typedef struct {
-    float low, high;
-    bool bounded_below, bounded_above, second_pass;
-    nns_activation activation;
-} epilogue;
-
-NNS_INLINE epilogue epilogue_of(const activation_parameters *activation) {
-    epilogue e = {.low = -INFINITY, .high = INFINITY, .activation = nns_activation_read(&activation->kind)};
-    switch (e.activation.kind) {
-    case NNS_ACT_NONE: break;
-    case NNS_ACT_RELU:
-        e.low = 0;
-        e.bounded_below = true;
-        break;
-    case NNS_ACT_CLIP:
-        e.low = e.activation.a;
-        e.high = e.activation.b;
-        e.bounded_below = e.bounded_above = true;
-        break;
-    default: e.second_pass = true;
-    }
-    return e;
-}
-
-NNS_INLINE nns_vec epilogue_clamp(const epilogue *e, nns_vec x) {
-    return nns_min(nns_broadcast(e->high), nns_max(nns_broadcast(e->low), x));
-}
-
-/* Not inlined, to keep its exponentials out of every tile. Frequent kinds have their own loops with a constant kind. */
-static __attribute__((noinline, unused)) void epilogue_second_pass(const epilogue *e, float *y, int64_t n) {
-    const float a = e->activation.a, b = e->activation.b;
-    switch (e->activation.kind) {
-    case NNS_ACT_HARD_SIGMOID: nns_activate_all(y, n, (nns_activation){NNS_ACT_HARD_SIGMOID, a, b}); break;
-    case NNS_ACT_HARD_SWISH: nns_activate_all(y, n, (nns_activation){NNS_ACT_HARD_SWISH, a, b}); break;
-    case NNS_ACT_LEAKY_RELU: nns_activate_all(y, n, (nns_activation){NNS_ACT_LEAKY_RELU, a, b}); break;
-    case NNS_ACT_SIGMOID: nns_activate_all(y, n, (nns_activation){NNS_ACT_SIGMOID, a, b}); break;
-    case NNS_ACT_SILU: nns_activate_all(y, n, (nns_activation){NNS_ACT_SILU, a, b}); break;
-    default: nns_activate_all(y, n, e->activation);
-    }
-}
 
 #endif

@@ -17,8 +17,6 @@ static const char *const names[] = {
 #define NNS_X86(name, level, leaf, subleaf, reg, bit, state, option) #name,
 #define NNS_ARM(name, level, word, bit, option) #name,
 #include "cpu_features.inc"
-#undef NNS_X86
-#undef NNS_ARM
 };
 
 /* ---- detection -------------------------------------------------------------------------------------------- */
@@ -39,10 +37,7 @@ typedef struct {
 static const feature_row rows[] = {
 #define NNS_X86(name, level, leaf, subleaf, reg, bit, state, option) \
     {NNS_CPU_##name, level, leaf, subleaf, reg, bit, state},
-#define NNS_ARM(name, level, word, bit, option)
 #include "cpu_features.inc"
-#undef NNS_X86
-#undef NNS_ARM
 };
 
 /* XCR0: the registers that the operating system saves when it switches threads. */
@@ -71,17 +66,24 @@ typedef struct {
 } feature_row;
 
 static const feature_row rows[] = {
-#define NNS_X86(name, level, leaf, subleaf, reg, bit, state, option)
 #define NNS_ARM(name, level, word, bit, option) {NNS_CPU_##name, level, word, bit},
 #include "cpu_features.inc"
-#undef NNS_X86
-#undef NNS_ARM
 };
 
 static bool has(const feature_row *row) { return getauxval(row->word) >> row->bit & 1; }
 
+#elif defined(__riscv) && __riscv_xlen == 64
+typedef struct {
+    int32_t feature, level;
+} feature_row;
+
+/* The table has no features of RISC-V: kernels use those that every Linux requires, RV64GC. */
+static const feature_row rows[] = {{NNS_CPU_FEATURES - 1, 0}};
+
+static bool has(const feature_row *row) { return row->feature == NNS_CPU_FEATURES; }
+
 #else
-#error "the engine is written for x86-64 and aarch64"
+#error "the engine is written for x86-64, aarch64 and riscv64"
 #endif
 
 enum { N_ROWS = sizeof rows / sizeof *rows };

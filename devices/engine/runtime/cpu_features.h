@@ -11,8 +11,6 @@ enum {
 #define NNS_X86(name, level, leaf, subleaf, reg, bit, state, option) NNS_CPU_##name,
 #define NNS_ARM(name, level, word, bit, option) NNS_CPU_##name,
 #include "cpu_features.inc"
-#undef NNS_X86
-#undef NNS_ARM
     NNS_CPU_FEATURES
 };
 
@@ -21,7 +19,7 @@ _Static_assert(NNS_CPU_FEATURES <= 64, "features are bits of a uint64_t");
 /* The mask of one feature: NNS_CPU(fma). */
 #define NNS_CPU(name) (UINT64_C(1) << NNS_CPU_##name)
 
-/* The features that a level of this architecture includes: 2 to 4 for x86-64-v2 to v4, 1 for aarch64. */
+/* The features that a level of this architecture includes: 2 to 4 for x86-64-v2 to v4, 1 for others. */
 uint64_t nns_features_of_level(int32_t level);
 
 /* The name of the first feature of `required` that this CPU lacks, or NULL. */

@@ -9,6 +9,8 @@ enum { MIXED_SLEEP_NS = 100000 };
 
 static void complete(nns_executor *executor, int64_t subgraph) {
     _Atomic int32_t *flags = executor->program->flags;
+    if (executor->transfer_delay_ns)
+        atomic_store_explicit(&executor->marks[subgraph].done_at, nns_now(), memory_order_relaxed);
     atomic_store_explicit(&executor->marks[subgraph].done, executor->run, memory_order_release);
     if (flags) atomic_store_explicit(&flags[subgraph], NNS_FLAG_DONE, memory_order_release);
     nns_announce(executor);
@@ -38,10 +40,18 @@ static bool is_done(nns_executor *executor, int64_t subgraph) {
     return true;
 }
 
-/* The first sub-graph that `subgraph` waits for and that is not done, or -1. */
+/* Whether a sub-graph is done and its results have reached another queue. */
+static bool has_arrived(nns_executor *executor, int64_t subgraph) {
+    if (!is_done(executor, subgraph)) return false;
+    if (!executor->transfer_delay_ns) return true;
+    const int64_t done_at = atomic_load_explicit(&executor->marks[subgraph].done_at, memory_order_relaxed);
+    return nns_now() - done_at >= executor->transfer_delay_ns;
+}
+
+/* The first sub-graph that `subgraph` waits for and whose results are not there, or -1. */
 static int64_t blocker_of(nns_executor *executor, const nns_subgraph *subgraph) {
     for (int64_t i = 0; i < subgraph->n_waits; i++)
-        if (!is_done(executor, subgraph->waits[i])) return subgraph->waits[i];
+        if (!has_arrived(executor, subgraph->waits[i])) return subgraph->waits[i];
     return -1;
 }
 
@@ -52,7 +62,7 @@ static void sleep_until_progress(nns_executor *executor, uint32_t seen, int64_t 
     atomic_fetch_sub(&executor->sleepers, 1);
 }
 
-/* What a thread waits for: sub-graphs, and the lock of a pool, whose release is not announced. */
+/* What a thread waits for: sub-graphs, and the lock of a pool. */
 typedef struct {
     int64_t subgraphs[NNS_MAX_QUEUES];
     int64_t count;
@@ -70,6 +80,13 @@ static int64_t spin_ns_on(const nns_executor *executor, const nns_queue *queue) 
     return is_contended(executor, queue) ? nns_min_int(executor->spin_ns, CROWDED_SPIN_NS) : executor->spin_ns;
 }
 
+/* Blocks until an enqueued sub-graph is complete; a failed wait fails the run. */
+static void wait_for_device(nns_executor *executor, int64_t subgraph) {
+    nns_report report = {0};
+    if (nns_opencl_wait(executor->marks[subgraph].event, &report))
+        nns_run_fail(executor, &report, executor->program->subgraphs[subgraph].end - 1);
+}
+
 /* Waits for progress on the core of `queue`: spins for a moment, or sleeps if it has spun long enough since
  * `*idle_since` (0: the wait begins now). `seen` is the value of `progress` from before the thread looked for
  * work. */
@@ -78,16 +95,16 @@ static void idle(nns_executor *executor, const nns_queue *queue, int64_t *idle_s
     enum { PAUSES = 16 };
     const int64_t now = nns_now();
     if (!*idle_since) *idle_since = now;
-    if (now - *idle_since < spin_ns_on(executor, queue)) {
+    if (executor->transfer_delay_ns || now - *idle_since < spin_ns_on(executor, queue)) {
         for (int i = 0; i < PAUSES; i++) nns_pause();
         return;
     }
     int64_t enqueued = 0;
     for (int64_t i = 0; i < pending->count; i++) enqueued += is_enqueued(executor, pending->subgraphs[i]);
     if (!pending->turn && enqueued && enqueued == pending->count)
-        nns_opencl_wait(executor->marks[pending->subgraphs[0]].event);
+        wait_for_device(executor, pending->subgraphs[0]);
     else
-        sleep_until_progress(executor, seen, enqueued || pending->turn ? MIXED_SLEEP_NS : 0);
+        sleep_until_progress(executor, seen, enqueued ? MIXED_SLEEP_NS : 0);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------- */
@@ -116,7 +133,8 @@ static void run_subgraph(nns_executor *executor, int64_t index) {
     for (int64_t s = subgraph->first; s < subgraph->end && !nns_has_failed(executor);) {
         const int64_t end = end_of_kernels(program, s, subgraph->end);
         if (end > s) {
-            nns_pool_run(program->queues[subgraph->queue].pool, executor->tasks + s, end - s, times ? times + 2 * s : NULL);
+            nns_pool_run(program->queues[subgraph->queue].pool, executor->tasks + s, end - s,
+                         times ? times + 2 * s : NULL);
             s = end;
             continue;
         }
@@ -132,7 +150,7 @@ static void run_subgraph(nns_executor *executor, int64_t index) {
  * no other process may need its cores, and no other run in this process, since all runs share the driver's
  * threads. */
 static bool may_be_gated(const nns_executor *executor, const nns_subgraph *subgraph) {
-    if (!executor->gated || !subgraph->semaphore.kernel) return false;
+    if (!executor->gated || executor->transfer_delay_ns || !subgraph->semaphore.kernel) return false;
     return executor->interrupted < OFTEN_INTERRUPTED && !is_contended(executor, &executor->program->queues[0]) &&
            atomic_load_explicit(&nns_gated, memory_order_relaxed) == 1;
 }
@@ -187,12 +205,13 @@ void nns_dispatch_queue(nns_executor *executor, const nns_queue *queue) {
 typedef struct {
     int64_t at[NNS_MAX_QUEUES];
     int64_t blocked_since[NNS_MAX_QUEUES]; /* traced runs */
+    nns_waiter waiter;                     /* for the lock of queue 0's pool */
     wait_set pending;
 } dispatch_state;
 
-/* Locks queue 0's pool. With OpenCL queues to serve it does not block. */
-static bool take_turn(nns_executor *executor, nns_pool *pool) {
-    if (executor->has_opencl) return nns_pool_try_lock(pool);
+/* Locks queue 0's pool. With OpenCL queues to serve it does not block, but waits in line. */
+static bool take_turn(nns_executor *executor, nns_pool *pool, nns_waiter *waiter) {
+    if (executor->has_opencl) return nns_pool_try_lock(pool, waiter);
     nns_pool_lock(pool);
     return true;
 }
@@ -207,7 +226,7 @@ static bool advance(nns_executor *executor, dispatch_state *state, int32_t l) {
     int64_t blocker = blocker_of(executor, subgraph);
     const bool gated = l && blocker >= 0 && may_be_gated(executor, subgraph);
     if (gated) blocker = -1;
-    const bool turn = blocker < 0 && !l && !take_turn(executor, queue->pool);
+    const bool turn = blocker < 0 && !l && !take_turn(executor, queue->pool, &state->waiter);
     if (blocker >= 0) state->pending.subgraphs[state->pending.count++] = blocker;
     if (turn) state->pending.turn = true;
     if (blocker >= 0 || turn) {
@@ -243,7 +262,7 @@ static void await_queues(nns_executor *executor, dispatch_state *state) {
  * idles, and no command is enqueued while others start or end. */
 void nns_dispatch_caller(nns_executor *executor) {
     const nns_program *program = executor->program;
-    dispatch_state state = {0};
+    dispatch_state state = {.waiter.word = &executor->progress};
     wait_set *pending = &state.pending;
     int64_t idle_since = 0;
     for (;;) {
@@ -257,7 +276,10 @@ void nns_dispatch_caller(nns_executor *executor) {
             idle_since = 0;
             continue;
         }
-        if (nns_has_failed(executor)) *pending = (wait_set){0};
+        if (nns_has_failed(executor)) {
+            *pending = (wait_set){0};
+            nns_pool_withdraw(program->queues[0].pool, &state.waiter);
+        }
         const bool dispatched = !pending->count && !pending->turn;
         if (dispatched && !nns_has_failed(executor)) await_queues(executor, &state);
         if (dispatched && !pending->count && !atomic_load(&executor->active_threads)) return;

@@ -1,5 +1,4 @@
 /* After a run with OpenCL queues: completes traces, and drains command queues after failures. */
-#include "executor.h"
 #include "opencl.h"
 #include "run.h"
 
@@ -81,7 +80,7 @@ void nns_drain(nns_executor *executor) {
     nns_report undrained = {0}; /* the run has failed already; its report says why */
     if (nns_has_failed(executor)) {
         executor->undrained = drain(program, &undrained) != NNS_OK;
-        executor->undrained_step = nns_executor_failed_step(program);
+        executor->undrained_step = nns_program_failed_step(program);
     } else if (executor->trace)
         for (int64_t i = 0; i < program->n_queues; i++)
             if (program->queues[i].kind == NNS_QUEUE_OPENCL) trace_queue(executor, &program->queues[i]);

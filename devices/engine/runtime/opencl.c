@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-#include "clock.h"
+#include "threads.h"
 
 /* Names, types and numbers as the OpenCL 1.2 specification has them; handles are opaque pointers. */
 typedef int32_t cl_int;
@@ -18,42 +18,39 @@ enum {
     CL_PROFILING_COMMAND_END = 0x1283,
 };
 
+/* F(result, name without "cl", parameters) */
+#define FUNCTIONS(F)                                                                                                 \
+    F(cl_int, EnqueueNDRangeKernel,                                                                                  \
+      (handle command_queue, handle kernel, cl_uint dimensions, const size_t *offset, const size_t *global,          \
+       const size_t *local, cl_uint n_waits, const handle *waits, handle *event))                                    \
+    F(void *, EnqueueMapBuffer,                                                                                      \
+      (handle command_queue, handle buffer, cl_bool blocking, cl_ulong flags, size_t offset, size_t size,            \
+       cl_uint n_waits, const handle *waits, handle *event, cl_int *error))                                          \
+    F(cl_int, EnqueueUnmapMemObject,                                                                                 \
+      (handle command_queue, handle memory, void *mapped, cl_uint n_waits, const handle *waits, handle *event))      \
+    F(cl_int, EnqueueReadBuffer,                                                                                     \
+      (handle command_queue, handle buffer, cl_bool blocking, size_t offset, size_t size, void *to, cl_uint n_waits, \
+       const handle *waits, handle *event))                                                                          \
+    F(cl_int, EnqueueWriteBuffer,                                                                                    \
+      (handle command_queue, handle buffer, cl_bool blocking, size_t offset, size_t size, const void *from,          \
+       cl_uint n_waits, const handle *waits, handle *event))                                                         \
+    F(cl_int, Flush, (handle command_queue))                                                                         \
+    F(cl_int, Finish, (handle command_queue))                                                                        \
+    F(cl_int, GetEventInfo, (handle event, cl_uint name, size_t size, void *value, size_t *size_out))                \
+    F(cl_int, GetEventProfilingInfo, (handle event, cl_uint name, size_t size, void *value, size_t *size_out))       \
+    F(cl_int, WaitForEvents, (cl_uint count, const handle *events))                                                  \
+    F(cl_int, ReleaseEvent, (handle event))
+
+#define POINTER(result, name, parameters) result(*name) parameters;
 static struct {
-    cl_int (*EnqueueNDRangeKernel)(handle command_queue, handle kernel, cl_uint dimensions, const size_t *offset,
-                                   const size_t *global, const size_t *local, cl_uint n_waits, const handle *waits,
-                                   handle *event);
-    void *(*EnqueueMapBuffer)(handle command_queue, handle buffer, cl_bool blocking, cl_ulong flags, size_t offset, size_t size,
-                              cl_uint n_waits, const handle *waits, handle *event, cl_int *error);
-    cl_int (*EnqueueUnmapMemObject)(handle command_queue, handle memory, void *mapped, cl_uint n_waits, const handle *waits,
-                                    handle *event);
-    cl_int (*EnqueueReadBuffer)(handle command_queue, handle buffer, cl_bool blocking, size_t offset, size_t size, void *to,
-                                cl_uint n_waits, const handle *waits, handle *event);
-    cl_int (*EnqueueWriteBuffer)(handle command_queue, handle buffer, cl_bool blocking, size_t offset, size_t size,
-                                 const void *from, cl_uint n_waits, const handle *waits, handle *event);
-    cl_int (*Flush)(handle command_queue);
-    cl_int (*Finish)(handle command_queue);
-    cl_int (*GetEventInfo)(handle event, cl_uint name, size_t size, void *value, size_t *size_out);
-    cl_int (*GetEventProfilingInfo)(handle event, cl_uint name, size_t size, void *value, size_t *size_out);
-    cl_int (*WaitForEvents)(cl_uint count, const handle *events);
-    cl_int (*ReleaseEvent)(handle event);
+    FUNCTIONS(POINTER)
 } cl;
 
+#define ENTRY(result, name, parameters) {"cl" #name, &cl.name},
 static const struct {
     const char *name;
     void *slot;
-} functions[] = {
-    {"clEnqueueNDRangeKernel", &cl.EnqueueNDRangeKernel},
-    {"clEnqueueMapBuffer", &cl.EnqueueMapBuffer},
-    {"clEnqueueUnmapMemObject", &cl.EnqueueUnmapMemObject},
-    {"clEnqueueReadBuffer", &cl.EnqueueReadBuffer},
-    {"clEnqueueWriteBuffer", &cl.EnqueueWriteBuffer},
-    {"clFlush", &cl.Flush},
-    {"clFinish", &cl.Finish},
-    {"clGetEventInfo", &cl.GetEventInfo},
-    {"clGetEventProfilingInfo", &cl.GetEventProfilingInfo},
-    {"clWaitForEvents", &cl.WaitForEvents},
-    {"clReleaseEvent", &cl.ReleaseEvent},
-};
+} functions[] = {FUNCTIONS(ENTRY)};
 
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool loaded;
@@ -80,6 +77,8 @@ int32_t nns_opencl_load(const char *path, char *error, int64_t error_size) {
     pthread_mutex_unlock(&load_lock);
     return nns_answer(&report, error, error_size);
 }
+
+void nns_opencl_unlock_loading(void) { load_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
 
 bool nns_opencl_loaded(void) { return atomic_load(&loaded); }
 
@@ -110,8 +109,8 @@ static int32_t checked(cl_int code, const char *function, nns_report *report) {
 
 int32_t nns_opencl_map(nns_area *area, void *command_queue, bool wait, void **event, nns_report *report) {
     cl_int code = 0;
-    void *host =
-        cl.EnqueueMapBuffer(command_queue, area->mem, wait, CL_MAP_READ_WRITE, 0, (size_t)area->bytes, 0, NULL, event, &code);
+    void *host = cl.EnqueueMapBuffer(command_queue, area->mem, wait, CL_MAP_READ_WRITE, 0, (size_t)area->bytes, 0, NULL,
+                                     event, &code);
     if (code) return checked(code, "clEnqueueMapBuffer", report);
     area->mapped = true;
     if (host == area->host) return NNS_OK;
@@ -132,18 +131,18 @@ bool nns_needs_mapping(const nns_area *area) {
 }
 
 /* Unmaps touched memory and writes acquired copies for the device. */
-static int32_t before_kernels(nns_program *program, const nns_subgraph *subgraph, void *command_queue, nns_report *report) {
-    int32_t status = NNS_OK;
-    for (int64_t i = 0; i < subgraph->n_touched && !status; i++)
-        status = nns_opencl_unmap(&program->areas[subgraph->touched[i]], command_queue, report);
-    for (int64_t i = 0; i < subgraph->n_acquires && !status; i++) {
+static int32_t before_kernels(nns_program *program, const nns_subgraph *subgraph, void *command_queue,
+                              nns_report *report) {
+    for (int64_t i = 0; i < subgraph->n_touched; i++)
+        TRY(nns_opencl_unmap(&program->areas[subgraph->touched[i]], command_queue, report));
+    for (int64_t i = 0; i < subgraph->n_acquires; i++) {
         const nns_area *area = &program->areas[subgraph->acquires[i]];
         if (!is_copied(area)) continue;
         const cl_int code =
             cl.EnqueueWriteBuffer(command_queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, NULL);
-        status = checked(code, "clEnqueueWriteBuffer", report);
+        TRY(checked(code, "clEnqueueWriteBuffer", report));
     }
-    return status;
+    return NNS_OK;
 }
 
 /* Replaces the event of an earlier command by that of a later one. */
@@ -155,22 +154,23 @@ static void replace(void **last, void *event) {
 /* Returns memory to the host. Each command gets an event since any may be the last. */
 static int32_t after_kernels(nns_program *program, const nns_subgraph *subgraph, void *command_queue, void **last,
                              nns_report *report) {
-    int32_t status = NNS_OK;
-    for (int64_t i = 0; i < subgraph->n_releases && !status; i++) {
+    for (int64_t i = 0; i < subgraph->n_releases; i++) {
         const nns_area *area = &program->areas[subgraph->releases[i]];
         if (!is_copied(area)) continue;
         void *event = NULL;
         const cl_int code =
             cl.EnqueueReadBuffer(command_queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, &event);
-        status = checked(code, "clEnqueueReadBuffer", report);
-        if (!status) replace(last, event);
+        TRY(checked(code, "clEnqueueReadBuffer", report));
+        replace(last, event);
     }
-    for (int64_t i = 0; i < subgraph->n_touched && !status; i++) {
+    for (int64_t i = 0; i < subgraph->n_touched; i++) {
         void *event = NULL;
-        status = nns_opencl_map(&program->areas[subgraph->touched[i]], command_queue, false, &event, report);
+        const int32_t status =
+            nns_opencl_map(&program->areas[subgraph->touched[i]], command_queue, false, &event, report);
         if (event) replace(last, event);
+        if (status) return status;
     }
-    return status;
+    return NNS_OK;
 }
 
 static int32_t launch(const nns_launch *launch, void *command_queue, void **event, nns_report *report) {
@@ -193,32 +193,47 @@ int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, b
     void *command_queue = program->queues[subgraph->queue].command_queue;
     const bool more = returns_memory(program, subgraph);
     *at = subgraph->first;
-    int32_t status = gated ? launch(&subgraph->semaphore, command_queue, NULL, report) : NNS_OK;
-    if (!status) status = before_kernels(program, subgraph, command_queue, report);
-    for (int64_t s = subgraph->first; s < subgraph->end && !status; s++) {
+    if (gated) TRY(launch(&subgraph->semaphore, command_queue, NULL, report));
+    TRY(before_kernels(program, subgraph, command_queue, report));
+    for (int64_t s = subgraph->first; s < subgraph->end; s++) {
         *at = s;
-        const bool final = s + 1 == subgraph->end && !more;
+        void **event = times ? &step_events[s] : s + 1 == subgraph->end && !more ? last : NULL;
         if (times) times[2 * s] = nns_now();
-        status = launch(&program->steps[s].launch, command_queue, times ? &step_events[s] : final ? last : NULL, report);
+        const int32_t status = launch(&program->steps[s].launch, command_queue, event, report);
         if (times) times[2 * s + 1] = nns_now();
+        if (status) return status;
     }
     /* The last launch of a traced sub-graph has one event for both purposes; the step owns it. */
-    if (!status && more) status = after_kernels(program, subgraph, command_queue, last, report);
-    if (!status && times && !more) *last = step_events[subgraph->end - 1];
-    return status ? status : checked(cl.Flush(command_queue), "clFlush", report);
+    if (more) TRY(after_kernels(program, subgraph, command_queue, last, report));
+    else if (times) *last = step_events[subgraph->end - 1];
+    return checked(cl.Flush(command_queue), "clFlush", report);
 }
 
-int32_t nns_opencl_poll(void *event, nns_report *report) {
+/* The execution status of an event's command, or -1 with a report if the command or the query failed. */
+static cl_int status_of(void *event, nns_report *report) {
     cl_int state = 0;
     const cl_int code = cl.GetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
-    if (!code && state >= 0) return state == 0;
+    if (!code && state >= 0) return state;
     checked(code ? code : state, code ? "clGetEventInfo" : "a command in the queue", report);
     return -1;
 }
 
-void nns_opencl_wait(void *event) { cl.WaitForEvents(1, &event); }
+int32_t nns_opencl_poll(void *event, nns_report *report) {
+    const cl_int state = status_of(event, report);
+    if (state) return state < 0 ? -1 : 0;
+    /* A status is no synchronisation point, a wait is one (OpenCL 1.2, section 5.9). */
+    return nns_opencl_wait(event, report) ? -1 : 1;
+}
 
-int32_t nns_opencl_finish(void *command_queue, nns_report *report) { return checked(cl.Finish(command_queue), "clFinish", report); }
+int32_t nns_opencl_wait(void *event, nns_report *report) {
+    const cl_int code = cl.WaitForEvents(1, &event);
+    if (code && status_of(event, report) < 0) return report->status; /* the command's own error says more */
+    return checked(code, "clWaitForEvents", report);
+}
+
+int32_t nns_opencl_finish(void *command_queue, nns_report *report) {
+    return checked(cl.Finish(command_queue), "clFinish", report);
+}
 
 void nns_opencl_forget(void *event) { cl.ReleaseEvent(event); }
 

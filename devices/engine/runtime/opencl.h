@@ -4,7 +4,7 @@
  * The host owns SHARED memory between sub-graphs. A MAPPED region is unmapped before and mapped after the
  * kernels of a sub-graph that acquires or releases it. A COPIED region is written before and read after them. A
  * COHERENT region needs no command: a kernel sees all writes before it was enqueued or its semaphore ended, and
- * the host sees a kernel's writes once its event is complete.
+ * the host sees a kernel's writes once it has waited for its event.
  */
 #ifndef NNS_OPENCL_H
 #define NNS_OPENCL_H
@@ -12,6 +12,8 @@
 #include "program.h"
 
 bool nns_opencl_loaded(void);
+/* In the child of a fork: another thread of the parent may have held the lock of nns_opencl_load. */
+void nns_opencl_unlock_loading(void);
 
 /* Whether a region is MAPPED and not empty. */
 bool nns_needs_mapping(const nns_area *area);
@@ -28,9 +30,11 @@ int32_t nns_opencl_unmap(nns_area *area, void *command_queue, nns_report *report
 int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, bool gated, void **last,
                            void **step_events, int64_t *times, int64_t *at, nns_report *report);
 
-/* Whether an event's command is complete: 1 or 0, or -1 with a report if it failed. */
+/* Whether an event's command is complete: 1 or 0, or -1 with a report if it failed. After 1 the host sees what the
+ * command wrote. */
 int32_t nns_opencl_poll(void *event, nns_report *report);
-void nns_opencl_wait(void *event);
+/* Blocks until an event's command is complete; then the host sees what it wrote. */
+int32_t nns_opencl_wait(void *event, nns_report *report);
 int32_t nns_opencl_finish(void *command_queue, nns_report *report);
 void nns_opencl_forget(void *event);
 

@@ -1,6 +1,6 @@
 /* Nothing in an image is trusted: every count is compared with the words that are left before memory is
  * allocated for it, and every number with the range that later code relies on. */
-#include "parse.h"
+#include "program.h"
 
 #include <stdlib.h>
 
@@ -15,32 +15,9 @@ typedef struct {
 
 #define INVALID(r, ...) nns_fail((r)->input.report, NNS_EINVALID, __VA_ARGS__)
 
-/* Reads the number of items that take at least one word each. */
-static int32_t read_count(parser *r, int64_t *count, const char *what, int64_t high) {
-    TRY(nns_read(&r->input, count, what, 0, high));
-    if (*count > r->input.end - r->input.at)
-        return INVALID(r, "%s is %lld, more than the program holds", what, (long long)*count);
-    return NNS_OK;
-}
-
-/* Reads a list: a count, then that many numbers within [low, high]. `list` points into the image. */
-static int32_t read_list(parser *r, const int64_t **list, int64_t *count, int64_t most, const char *what, int64_t low,
-                         int64_t high) {
-    TRY(read_count(r, count, what, most));
-    *list = r->input.at;
-    r->input.at += *count;
-    if (!nns_all_within(*list, *count, low, high))
-        return INVALID(r, "%s: a number is outside %lld..%lld", what, (long long)low, (long long)high);
-    return NNS_OK;
-}
-
-static int32_t make(parser *r, void *array, int64_t count, size_t size) {
-    void *memory = calloc(count ? (size_t)count : 1, size);
-    if (!memory)
-        return nns_fail(r->input.report, NNS_EMEMORY, "no memory for a program of %lld parts", (long long)count);
-    memcpy(array, &memory, sizeof memory);
-    return NNS_OK;
-}
+/* Sets `pointer` to a zeroed array. */
+#define MAKE(r, pointer, count) \
+    if (!((pointer) = nns_new_array((r)->input.report, count, sizeof *(pointer)))) return (r)->input.report->status
 
 static int32_t parse_header(parser *r) {
     nns_program *program = r->program;
@@ -64,7 +41,7 @@ static int32_t parse_header(parser *r) {
 
 static int32_t parse_queues(parser *r) {
     nns_program *program = r->program;
-    TRY(make(r, &program->queues, program->n_queues, sizeof(nns_queue)));
+    MAKE(r, program->queues, program->n_queues);
     for (int64_t i = 0; i < program->n_queues; i++) {
         nns_queue *queue = &program->queues[i];
         int64_t kind = 0, n_cores = 0, n_ratios = 0;
@@ -72,15 +49,15 @@ static int32_t parse_queues(parser *r) {
         TRY(nns_read(&r->input, &kind, "the kind of a queue", NNS_QUEUE_HOST, NNS_QUEUE_CALL));
         if (i == 0 && kind != NNS_QUEUE_HOST)
             return INVALID(r, "queue 0 is of kind %lld; it must be a host queue", (long long)kind);
-        TRY(read_list(r, &cores, &n_cores, NNS_MAX_CORES, "cores of a queue", 0, NNS_MAX_CORES - 1));
-        TRY(read_list(r, &queue->ratios, &n_ratios, NNS_MAX_CORES, "ratios of a queue", 1, NNS_MAX_RATIO));
+        TRY(nns_read_list(&r->input, &cores, &n_cores, NNS_MAX_CORES, "cores of a queue", 0, NNS_MAX_CORES - 1));
+        TRY(nns_read_list(&r->input, &queue->ratios, &n_ratios, NNS_MAX_CORES, "ratios of a queue", 1, NNS_MAX_RATIO));
         if (n_ratios && n_ratios != n_cores)
             return INVALID(r, "queue %lld has %lld ratios for %lld cores", (long long)i, (long long)n_ratios,
                            (long long)n_cores);
         if (!n_ratios) queue->ratios = NULL;
         queue->kind = (int32_t)kind;
-        TRY(make(r, &queue->cores, n_cores, sizeof(int32_t)));
-        TRY(make(r, &queue->subgraphs, program->n_subgraphs, sizeof(int64_t)));
+        MAKE(r, queue->cores, n_cores);
+        MAKE(r, queue->subgraphs, program->n_subgraphs);
         queue->n_cores = (int32_t)n_cores;
         for (int64_t c = 0; c < n_cores; c++) queue->cores[c] = (int32_t)cores[c];
         if (kind != NNS_QUEUE_OPENCL) continue;
@@ -123,7 +100,7 @@ static int32_t bind_region(parser *r, nns_area *area, int64_t i) {
 
 static int32_t parse_regions(parser *r) {
     nns_program *program = r->program;
-    TRY(make(r, &program->areas, program->n_regions, sizeof(nns_area)));
+    MAKE(r, program->areas, program->n_regions);
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];
         int64_t kind = 0;
@@ -138,7 +115,7 @@ static int32_t parse_regions(parser *r) {
 
 static int32_t parse_buffers(parser *r) {
     nns_program *program = r->program;
-    TRY(make(r, &program->buffers, program->n_buffers, sizeof(nns_buffer)));
+    MAKE(r, program->buffers, program->n_buffers);
     for (int64_t i = 0; i < program->n_buffers; i++) {
         nns_buffer *buffer = &program->buffers[i];
         TRY(nns_read(&r->input, &buffer->region, "the region of a buffer", 0, program->n_regions - 1));
@@ -173,14 +150,14 @@ static int32_t parse_operands(parser *r, nns_step *step, int64_t i) {
     nns_program *program = r->program;
     const int64_t *list = NULL;
     int64_t count = 0;
-    TRY(read_list(r, &list, &count, NNS_MAX_READS, "the reads of a step", -1, program->n_buffers - 1));
+    TRY(nns_read_list(&r->input, &list, &count, NNS_MAX_READS, "the reads of a step", -1, program->n_buffers - 1));
     step->args.n_in = (int32_t)count;
     for (int32_t k = 0; k < count; k++) {
         if (list[k] < 0) continue;
         step->args.in[k] = resolve(program, i, k, list[k], false);
         step->args.in_bytes[k] = program->buffers[list[k]].bytes;
     }
-    TRY(read_list(r, &list, &count, NNS_MAX_WRITES, "the writes of a step", 0, program->n_buffers - 1));
+    TRY(nns_read_list(&r->input, &list, &count, NNS_MAX_WRITES, "the writes of a step", 0, program->n_buffers - 1));
     step->args.n_out = (int32_t)count;
     for (int32_t k = 0; k < count; k++) {
         if (program->areas[program->buffers[list[k]].region].kind == NNS_REGION_INPUT)
@@ -188,7 +165,7 @@ static int32_t parse_operands(parser *r, nns_step *step, int64_t i) {
         step->args.out[k] = resolve(program, i, k, list[k], true);
         step->args.out_bytes[k] = program->buffers[list[k]].bytes;
     }
-    TRY(read_list(r, &list, &count, INT32_MAX, "the parameters of a step", INT64_MIN, INT64_MAX));
+    TRY(nns_read_list(&r->input, &list, &count, INT32_MAX, "the parameters of a step", INT64_MIN, INT64_MAX));
     step->args.p = list;
     step->args.n_p = (int32_t)count;
     return NNS_OK;
@@ -201,8 +178,9 @@ static int32_t check_kernel(parser *r, nns_step *step, int64_t i) {
                        (long long)step->id);
     const nns_family *family = nns_family_of(step->id);
     if (!nns_counts_fit(family, &step->args))
-        return INVALID(r, "step %lld, kernel %s: wrong number of reads (%d), writes (%d) or parameters (%d)", (long long)i,
-                       step->kernel->name, (int)step->args.n_in, (int)step->args.n_out, (int)step->args.n_p);
+        return INVALID(r, "step %lld, kernel %s: wrong number of reads (%d), writes (%d) or parameters (%d)",
+                       (long long)i, step->kernel->name, (int)step->args.n_in, (int)step->args.n_out,
+                       (int)step->args.n_p);
     const nns_parameter *parameter;
     const int64_t illegal = nns_illegal_parameter(family, &step->args, &parameter);
     if (illegal >= 0)
@@ -241,8 +219,8 @@ static int32_t check_launch(parser *r, nns_step *step, int64_t i) {
 
 static int32_t parse_steps(parser *r) {
     nns_program *program = r->program;
-    TRY(make(r, &program->steps, program->n_steps, sizeof(nns_step)));
-    TRY(make(r, &program->patches, r->input.end - r->input.at, sizeof(nns_patch)));
+    MAKE(r, program->steps, program->n_steps);
+    MAKE(r, program->patches, r->input.end - r->input.at);
     for (int64_t i = 0; i < program->n_steps; i++) {
         nns_step *step = &program->steps[i];
         int64_t kind = 0;
@@ -319,20 +297,21 @@ static int32_t parse_subgraph(parser *r, nns_subgraph *subgraph, int64_t i, int6
         if (!legal(kind, program->steps[s].kind))
             return INVALID(r, "step %lld is of kind %d, which queue %lld cannot run", (long long)s,
                            (int)program->steps[s].kind, (long long)queue);
-    TRY(read_list(r, &subgraph->waits, &subgraph->n_waits, program->n_subgraphs, "the waits of a sub-graph", 0, i - 1));
+    TRY(nns_read_list(&r->input, &subgraph->waits, &subgraph->n_waits, program->n_subgraphs, "the waits of a sub-graph",
+                      0, i - 1));
     TRY(check_waits(r, subgraph, i));
-    TRY(read_list(r, &subgraph->acquires, &subgraph->n_acquires, program->n_regions, "the acquires of a sub-graph", 0,
-                  program->n_regions - 1));
-    TRY(read_list(r, &subgraph->releases, &subgraph->n_releases, program->n_regions, "the releases of a sub-graph", 0,
-                  program->n_regions - 1));
-    TRY(make(r, &subgraph->touched, subgraph->n_acquires + subgraph->n_releases, sizeof(int64_t)));
+    TRY(nns_read_list(&r->input, &subgraph->acquires, &subgraph->n_acquires, program->n_regions,
+                      "the acquires of a sub-graph", 0, program->n_regions - 1));
+    TRY(nns_read_list(&r->input, &subgraph->releases, &subgraph->n_releases, program->n_regions,
+                      "the releases of a sub-graph", 0, program->n_regions - 1));
+    MAKE(r, subgraph->touched, subgraph->n_acquires + subgraph->n_releases);
     TRY(check_transfers(r, subgraph, subgraph->acquires, subgraph->n_acquires, i));
     return check_transfers(r, subgraph, subgraph->releases, subgraph->n_releases, i);
 }
 
 static int32_t parse_subgraphs(parser *r) {
     nns_program *program = r->program;
-    TRY(make(r, &program->subgraphs, program->n_subgraphs, sizeof(nns_subgraph)));
+    MAKE(r, program->subgraphs, program->n_subgraphs);
     int64_t first = 0;
     for (int64_t i = 0; i < program->n_subgraphs; i++) {
         nns_subgraph *subgraph = &program->subgraphs[i];

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "float_mode.h"
 #include "threads.h"
 
 /* How long workers spin for the next run, and for anything if threads outnumber cores. */
@@ -51,7 +51,7 @@ struct nns_pool {
     nns_slot *slots;
     void **scratch; /* one per thread */
     int64_t scratch_bytes;
-    pthread_mutex_t turn;
+    nns_turn turn;
 
     /* Key and place in the list of all pools. */
     int32_t *cores;
@@ -192,6 +192,7 @@ static void *work(void *argument) {
     nns_worker *worker = argument;
     nns_pool *pool = worker->pool;
     uint32_t seen = 0;
+    nns_flush_denormals();
     for (;;) {
         seen = nns_signal_await(&worker->go, seen, atomic_load_explicit(&pool->spin_ns, memory_order_relaxed));
         if (pool->stop) return NULL;
@@ -227,11 +228,8 @@ static bool is_serial(const nns_task *tasks, int64_t n_tasks) {
     return true;
 }
 
-void nns_pool_run(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_t *times) {
-    if (pool->n_threads == 1 || is_serial(tasks, n_tasks)) {
-        run_alone(pool, tasks, n_tasks, times);
-        return;
-    }
+/* Computes a list on all threads of the pool. */
+static void run_together(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_t *times) {
     pool->tasks = tasks;
     pool->n_tasks = n_tasks;
     pool->times = times;
@@ -250,6 +248,13 @@ void nns_pool_run(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_
     if (times) fill_times(pool);
 }
 
+void nns_pool_run(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_t *times) {
+    const uint64_t before = nns_flush_denormals();
+    if (pool->n_threads == 1 || is_serial(tasks, n_tasks)) run_alone(pool, tasks, n_tasks, times);
+    else run_together(pool, tasks, n_tasks, times);
+    nns_float_mode_set(before);
+}
+
 /* ---- locks and scratch --------------------------------------------------------------------------------- */
 
 void nns_pool_enter(nns_pool *pool, int64_t spin_ns) {
@@ -266,11 +271,13 @@ bool nns_pool_contended(const nns_pool *pool) {
     return atomic_load_explicit(&pool->runs, memory_order_relaxed) > 1;
 }
 
-void nns_pool_lock(nns_pool *pool) { pthread_mutex_lock(&pool->turn); }
+void nns_pool_lock(nns_pool *pool) { nns_turn_lock(&pool->turn); }
 
-bool nns_pool_try_lock(nns_pool *pool) { return pthread_mutex_trylock(&pool->turn) == 0; }
+void nns_pool_unlock(nns_pool *pool) { nns_turn_unlock(&pool->turn); }
 
-void nns_pool_unlock(nns_pool *pool) { pthread_mutex_unlock(&pool->turn); }
+bool nns_pool_try_lock(nns_pool *pool, nns_waiter *waiter) { return nns_turn_try_lock(&pool->turn, waiter); }
+
+void nns_pool_withdraw(nns_pool *pool, nns_waiter *waiter) { nns_turn_withdraw(&pool->turn, waiter); }
 
 static void free_scratch(void **scratch, int32_t n_threads) {
     for (int32_t i = 0; scratch && i < n_threads; i++) free(scratch[i]);
@@ -292,7 +299,7 @@ int32_t nns_pool_reserve(nns_pool *pool, int64_t bytes, nns_report *report) {
     if (bytes > INT64_MAX / 2)
         return nns_fail(report, NNS_EMEMORY, "a kernel wants %lld bytes of scratch", (long long)bytes);
     bytes = nns_max_int(nns_ceil_div(bytes, NNS_CACHE_LINE), 1) * NNS_CACHE_LINE;
-    pthread_mutex_lock(&pool->turn);
+    nns_turn_lock(&pool->turn);
     void **larger = bytes > pool->scratch_bytes ? make_scratch(pool->n_threads, bytes) : NULL;
     const bool enough = bytes <= pool->scratch_bytes || larger;
     if (larger) {
@@ -300,7 +307,7 @@ int32_t nns_pool_reserve(nns_pool *pool, int64_t bytes, nns_report *report) {
         pool->scratch = larger;
         pool->scratch_bytes = bytes;
     }
-    pthread_mutex_unlock(&pool->turn);
+    nns_turn_unlock(&pool->turn);
     if (enough) return NNS_OK;
     return nns_fail(report, NNS_EMEMORY, "no memory for %d times %lld bytes of scratch", (int)pool->n_threads,
                     (long long)bytes);
@@ -322,7 +329,7 @@ static void destroy(nns_pool *pool) {
         for (int32_t i = 0; i < pool->n_workers; i++) pthread_join(pool->workers[i].thread, NULL);
     }
     free_scratch(pool->scratch, pool->n_threads);
-    pthread_mutex_destroy(&pool->turn);
+    nns_turn_destroy(&pool->turn);
     free(pool->workers);
     free(pool->slots);
     free(pool->cores);
@@ -334,9 +341,7 @@ static int32_t start_workers(nns_pool *pool, nns_report *report) {
         nns_worker *worker = &pool->workers[i];
         worker->index = i + 1;
         worker->pool = pool;
-        const int32_t status =
-            nns_thread_start(&worker->thread, "nns-worker", &pool->cores[i + 1], 1, work, worker, report);
-        if (status) return status;
+        TRY(nns_thread_start(&worker->thread, "nns-worker", &pool->cores[i + 1], 1, work, worker, report));
         pool->n_workers++;
     }
     return NNS_OK;
@@ -349,7 +354,7 @@ static nns_pool *make(const int32_t *cores, int32_t n_cores, int32_t ordinal, nn
         return NULL;
     }
     memset(pool, 0, sizeof *pool);
-    pthread_mutex_init(&pool->turn, NULL);
+    nns_turn_init(&pool->turn);
     pool->n_threads = (int32_t)nns_max_int(n_cores, 1);
     pool->n_cores = n_cores;
     pool->ordinal = ordinal;
@@ -402,11 +407,16 @@ nns_pool *nns_pool_acquire(const int32_t *cores, int32_t n_cores, int32_t ordina
 void nns_pool_release(nns_pool *pool) {
     pthread_mutex_lock(&pools_lock);
     const bool last = --pool->references == 0;
-    if (last) {
+    if (last && pool->process == getpid()) {
         nns_pool **link = &pools;
         while (*link != pool) link = &(*link)->next;
         *link = pool->next;
     }
     pthread_mutex_unlock(&pools_lock);
     if (last) destroy(pool);
+}
+
+void nns_pools_forget(void) {
+    pools_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    pools = NULL;
 }

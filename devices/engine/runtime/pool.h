@@ -17,6 +17,7 @@
 
 #include "kernel.h"
 #include "status.h"
+#include "turn.h"
 
 typedef struct nns_pool nns_pool;
 
@@ -31,7 +32,8 @@ typedef struct {
     const uint16_t *bounds; /* thread t starts with the shares [bounds[t], bounds[t + 1]) */
 } nns_task;
 
-/* See nns_split. */
+/* Splits `units` >= 0 into `n` parts by `ratios` (1 to NNS_MAX_RATIO each; NULL: equally): each part is its exact share
+ * rounded down or up by largest remainders; ties round up the first. */
 void nns_split_units(int64_t units, const int64_t *ratios, int32_t n, int64_t *parts);
 
 /* Fills in a task for `n_threads` threads with relative speeds `ratios` (NULL: equal). `bounds` receives
@@ -44,6 +46,8 @@ void nns_task_make(nns_task *task, const nns_kernel *kernel, const nns_args *arg
  * whose thread is not pinned. NULL and a report on failure. */
 nns_pool *nns_pool_acquire(const int32_t *cores, int32_t n_cores, int32_t ordinal, nns_report *report);
 void nns_pool_release(nns_pool *pool);
+/* In the child of a fork: forgets all pools, whose threads do not exist there. Their owners still release them. */
+void nns_pools_forget(void);
 
 /* Gives each thread at least `bytes` of scratch memory. Locks the pool. */
 int32_t nns_pool_reserve(nns_pool *pool, int64_t bytes, nns_report *report);
@@ -59,11 +63,14 @@ bool nns_pool_contended(const nns_pool *pool);
 
 /* The pool's lock, held around each nns_pool_run. */
 void nns_pool_lock(nns_pool *pool);
-bool nns_pool_try_lock(nns_pool *pool);
 void nns_pool_unlock(nns_pool *pool);
+/* Locks the pool without blocking, or queues the caller (nns_turn_try_lock); gives up waiting. */
+bool nns_pool_try_lock(nns_pool *pool, nns_waiter *waiter);
+void nns_pool_withdraw(nns_pool *pool, nns_waiter *waiter);
 
 /* Computes a list of tasks in order on the threads of the pool, for which the tasks were made, and returns when
- * all are done. `times` is NULL or receives the begin and end of each task over all threads. */
+ * all are done. `times` is NULL or receives the begin and end of each task over all threads. Kernels flush denormals to
+ * zero; the calling thread's own mode is the same afterwards. */
 void nns_pool_run(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_t *times);
 
 #endif

@@ -78,7 +78,11 @@ struct nns_program {
     _Atomic int32_t *flags; /* one per sub-graph, for semaphores; or NULL */
     struct nns_executor *executor;
     pid_t process;        /* threads do not survive a fork, so neither does a program */
-    pthread_mutex_t turn; /* held during a run */
+    nns_turn turn;        /* held during a run */
 };
+
+/* Fills a zeroed program from its image and validates it (`program->image`, `words` words) and its bindings. After a
+ * failure, too, nns_program_destroy frees it. */
+int32_t nns_parse(nns_program *program, int64_t words, const nns_bindings *bindings, nns_report *report);
 
 #endif

@@ -1,9 +1,10 @@
 /* Starts and stops the queues: thread pools, threads, and mappings of shared memory. */
 #include <stdlib.h>
 
-#include "executor.h"
 #include "opencl.h"
 #include "run.h"
+
+enum { MOST_TRANSFER_DELAY_US = 1000000 };
 
 static void *queue_thread(void *argument) {
     nns_queue_thread *thread = argument;
@@ -93,9 +94,7 @@ static int32_t start_thread(nns_executor *executor, int32_t index, nns_report *r
     const int32_t n_cores = queue->kind == NNS_QUEUE_HOST ? (int32_t)nns_min_int(queue->n_cores, 1) : queue->n_cores;
     thread->queue = index;
     thread->executor = executor;
-    const int32_t status =
-        nns_thread_start(&thread->thread, "nns-queue", queue->cores, n_cores, queue_thread, thread, report);
-    if (status) return status;
+    TRY(nns_thread_start(&thread->thread, "nns-queue", queue->cores, n_cores, queue_thread, thread, report));
     thread->started = true;
     executor->n_threads++;
     return NNS_OK;
@@ -110,8 +109,7 @@ static int32_t start_queue(nns_executor *executor, int32_t index, nns_report *re
                    : nns_fail(report, NNS_EINVALID, "OpenCL queue %d: nns_opencl_load comes first", (int)index);
     }
     if (queue->kind == NNS_QUEUE_HOST) {
-        const int32_t status = start_pool(executor->program, index, report);
-        if (status) return status;
+        TRY(start_pool(executor->program, index, report));
         make_tasks(executor, queue);
     }
     return index && queue->n_subgraphs ? start_thread(executor, index, report) : NNS_OK;
@@ -121,8 +119,7 @@ static int32_t map_shared(nns_program *program, nns_report *report) {
     for (int64_t i = 0; i < program->n_regions; i++) {
         nns_area *area = &program->areas[i];
         if (!nns_needs_mapping(area)) continue;
-        const int32_t status = nns_opencl_map(area, program->queues[area->queue].command_queue, true, NULL, report);
-        if (status) return status;
+        TRY(nns_opencl_map(area, program->queues[area->queue].command_queue, true, NULL, report));
     }
     return NNS_OK;
 }
@@ -131,6 +128,13 @@ static void *zeroed(size_t count, size_t size) {
     const size_t bytes = (count ? count : 1) * size;
     void *memory = aligned_alloc(NNS_CACHE_LINE, (bytes + NNS_CACHE_LINE - 1) / NNS_CACHE_LINE * NNS_CACHE_LINE);
     return memory ? memset(memory, 0, bytes) : NULL;
+}
+
+/* The delay of transfers that the environment asks for; 0 for other texts than a number of microseconds. */
+static int64_t transfer_delay_ns(void) {
+    const char *text = getenv("NNSTRETCH_TRANSFER_DELAY_US");
+    const double us = text ? strtod(text, NULL) : 0;
+    return us > 0 && us <= MOST_TRANSFER_DELAY_US ? (int64_t)(us * 1000) : 0;
 }
 
 int32_t nns_executor_start(nns_program *program, nns_report *report) {
@@ -144,6 +148,7 @@ int32_t nns_executor_start(nns_program *program, nns_report *report) {
     executor->n_working = count_working(program);
     const bool crowded = is_crowded(executor);
     executor->spin_ns = crowded ? CROWDED_SPIN_NS : SPIN_NS;
+    executor->transfer_delay_ns = transfer_delay_ns();
     executor->gated = program->flags && !crowded;
     executor->stride = most_threads(program) + 1;
     executor->marks = zeroed((size_t)program->n_subgraphs, sizeof *executor->marks);
@@ -154,10 +159,7 @@ int32_t nns_executor_start(nns_program *program, nns_report *report) {
     if (!executor->marks || !executor->tasks || !executor->bounds || !executor->threads || !executor->step_events)
         return nns_fail(report, NNS_EMEMORY, "no memory for an executor of %lld steps and %lld sub-graphs",
                         (long long)program->n_steps, (long long)program->n_subgraphs);
-    for (int32_t i = 0; i < program->n_queues; i++) {
-        const int32_t status = start_queue(executor, i, report);
-        if (status) return status;
-    }
+    for (int32_t i = 0; i < program->n_queues; i++) TRY(start_queue(executor, i, report));
     return map_shared(program, report);
 }
 

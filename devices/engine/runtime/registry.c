@@ -7,12 +7,13 @@
 #include "manifest.h"
 
 #define DECLARE(family) extern const nns_family nns_family_##family;
-#define DECLARE_WEAK(family, feature) extern const nns_family nns_family_##family##_##feature __attribute__((weak));
+#define DECLARE_WEAK(family, feature, ...) \
+    extern const nns_family nns_family_##family##_##feature __attribute__((weak));
 FAMILIES(DECLARE)
 VARIANTS(DECLARE_WEAK)
 
 #define POINT_TO(family) &nns_family_##family,
-#define POINT_TO_VARIANT(family, feature) &nns_family_##family##_##feature,
+#define POINT_TO_VARIANT(family, feature, ...) &nns_family_##family##_##feature,
 static const nns_family *const families[] = {FAMILIES(POINT_TO) VARIANTS(POINT_TO_VARIANT)};
 
 /* ---- the choice of variants, made once -------------------------------------------------------------------- */

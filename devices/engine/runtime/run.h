@@ -1,4 +1,4 @@
-/* The executor's state. executor.c begins and ends a run, dispatch.c executes it, draining.c drains the queues
+/* The executor's state. program.c begins and ends a run, dispatch.c executes it, draining.c drains the queues
  * after it, and queues.c starts and stops the threads.
  *
  * Threads. The calling thread executes the sub-graphs of queue 0 and enqueues those of OpenCL queues as soon as
@@ -13,6 +13,10 @@
  * event of an OpenCL sub-graph complete sets its mark. Setting a mark is a release and reading it an acquire,
  * so all writes of the sub-graph are visible to the threads that waited for it.
  *
+ * Delayed transfers. The environment variable NNSTRETCH_TRANSFER_DELAY_US makes every transfer between queues take that
+ * much longer, as between processors whose queues wake slowly: a sub-graph starts at the earliest so long after a
+ * sub-graph of another queue that it waits for. There are no semaphores then.
+ *
  * Concurrent programs. Several programs may run on the same cores. They lock the pools for one sub-graph at a
  * time, so that a queue is free for other programs while its next sub-graph waits. */
 #ifndef NNS_RUN_H
@@ -20,7 +24,6 @@
 
 #include <limits.h>
 
-#include "clock.h"
 #include "program.h"
 #include "threads.h"
 
@@ -37,7 +40,8 @@ typedef struct {
     _Alignas(NNS_CACHE_LINE) _Atomic uint32_t done; /* number of the run */
     _Atomic uint32_t enqueued;                      /* the same: `event` is valid */
     void *event;
-    _Atomic int64_t seen; /* when a traced OpenCL sub-graph was first seen done */
+    _Atomic int64_t seen;    /* when a traced OpenCL sub-graph was first seen done */
+    _Atomic int64_t done_at; /* when it was done; only if transfers are delayed */
 } nns_mark;
 
 typedef struct {
@@ -60,6 +64,7 @@ typedef struct nns_executor {
     int64_t n_working; /* threads that a run keeps busy, including those of pools and of devices on CPU cores */
     int64_t n_cores;   /* of the machine */
     int64_t spin_ns;
+    int64_t transfer_delay_ns; /* added to every transfer between queues, for experiments; threads then never sleep */
     bool stop, has_opencl;
     bool gated; /* there are semaphores, and each thread has a core of its own, including a waiting device */
     int32_t interrupted; /* the counter of preemptions */
@@ -67,6 +72,8 @@ typedef struct nns_executor {
     int64_t undrained_step; /* of that failure */
     bool moved; /* the calling thread was moved away from `affinity` */
     cpu_set_t affinity;
+    bool was_pinned; /* by any run */
+    bool warned;     /* that the core of an earlier run is no longer usable */
 
     /* The run. Written by the calling thread before the queues' threads get `go`, its number with `failing`
      * held. */
@@ -99,6 +106,11 @@ static inline void nns_announce(nns_executor *executor) {
 static inline bool nns_has_failed(const nns_executor *executor) {
     return atomic_load_explicit(&executor->failed, memory_order_relaxed);
 }
+
+/* Starts the queues' threads and maps SHARED memory for the host. After a failure, too, nns_executor_stop frees
+ * everything. */
+int32_t nns_executor_start(nns_program *program, nns_report *report);
+void nns_executor_stop(nns_program *program);
 
 /* Fails the run with a report unless it has failed before. `_locked`: the caller holds `failing`. */
 void nns_run_fail(nns_executor *executor, const nns_report *report, int64_t step);

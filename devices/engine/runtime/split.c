@@ -55,10 +55,3 @@ void nns_task_make(nns_task *task, const nns_kernel *kernel, const nns_args *arg
     bounds[0] = 0;
     for (int32_t i = 0; i < n_threads; i++) bounds[i + 1] = (uint16_t)(bounds[i] + parts[i]);
 }
-
-int32_t nns_split(int64_t units, const int64_t *ratios, int64_t n, int64_t *parts) {
-    if (units < 0 || n < 1 || n > NNS_MAX_CORES) return NNS_EINVALID;
-    if (ratios && !nns_all_within(ratios, n, 1, NNS_MAX_RATIO)) return NNS_EINVALID;
-    nns_split_units(units, ratios, (int32_t)n, parts);
-    return NNS_OK;
-}

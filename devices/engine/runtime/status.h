@@ -8,6 +8,13 @@
 
 #define NNS_TEXT 256
 
+/* Returns the status of a failed expression from the calling function. */
+#define TRY(expression)                        \
+    do {                                       \
+        const int32_t status_ = (expression);  \
+        if (status_ != NNS_OK) return status_; \
+    } while (0)
+
 typedef struct {
     int32_t status;
     char text[NNS_TEXT];

@@ -24,11 +24,19 @@ static int create_on(pthread_t *thread, const int32_t *cores, int32_t n_cores, v
     return error;
 }
 
+/* All signals but those that a thread's own instructions raise. The system ends a process that blocks one of these
+ * without a call of its handler. */
+static void fill_foreign(sigset_t *signals) {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigfillset(signals);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(signals, own[i]);
+}
+
 int32_t nns_thread_start(pthread_t *thread, const char *name, const int32_t *cores, int32_t n_cores,
                          void *(*body)(void *), void *argument, nns_report *report) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t foreign, before;
+    fill_foreign(&foreign);
+    pthread_sigmask(SIG_SETMASK, &foreign, &before);
     const int error = create_on(thread, cores, n_cores, body, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error) return fail_start(cores, n_cores, error, report);

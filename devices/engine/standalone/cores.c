@@ -1,4 +1,4 @@
-#include "cores.h"
+#include "model_file.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -67,10 +67,10 @@ static void share(nns_queues *queues, int64_t planned, const int32_t *cores, int
     int64_t before = 0;
     for (int32_t i = 0; i < queues->count; i++) {
         queues->n_ratios[i] = 0;
-        const int64_t begin = before * total / planned;
+        const int64_t begin = planned ? before * total / planned : 0;
         before += queues->planned[i];
-        const int64_t end = before * total / planned;
-        add_queue(queues, i, end > begin ? (int32_t)(end - begin) : 1);
+        const int64_t end = planned ? before * total / planned : 0;
+        add_queue(queues, i, end > begin ? (int32_t)(end - begin) : queues->planned[i] > 0);
         for (int32_t k = 0; k < queues->n_cores[i]; k++)
             queues->cores[queues->first[i] + k] = cores[begin + k < total ? begin + k : total - 1];
     }

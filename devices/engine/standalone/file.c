@@ -1,5 +1,7 @@
-/* Nothing in a file is trusted: every size is compared with the file's size before memory is allocated or mapped. */
-#include "file.h"
+/* Nothing in a file is trusted: its check finds accidents, not intentions, so every size is compared with the file's
+ * size before memory is allocated or mapped. */
+#include "checksum.h"
+#include "model_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,12 +14,6 @@
 enum { WORD = sizeof(int64_t), CONSTANTS_ALIGNMENT = 4096 };
 
 #define HEADER_BYTES ((int64_t)NNS_FILE_WORDS * WORD)
-
-/* FNV-1a over words instead of bytes. Any single changed word changes it. */
-static uint64_t check_words(uint64_t hash, const int64_t *words, int64_t count) {
-    for (int64_t i = 0; i < count; i++) hash = (hash ^ (uint64_t)words[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
 
 static int32_t read_all(int descriptor, void *to, int64_t bytes, const char *path, nns_report *report) {
     int64_t done = 0;
@@ -37,9 +33,11 @@ static int32_t read_all(int descriptor, void *to, int64_t bytes, const char *pat
 static int32_t check_header(const int64_t *header, int64_t size, const char *path, nns_report *report) {
     if (header[NNS_FILE_IS_MODEL] != NNS_FILE_MAGIC)
         return nns_fail(report, NNS_EINVALID, "%s is no model file; nnstretch compile --standalone makes one", path);
-    if (header[NNS_FILE_FORMAT] != NNS_FILE_VERSION)
-        return nns_fail(report, NNS_EINVALID, "%s has format %lld, this library reads %d; compile the model again",
-                        path, (long long)header[NNS_FILE_FORMAT], NNS_FILE_VERSION);
+    if (header[NNS_FILE_FORMAT] != NNS_FILE_CPU_VERSION && header[NNS_FILE_FORMAT] != NNS_FILE_VERSION)
+        return nns_fail(report, NNS_EINVALID,
+                        "%s has format %lld, this library reads %d and %d; make it again: nnstretch compile MODEL "
+                        "--standalone",
+                        path, (long long)header[NNS_FILE_FORMAT], NNS_FILE_CPU_VERSION, NNS_FILE_VERSION);
     if (header[NNS_FILE_BYTES] != size)
         return nns_fail(report, NNS_EINVALID, "%s has %lld bytes and should have %lld; copy it again", path,
                         (long long)size, (long long)header[NNS_FILE_BYTES]);
@@ -66,10 +64,6 @@ static int32_t read_head(int descriptor, int64_t size, nns_file *file, const cha
     if (read_all(descriptor, file->head, bytes, path, report)) return report->status;
     if (memcmp(file->head, header, sizeof header))
         return nns_fail(report, NNS_EINVALID, "%s changes while it is read", path);
-    uint64_t hash = check_words(UINT64_C(0xcbf29ce484222325), header, NNS_FILE_CHECK);
-    hash = check_words(hash, file->head + NNS_FILE_WORDS, body);
-    if (hash != (uint64_t)header[NNS_FILE_CHECK])
-        return nns_fail(report, NNS_EINVALID, "%s is damaged: its checksum does not match; copy it again", path);
     file->n_words = header[NNS_FILE_N_WORDS];
     file->words = file->head + NNS_FILE_WORDS;
     file->text = (const char *)(file->words + file->n_words);
@@ -87,6 +81,14 @@ static int32_t map(int descriptor, int64_t size, nns_file *file, const char *pat
     return NNS_OK;
 }
 
+/* Verifies the mapped file, and that the copy of its head is part of it. */
+static int32_t verify(const nns_file *file, const char *path, nns_report *report) {
+    const size_t head_bytes = (size_t)(file->text + file->text_bytes - (const char *)file->head);
+    const uint64_t check = nns_checksum(file->map, file->map_bytes, NNS_FILE_CHECK);
+    if (check == (uint64_t)file->head[NNS_FILE_CHECK] && !memcmp(file->map, file->head, head_bytes)) return NNS_OK;
+    return nns_fail(report, NNS_EINVALID, "%s is damaged: its checksum does not match; copy it again", path);
+}
+
 int32_t nns_file_open(const char *path, nns_file *file, nns_report *report) {
     const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) return nns_fail(report, NNS_EINVALID, "cannot open %s: %s", path, strerror(errno));
@@ -95,8 +97,9 @@ int32_t nns_file_open(const char *path, nns_file *file, nns_report *report) {
         nns_fail(report, NNS_EINVALID, "cannot read %s: %s", path, strerror(errno));
     else if (!S_ISREG(about.st_mode) || (uint64_t)about.st_size > SIZE_MAX / 2)
         nns_fail(report, NNS_EINVALID, "%s is no file of a size that can be mapped", path);
-    else if (read_head(descriptor, about.st_size, file, path, report) == NNS_OK)
-        map(descriptor, about.st_size, file, path, report);
+    else if (read_head(descriptor, about.st_size, file, path, report) == NNS_OK &&
+             map(descriptor, about.st_size, file, path, report) == NNS_OK)
+        verify(file, path, report);
     close(descriptor);
     return report->status;
 }

@@ -4,11 +4,12 @@
  * writes  y, which may be the residual's memory
  * p       as in the manifest
  *
- * A set is the output channels of a group if groups consist of whole vectors, else all output channels. The vectors of a set are
- * divided evenly among the fewest possible panels of at most VECTORS vectors. A panel reads the input channels
- * [lane_begin, lane_end) of all groups of its output channels. Its weights are float[input block][kh][kw][lane][output channel]
- * with only the lanes in that range. Panels are contiguous; all have the size of the largest. */
-#include "conv_direct.h"
+ * A set is the output channels of a group if groups consist of whole vectors, else all output channels. The vectors
+ * of a set are divided evenly among the fewest possible panels of at most VECTORS vectors. A panel reads the input
+ * channels [lane_begin, lane_end) of all groups of its output channels. Its weights are float[input
+ * block][kh][kw][lane][output channel] with only the lanes in that range. Panels are contiguous; all have the size of
+ * the largest. */
+#include "by_element.h"
 
 NNS_DEFINE_READS(conv_direct);
 
@@ -17,7 +18,59 @@ NNS_DEFINE_READS(conv_direct);
 
 static const float zeros[NNS_BLOCK] __attribute__((aligned(64)));
 
-/* ---- panels ------------------------------------------------------------------------------------------------------- */
+enum { CONV_MOST_PIXELS = NNS_MOST(conv_direct, 1), CONV_MOST_VECTORS = NNS_MOST(conv_direct, 2) };
+_Static_assert(CONV_MOST_PIXELS < 32, "masks have one bit per pixel of a tile");
+
+/* One pass over a panel: some output vectors and a range of input channels. Output vector v lies `at[v]` floats from
+ * `y`, and its residual `at[v]` floats from `residual`. */
+typedef struct {
+    const float *x;         /* first block of this image */
+    const float *w;         /* weights of the panel from the first input block of this pass */
+    const float *bias;      /* of the panel, or NULL */
+    const float *residual;  /* first block of the panel, or NULL */
+    float *y;               /* first block of the panel */
+    int64_t at[CONV_MOST_VECTORS];
+    bool pads;              /* the last vector is the first half of a block whose other half is padding */
+    int64_t x_plane;                       /* floats between blocks of the input */
+    int64_t block_begin, block_end;        /* input blocks of this pass */
+    int64_t lane_begin, lane_end;          /* input channels of the panel, in all passes */
+    int64_t kh, kw, tap_row, tap_column;   /* taps, and floats from one to the next */
+    bool first, last;                      /* pass: starts from the bias; ends with the epilogue */
+    int64_t ahead_columns;                 /* taps of a row that earlier tiles did not prefetch for the next tile */
+    int64_t ahead;                         /* floats from a tile's pixels to the next one's */
+    const float *fetch, *fetch_end;        /* weights of the next panel that are not prefetched yet */
+    int64_t fetch_step;                    /* floats prefetched per tap and input block */
+    epilogue finish;
+} conv_pass;
+
+/* Pixels of one tile. `rows[i]` and `columns[j]` hold a bit per pixel: whether tap (i, j) lies inside the input. */
+typedef struct {
+    int64_t *offsets;  /* of each pixel's first tap from the start of the plane, in floats; may be negative */
+    uint32_t *rows, *columns;
+    bool edge;         /* whether any tap of any pixel is outside the input */
+} conv_pixels;
+
+/* Computes `count` output pixels from `pixel` on, which are consecutive in the flattened output plane. `pixels`
+ * describes `rounded_count` pixels: a tile has code for some counts only and repeats the last pixel for the others. */
+typedef void (*conv_tile)(int64_t count, conv_pass *pass, const conv_pixels *pixels, int64_t pixel);
+
+/* One shape of tile. */
+typedef struct {
+    int64_t pixels;
+    conv_tile any;
+    conv_tile flat; /* `pixels` pixels, if output pixel i reads input pixel i only */
+} conv_shape;
+
+/* The smaller tiles that a shape of `pixels` pixels has code for. */
+#define CONV_HALF(pixels) (((pixels) + 1) / 2)
+#define CONV_QUARTER(pixels) (((pixels) + 3) / 4)
+
+static int64_t rounded_count(const conv_shape *shape, int64_t count) {
+    const int64_t half = CONV_HALF(shape->pixels), quarter = CONV_QUARTER(shape->pixels);
+    return count <= quarter ? quarter : count <= half ? half : shape->pixels;
+}
+
+/* ---- panels ------------------------------------------------------------------------------------------------------ */
 
 /* Kind of kernel: maximum vectors per panel, and outputs per vector. */
 typedef struct {
@@ -42,7 +95,8 @@ static conv_sets sets_of(const kernel_geometry *s, int64_t groups, conv_kind kin
 }
 
 /* Panel `index` among those of all sets. */
-static conv_panel panel_of(const kernel_geometry *s, int64_t groups, conv_kind kind, const conv_sets *sets, int64_t index) {
+static conv_panel panel_of(const kernel_geometry *s, int64_t groups, conv_kind kind, const conv_sets *sets,
+                           int64_t index) {
     const int64_t set = index / sets->panels, part = index % sets->panels;
     const int64_t from = sets->vectors * part / sets->panels, to = sets->vectors * (part + 1) / sets->panels;
     conv_panel panel = {.first = (set * sets->vectors + from) * kind.length, .vectors = to - from};
@@ -63,7 +117,7 @@ static int64_t most_lanes(const kernel_geometry *s, int64_t groups, conv_kind ki
     return most;
 }
 
-/* ---- tiles -------------------------------------------------------------------------------------------------------- */
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
 /* Prefetches the next lines of the next panel's weights to the second-level cache. */
 NNS_INLINE void conv_fetch(conv_pass *pass) {
@@ -72,36 +126,48 @@ NNS_INLINE void conv_fetch(conv_pass *pass) {
     pass->fetch += pass->fetch_step;
 }
 
+#if COMPUTE_BY_ELEMENT
+/* The same for copies of the members of a pass; returns the new `fetch`. */
+NNS_INLINE const float *conv_fetch_from(const float *fetch, const float *end, int64_t step) {
+    if (fetch >= end) return fetch;
+    for (int64_t i = 0; i < step; i += CONV_LINE) __builtin_prefetch(fetch + i, 0, 2);
+    return fetch + step;
+}
+#endif
+
 typedef nns_vec conv_vec_v;
 #define conv_load_v nns_load
-#define conv_store_v nns_store
+#define conv_put_v nns_store
 #define conv_broadcast_v nns_broadcast
-#define conv_max_v nns_max
-#define conv_min_v nns_min
+#define conv_max_v epilogue_max
+#define conv_min_v epilogue_min
+#define KIND v
+#include "convolution/conv_direct.inc"
 
 #if COMPUTE_HALVES
 typedef compute_half conv_vec_h;
 #define conv_load_h half_load
-#define conv_store_h half_store
+#define conv_put_h half_store
 #define conv_broadcast_h half_broadcast
 #define conv_max_h half_max
 #define conv_min_h half_min
+#define KIND h
+#include "convolution/conv_direct.inc"
 #endif
 
-/* Maximum pixels of a shape. */
-enum { CONV_MOST_PIXELS = COMPUTE_MANY_REGISTERS ? 28 : 12 };
-
-#define PIXELS NNS_COLUMN_1
-#define VECTORS NNS_COLUMN_2
-#define KIND NNS_COLUMN_3
-#define NNS_TEMPLATE "convolution/conv_direct.inc"
-#define NNS_ROWS KERNELS_conv_direct
-#include "each_kernel.h"
+#define TILES(stem, name, where, count, vectors, kind)                                                           \
+    WHERE_##where(static void stem##_any(int64_t n, conv_pass *pass, const conv_pixels *pixels, int64_t pixel) { \
+        conv_any_##kind(count, vectors, n, pass, pixels, pixel);                                                 \
+    } static void stem##_flat(int64_t n, conv_pass *pass, const conv_pixels *pixels, int64_t pixel) {            \
+        (void)n;                                                                                                 \
+        conv_of_##kind(count, vectors, count, true, pass, pixels, pixel);                                        \
+    })
+KERNELS_conv_direct(TILES)
 
 /* Tile shapes by kind and vectors; each fills the registers. */
 enum { SHAPES_v, SHAPES_h, SHAPES_COUNT };
-#define SHAPE(stem, name, type, needs, where, pixels, vectors, kind) \
-    WHERE_##where([SHAPES_##kind][vectors - 1] = {pixels, tile_##stem##_rounded, tile_##stem, tile_##stem##_flat},)
+#define SHAPE(stem, name, where, pixels, vectors, kind) \
+    WHERE_##where([SHAPES_##kind][vectors - 1] = {pixels, stem##_any, stem##_flat},)
 static const conv_shape shapes[SHAPES_COUNT][CONV_MOST_VECTORS] = {KERNELS_conv_direct(SHAPE)};
 
 /* The tile shape for panels of `vectors` vectors. */
@@ -109,7 +175,7 @@ static const conv_shape *shape_of(conv_kind kind, int64_t vectors) {
     return &shapes[kind.length == NNS_BLOCK ? SHAPES_v : SHAPES_h][vectors - 1];
 }
 
-/* ---- units: (image, panel, chunk of pixels) ----------------------------------------------------------------------- */
+/* ---- units: (image, panel, chunk of pixels) ---------------------------------------------------------------------- */
 
 typedef struct {
     conv_sets sets;
@@ -134,16 +200,10 @@ static const char *conv_check(const nns_args *args, nns_work *work, conv_kind ki
     const conv_grid grid = grid_of(&s, p, kind);
     const int64_t y = NNS_FLOAT_BYTES(s.n, blocks_of(s.o), NNS_BLOCK, s.oh, s.ow);
     const int64_t outputs = nns_ceil_div(s.o, kind.length) * kind.length;
-    if (!nns_holds(args->in_bytes[READ_X], NNS_FLOAT_BYTES(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w)))
-        return "the convolution's input is too small";
-    if (!nns_holds(args->in_bytes[READ_WEIGHTS],
-                   NNS_FLOAT_BYTES(outputs, most_lanes(&s, groups, kind, &grid.sets), s.kh, s.kw)))
-        return "the convolution's weights are too small";
-    if (args->in_bytes[READ_BIAS] && !nns_holds(args->in_bytes[READ_BIAS], NNS_FLOAT_BYTES(outputs)))
-        return "the convolution's bias is too small";
-    if (args->in_bytes[READ_RESIDUAL] && !nns_holds(args->in_bytes[READ_RESIDUAL], y))
-        return "the convolution's residual is too small";
-    if (!nns_holds(args->out_bytes[0], y)) return "the convolution's output is too small";
+    const char *wrong = NNS_CHECK_SIZES(
+        conv_direct, args, y, NNS_FLOAT_BYTES(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w),
+        NNS_FLOAT_BYTES(outputs, most_lanes(&s, groups, kind, &grid.sets), s.kh, s.kw), NNS_FLOAT_BYTES(outputs), y);
+    if (wrong) return wrong;
     work->units = s.n * grid.panels * grid.chunks;
     work->scratch = CONV_MOST_PIXELS * (int64_t)sizeof(int64_t) + (s.kh + s.kw) * (int64_t)sizeof(uint32_t);
     return NULL;
@@ -187,15 +247,15 @@ static void run_pass(const kernel_geometry *s, conv_pass *pass, conv_pixels *pix
         for (; end - first >= shape->pixels; first += shape->pixels) shape->flat(shape->pixels, pass, pixels, first);
     while (first < end) {
         const int64_t count = nns_min_int(shape->pixels, end - first);
-        locate(s, first, count, shape->rounded(count), pixels);
+        locate(s, first, count, rounded_count(shape, count), pixels);
         shape->any(count, pass, pixels, first);
         first += count;
     }
 }
 
 /* All passes over the pixels [begin, end) of one panel. */
-static void run_chunk(const kernel_geometry *s, const conv_direct_parameters *p, const conv_panel *panel, conv_pass *pass, conv_pixels *pixels,
-                      int64_t begin, int64_t end, conv_kind kind) {
+static void run_chunk(const kernel_geometry *s, const conv_direct_parameters *p, const conv_panel *panel,
+                      conv_pass *pass, conv_pixels *pixels, int64_t begin, int64_t end, conv_kind kind) {
     const int64_t blocks_begin = pass->lane_begin / NNS_BLOCK, blocks_end = blocks_of(pass->lane_end);
     const int64_t per_lane = s->kh * s->kw * panel->vectors * kind.length;
     const conv_shape *shape = shape_of(kind, panel->vectors);
@@ -212,7 +272,8 @@ static void run_chunk(const kernel_geometry *s, const conv_direct_parameters *p,
 }
 
 /* The pass over `panel`, without its range of input blocks. */
-static conv_pass pass_of(const nns_args *args, const kernel_geometry *s, int64_t image, const conv_panel *panel, conv_kind kind) {
+static conv_pass pass_of(const nns_args *args, const kernel_geometry *s, int64_t image, const conv_panel *panel,
+                         conv_kind kind) {
     const int64_t y_plane = s->oh * s->ow * NNS_BLOCK, x_plane = s->h * s->w * NNS_BLOCK;
     const int64_t out = (image * blocks_of(s->o) + panel->first / NNS_BLOCK) * y_plane;
     const float *bias = args->in[READ_BIAS], *residual = args->in[READ_RESIDUAL];
@@ -270,23 +331,20 @@ static void conv_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
         if (index + 1 < grid.panels && unit + to_next < unit_end && (!by_pixels || chunk == 0)) {
             const conv_panel next = panel_of(&s, p->groups, kind, &grid.sets, index + 1);
             const int64_t tiles = nns_ceil_div(end - begin, shape_of(kind, panel.vectors)->pixels);
-            plan_fetch(next.vectors * kind.length * per_output, by_pixels ? 0 : chunk, by_pixels ? 1 : grid.chunks, tiles,
-                       &pass);
+            plan_fetch(next.vectors * kind.length * per_output, by_pixels ? 0 : chunk, by_pixels ? 1 : grid.chunks,
+                       tiles, &pass);
         }
         run_chunk(&s, p, &panel, &pass, &pixels, begin, end, kind);
     }
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------------------------ */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 #define LENGTH_v NNS_BLOCK
 #define LENGTH_h (NNS_BLOCK / 2)
-#define KERNEL(stem, name, type, needs, where, pixels, vectors, kind)                                      \
-    WHERE_##where(static const char *stem##_check(const nns_args *args, nns_work *work) {                  \
-        return conv_check(args, work, (conv_kind){vectors, LENGTH_##kind});                                \
-    } static void stem##_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {            \
-        conv_run(args, begin, end, scratch, (conv_kind){vectors, LENGTH_##kind});                          \
-    })
+#define KERNEL(stem, name, where, pixels, vectors, kind)                                               \
+    WHERE_##where(NNS_DEFINE_KERNEL(stem, conv_check(args, work, (conv_kind){vectors, LENGTH_##kind}), \
+                                    conv_run(args, begin, end, scratch, (conv_kind){vectors, LENGTH_##kind})))
 KERNELS_conv_direct(KERNEL)
 
 NNS_DEFINE_FAMILY(conv_direct);

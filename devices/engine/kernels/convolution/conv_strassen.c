@@ -1,19 +1,211 @@
-/* 1 × 1 convolutions of blocked tensors by one step of Strassen's algorithm, in Winograd's form with seven products instead of
- * eight, on tiles that stay in the near caches.
+/* 1 × 1 convolutions of blocked tensors by one step of Strassen's algorithm, in Winograd's form with seven products
+ * instead of eight, on tiles that stay in the near caches.
  *
  * reads   x, weights, bias or NULL (one float per lane of the output), residual like the output or NULL
  * writes  y, which may be the residual's memory
  * p       as in the manifest
  *
- * Input channels are two halves of `half` full blocks each, then the rest. Output vectors are `pairs` panels of VECTORS vectors in
- * each half, then single vectors. Weights of a pair are float[channel][VECTORS][block] for X11, X12, the rest (first half of outputs); S2,
- * S3, X22, the rest again; S1, S4, the rest (second half of outputs). A single vector's are float[channel][block]. */
-#include "conv_strassen.h"
+ * Input channels are two halves of `half` full blocks each, then the rest. Output vectors are `pairs` panels of
+ * VECTORS vectors in each half, then single vectors. Weights of a pair are float[channel][VECTORS][block] for X11,
+ * X12, the rest (first half of outputs); S2, S3, X22, the rest again; S1, S4, the rest (second half of outputs). A
+ * single vector's are float[channel][block].
+ *
+ * Pixels, input channels and output channels are each divided in two, so X and W have 2 × 2 quarters each. Their
+ * product takes seven products of quarters instead of eight. In Winograd's form, with prepared sums of weights,
+ *
+ *     S1 = X21 + X22    S2 = S1 - X11    S3 = X11 - X21    S4 = X12 - S2
+ *     P1 = X11·W11      P2 = X12·W21     P3 = S4·W22       P4 = X22·(W11 - W12 + W22 - W21)
+ *     P5 = S1·(W12 - W11)                P6 = S2·(W11 - W12 + W22)                P7 = S3·(W22 - W12)
+ *     Y11 = P1 + P2     U2 = P1 + P6     U3 = U2 + P7
+ *     Y12 = U2 + P5 + P3                 Y21 = U3 - P4     Y22 = U3 + P5
+ *
+ * A sum of products costs nothing if one product accumulates in the registers of another. */
+#include "by_element.h"
 
 /* Floats at the front of the scratch for the number of the group of tiles whose sums the scratch holds (0: none). */
 enum { STRASSEN_NOTE = 64 / sizeof(float) };
 
 NNS_DEFINE_READS(conv_strassen);
+
+enum { STRASSEN_PIXELS = NNS_MOST(conv_strassen, 1), STRASSEN_VECTORS = NNS_MOST(conv_strassen, 2) };
+_Static_assert((int)STRASSEN_PIXELS <= (int)COMPUTE_MOST_EACH, "no function for a tile of this many pixels");
+
+/* A matrix of pixels × channels: the first pixel in the first block, and floats between blocks. */
+typedef struct {
+    const float *at;
+    int64_t plane;
+} strassen_operand;
+
+/* Two ranges of `count` pixels, whose channels are two halves and a rest. The ranges may overlap. */
+typedef struct {
+    strassen_operand upper[2], lower[2]; /* both halves of the channels, of the first and second pixel range */
+    strassen_operand sums[4];            /* S1 … S4 */
+    strassen_operand rest[2];            /* the remaining channels of both pixel ranges */
+    int64_t count, repeated;             /* pixels of a range; pixels in both ranges */
+    int64_t half_blocks, rest_lanes;
+} strassen_pixels;
+
+/* Destinations: `to[i][j]` belongs to pixel range i and half j of the output channels. */
+typedef struct {
+    float *to[2][2];
+    const float *residual[2][2], *bias[2]; /* or NULL */
+    int64_t y_plane;
+    epilogue finish;
+    float *saved; /* 4 tiles */
+} strassen_results;
+
+/* ---- register tiles ---------------------------------------------------------------------------------------------- */
+
+/* acc += x · w over `lanes` channels; returns the address after its weights. */
+NNS_INLINE const float *strassen_lanes(const int count, const int vectors, nns_vec (*acc)[STRASSEN_VECTORS],
+                                       const float *x, int64_t lanes, const float *w) {
+    COMPUTE_UNROLL_LANES
+    for (int64_t lane = 0; lane < lanes; lane++, w += vectors * NNS_BLOCK) {
+        nns_vec weights[STRASSEN_VECTORS];
+        COMPUTE_FOR(v, vectors) weights[v] = nns_load(w + v * NNS_BLOCK);
+        COMPUTE_FOR(v, vectors) __builtin_prefetch(w + (16 * vectors + v) * NNS_BLOCK);
+        COMPUTE_FOR(p, count) {
+            const nns_vec input = nns_broadcast(x[p * NNS_BLOCK + lane]);
+            COMPUTE_FOR(v, vectors) acc[p][v] += input * weights[v];
+        }
+    }
+    return w;
+}
+
+NNS_INLINE const float *strassen_product(const int count, const int vectors, nns_vec (*acc)[STRASSEN_VECTORS],
+                                        strassen_operand x, int64_t blocks, const float *w) {
+#if COMPUTE_BY_ELEMENT
+    for (int64_t block = 0; block < blocks; block++, w += NNS_BLOCK * vectors * NNS_BLOCK, x.at += x.plane) {
+        const element_inputs inputs = {.first = x.at};
+        element_block(count, vectors, acc[0], STRASSEN_VECTORS, &inputs, w);
+    }
+#else
+    for (int64_t block = 0; block < blocks; block++)
+        w = strassen_lanes(count, vectors, acc, x.at + block * x.plane, NNS_BLOCK, w);
+#endif
+    return w;
+}
+
+NNS_INLINE const float *strassen_rest(const int count, const int vectors, nns_vec (*acc)[STRASSEN_VECTORS],
+                                     strassen_operand x, int64_t lanes, const float *w) {
+    for (; lanes > 0; lanes -= NNS_BLOCK, x.at += x.plane)
+        w = strassen_lanes(count, vectors, acc, x.at, nns_min_int(lanes, NNS_BLOCK), w);
+    return w;
+}
+
+NNS_INLINE void strassen_clear(const int count, const int vectors, nns_vec (*acc)[STRASSEN_VECTORS]) {
+    COMPUTE_FOR(p, count) COMPUTE_FOR(v, vectors) acc[p][v] = nns_zero();
+}
+
+NNS_INLINE void strassen_save(const int count, const int vectors, nns_vec (*acc)[STRASSEN_VECTORS], float *to) {
+    COMPUTE_FOR(p, count) COMPUTE_FOR(v, vectors) nns_store(to + (p * vectors + v) * NNS_BLOCK, acc[p][v]);
+}
+
+NNS_INLINE void strassen_load(const int count, const int vectors, nns_vec (*acc)[STRASSEN_VECTORS], const float *from) {
+    COMPUTE_FOR(p, count) COMPUTE_FOR(v, vectors) acc[p][v] = nns_load(from + (p * vectors + v) * NNS_BLOCK);
+}
+
+NNS_INLINE void strassen_add(const int count, const int vectors, nns_vec (*acc)[STRASSEN_VECTORS], const float *from) {
+    COMPUTE_FOR(p, count) COMPUTE_FOR(v, vectors) acc[p][v] += nns_load(from + (p * vectors + v) * NNS_BLOCK);
+}
+
+/* Applies the epilogue and writes the results, except the first `skip` pixels, which belong to the other range. */
+NNS_INLINE void strassen_finish(const int count, const int vectors, nns_vec (*acc)[STRASSEN_VECTORS],
+                               const strassen_results *r, int range, int half, int64_t skip) {
+    COMPUTE_FOR(v, vectors) {
+        float *y = r->to[range][half] + v * r->y_plane;
+        const float *residual = r->residual[range][half] ? r->residual[range][half] + v * r->y_plane : NULL;
+        const nns_vec bias = r->bias[half] ? nns_load(r->bias[half] + v * NNS_BLOCK) : nns_zero();
+        COMPUTE_FOR(p, count) acc[p][v] += bias;
+        COMPUTE_FOR(p, count) {
+            if (p < skip) continue;
+            const nns_vec sum = residual ? acc[p][v] + nns_load(residual + p * NNS_BLOCK) : acc[p][v];
+            nns_store(y + p * NNS_BLOCK, epilogue_clamp(&r->finish, sum));
+        }
+        if (r->finish.second_pass)
+            epilogue_second_pass(&r->finish, y + skip * NNS_BLOCK, (count - skip) * NNS_BLOCK);
+    }
+}
+
+/* All four products of a pair of panels, whose weights are at `w`. */
+NNS_INLINE void strassen_pair(const int count, const int pixels, const int vectors, const strassen_pixels *x,
+                              const strassen_results *r, const float *w) {
+    const int64_t blocks = x->half_blocks, tile = pixels * vectors * NNS_BLOCK;
+    float *p1 = r->saved, *u2 = p1 + tile, *u3 = u2 + tile, *p5 = u3 + tile;
+    nns_vec acc[STRASSEN_PIXELS][STRASSEN_VECTORS];
+    strassen_clear(count, vectors, acc);
+    w = strassen_product(count, vectors, acc, x->upper[0], blocks, w);
+    strassen_save(count, vectors, acc, p1);
+    w = strassen_product(count, vectors, acc, x->upper[1], blocks, w);
+    w = strassen_rest(count, vectors, acc, x->rest[0], x->rest_lanes, w);
+    strassen_finish(count, vectors, acc, r, 0, 0, 0);
+
+    strassen_load(count, vectors, acc, p1);
+    w = strassen_product(count, vectors, acc, x->sums[1], blocks, w);
+    strassen_save(count, vectors, acc, u2);
+    w = strassen_product(count, vectors, acc, x->sums[2], blocks, w);
+    strassen_save(count, vectors, acc, u3);
+    w = strassen_product(count, vectors, acc, x->lower[1], blocks, w);
+    w = strassen_rest(count, vectors, acc, x->rest[1], x->rest_lanes, w);
+    strassen_finish(count, vectors, acc, r, 1, 0, x->repeated);
+
+    strassen_clear(count, vectors, acc);
+    w = strassen_product(count, vectors, acc, x->sums[0], blocks, w);
+    strassen_save(count, vectors, acc, p5);
+    strassen_add(count, vectors, acc, u2);
+    w = strassen_product(count, vectors, acc, x->sums[3], blocks, w);
+    const float *rest = w;
+    w = strassen_rest(count, vectors, acc, x->rest[0], x->rest_lanes, w);
+    strassen_finish(count, vectors, acc, r, 0, 1, 0);
+
+    strassen_load(count, vectors, acc, p5);
+    strassen_add(count, vectors, acc, u3);
+    strassen_rest(count, vectors, acc, x->rest[1], x->rest_lanes, rest);
+    strassen_finish(count, vectors, acc, r, 1, 1, x->repeated);
+}
+
+/* The plain product with one output vector, whose weights are at `w`: to[.][0]. */
+NNS_INLINE void strassen_single(const int count, const strassen_pixels *x, const strassen_results *r, const float *w) {
+    COMPUTE_FOR(range, 2) {
+        const strassen_operand *halves = range ? x->lower : x->upper;
+        nns_vec acc[STRASSEN_PIXELS][STRASSEN_VECTORS];
+        strassen_clear(count, 1, acc);
+        const float *next = strassen_product(count, 1, acc, halves[0], x->half_blocks, w);
+        next = strassen_product(count, 1, acc, halves[1], x->half_blocks, next);
+        strassen_rest(count, 1, acc, x->rest[range], x->rest_lanes, next);
+        strassen_finish(count, 1, acc, r, range, 0, range ? x->repeated : 0);
+    }
+}
+
+/* Fills `sums` for the pixels. */
+NNS_INLINE void strassen_encode(const int pixels, const strassen_pixels *x, float *sums) {
+    const int64_t plane = pixels * NNS_BLOCK, size = x->half_blocks * plane;
+    for (int64_t block = 0; block < x->half_blocks; block++) {
+        const float *x11 = x->upper[0].at + block * x->upper[0].plane;
+        const float *x12 = x->upper[1].at + block * x->upper[1].plane;
+        const float *x21 = x->lower[0].at + block * x->lower[0].plane;
+        const float *x22 = x->lower[1].at + block * x->lower[1].plane;
+        float *to = sums + block * plane;
+        for (int64_t i = 0; i < x->count * NNS_BLOCK; i += NNS_BLOCK) {
+            const nns_vec a11 = nns_load(x11 + i), a21 = nns_load(x21 + i);
+            const nns_vec s1 = a21 + nns_load(x22 + i), s2 = s1 - a11;
+            nns_store(to + i, s1);
+            nns_store(to + size + i, s2);
+            nns_store(to + 2 * size + i, a11 - a21);
+            nns_store(to + 3 * size + i, nns_load(x12 + i) - s2);
+        }
+    }
+}
+
+typedef void compute_panel(const strassen_pixels *pixels, const strassen_results *results, const float *w);
+
+/* The tiles of one kernel. */
+typedef struct {
+    compute_panel *pair[COMPUTE_MOST_EACH], *single[COMPUTE_MOST_EACH]; /* [n - 1]: for n pixels */
+    void (*encode)(const strassen_pixels *pixels, float *sums);
+} strassen_tile;
+
+/* ---- units: (image, group of tiles, chunk of panels) ------------------------------------------------------------- */
 
 typedef struct {
     int64_t half, rest;              /* blocks of a half; channels in no half */
@@ -43,18 +235,11 @@ static const char *strassen_check(const nns_args *args, nns_work *work, int64_t 
     const conv_strassen_parameters *p = (const void *)args->p;
     const strassen_grid g = grid_of(p, pixels, vectors);
     const int64_t n = p->n, y = NNS_FLOAT_BYTES(n, blocks_of(p->o), NNS_BLOCK, p->pixels);
-    const int64_t lanes = blocks_of(p->o) * NNS_BLOCK;
     const int64_t weights = g.pairs * pair_size(&g, vectors) + g.singles * p->c * NNS_BLOCK;
-    if (!nns_holds(args->in_bytes[READ_X],
-                   NNS_FLOAT_BYTES(n, blocks_of(p->c), NNS_BLOCK, p->pixels)))
-        return "the input of Strassen's convolution is too small";
-    if (!nns_holds(args->in_bytes[READ_WEIGHTS], NNS_FLOAT_BYTES(weights)))
-        return "the weights of Strassen's convolution are too small";
-    if (args->in_bytes[READ_BIAS] && !nns_holds(args->in_bytes[READ_BIAS], NNS_FLOAT_BYTES(lanes)))
-        return "the bias of Strassen's convolution is too small";
-    if (args->in_bytes[READ_RESIDUAL] && !nns_holds(args->in_bytes[READ_RESIDUAL], y))
-        return "the residual of Strassen's convolution is too small";
-    if (!nns_holds(args->out_bytes[0], y)) return "the output of Strassen's convolution is too small";
+    const char *wrong =
+        NNS_CHECK_SIZES(conv_strassen, args, y, NNS_FLOAT_BYTES(n, blocks_of(p->c), NNS_BLOCK, p->pixels),
+                        NNS_FLOAT_BYTES(weights), NNS_FLOAT_BYTES(blocks_of(p->o), NNS_BLOCK), y);
+    if (wrong) return wrong;
     const int64_t tiles = nns_min_int(p->tiles, g.tiles);
     const int64_t saved = STRASSEN_NOTE + 4 * pixels * vectors * NNS_BLOCK;
     work->units = n * g.groups * g.chunks;
@@ -99,10 +284,11 @@ static void run_panel(const strassen_grid *g, const strassen_pixels *pixels, con
             results->residual[range][half] = residual ? residual + at : NULL;
         }
     }
+    const int64_t of_single = (2 * g->half * NNS_BLOCK + g->rest) * NNS_BLOCK;
     if (paired)
-        tile->pair(pixels, results, w + panel * size);
+        tile->pair[pixels->count - 1](pixels, results, w + panel * size);
     else
-        tile->single(pixels, results, w + g->pairs * size + single * (2 * g->half * NNS_BLOCK + g->rest) * NNS_BLOCK);
+        tile->single[pixels->count - 1](pixels, results, w + g->pairs * size + single * of_single);
 }
 
 static void strassen_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, int64_t tile_pixels,
@@ -138,10 +324,25 @@ static void strassen_run(const nns_args *args, int64_t unit_begin, int64_t unit_
     }
 }
 
-#define PIXELS NNS_COLUMN_1
-#define VECTORS NNS_COLUMN_2
-#define NNS_TEMPLATE "convolution/conv_strassen.inc"
-#define NNS_ROWS KERNELS_conv_strassen
-#include "each_kernel.h"
+#define PAIR(n, stem, pixels, vectors)                                                                                 \
+    static __attribute__((noinline)) void stem##_pair_##n(const strassen_pixels *x, const strassen_results *results,   \
+                                                          const float *w) {                                            \
+        if (n <= pixels) strassen_pair(n <= pixels ? n : 1, pixels, vectors, x, results, w);                           \
+    }
+#define PAIR_NAME(n, stem) stem##_pair_##n,
+#define SINGLE(n, stem, pixels)                                                                                        \
+    static __attribute__((noinline)) void stem##_single_##n(const strassen_pixels *x, const strassen_results *results, \
+                                                            const float *w) {                                          \
+        if (n <= pixels) strassen_single(n <= pixels ? n : 1, x, results, w);                                          \
+    }
+#define SINGLE_NAME(n, stem) stem##_single_##n,
+#define KERNEL(stem, name, where, pixels, vectors)                                                                     \
+    WHERE_##where(COMPUTE_EACH_COUNT(PAIR, stem, pixels, vectors) COMPUTE_EACH_COUNT(SINGLE, stem, pixels)             \
+    static void stem##_encode(const strassen_pixels *x, float *sums) { strassen_encode(pixels, x, sums); }             \
+    static const strassen_tile stem##_tile = {                                                                         \
+        {COMPUTE_EACH_COUNT(PAIR_NAME, stem)}, {COMPUTE_EACH_COUNT(SINGLE_NAME, stem)}, stem##_encode};                \
+    NNS_DEFINE_KERNEL(stem, strassen_check(args, work, pixels, vectors),                                               \
+                      strassen_run(args, begin, end, scratch, pixels, vectors, &stem##_tile)))
+KERNELS_conv_strassen(KERNEL)
 
 NNS_DEFINE_FAMILY(conv_strassen);

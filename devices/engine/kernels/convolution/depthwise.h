@@ -14,6 +14,8 @@ typedef struct {
     epilogue finish;
 } depthwise_rows;
 
+#define nns_depthwise_rows NNS_JOIN(nns_depthwise_rows, NNS_VARIANT)
+
 /* Computes depthwise rows (groups of one channel) of a convolution with geometry `s`. */
 void nns_depthwise_rows(const kernel_geometry *s, const depthwise_rows *rows);
 

@@ -3,15 +3,14 @@
  *   expand_depthwise   a pointwise convolution, then a depthwise one
  *   depthwise_project  a depthwise convolution, then a pointwise one
  *
- * reads   x, weights and bias (or NULL) of the first, weights and bias (or NULL) of the second, residual of the second (like
- *         the output) or NULL
+ * reads   x, weights and bias (or NULL) of the first, weights and bias (or NULL) of the second, residual of the second
+ *         (like the output) or NULL
  * writes  y, which may be the residual's memory
  * p       as in the manifest; the geometry is the depthwise convolution's
  *
- * Weights of the pointwise convolution lie in panels of VECTORS output vectors, float[panel][input channel][VECTORS][block];
- * those of the depthwise one are float[block][kh][kw][lane]. */
-#include "pair.h"
-
+ * Weights of the pointwise convolution lie in panels of VECTORS output vectors, float[panel][input
+ * channel][VECTORS][block]; those of the depthwise one are float[block][kh][kw][lane]. */
+#include "by_element.h"
 #include "depthwise.h"
 
 /* Both families have these parameters and operands. */
@@ -21,33 +20,21 @@ NNS_DEFINE_READS(expand_depthwise);
 /* Maximum scratch of a thread; useful bands need far less. */
 #define PAIR_MAX_SCRATCH (INT64_C(1) << 26)
 
-/* ---- shared checks ------------------------------------------------------------------------------------------------ */
+/* ---- shared checks ----------------------------------------------------------------------------------------------- */
 
 /* Channels of the input, the intermediate tensor and the output of a pair. */
 typedef struct {
     int64_t in, middle, out;
 } pair_channels;
 
-static const char *pair_check_parameters(const pair_parameters *p) {
-    return p->geometry.c == p->geometry.o ? NULL : "a depthwise convolution must have as many output channels as input channels";
-}
-
-/* Checks the sizes of the operands, for these channels and `first` and `second` bytes of weights. */
-static const char *pair_check_operands(const nns_args *args, const kernel_geometry *s, pair_channels channels, int64_t first,
-                                       int64_t second) {
-    const int64_t *bytes = args->in_bytes, out = blocks_of(channels.out);
-    const int64_t y = NNS_FLOAT_BYTES(s->n, out, NNS_BLOCK, s->oh, s->ow);
-    if (!nns_holds(bytes[READ_X], NNS_FLOAT_BYTES(s->n, blocks_of(channels.in), NNS_BLOCK, s->h, s->w)))
-        return "the pair's input is too small";
-    if (!nns_holds(bytes[READ_WEIGHTS1], first)) return "the first weights of the pair are too small";
-    if (bytes[READ_BIAS1] && !nns_holds(bytes[READ_BIAS1], NNS_FLOAT_BYTES(blocks_of(channels.middle), NNS_BLOCK)))
-        return "the first bias of the pair is too small";
-    if (!nns_holds(bytes[READ_WEIGHTS2], second)) return "the second weights of the pair are too small";
-    if (bytes[READ_BIAS2] && !nns_holds(bytes[READ_BIAS2], NNS_FLOAT_BYTES(out, NNS_BLOCK)))
-        return "the second bias of the pair is too small";
-    if (bytes[READ_RESIDUAL] && !nns_holds(bytes[READ_RESIDUAL], y)) return "the pair's residual is too small";
-    if (!nns_holds(args->out_bytes[0], y)) return "the pair's output is too small";
-    return NULL;
+/* Checks the parameters and the sizes of the operands, for these channels and `first` and `second` bytes of weights. */
+static const char *pair_check(const nns_args *args, const kernel_geometry *s, pair_channels channels, int64_t first,
+                              int64_t second) {
+    const int64_t out = blocks_of(channels.out), y = NNS_FLOAT_BYTES(s->n, out, NNS_BLOCK, s->oh, s->ow);
+    if (s->c != s->o) return "a depthwise convolution must have as many output channels as input channels";
+    return NNS_CHECK_SIZES(
+        expand_depthwise, args, y, NNS_FLOAT_BYTES(s->n, blocks_of(channels.in), NNS_BLOCK, s->h, s->w), first,
+        NNS_FLOAT_BYTES(blocks_of(channels.middle), NNS_BLOCK), second, NNS_FLOAT_BYTES(out, NNS_BLOCK), y);
 }
 
 static int64_t depthwise_weight_bytes(const kernel_geometry *s) {
@@ -60,7 +47,95 @@ static const char *pair_scratch(nns_work *work, int64_t bytes) {
     return NULL;
 }
 
-/* ---- expand, then depthwise: units are (image, panel, band) ------------------------------------------------------- */
+/* ---- register tiles of the pointwise convolution, which stay in registers over all input channels ---------------- */
+
+enum { PAIR_PIXELS = NNS_MOST(expand_depthwise, 1), PAIR_VECTORS = NNS_MOST(expand_depthwise, 2) };
+_Static_assert((int)PAIR_PIXELS <= (int)COMPUTE_MOST_COUNT, "COMPUTE_BY_COUNT has no case for a tile of this many pixels");
+
+/* The pointwise convolution of contiguous pixels: one panel of output vectors; `x`, `y` and `residual` point to the
+ * first pixel. */
+typedef struct {
+    const float *x;
+    const float *w;        /* float[input channel][vector][block] */
+    const float *next;     /* weights to prefetch for the next panel, or NULL */
+    const float *bias;     /* of the panel, or NULL */
+    const float *residual; /* of the panel, or NULL */
+    float *y;              /* of the panel */
+    int64_t x_plane;       /* floats between blocks of the input */
+    int64_t y_plane;       /* floats between blocks of the output, and of the residual */
+    int64_t channels;      /* of the input */
+    epilogue finish;
+} pointwise;
+
+NNS_INLINE void pair_lane(const int count, const int vectors, nns_vec acc[PAIR_PIXELS][PAIR_VECTORS], const float *x,
+                          const float *w) {
+    nns_vec weights[PAIR_VECTORS];
+    COMPUTE_FOR(v, vectors) weights[v] = nns_load(w + v * NNS_BLOCK);
+    COMPUTE_FOR(p, count) {
+        const nns_vec input = nns_broadcast(x[p * NNS_BLOCK]);
+        COMPUTE_FOR(v, vectors) acc[p][v] += input * weights[v];
+    }
+}
+
+NNS_INLINE void pair_store(const int count, const int vectors, nns_vec acc[PAIR_PIXELS][PAIR_VECTORS],
+                           const pointwise *job, int64_t pixel) {
+    COMPUTE_FOR(v, vectors) {
+        float *y = job->y + v * job->y_plane + pixel * NNS_BLOCK;
+        if (job->residual) {
+            const float *residual = job->residual + v * job->y_plane + pixel * NNS_BLOCK;
+            COMPUTE_FOR(p, count) acc[p][v] += nns_load(residual + p * NNS_BLOCK);
+        }
+        COMPUTE_FOR(p, count) nns_store(y + p * NNS_BLOCK, epilogue_clamp(&job->finish, acc[p][v]));
+        if (job->finish.second_pass) epilogue_second_pass(&job->finish, y, count * NNS_BLOCK);
+    }
+}
+
+/* Computes `count` pixels. Prefetches `lines` vectors from `next` on for every full block of input channels. */
+NNS_INLINE void pair_tile(const int count, const int pixels, const int vectors, const pointwise *job, int64_t pixel,
+                          const float *next, int64_t lines) {
+    nns_vec acc[PAIR_PIXELS][PAIR_VECTORS];
+    COMPUTE_FOR(v, vectors) {
+        const nns_vec bias = job->bias ? nns_load(job->bias + v * NNS_BLOCK) : nns_zero();
+        COMPUTE_FOR(p, count) acc[p][v] = bias;
+    }
+    const float *x = job->x + pixel * NNS_BLOCK, *w = job->w;
+    int64_t left = job->channels;
+    for (; left >= NNS_BLOCK; left -= NNS_BLOCK, x += job->x_plane) {
+        for (int64_t i = 0; i < lines; i++, next += NNS_BLOCK) __builtin_prefetch(next, 0, 2);
+#if COMPUTE_BY_ELEMENT
+        const element_inputs inputs = {.first = x};
+        element_fetch(count, x + pixels * NNS_BLOCK);
+        element_block(count, vectors, acc[0], PAIR_VECTORS, &inputs, w);
+        w += NNS_BLOCK * vectors * NNS_BLOCK;
+        continue;
+#endif
+        COMPUTE_FOR(p, count) __builtin_prefetch(x + (pixels + p) * NNS_BLOCK);
+        COMPUTE_UNROLL_LANES
+        for (int64_t lane = 0; lane < NNS_BLOCK; lane++, w += vectors * NNS_BLOCK)
+            pair_lane(count, vectors, acc, x + lane, w);
+    }
+    for (int64_t lane = 0; lane < left; lane++, w += vectors * NNS_BLOCK) pair_lane(count, vectors, acc, x + lane, w);
+    pair_store(count, vectors, acc, job, pixel);
+}
+
+/* All pixels, in tiles of nearly equal width, up to `most`. */
+NNS_INLINE void pair_tiles(const int most, const int vectors, const pointwise *job, int64_t pixels) {
+    int64_t tiles = nns_ceil_div(pixels, most);
+    const int64_t blocks = job->channels / NNS_BLOCK;
+    const int64_t lines = job->next && blocks ? nns_ceil_div(job->channels * vectors, blocks * tiles) : 0;
+    const float *next = job->next;
+    for (int64_t pixel = 0; tiles; tiles--) {
+        const int64_t count = nns_ceil_div(pixels - pixel, tiles);
+        COMPUTE_BY_COUNT(count, most, pair_tile, most, vectors, job, pixel, next, lines)
+        pixel += count;
+        if (next) next += blocks * lines * NNS_BLOCK;
+    }
+}
+
+/* `pair_tiles` of one kernel. */
+typedef void (*pointwise_tiles)(const pointwise *job, int64_t pixels);
+
+/* ---- expand, then depthwise: units are (image, panel, band) ------------------------------------------------------ */
 
 /* Input rows [begin, end) that output rows [first, last) read, without padding. */
 typedef struct {
@@ -80,13 +155,10 @@ static int64_t band_rows(const kernel_geometry *s, int64_t band) {
 
 static const char *expand_check(const nns_args *args, nns_work *work, int64_t vectors) {
     const pair_parameters *p = (const void *)args->p;
-    const char *wrong = pair_check_parameters(p);
-    if (wrong) return wrong;
-    const int64_t inputs = p->other;
     const kernel_geometry s = p->geometry;
     if (blocks_of(s.c) % vectors) return "the tile's vectors do not divide the intermediate tensor's";
-    wrong = pair_check_operands(args, &s, (pair_channels){inputs, s.c, s.c},
-                                NNS_FLOAT_BYTES(blocks_of(s.c), NNS_BLOCK, inputs), depthwise_weight_bytes(&s));
+    const char *wrong = pair_check(args, &s, (pair_channels){p->other, s.c, s.c},
+                                   NNS_FLOAT_BYTES(blocks_of(s.c), NNS_BLOCK, p->other), depthwise_weight_bytes(&s));
     if (wrong) return wrong;
     work->units = s.n * (blocks_of(s.c) / vectors) * nns_ceil_div(s.oh, p->band);
     return pair_scratch(work, NNS_FLOAT_BYTES(vectors, NNS_BLOCK, band_rows(&s, p->band), s.w));
@@ -181,17 +253,14 @@ static void expand_run(const nns_args *args, int64_t unit_begin, int64_t unit_en
     }
 }
 
-/* ---- depthwise, then project: units are (image, band) ------------------------------------------------------------- */
+/* ---- depthwise, then project: units are (image, band) ------------------------------------------------------------ */
 
 static const char *project_check(const nns_args *args, nns_work *work, int64_t vectors) {
     const pair_parameters *p = (const void *)args->p;
-    const char *wrong = pair_check_parameters(p);
-    if (wrong) return wrong;
-    const int64_t outputs = p->other;
     const kernel_geometry s = p->geometry;
-    if (blocks_of(outputs) % vectors) return "the tile's vectors do not divide the output's";
-    wrong = pair_check_operands(args, &s, (pair_channels){s.c, s.c, outputs}, depthwise_weight_bytes(&s),
-                                NNS_FLOAT_BYTES(blocks_of(outputs), NNS_BLOCK, s.c));
+    if (blocks_of(p->other) % vectors) return "the tile's vectors do not divide the output's";
+    const char *wrong = pair_check(args, &s, (pair_channels){s.c, s.c, p->other}, depthwise_weight_bytes(&s),
+                                   NNS_FLOAT_BYTES(blocks_of(p->other), NNS_BLOCK, s.c));
     if (wrong) return wrong;
     work->units = s.n * nns_ceil_div(s.oh, p->band);
     return pair_scratch(work, NNS_FLOAT_BYTES(blocks_of(s.c), NNS_BLOCK, nns_min_int(s.oh, p->band), s.ow));
@@ -265,13 +334,22 @@ static void project_run(const nns_args *args, int64_t unit_begin, int64_t unit_e
     }
 }
 
-/* ---- tiles -------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-#define PIXELS NNS_COLUMN_1
-#define VECTORS NNS_COLUMN_2
-#define NNS_TEMPLATE "convolution/pair.inc"
-#define NNS_ROWS KERNELS_expand_depthwise
-#include "each_kernel.h"
+/* Kernels of both families use the same tiles. */
+#define TILES(stem, name, where, pixels, vectors)                                 \
+    WHERE_##where(static void stem##_tiles(const pointwise *job, int64_t count) { \
+        pair_tiles(pixels, vectors, job, count);                                  \
+    })
+KERNELS_expand_depthwise(TILES)
+
+#define KERNEL(stem, where, vectors, order, tiles)                            \
+    WHERE_##where(NNS_DEFINE_KERNEL(stem, order##_check(args, work, vectors), \
+                                    order##_run(args, begin, end, scratch, vectors, tiles)))
+#define EXPAND(stem, name, where, pixels, vectors) KERNEL(stem, where, vectors, expand, stem##_tiles)
+#define PROJECT(stem, name, where, pixels, vectors) KERNEL(stem, where, vectors, project, p##pixels##v##vectors##_tiles)
+KERNELS_expand_depthwise(EXPAND)
+KERNELS_depthwise_project(PROJECT)
 
 NNS_DEFINE_FAMILY(expand_depthwise);
 NNS_DEFINE_FAMILY(depthwise_project);

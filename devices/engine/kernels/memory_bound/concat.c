@@ -4,7 +4,7 @@
  * `offset` on. */
 #include "memory_bound.h"
 
-/* ---- concat/rows: reads the inputs and writes their rows one after another to each outer row, from `offset` on. ---- */
+/* ---- concat/rows: reads the inputs and writes their rows one after another to each outer row, from `offset` on. -- */
 
 static const char *rows_check(const nns_args *args, nns_work *work) {
     const concat_rows_parameters *p = (const void *)args->p;
@@ -40,7 +40,7 @@ static void rows_run(const nns_args *args, int64_t begin, int64_t end, void *scr
     }
 }
 
-/* ---- concat/lanes: reads blocked inputs; writes channels [offset, offset + their sum) of the blocked output. ---------
+/* ---- concat/lanes: reads blocked inputs; writes channels [offset, offset + their sum) of the blocked output. --------
  * Lanes of the first written block below `offset` are kept, lanes of the last one above become zero. */
 
 static const char *lanes_check(const nns_args *args, nns_work *work) {
@@ -68,18 +68,12 @@ typedef struct {
 } piece;
 
 #define LANES 4
-#define VECTOR f32x4
-#define IVECTOR i32x4
 #include "concat_lanes.inc"
 
 #define LANES 8
-#define VECTOR f32x8
-#define IVECTOR i32x8
 #include "concat_lanes.inc"
 
 #define LANES 16
-#define VECTOR f32x16
-#define IVECTOR i32x16
 #include "concat_lanes.inc"
 
 /* Finds the sources of the channels of output block `index` of image `image`; returns the number of pieces. */

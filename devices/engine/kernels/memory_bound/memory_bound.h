@@ -1,4 +1,4 @@
-/* Shared by the memory-bound kernels (pool, eltwise, concat, softmax, resize, reorder, strided).
+/* Shared by the memory-bound kernels (pool, eltwise, concat, softmax, normalization, resize, reorder, strided).
  *
  * They see a tensor as rows of floats with 1 lane per pixel (plain layout) or 4, 8 or 16 (blocked layout), so that one
  * source serves both. Vectors that need not be a pixel hold 16 floats on every machine: every number
@@ -9,7 +9,7 @@
 
 #include <float.h>
 
-#include "family.h"
+#include "epilogue.h"
 
 /* Output per unit of the kernels that walk flat memory: half of a first-level cache. */
 #define CHUNK_BYTES 16384
@@ -22,15 +22,24 @@ typedef int32_t i32x4 __attribute__((vector_size(16)));
 typedef int32_t i32x8 __attribute__((vector_size(32)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
 
-/* PASTE(load_, LANES): names of the functions that a .inc file defines for each count of lanes. */
-#define PASTE_(name, lanes) name##lanes
-#define PASTE(name, lanes) PASTE_(name, lanes)
+/* For .inc files, which are included once per count of lanes of a pixel: the functions and the vectors for LANES
+ * floats. */
+#define LANED(name) NNS_JOIN(name##_, LANES)
+#define VECTOR NNS_JOIN(f32x, LANES)
+#define IVECTOR NNS_JOIN(i32x, LANES)
+typedef float f32x1;
+#define LOAD(from)                              \
+    ({                                          \
+        VECTOR value_;                          \
+        memcpy(&value_, from, sizeof value_);   \
+        value_;                                 \
+    })
 
 /* `yes` in the lanes where the comparison `mask` holds, else `no`; for vectors of any width. */
-#define CHOOSE(mask, yes, no)                                                                                          \
-    ({                                                                                                                 \
-        const __typeof__(mask) mask_ = (mask);                                                                         \
-        (__typeof__(yes))((mask_ & (__typeof__(mask_))(yes)) | (~mask_ & (__typeof__(mask_))(no)));                    \
+#define CHOOSE(mask, yes, no)                                                                       \
+    ({                                                                                              \
+        const __typeof__(mask) mask_ = (mask);                                                      \
+        (__typeof__(yes))((mask_ & (__typeof__(mask_))(yes)) | (~mask_ & (__typeof__(mask_))(no))); \
     })
 
 NNS_INLINE f32x16 load16(const float *from) {
@@ -60,55 +69,28 @@ NNS_INLINE f32x16 repeat16(const float *values, int64_t lanes) {
     return load16(pattern);
 }
 
-/* ---- activations: `clamp` each value while it is in a register, then `finish` the row while it is in cache --------- */
-
-/* None, ReLU and Clip are a clamp; the other kinds clamp to infinities and cost a second pass. */
-typedef struct {
-    nns_activation rest; /* kind NNS_ACT_NONE if the clamp is all */
-    float low, high;
-} memory_bound_activation;
-
-NNS_INLINE memory_bound_activation activation_of(const activation_parameters *activation) {
-    memory_bound_activation result = {nns_activation_read(&activation->kind), -__builtin_inff(), __builtin_inff()};
-    if (result.rest.kind == NNS_ACT_RELU) result.low = 0.0f;
-    if (result.rest.kind == NNS_ACT_CLIP) {
-        result.low = result.rest.a;
-        result.high = result.rest.b;
-    }
-    if (result.rest.kind == NNS_ACT_RELU || result.rest.kind == NNS_ACT_CLIP) result.rest.kind = NNS_ACT_NONE;
-    return result;
-}
+/* ---- epilogues: `clamp` each value while it is in a register, then `finish` the row while it is in cache --------- */
 
 /* Comparisons are written such that NaN stays. */
-NNS_INLINE f32x16 clamp16(f32x16 x, const memory_bound_activation *activation) {
+NNS_INLINE f32x16 clamp16(f32x16 x, const epilogue *activation) {
     const f32x16 low = splat16(activation->low), high = splat16(activation->high);
     x = CHOOSE(x < low, low, x);
     return CHOOSE(x > high, high, x);
 }
 
-NNS_INLINE float clamp1(float x, const memory_bound_activation *activation) {
+NNS_INLINE float clamp1(float x, const epilogue *activation) {
     x = x < activation->low ? activation->low : x;
     return x > activation->high ? activation->high : x;
 }
 
-/* Applies activations that are no clamp to `n` floats in place. One loop per kind. */
-NNS_INLINE void finish(float *x, int64_t n, const memory_bound_activation *activation) {
-    const float a = activation->rest.a, b = activation->rest.b;
-    switch (activation->rest.kind) {
-    case NNS_ACT_SIGMOID: nns_activate_all(x, n, (nns_activation){NNS_ACT_SIGMOID, a, b}); break;
-    case NNS_ACT_SILU: nns_activate_all(x, n, (nns_activation){NNS_ACT_SILU, a, b}); break;
-    case NNS_ACT_HARD_SIGMOID: nns_activate_all(x, n, (nns_activation){NNS_ACT_HARD_SIGMOID, a, b}); break;
-    case NNS_ACT_HARD_SWISH: nns_activate_all(x, n, (nns_activation){NNS_ACT_HARD_SWISH, a, b}); break;
-    case NNS_ACT_LEAKY_RELU: nns_activate_all(x, n, (nns_activation){NNS_ACT_LEAKY_RELU, a, b}); break;
-    case NNS_ACT_TANH: nns_activate_all(x, n, (nns_activation){NNS_ACT_TANH, a, b}); break;
-    case NNS_ACT_EXP: nns_activate_all(x, n, (nns_activation){NNS_ACT_EXP, a, b}); break;
-    default: break;
-    }
+/* Applies activations that are no clamp to `n` floats in place. */
+NNS_INLINE void finish(float *x, int64_t n, const epilogue *activation) {
+    if (activation->second_pass) epilogue_second_pass(activation, x, n);
 }
 
 /* The whole activation in place, for kernels that rarely have one. */
-NNS_INLINE void clamp_and_finish(float *x, int64_t n, const memory_bound_activation *activation) {
-    if (activation->low != -__builtin_inff() || activation->high != __builtin_inff())
+NNS_INLINE void clamp_and_finish(float *x, int64_t n, const epilogue *activation) {
+    if (activation->bounded_below || activation->bounded_above)
         for (int64_t i = 0; i < n; i++) x[i] = clamp1(x[i], activation);
     finish(x, n, activation);
 }

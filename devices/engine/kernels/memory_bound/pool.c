@@ -3,7 +3,7 @@
 
 enum { POOL_MAX = 0, POOL_AVERAGE = 1, POOL_AVERAGE_PADDED = 2 };
 
-/* ---- pool/window: reads planes × height × width × lanes, writes planes × out_height × out_width × lanes. ---------------- */
+/* ---- pool/window: reads planes × height × width × lanes, writes planes × out_height × out_width × lanes. --------- */
 
 /* The parameters and what follows from them. */
 typedef struct {
@@ -21,59 +21,45 @@ static pool pool_of(const nns_args *args) {
 
 static const char *window_check(const nns_args *args, nns_work *work) {
     const pool_window_parameters *p = (const void *)args->p;
-    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p->planes, p->lanes, p->height, p->width))) {
-        return "pool/window: the input is smaller than its shape";
-    }
-    if (!nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p->planes, p->lanes, p->out_height, p->out_width))) {
-        return "pool/window: the output is smaller than its shape";
-    }
+    const char *wrong =
+        NNS_CHECK_SIZES(pool_window, args, NNS_FLOAT_BYTES(p->planes, p->lanes, p->out_height, p->out_width),
+                        NNS_FLOAT_BYTES(p->planes, p->lanes, p->height, p->width));
+    if (wrong) return wrong;
     *work = (nns_work){.units = p->planes * p->out_height};
     return NULL;
 }
 
-/* Taps [begin, end) of a window that lie inside the plane; begin == end if none does. */
-typedef struct {
-    int64_t begin, end;
-} taps;
-
-NNS_INLINE taps taps_within(int64_t first, int64_t low, int64_t high, int64_t kernel, int64_t dilation) {
-    const int64_t begin = nns_min_int(nns_max_int(ceil_divide(low - first, dilation), 0), kernel);
-    return (taps){begin, nns_max_int(nns_min_int(ceil_divide(high - first, dilation), kernel), begin)};
+/* The taps of a window that lie inside the plane. */
+NNS_INLINE tap_range rows_of(const pool *s, int64_t oh) {
+    return taps_inside(oh * s->p.stride_h - s->p.top, s->p.kernel_h, s->p.dilation_h, s->p.height);
 }
 
-NNS_INLINE taps taps_of(int64_t position, int64_t stride, int64_t pad, int64_t size, int64_t kernel, int64_t dilation) {
-    return taps_within(position * stride - pad, 0, size, kernel, dilation);
+NNS_INLINE tap_range columns_of(const pool *s, int64_t ow) {
+    return taps_inside(ow * s->p.stride_w - s->p.left, s->p.kernel_w, s->p.dilation_w, s->p.width);
 }
 
-/* Rows that an average over a window includes: those inside the plane, or inside the padded plane. */
-NNS_INLINE int64_t counted_rows(int64_t oh, const taps *inside, const pool *s) {
-    if (s->p.mode != POOL_AVERAGE_PADDED) {
-        return inside->end - inside->begin;
-    }
-    const int64_t first = oh * s->p.stride_h - s->p.top;
-    const taps all = taps_within(first, -s->p.top, s->p.height + s->p.bottom, s->p.kernel_h, s->p.dilation_h);
-    return all.end - all.begin;
+/* Rows and columns that an average over a window includes: those inside the plane, or inside the padded plane. */
+NNS_INLINE int64_t counted_rows(const pool *s, int64_t oh, tap_range inside) {
+    const int64_t padded = s->p.top + s->p.height + s->p.bottom;
+    if (s->p.mode == POOL_AVERAGE_PADDED)
+        inside = taps_inside(oh * s->p.stride_h, s->p.kernel_h, s->p.dilation_h, padded);
+    return inside.end - inside.begin;
 }
 
-NNS_INLINE int64_t counted_columns(int64_t ow, const taps *inside, const pool *s) {
-    if (s->p.mode != POOL_AVERAGE_PADDED) {
-        return inside->end - inside->begin;
-    }
-    const int64_t first = ow * s->p.stride_w - s->p.left;
-    const taps all = taps_within(first, -s->p.left, s->p.width + s->p.right, s->p.kernel_w, s->p.dilation_w);
-    return all.end - all.begin;
+NNS_INLINE int64_t counted_columns(const pool *s, int64_t ow, tap_range inside) {
+    const int64_t padded = s->p.left + s->p.width + s->p.right;
+    if (s->p.mode == POOL_AVERAGE_PADDED)
+        inside = taps_inside(ow * s->p.stride_w, s->p.kernel_w, s->p.dilation_w, padded);
+    return inside.end - inside.begin;
 }
 
 #define LANES 4
-#define VECTOR f32x4
 #include "pool_lanes.inc"
 
 #define LANES 8
-#define VECTOR f32x8
 #include "pool_lanes.inc"
 
 #define LANES 16
-#define VECTOR f32x16
 #include "pool_lanes.inc"
 
 /* Merges one tap into `n` output columns, whose inputs are `stride` apart. */
@@ -86,39 +72,34 @@ NNS_INLINE void plain_tap(int maximum, float *restrict out, const float *restric
 
 /* Output row `oh` of the plane `x` of single floats: tap by tap over the whole row, so that columns are the vector. */
 NNS_INLINE void plain_row(int maximum, float *out, const float *x, int64_t oh, const pool *s) {
-    const taps h = taps_of(oh, s->p.stride_h, s->p.top, s->p.height, s->p.kernel_h, s->p.dilation_h);
+    const tap_range h = rows_of(s, oh);
     /* later taps lie outside the plane for every column */
     const int64_t last_tap = nns_min_int(s->p.kernel_w, ceil_divide(s->p.width + s->p.left, s->p.dilation_w));
-    for (int64_t ow = 0; ow < s->p.out_width; ow++) {
+    for (int64_t ow = 0; ow < s->p.out_width; ow++)
         out[ow] = maximum ? -FLT_MAX : 0;
-    }
     for (int64_t kh = h.begin; kh < h.end; kh++) {
         const float *line = x + (oh * s->p.stride_h - s->p.top + kh * s->p.dilation_h) * s->p.width;
         for (int64_t kw = 0; kw < last_tap; kw++) {
             const int64_t shift = kw * s->p.dilation_w - s->p.left;
             const int64_t begin = nns_max_int(ceil_divide(-shift, s->p.stride_w), 0);
             const int64_t end = nns_min_int(ceil_divide(s->p.width - shift, s->p.stride_w), s->p.out_width);
-            if (begin >= end) {
+            if (begin >= end)
                 continue;
-            }
             const float *first = line + begin * s->p.stride_w + shift;
-            if (s->p.stride_w == 1) {
+            if (s->p.stride_w == 1)
                 plain_tap(maximum, out + begin, first, end - begin, 1);
-            } else if (s->p.stride_w == 2) {
+            else if (s->p.stride_w == 2)
                 plain_tap(maximum, out + begin, first, end - begin, 2);
-            } else {
+            else
                 plain_tap(maximum, out + begin, first, end - begin, s->p.stride_w);
-            }
         }
     }
     if (!maximum) {
-        const int64_t rows = counted_rows(oh, &h, s);
+        const int64_t rows = counted_rows(s, oh, h);
         for (int64_t ow = 0; ow < s->p.out_width; ow++) {
             int64_t columns = s->p.kernel_w;
-            if (ow < s->inner_begin || ow >= s->inner_end) {
-                const taps w = taps_of(ow, s->p.stride_w, s->p.left, s->p.width, s->p.kernel_w, s->p.dilation_w);
-                columns = counted_columns(ow, &w, s);
-            }
+            if (ow < s->inner_begin || ow >= s->inner_end)
+                columns = counted_columns(s, ow, columns_of(s, ow));
             out[ow] /= (float)nns_max_int(rows * columns, 1);
         }
     }
@@ -126,33 +107,25 @@ NNS_INLINE void plain_row(int maximum, float *out, const float *x, int64_t oh, c
 
 NNS_INLINE void pool_row(int maximum, float *out, const float *x, int64_t oh, const pool *s) {
     switch (s->p.lanes) {
-    case 16:
-        pool_row_16(maximum, out, x, oh, s);
-        break;
-    case 8:
-        pool_row_8(maximum, out, x, oh, s);
-        break;
-    case 4:
-        pool_row_4(maximum, out, x, oh, s);
-        break;
-    default:
-        plain_row(maximum, out, x, oh, s);
+    case 16: pool_row_16(maximum, out, x, oh, s); break;
+    case 8: pool_row_8(maximum, out, x, oh, s); break;
+    case 4: pool_row_4(maximum, out, x, oh, s); break;
+    default: plain_row(maximum, out, x, oh, s);
     }
 }
 
 static void window_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const pool s = pool_of(args);
-    const memory_bound_activation activation = activation_of(&s.p.activation);
+    const epilogue activation = epilogue_of(&s.p.activation);
     const int64_t out_row = s.p.out_width * s.p.lanes;
     for (int64_t unit = begin; unit < end; unit++) {
         const float *x = (const float *)args->in[0] + unit / s.p.out_height * s.p.height * s.p.width * s.p.lanes;
         float *out = (float *)args->out[0] + unit * out_row;
-        if (s.p.mode == POOL_MAX) {
+        if (s.p.mode == POOL_MAX)
             pool_row(1, out, x, unit % s.p.out_height, &s);
-        } else {
+        else
             pool_row(0, out, x, unit % s.p.out_height, &s);
-        }
         clamp_and_finish(out, out_row, &activation);
     }
 }
@@ -161,12 +134,9 @@ static void window_run(const nns_args *args, int64_t begin, int64_t end, void *s
 
 static const char *global_check(const nns_args *args, nns_work *work) {
     const pool_global_parameters *p = (const void *)args->p;
-    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p->rows, p->pixels, p->lanes)) ||
-        !nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p->rows, p->lanes))) {
-        return "pool/global: a buffer is smaller than its shape";
-    }
     *work = (nns_work){.units = p->rows};
-    return NULL;
+    return NNS_CHECK_SIZES(pool_global, args, NNS_FLOAT_BYTES(p->rows, p->lanes),
+                           NNS_FLOAT_BYTES(p->rows, p->pixels, p->lanes));
 }
 
 NNS_INLINE f32x16 merge16(int maximum, f32x16 a, f32x16 b) {
@@ -183,13 +153,11 @@ NNS_INLINE f32x16 reduce_whole(int maximum, const float *x, int64_t n) {
     f32x16 sums[4] = {start, start, start, start};
     int64_t i = 0;
     for (; i + 64 <= n; i += 64) {
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 4; k++)
             sums[k] = merge16(maximum, sums[k], load16(x + i + 16 * k));
-        }
     }
-    for (; i < n; i += 16) {
+    for (; i < n; i += 16)
         sums[0] = merge16(maximum, sums[0], load16(x + i));
-    }
     return merge16(maximum, merge16(maximum, sums[0], sums[1]), merge16(maximum, sums[2], sums[3]));
 }
 
@@ -198,18 +166,15 @@ NNS_INLINE f32x16 reduce_whole(int maximum, const float *x, int64_t n) {
 NNS_INLINE void reduce_row(int maximum, float *out, const float *x, int64_t n, int64_t lanes) {
     f32x16 total = splat16(maximum ? -FLT_MAX : 0);
     const int64_t whole = n - n % 16;
-    for (int64_t i = 0; i < whole; i += CHUNK) {
+    for (int64_t i = 0; i < whole; i += CHUNK)
         total = merge16(maximum, total, reduce_whole(maximum, x + i, nns_min_int(whole - i, CHUNK)));
-    }
     float all[16];
     store16(all, total);
-    for (int64_t lane = 0, i = whole; i < n; i++, lane++) {
+    for (int64_t lane = 0, i = whole; i < n; i++, lane++)
         all[lane] = merge1(maximum, all[lane], x[i]);
-    }
     for (int64_t width = 8; width >= lanes; width /= 2) {
-        for (int64_t lane = 0; lane < width; lane++) {
+        for (int64_t lane = 0; lane < width; lane++)
             all[lane] = merge1(maximum, all[lane], all[lane + width]);
-        }
     }
     memcpy(out, all, (size_t)lanes * 4);
 }
@@ -232,15 +197,14 @@ static void global_run(const nns_args *args, int64_t begin, int64_t end, void *s
     (void)scratch;
     const pool_global_parameters *p = (const void *)args->p;
     const int64_t pixels = p->pixels, lanes = p->lanes, n = pixels * lanes;
-    const memory_bound_activation activation = activation_of(&p->activation);
+    const epilogue activation = epilogue_of(&p->activation);
     for (int64_t row = begin; row < end; row++) {
         const float *x = (const float *)args->in[0] + row * n;
         float *out = (float *)args->out[0] + row * lanes;
         reduce(p->mode == POOL_MAX, out, x, n, lanes);
         if (p->mode == POOL_AVERAGE) {
-            for (int64_t lane = 0; lane < lanes; lane++) {
+            for (int64_t lane = 0; lane < lanes; lane++)
                 out[lane] /= (float)pixels;
-            }
         }
         clamp_and_finish(out, lanes, &activation);
     }

@@ -1,17 +1,14 @@
 /* Changes of layout, and copies. */
 #include "memory_bound.h"
 
-/* ---- reorder/copy: writes what it reads. ---------------------------------------------------------------------------- */
+/* ---- reorder/copy: writes what it reads. ------------------------------------------------------------------------- */
 
 enum { COPY_CHUNK = 4 * CHUNK_BYTES };
 
 static const char *copy_check(const nns_args *args, nns_work *work) {
     const reorder_copy_parameters *p = (const void *)args->p;
-    const int64_t bytes = p->count;
-    if (!nns_holds(args->in_bytes[0], bytes) || !nns_holds(args->out_bytes[0], bytes))
-        return "reorder/copy: a buffer is smaller than the count";
-    *work = (nns_work){.units = nns_ceil_div(bytes, COPY_CHUNK)};
-    return NULL;
+    *work = (nns_work){.units = nns_ceil_div(p->count, COPY_CHUNK)};
+    return NNS_CHECK_SIZES(reorder_copy, args, p->count, p->count);
 }
 
 static void copy_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
@@ -21,7 +18,7 @@ static void copy_run(const nns_args *args, int64_t begin, int64_t end, void *scr
     memcpy((char *)args->out[0] + first, (const char *)args->in[0] + first, (size_t)(last - first));
 }
 
-/* ---- reorder/layout: reads a tensor in one layout, writes it in another. ---------------------------------------------
+/* ---- reorder/layout: reads a tensor in one layout, writes it in another. --------------------------------------------
  * `source` and `target` are the blocks of the layouts, 0 for plain. Lanes that pad the channels of a blocked target are
  * written as zero. */
 
@@ -41,28 +38,24 @@ static int64_t unit_parts(const reorder_layout_parameters *p) { return nns_max_i
 
 static const char *layout_check(const nns_args *args, nns_work *work) {
     const reorder_layout_parameters *p = (const void *)args->p;
-    if (p->source == 0 && p->target == 0) return "reorder/layout: both layouts are plain";
-    if (!nns_holds(args->in_bytes[0], layout_bytes(p, p->source)) ||
-        !nns_holds(args->out_bytes[0], layout_bytes(p, p->target)))
-        return "reorder/layout: a buffer is smaller than its shape";
+    if (p->source == 0 && p->target == 0) return "both layouts are plain";
+    const char *wrong = NNS_CHECK_SIZES(reorder_layout, args, layout_bytes(p, p->target), layout_bytes(p, p->source));
+    if (wrong) return wrong;
     *work = (nns_work){.units = p->pixels == 0 ? 0 : p->images * unit_blocks(p) * unit_parts(p)};
     return NULL;
 }
 
 #define LANES 4
-#define VECTOR f32x4
 #define INDICES(f, s) f(0, s), f(1, s), f(2, s), f(3, s)
 #include "reorder_lanes.inc"
 
 #define LANES 8
-#define VECTOR f32x8
 #define INDICES(f, s) f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s)
 #include "reorder_lanes.inc"
 
 #define LANES 16
-#define VECTOR f32x16
-#define INDICES(f, s)                                                                                                  \
-    f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), f(8, s), f(9, s), f(10, s), f(11, s),      \
+#define INDICES(f, s)                                                                                             \
+    f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), f(8, s), f(9, s), f(10, s), f(11, s), \
         f(12, s), f(13, s), f(14, s), f(15, s)
 #include "reorder_lanes.inc"
 
@@ -79,8 +72,10 @@ NNS_INLINE void copy_lanes(float *out, int64_t out_block, const float *x, int64_
     }
 }
 
-/* Pixels [begin, end) of block `index` of one image, from one block to another, in groups of lanes that lie within one block of both. */
-static void between_blocks(const reorder_layout_parameters *p, float *out, const float *x, int64_t index, int64_t begin, int64_t end) {
+/* Pixels [begin, end) of block `index` of one image, from one block to another, in groups of lanes that lie within
+ * one block of both. */
+static void between_blocks(const reorder_layout_parameters *p, float *out, const float *x, int64_t index, int64_t begin,
+                           int64_t end) {
     const int64_t pixels = p->pixels, source = p->source, target = p->target, lanes = nns_min_int(source, target);
     out += (index * pixels + begin) * target;
     for (int64_t lane = 0; lane < target; lane += lanes) {

@@ -4,39 +4,30 @@
 
 NNS_INLINE int64_t within(int32_t index, int64_t size) { return nns_min_int(nns_max_int(index, 0), size - 1); }
 
-static const char *resize_check(const nns_args *args, nns_work *work) {
-    const resize_nearest_parameters *p = (const void *)args->p;
-    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p->planes, p->lanes, p->height, p->width)) ||
-        !nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p->planes, p->lanes, p->out_height, p->out_width)))
-        return "resize: a buffer is smaller than its shape";
-    *work = (nns_work){.units = p->planes * p->out_height};
-    return NULL;
-}
+enum { INDEX_BYTES = sizeof(int32_t) };
 
 #define LANES 1
-#define VECTOR float
 #include "resize_lanes.inc"
 
 #define LANES 4
-#define VECTOR f32x4
 #include "resize_lanes.inc"
 
 #define LANES 8
-#define VECTOR f32x8
 #include "resize_lanes.inc"
 
 #define LANES 16
-#define VECTOR f32x16
 #include "resize_lanes.inc"
 
-/* ---- resize/nearest: reads x, source row of each output row, source column of each output column (int32). ------------ */
+/* ---- resize/nearest: reads x, source row of each output row, source column of each output column (int32). -------- */
 
 static const char *nearest_check(const nns_args *args, nns_work *work) {
     const resize_nearest_parameters *p = (const void *)args->p;
-    const char *refused = resize_check(args, work);
-    if (refused) return refused;
-    if (args->in_bytes[1] / 4 < p->out_height || args->in_bytes[2] / 4 < p->out_width)
-        return "resize/nearest: a table is smaller than the output";
+    const char *wrong =
+        NNS_CHECK_SIZES(resize_nearest, args, NNS_FLOAT_BYTES(p->planes, p->lanes, p->out_height, p->out_width),
+                        NNS_FLOAT_BYTES(p->planes, p->lanes, p->height, p->width), INDEX_BYTES * p->out_height,
+                        INDEX_BYTES * p->out_width);
+    if (wrong) return wrong;
+    *work = (nns_work){.units = p->planes * p->out_height};
     return NULL;
 }
 
@@ -46,7 +37,7 @@ static void nearest_run(const nns_args *args, int64_t begin, int64_t end, void *
     const int64_t lanes = p->lanes, height = p->height, width = p->width;
     const int64_t out_height = p->out_height, out_width = p->out_width;
     const int32_t *rows = args->in[1], *columns = args->in[2];
-    const memory_bound_activation activation = activation_of(&p->activation);
+    const epilogue activation = epilogue_of(&p->activation);
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t row = unit / out_height * height + within(rows[unit % out_height], height);
         const float *x = (const float *)args->in[0] + row * width * lanes;
@@ -61,16 +52,17 @@ static void nearest_run(const nns_args *args, int64_t begin, int64_t end, void *
     }
 }
 
-/* ---- resize/linear: reads x; two source rows of each output row (int32) and the weight of the second; the same for ----
+/* ---- resize/linear: reads x; two source rows of each output row (int32) and the weight of the second; the same for --
  * columns. */
 
 static const char *linear_check(const nns_args *args, nns_work *work) {
     const resize_nearest_parameters *p = (const void *)args->p;
-    const char *refused = resize_check(args, work);
-    if (refused) return refused;
-    if (args->in_bytes[1] / 8 < p->out_height || args->in_bytes[2] / 4 < p->out_height || args->in_bytes[3] / 8 < p->out_width ||
-        args->in_bytes[4] / 4 < p->out_width)
-        return "resize/linear: a table is smaller than the output";
+    const char *wrong =
+        NNS_CHECK_SIZES(resize_linear, args, NNS_FLOAT_BYTES(p->planes, p->lanes, p->out_height, p->out_width),
+                        NNS_FLOAT_BYTES(p->planes, p->lanes, p->height, p->width), 2 * INDEX_BYTES * p->out_height,
+                        NNS_FLOAT_BYTES(p->out_height), 2 * INDEX_BYTES * p->out_width, NNS_FLOAT_BYTES(p->out_width));
+    if (wrong) return wrong;
+    *work = (nns_work){.units = p->planes * p->out_height};
     return NULL;
 }
 
@@ -81,7 +73,7 @@ static void linear_run(const nns_args *args, int64_t begin, int64_t end, void *s
     const int64_t out_height = p->out_height, out_width = p->out_width;
     const int32_t *rows = args->in[1], *columns = args->in[3];
     const float *row_weights = args->in[2], *weights = args->in[4];
-    const memory_bound_activation activation = activation_of(&p->activation);
+    const epilogue activation = epilogue_of(&p->activation);
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t oh = unit % out_height;
         const float *plane = (const float *)args->in[0] + unit / out_height * height * width * lanes;

@@ -6,8 +6,8 @@
 static const char *softmax_check(const nns_args *args, nns_work *work) {
     const softmax_parameters *p = (const void *)args->p;
     const int64_t bytes = NNS_FLOAT_BYTES(p->outer, p->length, p->inner);
-    if (!nns_holds(args->in_bytes[0], bytes) || !nns_holds(args->out_bytes[0], bytes))
-        return "softmax: a buffer is smaller than outer times length times inner";
+    const char *wrong = NNS_CHECK_SIZES(softmax, args, bytes, bytes);
+    if (wrong) return wrong;
     *work = (nns_work){.units = p->outer * (p->inner == 1 ? 1 : nns_ceil_div(p->inner, NNS_BLOCK))};
     return NULL;
 }
@@ -58,7 +58,7 @@ static void softmax_run(const nns_args *args, int64_t begin, int64_t end, void *
     float *out = args->out[0];
     const softmax_parameters *p = (const void *)args->p;
     const int64_t length = p->length, inner = p->inner;
-    const memory_bound_activation activation = activation_of(&p->activation);
+    const epilogue activation = epilogue_of(&p->activation);
     const int64_t tiles = nns_ceil_div(inner, NNS_BLOCK);
     for (int64_t unit = begin; unit < end; unit++) {
         if (inner == 1) {
@@ -68,11 +68,10 @@ static void softmax_run(const nns_args *args, int64_t begin, int64_t end, void *
         }
         const int64_t column = unit % tiles * NNS_BLOCK, at = unit / tiles * length * inner + column;
         const int64_t some = nns_min_int(inner - column, NNS_BLOCK);
-        if (some == NNS_BLOCK) {
+        if (some == NNS_BLOCK)
             softmax_columns(out + at, x + at, length, inner, NNS_BLOCK);
-        } else {
+        else
             softmax_columns(out + at, x + at, length, inner, some);
-        }
         for (int64_t i = 0; i < length; i++) clamp_and_finish(out + at + i * inner, some, &activation);
     }
 }

@@ -1,12 +1,12 @@
-/* Copies that change the order of elements, or leave some out: transpositions and slices. `strided/copy` takes elements of any
- * type, `strided/channels_last` float32. */
+/* Copies that change the order of elements, or leave some out: transpositions and slices. `strided/copy` takes
+ * elements of any type, `strided/channels_last` float32. */
 #include "memory_bound.h"
 
-/* ---- strided/copy: reads x, writes a dense tensor of six dimensions. --------------------------------------------------
+/* ---- strided/copy: reads x, writes a dense tensor of six dimensions. ------------------------------------------------
  * `sizes` are its dimensions, `strides` the elements of x from one index to the next along each of them. */
 
-/* A unit is a tile of the last two dimensions. Either its rows or its columns are neighbours in x, and a tile uses every cache
- * line that it reads fully while the line is in the cache. */
+/* A unit is a tile of the last two dimensions. Either its rows or its columns are neighbours in x, and a tile uses
+ * every cache line that it reads fully while the line is in the cache. */
 enum { TILE_ROWS = 16, TILE_COLUMNS = 1024 };
 
 static int64_t tiles_down(const strided_copy_parameters *p) { return nns_ceil_div(p->sizes[4], TILE_ROWS); }
@@ -16,18 +16,17 @@ static int64_t tiles_across(const strided_copy_parameters *p) { return nns_ceil_
 static const char *copy_check(const nns_args *args, nns_work *work) {
     const strided_copy_parameters *p = (const void *)args->p;
     int64_t needed;
-    if (__builtin_add_overflow(p->first, 1, &needed)) return "strided/copy: the first element is out of range";
+    if (__builtin_add_overflow(p->first, 1, &needed)) return "the first element is out of range";
     for (int i = 0; i < 6; i++) {
         const int64_t size = p->sizes[i], stride = p->strides[i];
         int64_t span;
         if (stride > args->in_bytes[0] || __builtin_mul_overflow(size - 1, stride, &span) ||
             __builtin_add_overflow(needed, span, &needed))
-            return "strided/copy: a size or stride is out of range";
+            return "a size or stride is out of range";
     }
-    if (!nns_holds(args->in_bytes[0], NNS_PRODUCT(needed, p->bytes)))
-        return "strided/copy: the input is smaller than its strides";
-    if (!nns_holds(args->out_bytes[0], NNS_PRODUCT(nns_product(p->sizes, 6), p->bytes)))
-        return "strided/copy: the output is smaller than its sizes";
+    const char *wrong = NNS_CHECK_SIZES(strided_copy, args, NNS_PRODUCT(nns_product(p->sizes, 6), p->bytes),
+                                        NNS_PRODUCT(needed, p->bytes));
+    if (wrong) return wrong;
     *work = (nns_work){.units = nns_product(p->sizes, 4) * tiles_down(p) * tiles_across(p)};
     return NULL;
 }
@@ -57,7 +56,8 @@ static void copy_run(const nns_args *args, int64_t begin, int64_t end, void *scr
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t column = unit % across * TILE_COLUMNS, row = unit / across % down * TILE_ROWS;
         const int64_t outer = unit / across / down;
-        const int64_t rows = nns_min_int(TILE_ROWS, sizes[4] - row), columns = nns_min_int(TILE_COLUMNS, sizes[5] - column);
+        const int64_t rows = nns_min_int(TILE_ROWS, sizes[4] - row),
+                      columns = nns_min_int(TILE_COLUMNS, sizes[5] - column);
         int64_t at = p->first + row * strides[4] + column * strides[5];
         for (int64_t i = 3, rest = outer; i >= 0; rest /= sizes[i], i--) at += rest % sizes[i] * strides[i];
         const char *x = (const char *)args->in[0] + at * bytes;
@@ -71,23 +71,24 @@ static void copy_run(const nns_args *args, int64_t begin, int64_t end, void *scr
     }
 }
 
-/* ---- strided/channels_last: reads a blocked tensor, writes images × pixels × channels. -------------------------------- */
+/* ---- strided/channels_last: reads a blocked tensor, writes images × pixels × channels. --------------------------- */
 
 enum { PART_PIXELS = 64 };
 
 static const char *channels_last_check(const nns_args *args, nns_work *work) {
     const strided_channels_last_parameters *p = (const void *)args->p;
     const int64_t blocks = nns_ceil_div(p->channels, p->block);
-    if (!nns_holds(args->in_bytes[0], NNS_FLOAT_BYTES(p->images, blocks, p->pixels, p->block)) ||
-        !nns_holds(args->out_bytes[0], NNS_FLOAT_BYTES(p->images, p->channels, p->pixels)))
-        return "strided/channels_last: a buffer is smaller than its shape";
+    const char *wrong = NNS_CHECK_SIZES(strided_channels_last, args, NNS_FLOAT_BYTES(p->images, p->channels, p->pixels),
+                                        NNS_FLOAT_BYTES(p->images, blocks, p->pixels, p->block));
+    if (wrong) return wrong;
     *work = (nns_work){.units = p->images * nns_ceil_div(p->pixels, PART_PIXELS)};
     return NULL;
 }
 
 /* One pixel: `channels` floats, `block` at a time from places that are `plane` apart. */
 NNS_INLINE void gather_pixel(float *out, const float *x, int64_t channels, int64_t plane, int64_t block) {
-    for (; channels >= block; channels -= block, out += block, x += plane) memcpy(out, x, (size_t)block * sizeof(float));
+    for (; channels >= block; channels -= block, out += block, x += plane)
+        memcpy(out, x, (size_t)block * sizeof(float));
     for (int64_t lane = 0; lane < channels; lane++) out[lane] = x[lane];
 }
 
@@ -110,5 +111,48 @@ static void channels_last_run(const nns_args *args, int64_t begin, int64_t end, 
     }
 }
 
+/* ---- strided/repeat: reads a blocked tensor, writes one with each channel `times` times. ------------------------- */
+
+static int64_t repeat_blocks(const strided_repeat_parameters *p, int64_t times) {
+    return nns_ceil_div(p->channels * times, p->block);
+}
+
+static const char *repeat_check(const nns_args *args, nns_work *work) {
+    const strided_repeat_parameters *p = (const void *)args->p;
+    const int64_t blocks = NNS_PRODUCT(p->images, repeat_blocks(p, p->times));
+    const char *wrong = NNS_CHECK_SIZES(strided_repeat, args, NNS_FLOAT_BYTES(blocks, p->pixels, p->block),
+                                        NNS_FLOAT_BYTES(p->images, repeat_blocks(p, 1), p->pixels, p->block));
+    if (wrong) return wrong;
+    *work = (nns_work){.units = blocks};
+    return NULL;
+}
+
+/* The lanes from `x` on of `pixels` pixels. Called with constant block and times, so that a pixel is a shuffle. */
+NNS_INLINE void repeat_lanes(float *out, const float *x, int64_t pixels, int64_t block, int64_t times) {
+    for (int64_t pixel = 0; pixel < pixels; pixel++)
+        for (int64_t lane = 0; lane < block; lane++) out[pixel * block + lane] = x[pixel * block + lane / times];
+}
+
+static void repeat_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const strided_repeat_parameters *p = (const void *)args->p;
+    const int64_t blocks = repeat_blocks(p, p->times), plane = p->pixels * p->block;
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t first = unit % blocks * p->block / p->times; /* channel of the input */
+        const float *image = (const float *)args->in[0] + unit / blocks * repeat_blocks(p, 1) * plane;
+        const float *x = image + first / p->block * plane + first % p->block;
+        float *out = (float *)args->out[0] + unit * plane;
+        switch (p->block * 8 + p->times) {
+        case 4 * 8 + 2: repeat_lanes(out, x, p->pixels, 4, 2); break;
+        case 8 * 8 + 2: repeat_lanes(out, x, p->pixels, 8, 2); break;
+        case 16 * 8 + 2: repeat_lanes(out, x, p->pixels, 16, 2); break;
+        case 4 * 8 + 4: repeat_lanes(out, x, p->pixels, 4, 4); break;
+        case 8 * 8 + 4: repeat_lanes(out, x, p->pixels, 8, 4); break;
+        default: repeat_lanes(out, x, p->pixels, 16, 4);
+        }
+    }
+}
+
 NNS_DEFINE_FAMILY(strided_copy);
 NNS_DEFINE_FAMILY(strided_channels_last);
+NNS_DEFINE_FAMILY(strided_repeat);

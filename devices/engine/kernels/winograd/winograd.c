@@ -1,98 +1,79 @@
-/* Winograd convolution: kernels of several taps along one axis or both, strides up to 2, no dilation, any padding and groups.
+/* Winograd convolution: kernels of several taps along one axis or both, strides up to 2, no dilation, any padding and
+ * groups.
  *
  * reads   x, blocked or with `planar` (one group of few channels) plain; weights, bias or NULL (one
  *         float per lane of the output), residual like the output or NULL
  * writes  y, blocked, which may be the residual's memory
  * p       as in the manifest
  *
- * F(m×m, r×r) computes tiles of m² pixels from patches of alpha² = (m + r - 1)². A patch is encoded to alpha² positions. At each
- * position, the sum over input channels is a matrix product (tiles × channels) (channels × output channels). The sums are decoded
- * to pixels. A thread encodes the input of a block of tiles once, then multiplies and decodes one panel of output vectors after
- * another. The encoded input and the sums are in its scratch, which should stay in the cache. Kernels of one row or one column
- * have transforms of one dimension. Strided and longer kernels are divided into parts (winograd_parts.h), which are summed like
- * input channels.
+ * F(m×m, r×r) computes tiles of m² pixels from patches of alpha² = (m + r - 1)². A patch is encoded to alpha²
+ * positions. At each position, the sum over input channels is a matrix product (tiles × channels) (channels × output
+ * channels). The sums are decoded to pixels. A thread encodes the input of a block of tiles once, then multiplies and
+ * decodes one panel of output vectors after another. The encoded input and the sums are in its scratch, which should
+ * stay in the cache. Kernels of one row or one column have transforms of one dimension. Strided and longer kernels
+ * are divided into parts (winograd_parts.h), which are summed like input channels.
  *
- * Weights lie in panels of VECTORS output vectors: float[position][piece][input block][part][lane][output channel] with the input
- * channels that the piece reads and the parts that are not 0 at the position. A panel is one piece, or two if it is one vector
- * whose halves belong to different groups. All panels have the size of the largest. */
+ * Weights lie in panels of VECTORS output vectors: float[position][piece][input block][part][lane][output channel]
+ * with the input channels that the piece reads and the parts that are not 0 at the position. A panel is one piece, or
+ * two if it is one vector whose halves belong to different groups. All panels have the size of the largest. */
 #include "winograd.h"
 #include "winograd_grid.h"
 #include "winograd_transform.h"
 
 NNS_DEFINE_READS(winograd);
 
-/* Source of the rows of a patch outside the input: as many pixels as the largest patch spans. */
-static const float zeros[WINOGRAD_MAX_STRIDE * WINOGRAD_MAX_ALPHA * NNS_BLOCK] __attribute__((aligned(64)));
+/* ---- transforms and products ------------------------------------------------------------------------------------- */
 
-/* ---- transforms and products -------------------------------------------------------------------------------------- */
+#define ENCODE(alpha)                                                                                    \
+    static void encode_##alpha(const winograd_patch *patch) { winograd_encode_any(alpha, patch); }       \
+    static void encode_line_##alpha(const winograd_patch *patch) { winograd_encode_line(alpha, patch); } \
+    static void pack_##alpha(const winograd_patch *patch, float *pixels) { winograd_pack_lane(alpha, patch, pixels); }
+ENCODE(4)
+ENCODE(6)
+ENCODE(8)
 
-#define ALPHA 4
-#include "winograd_encode.inc"
-#define ALPHA 6
-#include "winograd_encode.inc"
-#define ALPHA 8
-#include "winograd_encode.inc"
+#define DECODE(alpha, m)                                                                                       \
+    static void decode_##alpha##_##m(const winograd_result *result) { winograd_decode_any(alpha, m, result); } \
+    static void decode_##alpha##_##m##_line(const winograd_result *result) { winograd_decode_line(alpha, m, result); }
+DECODE(4, 2)
+DECODE(4, 3)
+DECODE(6, 3)
+DECODE(6, 4)
+DECODE(6, 5)
+DECODE(8, 3)
+DECODE(8, 4)
+DECODE(8, 5)
+DECODE(8, 6)
 
-#define ALPHA 4
-#define M 2
-#include "winograd_decode.inc"
-#define ALPHA 4
-#define M 3
-#include "winograd_decode.inc"
-#define ALPHA 6
-#define M 3
-#include "winograd_decode.inc"
-#define ALPHA 6
-#define M 4
-#include "winograd_decode.inc"
-#define ALPHA 6
-#define M 5
-#include "winograd_decode.inc"
-#define ALPHA 8
-#define M 3
-#include "winograd_decode.inc"
-#define ALPHA 8
-#define M 4
-#include "winograd_decode.inc"
-#define ALPHA 8
-#define M 5
-#include "winograd_decode.inc"
-#define ALPHA 8
-#define M 6
-#include "winograd_decode.inc"
+#define product_vec_v nns_vec
+#define product_broadcast_v nns_broadcast
+#define KIND v
+#include "winograd_product.inc"
 
-/* Vectors of 16 floats multiply by a broadcast from memory in one instruction, so one output vector keeps the multipliers busy.
- * Elsewhere a broadcast should feed two. */
-#if NNS_BLOCK == 16
-#define TILES 28
-#define VECTORS 1
-#define HALF 0
+#define MULTIPLY(tiles, vectors, kind)                                                           \
+    static void product_##tiles##kind##vectors(int64_t count, const winograd_product *product) { \
+        COMPUTE_BY_COUNT(count, tiles, product_of_##kind, vectors, product)                      \
+    }
+
+/* Vectors of 16 floats multiply by a broadcast from memory in one instruction, so one output vector keeps the
+ * multipliers busy. Elsewhere a broadcast should feed two. */
+#if COMPUTE_HALVES
+#define product_vec_h compute_half
+#define product_broadcast_h half_broadcast
+#define KIND h
 #include "winograd_product.inc"
-#define TILES 28
-#define VECTORS 1
-#define HALF 1
-#include "winograd_product.inc"
-#elif COMPUTE_MANY_REGISTERS
-#define TILES 28
-#define VECTORS 1
-#define HALF 0
-#include "winograd_product.inc"
-#define TILES 14
-#define VECTORS 2
-#define HALF 0
-#include "winograd_product.inc"
+MULTIPLY(28, 1, v)
+MULTIPLY(28, 1, h)
+#elif COMPUTE_BY_ELEMENT
+MULTIPLY(20, 1, v)
+MULTIPLY(12, 2, v)
+MULTIPLY(6, 4, v)
 #else
-#define TILES 12
-#define VECTORS 1
-#define HALF 0
-#include "winograd_product.inc"
-#define TILES 6
-#define VECTORS 2
-#define HALF 0
-#include "winograd_product.inc"
+MULTIPLY(12, 1, v)
+MULTIPLY(6, 2, v)
 #endif
 
-/* ---- check -------------------------------------------------------------------------------------------------------- */
+/* ---- check ------------------------------------------------------------------------------------------------------- */
 
 static const char *winograd_check(const nns_args *args, nns_work *work, const winograd_variant *variant) {
     const winograd_parameters *p = (const void *)args->p;
@@ -102,23 +83,18 @@ static const char *winograd_check(const nns_args *args, nns_work *work, const wi
     const winograd_grid grid = grid_of(&s, p, variant);
     const int64_t width = variant->vectors * NNS_BLOCK, lanes = p->planar ? s.c : blocks_of(s.c) * NNS_BLOCK;
     const int64_t y = NNS_FLOAT_BYTES(s.n, grid.panels, width, s.oh, s.ow);
-    if (!nns_holds(args->in_bytes[READ_X], NNS_FLOAT_BYTES(s.n, lanes, s.h, s.w)))
-        return "the convolution's input is too small";
-    if (!nns_holds(args->in_bytes[READ_WEIGHTS],
-                   NNS_FLOAT_BYTES(grid.panels, all_parts(&grid), largest_panel(&s, p->groups, variant->vectors))))
-        return "the convolution's weights are too small";
-    if (args->in_bytes[READ_BIAS] && !nns_holds(args->in_bytes[READ_BIAS], NNS_FLOAT_BYTES(grid.panels, width)))
-        return "the convolution's bias is too small";
-    if (args->in_bytes[READ_RESIDUAL] && !nns_holds(args->in_bytes[READ_RESIDUAL], y))
-        return "the convolution's residual is too small";
-    if (!nns_holds(args->out_bytes[0], y)) return "the convolution's output is too small";
+    const int64_t panel = largest_panel(&s, p->groups, variant->vectors);
+    wrong =
+        NNS_CHECK_SIZES(winograd, args, y, NNS_FLOAT_BYTES(s.n, lanes, s.h, s.w),
+                        NNS_FLOAT_BYTES(grid.panels, all_parts(&grid), panel), NNS_FLOAT_BYTES(grid.panels, width), y);
+    if (wrong) return wrong;
     work->units = grid.blocks * grid.chunks;
     work->scratch = WINOGRAD_NOTE_BYTES + tile_table_bytes(&grid) +
                     grid.positions * (grid.v_position + grid.m_position) * (int64_t)sizeof(float);
     return NULL;
 }
 
-/* ---- a block of tiles --------------------------------------------------------------------------------------------- */
+/* ---- a block of tiles -------------------------------------------------------------------------------------------- */
 
 /* State shared by the three stages of a block of tiles. */
 typedef struct {
@@ -160,8 +136,8 @@ static winograd_tile tile_at(const winograd_job *job, int64_t index) {
     };
 }
 
-/* Describes the tiles of a block. Tiles with all their rows are adjacent, and tiles with all their columns come first: other tiles
- * do not need the sums at infinity, which contribute to the last row or column only. */
+/* Describes the tiles of a block. Tiles with all their rows are adjacent, and tiles with all their columns come
+ * first: other tiles do not need the sums at infinity, which contribute to the last row or column only. */
 static void locate(winograd_job *job, int64_t block) {
     const int64_t whole = job->grid.tiles / job->grid.blocks, larger = job->grid.tiles % job->grid.blocks;
     const int64_t first = block * whole + nns_min_int(block, larger), count = whole + (block < larger);
@@ -171,7 +147,8 @@ static void locate(winograd_job *job, int64_t block) {
     for (int kind = 0; kind < 4; kind++) {
         for (int64_t i = first; i < first + count; i++) {
             const winograd_tile tile = tile_at(job, i);
-            if ((tile.rows == job->grid.down.m) == all_rows[kind] && (tile.columns == job->grid.across.m) == all_columns[kind])
+            if ((tile.rows == job->grid.down.m) == all_rows[kind] &&
+                (tile.columns == job->grid.across.m) == all_columns[kind])
                 job->tiles[job->count++] = tile;
         }
         ends[kind] = job->count;
@@ -189,8 +166,8 @@ static tap_range inside(int64_t first, int64_t alpha, int64_t stride, int64_t ex
 }
 
 /* The patch of one part of a tile in the plane at `x`, with `pixel` floats per pixel. A single column becomes a row. */
-static winograd_patch patch_of(const winograd_job *job, const winograd_tile *tile, const winograd_part *part, const float *x,
-                               int64_t pixel) {
+static winograd_patch patch_of(const winograd_job *job, const winograd_tile *tile, const winograd_part *part,
+                               const float *x, int64_t pixel) {
     const kernel_geometry *s = &job->s;
     const winograd_axis *down = &job->grid.down, *across = &job->grid.across;
     winograd_patch patch = {
@@ -274,7 +251,8 @@ static void encode_planes(winograd_job *job) {
         }
 }
 
-/* Prefetches the output of tiles [begin, end) of the panel during the products, so that decoding does not wait for its stores. */
+/* Prefetches the output of tiles [begin, end) of the panel during the products, so that decoding does not wait for
+ * its stores. */
 static void fetch_output(const winograd_job *job, int64_t panel, int64_t begin, int64_t end) {
     const kernel_geometry *s = &job->s;
     for (int64_t k = 0; k < job->variant->vectors; k++) {
@@ -288,8 +266,8 @@ static void fetch_output(const winograd_job *job, int64_t panel, int64_t begin, 
 }
 
 /* The product of one piece of a panel at one position with its weights `u` there, for the tiles from `begin` on. */
-static winograd_product product_of(const winograd_job *job, const winograd_piece *piece, int64_t position, tap_range parts,
-                                   const float *u, int64_t begin) {
+static winograd_product product_of(const winograd_job *job, const winograd_piece *piece, int64_t position,
+                                   tap_range parts, const float *u, int64_t begin) {
     const int64_t width = job->variant->vectors * NNS_BLOCK, part_size = job->count * NNS_BLOCK;
     winograd_product product = {
         .v = job->v + position * job->grid.v_position + begin * NNS_BLOCK,
@@ -404,22 +382,20 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
     }
 }
 
-/* ---- table -------------------------------------------------------------------------------------------------------- */
+/* ---- table ------------------------------------------------------------------------------------------------------- */
 
-#if WINOGRAD_HALVES
-#define PRODUCT_HALF(C) (C == 1 ? product_t28half : NULL)
+#if COMPUTE_HALVES
+#define MULTIPLY_HALF product_28h1
 #else
-#define PRODUCT_HALF(C) NULL
+#define MULTIPLY_HALF NULL
 #endif
 
-#define VARIANT(stem, name, type, needs, where, A, R, M, B, C)                                                             \
-    WHERE_##where(static const winograd_variant variant_##stem = {A, R, encode_##A, encode_line_##A, pack_##A,             \
-        decode_##A##m##M, decode_##A##m##M##_line, B, C, product_t##B##v##C, PRODUCT_HALF(C)};                             \
-    static const char *stem##_check(const nns_args *args, nns_work *work) {                                                \
-        return winograd_check(args, work, &variant_##stem);                                                                \
-    } static void stem##_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {                            \
-        winograd_run(args, begin, end, scratch, &variant_##stem);                                                          \
-    })
-KERNELS_winograd(VARIANT)
+#define KERNEL(stem, name, where, alpha, taps, outputs, tiles, vectors)                                 \
+    WHERE_##where(static const winograd_variant variant_##stem = {                                      \
+        alpha, taps, encode_##alpha, encode_line_##alpha, pack_##alpha, decode_##alpha##_##outputs,     \
+        decode_##alpha##_##outputs##_line, tiles, vectors, product_##tiles##v##vectors, MULTIPLY_HALF}; \
+    NNS_DEFINE_KERNEL(stem, winograd_check(args, work, &variant_##stem),                                \
+                      winograd_run(args, begin, end, scratch, &variant_##stem)))
+KERNELS_winograd(KERNEL)
 
 NNS_DEFINE_FAMILY(winograd);

@@ -1,18 +1,28 @@
-/* Arguments of the stages of the Winograd convolution: transforms (winograd_encode.inc, winograd_decode.inc) and products
+/* Arguments of the stages of the Winograd convolution: transforms (winograd_transform.h) and products
  * (winograd_product.inc). */
 #ifndef NNS_WINOGRAD_H
 #define NNS_WINOGRAD_H
 
-#include "compute.h"
+#include "by_element.h"
+
+enum {
+    WINOGRAD_MAX_STRIDE = 2,
+    WINOGRAD_MAX_ALPHA = NNS_MOST(winograd, 1),
+    WINOGRAD_MAX_OUTPUTS = NNS_MOST(winograd, 3),
+    WINOGRAD_MAX_TILES = NNS_MOST(winograd, 4),
+    WINOGRAD_MAX_VECTORS = NNS_MOST(winograd, 5),
+};
+_Static_assert((int)WINOGRAD_MAX_TILES <= (int)COMPUTE_MOST_COUNT,
+               "COMPUTE_BY_COUNT has no case for a product of this many tiles");
 
 /* Position of a tile: the first input pixel of its first output, and its number of outputs. */
 typedef struct {
-    int64_t x, y;                  /* floats from the start of each tensor to the first pixel of channel 0; x may lie outside */
+    int64_t x, y; /* floats from the start of each tensor to the first pixel of channel 0; x may lie outside */
     int64_t h, w;                  /* position of that pixel in the input plane */
     int32_t rows, columns;         /* of the output */
 } winograd_tile;
 
-/* Pixels to encode, of one block of input channels (of one channel for packing). A patch of one dimension is one row. */
+/* Pixels to encode, of one block of input channels (to pack: of one channel). A patch of one dimension is one row. */
 typedef struct {
     const float *x;                /* the first pixel */
     int64_t x_row, x_column;       /* floats from one row to the next, and from one pixel to the next */
@@ -33,9 +43,10 @@ typedef struct {
     const epilogue *finish;
 } winograd_result;
 
-/* The sums over input channels and parts of a few tiles at one position: m[tile][vector] = Σ v[tile][channel] u[channel][vector]. */
+/* The sums over input channels and parts of a few tiles at one position: m[tile][vector] = Σ v[tile][channel]
+ * u[channel][vector]. */
 typedef struct {
-    const float *v;                /* [input block][part][tile][lane], from the first tile in the block of `lane_begin` */
+    const float *v; /* [input block][part][tile][lane], from the first tile in the block of `lane_begin` */
     int64_t v_part;                /* floats from one part to the next */
     int64_t parts, v_skipped;      /* parts to sum, and the floats of a block's other parts */
     const float *u;                /* [input block][part][input channel][vector][lane], of the parts to sum */
@@ -46,16 +57,6 @@ typedef struct {
 /* Prefetch distance of a product's weights, in bytes. */
 #ifndef WINOGRAD_AHEAD
 #define WINOGRAD_AHEAD 4096
-#endif
-
-/* With blocks of 16, the halves of a panel may be computed separately, so that groups that end in the middle of a block do not
- * multiply by the zeros of the neighbouring group. */
-#define WINOGRAD_HALVES (NNS_BLOCK == 16)
-
-#if WINOGRAD_HALVES
-typedef float winograd_half __attribute__((vector_size(NNS_BLOCK * 2)));
-
-NNS_INLINE winograd_half winograd_half_broadcast(float x) { return (winograd_half){x, x, x, x, x, x, x, x}; }
 #endif
 
 typedef void (*winograd_encode)(const winograd_patch *patch);

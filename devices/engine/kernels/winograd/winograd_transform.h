@@ -1,9 +1,10 @@
-/* The one-dimensional transforms of Winograd's minimal filtering F(m, r), on vectors of lanes, by alpha = m + r - 1. They depend
- * on alpha and m, not on the taps r of the kernel.
+/* The transforms of Winograd's minimal filtering F(m, r), on vectors of lanes, by alpha = m + r - 1. They depend on
+ * alpha and m, not on the taps r of the kernel.
  *
- * Input position i belongs to a point p of the interpolation: 0, then a pair +a, -a for every a below, then infinity. Its
- * weights are the coefficients of the product of (x - q) over the other points q; the output transform has the powers of
- * p. The kernel transform in devices/algorithms/winograd.py divides by the leading factors, from the same points.
+ * Input position i belongs to a point p of the interpolation: 0, then a pair +a, -a for every a below, then infinity.
+ * Its weights are the coefficients of the product of (x - q) over the other points q; the output transform has the
+ * powers of p. The kernel transform in devices/algorithms/winograd.py divides by the leading factors, from the same
+ * points.
  *
  *   alpha   points               largest error against exact sums over 256 channels, relative to the largest output
  *   4       ±1                   7e-7
@@ -12,7 +13,7 @@
 #ifndef NNS_WINOGRAD_TRANSFORM_H
 #define NNS_WINOGRAD_TRANSFORM_H
 
-#include "compute.h"
+#include "winograd.h"
 
 NNS_INLINE void winograd_input_4(const nns_vec d[4], nns_vec t[4]) {
     t[0] = d[2] - d[0];
@@ -21,7 +22,8 @@ NNS_INLINE void winograd_input_4(const nns_vec d[4], nns_vec t[4]) {
     t[3] = d[3] - d[1];
 }
 
-/* With a = 3/4 and b = 2a: the point ±p has the even part d4 - q² d2 and the odd part ±p (d3 - q² d1), q the other one. */
+/* With a = 3/4 and b = 2a: the point ±p has the even part d4 - q² d2 and the odd part ±p (d3 - q² d1), q the other
+ * one. */
 NNS_INLINE void winograd_input_6(const nns_vec d[6], nns_vec t[6]) {
     const nns_vec scaled = d[3] * 0.75f;
     const nns_vec even_a = d[4] - d[2] * 2.25f, odd_a = scaled - d[1] * 1.6875f;
@@ -52,9 +54,10 @@ NNS_INLINE void winograd_input_8(const nns_vec d[8], nns_vec t[8]) {
 /* Powers 0 to 6 of a point: enough for the largest tile. */
 typedef float winograd_powers[7];
 
-/* Output i of `count` from `pairs` pairs of points and infinity, which contributes to the last output only. Even outputs use
- * the sum of a pair, odd ones its difference. Inlined with constants, so that the table of powers disappears. */
-NNS_INLINE nns_vec winograd_output(const int i, const int count, const int pairs, const winograd_powers *powers,
+/* Output i of `count` from `pairs` pairs of points and infinity, which contributes to the last output only. Even
+ * outputs use the sum of a pair, odd ones its difference. Inlined with constants, so that the table of powers
+ * disappears. */
+NNS_INLINE nns_vec winograd_one_output(const int i, const int count, const int pairs, const winograd_powers *powers,
                                    const nns_vec *m, const nns_vec *sums, const nns_vec *differences) {
     const nns_vec *terms = i % 2 ? differences : sums;
     nns_vec y = powers[0][i] == 1 ? terms[0] : terms[0] * powers[0][i];
@@ -69,31 +72,169 @@ NNS_INLINE nns_vec winograd_output(const int i, const int count, const int pairs
 NNS_INLINE void winograd_outputs(const int count, const int pairs, const winograd_powers *powers, const nns_vec *m,
                                  nns_vec *y) {
     nns_vec sums[3], differences[3];
-    COMPUTE_UNROLL
-    for (int k = 0; k < pairs; k++) {
+    COMPUTE_FOR(k, pairs) {
         sums[k] = m[2 * k + 1] + m[2 * k + 2];
         differences[k] = m[2 * k + 1] - m[2 * k + 2];
     }
-    COMPUTE_UNROLL
-    for (int i = 0; i < count; i++) y[i] = winograd_output(i, count, pairs, powers, m, sums, differences);
+    COMPUTE_FOR(i, count) y[i] = winograd_one_output(i, count, pairs, powers, m, sums, differences);
 }
 
 #define WINOGRAD_POWERS(a) {1, (a), (a) * (a), (a) * (a) * (a), (a) * (a) * (a) * (a), (a) * (a) * (a) * (a) * (a), \
                             (a) * (a) * (a) * (a) * (a) * (a)}
 
-NNS_INLINE void winograd_output_4(const int count, const nns_vec m[4], nns_vec *y) {
-    static const winograd_powers powers[] = {WINOGRAD_POWERS(1.0f)};
-    winograd_outputs(count, 1, powers, m, y);
+/* The transforms of one dimension, for the positions of an axis. */
+NNS_INLINE void winograd_output(const int alpha, const int count, const nns_vec *m, nns_vec *y) {
+    static const winograd_powers four[] = {WINOGRAD_POWERS(1.0f)};
+    static const winograd_powers six[] = {WINOGRAD_POWERS(0.75f), WINOGRAD_POWERS(1.5f)};
+    static const winograd_powers eight[] = {WINOGRAD_POWERS(1.0f), WINOGRAD_POWERS(0.5f), WINOGRAD_POWERS(2.0f)};
+    if (alpha == 4) winograd_outputs(count, 1, four, m, y);
+    else if (alpha == 6) winograd_outputs(count, 2, six, m, y);
+    else winograd_outputs(count, 3, eight, m, y);
 }
 
-NNS_INLINE void winograd_output_6(const int count, const nns_vec m[6], nns_vec *y) {
-    static const winograd_powers powers[] = {WINOGRAD_POWERS(0.75f), WINOGRAD_POWERS(1.5f)};
-    winograd_outputs(count, 2, powers, m, y);
+NNS_INLINE void winograd_input(const int alpha, const nns_vec *d, nns_vec *t) {
+    if (alpha == 4) winograd_input_4(d, t);
+    else if (alpha == 6) winograd_input_6(d, t);
+    else winograd_input_8(d, t);
 }
 
-NNS_INLINE void winograd_output_8(const int count, const nns_vec m[8], nns_vec *y) {
-    static const winograd_powers powers[] = {WINOGRAD_POWERS(1.0f), WINOGRAD_POWERS(0.5f), WINOGRAD_POWERS(2.0f)};
-    winograd_outputs(count, 3, powers, m, y);
+/* ---- encoding: patches of alpha pixels in one dimension, or alpha² in two -------------------------------------------
+ *
+ * Down columns, then along rows. Two rows are computed at a time, so that the column results stay in registers;
+ * columns are read again for each pair of rows. */
+
+/* Source of the rows of a patch outside the input: as many pixels as the largest patch spans. */
+static const float zeros[WINOGRAD_MAX_STRIDE * WINOGRAD_MAX_ALPHA * NNS_BLOCK] __attribute__((aligned(64)));
+
+/* Rows `first` and `second` of the encoded patch, which share most of their sums. `inside` has a bit per column. */
+NNS_INLINE void winograd_encode_rows(const int alpha, const int first, const int second, const bool edge,
+                                     uint32_t inside, const float *const rows[WINOGRAD_MAX_ALPHA],
+                                     const winograd_patch *patch) {
+    const int64_t x_column = patch->x_column, v_position = patch->v_position;
+    nns_vec down[2][WINOGRAD_MAX_ALPHA];
+    COMPUTE_FOR(j, alpha) {
+        if (edge && !(inside >> j & 1)) {
+            down[0][j] = down[1][j] = nns_zero();
+            continue;
+        }
+        nns_vec d[WINOGRAD_MAX_ALPHA], t[WINOGRAD_MAX_ALPHA];
+        COMPUTE_FOR(i, alpha) d[i] = nns_load(rows[i] + j * x_column);
+        winograd_input(alpha, d, t);
+        down[0][j] = t[first];
+        down[1][j] = t[second];
+    }
+    COMPUTE_FOR(k, 2) {
+        nns_vec t[WINOGRAD_MAX_ALPHA];
+        winograd_input(alpha, down[k], t);
+        float *to = patch->v + (k ? second : first) * alpha * v_position;
+        COMPUTE_FOR(j, alpha) nns_store(to + j * v_position, t[j]);
+    }
+}
+
+NNS_INLINE void winograd_encode_patch(const int alpha, const bool edge, const winograd_patch *patch) {
+    const uint32_t inside = (UINT32_C(1) << patch->columns.end) - (UINT32_C(1) << patch->columns.begin);
+    const float *rows[WINOGRAD_MAX_ALPHA];
+    COMPUTE_FOR(i, alpha)
+        rows[i] = !edge | ((i >= patch->rows.begin) & (i < patch->rows.end)) ? patch->x + i * patch->x_row : zeros;
+    winograd_encode_rows(alpha, 0, alpha - 1, edge, inside, rows, patch);
+    COMPUTE_UNROLL
+    for (int i = 1; i < alpha - 1; i += 2) winograd_encode_rows(alpha, i, i + 1, edge, inside, rows, patch);
+}
+
+NNS_INLINE void winograd_encode_any(const int alpha, const winograd_patch *patch) {
+    const tap_range rows = patch->rows, columns = patch->columns;
+    if (rows.begin || columns.begin || rows.end < alpha || columns.end < alpha)
+        winograd_encode_patch(alpha, true, patch);
+    else
+        winograd_encode_patch(alpha, false, patch);
+}
+
+/* A patch of one row, or of one column that `patch_of` turned into a row. */
+NNS_INLINE void winograd_encode_line(const int alpha, const winograd_patch *patch) {
+    const int64_t begin = patch->columns.begin, end = patch->rows.end > patch->rows.begin ? patch->columns.end : begin;
+    nns_vec d[WINOGRAD_MAX_ALPHA], t[WINOGRAD_MAX_ALPHA];
+    COMPUTE_FOR(j, alpha)
+        d[j] = j >= begin && j < end ? nns_load(patch->x + j * patch->x_column) : nns_zero();
+    winograd_input(alpha, d, t);
+    COMPUTE_FOR(j, alpha) nns_store(patch->v + j * patch->v_position, t[j]);
+}
+
+/* Copies the part of a plain patch inside the input, with rows of alpha pixels, to a lane of blocked `pixels`. */
+NNS_INLINE void winograd_pack_lane(const int alpha, const winograd_patch *patch, float *pixels) {
+    const tap_range rows = patch->rows, columns = patch->columns;
+    const int64_t x_column = patch->x_column;
+    for (int64_t i = rows.begin; i < rows.end; i++) {
+        const float *from = patch->x + i * patch->x_row;
+        float *to = pixels + i * alpha * NNS_BLOCK;
+        if (columns.end - columns.begin == alpha) {
+            COMPUTE_FOR(j, alpha) to[j * NNS_BLOCK] = from[j * x_column];
+        } else {
+            for (int64_t j = columns.begin; j < columns.end; j++) to[j * NNS_BLOCK] = from[j * x_column];
+        }
+    }
+}
+
+/* ---- decoding: sums at alpha positions to m outputs, or at alpha² to m² ------------------------------------------ */
+
+NNS_INLINE void winograd_store(const int m, const int count, nns_vec *sums, const winograd_result *result,
+                               const float *residual, float *y, int64_t y_step) {
+    const nns_vec low = nns_broadcast(result->finish->low), high = nns_broadcast(result->finish->high);
+    COMPUTE_FOR(j, m) sums[j] += result->bias;
+    if (residual) {
+        COMPUTE_FOR(j, m)
+            if (j < count) sums[j] += nns_load(residual + j * y_step);
+    }
+    COMPUTE_FOR(j, m)
+        if (j < count) nns_store(y + j * y_step, epilogue_min(high, epilogue_max(low, sums[j])));
+}
+
+NNS_INLINE void winograd_decode_tile(const int alpha, const int m, const int rows, const int columns,
+                                     const winograd_result *result) {
+    const int64_t m_position = result->m_position, y_row = result->y_row;
+    /* Every second row at a time if all rows do not fit the registers. */
+    const int step = m * alpha > 24 ? 2 : 1;
+    COMPUTE_FOR(first, step) {
+        nns_vec down[WINOGRAD_MAX_OUTPUTS][WINOGRAD_MAX_ALPHA];
+        COMPUTE_FOR(j, alpha) {
+            nns_vec terms[WINOGRAD_MAX_ALPHA], sums[WINOGRAD_MAX_OUTPUTS];
+            COMPUTE_FOR(i, alpha) terms[i] = nns_load(result->m + (i * alpha + j) * m_position);
+            winograd_output(alpha, m, terms, sums);
+            COMPUTE_UNROLL
+            for (int i = first; i < m; i += step) down[i][j] = sums[i];
+        }
+        COMPUTE_UNROLL
+        for (int i = first; i < m; i += step) {
+            if (i >= rows) break;
+            nns_vec sums[WINOGRAD_MAX_OUTPUTS];
+            winograd_output(alpha, m, down[i], sums);
+            const float *residual = result->residual ? result->residual + i * y_row : NULL;
+            winograd_store(m, columns, sums, result, residual, result->y + i * y_row, NNS_BLOCK);
+        }
+    }
+    if (result->finish->second_pass) {
+        for (int64_t i = 0; i < rows; i++)
+            epilogue_second_pass(result->finish, result->y + i * y_row, (int64_t)columns * NNS_BLOCK);
+    }
+}
+
+NNS_INLINE void winograd_decode_any(const int alpha, const int m, const winograd_result *result) {
+    if (result->tile->rows == m && result->tile->columns == m)
+        winograd_decode_tile(alpha, m, m, m, result);
+    else
+        winograd_decode_tile(alpha, m, result->tile->rows, result->tile->columns, result);
+}
+
+/* A tile of one row or one column, whose outputs are `y_row` floats apart. */
+NNS_INLINE void winograd_decode_line(const int alpha, const int m, const winograd_result *result) {
+    const int count = result->tile->rows * result->tile->columns;
+    nns_vec terms[WINOGRAD_MAX_ALPHA], sums[WINOGRAD_MAX_OUTPUTS];
+    COMPUTE_FOR(j, alpha) terms[j] = nns_load(result->m + j * result->m_position);
+    winograd_output(alpha, m, terms, sums);
+    winograd_store(m, count, sums, result, result->residual, result->y, result->y_row);
+    if (result->finish->second_pass) {
+        for (int64_t j = 0; j < count; j++)
+            epilogue_second_pass(result->finish, result->y + j * result->y_row, NNS_BLOCK);
+    }
 }
 
 #endif

@@ -1,26 +1,17 @@
 #include "array.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "fail.h"
+
 /* A .npy file: magic and version, the header's length, and a header in Python's notation. */
 enum { MAGIC_BYTES = 6, PREFIX_BYTES = 8, HEADER_MOST = 4096, PATH_MOST = 4096, NPY_ALIGNMENT = 64 };
 
 static const char npy_magic[MAGIC_BYTES] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
-
-void nns_die(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    fputs("error: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
-    va_end(arguments);
-    exit(2);
-}
 
 const char *nns_shape_text(const nns_tensor *tensor, char *text) {
     size_t used = 0;
@@ -42,7 +33,7 @@ static void read_exactly(FILE *file, void *to, size_t bytes, const char *path) {
     nns_die(ferror(file) ? "cannot read %s" : "%s ends early", path);
 }
 
-/* The text behind a key of a .npy header; ends the process if there is none. */
+/* The text after a key of a .npy header; ends the process if there is none. */
 static const char *value_of(const char *header, const char *key, const char *path) {
     const char *found = strstr(header, key);
     if (!found) nns_die("%s has no %s in its .npy header", path, key);

@@ -7,9 +7,6 @@
 
 #include "nnstretch.h"
 
-/* Prints one line that begins with "error: " to the standard error stream and ends the process with status 2. */
-_Noreturn void nns_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
 /* Reads an array that must have the shape of `tensor` (a raw file: its size) to `to`. */
 void nns_array_read(const char *path, const nns_tensor *tensor, float *to);
 

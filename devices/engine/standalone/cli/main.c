@@ -8,13 +8,16 @@
 #include <unistd.h>
 
 #include "array.h"
+#include "fail.h"
 #include "nnstretch.h"
+#include "ranges.h"
 
 enum { MOST_FILES = 64, MOST_CORES = 1024, PATH_MOST = 4096, ERROR_BYTES = 512, DEFAULT_RUNS = 10 };
 
 typedef struct {
     const char *model;
     nns_model_options on;
+    nns_opencl_options opencl;
     int32_t cores[MOST_CORES];
     int64_t runs;
     bool info;
@@ -31,12 +34,16 @@ static const char usage[] =
     "\n"
     "INPUT: one file per input of the model, .npy or raw little-endian float32 numbers; default: noise.\n"
     "\n"
-    "  -m, --model FILE     the model (default: the name of this program with .nnm behind it)\n"
+    "  -m, --model FILE     the model (default: the name of this program with .nnm appended)\n"
     "  -o, --output FILE    write an output, .npy or raw; once per output, in their order\n"
     "  -t, --threads N      run on N cores (default: as compiled, or all available cores)\n"
     "  -c, --cores LIST     run on these cores, as in 0-3+6\n"
     "  -n, --repeat N       number of timed runs after the first (default: 10)\n"
-    "  -i, --info           print the model's inputs and outputs, and the CPU features that it uses\n"
+    "  -i, --info           print the model's inputs, outputs and queues, and the CPU features that it uses\n"
+    "      --opencl FILE    the OpenCL library (default: NNSTRETCH_OPENCL_LIBRARY, or the usual names)\n"
+    "      --device NAME    the OpenCL device, by number or a part of its name (default: as compiled)\n"
+    "      --cache FOLDER   keep built OpenCL kernels here (default: build them at each start)\n"
+    "      --trusted-sources  refuse OpenCL sources that this program was not built with\n"
     "  -h, --help           this text\n"
     "\n"
     "example: %s image.npy --output classes.npy --repeat 100\n";
@@ -58,25 +65,9 @@ static int64_t number(const char *text, const char *option, int64_t low, int64_t
     return value;
 }
 
-/* Cores and ranges of them, with "+" or "," between. */
 static void parse_cores(arguments *a, const char *text) {
-    const char *at = text;
-    for (;;) {
-        char *end = NULL;
-        long first = strtol(at, &end, 10), last = first;
-        bool good = end != at;
-        if (good && *end == '-') {
-            at = end + 1;
-            last = strtol(at, &end, 10);
-            good = end != at;
-        }
-        if (!good || first < 0 || last < first || last >= MOST_CORES || a->on.n_cores + last - first >= MOST_CORES)
-            nns_die("--cores %s is no list of cores such as 0-3+6", text);
-        while (first <= last) a->cores[a->on.n_cores++] = (int32_t)first++;
-        if (!*end) break;
-        if (*end != '+' && *end != ',') nns_die("--cores %s is no list of cores such as 0-3+6", text);
-        at = end + 1;
-    }
+    a->on.n_cores = nns_parse_ranges(text, ",+", MOST_CORES - 1, a->cores, MOST_CORES);
+    if (a->on.n_cores < 0) nns_die("--cores %s is no list of cores such as 0-3+6", text);
     a->on.cores = a->cores;
 }
 
@@ -86,7 +77,12 @@ static void add_output(arguments *a, const char *path) {
 }
 
 static void parse(arguments *a, int count, char **words) {
+    enum { OPENCL = 256, DEVICE, CACHE, TRUSTED };
     static const struct option options[] = {
+        {"opencl", required_argument, NULL, OPENCL},
+        {"device", required_argument, NULL, DEVICE},
+        {"cache", required_argument, NULL, CACHE},
+        {"trusted-sources", no_argument, NULL, TRUSTED},
         {"model", required_argument, NULL, 'm'},  {"output", required_argument, NULL, 'o'},
         {"threads", required_argument, NULL, 't'}, {"cores", required_argument, NULL, 'c'},
         {"repeat", required_argument, NULL, 'n'}, {"info", no_argument, NULL, 'i'},
@@ -101,10 +97,15 @@ static void parse(arguments *a, int count, char **words) {
         case 'c': parse_cores(a, optarg); break;
         case 'n': a->runs = number(optarg, "--repeat", 0, 1000000); break;
         case 'i': a->info = true; break;
+        case OPENCL: a->opencl.library = optarg; break;
+        case DEVICE: a->opencl.device = optarg; break;
+        case CACHE: a->opencl.cache = optarg; break;
+        case TRUSTED: a->opencl.trusted_sources = 1; break;
         case 'h': printf(usage, words[0], words[0]); exit(0);
         default: fprintf(stderr, "see %s --help\n", words[0]); exit(2);
         }
     }
+    a->on.opencl = &a->opencl;
     a->inputs = words + optind;
     a->n_inputs = count - optind;
 }
@@ -135,38 +136,46 @@ static void fill_noise(float *array, int64_t count) {
     }
 }
 
-static float **make_inputs(const arguments *a, const nns_model *model) {
+static int64_t bytes_of(const nns_tensor *tensor) { return tensor->count * (int64_t)sizeof(float); }
+
+static nns_input *make_inputs(const arguments *a, const nns_model *model) {
     const int32_t count = nns_model_input_count(model);
     if (a->n_inputs && a->n_inputs != count)
         nns_die("%d inputs are given, the model has %d", (int)a->n_inputs, (int)count);
-    float **arrays = calloc((size_t)count + 1, sizeof *arrays);
-    if (!arrays) nns_die("no memory for %d inputs", (int)count);
+    nns_input *inputs = calloc((size_t)count + 1, sizeof *inputs);
+    if (!inputs) nns_die("no memory for %d inputs", (int)count);
     for (int32_t i = 0; i < count; i++) {
         const nns_tensor *tensor = nns_model_input(model, i);
-        arrays[i] = new_array(tensor);
+        float *array = new_array(tensor);
         if (a->n_inputs)
-            nns_array_read(a->inputs[i], tensor, arrays[i]);
+            nns_array_read(a->inputs[i], tensor, array);
         else
-            fill_noise(arrays[i], tensor->count);
+            fill_noise(array, tensor->count);
+        inputs[i] = (nns_input){array, bytes_of(tensor)};
     }
-    return arrays;
+    return inputs;
 }
 
-static float **make_outputs(const arguments *a, const nns_model *model) {
+static nns_output *make_outputs(const arguments *a, const nns_model *model) {
     const int32_t count = nns_model_output_count(model);
     if (a->n_outputs > count)
         nns_die("%d files for outputs are named, the model has %d outputs", (int)a->n_outputs, (int)count);
     for (int32_t i = 0; i < a->n_outputs; i++) nns_array_check_writable(a->outputs[i]);
-    float **arrays = calloc((size_t)count + 1, sizeof *arrays);
-    if (!arrays) nns_die("no memory for %d outputs", (int)count);
-    for (int32_t i = 0; i < count; i++) arrays[i] = new_array(nns_model_output(model, i));
-    return arrays;
+    nns_output *outputs = calloc((size_t)count + 1, sizeof *outputs);
+    if (!outputs) nns_die("no memory for %d outputs", (int)count);
+    for (int32_t i = 0; i < count; i++) {
+        const nns_tensor *tensor = nns_model_output(model, i);
+        outputs[i] = (nns_output){new_array(tensor), bytes_of(tensor)};
+    }
+    return outputs;
 }
 
-static double run(nns_model *model, float **inputs, float **outputs) {
+static double run(nns_model *model, const nns_input *inputs, const nns_output *outputs) {
     char error[ERROR_BYTES];
     const double begin = milliseconds();
-    if (nns_model_run(model, (const float *const *)inputs, outputs, error, sizeof error)) nns_die("%s", error);
+    if (nns_model_run(model, inputs, nns_model_input_count(model), outputs, nns_model_output_count(model), error,
+                      sizeof error))
+        nns_die("%s", error);
     return milliseconds() - begin;
 }
 
@@ -175,7 +184,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void time_runs(nns_model *model, float **inputs, float **outputs, int64_t runs) {
+static void time_runs(nns_model *model, const nns_input *inputs, const nns_output *outputs, int64_t runs) {
     double *times = malloc((size_t)runs * sizeof *times);
     if (!times) nns_die("no memory for the times of %lld runs", (long long)runs);
     for (int64_t i = 0; i < runs; i++) times[i] = run(model, inputs, outputs);
@@ -188,6 +197,14 @@ static void time_runs(nns_model *model, float **inputs, float **outputs, int64_t
 
 /* ---- output ----------------------------------------------------------------------------------------------- */
 
+static void print_queue(const nns_queue_info *queue, int32_t number) {
+    printf("queue %d: %s", (int)number, queue->kind);
+    if (queue->device) printf(" %s", queue->device);
+    for (int32_t i = 0; i < queue->n_cores; i++)
+        printf("%s%d", i ? "+" : queue->n_cores > 1 ? ", cores " : ", core ", (int)queue->cores[i]);
+    putchar('\n');
+}
+
 static void print_model(const nns_model *model) {
     char shape[NNS_SHAPE_TEXT];
     const char *features = nns_model_features(model);
@@ -199,6 +216,7 @@ static void print_model(const nns_model *model) {
     for (int32_t i = 0; i < nns_model_output_count(model); i++)
         printf("output %s: float32 %s\n", nns_model_output(model, i)->name,
                nns_shape_text(nns_model_output(model, i), shape));
+    for (int32_t i = 0; i < nns_model_queue_count(model); i++) print_queue(nns_model_queue(model, i), i);
 }
 
 static void print_output(const nns_tensor *tensor, const float *values) {
@@ -212,17 +230,18 @@ static void print_output(const nns_tensor *tensor, const float *values) {
 }
 
 static void run_and_print(const arguments *a, nns_model *model, double loaded) {
-    float **inputs = make_inputs(a, model), **outputs = make_outputs(a, model);
+    nns_input *inputs = make_inputs(a, model);
+    nns_output *outputs = make_outputs(a, model);
     const double first = run(model, inputs, outputs);
     print_model(model);
     printf("loaded in %.3f ms, first run %.3f ms\n", loaded, first);
     if (a->runs) time_runs(model, inputs, outputs, a->runs);
     for (int32_t i = 0; i < nns_model_output_count(model); i++) {
-        print_output(nns_model_output(model, i), outputs[i]);
-        if (i < a->n_outputs) nns_array_write(a->outputs[i], nns_model_output(model, i), outputs[i]);
-        free(outputs[i]);
+        print_output(nns_model_output(model, i), outputs[i].data);
+        if (i < a->n_outputs) nns_array_write(a->outputs[i], nns_model_output(model, i), outputs[i].data);
+        free(outputs[i].data);
     }
-    for (int32_t i = 0; i < nns_model_input_count(model); i++) free(inputs[i]);
+    for (int32_t i = 0; i < nns_model_input_count(model); i++) free((void *)inputs[i].data);
     free(outputs);
     free(inputs);
 }

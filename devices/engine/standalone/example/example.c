@@ -40,9 +40,9 @@ int main(int count, char **words) {
     if (!input || !output) return fail("no memory");
     if (count > 2 && !transfer(words[2], input, x, 0)) return fail("the input cannot be read or is too short");
 
-    const float *const inputs[] = {input};
-    float *const outputs[] = {output};
-    if (nns_model_run(model, inputs, outputs, error, sizeof error)) return fail(error);
+    const nns_input inputs[] = {{input, x->count * (int64_t)sizeof *input}};
+    const nns_output outputs[] = {{output, y->count * (int64_t)sizeof *output}};
+    if (nns_model_run(model, inputs, 1, outputs, 1, error, sizeof error)) return fail(error);
 
     int64_t best = 0;
     for (int64_t i = 1; i < y->count; i++)

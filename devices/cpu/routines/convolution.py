@@ -1,0 +1,107 @@
+"""What the routines for convolutions share: supported layers, geometry, operands and base classes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+
+from nnstretch.devices.base.constants import Constant, padded_rows
+from nnstretch.devices.base.geometry import KernelGeometry
+from nnstretch.devices.base.routine import INPUT, Layout, Lowering, Operand, Parameters, Routine, has_constant_weights
+from nnstretch.devices.cpu.manifest import Values, activation_parameters, family, kernel_call
+from nnstretch.devices.engine.build.instruction_sets import Isa
+from nnstretch.graph.layer import Layer
+
+
+def geometry_parameters(geometry: KernelGeometry) -> Mapping[str, int]:
+    """The kernels' parameter group `kernel_geometry`."""
+    return {
+        "n": geometry.batch,
+        "c": geometry.channels,
+        "h": geometry.height,
+        "w": geometry.width,
+        "o": geometry.out_channels,
+        "oh": geometry.out_height,
+        "ow": geometry.out_width,
+        "kh": geometry.kernel[0],
+        "kw": geometry.kernel[1],
+        "sh": geometry.strides[0],
+        "sw": geometry.strides[1],
+        "pt": geometry.pads[0],
+        "pl": geometry.pads[1],
+        "dh": geometry.dilations[0],
+        "dw": geometry.dilations[1],
+    }
+
+
+def is_convolution(layer: Layer) -> bool:
+    """Whether `layer` is a 2-D float32 convolution with constant weights, within the limits of the kernels."""
+    if layer.op != "Conv" or not has_native_operands(layer) or len(layer.type_of(0).shape) != 4:
+        return False
+    if min(layer.ints("pads")) < 0:
+        return False
+    limits = family("conv_direct").limits
+    return all(
+        low <= value <= high
+        for name, value in geometry_parameters(KernelGeometry.of(layer)).items()
+        for low, high in [limits("geometry", name)]
+    )
+
+
+def has_native_operands(layer: Layer) -> bool:
+    """Whether a Conv or Dense layer is float32 with a run-time input, constant weights and constant bias."""
+    floats = all(t.dtype == "float32" for t in (*layer.inputs, *layer.outputs) if t is not None)
+    return floats and has_constant_weights(layer) and 0 not in layer.constants and 3 not in layer.constants
+
+
+def operands(layer: Layer) -> tuple[Operand | None, ...]:
+    """Operands that the kernels read: input, weights (constant 0), bias (constant 1), residual."""
+    return (
+        INPUT,
+        Operand("constant", 0),
+        Operand("constant", 1) if layer.has(2) else None,
+        Operand("input", 3) if layer.has(3) else None,
+    )
+
+
+def lowering(kernel: str, layer: Layer, weights: Constant, lanes: int, **parameters: Values) -> Lowering:
+    """One call of `kernel` with prepared weights and the bias with zeros to `lanes` floats.
+
+    Args:
+        kernel: a kernel that reads input, weights, bias and residual.
+        layer: a Conv or Dense layer.
+        weights: weights in the layout that the kernel reads.
+        lanes: length of the padded bias.
+        parameters: the kernel's parameters except the activation.
+    """
+    made = np.ascontiguousarray(weights, dtype=np.float32) if isinstance(weights, np.ndarray) else weights
+    constants: list[Constant] = [made]
+    if layer.has(2):
+        constants.append(padded_rows(layer.constants[2].reshape(-1), lanes))
+    call = kernel_call(
+        kernel,
+        operands(layer),
+        in_place=3 if layer.has(3) else None,
+        **parameters,
+        activation=activation_parameters(layer.activation),
+    )
+    return Lowering((call,), tuple(constants))
+
+
+class BlockedConvolution(Routine):
+    """A convolution that reads and writes the engine's blocked layout."""
+
+    def __init__(self, isa: Isa) -> None:
+        self.layout = Layout(isa.block)
+
+    def supports(self, layer: Layer) -> bool:
+        return is_convolution(layer) and self.covers(KernelGeometry.of(layer))
+
+    @abstractmethod
+    def covers(self, geometry: KernelGeometry) -> bool:
+        """Whether the kernels compute a convolution of this geometry."""
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        return (self.layout,) * len(layer.activations), (self.layout,)

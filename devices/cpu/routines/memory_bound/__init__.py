@@ -1,1 +1,0 @@
-"""CPU routines for memory-bound layers."""

@@ -1,0 +1,94 @@
+"""1 × 1 convolutions by Strassen's algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnstretch.devices.algorithms.strassen import fitting_tiles, is_divisible, strassen_weights
+from nnstretch.devices.base.geometry import KernelGeometry
+from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
+from nnstretch.devices.cpu.manifest import family
+from nnstretch.devices.cpu.routines.convolution import BlockedConvolution, lowering
+from nnstretch.devices.engine.build.instruction_sets import Isa
+from nnstretch.graph.layer import Layer
+
+CACHE_BYTES = 1 << 19  # part of the second-level cache for the inputs and sums of a unit of work
+UNITS = 4  # minimum units of work, so that threads can share the layer
+MOST_PARTS = 32  # maximum parts into which a thorough search divides pixels and outputs
+
+
+class StrassenConvolution(BlockedConvolution):
+    """1 × 1 convolution with seven products of quarters instead of eight (Strassen's algorithm in Winograd's form, one step).
+
+    Routine parameters:
+        pixels, vectors: the register tile, which names the kernel.
+        tiles: maximum pairs of tiles per unit of work; their sums of inputs are computed once.
+        panels: pairs of panels of outputs per unit of work.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "strassen")
+
+    def __init__(self, isa: Isa) -> None:
+        super().__init__(isa)
+        self.tiles = family("conv_strassen").tiles(isa)
+
+    def covers(self, geometry: KernelGeometry) -> bool:
+        small = geometry.pixels <= family("conv_strassen").limits("pixels")[1]
+        return small and is_divisible(geometry, self.layout.block) and bool(self._fitting(geometry))
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        geometry = KernelGeometry.of(layer)
+        return tuple(self._setting(geometry, tile) for tile in self._fitting(geometry))
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        geometry = KernelGeometry.of(layer)
+        settings = (
+            {"pixels": pixels, "vectors": vectors, "tiles": tiles, "panels": panels}
+            for pixels, vectors in self._fitting(geometry)
+            for tiles in shares(-(-geometry.pixels // (2 * pixels)), MOST_PARTS)
+            for panels in shares(self._panels(geometry, vectors), MOST_PARTS)
+        )
+        return distinct(self.parameter_space(layer), settings)
+
+    def _panels(self, geometry: KernelGeometry, vectors: int) -> int:
+        """Number of pairs of panels and of unpaired vectors."""
+        blocks = -(-geometry.out_channels // self.layout.block)
+        return blocks // (2 * vectors) + blocks % (2 * vectors)
+
+    def _fitting(self, geometry: KernelGeometry) -> list[tuple[int, int]]:
+        tiles = (tile for tile in self.tiles if geometry.pixels >= tile[0])
+        return fitting_tiles(geometry, tiles, self.layout.block)
+
+    def _setting(self, geometry: KernelGeometry, tile: tuple[int, int]) -> dict[str, int]:
+        pixels, vectors = tile
+        panels = self._panels(geometry, vectors)
+        per_tile = 4 * geometry.channels * pixels * self.element.bytes
+        tiles = -(-geometry.pixels // (2 * pixels))
+        per_unit = min(tiles, max(1, CACHE_BYTES // per_tile))
+        while 1 < per_unit < tiles and -(-tiles // per_unit) % 2:  # two threads get equal work
+            per_unit -= 1
+        groups = -(-tiles // per_unit)
+        chunks = min(panels, max(1, -(-UNITS // (geometry.batch * groups))))
+        return {"pixels": pixels, "vectors": vectors, "tiles": per_unit, "panels": -(-panels // chunks)}
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        geometry = KernelGeometry.of(layer)
+        block, vectors = self.layout.block, parameters["vectors"]
+        kernel = family("conv_strassen").kernel(pixels=parameters["pixels"], vectors=vectors)
+        lanes = -(-geometry.out_channels // block) * block
+        weights = strassen_weights(layer.constants[1], vectors, block)
+        return lowering(
+            kernel,
+            layer,
+            weights,
+            lanes,
+            n=geometry.batch,
+            c=geometry.channels,
+            pixels=geometry.pixels,
+            o=geometry.out_channels,
+            tiles=parameters["tiles"],
+            panels=parameters["panels"],
+        )
+
+
+ROUTINES = (StrassenConvolution,)

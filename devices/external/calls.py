@@ -1,4 +1,4 @@
-"""Steps of a loaded plan that run models of external engines."""
+"""Call queues, and steps of a loaded plan that run models of external engines."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from nnstretch.devices.base.loading import LoadableStep, LoadedQueues, LoadRequest, OperandPlace, StepTarget
+from nnstretch.devices.base.backend import Backend, LoadableStep, LoadedQueues, LoadRequest, OperandPlace, StepTarget
 from nnstretch.devices.engine.binding.execution import CallFunction
 from nnstretch.devices.engine.binding.image import Queue, QueueKind
 from nnstretch.devices.external.engine import ExternalModel
-from nnstretch.devices.external.registry import open_external_model
+from nnstretch.devices.registry import open_external_model
 from nnstretch.errors import PackageError
 from nnstretch.graph.layer import TensorType
 
@@ -70,3 +70,13 @@ def _run(
 
 def _typed(raw: np.ndarray, tensor: TensorType) -> np.ndarray:
     return raw[: tensor.bytes].view(tensor.element.storage).reshape(tensor.shape)
+
+
+CALLS = Backend(
+    name="call",
+    description="call queue",
+    step_kinds=("call",),
+    load=CallQueues,
+    changes_layouts=False,
+    runs_models=True,
+)

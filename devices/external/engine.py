@@ -7,27 +7,23 @@ external engine has a call queue, whose thread blocks no other queue.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
-from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.processor import ProcessorKind
 from nnstretch.devices.base.routine import (
     NO_PARAMETERS,
-    PLAIN,
     KernelCall,
-    Layout,
     Lowering,
     Operand,
     Parameters,
     Routine,
     has_constant_weights,
 )
-from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.base.spec import running_on
 from nnstretch.devices.engine.binding.library import MAX_READS, MAX_WRITES
 from nnstretch.errors import ModelError, PackageError, UsageError
 from nnstretch.graph.layer import OPERATORS, Layer, TensorType
@@ -55,7 +51,7 @@ class ExternalModel(ABC):
         """
 
 
-class ExternalEngine(ABC):
+class ExternalEngine(ProcessorKind):
     """An external engine: its names, its routine on a CPU, its processors and its models.
 
     Attributes:
@@ -75,13 +71,13 @@ class ExternalEngine(ABC):
         """
 
     def canonical_argument(self, argument: str) -> str:
-        """Canonical form of the text after a processor's colon, such as a delegate; empty for the default.
-
-        Raises:
-            UsageError: the text is malformed.
-        """
+        """Most engines have no argument."""
         if argument:
             raise UsageError(f"{self.name} has no options except its cores, as in {self.name}@0-3; found {argument!r}")
+        return ""
+
+    def library(self, argument: str) -> str:
+        """The path of a library that an argument names and that the engine runs as a program; empty for most."""
         return ""
 
     @abstractmethod
@@ -90,15 +86,6 @@ class ExternalEngine(ABC):
 
         Raises:
             MissingExtraError: it is not installed.
-        """
-
-    @abstractmethod
-    def processor(self, spec: ProcessorSpec) -> Processor:
-        """A processor that computes with this engine only.
-
-        Raises:
-            MissingExtraError: the engine is not installed.
-            DeviceError: the engine does not work on this machine, or a delegate cannot be used.
         """
 
     @abstractmethod
@@ -130,23 +117,8 @@ class ExternalEngine(ABC):
             DeviceError: a delegate cannot be used.
             PackageError: the model has other inputs or outputs.
         """
-        with _on(cores):
+        with running_on(cores):
             return self.load(content, max(1, len(cores)), reads, writes, argument)
-
-
-@contextmanager
-def _on(cores: Sequence[int]) -> Iterator[None]:
-    """Binds the calling thread to cores within the block; threads started in it inherit the binding."""
-    before = os.sched_getaffinity(0)
-    there = before.intersection(cores)
-    if not there:
-        yield
-        return
-    os.sched_setaffinity(0, there)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def check_signature(what: str, found: Sequence[TensorType], wanted: Sequence[TensorType]) -> None:
@@ -169,9 +141,6 @@ def fallback_descriptor(layer: Layer) -> str:
 
 class ModelRoutine(Routine):
     """A routine that lowers to one call of a model on plain tensors."""
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        return (PLAIN,) * len(layer.activations), (PLAIN,) * len(layer.outputs)
 
     def lower(self, layer: Layer, parameters: Parameters = NO_PARAMETERS) -> Lowering:
         """One call.
@@ -237,8 +206,8 @@ class ExternalRoutine(ModelRoutine):
         )
 
     def _can_express(self, links: Sequence[Layer]) -> bool:
-        """Whether the format can express layers. Those with weights always can be; others are converted to find out."""
-        return all(self._is_expressible(link) for link in links if not link.constants)
+        """Whether the format can express layers, which are converted to find out; of those with weights only the activation."""
+        return all(self._is_expressible(_activation_of(link) if link.op in _WEIGHTED else link) for link in links)
 
     def _is_expressible(self, layer: Layer) -> bool:
         if layer.workload not in self._expressible:
@@ -252,6 +221,11 @@ class ExternalRoutine(ModelRoutine):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return (self._parameters,)
+
+
+def _activation_of(layer: Layer) -> Layer:
+    """The activation of a layer as a layer of its own."""
+    return Layer("activation", "Activation", layer.outputs, layer.outputs, activation=layer.activation)
 
 
 def release_number(version: str) -> int:

@@ -10,11 +10,11 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from nnstretch.devices.base.processor import Processor
-from nnstretch.devices.base.routine import PLAIN, REORDER, Layout, Routine, reorder_layer, reorder_layouts
+from nnstretch.devices.base.routine import PLAIN, REORDER, Layout, reorder_layer, reorder_layouts
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.build.instruction_sets import local_isa
-from nnstretch.devices.external.backend import CALLS
+from nnstretch.devices.external.calls import CALLS
 from nnstretch.devices.external.engine import ExternalDtype, ExternalEngine, ExternalRoutine, ModelRoutine
 from nnstretch.errors import DeviceError, ModelError
 from nnstretch.graph.layer import Layer, TensorType
@@ -44,7 +44,6 @@ class ExternalProcessor(Processor):
         device: display name of the engine with its release.
     """
 
-    dtypes = tuple(EXTERNAL_DTYPES)
     backend = CALLS
 
     def __init__(
@@ -70,14 +69,14 @@ class ExternalProcessor(Processor):
         """
         self.spec = spec
         self.blocked = Layout(local_isa().block)
-        self._routines, self._through = tuple(routines), through
+        self.routines, self.reorder = tuple(routines), through
         self.device = f"{engine.title} {engine.release()}"
         self._settings = settings
-        self._try(engine)
+        self._try(engine, through)
 
-    def _try(self, engine: ExternalEngine) -> None:
+    def _try(self, engine: ExternalEngine, through: IdentityRoutine) -> None:
         kind = TensorType((1, 1, 1, 1))
-        content = self._through.model(reorder_layer(kind, PLAIN, PLAIN))
+        content = through.model(reorder_layer(kind, PLAIN, PLAIN))
         try:
             engine.open_model(content, self.spec.cores, [kind], [kind], self.spec.argument)
         except ModelError as error:
@@ -87,12 +86,3 @@ class ExternalProcessor(Processor):
     def fingerprint(self) -> str:
         """The external engine, the CPU model and the number of cores."""
         return f"{self.device}|{self._settings}|{cpu_model()}|{len(self.spec.cores)} cores"
-
-    @property
-    def routines(self) -> Sequence[Routine]:
-        """One routine per element type."""
-        return self._routines
-
-    def reorder(self) -> Routine:
-        """The identity call; external engines change no layouts."""
-        return self._through

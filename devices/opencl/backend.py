@@ -1,13 +1,12 @@
-"""OpenCL queues: in-order command queues of devices."""
+"""The kind of OpenCL queues. Apart from `queues`, so that sessions without OpenCL start faster."""
 
 from __future__ import annotations
 
-from nnstretch.devices.base.backend import Backend
-from nnstretch.devices.base.loading import LoadedQueues, LoadRequest
+from nnstretch.devices.base.backend import Backend, LoadedQueues, LoadRequest
 
 
 def _load(request: LoadRequest) -> LoadedQueues:
-    from nnstretch.devices.opencl.queues import OpenCLQueues  # sessions without OpenCL start faster without pyopencl
+    from nnstretch.devices.opencl.queues import OpenCLQueues
 
     return OpenCLQueues(request)
 

@@ -7,17 +7,20 @@ from dataclasses import replace
 
 from nnstretch.devices.base.description import Description
 from nnstretch.devices.base.processor import Processor
-from nnstretch.devices.base.routine import Layout, Routine
+from nnstretch.devices.base.routine import Layout
 from nnstretch.devices.base.spec import ProcessorSpec, format_cores
 from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.opencl.backend import OPENCL
 from nnstretch.devices.opencl.routines import Reorder, routines
 from nnstretch.devices.opencl.routines.base import DTYPE
-from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime, sources_hash
+from nnstretch.devices.opencl.runtime import OpenCLRuntime, sources_hash
 
 
 class OpenCLProcessor(Processor):
     """An OpenCL device as a processor.
+
+    Attributes:
+        runtime: context, queue, programs and memory of the device.
 
     Args:
         spec: kind "opencl", the device's number, and the cores of a device on the CPU.
@@ -30,33 +33,27 @@ class OpenCLProcessor(Processor):
     backend = OPENCL
 
     def __init__(self, spec: ProcessorSpec, dtypes: Sequence[str] = (DTYPE,)) -> None:
-        self._runtime = OpenCLRuntime(spec)
-        info = self._runtime.info
+        self.runtime = OpenCLRuntime(spec)
+        info = self.runtime.info
         self.spec = spec if info.on_cpu else replace(spec, cores=())
         self.coherent = info.sharing is Sharing.COHERENT or (info.on_cpu and info.unified)
-        self.dtypes = tuple(dtypes)
-        self.blocked = Layout(self._runtime.traits.block)
-        self._routines = routines(self._runtime.traits, self.dtypes)
-        self._reorder = Reorder(self._runtime.traits)
-
-    @property
-    def runtime(self) -> OpenCLRuntime:
-        """Context, queue, programs and memory of the device."""
-        return self._runtime
+        self.blocked = Layout(self.runtime.traits.block)
+        self.routines = routines(self.runtime.traits, dtypes)
+        self.reorder = Reorder(self.runtime.traits)
 
     @property
     def fingerprint(self) -> str:
         """Key of its measurements: driver, device, cores in use and kernels."""
-        info = self._runtime.info
+        info = self.runtime.info
         parts = [info.platform, info.driver, info.name, f"block={self.blocked.block}", f"kernels={sources_hash()}"]
         parts.append(f"memory={info.sharing.name.lower()}")
         if info.on_cpu:
-            parts += [f"cores={format_cores(self.spec.cores)}", f"threads={self._runtime.threads}"]
+            parts += [f"cores={format_cores(self.spec.cores)}", f"threads={self.runtime.threads}"]
         return "opencl|" + "|".join(parts)
 
     def describe(self) -> Description:
         """Traits of the device, and cores of a device on the CPU."""
-        info, traits = self._runtime.info, self._runtime.traits
+        info, traits = self.runtime.info, self.runtime.traits
         return Description(
             self.fingerprint,
             self.name,
@@ -64,16 +61,7 @@ class OpenCLProcessor(Processor):
             info.name,
             traits.block,
             index=self.spec.index,
-            cores=self.spec.cores,
+            cores=self.spec.cores if traits.on_cpu else (),
             compute_units=traits.compute_units,
             registers=traits.registers,
         )
-
-    @property
-    def routines(self) -> Sequence[Routine]:
-        """Routines for layers in order of expected speed."""
-        return self._routines
-
-    def reorder(self) -> Routine:
-        """The routine that changes the layout of a tensor."""
-        return self._reorder

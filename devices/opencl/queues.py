@@ -1,4 +1,4 @@
-"""OpenCL queues of a loaded plan."""
+"""OpenCL queues of a loaded plan: in-order command queues of devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnstretch.devices.base.loading import (
+from nnstretch.devices.base.backend import (
     LoadableQueue,
     LoadableStep,
     LoadedDeviceQueues,
@@ -20,9 +20,9 @@ from nnstretch.devices.base.loading import (
 )
 from nnstretch.devices.base.spec import ProcessorSpec, all_cores, parse_processors
 from nnstretch.devices.engine.binding.image import KernelLaunch, Queue, QueueKind, Region, RegionKind, Semaphores
-from nnstretch.devices.opencl.runtime.drivers import load_drivers
-from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime, SharedMemory, kernel_source
-from nnstretch.devices.opencl.runtime.semaphores import SEMAPHORE_SOURCE, make_semaphores, takes_semaphores
+from nnstretch.devices.opencl.drivers import load_drivers
+from nnstretch.devices.opencl.runtime import OpenCLRuntime, SharedMemory, kernel_source
+from nnstretch.devices.opencl.semaphores import SEMAPHORE_SOURCE, make_semaphores, takes_semaphores
 from nnstretch.errors import DeviceError, PackageError
 
 if TYPE_CHECKING:
@@ -70,6 +70,10 @@ class OpenCLQueues(LoadedDeviceQueues):
 
     def hold_arena(self, queue: int, size: int) -> None:
         self.memories["device", queue] = self.runtimes[queue].buffer(size)
+
+    @property
+    def trace_times(self) -> bool:
+        return all(runtime.info.command_times for runtime in self.runtimes.values())
 
     @property
     def host_arrays(self) -> dict[MemoryKey, np.ndarray]:

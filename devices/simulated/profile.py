@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -143,8 +143,8 @@ class SocProfile:
             "description": self.description,
             "element_bytes": self.element_bytes,
             "channel_multiple": self.channel_multiple,
-            "processors": {name: _processor_object(p) for name, p in self.processors.items()},
-            "pairs": [vars(pair) for pair in self.pairs],
+            "processors": {name: asdict(processor) for name, processor in self.processors.items()},
+            "pairs": [asdict(pair) for pair in self.pairs],
         }
         return _FLAT.sub(_on_one_line, json.dumps(fields, indent=1)) + "\n"
 
@@ -340,11 +340,3 @@ def _pairs(raw: object, processors: Mapping[str, ProcessorProfile]) -> tuple[Pai
             )
         )
     return tuple(pairs)
-
-
-def _processor_object(processor: ProcessorProfile) -> dict[str, Any]:
-    return {
-        "launch_us": processor.launch_us,
-        "compute": {kind: vars(throughput) for kind, throughput in processor.compute.items()},
-        "memory_gb_per_s": dict(processor.memory_gb_per_s),
-    }

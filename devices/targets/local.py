@@ -1,87 +1,109 @@
-"""The local machine as a target."""
+"""The local machine as a target (`local`), and emulated ones (`qemu:aarch64[:CPU]`)."""
 
 from __future__ import annotations
 
 import os
-import platform
 import shutil
-import subprocess
-import time
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
-from nnstretch.devices.base.spec import format_cores, usable_cores
-from nnstretch.devices.cpu.processor import cpu_model
-from nnstretch.devices.targets.target import Finished, Target, TargetInfo, TransientError
-from nnstretch.errors import DeviceError, FileError, UsageError
+from nnstretch.devices.targets.base import Finished, OnLine, TargetError, Transport
+from nnstretch.devices.targets.processes import run_process
+from nnstretch.errors import FileError, UsageError, first_line
 from nnstretch.support.settings import atomic_write
-from nnstretch.support.worker_process import start_here
-
-_CLOCK = "/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq"
 
 
-class LocalTarget(Target):
-    """The local machine; its folder is the working directory unless another one is given."""
+class LocalTransport(Transport):
+    """The local machine."""
 
-    name = "local"
+    system: str | None = ""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        """`folder` exists and is writable."""
-        self._folder = (folder or Path.cwd()).resolve()
+    def __init__(self, argument: str = "") -> None:
+        """Takes no argument.
 
-    def start(
-        self, command: Sequence[str], environment: Mapping[str, str] | None, pass_fds: Sequence[int], errors: IO[bytes]
-    ) -> subprocess.Popen[bytes]:
-        return start_here(command, environment, pass_fds, errors)
+        Raises:
+            UsageError: there is one.
+        """
+        if argument:
+            raise UsageError(f"target local:{argument} is not understood; write local")
+        self.name = "local"
+        self.folders = (tempfile.gettempdir(),)
 
-    def push(self, source: Path, name: str) -> None:
-        _copy(source, self._inside(name))
-
-    def pull(self, name: str, destination: Path) -> None:
-        _copy(self._inside(name), destination)
-
-    def run(self, command: Sequence[str], *, cores: Sequence[int] = (), timeout: float = 60.0) -> Finished:
-        allowed = usable_cores()
-        if not set(cores) <= set(allowed):
-            raise DeviceError(f"cores {format_cores(tuple(cores))} cannot be used; there are {format_cores(allowed)}")
-        start = time.perf_counter()
+    def run(self, command: Sequence[str], *, timeout: float, on_stderr: OnLine | None = None) -> Finished:
         try:
-            done = subprocess.run(
-                _pinned(command, cores), cwd=self._folder, capture_output=True, text=True, timeout=timeout, check=False
-            )
+            return run_process(command, timeout=timeout, on_stderr=on_stderr)
         except OSError as error:
-            raise DeviceError(f"cannot run {command[0]} on {self.name}: {error.strerror}") from error
-        except subprocess.TimeoutExpired as error:
-            raise TransientError(f"{command[0]} took more than {timeout:g} s on {self.name} and was killed") from error
-        return Finished(done.returncode, done.stdout, done.stderr, time.perf_counter() - start)
+            raise TargetError(f"{self.name} cannot run {command[0]}: {error.strerror}") from error
 
-    def probe(self) -> TargetInfo:
-        cores = usable_cores()
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return TargetInfo(cpu_model(), cores, tuple(map(_clock_mhz, cores)), memory, platform.machine())
+    def write(self, path: str, content: bytes | Path, executable: bool = False) -> None:
+        try:
+            with atomic_write(Path(path)) as file:
+                if isinstance(content, bytes):
+                    file.write(content)
+                else:
+                    with content.open("rb") as source:
+                        shutil.copyfileobj(source, file)
+            if executable:
+                Path(path).chmod(0o755)
+        except OSError as error:
+            raise TargetError(f"{self.name} cannot write {path}: {error.strerror}") from error
+        except FileError as error:
+            raise TargetError(f"{self.name}: {first_line(error)}") from error
 
-    def _inside(self, name: str) -> Path:
-        path = (self._folder / name).resolve()
-        if not path.is_relative_to(self._folder) or path == self._folder:
-            raise UsageError(f"{name!r} is outside the target's folder; give a name inside it")
-        return path
-
-
-def _pinned(command: Sequence[str], cores: Sequence[int]) -> list[str]:
-    return ["taskset", "--cpu-list", ",".join(map(str, cores)), *command] if cores else list(command)
-
-
-def _clock_mhz(core: int) -> float:
-    path = Path(_CLOCK.format(core=core))
-    return float(path.read_text()) / 1000 if path.exists() else 0.0
+    def read(self, path: str) -> bytes:
+        try:
+            return Path(path).read_bytes()
+        except OSError as error:
+            raise TargetError(f"{self.name} cannot read {path}: {error.strerror}") from error
 
 
-def _copy(source: Path, destination: Path) -> None:
-    try:
-        with source.open("rb") as file:
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(destination) as copy:
-                shutil.copyfileobj(file, copy)
-    except OSError as error:
-        raise FileError(f"cannot copy {source} to {destination}: {error.strerror}") from error
+_EMULATED = ("aarch64", "armv7", "riscv64")
+_PROGRAMS = {"armv7": "arm"}
+"""Names of architectures in QEMU's programs, where they differ."""
+
+
+class QemuTransport(LocalTransport):
+    """An emulated processor of another architecture (QEMU's user mode). Its system calls are this machine's."""
+
+    system = None
+
+    def __init__(self, argument: str) -> None:
+        """Finds the emulator.
+
+        Args:
+            argument: ARCHITECTURE[:CPU], such as "aarch64:cortex-a53".
+
+        Raises:
+            UsageError: there is no such architecture, or the emulator does not know the CPU.
+            TargetError: the emulator is not installed.
+        """
+        super().__init__()
+        self._machine, _, cpu = argument.partition(":")
+        if self._machine not in _EMULATED:
+            raise UsageError(
+                f"target qemu:{argument} is not understood; write qemu:ARCHITECTURE[:CPU] with one of {', '.join(_EMULATED)}"
+            )
+        self.name = f"qemu:{argument}"
+        program = f"qemu-{_PROGRAMS.get(self._machine, self._machine)}"
+        found = shutil.which(f"{program}-static") or shutil.which(program)
+        if found is None:
+            raise TargetError(
+                f"{self.name} needs {program}, which is not installed (Debian, Ubuntu: apt-get install qemu-user-static)"
+            )
+        self.launcher = (found, "-cpu", cpu) if cpu else (found,)
+        if cpu:
+            self._check_cpu(found, cpu)
+
+    def machine(self) -> str:
+        return self._machine
+
+    def has_glibc(self) -> bool:
+        return "QEMU_LD_PREFIX" in os.environ  # where the emulator looks for libraries
+
+    def _check_cpu(self, program: str, cpu: str) -> None:
+        model = cpu.partition(",")[0]
+        shown = self.run([program, "-cpu", "help"], timeout=10.0).text
+        known = [line.split()[0] for line in shown.splitlines() if line.startswith(" ") and line.split()]
+        if known and model not in known:
+            raise UsageError(f"{self.name}: the emulator does not know the CPU {model}; it knows {', '.join(known)}")

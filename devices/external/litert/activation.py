@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from nnstretch.devices.external.litert.flatbuffer import FlatModel
+from nnstretch.errors import ModelError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
-from nnstretch.graph.quantization import QuantizationParameters
+from nnstretch.graph.dtypes import QuantizationParameters
 
 _FUSED = {
     NO_ACTIVATION: "NONE",
@@ -86,8 +87,27 @@ class Activations:
             self._hard_sigmoid(source, result, activation)
         elif kind == ActivationKind.LEAKY_RELU:
             self._file.operator("LEAKY_RELU", [source], [result], {"alpha": activation.a}, table="LeakyReluOptions")
-        else:
+        elif kind in (ActivationKind.GELU, ActivationKind.GELU_TANH):
+            approximate = kind == ActivationKind.GELU_TANH
+            self._file.operator("GELU", [source], [result], {"approximate": approximate}, table="GeluOptions")
+        elif kind == ActivationKind.SWISH:
+            scaled, sigmoid = self._like(result), self._like(result)
+            self._multiply([source, self._scalar(activation.a)], scaled)
+            self._file.operator("LOGISTIC", [scaled], [sigmoid])
+            self._multiply([source, sigmoid], result)
+        elif kind == ActivationKind.SOFTPLUS:
+            self._softplus(source, result)
+        elif kind == ActivationKind.MISH:
+            softplus, gate = self._like(result), self._like(result)
+            self._softplus(source, softplus)
+            self._file.operator("TANH", [softplus], [gate])
+            self._multiply([source, gate], result)
+        elif kind in (ActivationKind.ELU, ActivationKind.SELU):
+            self._elu(source, result, activation)
+        elif kind in (ActivationKind.CLIP, ActivationKind.NONE):
             self._clip(source, result, activation)
+        else:
+            raise ModelError(f"TFLite has no operator for the activation {activation}")
 
     def _fused(self, activation: Activation, fusable: bool) -> dict[str, int]:
         if not fusable:
@@ -105,6 +125,35 @@ class Activations:
         shift = self._scalar(activation.b * 6)
         self._file.operator("ADD", [scaled, shift], [clipped], {"fusedActivationFunction": six}, table="AddOptions")
         self._multiply([clipped, self._scalar(1 / 6)], result)
+
+    def _softplus(self, source: int, result: int) -> None:
+        """Writes max(x, 0) + ln(1 + e^-|x|), which no x makes too large."""
+        size, negative, power, positive = (self._like(result) for _ in range(4))
+        self._file.operator("ABS", [source], [size], table="AbsOptions")
+        self._file.operator("NEG", [size], [negative], table="NegOptions")
+        self._file.operator("EXP", [negative], [power], table="ExpOptions")
+        total, logarithm = self._like(result), self._like(result)
+        self._file.operator("ADD", [power, self._scalar(1.0)], [total], table="AddOptions")
+        self._file.operator("LOG", [total], [logarithm])
+        self._file.operator("RELU", [source], [positive])
+        self._file.operator("ADD", [positive, logarithm], [result], table="AddOptions")
+
+    def _elu(self, source: int, result: int, activation: Activation) -> None:
+        """Writes x < 0 ? a * (e^(b * x) - 1) : x, and for SELU b times that without b in the exponent."""
+        scaled = activation.kind == ActivationKind.SELU
+        below, power, outer, positive = (self._like(result) for _ in range(4))
+        factor = 1.0 if scaled else activation.b
+        self._multiply([source, self._scalar(factor)], below)
+        self._file.operator("MINIMUM", [below, self._scalar(0.0)], [power], table=_BOUNDED)
+        self._file.operator("ELU", [power], [outer])
+        self._multiply([outer, self._scalar(activation.a)], below := self._like(result))
+        self._file.operator("RELU", [source], [positive])
+        if not scaled:
+            self._file.operator("ADD", [positive, below], [result], table="AddOptions")
+            return
+        total = self._like(result)
+        self._file.operator("ADD", [positive, below], [total], table="AddOptions")
+        self._multiply([total, self._scalar(activation.b)], result)
 
     def _clip(self, source: int, result: int, activation: Activation) -> None:
         if (activation.a, activation.b) == (0.0, 6.0):

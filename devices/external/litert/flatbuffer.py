@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnstretch.errors import MissingExtraError, ModelError
-from nnstretch.graph.quantization import QuantizationParameters
+from nnstretch.graph.dtypes import QuantizationParameters
 
 IDENTIFIER = b"TFL3"
 """Bytes 4 to 7 of every TFLite file."""
@@ -34,7 +34,7 @@ def load_schema() -> Any:
         from ai_edge_litert import schema_py_generated
     except ImportError as error:
         raise MissingExtraError(
-            "TFLite files need the package ai-edge-litert; install it with pip install nnstretch[litert]"
+            "TFLite files need the package ai-edge-litert; install it with pip install 'nnstretch[litert]'"
         ) from error
     return schema_py_generated
 

@@ -11,9 +11,9 @@ import numpy as np
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.external.litert.activation import FIXED_QUANTIZATION
 from nnstretch.graph.activation import ActivationKind
+from nnstretch.graph.dtypes import LOWEST, QuantizationParameters
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.layers import GraphNode
-from nnstretch.graph.quantization import LOWEST, QuantizationParameters
 
 _FINEST = 0.5
 """Minimum ratio of a result's scale to an operator's scale at which the error is negligible."""
@@ -36,8 +36,7 @@ def _average_pool(layer: Layer) -> bool:
     """A mean that excludes pads needs a factor per pixel unless TFLite's SAME applies."""
     if not _keeps_enough(layer):
         return False
-    shapes = layer.type_of(0).shape, layer.outputs[0].shape
-    window = KernelGeometry.between(*shapes, layer.ints("kernel"), layer.ints("strides"), layer.ints("pads"))
+    window = KernelGeometry.of(layer)
     return window.is_valid or window.is_same or bool(layer.attributes["count_include_pad"])
 
 

@@ -18,16 +18,23 @@ from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.external.litert.activation import Activations
 from nnstretch.devices.external.litert.flatbuffer import FlatModel
 from nnstretch.devices.external.litert.int8 import in_float32, supports_int8
+from nnstretch.devices.external.litert.normalization import Normalizations
 from nnstretch.devices.external.litert.tensors import TO_LAST, TO_PLAIN, Form, FormedTensors, formed, natural_form
 from nnstretch.errors import ModelError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.dtypes import LOWEST
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
-from nnstretch.graph.quantization import LOWEST
 from nnstretch.passes import optimize
 
 _LOWEST = float(np.finfo(np.float32).min)
-_NEVER_NEGATIVE = (ActivationKind.RELU, ActivationKind.SIGMOID, ActivationKind.HARD_SIGMOID)
+_NEVER_NEGATIVE = (
+    ActivationKind.RELU,
+    ActivationKind.SIGMOID,
+    ActivationKind.HARD_SIGMOID,
+    ActivationKind.EXP,
+    ActivationKind.SOFTPLUS,
+)
 
 
 def write_tflite(model: ir.Model, name: str = "model", *, channels_last: bool = True) -> bytes:
@@ -55,6 +62,7 @@ class _Writer:
         self._file = FlatModel(name)
         self._activations = Activations(self._file)
         self._tensors = FormedTensors(self._file)
+        normalizations = Normalizations(self._file, self._tensors, self._activations)
         self._never_negative: set[str] = set()
         self._lowerings: Mapping[str, Callable[[GraphNode], None]] = {
             "Conv": self._conv,
@@ -69,6 +77,9 @@ class _Writer:
             "Affine": self._affine,
             "Concat": self._concat,
             "Softmax": self._softmax,
+            "LayerNorm": normalizations.layer_norm,
+            "GroupNorm": normalizations.group_norm,
+            "PRelu": normalizations.prelu,
             "Resize": self._resize,
             "Reshape": self._reshape,
             "Transpose": self._transpose,
@@ -159,15 +170,8 @@ class _Writer:
     def _conv(self, node: GraphNode) -> None:
         layer = node.layer
         weight = layer.constants[1]
-        channels, groups = layer.type_of(0).shape[1], int(layer.attributes["groups"])  # type: ignore[arg-type]
-        window = KernelGeometry.between(
-            layer.type_of(0).shape,
-            layer.outputs[0].shape,
-            weight.shape[2:],
-            layer.ints("strides"),
-            layer.ints("pads"),
-            layer.ints("dilations"),
-        )
+        window = KernelGeometry.of(layer)
+        channels, groups = window.channels, window.groups
         source, padding = self._padded(self._tensors.read(node, 0, "last"), window, 0.0, node.layer.name)
         options = {
             "padding": padding,
@@ -238,11 +242,6 @@ class _Writer:
             self._file.operator("PADV2", operands, [result], table="PadV2Options")
         return result
 
-    def _pool_window(self, node: GraphNode) -> KernelGeometry:
-        layer = node.layer
-        shapes = layer.type_of(0).shape, layer.outputs[0].shape
-        return KernelGeometry.between(*shapes, layer.ints("kernel"), layer.ints("strides"), layer.ints("pads"))
-
     def _pool(
         self, name: str, source: int, result: int, window: KernelGeometry, padding: int, activation: Activation
     ) -> None:
@@ -259,7 +258,7 @@ class _Writer:
         layer = node.layer
         if layer.ints("dilations") != (1, 1):
             raise ModelError(f"{layer.name} is a dilated pool, which TFLite does not have")
-        window = self._pool_window(node)
+        window = KernelGeometry.of(layer)
         neutral = 0.0 if self._is_zero_least(node) else _LOWEST
         source, padding = self._padded(self._tensors.read(node, 0, "last"), window, neutral, layer.name)
         self._pool("MAX_POOL_2D", source, self._tensors.result(node), window, padding, layer.activation)
@@ -267,7 +266,7 @@ class _Writer:
     def _average_pool(self, node: GraphNode) -> None:
         """TFLite's mean excludes SAME's pads and includes explicit ones; a factor per pixel corrects it."""
         layer = node.layer
-        window = self._pool_window(node)
+        window = KernelGeometry.of(layer)
         source, result = self._tensors.read(node, 0, "last"), self._tensors.result(node)
         counts_pads = bool(layer.attributes["count_include_pad"])
         words = self._file.schema.Padding
@@ -294,11 +293,8 @@ class _Writer:
     def _global_pool(self, node: GraphNode) -> None:
         layer = node.layer
         source, result = self._tensors.read(node, 0, "last"), self._tensors.result(node)
-        height, width = layer.type_of(0).shape[2:]
         if layer.attributes["mode"] == "max":
-            window = KernelGeometry.between(
-                layer.type_of(0).shape, layer.outputs[0].shape, (height, width), (1, 1), (0, 0, 0, 0)
-            )
+            window = KernelGeometry.of(layer)
             padding = self._file.schema.Padding.VALID
             with self._tensors.keeping_quantization(source, result) as made:
                 self._pool("MAX_POOL_2D", source, made, window, padding, layer.activation)
@@ -337,7 +333,7 @@ class _Writer:
     def _concat(self, node: GraphNode) -> None:
         layer = node.layer
         form = natural_form(layer.outputs[0].shape)
-        axis = int(layer.attributes["axis"])  # type: ignore[arg-type]
+        axis = layer.integer("axis")
         axis = TO_LAST.index(axis) if form == "last" else axis
         quantization = layer.outputs[0].quantization
         operands = [
@@ -352,7 +348,7 @@ class _Writer:
         """Writes a softmax; TFLite's works on the last axis, so another axis is transposed there and back."""
         layer = node.layer
         shape = layer.outputs[0].shape
-        axis, rank = int(layer.attributes["axis"]), len(shape)  # type: ignore[arg-type]
+        axis, rank = layer.integer("axis"), len(shape)
         form: Form = "last" if rank == 4 and axis == 1 else "plain"
         source = self._tensors.read(node, 0, form)
         if form == "last" or axis == rank - 1:

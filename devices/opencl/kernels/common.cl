@@ -27,8 +27,8 @@ typedef NNS_JOIN(float, NNS_BLOCK) floatb;
 #define NNS_HALF 0
 #endif
 
-#define HALF_MAX 65504.0f
-#define TO_HALF(value) clamp(value, -HALF_MAX, HALF_MAX)
+#define LARGEST_HALF 65504.0f
+#define TO_HALF(value) clamp(value, -LARGEST_HALF, LARGEST_HALF)
 #define LOAD_HALF(pointer) NNS_JOIN(vload_half, NNS_BLOCK)(0, pointer)
 #define STORE_HALF(value, pointer) NNS_JOIN(vstore_half, NNS_BLOCK)(TO_HALF(value), 0, pointer)
 #define LOAD_ONE(pointer) (*(pointer))
@@ -53,14 +53,20 @@ typedef NNS_JOIN(float, NNS_BLOCK) floatb;
 #define WRITE_ONE STORE_ONE
 #endif
 
-/* Prefetches a cache line. CPU cores, unlike GPUs, stall on a long stream of weights from memory. */
-#if NNS_CPU && defined(__has_builtin)
-#if __has_builtin(__builtin_prefetch)
+/* Prefetches a cache line. CPU cores, unlike GPUs, stall on a long stream of weights from memory. `prefetch` of OpenCL C does
+ * nothing in PoCL, whose compiler knows clang's. Other drivers may reject or crash on what is not OpenCL C. */
+#ifdef POCL_DEVICE_ADDRESS_BITS
 #define PREFETCH(pointer) __builtin_prefetch(pointer)
-#endif
-#endif
-#ifndef PREFETCH
+#else
 #define PREFETCH(pointer)
+#endif
+
+#ifdef __clang__
+#define INLINE __attribute__((always_inline)) static inline
+#define OUT_OF_LINE __attribute__((noinline)) static
+#else
+#define INLINE static inline
+#define OUT_OF_LINE static
 #endif
 
 #define UNROLL _Pragma("unroll")
@@ -68,7 +74,7 @@ typedef NNS_JOIN(float, NNS_BLOCK) floatb;
 /* PART begins the definition of a long function. Drivers for CPUs compile several variants of a kernel; variants that call
  * one function compile much faster. */
 #if NNS_CPU
-#define PART __attribute__((noinline)) static
+#define PART OUT_OF_LINE
 #else
 #define PART static inline
 #endif
@@ -83,12 +89,47 @@ enum {
     ACT_HARD_SWISH = 6,
     ACT_LEAKY_RELU = 7,
     ACT_TANH = 8,
-    ACT_EXP = 9
+    ACT_EXP = 9,
+    ACT_GELU = 10,
+    ACT_GELU_TANH = 11,
+    ACT_SWISH = 12,
+    ACT_MISH = 13,
+    ACT_SOFTPLUS = 14,
+    ACT_ELU = 15,
+    ACT_SELU = 16,
+    ACT_ERF = 17
 };
 
 static inline floatb sigmoid(floatb x)
 {
     return 1.0f / (1.0f + exp(-x));
+}
+
+/* x (1 + erf(x / sqrt(2))) / 2. The tail of the normal distribution is 2 to the power of a polynomial, as in the CPU engine's
+ * functions.h: `erf` of some drivers is one call per number. */
+static inline floatb gelu(floatb x)
+{
+    const floatb t = min(fabs(x), 9.0f);
+    floatb p = 1.64472869e-9f * t - 6.84850292e-8f;
+    p = p * t + 1.24232349e-6f;
+    p = p * t - 1.28157089e-5f;
+    p = p * t + 8.0637139e-5f;
+    p = p * t - 2.8054064e-4f;
+    p = p * t - 1.64167141e-5f;
+    p = p * t + 6.98191579e-3f;
+    p = p * t - 5.24715111e-2f;
+    p = p * t - 4.5920977e-1f;
+    p = p * t - 1.1511054f;
+    p = p * t - 1.0f;
+    return max(x, 0.0f) - t * exp2(p);
+}
+
+/* x tanh(ln(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2). */
+static inline floatb mish(floatb x)
+{
+    const floatb e = exp(min(x, 20.0f));
+    const floatb n = e * (e + 2.0f);
+    return x * (n / (n + 2.0f));
 }
 
 /* Rare or long activations, kept out of line. */
@@ -109,6 +150,22 @@ static inline floatb activate_other(floatb x, int kind, float a, float b)
         return max(x, 0.0f) + a * min(x, 0.0f);
     case ACT_TANH:
         return tanh(x);
+    case ACT_GELU:
+        return gelu(x);
+    case ACT_GELU_TANH:
+        return x * sigmoid(x * (x * x * 7.1354816e-2f + 1.5957691f));
+    case ACT_SWISH:
+        return x * sigmoid(a * x);
+    case ACT_MISH:
+        return mish(x);
+    case ACT_SOFTPLUS:
+        return max(x, 0.0f) + log1p(exp(-fabs(x)));
+    case ACT_ELU:
+        return max(x, 0.0f) + a * expm1(b * min(x, 0.0f));
+    case ACT_SELU:
+        return b * (max(x, 0.0f) + a * expm1(min(x, 0.0f)));
+    case ACT_ERF:
+        return erf(x);
     default:
         return exp(min(x, 88.72283f)); /* finite, as required for padding lanes */
     }

@@ -96,6 +96,28 @@ kernel void affine(const global number *x_buffer, const global number *scale_buf
 }
 
 typedef struct {
+    int x_offset, slope_offset, y_offset;
+    int blocks, plane, per_item, kind, a, b;
+} prelu_arguments;
+
+/* Blocked x, times a factor per channel where it is negative. Work items as above. */
+kernel void prelu(const global number *x_buffer, const global number *slope_buffer, global number *y_buffer,
+                  const prelu_arguments given)
+{
+    const int kind = given.kind, a = given.a, b = given.b;
+    const int block = get_global_id(1), image = get_global_id(2);
+    const long at = ((long)image * given.blocks + block) * given.plane * B;
+    const floatb slope = READ(slope_buffer + given.slope_offset + block * B);
+    const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, given.plane);
+    const global number *x = x_buffer + given.x_offset + at;
+    global number *y = y_buffer + given.y_offset + at;
+    for (long p = begin; p < end; p++) {
+        const floatb value = READ(x + p * B);
+        WRITE(activate(max(value, 0.0f) + slope * min(value, 0.0f), kind, a, b), y + p * B);
+    }
+}
+
+typedef struct {
     int x_offset, other_offset, y_offset;
     dense_dimensions dense;
     strides x, other;

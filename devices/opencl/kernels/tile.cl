@@ -25,7 +25,7 @@ typedef NNS_JOIN(float, LENGTH) floatl;
     (HALVED ? ((lane) + (v) * LENGTH) / B * (plane) + ((lane) + (v) * LENGTH) % B - (lane) : (v) * (plane))
 
 /* Always inlined: sums whose address is passed to a function do not stay in registers. */
-#define TILE_FUNCTION __attribute__((always_inline)) static inline void
+#define TILE_FUNCTION INLINE void
 
 /* Upper bound of the input pixels of one row that a tile reads. */
 #define SEGMENT ((PIXELS - 1) * STRIDE_W + REACH)

@@ -4,48 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nnstretch.devices.opencl.routines import conv, data_movement, elementwise, normalization, pool, strassen, winograd
 from nnstretch.devices.opencl.routines.base import DTYPE, HALF, OpenCLRoutine, Traits
-from nnstretch.devices.opencl.routines.conv import Depthwise, Direct, Planar
-from nnstretch.devices.opencl.routines.data import ConcatBlocked, ConcatPlain, Reorder, Softmax
-from nnstretch.devices.opencl.routines.dense import Dense
-from nnstretch.devices.opencl.routines.elementwise import (
-    Affine,
-    BinaryBroadcast,
-    BinaryChannel,
-    BinarySame,
-    Map,
-    Reshape,
-)
-from nnstretch.devices.opencl.routines.pool import GlobalPool, Pool, Resize
-from nnstretch.devices.opencl.routines.strassen import Strassen
-from nnstretch.devices.opencl.routines.strided import ChannelsLast, SliceBlocked, Strided
-from nnstretch.devices.opencl.routines.winograd import Winograd
+from nnstretch.devices.opencl.routines.data_movement import Reorder
 
 __all__ = ["OpenCLRoutine", "Reorder", "Traits", "routines"]
 
 _ROUTINES: tuple[type[OpenCLRoutine], ...] = (
-    Depthwise,
-    Planar,
-    Winograd,
-    Strassen,
-    Direct,
-    Dense,
-    Pool,
-    GlobalPool,
-    Map,
-    BinarySame,
-    BinaryChannel,
-    BinaryBroadcast,
-    Affine,
-    ConcatBlocked,
-    ConcatPlain,
-    Softmax,
-    Resize,
-    ChannelsLast,
-    SliceBlocked,
-    Strided,
-    Reshape,
+    conv.Depthwise,
+    conv.Planar,
+    winograd.Winograd,
+    strassen.Strassen,
+    conv.Direct,
+    conv.Dense,
+    pool.Pool,
+    pool.GlobalPool,
+    elementwise.Map,
+    elementwise.BinarySame,
+    elementwise.BinaryChannel,
+    elementwise.BinaryBroadcast,
+    elementwise.Affine,
+    elementwise.PRelu,
+    data_movement.ConcatBlocked,
+    data_movement.ConcatPlain,
+    elementwise.Softmax,
+    normalization.BlockedLayerNorm,
+    normalization.LayerNorm,
+    normalization.GroupNorm,
+    pool.Resize,
+    data_movement.ChannelsLast,
+    data_movement.SliceBlocked,
+    data_movement.Strided,
+    data_movement.Reshape,
 )
+"""In the order in which routines of the same layer are listed: most promising first."""
 
 
 def routines(traits: Traits, dtypes: Sequence[str] = (DTYPE,)) -> tuple[OpenCLRoutine, ...]:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from nnstretch.devices.base.routine import Descriptor, KernelCall, Launch, Layout, Operand, Parameters, Routine
+from nnstretch.devices.base.constants import Prepared, padded_rows, whole
+from nnstretch.devices.base.routine import (
+    INPUT,
+    OUTPUT,
+    Descriptor,
+    KernelCall,
+    Launch,
+    Layout,
+    Lowering,
+    Operand,
+    Parameters,
+    Routine,
+)
 from nnstretch.graph.dtypes import element_type
 from nnstretch.graph.layer import Layer, TensorType
 
@@ -47,13 +59,6 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def padded(values: np.ndarray, size: int) -> np.ndarray:
-    """The values as a float32 vector, padded with zeros to `size`."""
-    result = np.zeros(size, np.float32)
-    result[: values.size] = np.asarray(values, np.float32).ravel()
-    return result
-
-
 def is_float32(layer: Layer) -> bool:
     """Whether all tensors of a layer are float32 and have at least one element."""
     types = [kind for kind in (*layer.inputs, *layer.outputs) if kind is not None]
@@ -63,9 +68,6 @@ def is_float32(layer: Layer) -> bool:
 def is_image(kind: TensorType) -> bool:
     """Whether a tensor has the four dimensions that the blocked layout needs."""
     return len(kind.shape) == 4
-
-
-INPUT, OUTPUT = Operand("input", 0), Operand("output", 0)
 
 
 def constant(index: int) -> Operand:
@@ -98,17 +100,14 @@ class OpenCLRoutine(Routine):
         self.descriptor = Descriptor("opencl", dtype, self.algorithm)
 
     def supports(self, layer: Layer) -> bool:
-        """Whether this routine computes `layer` correctly."""
         return layer.op in self.ops and is_float32(layer) and self._supports(layer)
 
     def _supports(self, layer: Layer) -> bool:
         """Whether this routine computes a float32 layer of one of `ops`; true by default."""
-        del layer
         return True
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """Blocked for 4-D tensors, plain for others."""
-        del parameters
         inputs = tuple(self._layout(layer.type_of(index)) for index in layer.activations)
         return inputs, tuple(self._layout(kind) for kind in layer.outputs)
 
@@ -119,6 +118,24 @@ class OpenCLRoutine(Routine):
         """A constant in the kernels' format: flat, of the storage type."""
         flat = np.ascontiguousarray(values, np.float32).ravel()
         return flat if self.dtype == DTYPE else np.clip(flat, -_HALF_MAX, _HALF_MAX).astype(np.float16)
+
+    def prepared(self, size: int, make: Callable[[], np.ndarray], recipe: Hashable = None) -> Prepared:
+        """The `stored` form of the `size` numbers that `make` returns, made when it is written."""
+        return whole(size, lambda: self.stored(make()), self.dtype, recipe)
+
+    def bias(self, layer: Layer, size: int) -> np.ndarray:
+        """The bias of a layer with weights, if it has one with zeros to `size`."""
+        return self.stored(padded_rows(layer.constants[2].reshape(-1) if layer.has(2) else np.zeros(0), size))
+
+    @staticmethod
+    def reads(layer: Layer, source: Operand = INPUT) -> tuple[Operand | None, ...]:
+        """Operands of a layer with weights: `source`, weights (constant 0), bias (constant 1) and residual."""
+        return source, constant(0), constant(1), Operand("input", 3) if layer.has(3) else None
+
+    @staticmethod
+    def epilogue(layer: Layer) -> tuple[int, ...]:
+        """Parameters of a layer with weights for what follows its sums: whether there is a residual, and the activation."""
+        return int(layer.has(3)), *layer.activation.words()
 
     def blocks(self, channels: int) -> int:
         """Number of blocks of `channels`."""
@@ -166,11 +183,28 @@ class OpenCLRoutine(Routine):
         launch = Launch(self.source, macros, global_size, local_size, sizes)
         return KernelCall(kernel, tuple(reads), tuple(writes), tuple(int(p) for p in parameters), launch)
 
+    def lowering(
+        self,
+        kernel: str,
+        layer: Layer,
+        words: Sequence[int],
+        global_size: tuple[int, ...],
+        reads: Sequence[Operand | None] = (INPUT,),
+        constants: tuple[np.ndarray, ...] = (),
+    ) -> Lowering:
+        """One call of a kernel with the parameters `words`, followed by those of the layer's activation."""
+        return Lowering((self.call(kernel, reads, (*words, *layer.activation.words()), global_size),), constants)
+
+    def planes(self, layer: Layer) -> tuple[int, int, int, tuple[int, int, int]]:
+        """Blocks and pixels of the output, an image; pixels per work item of a copying kernel; and its global size."""
+        n, c, h, w = layer.outputs[0].shape
+        blocks = self.blocks(c)
+        each = self.plane_per_item(h * w, blocks * n)
+        return blocks, h * w, each, (ceil_div(h * w, each), blocks, n)
+
 
 class PlainRoutine(OpenCLRoutine):
     """A routine on plain tensors."""
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """Plain everywhere."""
-        del parameters
         return (self.plain,) * len(layer.activations), (self.plain,) * len(layer.outputs)

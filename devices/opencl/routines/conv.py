@@ -1,23 +1,17 @@
-"""Convolutions: direct in the blocked layout, direct from a plain tensor with few channels, and depthwise."""
+"""Convolutions (direct in the blocked layout, direct from a plain tensor with few channels, depthwise) and dense layers."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
+from nnstretch.devices.base.constants import Prepared, Source, padded_rows
 from nnstretch.devices.base.geometry import KernelGeometry
-from nnstretch.devices.base.routine import PLAIN, Layout, Lowering, Operand, Parameters, has_constant_weights
-from nnstretch.devices.opencl.routines.base import (
-    DTYPE,
-    INPUT,
-    OpenCLRoutine,
-    ceil_div,
-    constant,
-    is_image,
-    padded,
-)
+from nnstretch.devices.base.routine import INPUT, PLAIN, Layout, Lowering, Parameters, has_constant_weights
+from nnstretch.devices.opencl.routines.base import DTYPE, OpenCLRoutine, ceil_div, is_image
 from nnstretch.graph.layer import Layer
 
 _PLANAR_CHANNELS = 8  # maximum channels of an input that is read in the plain layout
@@ -34,8 +28,8 @@ def conv_geometry(layer: Layer) -> KernelGeometry:
     return KernelGeometry.of(layer).flattened()
 
 
-class _Conv(OpenCLRoutine):
-    """Common parts of the three routines: constant weights, epilogue, tiles of pixels of one row."""
+class Convolution(OpenCLRoutine):
+    """Common parts of the routines for convolutions: constant weights, epilogue, tiles of pixels of one row."""
 
     ops = ("Conv",)
     stores_half = True
@@ -46,6 +40,14 @@ class _Conv(OpenCLRoutine):
     @abstractmethod
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
         """Whether the routine computes a convolution of this geometry."""
+
+    def _reads_plain(self, layer: Layer) -> bool:
+        """Whether the input is plain and float32; residual and output are blocked."""
+        return False
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        inputs, outputs = super().layouts(layer, parameters)
+        return (PLAIN, *inputs[1:]) if self._reads_plain(layer) else inputs, outputs
 
     def _tiles(self, shape: KernelGeometry, pixels: int, others: int) -> tuple[int, int]:
         """Number of work items along the tiles of a plane, and tiles per work item."""
@@ -58,15 +60,8 @@ class _Conv(OpenCLRoutine):
         reach = ceil_div((shape.kernel[1] - 1) * shape.dilations[1] + 1, _REACH) * _REACH
         return (*_tile_macros(parameters), ("STRIDE_W", shape.strides[1]), ("REACH", reach))
 
-    def _reads(self, layer: Layer) -> tuple[Operand | None, ...]:
-        residual = Operand("input", 3) if layer.has(3) else None
-        return INPUT, constant(0), constant(1), residual
 
-    def _bias(self, layer: Layer, size: int) -> np.ndarray:
-        return self.stored(padded(layer.constants[2] if layer.has(2) else np.zeros(0), size))
-
-
-class Direct(_Conv):
+class Direct(Convolution):
     """Any convolution, blocked in and out; keeps `pixels` × `vectors` outputs in registers.
 
     Parameters: `pixels` of a row and `vectors` (output blocks) per tile, and the `length` of vectors of half a block. Half
@@ -77,7 +72,6 @@ class Direct(_Conv):
     source = "conv.cl"
 
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
-        del shape, layer
         return True
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
@@ -103,11 +97,19 @@ class Direct(_Conv):
         ranges = [(first // b, (last - 1) // b) for first, last in channel_ranges(shape, lanes)]
         return max(last - first + 1 for first, last in ranges), ranges
 
-    def _weights(self, layer: Layer, shape: KernelGeometry, lanes: int) -> np.ndarray:
+    def _weights(self, layer: Layer, shape: KernelGeometry, lanes: int) -> Prepared:
         """Weights as [output group][span input blocks][KH][KW][input lane][output lane], with `lanes` outputs per group."""
+        span, ranges = self._groups(shape, lanes)
+        size = len(ranges) * span * self.traits.block * shape.taps * lanes
+        weight = layer.constants[1]
+        recipe = ("opencl direct", Source(weight), self.dtype, lanes, span)
+        return self.prepared(size, partial(self._reordered, weight, shape, lanes), recipe)
+
+    def _reordered(self, weight: np.ndarray, shape: KernelGeometry, lanes: int) -> np.ndarray:
+        """The values of `_weights`."""
         b = self.traits.block
         span, ranges = self._groups(shape, lanes)
-        source = np.asarray(layer.constants[1], np.float32)
+        source = np.asarray(weight, np.float32)
         result = np.zeros((len(ranges), span * b, *shape.kernel, lanes), np.float32)
         for index, (first, _) in enumerate(ranges):
             begin, end = index * lanes, min((index + 1) * lanes, shape.out_channels)
@@ -119,10 +121,9 @@ class Direct(_Conv):
                     source[low:high], 0, -1
                 )
         blocked = result.reshape(len(ranges), span, b, *shape.kernel, lanes)
-        return self.stored(blocked.transpose(0, 1, 3, 4, 2, 5))
+        return blocked.transpose(0, 1, 3, 4, 2, 5)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `conv_direct`."""
         shape = conv_geometry(layer)
         pixels, lanes = parameters["pixels"], parameters["vectors"] * parameters.get("length", self.traits.block)
         span, ranges = self._groups(shape, lanes)
@@ -130,20 +131,16 @@ class Direct(_Conv):
         words = (
             *(shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width),
             *(*shape.kernel, shape.strides[0], *shape.dilations, *shape.pads),
-            *(shape.group_in, shape.group_out, span, each, int(layer.has(3)), *layer.activation.words()),
+            *(shape.group_in, shape.group_out, span, each, *self.epilogue(layer)),
         )
         call = self.call(
-            "conv_direct",
-            self._reads(layer),
-            words,
-            (items, len(ranges), shape.batch),
-            self._macros(shape, parameters),
+            "conv_direct", self.reads(layer), words, (items, len(ranges), shape.batch), self._macros(shape, parameters)
         )
-        bias = self._bias(layer, len(ranges) * lanes)
+        bias = self.bias(layer, len(ranges) * lanes)
         return Lowering((call,), (self._weights(layer, shape, lanes), bias))
 
 
-class Planar(_Conv):
+class Planar(Convolution):
     """Ungrouped convolution of a plain float32 tensor with few channels (a network's first layer); blocked out.
 
     Parameters: `pixels` of a row and `vectors` (output blocks) per tile.
@@ -153,45 +150,43 @@ class Planar(_Conv):
     source = "conv_planar.cl"
 
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
-        del layer
         return shape.groups == 1 and shape.channels <= _PLANAR_CHANNELS
 
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """Plain input; residual and output are blocked."""
-        inputs, outputs = super().layouts(layer, parameters)
-        return (PLAIN, *inputs[1:]), outputs
+    def _reads_plain(self, layer: Layer) -> bool:
+        return True
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edges of the output, best first."""
         return _tile_space(self.traits.registers, conv_geometry(layer), self.traits.block)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `conv_planar`."""
         shape = conv_geometry(layer)
         pixels, vectors = parameters["pixels"], parameters["vectors"]
         lanes = vectors * self.traits.block
         groups = ceil_div(shape.out_channels, lanes)
-        weight = np.zeros((groups * lanes, shape.channels, *shape.kernel), np.float32)
-        weight[: shape.out_channels] = layer.constants[1]
-        packed = weight.reshape(groups, lanes, shape.channels, *shape.kernel).transpose(0, 2, 3, 4, 1)
+        packed = (
+            padded_rows(layer.constants[1], groups * lanes)
+            .reshape(groups, lanes, shape.channels, *shape.kernel)
+            .transpose(0, 2, 3, 4, 1)
+        )
         items, each = self._tiles(shape, pixels, groups * shape.batch)
         words = (
             *(shape.channels, shape.height, shape.width, self.blocks(shape.out_channels)),
             *(shape.out_height, shape.out_width, *shape.kernel, shape.strides[0], *shape.dilations),
-            *(*shape.pads, each, int(layer.has(3)), *layer.activation.words()),
+            *(*shape.pads, each, *self.epilogue(layer)),
         )
         call = self.call(
             "conv_planar",
-            self._reads(layer),
+            self.reads(layer),
             words,
             (items, groups, shape.batch),
             self._macros(shape, parameters),
             floats=(INPUT,),
         )
-        return Lowering((call,), (self.stored(packed), self._bias(layer, groups * lanes)))
+        return Lowering((call,), (self.stored(packed), self.bias(layer, groups * lanes)))
 
 
-class Depthwise(_Conv):
+class Depthwise(Convolution):
     """Convolution with one kernel per channel, blocked in and out.
 
     Parameters: `pixels` of a row per tile.
@@ -201,7 +196,6 @@ class Depthwise(_Conv):
     source = "depthwise.cl"
 
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
-        del layer
         return shape.groups == shape.channels == shape.out_channels
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
@@ -217,23 +211,20 @@ class Depthwise(_Conv):
         return tuple({"pixels": pixels} for pixels in sorted(sizes, key=cost)[:_SETTINGS])
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `conv_depthwise`."""
         shape = conv_geometry(layer)
         b = self.traits.block
         blocks = self.blocks(shape.channels)
-        weight = np.zeros((blocks * b, *shape.kernel), np.float32)
-        weight[: shape.channels] = layer.constants[1][:, 0]
-        packed = weight.reshape(blocks, b, *shape.kernel).transpose(0, 2, 3, 1)
+        packed = padded_rows(layer.constants[1], blocks * b).reshape(blocks, b, *shape.kernel).transpose(0, 2, 3, 1)
         items, each = self._tiles(shape, parameters["pixels"], blocks * shape.batch)
         words = (
             *(blocks, shape.height, shape.width, shape.out_height, shape.out_width, shape.kernel[0], shape.strides[0]),
-            *(shape.dilations[0], *shape.pads, each, int(layer.has(3)), *layer.activation.words()),
+            *(shape.dilations[0], *shape.pads, each, *self.epilogue(layer)),
         )
         columns = (shape.kernel[1], shape.strides[1], shape.dilations[1])
         row = zip(("KERNEL_W", "STRIDE_W", "DILATION_W"), columns, strict=True)
         macros = (*_tile_macros(parameters), *row)
-        call = self.call("conv_depthwise", self._reads(layer), words, (items, blocks, shape.batch), macros)
-        return Lowering((call,), (self.stored(packed), self._bias(layer, blocks * b)))
+        call = self.call("conv_depthwise", self.reads(layer), words, (items, blocks, shape.batch), macros)
+        return Lowering((call,), (self.stored(packed), self.bias(layer, blocks * b)))
 
 
 def most_pixels(registers: int, vectors: int) -> int:
@@ -278,3 +269,37 @@ def channel_ranges(shape: KernelGeometry, lanes: int) -> list[tuple[int, int]]:
         first_group, last_group = begin // shape.group_out, last // shape.group_out
         ranges.append((first_group * shape.group_in, (last_group + 1) * shape.group_in))
     return ranges
+
+
+_ROWS = 4  # rows of x that share each load of a weight
+_SUMS = 8  # partial sums that hide the latency of a multiply-add
+
+
+class Dense(OpenCLRoutine):
+    """x (N, K) times weight (M, K) plus bias and residual, all plain."""
+
+    algorithm = "dense"
+    source = "dense.cl"
+    ops = ("Dense",)
+    stores_half = True
+
+    def _supports(self, layer: Layer) -> bool:
+        return has_constant_weights(layer) and len(layer.type_of(0).shape) == 2
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call of `dense` with weights [output block][K][lane]."""
+        b = self.traits.block
+        n, k = layer.type_of(0).shape
+        m = layer.outputs[0].shape[1]
+        blocks = self.blocks(m)
+        rows = min(n, _ROWS)
+        packed = self.stored(padded_rows(layer.constants[1], blocks * b).reshape(blocks, b, k).transpose(0, 2, 1))
+        bias = self.bias(layer, blocks * b)
+        call = self.call(
+            "dense",
+            self.reads(layer),
+            (n, k, m, *self.epilogue(layer)),
+            (blocks, ceil_div(n, rows)),
+            (("ROWS", rows), ("PARTS", _SUMS // rows)),
+        )
+        return Lowering((call,), (packed, bias))

@@ -1,4 +1,4 @@
-"""Activations, arithmetic of two tensors, and scaling by channel."""
+"""Activations, arithmetic of two tensors, scaling by channel, and softmax."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnstretch.devices.base.routine import NO_PARAMETERS, Layout, Lowering, Operand, Parameters
-from nnstretch.devices.opencl.routines.base import (
-    INPUT,
-    OpenCLRoutine,
-    PlainRoutine,
-    ceil_div,
-    constant,
-    is_image,
-    padded,
-)
+from nnstretch.devices.base.constants import padded_rows
+from nnstretch.devices.base.routine import INPUT, NO_PARAMETERS, Layout, Lowering, Operand, Parameters
+from nnstretch.devices.opencl.routines.base import OpenCLRoutine, PlainRoutine, ceil_div, constant, is_image
 from nnstretch.graph.layer import Layer
 
 _BINARY = ("Add", "Sub", "Mul")
@@ -34,7 +27,6 @@ class _AnyLayout(OpenCLRoutine):
         return ({"blocked": 1}, {"blocked": 0}) if is_image(layer.outputs[0]) else (NO_PARAMETERS,)
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """The chosen layout everywhere."""
         layout = self.blocked if parameters.get("blocked") else self.plain
         return (layout,) * len(layer.activations), (layout,)
 
@@ -53,32 +45,9 @@ class Map(_AnyLayout):
     stores_half = True
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `map`."""
-        return _map(self, layer, self.numbers(layer, parameters))
-
-
-class Reshape(PlainRoutine):
-    """A copy between plain tensors of different shapes."""
-
-    algorithm = "copy"
-    source = "elementwise.cl"
-    ops = ("Reshape",)
-    stores_half = True
-
-    def _supports(self, layer: Layer) -> bool:
-        return layer.type_of(0).elements == layer.outputs[0].elements
-
-    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `map`."""
-        del parameters
-        return _map(self, layer, layer.outputs[0].elements)
-
-
-def _map(routine: OpenCLRoutine, layer: Layer, count: int) -> Lowering:
-    """The layer's activation, applied to `count` numbers."""
-    each = routine.flat_per_item(count)
-    words = (count, each, *layer.activation.words())
-    return Lowering((routine.call("map", (INPUT,), words, (ceil_div(count, each),)),))
+        count = self.numbers(layer, parameters)
+        each = self.flat_per_item(count)
+        return self.lowering("map", layer, (count, each), (ceil_div(count, each),))
 
 
 class BinarySame(_AnyLayout):
@@ -94,12 +63,10 @@ class BinarySame(_AnyLayout):
         return not layer.constants and layer.type_of(0).shape == shape and layer.type_of(1).shape == shape
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `binary_same`."""
         count = self.numbers(layer, parameters)
         each = self.flat_per_item(count)
-        words = (count, each, _BINARY.index(layer.op), *layer.activation.words())
-        call = self.call("binary_same", (INPUT, Operand("input", 1)), words, (ceil_div(count, each),))
-        return Lowering((call,))
+        words, reads = (count, each, _BINARY.index(layer.op)), (INPUT, Operand("input", 1))
+        return self.lowering("binary_same", layer, words, (ceil_div(count, each),), reads)
 
 
 class BinaryChannel(OpenCLRoutine):
@@ -120,21 +87,16 @@ class BinaryChannel(OpenCLRoutine):
         return y.shape in ((n, c, 1, 1), (1, c, 1, 1))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `binary_channel`."""
-        del parameters
-        n, c, h, w = layer.outputs[0].shape
-        blocks = self.blocks(c)
-        each = self.plane_per_item(h * w, blocks * n)
+        blocks, plane, each, size = self.planes(layer)
         operand, stride = Operand("input", 1), 0
         constants: tuple[np.ndarray, ...] = ()
         if 1 in layer.constants:
-            values = np.broadcast_to(np.asarray(layer.constants[1], np.float32).ravel(), (c,))
-            operand, constants = constant(0), (self.stored(padded(values, blocks * self.traits.block)),)
+            values = np.broadcast_to(layer.constants[1].ravel(), layer.outputs[0].shape[1:2])
+            operand, constants = constant(0), (self.stored(padded_rows(values, blocks * self.traits.block)),)
         elif layer.type_of(1).shape[0] > 1:
             stride = blocks * self.traits.block
-        words = (blocks, h * w, stride, each, _BINARY.index(layer.op), *layer.activation.words())
-        call = self.call("binary_channel", (INPUT, operand), words, (ceil_div(h * w, each), blocks, n))
-        return Lowering((call,), constants)
+        words = (blocks, plane, stride, each, _BINARY.index(layer.op))
+        return self.lowering("binary_channel", layer, words, size, (INPUT, operand), constants)
 
 
 def _per_channel(shape: tuple[int, ...], channels: int) -> bool:
@@ -154,8 +116,6 @@ class BinaryBroadcast(PlainRoutine):
         return len(layer.outputs[0].shape) <= _MAX_RANK
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `binary_broadcast`."""
-        del parameters
         shape = layer.outputs[0].shape
         full = (1,) * (_MAX_RANK - len(shape)) + shape
         operands: list[Operand] = []
@@ -167,9 +127,8 @@ class BinaryBroadcast(PlainRoutine):
             else:
                 operands.append(Operand("input", index))
         strides = (*_strides(layer.type_of(0).shape), *_strides(layer.type_of(1).shape))
-        words = (*full[1:], *strides, _BINARY.index(layer.op), *layer.activation.words())
-        rows = layer.outputs[0].elements // full[-1]
-        return Lowering((self.call("binary_broadcast", operands, words, (rows,)),), tuple(constants))
+        words, rows = (*full[1:], *strides, _BINARY.index(layer.op)), layer.outputs[0].elements // full[-1]
+        return self.lowering("binary_broadcast", layer, words, (rows,), operands, tuple(constants))
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -194,13 +153,39 @@ class Affine(OpenCLRoutine):
         return is_image(layer.type_of(0)) and 1 in layer.constants and 2 in layer.constants
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `affine`."""
-        del parameters
-        n, c, h, w = layer.outputs[0].shape
-        blocks = self.blocks(c)
-        each = self.plane_per_item(h * w, blocks * n)
-        words = (blocks, h * w, each, *layer.activation.words())
-        call = self.call("affine", (INPUT, constant(0), constant(1)), words, (ceil_div(h * w, each), blocks, n))
-        size = blocks * self.traits.block
-        factors = tuple(self.stored(padded(layer.constants[index], size)) for index in (1, 2))
-        return Lowering((call,), factors)
+        blocks, plane, each, size = self.planes(layer)
+        factors = tuple(
+            self.stored(padded_rows(layer.constants[i].reshape(-1), blocks * self.traits.block)) for i in (1, 2)
+        )
+        reads = (INPUT, constant(0), constant(1))
+        return self.lowering("affine", layer, (blocks, plane, each), size, reads, factors)
+
+
+class PRelu(OpenCLRoutine):
+    """A constant factor per channel for negative numbers, blocked in and out."""
+
+    algorithm = "prelu"
+    source = "elementwise.cl"
+    ops = ("PRelu",)
+    stores_half = True
+
+    def _supports(self, layer: Layer) -> bool:
+        return is_image(layer.type_of(0)) and 1 in layer.constants
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        blocks, plane, each, size = self.planes(layer)
+        slope = self.stored(padded_rows(layer.constants[1].reshape(-1), blocks * self.traits.block))
+        return self.lowering("prelu", layer, (blocks, plane, each), size, (INPUT, constant(0)), (slope,))
+
+
+class Softmax(PlainRoutine):
+    """Softmax of a plain tensor along any axis."""
+
+    algorithm = "softmax"
+    source = "softmax.cl"
+    ops = ("Softmax",)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        axis, shape = layer.integer("axis"), layer.outputs[0].shape
+        inner, outer = math.prod(shape[axis + 1 :]), math.prod(shape[:axis])
+        return self.lowering("softmax", layer, (shape[axis], inner), (inner, outer))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnstretch.devices.base.routine import Lowering, Parameters
-from nnstretch.devices.opencl.routines.base import INPUT, OpenCLRoutine, ceil_div, constant, is_image
+from nnstretch.devices.algorithms.resize import ResizeTable, has_tables, resize_tables
+from nnstretch.devices.base.geometry import KernelGeometry
+from nnstretch.devices.base.routine import INPUT, Lowering, Parameters
+from nnstretch.devices.opencl.routines.base import OpenCLRoutine, ceil_div, constant, is_image
 from nnstretch.graph.layer import Layer
-
-_COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
-_NEAREST = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
 
 class Pool(OpenCLRoutine):
@@ -24,24 +23,16 @@ class Pool(OpenCLRoutine):
         return is_image(layer.type_of(0))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `max_pool` or `average_pool`."""
-        del parameters
-        n, c, h, w = layer.type_of(0).shape
-        oh, ow = layer.outputs[0].shape[2:]
-        blocks = self.blocks(c)
-        rows = self.per_item(oh, blocks * n)
-        top, left, bottom, right = layer.ints("pads")
-        window = (blocks, h, w, oh, ow, *layer.ints("kernel"), *layer.ints("strides"))
-        if layer.op == "MaxPool":
-            kernel = "max_pool"
-            words = (*window, *layer.ints("dilations"), top, left, rows)
-        else:
-            include = layer.attributes["count_include_pad"]
-            assert isinstance(include, int)
-            kernel = "average_pool"
-            words = (*window, top, left, bottom, right, include, rows)
-        call = self.call(kernel, (INPUT,), (*words, *layer.activation.words()), (ceil_div(oh, rows), blocks, n))
-        return Lowering((call,))
+        shape = KernelGeometry.of(layer)
+        blocks = self.blocks(shape.channels)
+        rows = self.per_item(shape.out_height, blocks * shape.batch)
+        window = (blocks, *shape.size, *shape.out_size, *shape.kernel, *shape.strides)
+        kernel, rest = "max_pool", [*shape.dilations, *shape.pads]
+        if layer.op == "AveragePool":
+            kernel, rest = "average_pool", [*layer.ints("pads"), int(layer.attributes["count_include_pad"] == 1)]
+        return self.lowering(
+            kernel, layer, (*window, *rest, rows), (ceil_div(shape.out_height, rows), blocks, shape.batch)
+        )
 
 
 class GlobalPool(OpenCLRoutine):
@@ -56,12 +47,9 @@ class GlobalPool(OpenCLRoutine):
         return is_image(layer.type_of(0)) and layer.attributes["mode"] in ("average", "max")
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `global_pool`."""
-        del parameters
         n, c, h, w = layer.type_of(0).shape
         blocks = self.blocks(c)
-        words = (blocks, h * w, int(layer.attributes["mode"] == "max"), *layer.activation.words())
-        return Lowering((self.call("global_pool", (INPUT,), words, (blocks, n)),))
+        return self.lowering("global_pool", layer, (blocks, h * w, int(layer.attributes["mode"] == "max")), (blocks, n))
 
 
 class Resize(OpenCLRoutine):
@@ -72,65 +60,20 @@ class Resize(OpenCLRoutine):
     ops = ("Resize",)
 
     def _supports(self, layer: Layer) -> bool:
-        mode, nearest = layer.attributes["mode"], layer.attributes["nearest"]
-        return (
-            is_image(layer.type_of(0))
-            and layer.type_of(0).shape[:2] == layer.outputs[0].shape[:2]
-            and layer.attributes["coordinates"] in _COORDINATES
-            and (mode == "linear" or (mode == "nearest" and nearest in _NEAREST))
-        )
+        return has_tables(layer)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `resize`, with tables of input positions for rows and columns."""
-        del parameters
         n, c, h, w = layer.type_of(0).shape
         oh, ow = layer.outputs[0].shape[2:]
-        scales = layer.attributes["scales"]
-        assert isinstance(scales, tuple)
-        tables = tuple(
-            _table(layer, size, out_size, np.float32(scale))
-            for size, out_size, scale in zip((h, w), (oh, ow), scales, strict=True)
-        )
+        tables = tuple(map(_packed, resize_tables(layer)))
         blocks = self.blocks(c)
         rows = self.per_item(oh, blocks * n)
         linear = int(layer.attributes["mode"] == "linear")
-        words = (blocks, h, w, oh, ow, rows, linear, *layer.activation.words())
-        call = self.call("resize", (INPUT, constant(0), constant(1)), words, (ceil_div(oh, rows), blocks, n))
-        return Lowering((call,), tables)
+        words, size = (blocks, h, w, oh, ow, rows, linear), (ceil_div(oh, rows), blocks, n)
+        return self.lowering("resize", layer, words, size, (INPUT, constant(0), constant(1)), tables)
 
 
-def _table(layer: Layer, size: int, out_size: int, scale: np.float32) -> np.ndarray:
-    """Per output position of one axis: first and second input index (bits of int32), weight of the second."""
-    position = _positions(str(layer.attributes["coordinates"]), size, out_size, scale)
-    table = np.zeros((out_size, 3), np.float32)
-    indices = table.view(np.int32)
-    if layer.attributes["mode"] == "linear":
-        position = np.clip(position, 0, size - 1)
-        first = np.minimum(position.astype(np.int32), size - 1)
-        indices[:, 0] = first
-        indices[:, 1] = np.minimum(first + 1, size - 1)
-        table[:, 2] = position - first.astype(np.float32)
-    else:
-        chosen = _rounded(str(layer.attributes["nearest"]), position)
-        indices[:, 0] = indices[:, 1] = np.clip(chosen, 0, size - 1).astype(np.int32)
-    return table.ravel()
-
-
-def _positions(coordinates: str, size: int, out_size: int, scale: np.float32) -> np.ndarray:
-    """Input coordinates of output positions, computed in float32 like ONNX Runtime."""
-    x = np.arange(out_size, dtype=np.float32)
-    half = np.float32(0.5)
-    if coordinates == "asymmetric":
-        return x / scale
-    if coordinates == "align_corners":
-        return x * np.float32(size - 1) / np.float32(out_size - 1) if out_size > 1 else np.zeros_like(x)
-    if coordinates == "pytorch_half_pixel" and out_size == 1:
-        return np.zeros_like(x)
-    return (x + half) / scale - half
-
-
-def _rounded(nearest: str, position: np.ndarray) -> np.ndarray:
-    half = np.float32(0.5)
-    shift = {"round_prefer_floor": -half, "round_prefer_ceil": half}.get(nearest, np.float32(0.0))
-    up = nearest in ("ceil", "round_prefer_floor")
-    return np.asarray(np.ceil(position + shift) if up else np.floor(position + shift))
+def _packed(table: ResizeTable) -> np.ndarray:
+    """Per output position: first and second source index (bits of int32), weight of the second."""
+    return np.column_stack((table.indices.view(np.float32), table.weights)).ravel()

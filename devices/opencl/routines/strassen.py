@@ -4,34 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from nnstretch.devices.algorithms.strassen import LEAST_HALF, strassen_weights
+from nnstretch.devices.algorithms.strassen import fitting_tiles, is_divisible, strassen_weights
 from nnstretch.devices.base.geometry import KernelGeometry
-from nnstretch.devices.base.routine import Lowering, Operand, Parameters, has_constant_weights
-from nnstretch.devices.opencl.routines.base import (
-    INPUT,
-    OUTPUT,
-    SUM_BYTES,
-    OpenCLRoutine,
-    ceil_div,
-    constant,
-    is_image,
-    padded,
-)
-from nnstretch.devices.opencl.routines.conv import conv_geometry, most_pixels
+from nnstretch.devices.base.routine import OUTPUT, Lowering, Operand, Parameters
+from nnstretch.devices.opencl.routines.base import SUM_BYTES, ceil_div
+from nnstretch.devices.opencl.routines.conv import Convolution, conv_geometry, most_pixels
 from nnstretch.graph.layer import Layer
 
 _VECTORS = (2, 3)
 _CACHE_BYTES = 1 << 19  # second-level cache available for the inputs and sums of a group of tiles
 _ITEMS_PER_UNIT = 2  # work items per CPU thread if there is more than one thread
 _SAVED = 3  # tiles of results that are kept between products
-_WASTE = 0.5  # maximum share of unpaired pixels and output vectors of a tile
-
 _SCRATCH = Operand("workspace", 0)
 
 
-class Strassen(OpenCLRoutine):
+class Strassen(Convolution):
     """1 × 1 convolution with seven products of quarters instead of eight (Strassen's algorithm in Winograd's form, one step).
 
     For CPUs only, whose caches hold its intermediate results. Blocked in and out.
@@ -42,35 +29,22 @@ class Strassen(OpenCLRoutine):
 
     algorithm = "strassen"
     source = "conv_strassen.cl"
-    ops = ("Conv",)
+    stores_half = False
 
-    def _supports(self, layer: Layer) -> bool:
-        if not self.traits.on_cpu or not has_constant_weights(layer) or not is_image(layer.type_of(0)):
-            return False
-        shape = conv_geometry(layer)
-        pads = layer.ints("pads")
-        plain = shape.kernel == shape.strides == (1, 1) and shape.groups == 1 and not any(pads)
-        wide = shape.channels // self.traits.block // 2 >= LEAST_HALF
-        return plain and wide and bool(self.parameter_space(layer))
+    def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
+        return self.traits.on_cpu and is_divisible(shape, self.traits.block) and bool(self.parameter_space(layer))
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The register tiles that leave few pixels and vectors unpaired, best first."""
         shape = conv_geometry(layer)
         tiles = [(self._pixels(shape, vectors), vectors) for vectors in _VECTORS]
-        waste = {tile: self._waste(shape, *tile) for tile in tiles}
-        fitting = sorted((tile for tile in tiles if waste[tile] < _WASTE), key=waste.__getitem__)
-        return tuple(self._setting(shape, *tile) for tile in fitting)
+        return tuple(self._setting(shape, *tile) for tile in fitting_tiles(shape, tiles, self.traits.block))
 
     def _pixels(self, shape: KernelGeometry, vectors: int) -> int:
         """Width of evenly sized tiles that gives the smallest number of pairs."""
         total = shape.out_width
         most = max(1, most_pixels(self.traits.registers, vectors))
         return ceil_div(ceil_div(total, ceil_div(total, 2 * most)), 2)
-
-    def _waste(self, shape: KernelGeometry, pixels: int, vectors: int) -> float:
-        blocks, total = self.blocks(shape.out_channels), shape.out_width
-        used = total / (ceil_div(total, 2 * pixels) * 2 * pixels)
-        return blocks % (2 * vectors) / blocks + 1 - used
 
     def _setting(self, shape: KernelGeometry, pixels: int, vectors: int) -> Parameters:
         per_tile = 4 * shape.channels * pixels * SUM_BYTES
@@ -79,7 +53,6 @@ class Strassen(OpenCLRoutine):
         return {"pixels": pixels, "vectors": vectors, "tiles": ceil_div(tiles, groups)}
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `conv_strassen`."""
         shape = conv_geometry(layer)
         b, pixels, vectors = self.traits.block, parameters["pixels"], parameters["vectors"]
         blocks, half = self.blocks(shape.out_channels), shape.channels // b // 2
@@ -94,17 +67,16 @@ class Strassen(OpenCLRoutine):
         scratch = (4 * half * parameters["tiles"] + _SAVED * vectors) * pixels * b
         words = (
             *(shape.channels, shape.out_width, shape.out_channels, tiles, parameters["tiles"]),
-            *(groups_per_item, panels_per_item, scratch, int(layer.has(3)), *layer.activation.words()),
+            *(groups_per_item, panels_per_item, scratch, *self.epilogue(layer)),
         )
-        residual = Operand("input", 3) if layer.has(3) else None
         call = self.call(
             "conv_strassen",
-            (INPUT, constant(0), constant(1), residual),
+            self.reads(layer),
             words,
             size,
             (("PIXELS", pixels), ("VECTORS", vectors)),
             (OUTPUT, _SCRATCH),
         )
-        bias = padded(layer.constants[2] if layer.has(2) else np.zeros(0), blocks * b)
+        bias = self.bias(layer, blocks * b)
         weights = strassen_weights(layer.constants[1], vectors, b)
         return Lowering((call,), (weights, bias), (size[0] * size[1] * size[2] * scratch * SUM_BYTES,))

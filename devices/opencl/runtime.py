@@ -18,9 +18,11 @@ from nnstretch.devices.base.spec import ProcessorSpec, default_cores
 from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.engine.binding.program import HUGE_PAGE, aligned_array, ask_for_huge_pages
 from nnstretch.devices.engine.build.instruction_sets import local_isa
+from nnstretch.devices.opencl import drivers
+from nnstretch.devices.opencl.crashes import compiling, name_driver
+from nnstretch.devices.opencl.drivers import DeviceInfo, probe
 from nnstretch.devices.opencl.routines.base import Traits
-from nnstretch.devices.opencl.runtime import drivers
-from nnstretch.devices.opencl.runtime.drivers import DeviceInfo, probe
+from nnstretch.devices.opencl.sources import KERNELS, kernel_integers, kernel_source, sources_hash
 from nnstretch.errors import BuildError, DeviceError
 from nnstretch.support.settings import atomic_write, cache_dir
 
@@ -29,46 +31,16 @@ if TYPE_CHECKING:
 
 __all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_integers", "kernel_source", "probe", "sources_hash"]
 
-KERNELS = Path(__file__).parents[1] / "kernels"
-_INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
-_STRUCT = re.compile(r"^typedef struct \{([^}]*)\} (\w+);$", re.MULTILINE)
-_KERNEL = re.compile(r"^kernel void (\w+)\([^)]*,\s+const (\w+) given\)$", re.MULTILINE)
 _GPU_FLOATS = 64  # registers that a work item of a GPU may use for its tile
 _PAGE = 4096
 _SVM_ALIGNMENT = 128  # bytes of the largest type; drivers may reject more
+_INT32_MAX = (1 << 31) - 1
 _DIGEST = hashlib.sha256().digest_size
-_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable", "-cl-no-signed-zeros")
+_OPTIONS: tuple[str, ...] = ("-cl-std=CL1.2", "-cl-mad-enable", "-cl-no-signed-zeros")
 
 Defines = Sequence[tuple[str, int]]
 MemoryArgument = tuple["pyopencl.Buffer | None", int]
 """A buffer and an offset into it in elements; (None, 0) for an absent operand."""
-
-
-def kernel_source(name: str) -> str:
-    """The text of a kernel file with its includes expanded."""
-    text = (KERNELS / name).read_text()
-    return _INCLUDE.sub(lambda match: kernel_source(match[1]), text)
-
-
-def kernel_integers(text: str) -> dict[str, int]:
-    """Number of integers in the argument struct of every kernel of a source, which not all drivers check.
-
-    Kernels that do not follow the convention of common.cl are omitted.
-    """
-    sizes = {"int": 1}
-    for members, name in _STRUCT.findall(text):
-        declared = [member.split(None, 1) for member in members.split(";") if member.strip()]
-        if all(len(words) == 2 and words[0] in sizes for words in declared):
-            sizes[name] = sum(sizes[kind] * (names.count(",") + 1) for kind, names in declared)
-    return {kernel: sizes[struct] for kernel, struct in _KERNEL.findall(text) if struct in sizes}
-
-
-def sources_hash() -> str:
-    """Short hash of all kernel files."""
-    digest = hashlib.sha256()
-    for path in sorted(KERNELS.glob("*.cl")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -106,19 +78,26 @@ class OpenCLRuntime:
         spec: kind "opencl", the device's number and its cores (those of `default_cores` if empty).
         profile: whether the queue records the times of commands, which slows them down.
         sources: texts of kernel files (as from `kernel_source`) that replace the installed ones.
+        info: properties of the device; `drivers.probe_device` tests the device and reports them by default.
 
     Raises:
         DeviceError: there is no such device, it does not work, or it has no memory left.
     """
 
-    def __init__(self, spec: ProcessorSpec, profile: bool = False, sources: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        spec: ProcessorSpec,
+        profile: bool = False,
+        sources: Mapping[str, str] | None = None,
+        info: DeviceInfo | None = None,
+    ) -> None:
         drivers.import_pyopencl()
         import pyopencl as cl
 
         self.spec = spec
         self._cores = spec.cores or default_cores()
         self.device = drivers.find_device(spec.index, self._cores)
-        self.info = drivers.probe_device(spec.index)
+        self.info = info or drivers.probe_device(spec.index)
         if not self.info.usable:
             raise DeviceError(f"OpenCL device {spec.index} ({self.info.name}) does not work: {self.info.why_not}")
         self.threads = drivers.warn_if_short(self._cores) if self.info.on_cpu else 0
@@ -127,9 +106,10 @@ class OpenCLRuntime:
         self._programs: dict[tuple[str, tuple[tuple[str, int], ...]], pyopencl.Program] = {}
         self._integers: dict[str, int] = {}  # kernel -> integers of its argument struct
         self._lock = threading.Lock()
+        name_driver(self.info)
         try:
             self.context = cl.Context([self.device])
-            if profile:
+            if profile and self.info.command_times:
                 self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
             else:
                 self.queue = cl.CommandQueue(self.context)
@@ -191,11 +171,18 @@ class OpenCLRuntime:
             parameters: 32-bit integers, signed or unsigned.
 
         Raises:
-            DeviceError: the number of arguments is wrong, or the driver rejects one.
+            DeviceError: the number of arguments is wrong, an integer has more than 32 bits, or the driver rejects an argument.
         """
         import pyopencl as cl
 
-        words = [*(offset for _, offset in memory), *(_signed(value) for value in parameters)]
+        offsets = [offset for _, offset in memory]
+        wide = [n for n in offsets if not 0 <= n <= _INT32_MAX] + [n for n in parameters if not _has_32_bits(n)]
+        if wide:
+            raise DeviceError(
+                f"OpenCL kernel {kernel.function_name} was given the number {wide[0]} and counts in 32 bits; "
+                "compute the layer on the CPU, or use a smaller input or batch"
+            )
+        words = [*offsets, *(_signed(value) for value in parameters)]
         wanted = self._integers.get(kernel.function_name, len(words))  # not all drivers check the size of a struct
         for what, takes, count in (("arguments", kernel.num_args, len(memory) + 1), ("integers", wanted, len(words))):
             if takes != count:
@@ -235,12 +222,11 @@ class OpenCLRuntime:
     def _copied_or_mapped(self, size: int) -> SharedMemory:
         import pyopencl as cl
 
-        sharing = Sharing.COPIED if self.info.sharing is Sharing.COPIED else Sharing.MAPPED
         host = self._pages(size)
-        if sharing is Sharing.COPIED:
-            return SharedMemory(host, self._allocate(cl.mem_flags.READ_WRITE, size, None), sharing)
+        if self.info.sharing is Sharing.COPIED:
+            return SharedMemory(host, self._allocate(cl.mem_flags.READ_WRITE, size, None), Sharing.COPIED)
         buffer = self._allocate(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, 0, host)
-        return SharedMemory(host, buffer, sharing)
+        return SharedMemory(host, buffer, Sharing.MAPPED)
 
     def _coherent(self, sizes: Sequence[int]) -> list[SharedMemory]:
         """Parts of one allocation of fine-grained shared virtual memory, in huge pages for a device on the CPU."""
@@ -313,20 +299,21 @@ class OpenCLRuntime:
         identity = (text, *options, self.info.platform, self.info.name, self.info.driver)
         name = hashlib.sha256("\0".join(identity).encode()).hexdigest()
         path = cache_dir() / "opencl" / f"{name}.bin"
-        return self._from_binary(path, options) or self._to_binary(path, self._build(source, text, options))
+        return self._from_binary(source, path, options) or self._to_binary(path, self._build(source, text, options))
 
     def _build(self, source: str, text: str, options: list[str]) -> pyopencl.Program:
         import pyopencl as cl
 
         program = cl.Program(self.context, text)
         try:
-            return drivers.build(program, options)
+            with compiling(self.info, source):
+                return drivers.build(program, options)
         except cl.Error as error:
             raise BuildError(
                 f"OpenCL source {source} ({' '.join(options)}) does not compile on {self.info.name}: {_log_line(error)}"
             ) from error
 
-    def _from_binary(self, path: Path, options: list[str]) -> pyopencl.Program | None:
+    def _from_binary(self, source: str, path: Path, options: list[str]) -> pyopencl.Program | None:
         """The program of a cached binary; None if it is missing or damaged, or the driver rejects it."""
         import pyopencl as cl
 
@@ -335,7 +322,8 @@ class OpenCLRuntime:
         if hashlib.sha256(binary).digest() != digest:  # drivers may crash on a damaged binary
             return None
         try:
-            return drivers.build(cl.Program(self.context, [self.device], [binary]), options)
+            with compiling(self.info, source):
+                return drivers.build(cl.Program(self.context, [self.device], [binary]), options)
         except cl.Error:
             return None
 
@@ -350,15 +338,20 @@ class OpenCLRuntime:
 def _traits(info: DeviceInfo, threads: int) -> Traits:
     """Traits of a device. The block is that of this machine's CPU engine, so that tensors keep their layout."""
     isa = local_isa()
-    if not info.on_cpu:
+    if not info.on_cpu or info.scalar:
         return Traits(isa.block, False, info.compute_units, max(_GPU_FLOATS // isa.block, 4))
     # AVX-512 and NEON have 32 vector registers, older x86 16.
     wide = isa.block == 16 or isa.name.startswith("aarch64")
     return Traits(isa.block, True, threads, 32 if wide else 16)
 
 
+def _has_32_bits(value: int) -> bool:
+    """Whether a signed or an unsigned 32-bit integer holds `value`."""
+    return -_INT32_MAX - 1 <= value <= 2 * _INT32_MAX + 1
+
+
 def _signed(value: int) -> int:
-    """The signed integer with the same 32 bits."""
+    """The signed integer with the same 32 bits as `value`, which has no more."""
     return (value & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
 
 

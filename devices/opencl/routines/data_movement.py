@@ -1,11 +1,14 @@
-"""Concatenation, softmax and changes of layout."""
+"""Layers that move elements: Concat, Transpose, Slice, Reshape, and changes of layout."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+from nnstretch.devices.algorithms.strided import CHANNELS_LAST, DIMENSIONS, StridedCopy, slices_blocks, strided_copy
 from nnstretch.devices.base.routine import (
+    INPUT,
+    PLAIN,
     REORDER,
     KernelCall,
     Layout,
@@ -14,7 +17,7 @@ from nnstretch.devices.base.routine import (
     Parameters,
     reorder_layouts,
 )
-from nnstretch.devices.opencl.routines.base import HALF, INPUT, OpenCLRoutine, PlainRoutine, ceil_div, is_image
+from nnstretch.devices.opencl.routines.base import HALF, OpenCLRoutine, PlainRoutine, ceil_div, is_image
 from nnstretch.graph.layer import Layer
 
 
@@ -31,7 +34,6 @@ class ConcatBlocked(OpenCLRoutine):
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `concat_blocked` per input, in the order that the kernel requires."""
-        del parameters
         b = self.traits.block
         n, out_channels, h, w = layer.outputs[0].shape
         calls: list[KernelCall] = []
@@ -58,11 +60,7 @@ class ConcatPlain(PlainRoutine):
         return not layer.constants
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `concat_plain` per input."""
-        del parameters
-        axis = layer.attributes["axis"]
-        assert isinstance(axis, int)
-        shape = layer.outputs[0].shape
+        axis, shape = layer.integer("axis"), layer.outputs[0].shape
         inner, outer = math.prod(shape[axis + 1 :]), math.prod(shape[:axis])
         calls: list[KernelCall] = []
         to = 0
@@ -74,22 +72,21 @@ class ConcatPlain(PlainRoutine):
         return Lowering(tuple(calls))
 
 
-class Softmax(PlainRoutine):
-    """Softmax of a plain tensor along any axis."""
+class Reshape(PlainRoutine):
+    """A copy between plain tensors of different shapes."""
 
-    algorithm = "softmax"
-    source = "softmax.cl"
-    ops = ("Softmax",)
+    algorithm = "copy"
+    source = "elementwise.cl"
+    ops = ("Reshape",)
+    stores_half = True
+
+    def _supports(self, layer: Layer) -> bool:
+        return layer.type_of(0).elements == layer.outputs[0].elements
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `softmax`."""
-        del parameters
-        axis = layer.attributes["axis"]
-        assert isinstance(axis, int)
-        shape = layer.outputs[0].shape
-        inner, outer = math.prod(shape[axis + 1 :]), math.prod(shape[:axis])
-        words = (shape[axis], inner, *layer.activation.words())
-        return Lowering((self.call("softmax", (INPUT,), words, (inner, outer)),))
+        count = layer.outputs[0].elements
+        each = self.flat_per_item(count)
+        return self.lowering("map", layer, (count, each), (ceil_div(count, each),))
 
 
 class Reorder(OpenCLRoutine):
@@ -105,24 +102,19 @@ class Reorder(OpenCLRoutine):
         return known and (source.block == target.block or is_image(layer.type_of(0)))
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """The layouts in the layer's attributes."""
-        del parameters
         source, target = reorder_layouts(layer)
         return (source,), (target,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `to_blocked` or `to_plain`, or of `copy` if the order stays."""
-        del parameters
         source, target = reorder_layouts(layer)
         if source.block == target.block:
             count = math.prod(source.storage_shape(layer.outputs[0].shape))
             each = self.flat_per_item(count)
             return Lowering((self._cast(self.call("copy", (INPUT,), (count, each), (ceil_div(count, each),)), layer),))
-        n, c, h, w = layer.type_of(0).shape
-        blocks = self.blocks(c)
-        each = self.plane_per_item(h * w, blocks * n)
+        _, plane, each, size = self.planes(layer)
         kernel = "to_blocked" if target.block else "to_plain"
-        call = self.call(kernel, (INPUT,), (c, h * w, each), (ceil_div(h * w, each), blocks, n))
+        call = self.call(kernel, (INPUT,), (layer.type_of(0).shape[1], plane, each), size)
         return Lowering((self._cast(call, layer),))
 
     def _cast(self, call: KernelCall, layer: Layer) -> KernelCall:
@@ -133,3 +125,55 @@ class Reorder(OpenCLRoutine):
         macros = zip(("FROM_HALVES", "TO_HALVES"), map(int, halves), strict=True)
         sizes = tuple(layout.element(layer.type_of(0)).bytes for layout in reorder_layouts(layer))
         return replace(call, launch=replace(call.launch, defines=(*call.launch.defines, *macros), item_bytes=sizes))
+
+
+class ChannelsLast(OpenCLRoutine):
+    """Transpose of a blocked tensor to plain N,H,W,C."""
+
+    algorithm = "channels_last"
+    source = "strided.cl"
+    ops = ("Transpose",)
+
+    def _supports(self, layer: Layer) -> bool:
+        return layer.ints("perm") == CHANNELS_LAST
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        return (self.blocked,), (PLAIN,)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        n, c, h, w = layer.type_of(0).shape
+        each = self.plane_per_item(h * w, n)
+        return self.lowering("channels_last", layer, (c, h * w, each), (ceil_div(h * w, each), n))
+
+
+class Strided(PlainRoutine):
+    """A strided copy of a plain tensor in at most six dimensions."""
+
+    algorithm = "strided"
+    source = "strided.cl"
+    ops: tuple[str, ...] = ("Transpose", "Slice", "Expand", "DepthToSpace", "SpaceToDepth")
+
+    def _supports(self, layer: Layer) -> bool:
+        return len(self._copy(layer).sizes) <= DIMENSIONS
+
+    def _copy(self, layer: Layer) -> StridedCopy:
+        return strided_copy(layer)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        full = self._copy(layer).padded()
+        words = (*full.sizes[1:], *full.strides, full.first)
+        return self.lowering("strided_copy", layer, words, (math.prod(full.sizes[:-1]),))
+
+
+class SliceBlocked(Strided):
+    """A slice of blocked data that begins at a whole block of channels."""
+
+    algorithm = "slice_blocked"
+    ops = ("Slice",)
+    layouts = OpenCLRoutine.layouts
+
+    def _supports(self, layer: Layer) -> bool:
+        return slices_blocks(layer, self.traits.block)
+
+    def _copy(self, layer: Layer) -> StridedCopy:
+        return strided_copy(layer, self.traits.block)

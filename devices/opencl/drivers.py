@@ -9,6 +9,7 @@ wakes all threads for every kernel. Therefore this module records the threads th
 - A later runtime with fewer cores binds all threads to them. They share these cores at little cost.
 - A later runtime with more cores has too few threads and logs a warning. `load_drivers` at the start of a program avoids it.
 - If a program used OpenCL before nnstretch, the threads are found by the CPU time that a busy kernel consumes.
+- Other drivers create threads when they need them. Their number is unknown and they are not bound.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnstretch.devices.base.spec import format_cores, usable_cores
+from nnstretch.devices.base.spec import format_cores, running_on, usable_cores
 from nnstretch.devices.engine.binding.image import Sharing
+from nnstretch.devices.opencl.discovery import environment_without, failing_drivers
+from nnstretch.devices.opencl.verdicts import judge
 from nnstretch.errors import DeviceError
-from nnstretch.support.settings import cache_dir
+from nnstretch.support.settings import cache_dir, caches_of_libraries
 
 if TYPE_CHECKING:
     import pyopencl
@@ -53,7 +56,9 @@ class DeviceInfo:
         fine_grained: whether it has fine-grained shared virtual memory, which needs no mapping.
         atomics: whether running kernels see concurrent writes of the host to that memory.
         fp16: whether it computes in float16.
-        usable: whether a test kernel was built and gave the right result.
+        command_times: whether profiling says when commands ran.
+        scalar: whether it computes work items side by side and splits vectors into their elements, as GPUs do.
+        usable: whether kernels of nnstretch were built and gave the right results.
         why_not: one line on why it is not usable, else "".
     """
 
@@ -67,6 +72,8 @@ class DeviceInfo:
     fine_grained: bool
     atomics: bool
     fp16: bool
+    command_times: bool
+    scalar: bool
     usable: bool
     why_not: str
 
@@ -80,15 +87,41 @@ class DeviceInfo:
 
 @dataclass
 class _Drivers:
-    """Drivers loaded in this process."""
+    """Drivers loaded in this process.
+
+    Attributes:
+        devices: all devices; None before the drivers are loaded.
+        failing: the .icd files of drivers that were left out -> one line on why.
+        workers: threads of drivers on the CPU.
+        pinned: the cores that they are bound to.
+        lock: held while the other attributes change.
+        is_lost: whether a parent of this process loaded the drivers before a fork.
+    """
 
     devices: tuple[pyopencl.Device, ...] | None = None
+    failing: Mapping[Path, str] = field(default_factory=dict)
     workers: tuple[int, ...] = ()
     pinned: tuple[int, ...] = ()
+    lock: Any = field(default_factory=threading.RLock)
+    is_lost: bool = False
 
 
-_LOCK = threading.RLock()
 _DRIVERS = _Drivers()
+
+
+def _forget_parent() -> None:
+    """In the child of a fork: drivers that the parent loaded have no threads here, and its threads may hold the lock."""
+    _DRIVERS.lock = threading.RLock()
+    _DRIVERS.is_lost = _DRIVERS.is_lost or _DRIVERS.devices is not None
+    _DRIVERS.workers = ()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
+def loaded_devices() -> tuple[pyopencl.Device, ...]:
+    """The devices of the drivers that this process has loaded; empty if it has not."""
+    return _DRIVERS.devices or ()
 
 
 def load_drivers(cores: tuple[int, ...] = ()) -> tuple[pyopencl.Device, ...]:
@@ -98,17 +131,30 @@ def load_drivers(cores: tuple[int, ...] = ()) -> tuple[pyopencl.Device, ...]:
         cores: cores of drivers on the CPU, one thread each; all usable cores by default. Later calls ignore it.
 
     Raises:
-        DeviceError: pyopencl cannot be imported.
+        DeviceError: pyopencl cannot be imported, or the drivers were loaded before this process was forked.
         FileError: the cache cannot be written.
     """
-    with _LOCK:
+    with _DRIVERS.lock:
+        if _DRIVERS.is_lost:
+            raise DeviceError(
+                "OpenCL drivers were loaded before this process was forked, and do not work in it; start the process by spawn "
+                "(multiprocessing.get_context('spawn')), or use cpu"
+            )
         if _DRIVERS.devices is None:
+            import_pyopencl()
             cores = cores or usable_cores()
             environment = {"POCL_MAX_PTHREAD_COUNT": str(len(cores)), "POCL_CACHE_DIR": str(_pocl_cache())}
+            environment |= caches_of_libraries()
             before = _threads()
-            with _environment(environment), _running_on(cores):
-                _DRIVERS.devices = _list_devices()
-            _DRIVERS.workers = tuple(sorted(_threads() - before)) or _threads_at_work(_DRIVERS.devices)
+            with _environment(environment), running_on(cores):
+                failing = failing_drivers()
+                for file, reason in failing.items():
+                    log.warning("OpenCL driver %s is left out: %s; update or remove it", file, reason)
+                with _environment(environment_without(failing), replacing=True):
+                    _DRIVERS.devices = list_devices()
+                _DRIVERS.failing = failing
+            if any(device.platform.name == POCL for device in _DRIVERS.devices):
+                _DRIVERS.workers = tuple(sorted(_threads() - before)) or _threads_at_work(_DRIVERS.devices)
         return _DRIVERS.devices
 
 
@@ -119,7 +165,8 @@ def import_pyopencl() -> None:
         DeviceError: it cannot be imported.
     """
     try:
-        import pyopencl  # noqa: F401
+        with _environment(caches_of_libraries()):
+            import pyopencl  # noqa: F401
     except ImportError as error:
         raise DeviceError(f"OpenCL needs pyopencl, which cannot be imported ({error}); pip install pyopencl") from error
 
@@ -131,6 +178,9 @@ def find_device(index: int, cores: tuple[int, ...]) -> pyopencl.Device:
         DeviceError: there is no driver or no such device.
     """
     devices = load_drivers(cores)
+    if not devices and _DRIVERS.failing:
+        failing = ", ".join(f"{file} ({reason})" for file, reason in _DRIVERS.failing.items())
+        raise DeviceError(f"no OpenCL driver works: {failing}; update it, or leave opencl out of the processors")
     if not devices:
         raise DeviceError(f"no OpenCL driver with a device was found; {_INSTALL}")
     if index >= len(devices):
@@ -144,7 +194,7 @@ def pin_workers(cores: tuple[int, ...]) -> None:
 
     Cheap if nothing changes.
     """
-    with _LOCK:
+    with _DRIVERS.lock:
         if _DRIVERS.pinned == cores:
             return
         for position, worker in enumerate(_DRIVERS.workers):
@@ -162,27 +212,47 @@ def worker_count() -> int:
 
 
 def probe() -> list[DeviceInfo]:
-    """Tests every OpenCL device of this machine with a small kernel.
+    """Tests every OpenCL device of this machine with kernels of nnstretch, in a process of its own.
 
-    A device that fails is reported as unusable, without an error. The list is empty without a driver.
+    A device that fails is reported as unusable, without an error. The list is empty without a driver. Results are cached on
+    disk by driver, device and kernels.
 
     Raises:
         DeviceError: pyopencl cannot be imported.
+        FileError: the cache cannot be written.
     """
     return [probe_device(index) for index in range(len(load_drivers()))]
+
+
+def listed_devices() -> list[DeviceInfo]:
+    """Every OpenCL device of this machine by what its driver says, not tested; as `probe` otherwise."""
+    return [device_info(index) for index in range(len(load_drivers()))]
 
 
 @functools.cache
 def probe_device(index: int) -> DeviceInfo:
     """Tests device `index`, which must exist; see `probe`."""
+    info = device_info(index)
+    verdict = judge(info)
+    return replace(
+        info,
+        usable=not verdict.why_not,
+        why_not=verdict.why_not,
+        command_times=verdict.command_times,
+        atomics=info.atomics and verdict.semaphores,
+    )
+
+
+@functools.cache
+def device_info(index: int) -> DeviceInfo:
+    """What the driver says of device `index`, which must exist; not tested, so it counts as usable with all of it."""
+    return describe(index, load_drivers()[index])
+
+
+def describe(index: int, device: pyopencl.Device) -> DeviceInfo:
+    """What the driver says of a device; as in `device_info`."""
     import pyopencl as cl
 
-    device = load_drivers()[index]
-    why_not = ""
-    try:
-        _try_device(device)
-    except (cl.Error, DeviceError) as error:
-        why_not = str(error).strip().splitlines()[0]
     return DeviceInfo(
         index=index,
         name=str(device.name).strip(),
@@ -194,8 +264,10 @@ def probe_device(index: int) -> DeviceInfo:
         fine_grained=_shares(device, "FINE_GRAIN_BUFFER"),
         atomics=_shares(device, "ATOMICS"),
         fp16="cl_khr_fp16" in str(device.extensions).split(),
-        usable=not why_not,
-        why_not=why_not,
+        command_times=True,
+        scalar=int(device.native_vector_width_float) == 1,
+        usable=True,
+        why_not="",
     )
 
 
@@ -207,23 +279,6 @@ def _shares(device: pyopencl.Device, capability: str) -> bool:
         return bool(device.svm_capabilities & getattr(cl.device_svm_capabilities, capability))
     except cl.Error:  # OpenCL before 2.0 lacks the query
         return False
-
-
-_PROBE = "kernel void probe(global int *x) { x[get_global_id(0)] += 40 + (int)get_global_id(0); }"
-
-
-def _try_device(device: pyopencl.Device) -> None:
-    import pyopencl as cl
-
-    context = cl.Context([device])
-    queue = cl.CommandQueue(context)
-    numbers = np.array([2, 2], np.int32)
-    buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=numbers)
-    program = build(cl.Program(context, _PROBE), ())
-    cl.Kernel(program, "probe")(queue, (2,), (1,), buffer)
-    cl.enqueue_copy(queue, numbers, buffer)
-    if numbers.tolist() != [42, 43]:
-        raise DeviceError(f"a test kernel computed {numbers.tolist()} where [42, 43] was right")
 
 
 def build(program: pyopencl.Program, options: Sequence[str]) -> pyopencl.Program:
@@ -240,8 +295,8 @@ def build(program: pyopencl.Program, options: Sequence[str]) -> pyopencl.Program
     return built
 
 
-def _list_devices() -> tuple[pyopencl.Device, ...]:
-    import_pyopencl()
+def list_devices() -> tuple[pyopencl.Device, ...]:
+    """All OpenCL devices of the drivers that the environment names, which are loaded now; see `load_drivers`."""
     import pyopencl as cl
 
     try:
@@ -315,26 +370,17 @@ def _ticks(thread: int) -> int:
 
 
 @contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables within the block, except those that are set already."""
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
-    os.environ.update(added)
+def _environment(wanted: Mapping[str, str], *, replacing: bool = False) -> Iterator[None]:
+    """Sets environment variables within the block; those that are set already only if `replacing`."""
+    changed = {name: value for name, value in wanted.items() if replacing or name not in os.environ}
+    before = {name: os.environ[name] for name in changed if name in os.environ}
+    os.environ.update(changed)
     try:
         yield
     finally:
-        for name in added:
+        for name in changed:
             del os.environ[name]
-
-
-@contextmanager
-def _running_on(cores: tuple[int, ...]) -> Iterator[None]:
-    """Binds the calling thread to `cores` within the block; threads started in it inherit the binding."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+        os.environ.update(before)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnstretch.devices.base.routine import Launch
 from nnstretch.devices.engine.binding.image import KernelLaunch, Semaphores, Sharing
-from nnstretch.devices.opencl.runtime.runtime import OpenCLRuntime, SharedMemory
+from nnstretch.devices.opencl.runtime import OpenCLRuntime, SharedMemory
 
 SEMAPHORE_SOURCE = "semaphore.cl"
 

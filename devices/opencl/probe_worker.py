@@ -1,0 +1,187 @@
+"""Tests an OpenCL device with kernels of nnstretch: `python -m nnstretch.devices.opencl.probe_worker INDEX PARENT`.
+
+PARENT is the number of the process that starts it, with which it ends, also while a driver hangs.
+The worker writes frames to its standard output. A driver may end the process before one of them:
+
+    {"why_not": one line}                                    # a kernel failed or gave wrong results, or
+    {"why_not": "", "command_times": whether profiling says when commands ran}
+    {"semaphores": whether a running kernel saw a write of the host}
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from nnstretch.devices.base.routine import Operand
+from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.opencl.drivers import build, device_info, import_pyopencl
+from nnstretch.devices.opencl.routines.base import OpenCLRoutine
+from nnstretch.devices.opencl.routines.conv import Direct
+from nnstretch.devices.opencl.routines.elementwise import Map
+from nnstretch.devices.opencl.runtime import OpenCLRuntime
+from nnstretch.devices.opencl.semaphores import make_semaphores, takes_semaphores
+from nnstretch.errors import BuildError, DeviceError
+from nnstretch.graph.activation import Activation, ActivationKind
+from nnstretch.graph.layer import Attribute, Layer, TensorType
+from nnstretch.support.child_process import die_with_parent
+from nnstretch.support.frames import write_frame
+
+if TYPE_CHECKING:
+    import pyopencl
+
+_SHAPE, _OUTPUTS, _KERNEL, _PAD = (2, 20, 11, 19), 33, 5, 2  # batch, odd numbers of channels and pixels, several tiles
+_COPIED, _LEAST_NANOSECONDS = 4 << 20, 1000
+_ITERATIONS = 1 << 18
+_COUNT = """
+kernel void count(global uint *numbers, uint iterations)
+{
+    uint sum = 0;
+    for (uint i = 0; i < iterations; i++)
+        sum += numbers[1 + i % 7];
+    numbers[0] = sum;
+}
+"""
+
+
+def check_kernels(runtime: OpenCLRuntime) -> None:
+    """Runs a convolution and an activation of small integers, whose results are exact.
+
+    Raises:
+        BuildError: a kernel does not compile.
+        DeviceError: a result is wrong, or the driver reports an error.
+    """
+    random = np.random.default_rng(0)
+    x = random.integers(-3, 4, _SHAPE).astype(np.float32)
+    weight = random.integers(-1, 2, (_OUTPUTS, _SHAPE[1], _KERNEL, _KERNEL)).astype(np.float32)
+    wanted = _convolution(x, weight)
+    types = TensorType(x.shape), TensorType(weight.shape), None, None
+    attributes: dict[str, Attribute] = {"strides": (1, 1), "pads": (_PAD,) * 4, "dilations": (1, 1), "groups": 1}
+    output = TensorType(wanted.shape)
+    convolution = Layer("convolution", "Conv", types, (output,), attributes, constants={1: weight})
+    relu = Layer("activation", "Activation", (output,), (output,), activation=Activation(ActivationKind.RELU))
+    for routine, layer, given, right in (
+        (Direct(runtime.traits), convolution, x, wanted),
+        (Map(runtime.traits), relu, wanted, np.maximum(wanted, 0)),
+    ):
+        found = _run(runtime, routine, layer, given)
+        if not np.array_equal(found, right):
+            share = np.mean(found != right)
+            raise DeviceError(f"kernel {routine.source} computed {share:.1%} of a test layer's numbers wrongly")
+
+
+def check_loops(runtime: OpenCLRuntime) -> None:
+    """Runs a long loop. Mesa's llvmpipe ends all loops of a work item after 65,535 iterations together, without an error.
+
+    A 3 × 3 convolution of 512 channels takes more of them, and its sums would miss the rest.
+
+    Raises:
+        DeviceError: the loop ended early.
+    """
+    import pyopencl as cl
+
+    numbers = np.ones(8, np.uint32)
+    memory = _buffer(runtime, numbers)
+    kernel = cl.Kernel(build(cl.Program(runtime.context, _COUNT), ()), "count")
+    kernel(runtime.queue, (1,), (1,), memory, np.uint32(_ITERATIONS))
+    cl.enqueue_copy(runtime.queue, numbers, memory)
+    if numbers[0] != _ITERATIONS:
+        raise DeviceError(
+            f"a loop of {_ITERATIONS} iterations ended after {numbers[0]}, so large layers would be computed wrongly"
+        )
+
+
+def has_command_times(runtime: OpenCLRuntime) -> bool:
+    """Whether the queue, which profiles, says when commands ran: the time of a copy is possible."""
+    import pyopencl as cl
+
+    values = np.zeros(_COPIED, np.uint8)
+    event = cl.enqueue_copy(runtime.queue, values, _buffer(runtime, values))
+    event.wait()
+    try:
+        return bool(event.profile.end - event.profile.start >= _LEAST_NANOSECONDS)
+    except cl.Error:
+        return False
+
+
+def check_semaphores(runtime: OpenCLRuntime) -> bool:
+    """Whether a semaphore ends after the host has set its flag; does not return if the kernel never sees the flag."""
+    if not takes_semaphores(runtime):
+        return False
+    import pyopencl as cl
+
+    semaphores, _memory = make_semaphores(runtime, [[], [0]])
+    launch = semaphores.launches[1]
+    assert launch is not None
+    cl.enqueue_nd_range_kernel(
+        runtime.queue, cast("pyopencl.Kernel", launch.kernel), launch.global_size, launch.local_size
+    )
+    runtime.queue.flush()
+    semaphores.flags[0] = 1
+    runtime.queue.finish()
+    return True
+
+
+def _convolution(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    padded = np.pad(x, ((0, 0), (0, 0), (_PAD, _PAD), (_PAD, _PAD)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, weight.shape[2:], (2, 3))
+    return np.asarray(np.einsum("ncyxij,ocij->noyx", windows, weight, optimize=True))
+
+
+def _run(runtime: OpenCLRuntime, routine: OpenCLRoutine, layer: Layer, x: np.ndarray) -> np.ndarray:
+    """The output of a layer with one input, by a routine of one kernel."""
+    import pyopencl as cl
+
+    parameters = routine.parameter_space(layer)[-1]  # the smallest tile, which compiles fastest
+    (given,), (made,) = routine.layouts(layer, parameters)
+    lowering = routine.lower(layer, parameters)
+    (call,) = lowering.calls
+    assert call.launch is not None
+    result = np.full(made.bytes(layer.outputs[0]) // 4, np.nan, np.float32)
+    memory: dict[Operand, pyopencl.Buffer] = {Operand("input", 0): _buffer(runtime, given.pack(x))}
+    memory |= {
+        Operand("constant", index): _buffer(runtime, np.asarray(values))
+        for index, values in enumerate(lowering.constants)
+    }
+    memory[Operand("output", 0)] = _buffer(runtime, result)
+    kernel = runtime.kernel(call.launch, call.kernel)
+    operands = [None if operand is None else memory[operand] for operand in (*call.reads, *call.writes)]
+    runtime.set_arguments(kernel, [(buffer, 0) for buffer in operands], call.parameters)
+    cl.enqueue_nd_range_kernel(runtime.queue, kernel, call.launch.global_size, call.launch.local_size)
+    cl.enqueue_copy(runtime.queue, result, memory[Operand("output", 0)])
+    return made.unpack(result, layer.outputs[0])
+
+
+def _buffer(runtime: OpenCLRuntime, values: np.ndarray) -> pyopencl.Buffer:
+    import pyopencl as cl
+
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+    return cl.Buffer(runtime.context, flags, hostbuf=np.ascontiguousarray(values))
+
+
+def main() -> int:
+    """Tests the device that the first argument names."""
+    die_with_parent(int(sys.argv[2]))
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # keeps the output of drivers out of the frames
+    import_pyopencl()
+    import pyopencl as cl
+
+    index = int(sys.argv[1])
+    try:
+        runtime = OpenCLRuntime(ProcessorSpec("opencl", index), profile=True, info=device_info(index))
+        check_loops(runtime)
+        check_kernels(runtime)
+    except (BuildError, DeviceError, cl.Error, MemoryError) as error:
+        write_frame(answers, {"why_not": (str(error).strip() or type(error).__name__).splitlines()[0]})
+        return 0
+    write_frame(answers, {"why_not": "", "command_times": has_command_times(runtime)})
+    write_frame(answers, {"semaphores": check_semaphores(runtime)})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""OpenCL drivers, contexts, buffers and queues."""

@@ -1,1 +1,0 @@
-"""Remote devices: processors known by description only."""

@@ -12,19 +12,18 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Layout
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.costs import CostModel, Estimates
-from nnstretch.scheduler.lowering.assembly import assemble
+from nnstretch.scheduler.lowering.assembly import Assembler
 from nnstretch.scheduler.lowering.calls import join_calls
 from nnstretch.scheduler.lowering.candidates import is_native, unit_choices
-from nnstretch.scheduler.lowering.lower import Price, lower_units
-from nnstretch.scheduler.lowering.queue_pool import QueuePool, queue_pool
+from nnstretch.scheduler.lowering.choices import Choice
+from nnstretch.scheduler.lowering.lower import UnitLowering
 from nnstretch.scheduler.lowering.selection_problem import selection_problem
 from nnstretch.scheduler.lowering.units import UnitGraph, unit_graph, working_set
 from nnstretch.scheduler.parameter_search.coordinate_descent import descend
-from nnstretch.scheduler.placement.report import PlacementReport
-from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.compiled import Compiled, PlacementReport
+from nnstretch.scheduler.plan.schema import QueuePool, queue_pool
 from nnstretch.scheduler.selection import default_selector
-from nnstretch.scheduler.selection.choice import Choice
-from nnstretch.scheduler.selection.problem import Assignment, Problem, Selector
+from nnstretch.scheduler.selection.problem import Assignment, Problem
 from nnstretch.support.progress import Progress
 
 
@@ -32,9 +31,10 @@ from nnstretch.support.progress import Progress
 class ChoiceSpace:
     """What a plan is selected from: units, queues, costs, each unit's choices, and the selection problem that they make.
 
-    `host` is the CPU processor that serves queue 0 when no CPU was named. `placement` says how an automatic placement came out
-    that units and choices are restricted to, if there was one. `splits` are the channels of every share of the layers that are
-    split between processors, by the layer's name.
+    Attributes:
+        host: the CPU that serves queue 0 when no CPU was named.
+        placement: report of the automatic placement that units and choices are restricted to, if there was one.
+        splits: channels of every share of split layers, by the layer's name.
     """
 
     graph: UnitGraph
@@ -65,7 +65,6 @@ def make_plan(
     processors: Sequence[Processor],
     host: Processor,
     costs: CostModel | None = None,
-    selector: Selector | None = None,
     progress: Progress | None = None,
 ) -> Compiled:
     """Chooses a routine for every layer and lays out queues, sub-graphs and memory.
@@ -75,11 +74,10 @@ def make_plan(
         processors: those that may be used, in the order that designs number them.
         host: a CPU processor whose routines serve queue 0 when no CPU is among `processors`.
         costs: measured costs (`nnstretch.scheduler.measurement.profiler.Profiler`); estimates if None.
-        selector: how routines are selected; `default_selector` if None.
         progress: called as `progress(done, total, what)` during measurements.
     """
     space = choice_space(model, processors, host, costs, progress)
-    return plan_of(space, (selector or default_selector()).select(space.problem))
+    return plan_of(space, default_selector().select(space.problem))
 
 
 def choice_space(
@@ -92,16 +90,10 @@ def choice_space(
     *,
     coordinate_descent: bool = False,
 ) -> ChoiceSpace:
-    """The space that selectors choose from.
+    """The space that selectors choose from; the first arguments are those of `make_plan`.
 
-    Args:
-        model: as in `make_plan`.
-        processors: as in `make_plan`.
-        host: as in `make_plan`.
-        costs: as in `make_plan`.
-        progress: as in `make_plan`.
-        near: keeps choices whose cost exceeds the best by at most this share.
-        coordinate_descent: searches routine parameters beyond the settings of `costs`, and measures them.
+    Choices whose cost exceeds the best by at most the share `near` are kept. `coordinate_descent` searches routine parameters
+    beyond the settings of `costs`, and measures them.
     """
     pool = queue_pool(processors, host)
     graph = unit_graph(model, is_native(pool))
@@ -132,15 +124,10 @@ def plan_of_choices(
     """
     graph, chosen = join_calls(graph, chosen, pool.processors, costs)
     coherent = all(p.coherent for p in pool.processors)
-    steps = lower_units(graph, chosen, pool.queues, pool.reorders(), coherent, _reorder_price(costs, pool))
-    plan, constants = assemble(graph, steps, pool.queues, block)
-    return Compiled(plan, constants, steps.models)
-
-
-def _reorder_price(costs: CostModel, pool: QueuePool) -> Price:
-    """What changes of layout cost, where costs are measured."""
 
     def price(tensor: TensorType, before: Layout, after: Layout, queue: int) -> float | None:
         return costs.reorder_seconds(pool.processors[queue], tensor, before, after) if costs.measured else None
 
-    return price
+    steps = UnitLowering(graph, chosen, pool.queues, pool.reorders(), coherent, price).lower()
+    plan, constants = Assembler(graph, steps, pool.queues, block).assemble()
+    return Compiled(plan, constants, steps.models)

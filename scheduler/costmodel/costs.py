@@ -1,16 +1,32 @@
-"""Cost models: seconds of a routine on a layer, measured or estimated."""
+"""Cost models: seconds of a routine on a layer, measured or estimated. Contention factors of processors."""
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Self
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Layout, Parameters, Routine, reorder_layer
 from nnstretch.graph.layer import Layer, TensorType
+
+Contention = Callable[[tuple[int, ...]], Sequence[float]]
+"""Ascending processor numbers -> the contention factor of each while the whole group works."""
+
+
+class ContentionFactors:
+    """A processor's time beside others over its time alone, asked for once per group."""
+
+    def __init__(self, contention: Contention) -> None:
+        self._of_group = cache(contention)
+
+    def of(self, processor: int, others: Collection[int]) -> float:
+        """Contention factor of a processor while others work."""
+        group = tuple(sorted({processor, *others}))
+        return self._of_group(group)[group.index(processor)]
 
 
 @dataclass(frozen=True)
@@ -79,7 +95,7 @@ class CostModel(ABC):
 
     def reorder_seconds(self, processor: Processor, tensor: TensorType, before: Layout, after: Layout) -> float | None:
         """Seconds of a layout change, or of a copy between equal layouts; None if the processor cannot do it."""
-        layer, routine = reorder_layer(tensor, before, after), processor.reorder()
+        layer, routine = reorder_layer(tensor, before, after), processor.reorder
         if not routine.supports(layer):
             return None
         return self.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
@@ -108,7 +124,7 @@ class CostModel(ABC):
 class Estimates(CostModel):
     """Costs from operation and byte counts, for plans without tuning; they suffice to avoid layout changes.
 
-    Each routine counts as slightly slower than those before it in its processor's list.
+    Each routine counts as slightly slower than those for the same element type before it in its processor's list.
     """
 
     measured = False
@@ -117,7 +133,9 @@ class Estimates(CostModel):
     _PER_RANK = 0.05
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        rank = list(processor.routines).index(routine) if routine in processor.routines else 0
+        dtype = routine.descriptor.dtype
+        alike = [other for other in processor.routines if other.descriptor.dtype == dtype]
+        rank = alike.index(routine) if routine in alike else 0
         moved = sum(t.bytes for t in (*layer.inputs, *layer.outputs) if t is not None)
         work = layer.macs * layer.outputs[0].element.bytes / self._MAC_BYTES_PER_SECOND + moved / self._BYTES_PER_SECOND
         return work * (1 + self._PER_RANK * rank)

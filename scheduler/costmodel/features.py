@@ -128,8 +128,7 @@ def features(
     head = workload.chain[0] if workload.chain else workload
     shape = _shapes(head)
     tiling = _tiling(workload, routine, parameters, machine.block)
-    own = (*_second(workload), *_layouts(workload), *_fused(workload))
-    values = (*shape.values(), *own, *_amounts(workload, shape, tiling, machine, state))
+    values = (*shape.values(), *_details(workload), *_amounts(workload, shape, tiling, machine, state))
     found = dict(zip(NAMES, map(float, values), strict=True))
     found[f"op {workload.op}"] = 1.0
     found.update((f"parameter {name}", float(value)) for name, value in sorted(parameters.items()))
@@ -189,23 +188,18 @@ def _shapes(workload: Workload) -> dict[str, float]:
     }
 
 
-def _second(workload: Workload) -> tuple[float, float, float]:
-    if len(workload.chain) < 2:
-        return _NAN, _NAN, _NAN
-    shape = _shapes(workload.chain[1])
-    return shape["outputs"], shape["kernel_height"], shape["stride"]
-
-
-def _layouts(workload: Workload) -> tuple[float, float]:
+def _details(workload: Workload) -> tuple[float, ...]:
+    """The second layer of a chain, layouts of a reorder, and what is fused into the last layer."""
+    second = (_NAN, _NAN, _NAN)
+    if len(workload.chain) > 1:
+        shape = _shapes(workload.chain[1])
+        second = shape["outputs"], shape["kernel_height"], shape["stride"]
     blocks = workload.attributes
-    return (float(blocks["source"]), float(blocks["target"])) if workload.op == REORDER else (_NAN, _NAN)
-
-
-def _fused(workload: Workload) -> tuple[float, float, float]:
+    layouts = (float(blocks["source"]), float(blocks["target"])) if workload.op == REORDER else (_NAN, _NAN)
     last = workload.chain[-1] if workload.chain else workload
     weighted = last.op in ("Conv", "Dense")
     kinds = {kind.name.lower(): float(kind) for kind in ActivationKind}
-    return weighted and last.has(2), weighted and last.has(3), kinds.get(last.activation, _NAN)
+    return *second, *layouts, weighted and last.has(2), weighted and last.has(3), kinds.get(last.activation, _NAN)
 
 
 def _log(value: float) -> float:

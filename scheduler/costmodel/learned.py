@@ -6,6 +6,7 @@ import copy
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from nnstretch.devices.base.processor import Processor
@@ -13,8 +14,7 @@ from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
 from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine
-from nnstretch.scheduler.costmodel.samples import stored_count, stored_samples
-from nnstretch.scheduler.costmodel.trees import CostTrees, Errors, Point, cross_validate
+from nnstretch.scheduler.costmodel.trees import CostTrees, Errors, Point, cross_validate, stored_samples
 from nnstretch.scheduler.measurement.caches import CacheSizes, layer_state, network_state
 from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement
 from nnstretch.scheduler.measurement.store.store import ProfileStore
@@ -36,38 +36,30 @@ def machine_of(processor: Processor) -> Machine:
     return Machine(max(1, len(processor.spec.cores)), processor.blocked.block, processor.spec.ratios)
 
 
+@dataclass(eq=False)
 class LearnedCosts(CostModel):
     """Costs from the profile store, and from trees that are trained on the store's rows of the same processor.
 
     Measures nothing. Trees are files in the cache directory, one per processor, and are trained again when the number of
     samples has grown by a fifth.
+
+    Attributes:
+        store: measurements to answer and to learn from.
+        transfers: costs of transfers between processors, which are not predicted.
+        folder: folder of the trees' files; `costmodels` in the cache directory by default.
+        caches: cache sizes of the machine that `store` is from; this machine's if None.
+        seed: seed of the training.
     """
 
     measured = True
+    store: ProfileStore
+    transfers: CostModel
+    _: KW_ONLY
+    folder: Path | None = None
+    caches: CacheSizes | None = None
+    seed: int = 0
 
-    def __init__(
-        self,
-        store: ProfileStore,
-        transfers: CostModel,
-        *,
-        folder: Path | None = None,
-        caches: CacheSizes | None = None,
-        seed: int = 0,
-    ) -> None:
-        """Trains nothing yet.
-
-        Args:
-            store: measurements to answer and to learn from.
-            transfers: costs of transfers between processors, which are not predicted.
-            folder: folder of the trees' files; `costmodels` in the cache directory by default.
-            caches: cache sizes of the machine that `store` is from; this machine's if None.
-            seed: seed of the training.
-        """
-        self._caches = caches
-        self._store = store
-        self._transfers = transfers
-        self._folder = folder
-        self._seed = seed
+    def __post_init__(self) -> None:
         self._trees: dict[str, CostTrees | None] = {}
         self._network: CacheState = "memory"
         self._known: dict[_Key, float | None] = {}
@@ -84,7 +76,7 @@ class LearnedCosts(CostModel):
 
     def in_network(self, working_set: int) -> LearnedCosts:
         model = copy.copy(self)
-        model._network = network_state(working_set, self._caches)
+        model._network = network_state(working_set, self.caches)
         return model
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
@@ -101,7 +93,7 @@ class LearnedCosts(CostModel):
         unknown = {}
         for key, point in zip(keys, points, strict=True):
             if key not in self._known and key not in unknown:
-                found = self._store.get(
+                found = self.store.get(
                     processor.fingerprint, point.workload, point.routine, point.parameters, point.state
                 )
                 if found is None:
@@ -115,15 +107,15 @@ class LearnedCosts(CostModel):
         self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters
     ) -> Measurement | None:
         """The stored measurement, or None."""
-        state = layer_state(layer, self._network)
-        return self._store.get(processor.fingerprint, layer.workload, str(routine.descriptor), parameters, state)
+        state = layer_state(layer, self._network, self.caches)
+        return self.store.get(processor.fingerprint, layer.workload, str(routine.descriptor), parameters, state)
 
     def predicted(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Predicted seconds, regardless of measurements; None if there are too few similar ones."""
         return self._predicted(processor, [self._point(layer, Candidate(routine, parameters))])[0]
 
     def _point(self, layer: Layer, candidate: Candidate) -> Point:
-        state = layer_state(layer, self._network)
+        state = layer_state(layer, self._network, self.caches)
         return Point(layer.workload, str(candidate.routine.descriptor), candidate.parameters, state)
 
     def _predicted(self, processor: Processor, points: Sequence[Point]) -> list[float | None]:
@@ -133,7 +125,7 @@ class LearnedCosts(CostModel):
         return [None if math.isnan(seconds) else float(seconds) for seconds in trees.predict(points)]
 
     def transfer(self, tensor: TensorType) -> float:
-        return self._transfers.transfer(tensor)
+        return self.transfers.transfer(tensor)
 
     def errors(self, processor: Processor) -> Errors | None:
         """Cross-validated errors of predictions on a processor; None if nothing can be predicted there.
@@ -143,8 +135,8 @@ class LearnedCosts(CostModel):
         """
         trees = self.trees(processor)
         if trees is not None and trees.errors is None:
-            samples = stored_samples(self._store, processor.fingerprint)
-            trees.errors = cross_validate(samples, machine_of(processor), self._seed)
+            samples = stored_samples(self.store, processor.fingerprint)
+            trees.errors = cross_validate(samples, machine_of(processor), self.seed)
             trees.save(self._path(processor))
         return trees.errors if trees else None
 
@@ -161,16 +153,16 @@ class LearnedCosts(CostModel):
 
     def _current(self, processor: Processor) -> CostTrees | None:
         path, machine = self._path(processor), machine_of(processor)
-        kept = CostTrees.load(path, machine)
-        if kept is not None and stored_count(self._store, processor.fingerprint) < _GROWN * kept.samples:
+        kept, samples = CostTrees.load(path, machine), stored_samples(self.store, processor.fingerprint)
+        if kept is not None and len(samples) < _GROWN * kept.samples:
             return kept
-        trained = CostTrees.train(stored_samples(self._store, processor.fingerprint), machine, self._seed)
+        trained = CostTrees.train(samples, machine, self.seed)
         if trained is not None:
             trained.save(path)
         return trained
 
     def _path(self, processor: Processor) -> Path:
-        folder = self._folder or cache_dir() / "costmodels"
+        folder = self.folder or cache_dir() / "costmodels"
         folder.mkdir(parents=True, exist_ok=True)
-        identity = hashlib.sha256(f"{processor.fingerprint}|{self._seed}".encode()).hexdigest()[:20]
+        identity = hashlib.sha256(f"{processor.fingerprint}|{self.seed}".encode()).hexdigest()[:20]
         return folder / f"{identity}-v{FEATURES_VERSION}.json"

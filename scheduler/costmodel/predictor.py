@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.external.engine import ExternalRoutine
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.costmodel.contention import Contention, ContentionFactors
-from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, first_setting
+from nnstretch.scheduler.costmodel.costs import (
+    Candidate,
+    Contention,
+    ContentionFactors,
+    CostModel,
+    Settings,
+    first_setting,
+)
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.lowering.calls import crossing_seconds, inner_seconds
@@ -23,38 +30,33 @@ _EQUAL = 1e-3  # relative difference below which times count as equal
 _GROWN = 1.5  # growth of the number of measurements between two trainings
 
 
+@dataclass(eq=False)
 class ProfilePredictor:
     """Predicts seconds of consecutive layers on a processor as the sum of their fastest routines.
 
     Every distinct layer is measured once per processor, with each routine's default parameters, and kept in the profile store.
     With learned costs, only layers without enough similar measurements are measured.
+
+    Attributes:
+        processors: numbered in this order.
+        profiler: measures layers and transfers.
+        contention: contention factors of these processors.
+        learned: costs of layers without measurements.
+        working_set: bytes that the network of the layers touches in a run, which decides where weights are when a layer
+            begins; the cost models' own assumption if None.
     """
 
-    def __init__(
-        self,
-        processors: Sequence[Processor],
-        profiler: Profiler,
-        contention: Contention,
-        learned: LearnedCosts | None = None,
-        working_set: int | None = None,
-    ) -> None:
-        """Measures nothing yet.
+    processors: Sequence[Processor]
+    profiler: Profiler
+    contention: Contention
+    learned: LearnedCosts | None = None
+    working_set: int | None = None
 
-        Args:
-            processors: numbered in this order.
-            profiler: measures layers and transfers.
-            contention: contention factors of these processors.
-            learned: costs of layers without measurements.
-            working_set: bytes that the network of the layers touches in a run, which decides where weights are when a layer
-                begins; the cost models' own assumption if None.
-        """
-        if working_set is not None:
-            profiler = profiler.in_network(working_set)
-            learned = learned and learned.in_network(working_set)
-        self._processors = tuple(processors)
-        self._profiler = profiler
-        self._contention_factors = ContentionFactors(contention)
-        self._learned = learned
+    def __post_init__(self) -> None:
+        if self.working_set is not None:
+            self.profiler = self.profiler.in_network(self.working_set)
+            self.learned = self.learned and self.learned.in_network(self.working_set)
+        self._contention_factors = ContentionFactors(self.contention)
         self._guessed: set[tuple[int, str]] = set()
         self._asked = 0
         self._next = _FIRST
@@ -65,11 +67,11 @@ class ProfilePredictor:
     @property
     def costs(self) -> CostModel:
         """Costs by which a plan of a network takes the predicted time."""
-        return _PredictedCosts(self._profiler, self._learned)
+        return _PredictedCosts(self.profiler, self.learned)
 
     def pace(self, processor: Processor) -> float:
         """Current frequency of a processor over the reference frequency, which predictions are normalised to."""
-        return self._profiler.pace(processor)
+        return self.profiler.pace(processor)
 
     def seconds(self, layers: Sequence[Layer], processor: int) -> float:
         """Predicted seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot."""
@@ -80,7 +82,7 @@ class ProfilePredictor:
         """Predicted seconds of the processor's fastest own routine for two fused layers; `inf` if it has none."""
         key = (processor, pair.workload)
         if key not in self._computed:
-            on = self._processors[processor]
+            on = self.processors[processor]
             own = (routine for routine in on.routines if not isinstance(routine, ExternalRoutine))
             self._computed[key] = not on.backend.runs_models and any(routine.supports(pair) for routine in own)
         return self.seconds([pair], processor) if self._computed[key] else math.inf
@@ -90,15 +92,15 @@ class ProfilePredictor:
 
         Calls read the whole tensor, and each branch's call writes a share of it.
         """
-        share = 1 + 1 / len(self._processors)
-        crossing = max((crossing_seconds(p, tensor, self._profiler) for p in self._processors), default=0.0)
-        return self._profiler.transfer(tensor) + share * crossing
+        share = 1 + 1 / len(self.processors)
+        crossing = max((crossing_seconds(p, tensor, self.profiler) for p in self.processors), default=0.0)
+        return self.profiler.transfer(tensor) + share * crossing
 
     def fetch_seconds(self, tensor: TensorType) -> float:
         """Seconds of a transfer beyond those of a minimal one, if the processors share memory; otherwise 0."""
-        if any(p.backend.runs_models or not p.coherent for p in self._processors):
+        if any(p.backend.runs_models or not p.coherent for p in self.processors):
             return 0.0
-        return self._profiler.transfer(tensor) - self._profiler.transfer(TensorType((1,)))
+        return self.profiler.transfer(tensor) - self.profiler.transfer(TensorType((1,)))
 
     def contention_factor(self, processor: int, others: frozenset[int]) -> float:
         """Contention factor of a processor while others work, measured with typical layers."""
@@ -110,7 +112,7 @@ class ProfilePredictor:
         Raises:
             MissingExtraError: xgboost is not installed.
         """
-        return self._learned.errors(self._processors[processor]) if self._learned else None
+        return self.learned.errors(self.processors[processor]) if self.learned else None
 
     def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
         """Measures layers that were only predicted; returns whether any time has changed."""
@@ -125,12 +127,12 @@ class ProfilePredictor:
 
     def _foresee(self, layers: Sequence[Layer], number: int) -> None:
         """Predicts several layers at once, for the cache of the learned costs."""
-        if self._learned is not None and len(layers) > 1:
+        if self.learned is not None and len(layers) > 1:
             wanted = [(layer, candidate) for layer in layers for candidate in self._candidates_for(layer, number)]
-            self._learned.compare_all(self._processors[number], wanted)
+            self.learned.compare_all(self.processors[number], wanted)
 
     def _layer_seconds(self, layer: Layer, number: int) -> float:
-        key, processor = (number, layer.workload), self._processors[number]
+        key, processor = (number, layer.workload), self.processors[number]
         if key not in self._fastest:
             if not processor.backend.runs_models and becomes_view(layer, (processor.blocked,), (processor.blocked,)):
                 self._fastest[key] = 0.0
@@ -142,22 +144,22 @@ class ProfilePredictor:
         return self._fastest[key]
 
     def _measured(self, layer: Layer, number: int) -> float:
-        candidates, processor = self._candidates_for(layer, number), self._processors[number]
+        candidates, processor = self._candidates_for(layer, number), self.processors[number]
         guesses = self._guesses(layer, number)
         least = min((g for g in guesses if g is not None), default=math.inf)
         worth = [c for c, g in zip(candidates, guesses, strict=True) if g is None or g <= _HOPEFUL * least]
         self._learn()
-        best = min((t for t in self._profiler.compare(processor, layer, worth) if t is not None), default=math.inf)
-        if self._learned is not None:
-            self._learned.measured_now(processor, layer, worth)
-        return inner_seconds(processor, layer, best, self._profiler)
+        best = min((t for t in self.profiler.compare(processor, layer, worth) if t is not None), default=math.inf)
+        if self.learned is not None:
+            self.learned.measured_now(processor, layer, worth)
+        return inner_seconds(processor, layer, best, self.profiler)
 
     def _learn(self) -> None:
         """Counts measurements, and trains again when their number has grown enough."""
         self._asked += 1
-        if self._learned is not None and self._asked >= self._next:
+        if self.learned is not None and self._asked >= self._next:
             self._next = math.ceil(self._asked * _GROWN)
-            self._learned.learn()
+            self.learned.learn()
 
     def _guess(self, layer: Layer, number: int) -> float | None:
         """Seconds by learned costs; None if the layer must be measured."""
@@ -165,19 +167,19 @@ class ProfilePredictor:
         known = [seconds for seconds in guesses if seconds is not None]
         if not known or len(known) < len(guesses):
             return None
-        return inner_seconds(self._processors[number], layer, min(known), self._profiler)
+        return inner_seconds(self.processors[number], layer, min(known), self.profiler)
 
     def _guesses(self, layer: Layer, number: int) -> list[float | None]:
         """Seconds of every candidate by learned costs; None where unknown."""
         candidates = self._candidates_for(layer, number)
-        if self._learned is None:
+        if self.learned is None:
             return [None] * len(candidates)
-        return self._learned.compare(self._processors[number], layer, candidates)
+        return self.learned.compare(self.processors[number], layer, candidates)
 
     def _candidates_for(self, layer: Layer, number: int) -> list[Candidate]:
         key = (number, layer.workload)
         if key not in self._candidates:
-            self._candidates[key] = default_candidates(layer, self._processors[number])
+            self._candidates[key] = default_candidates(layer, self.processors[number])
         return self._candidates[key]
 
 
@@ -188,8 +190,7 @@ class _PredictedCosts(CostModel):
     _settings: Settings = staticmethod(first_setting)
 
     def __init__(self, profiler: Profiler, learned: LearnedCosts | None) -> None:
-        self._profiler = profiler
-        self._learned = learned
+        self._profiler, self._learned = profiler, learned
 
     def in_network(self, working_set: int) -> _PredictedCosts:
         learned = None if self._learned is None else self._learned.in_network(working_set)

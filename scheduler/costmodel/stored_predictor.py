@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Parameters
 from nnstretch.errors import DeviceError, MissingExtraError
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.costmodel.contention import ContentionFactors
-from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
+from nnstretch.scheduler.costmodel.costs import Candidate, ContentionFactors, CostModel
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.predictor import default_candidates
 from nnstretch.scheduler.costmodel.trees import Errors, Spread
@@ -39,7 +38,12 @@ class StoredTransfers(CostModel):
         self._base, self._per_byte = 0.0, 0.0
         device = next((p for p in processors if p.backend.own_memory), None)
         if device is not None:
-            points = _transfers(store, device.fingerprint, host.fingerprint)
+            sized = [(transfer_bytes(row.workload), row) for row in store.rows(device.fingerprint)]
+            points = [
+                (size, row.measurement.seconds)
+                for size, row in sized
+                if size is not None and row.routine == host.fingerprint and row.measurement.seconds is not None
+            ]
             if not points:
                 raise DeviceError(
                     f"the profiles have no transfers between {host.name} and {device.name}, so that meeting points cannot be "
@@ -53,16 +57,6 @@ class StoredTransfers(CostModel):
 
     def transfer(self, tensor: TensorType) -> float:
         return self._base + self._per_byte * PLAIN.bytes(tensor)
-
-
-def _transfers(store: ProfileStore, device: str, host: str) -> list[tuple[int, float]]:
-    """(bytes, seconds) of the measured transfers."""
-    points = []
-    for row in store.rows(device):
-        size = transfer_bytes(row.workload)
-        if size is not None and row.routine == host and row.measurement.seconds is not None:
-            points.append((size, row.measurement.seconds))
-    return points
 
 
 def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
@@ -86,49 +80,38 @@ class _LayerLatency:
     error: Spread | None = None
 
 
+@dataclass(eq=False)
 class StoredPredictor:
     """Predicts seconds on processors whose measurements are in a store; a `LatencyPredictor`.
 
     A layer's time is that of its fastest routine: measured, or predicted by trees that were trained on the processor's
     measurements.
+
+    Attributes:
+        processors: numbered in this order.
+        store: measurements.
+        learned: learned costs from these measurements.
+        transfers: costs of transfers.
+        measured_contention: group of processors -> the contention factor of each; None if not measured.
+        unknown_contention_factors: names of groups of processors without measured contention factors, which count as 1.
     """
 
-    def __init__(
-        self,
-        processors: Sequence[Processor],
-        store: ProfileStore,
-        learned: LearnedCosts,
-        transfers: CostModel,
-        contention_factors: Callable[[tuple[int, ...]], Sequence[float] | None],
-    ) -> None:
-        """Predicts nothing yet.
+    processors: Sequence[Processor]
+    store: ProfileStore
+    learned: LearnedCosts
+    transfers: CostModel
+    measured_contention: Callable[[tuple[int, ...]], Sequence[float] | None]
+    unknown_contention_factors: set[tuple[str, ...]] = field(default_factory=set)
 
-        Args:
-            processors: numbered in this order.
-            store: measurements.
-            learned: learned costs from these measurements.
-            transfers: costs of transfers.
-            contention_factors: group of processors -> the contention factor of each; None if not measured.
-        """
-        self._processors = tuple(processors)
-        self._store = store
-        self._learned = learned
-        self._transfers = transfers
-        self._measured_contention_factors = contention_factors
+    def __post_init__(self) -> None:
         self._contention_factors = ContentionFactors(self._contention)
         self._layers: dict[tuple[int, str], _LayerLatency] = {}
         self._settings: dict[str, Mapping[tuple[str, str], Sequence[Parameters]]] = {}
-        self.unknown_contention_factors: set[tuple[str, ...]] = set()
-        """Names of groups of processors without measured contention factors, which count as 1."""
 
     def in_network(self, working_set: int) -> StoredPredictor:
-        """A predictor for the layers of one network.
-
-        Args:
-            working_set: bytes that the network touches in a run, which decides where weights are when a layer begins.
-        """
+        """A predictor for the layers of one network that touches `working_set` bytes in a run."""
         predictor = copy.copy(self)
-        predictor._learned = self._learned.in_network(working_set)
+        predictor.learned = self.learned.in_network(working_set)
         predictor._layers = {}
         return predictor
 
@@ -155,7 +138,7 @@ class StoredPredictor:
 
     def meeting_seconds(self, tensor: TensorType) -> float:
         """Predicted seconds of a join of branches at `tensor`, without waiting for the slower branch."""
-        return self._transfers.transfer(tensor)
+        return self.transfers.transfer(tensor)
 
     def fetch_seconds(self, tensor: TensorType) -> float:
         """Always 0: only whole transfers are measured."""
@@ -167,13 +150,13 @@ class StoredPredictor:
 
     def error(self, processor: int) -> Errors | None:
         """Cross-validated errors of predictions on a processor; None if there are too few samples."""
-        return self._learned.errors(self._processors[processor])
+        return self.learned.errors(self.processors[processor])
 
     def _contention(self, group: tuple[int, ...]) -> Sequence[float]:
         """Measured contention factors; 1 for a group without, which is recorded."""
-        found = self._measured_contention_factors(group)
+        found = self.measured_contention(group)
         if found is None:
-            self.unknown_contention_factors.add(tuple(self._processors[number].name for number in group))
+            self.unknown_contention_factors.add(tuple(self.processors[number].name for number in group))
             return [1.0] * len(group)
         return found
 
@@ -184,7 +167,7 @@ class StoredPredictor:
         return self._layers[key]
 
     def _find(self, layer: Layer, number: int) -> _LayerLatency:
-        processor = self._processors[number]
+        processor = self.processors[number]
         if becomes_view(layer, (processor.blocked,), (processor.blocked,)):
             return _LayerLatency(0.0)
         candidates = default_candidates(layer, processor)
@@ -205,7 +188,7 @@ class StoredPredictor:
         for candidate in candidates:
             routine = str(candidate.routine.descriptor)
             settings = [candidate.parameters, *self._fastest(processor).get((layer.workload, routine), ())]
-            found = [self._learned.stored(processor, candidate.routine, layer, setting) for setting in settings]
+            found = [self.learned.stored(processor, candidate.routine, layer, setting) for setting in settings]
             times = [math.inf if one.seconds is None else one.seconds for one in found if one is not None]
             if times:
                 seconds[routine] = min(times)
@@ -215,10 +198,10 @@ class StoredPredictor:
         """Predictions of routines, without those that are unknown."""
         try:
             guesses = [
-                (self._learned.predicted(processor, c.routine, layer, c.parameters), str(c.routine.descriptor))
+                (self.learned.predicted(processor, c.routine, layer, c.parameters), str(c.routine.descriptor))
                 for c in candidates
             ]
-            errors = self._learned.errors(processor) if any(seconds is not None for seconds, _ in guesses) else None
+            errors = self.learned.errors(processor) if any(seconds is not None for seconds, _ in guesses) else None
         except MissingExtraError as error:
             raise MissingExtraError(
                 f"{describe_layer(layer)} was not measured on {processor.name}, and guessing it from others needs xgboost; "
@@ -231,7 +214,7 @@ class StoredPredictor:
     def _fastest(self, processor: Processor) -> Mapping[tuple[str, str], Sequence[Parameters]]:
         """Fastest parameters by workload and routine."""
         if processor.fingerprint not in self._settings:
-            self._settings[processor.fingerprint] = self._store.fastest(processor.fingerprint)
+            self._settings[processor.fingerprint] = self.store.fastest(processor.fingerprint)
         return self._settings[processor.fingerprint]
 
 

@@ -1,4 +1,4 @@
-"""Boosted trees that predict seconds from features, and their cross-validated errors.
+"""Boosted trees that predict seconds from features, their training samples, and their cross-validated errors.
 
 The trees learn the logarithm of measured over estimated seconds, with an estimate from arithmetic and traffic. So errors are
 relative, and short layers count as much as long ones. Objective and shape of the trees are those of ACLTuner's table 6.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,10 +23,48 @@ from numpy.typing import NDArray
 from nnstretch.devices.base.routine import Parameters
 from nnstretch.errors import MissingExtraError
 from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine, columns, features, matrix
-from nnstretch.scheduler.costmodel.samples import Sample
 from nnstretch.scheduler.costmodel.workload import Workload, parse_workload
-from nnstretch.scheduler.measurement.store.rows import CacheState
+from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement
+from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.support.settings import atomic_write
+
+_INSIDE = re.compile(r" in [0-9a-f]{16}$")
+"""End of the workload of a layer that was timed inside a network."""
+_WIDEST = 0.5
+"""Largest width of a measurement's interval over its seconds; a wider one shows a disturbance."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Seconds of a routine with some parameters on a workload, in a cache state."""
+
+    workload: str
+    routine: str
+    parameters: Parameters
+    seconds: float
+    state: CacheState = "warm"
+
+
+def stored_samples(store: ProfileStore, fingerprint: str) -> list[Sample]:
+    """Samples from a processor's measurements, in the order of their keys.
+
+    Excludes failures, times inside networks, and measurements with wide confidence intervals.
+
+    Raises:
+        FileError: the store cannot be read.
+    """
+    rows = [(row, row.measurement) for row in store.rows(fingerprint)]
+    return [
+        Sample(row.workload, row.routine, row.parameters, found.seconds, found.state)
+        for row, found in rows
+        if found.seconds and _is_sure(found) and not _INSIDE.search(row.workload)
+    ]
+
+
+def _is_sure(found: Measurement) -> bool:
+    low, high = found.interval or (0.0, 0.0)
+    return high - low <= _WIDEST * (found.seconds or 0.0)
+
 
 _PRODUCTS_PER_SECOND = 50e9  # of one core
 _BYTES_PER_SECOND = 20e9
@@ -226,13 +265,11 @@ def import_xgboost() -> Any:
 
 def estimate(found: Mapping[str, float]) -> float:
     """Seconds estimated from arithmetic and traffic, which the trees correct."""
-    products = _amount_of(found["log_products"]) / (_PRODUCTS_PER_SECOND * found["cores"])
-    moved = sum(_amount_of(found[name]) for name in ("log_read", "log_written", "log_prepared"))
-    return products + moved / _BYTES_PER_SECOND + _SECONDS_PER_CALL
-
-
-def _amount_of(logarithm: float) -> float:
-    return 0.0 if math.isnan(logarithm) else 2.0**logarithm
+    products, *moved = (
+        0.0 if math.isnan(found[name]) else 2.0 ** found[name]
+        for name in ("log_products", "log_read", "log_written", "log_prepared")
+    )
+    return products / (_PRODUCTS_PER_SECOND * found["cores"]) + sum(moved) / _BYTES_PER_SECOND + _SECONDS_PER_CALL
 
 
 def _amount(found: Mapping[str, float], name: str) -> float:

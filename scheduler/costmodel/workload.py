@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from nnstretch.graph.layer import FUSION_GROUP, TensorType
+from nnstretch.graph.layer import FUSION_GROUP, TensorType, multiply_accumulates
+from nnstretch.support.settings import transfer_delay_us
 
 Shape = tuple[int, ...]
 
@@ -67,8 +68,8 @@ class Workload:
         """Multiply-accumulates, as `Layer.macs` counts them."""
         if self.chain:
             return sum(link.macs for link in self.chain)
-        weight = self.inputs[1] if self.op in ("Conv", "Dense") and self.has(1) else None
-        return math.prod(self.outputs[0].shape) * math.prod(weight.shape[1:]) if weight else 0
+        shapes = [None if t is None else t.shape for t in self.inputs]
+        return multiply_accumulates(self.op, shapes, self.outputs[0].shape, self.attributes)
 
     @property
     def read_bytes(self) -> int:
@@ -86,11 +87,6 @@ class Workload:
         own = sum(t.bytes for i, t in enumerate(self.inputs) if t and i in self.constants)
         return own + sum(link.weight_bytes for link in self.chain)
 
-    @property
-    def middle_bytes(self) -> int:
-        """Bytes of tensors between a fusion group's layers, which its routines keep in caches."""
-        return sum(link.written_bytes for link in self.chain[:-1])
-
 
 @lru_cache(maxsize=8192)
 def parse_workload(text: str) -> Workload | None:
@@ -104,8 +100,9 @@ def parse_workload(text: str) -> Workload | None:
 
 
 def transfer_workload(tensor: TensorType) -> str:
-    """The store's key of a tensor's transfer."""
-    return f"{_TRANSFER}{tensor}"
+    """The store's key of a tensor's transfer. Delayed transfers are measured apart."""
+    delay = transfer_delay_us()
+    return f"{_TRANSFER}{tensor}{f' delayed by {delay:g} us' if delay else ''}"
 
 
 def transfer_bytes(text: str) -> int | None:

@@ -11,11 +11,9 @@ from nnstretch.devices.base.constants import Constant, write_constants
 from nnstretch.devices.base.spec import default_cores
 from nnstretch.devices.engine.binding.program import aligned_array
 from nnstretch.graph.layer import TensorType
-from nnstretch.scheduler.lowering.program import LoweredProgram, Step, Value
-from nnstretch.scheduler.lowering.subgraphs import Subgraph, partition
+from nnstretch.scheduler.lowering.program import LoweredProgram, Step, Subgraph, Value, partition
 from nnstretch.scheduler.lowering.units import UnitGraph
 from nnstretch.scheduler.plan.compiled import LazyConstants
-from nnstretch.scheduler.plan.happens_before import HappensBefore
 from nnstretch.scheduler.plan.memory import Tenant, plan_arena
 from nnstretch.scheduler.plan.schema import (
     Memory,
@@ -27,19 +25,12 @@ from nnstretch.scheduler.plan.schema import (
     PlanTensor,
     aligned,
 )
-from nnstretch.scheduler.plan.validate import validate
+from nnstretch.scheduler.plan.validate import HappensBefore, validate
 
 _PAGE = 4096
 
 
-def assemble(
-    graph: UnitGraph, steps: LoweredProgram, queues: Sequence[PlanQueue], block: int
-) -> tuple[Plan, LazyConstants]:
-    """The validated plan of a lowered program, and its constants."""
-    return _Assembler(graph, steps, queues, block).assemble()
-
-
-class _Assembler:
+class Assembler:
     """Orders the steps of a lowered program and places its values in memory."""
 
     def __init__(self, graph: UnitGraph, lowered: LoweredProgram, queues: Sequence[PlanQueue], block: int) -> None:
@@ -58,6 +49,7 @@ class _Assembler:
         self._buffers: dict[PlanBuffer, int] = {}
 
     def assemble(self) -> tuple[Plan, LazyConstants]:
+        """The validated plan, and its constants."""
         order = HappensBefore([PlanSubgraph(s.queue, 0, len(s.steps), tuple(s.waits)) for s in self._subgraphs])
         shared_bytes, shared_queues = self._place_shared()
         self._find_overwritten(order)
@@ -206,17 +198,13 @@ class _Assembler:
         if not self._queues[subgraph.queue].backend.own_memory:
             return (), ()
         mine = self._steps[first : first + len(subgraph.steps)]
-        reads = {self._slot(v) for step in mine for v in step.reads if isinstance(v, Value)} - {None}
-        writes = {self._slot(v) for step in mine for v in step.writes} - {None}
-        return _sorted(reads), _sorted(writes)
+        reads = [v for step in mine for v in step.reads if isinstance(v, Value)]
+        return self._shared(reads), self._shared([v for step in mine for v in step.writes])
 
-    def _slot(self, value: Value) -> int | None:
-        memory, index, _ = self._place[value.base()]
-        return index if memory == "shared" else None
-
-
-def _sorted(slots: set[int | None]) -> tuple[int, ...]:
-    return tuple(sorted(s for s in slots if s is not None))
+    def _shared(self, values: Sequence[Value]) -> tuple[int, ...]:
+        """The shared slots in which values lie, ascending."""
+        places = (self._place[value.base()] for value in values)
+        return tuple(sorted({index for memory, index, _ in places if memory == "shared"}))
 
 
 def _types(values: Sequence[Value | int | None]) -> tuple[TensorType, ...]:

@@ -15,8 +15,8 @@ from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.engine.binding.library import MAX_READS, MAX_WRITES
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.costs import CostModel
+from nnstretch.scheduler.lowering.choices import Choice
 from nnstretch.scheduler.lowering.units import UnitGraph, join_units
-from nnstretch.scheduler.selection.choice import Choice
 
 _LEAST_SHARE = 0.05
 """Lower bound of a layer's time inside a call, as a share of its time as a call of its own."""

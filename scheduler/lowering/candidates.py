@@ -9,16 +9,15 @@ from dataclasses import replace
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Routine
 from nnstretch.devices.external.engine import ExternalRoutine
-from nnstretch.devices.external.onnxruntime.routine import OnnxRuntimeRoutine
+from nnstretch.devices.external.onnxruntime import OnnxRuntimeRoutine
 from nnstretch.errors import DesignError, ModelError
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
 from nnstretch.scheduler.lowering.calls import inner_seconds
-from nnstretch.scheduler.lowering.fusion_groups import FusionGroup, find_fusion_groups
-from nnstretch.scheduler.lowering.queue_pool import QueuePool
+from nnstretch.scheduler.lowering.choices import Choice, Fused, FusionGroup, find_fusion_groups
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph
 from nnstretch.scheduler.lowering.views import becomes_view
-from nnstretch.scheduler.selection.choice import Choice, Fused
+from nnstretch.scheduler.plan.schema import QueuePool
 from nnstretch.support.progress import Progress
 
 _LEAST_FUSED_SHARE = 0.6
@@ -71,15 +70,32 @@ def unit_choices(
 
 
 def single_choices(
-    layer: Layer, queues: Sequence[int], pool: QueuePool, costs: CostModel, near: float = 0.0
+    layer: Layer,
+    queues: Sequence[int],
+    pool: QueuePool,
+    costs: CostModel,
+    near: float = 0.0,
+    externals: bool | None = None,
 ) -> list[Choice]:
-    """Choices for a layer by itself on some queues, as in `unit_choices`; may be empty."""
-    return _cheapest(layer, queues, pool, costs, near, externals=costs.measured)
+    """Choices for a layer by itself on some queues, as in `unit_choices`; may be empty.
+
+    External engines compete if `externals`, by default if costs are measured.
+    """
+    found: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
+    for choice in _working(layer, queues, pool, costs, externals=costs.measured if externals is None else externals):
+        found[choice.queue, choice.inputs, choice.outputs].append(choice)
+    kept: list[Choice] = []
+    for choices in found.values():
+        cheapest, *others = sorted(choices, key=lambda choice: choice.seconds or 0.0)
+        limit = (cheapest.seconds or 0.0) * (1 + near)
+        kept += [cheapest, *(choice for choice in others if near and (choice.seconds or 0.0) <= limit)]
+    return kept
 
 
 def queue_workloads(graph: UnitGraph, pool: QueuePool, queue: int) -> list[tuple[Layer, int]]:
     """A layer or fusion group for every workload that a queue may compute, with the number of its occurrences."""
-    mine = {number for number in range(len(graph.units)) if _may_run(graph, pool, number, queue)}
+    others = {number for number, other in enumerate(pool.queue_of) if other != queue}
+    mine = {number for number, unit in enumerate(graph.units) if unit.placement not in others}
     wanted = [graph.units[number].layer for number in sorted(mine) if not graph.units[number].is_fallback]
     wanted += [group.layer for group in find_fusion_groups(graph) if mine.issuperset(group.units)]
     weights: dict[str, int] = defaultdict(int)
@@ -96,11 +112,6 @@ def searchable_routines(processor: Processor, layer: Layer) -> list[Routine]:
     if all(len(routine.search_space(layer)) == len(routine.parameter_space(layer)) for routine in native):
         return []
     return native
-
-
-def _may_run(graph: UnitGraph, pool: QueuePool, number: int, queue: int) -> bool:
-    placement = graph.units[number].placement
-    return placement is None or placement >= len(pool.queue_of) or pool.queue_of[placement] == queue
 
 
 def all_choices(unit: Unit, pool: QueuePool, costs: CostModel) -> list[Choice]:
@@ -120,7 +131,7 @@ def _add_fusion_groups(graph: UnitGraph, pool: QueuePool, costs: CostModel, choi
         externals = group.between_cuts and _may_suit_external_engines([singles[u] for u in group.units])
         mine = [queue for queue in pool.queue_of if not pool.backend(queue).runs_models]
         queues = [queue for queue in mine if all(queue in _allowed_queues(graph.units[u], pool) for u in group.units)]
-        for number, choice in enumerate(_cheapest(group.layer, queues, pool, costs, externals=externals)):
+        for number, choice in enumerate(single_choices(group.layer, queues, pool, costs, externals=externals)):
             for unit, part in zip(group.units, fused_choices(group, choice, number), strict=True):
                 choices[unit].append(part)
 
@@ -163,34 +174,18 @@ def _allowed_queues(unit: Unit, pool: QueuePool) -> tuple[int, ...]:
         return pool.queue_of
     if unit.placement >= len(pool.queue_of):
         raise DesignError(
-            f"layer {unit.name} is made for processor number {unit.placement}, but only {len(pool.queue_of)} are given "
-            f"({', '.join(_names(pool))}); name as many processors as the design has branches"
+            f"layer {unit.name} is made for processor {unit.placement + 1} of the design, but the processors are only "
+            f"{', '.join(_names(pool))}; name as many as the design has, as in --processors cpu:0,cpu:1"
         )
     return (pool.queue_of[unit.placement],)
 
 
 def _fallback_choices(unit: Unit, allowed: Sequence[int], pool: QueuePool, costs: CostModel) -> list[Choice]:
     queue = next((queue for queue in allowed if pool.backend(queue).serves_caller), 0)
-    seconds = _fallback_seconds(unit.layer, pool.processors[queue], costs) if costs.measured else None
+    routine, seconds = OnnxRuntimeRoutine(), None
+    if costs.measured and routine.supports(unit.layer):  # else it cannot be measured on random inputs
+        seconds = costs.seconds(pool.processors[queue], routine, unit.layer, routine.parameter_space(unit.layer)[0])
     return [Choice(queue, None, {}, (PLAIN,) * len(unit.inputs), (PLAIN,) * len(unit.outputs), seconds or 0.0)]
-
-
-def _fallback_seconds(layer: Layer, processor: Processor, costs: CostModel) -> float | None:
-    """Seconds of the fallback; None if it cannot be measured on random inputs."""
-    routine = OnnxRuntimeRoutine()
-    if not routine.supports(layer):
-        return None
-    return costs.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
-
-
-def _cheapest(
-    layer: Layer, allowed: Sequence[int], pool: QueuePool, costs: CostModel, near: float = 0.0, *, externals: bool
-) -> list[Choice]:
-    """The cheapest choices per (queue, layouts) and those close to them; external engines only if `externals`."""
-    found: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
-    for choice in _working(layer, allowed, pool, costs, externals=externals):
-        found[choice.queue, choice.inputs, choice.outputs].append(choice)
-    return [choice for choices in found.values() for choice in _nearest(choices, near)]
 
 
 def _working(
@@ -201,13 +196,6 @@ def _working(
         for choice in _priced(layer, queue, _queue_choices(layer, queue, pool, costs, externals), pool, costs):
             if choice.seconds is not None:
                 yield choice
-
-
-def _nearest(choices: Sequence[Choice], near: float) -> list[Choice]:
-    """The cheapest choice, and those whose cost exceeds it by at most the share `near`."""
-    cheapest, *others = sorted(choices, key=lambda choice: choice.seconds or 0.0)
-    limit = (cheapest.seconds or 0.0) * (1 + near)
-    return [cheapest, *(choice for choice in others if near and (choice.seconds or 0.0) <= limit)]
 
 
 def _queue_choices(layer: Layer, queue: int, pool: QueuePool, costs: CostModel, externals: bool) -> list[Choice]:

@@ -14,15 +14,16 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from nnstretch.devices.base.routine import PLAIN, KernelCall, Layout, Lowering, Operand, Routine, reorder_layer
 from nnstretch.devices.external.engine import fallback_descriptor
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.scheduler.lowering.choices import Choice, Fused
 from nnstretch.scheduler.lowering.program import LoweredProgram, Step, Value
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph, fallback_model
 from nnstretch.scheduler.lowering.views import becomes_view, joinable, view_offset
 from nnstretch.scheduler.plan.schema import PlanQueue
-from nnstretch.scheduler.selection.choice import Choice, Fused
 
 Reorders = Mapping[int, Routine]
 """The layout-changing routine of every queue that has one. Queue 0 has one and serves queues without."""
@@ -31,17 +32,15 @@ Price = Callable[[TensorType, Layout, Layout, int], float | None]
 """Seconds of a layout change of a tensor on a queue; None if unknown."""
 
 
-def lower_units(
-    graph: UnitGraph,
-    choices: Sequence[Choice],
-    queues: Sequence[PlanQueue],
-    reorders: Reorders,
-    coherent: bool,
-    price: Price,
-) -> LoweredProgram:
-    """Lowers all units.
+_Variant = tuple[str, Layout, int]
+"""Tensor, layout, and the memory domain in which it is made or for which it is copied (0: host memory, else a queue)."""
 
-    Args:
+
+@dataclass
+class UnitLowering:
+    """Lowers all units of a graph.
+
+    Attributes:
         graph: the units in topological order.
         choices: one per unit.
         queues: the plan's queues.
@@ -49,29 +48,15 @@ def lower_units(
         coherent: whether host and devices may write different parts of one tensor at the same time.
         price: of layout changes.
     """
-    return _UnitLowering(graph, choices, queues, reorders, coherent, price).lower()
 
+    graph: UnitGraph
+    choices: Sequence[Choice]
+    queues: Sequence[PlanQueue]
+    reorders: Reorders
+    coherent: bool
+    price: Price
 
-_Variant = tuple[str, Layout, int]
-"""Tensor, layout, and the memory domain in which it is made or for which it is copied (0: host memory, else a queue)."""
-
-
-class _UnitLowering:
-    def __init__(
-        self,
-        graph: UnitGraph,
-        choices: Sequence[Choice],
-        queues: Sequence[PlanQueue],
-        reorders: Reorders,
-        coherent: bool,
-        price: Price,
-    ) -> None:
-        self._graph = graph
-        self._choices = choices
-        self._queues = queues
-        self._reorders = reorders
-        self._coherent = coherent
-        self._price = price
+    def __post_init__(self) -> None:
         self._lowered = LoweredProgram()
         self._values: dict[_Variant, Value] = {}
         self._read_as: dict[str, dict[tuple[Layout, int], None]] = defaultdict(dict)
@@ -79,17 +64,18 @@ class _UnitLowering:
         self._counter = itertools.count()
 
     def lower(self) -> LoweredProgram:
+        """The steps over values, in the order of the units."""
         self._collect_reads()
-        for index, name in enumerate(self._graph.inputs):
+        for index, name in enumerate(self.graph.inputs):
             value = self._new(name, PLAIN, 0)
             value.external = ("input", index)
             self._values[name, PLAIN, 0] = value
         self._plan_views()
-        for name in self._graph.inputs:
+        for name in self.graph.inputs:
             self._adapt(name)
-        for number in range(len(self._graph.units)):
+        for number in range(len(self.graph.units)):
             self._emit_unit(number)
-        for index, name in enumerate(self._graph.outputs):
+        for index, name in enumerate(self.graph.outputs):
             self._emit_output(index, name)
         return self._lowered
 
@@ -97,16 +83,16 @@ class _UnitLowering:
 
     def _domain(self, queue: int) -> int:
         """Memory domain of a queue: 0 for host memory, else the queue itself."""
-        return self._queues[queue].backend.domain(queue)
+        return self.queues[queue].backend.domain(queue)
 
     def _collect_reads(self) -> None:
-        for number, (unit, choice) in enumerate(zip(self._graph.units, self._choices, strict=True)):
+        for number, (unit, choice) in enumerate(zip(self.graph.units, self.choices, strict=True)):
             for name, layout in zip(unit.inputs, choice.inputs, strict=True):
                 if not isinstance(layout, Fused):
                     self._read_as[name][layout, self._domain(choice.queue)] = None
             for output, name in enumerate(unit.outputs):
                 self._producer[name] = (number, output)
-        for name in self._graph.outputs:
+        for name in self.graph.outputs:
             layout, domain = self._home(name)
             if domain == 0 or layout.dtype:
                 self._read_as[name][PLAIN, 0] = None
@@ -120,7 +106,7 @@ class _UnitLowering:
         if name not in self._producer:
             return PLAIN, 0
         number, output = self._producer[name]
-        choice = self._choices[number]
+        choice = self.choices[number]
         return choice.outputs[output], self._domain(choice.queue)
 
     def _variant(self, name: str, layout: Layout, domain: int) -> _Variant:
@@ -140,13 +126,13 @@ class _UnitLowering:
         """Whether a device may read a variant that the host makes. A variant not made yet may be the caller's array."""
         if variant in self._values:
             return self._values[variant].admits(device)
-        return variant[1] != PLAIN or variant[0] not in self._graph.outputs
+        return variant[1] != PLAIN or variant[0] not in self.graph.outputs
 
     # -- views ---------------------------------------------------------------------------------------------------
 
     def _plan_views(self) -> None:
         """Makes the inputs of joinable concats parts of the concat's value, before they are written."""
-        for unit, choice in zip(self._graph.units, self._choices, strict=True):
+        for unit, choice in zip(self.graph.units, self.choices, strict=True):
             layer = unit.layer
             if layer.op != "Concat" or choice.group or choice.is_head:
                 continue
@@ -168,7 +154,7 @@ class _UnitLowering:
         home = (name, *self._home(name))
         variant = self._variant(name, whole.layout, domain)
         writer = domain if whole.layout.dtype else home[2] if variant[2] == home[2] else 0
-        if (writer != domain and not self._coherent) or (variant == home and self._may_be_view(name)):
+        if (writer != domain and not self.coherent) or (variant == home and self._may_be_view(name)):
             return
         part = self._values.get(variant) or self._new(*variant)
         if part.root is None and part.external is None and whole.admits(part.device):
@@ -180,7 +166,7 @@ class _UnitLowering:
         """Whether a tensor may be a view of the input of a reshape or slice, made by no step."""
         if name not in self._producer:
             return False
-        layer, choice = self._graph.units[self._producer[name][0]].layer, self._choices[self._producer[name][0]]
+        layer, choice = self.graph.units[self._producer[name][0]].layer, self.choices[self._producer[name][0]]
         is_slice = layer.op == "Slice" and becomes_view(layer, choice.inputs, choice.outputs)
         return (is_slice or layer.op == "Reshape") and not choice.group
 
@@ -188,11 +174,11 @@ class _UnitLowering:
 
     def _new(self, name: str, layout: Layout, domain: int) -> Value:
         """A new value with bytes of its own for a variant of a tensor."""
-        tensor = self._graph.types[name]
+        tensor = self.graph.types[name]
         return Value(f"{name}#{next(self._counter)}", layout.bytes(tensor), layout, tensor, device=domain)
 
     def _emit_unit(self, number: int) -> None:
-        unit, choice = self._graph.units[number], self._choices[number]
+        unit, choice = self.graph.units[number], self.choices[number]
         if choice.is_head:
             return
         reads = self._reads(unit, choice)
@@ -261,8 +247,8 @@ class _UnitLowering:
         return self._values[name, layout, domain]
 
     def _bind_output(self, name: str, value: Value, domain: int) -> None:
-        if name in self._graph.outputs and value.layout == PLAIN and domain == 0:
-            value.external = ("output", self._graph.outputs.index(name))
+        if name in self.graph.outputs and value.layout == PLAIN and domain == 0:
+            value.external = ("output", self.graph.outputs.index(name))
 
     def _adapt(self, name: str) -> None:
         """Makes all other variants of a new tensor that are read, each once."""
@@ -294,7 +280,7 @@ class _UnitLowering:
 
     def _queue_of(self, name: str) -> int:
         """The queue that makes a tensor; queue 0 for the caller's inputs."""
-        return self._choices[self._producer[name][0]].queue if name in self._producer else 0
+        return self.choices[self._producer[name][0]].queue if name in self._producer else 0
 
     def _emit_output(self, index: int, name: str) -> None:
         """Copies an output into the caller's array if it was not made there."""
@@ -309,11 +295,11 @@ class _UnitLowering:
 
     def _emit_reorder(self, source: Value, target: Value, before: Layout, after: Layout, queue: int) -> None:
         assert source.type is not None
-        queue = queue if queue in self._reorders else 0
+        queue = queue if queue in self.reorders else 0
         layer = reorder_layer(source.type, before, after)
-        routine = self._reorders[queue]
+        routine = self.reorders[queue]
         parameters = routine.parameter_space(layer)[0]
-        choice = Choice(queue, routine, parameters, (before,), (after,), self._price(source.type, before, after, queue))
+        choice = Choice(queue, routine, parameters, (before,), (after,), self.price(source.type, before, after, queue))
         self._emit_lowering(layer, choice, {0: source}, [target])
 
     def _emit_lowering(self, layer: Layer, choice: Choice, reads: Mapping[int, Value], writes: Sequence[Value]) -> None:

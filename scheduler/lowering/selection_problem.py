@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -10,9 +11,9 @@ from nnstretch.devices.base.routine import PLAIN, Layout
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.lowering.calls import crossing_seconds
-from nnstretch.scheduler.lowering.queue_pool import QueuePool
+from nnstretch.scheduler.lowering.choices import Choice, Fused
 from nnstretch.scheduler.lowering.units import UnitGraph
-from nnstretch.scheduler.selection.choice import Choice, Fused
+from nnstretch.scheduler.plan.schema import QueuePool
 from nnstretch.scheduler.selection.problem import Costs, Problem
 
 
@@ -26,12 +27,13 @@ def selection_problem(
     return _ProblemMaker(graph, choices, pool, costs).make()
 
 
+@dataclass
 class _ProblemMaker:
-    def __init__(
-        self, graph: UnitGraph, choices: Sequence[Sequence[Choice]], pool: QueuePool, costs: CostModel
-    ) -> None:
-        self._graph, self._choices, self._pool, self._costs = graph, choices, pool, costs
-        self._adapt_seconds: dict[tuple[TensorType, Layout, Layout, int], float] = {}
+    _graph: UnitGraph
+    _choices: Sequence[Sequence[Choice]]
+    _pool: QueuePool
+    _costs: CostModel
+    _adapt_seconds: dict[tuple[TensorType, Layout, Layout, int], float] = field(default_factory=dict)
 
     def make(self) -> Problem:
         graph = self._graph

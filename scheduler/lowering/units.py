@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -12,9 +12,9 @@ from nnstretch.devices.engine.binding.library import MAX_READS, MAX_WRITES
 from nnstretch.errors import ModelError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.graph.expand import expand_region
-from nnstretch.graph.layer import MOVING_OPERATORS, Layer, TensorType, fused_layer
+from nnstretch.graph.layer import OPERATORS, Layer, TensorType, fused_layer
 from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
-from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.graph.metadata import PLACEMENT_KEY
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ def unit_graph(model: ir.Model, is_native: Callable[[Layer], bool]) -> UnitGraph
     more tensors than a step can become several units.
 
     Raises:
-        ModelError: a single layer reads or writes more tensors than a step can.
+        ModelError: a single layer reads or writes more tensors than a step can, or texts lie between units.
     """
     nodes = layers(model)
     inputs, outputs = graph_inputs(model), graph_outputs(model)
@@ -86,7 +86,15 @@ def unit_graph(model: ir.Model, is_native: Callable[[Layer], bool]) -> UnitGraph
         else:
             pending.append(node)
     units += _fallbacks(pending, len(nodes), wanted_later)
+    _check_no_texts([*dict(inputs), *dict(outputs), *(name for unit in units for name in unit.inputs)], types)
     return UnitGraph(tuple(units), types, tuple(n for n, _ in inputs), tuple(n for n, _ in outputs))
+
+
+def _check_no_texts(names: Iterable[str], types: Mapping[str, TensorType]) -> None:
+    """Refuses tensors of texts between units, inputs and outputs: their memory cannot be planned."""
+    for name in names:
+        if types[name].dtype == "string":
+            raise ModelError(f"tensor {name!r} holds texts, which plans cannot pass on; compute with these outside")
 
 
 def fallback_model(unit: Unit) -> onnx.ModelProto:
@@ -124,7 +132,8 @@ def _absorbed(nodes: Sequence[GraphNode], native: Sequence[bool]) -> set[int]:
     As units of their own they would split a fallback unit. Layers on float32 stay native, since their neighbours may be.
     """
     neighbours = _neighbours(nodes)
-    movers = {i for i, node in enumerate(nodes) if native[i] and _moves_other_types(node.layer)}
+    moving = [OPERATORS.get(n.layer.op) == "move" and n.layer.outputs[0].dtype != DEFAULT_DTYPE for n in nodes]
+    movers = {i for i in range(len(nodes)) if native[i] and moving[i]}
     absorbed: set[int] = set()
     while movers:
         group, around, rest = set[int](), set[int](), [min(movers)]
@@ -140,10 +149,6 @@ def _absorbed(nodes: Sequence[GraphNode], native: Sequence[bool]) -> set[int]:
         if around and not any(native[number] for number in around):
             absorbed |= group
     return absorbed
-
-
-def _moves_other_types(layer: Layer) -> bool:
-    return layer.op in MOVING_OPERATORS and layer.outputs[0].dtype != DEFAULT_DTYPE
 
 
 def _neighbours(nodes: Sequence[GraphNode]) -> list[set[int]]:

@@ -25,7 +25,7 @@ def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
     That is so where all dimensions outside the axis are 1, all integers stand for the same numbers, every
     input begins where a buffer may and, in a blocked layout, every input but the last fills its blocks.
     """
-    axis = int(layer.attributes["axis"])  # type: ignore[arg-type]
+    axis = layer.integer("axis")
     shapes = [t.shape for t in layer.inputs if t is not None]
     if len(shapes) != len(layer.inputs) or layer.constants or any(d != 1 for d in shapes[0][:axis]):
         return None
@@ -47,11 +47,13 @@ def view_offset(layer: Layer, before: Layout, after: Layout) -> int | None:
         return None
     if layer.op == "Slice":
         return _slice_offset(layer, before, after)
+    source, result = layer.type_of(0).shape, layer.outputs[0].shape
     if after.block:
-        return None
+        same_pixels = len(source) == len(result) == 4 and source[:2] == result[:2]
+        return 0 if before == after and same_pixels else None
     if not before.block:
         return 0
-    n, c, h, w = layer.type_of(0).shape
+    n, c, h, w = source
     return 0 if h == w == 1 and (n == 1 or c % before.block == 0) else None
 
 

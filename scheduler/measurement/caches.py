@@ -58,15 +58,21 @@ def network_state(working_set: int, sizes: CacheSizes | None = None) -> CacheSta
     return "l3" if working_set <= _FILLED * min(sizes.shared, _MOST_SHARED) else "memory"
 
 
-def layer_state(layer: Layer, network: CacheState) -> CacheState:
-    """The cache state in a layer's key; layers with negligible weights do not distinguish shared cache and memory."""
-    negligible = layer.weight_bytes < _NEGLIGIBLE and not writes_afar(layer)
+def layer_state(layer: Layer, network: CacheState, sizes: CacheSizes | None = None) -> CacheState:
+    """The cache state in a layer's key; layers with negligible weights do not distinguish shared cache and memory.
+
+    Args:
+        layer: the layer.
+        network: where the network's weights are.
+        sizes: cache sizes; this machine's if None.
+    """
+    negligible = layer.weight_bytes < _NEGLIGIBLE and not writes_afar(layer, sizes)
     return "l3" if network == "memory" and negligible else network
 
 
-def writes_afar(layer: Layer) -> bool:
-    """Whether an output of a layer is `written_afar` on this machine."""
-    own = cache_sizes().own
+def writes_afar(layer: Layer, sizes: CacheSizes | None = None) -> bool:
+    """Whether an output of a layer is `written_afar` on a machine with these caches; on this one if None."""
+    own = (sizes or cache_sizes()).own
     return any(written_afar(layer.op, PLAIN.bytes(t), own) for t in layer.outputs)
 
 

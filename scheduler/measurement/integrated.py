@@ -14,6 +14,7 @@ times, the times are kept and confirmed in later tunings of the network.
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,13 +23,13 @@ from typing import Protocol
 
 import numpy as np
 
-from nnstretch.scheduler.measurement.racing.race import typical
+from nnstretch.errors import DeviceError
+from nnstretch.scheduler.lowering.choices import Choice
+from nnstretch.scheduler.measurement.race import typical
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import ChoiceSpace, plan_of
-from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection import default_selector
-from nnstretch.scheduler.selection.choice import Choice
-from nnstretch.scheduler.selection.problem import Assignment, Selector
+from nnstretch.scheduler.selection.problem import Assignment
 
 NEAR = 0.1
 """Choices whose unit costs exceed the best by up to this share may be faster inside a network."""
@@ -42,15 +43,15 @@ CONFIRMED = 45
 _LEAST_PATHS, _MOST_PATHS = 2, 12
 _SECONDS = 5.0
 """Time after which no new path begins, from `_LEAST_PATHS` paths on."""
-_BUDGET = 0.4
-"""Seconds to run a path in, within `_FEWEST_RUNS` and `_MOST_RUNS`."""
-_FEWEST_RUNS, _MOST_RUNS = 5, 15
 _AGAIN = 3
 """How often a disturbed path runs again."""
 _MOST_SAMPLES = 90
 """Largest number of samples of a layer; the newest are kept."""
 _TRUSTED = (0.8, 1.25)
 """Bounds of the factor that scales unit costs of layers without times in the network."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ Samples = tuple[float, ...]
 
 
 class LayerTimes(Protocol):
-    """Keeps times of layers inside networks, and knows the core's frequency."""
+    """Keeps times of layers inside networks, runs networks, and knows the core's frequency."""
 
     def layer_samples(self, key: LayerTimeKey) -> Samples:
         """Known samples; empty if there are none."""
@@ -83,24 +84,28 @@ class LayerTimes(Protocol):
     def is_slowed(self) -> bool:
         """Whether the core's frequency is far below the reference frequency now."""
 
+    def step_seconds(self, compiled: Compiled) -> np.ndarray:
+        """Seconds of every step of a plan (rows) in several runs (columns)."""
 
-def refined(
-    space: ChoiceSpace,
-    times: LayerTimes,
-    selector: Selector | None = None,
-    run: Callable[[Compiled], np.ndarray] | None = None,
-) -> ChoiceSpace:
+
+def refined(space: ChoiceSpace, times: LayerTimes, run: Callable[[Compiled], np.ndarray] | None = None) -> ChoiceSpace:
     """A space with times from inside the network as costs, if it has one queue and measured costs; otherwise the space itself.
 
     Args:
         space: has measured unit costs.
         times: keeps the times, so that each is measured once.
-        selector: selects the paths to measure; `default_selector` if None.
-        run: plan -> seconds of every step (rows) in several runs (columns); in a session by default.
+        run: plan -> seconds of every step (rows) in several runs (columns); that of `times` by default.
     """
     if len(space.pool.queues) > 1 or not space.costs.measured:
         return space
-    return _Refinement(space, times, selector or default_selector(), run or _step_samples).refined()
+    return _Refinement(space, times, run or times.step_seconds).refined()
+
+
+def with_known_times(space: ChoiceSpace, times: LayerTimes) -> ChoiceSpace:
+    """A space with the known times from inside the network as costs; nothing runs. Otherwise as `refined`."""
+    if len(space.pool.queues) > 1 or not space.costs.measured:
+        return space
+    return _Refinement(space, times, times.step_seconds).corrected()
 
 
 class _KnownTimes:
@@ -108,7 +113,9 @@ class _KnownTimes:
 
     def __init__(self, space: ChoiceSpace, times: LayerTimes) -> None:
         self._times = times
-        network = _name(space)
+        # A digest of the network's workloads in order and of its processors.
+        texts = [*(u.layer.workload for u in space.graph.units), *(p.fingerprint for p in space.pool.processors)]
+        network = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
         self.keys = [[_key(space, network, n, c) for c in choices] for n, choices in enumerate(space.choices)]
         self._units = {
             key: choice.seconds or 0.0
@@ -164,10 +171,8 @@ class _KnownTimes:
 
 
 class _Refinement:
-    def __init__(
-        self, space: ChoiceSpace, times: LayerTimes, selector: Selector, run: Callable[[Compiled], np.ndarray]
-    ) -> None:
-        self._space, self._times, self._selector, self._run = space, times, selector, run
+    def __init__(self, space: ChoiceSpace, times: LayerTimes, run: Callable[[Compiled], np.ndarray]) -> None:
+        self._space, self._times, self._run = space, times, run
         self._known = _KnownTimes(space, times)
         self._baseline: Assignment | None = None
 
@@ -175,21 +180,28 @@ class _Refinement:
         begin = time.monotonic()
         timed: set[LayerTimeKey] = set()
         for paths in range(_MOST_PATHS):
-            space = self._corrected()
-            assignment = self._selector.select(space.problem)
+            space = self.corrected()
+            assignment = default_selector().select(space.problem)
             keys = [key for key in self._chosen_keys(assignment) if key is not None]
             confirmed = timed.issuperset(keys) or self._known.is_confirmed(keys)
             if confirmed or (paths >= _LEAST_PATHS and time.monotonic() - begin > _SECONDS):
                 return space
-            found = self._measured(assignment)
+            try:
+                found = self._measured(assignment)
+            except DeviceError as error:
+                # Inputs of zeros may be none that an external engine accepts, such as the scales of a Resize.
+                if not any(u.is_fallback for u in self._space.graph.units):
+                    raise
+                log.info("layers are not timed inside the network: %s", error)
+                return space
             timed = timed | found.keys() if self._known.learn(found) else set(found)
             self._baseline = assignment
-        return self._corrected()
+        return self.corrected()
 
     def _chosen_keys(self, assignment: Assignment) -> Iterator[LayerTimeKey | None]:
         return (keys[i] for keys, i in zip(self._known.keys, assignment.choices, strict=True))
 
-    def _corrected(self) -> ChoiceSpace:
+    def corrected(self) -> ChoiceSpace:
         """The space with times inside the network where known, and scaled unit costs elsewhere."""
         factor = self._known.factor()
         choices = [
@@ -235,13 +247,6 @@ class _Refinement:
         return {key: tuple(np.mean(times, axis=0)) for key, times in found.items()}
 
 
-def _name(space: ChoiceSpace) -> str:
-    """A digest of a network's workloads in order and of its processors."""
-    texts = [u.layer.workload for u in space.graph.units]
-    texts += [p.fingerprint for p in space.pool.processors]
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
-
-
 def _key(space: ChoiceSpace, network: str, number: int, choice: Choice) -> LayerTimeKey | None:
     """The key of a unit's choice; None if the choice takes no time of its own."""
     layer = choice.group.layer if choice.group else space.graph.units[number].layer
@@ -250,11 +255,3 @@ def _key(space: ChoiceSpace, network: str, number: int, choice: Choice) -> Layer
     parameters = tuple(sorted(choice.parameters.items()))
     fingerprint = space.pool.processors[choice.queue].fingerprint
     return LayerTimeKey(network, fingerprint, layer.workload, str(choice.routine.descriptor), parameters)
-
-
-def _step_samples(compiled: Compiled) -> np.ndarray:
-    """Seconds of every step (rows) in several runs (columns)."""
-    with PlanSession(compiled) as session:
-        (once,) = session.time(warmup=1, runs=1)
-        runs = int(min(_MOST_RUNS, max(_FEWEST_RUNS, _BUDGET / once)))
-        return session.step_seconds(runs)

@@ -1,8 +1,9 @@
 """Profiling: measured costs of routines, each workload once (SoftNeuro, section III-C; ACLTuner, task de-duplication).
 
-All candidates for a layer race each other (`racing`) in a process of their own (`runner`), with the layer's weights where
-a network leaves them (`caches`). A routine's answer is checked against ONNX Runtime before its time counts. A routine that
-gives a wrong answer, is refused, fails to build or ends its process is stored with the reason and never chosen.
+All candidates for a layer race each other on the machine of the processor (`site`): here in a process of their own
+(`local_site`), with the layer's weights where a network leaves them (`caches`). A routine's answer is checked against ONNX
+Runtime before its time counts. A routine that gives a wrong answer, is refused, fails to build or ends its process is stored
+with the reason and never chosen.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ import numpy as np
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Parameters, Routine, reorder_layer
-from nnstretch.devices.engine.binding.library import engine
-from nnstretch.errors import FeedError
+from nnstretch.errors import ModelError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, usual_settings
 from nnstretch.scheduler.costmodel.workload import transfer_workload
 from nnstretch.scheduler.measurement.caches import layer_state, network_state
+from nnstretch.scheduler.measurement.candidate_set import CandidateSet
 from nnstretch.scheduler.measurement.integrated import LayerTimeKey, Samples
-from nnstretch.scheduler.measurement.racing.compare import CandidateSet, LayerUnderTest, compare, too_wrong
-from nnstretch.scheduler.measurement.racing.race import interval, typical
-from nnstretch.scheduler.measurement.racing.reference import ReferenceCases, ReferenceFrequency
-from nnstretch.scheduler.measurement.runner.runner import Runner
-from nnstretch.scheduler.measurement.runner.transfers import round_trip
+from nnstretch.scheduler.measurement.local_site import LocalSite
+from nnstretch.scheduler.measurement.race import interval, typical
+from nnstretch.scheduler.measurement.reference_cases import LayerUnderTest, ReferenceCases, too_wrong
+from nnstretch.scheduler.measurement.site import MeasurementSite, ReferenceFrequency, UnmeasuredError
 from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement, Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
+from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.support.closing import Closing
+from nnstretch.support.settings import transfer_delay_us
 
 TOLERANCE = 1e-4
 """Default of a routine's largest error against the reference, relative to the output's range."""
@@ -61,7 +63,7 @@ class Profiler(CostModel, Closing):
         fresh: bool = False,
         exhaustive: bool = False,
         tolerance: float = TOLERANCE,
-        runner: Runner | None = None,
+        site: MeasurementSite | None = None,
     ) -> None:
         """Starts no process yet.
 
@@ -74,18 +76,20 @@ class Profiler(CostModel, Closing):
             fresh: ignore measurements from before this call.
             exhaustive: `compare` measures every setting. Otherwise it leaves out a routine whose first setting is far behind.
             tolerance: largest error of a routine, relative to the output's range.
-            runner: runs the candidates; a process of the profiler's own if None.
+            site: where candidates are measured, which the profiler closes; this machine if None.
         """
         self._tolerance = tolerance
         self._store = store
         self._host = host
         self._since = time.time() if fresh else 0.0
-        self._runner = runner or Runner()
+        self._site = site or LocalSite(host)
         self._settings = settings
         self._exhaustive = exhaustive
         self._processors = tuple(processors)
-        devices = sorted((p for p in processors if not p.backend.serves_caller), key=lambda p: not p.backend.own_memory)
-        self._device = next(iter(devices), None)
+        # Groups of CPU cores share caches: transfers between them count only where they are delayed.
+        counted = [p for p in processors if p is not host and (transfer_delay_us() or not p.backend.serves_caller)]
+        slowest = sorted(counted, key=lambda p: (p.backend.serves_caller, not p.backend.own_memory))
+        self._device = next(iter(slowest), None)
         self._network: CacheState = "memory"
         # Copies of this profiler (`in_network`, `with_settings`) share all that follows.
         self._known: dict[_Key, Measurement] = {}
@@ -95,18 +99,23 @@ class Profiler(CostModel, Closing):
         self._transfers: dict[str, list[float]] = {}  # by device, one for each of _RUNGS
 
     @property
+    def site(self) -> MeasurementSite:
+        """Where candidates are measured."""
+        return self._site
+
+    @property
     def measurements(self) -> int:
         """Number of measurements that were made, in contrast to those found in the store."""
         return len(self._measured_keys)
 
     def in_network(self, working_set: int) -> Profiler:
         model = copy.copy(self)
-        model._network = network_state(working_set)
+        model._network = network_state(working_set, self._site.caches)
         return model
 
     def close(self) -> None:
-        """Ends the worker process; neither the profiler nor a copy can measure afterwards."""
-        self._runner.close()
+        """Ends what measures; neither the profiler nor a copy can measure afterwards."""
+        self._site.close()
 
     # -- costs ---------------------------------------------------------------------------------------------------
 
@@ -119,7 +128,7 @@ class Profiler(CostModel, Closing):
         Unless the profiler is exhaustive, a routine whose first setting among `candidates` is far behind has its other settings
         eliminated; they have no seconds.
         """
-        state = layer_state(layer, self._network)
+        state = self._state(layer)
         keys = self._measured(processor, layer, candidates, state, exhaustive=self._exhaustive)
         return [self._known[key].seconds if key in self._known else None for key in keys]
 
@@ -130,7 +139,7 @@ class Profiler(CostModel, Closing):
             FileError: the store cannot be read or written.
             DeviceError: the measurement worker cannot be started.
         """
-        state = layer_state(layer, self._network)
+        state = self._state(layer)
         return [self._known[key] for key in self._measured(processor, layer, candidates, state, exhaustive=True)]
 
     def _measured(
@@ -151,8 +160,17 @@ class Profiler(CostModel, Closing):
             return keys
         unknown = CandidateSet(layer, candidates, exhaustive=exhaustive)
         unknown.seconds.update((n, self._known[key].seconds) for n, key in enumerate(keys) if key in self._known)
-        test = LayerUnderTest(processor, self._cases.of(layer), state, self._tolerance)
-        made = compare(unknown, test, self._runner, self._host, self._reference(processor))
+        if not self._site.measures:
+            if unknown.best is None:
+                raise UnmeasuredError(f"{layer.op} of layer {layer.name}")
+            return keys
+        try:
+            test = LayerUnderTest(processor, self._cases.of(layer), state, self._tolerance)
+        except ModelError as error:  # inputs that must be of some form, such as the scales of a Resize
+            failed = Measurement(None, failure=str(error), state=state)
+            self._known.update((key, failed) for key in keys if key not in self._known)
+            return keys
+        made = self._site.compare(unknown, test, self._reference(processor))
         found_now = {keys[number]: measurement for number, measurement in made.items()}
         self._store.put_all(Row(*key[:3], dict(key[3]), m) for key, m in found_now.items())
         self._known.update(found_now)
@@ -164,7 +182,7 @@ class Profiler(CostModel, Closing):
 
     def failure(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> str | None:
         """The reason why a measured routine has no time; None if it has one or is not measured."""
-        key = _key(processor, layer, Candidate(routine, parameters), layer_state(layer, self._network))
+        key = _key(processor, layer, Candidate(routine, parameters), self._state(layer))
         found = self._known.get(key) or self._stored(key)
         return found.failure if found else None
 
@@ -181,7 +199,13 @@ class Profiler(CostModel, Closing):
             ]
             # Times beyond the copies do not fall with the size; a smaller one is noise.
             self._transfers[device.name] = np.maximum.accumulate(seconds).tolist()
-        return _between(PLAIN.bytes(tensor), self._transfers[device.name])
+        # Interpolated between `_RUNGS`, and proportional beyond the largest.
+        size = PLAIN.bytes(tensor)
+        return float(np.interp(size, _RUNGS, self._transfers[device.name])) * max(1.0, size / _RUNGS[-1])
+
+    def _state(self, layer: Layer) -> CacheState:
+        """The cache state that a layer is measured in."""
+        return layer_state(layer, self._network, self._site.caches)
 
     def _stored(self, key: _Key) -> Measurement | None:
         processor, workload, routine, parameters, state = key
@@ -217,12 +241,16 @@ class Profiler(CostModel, Closing):
             (key.processor, _workload_in_network(key), key.routine, dict(key.parameters)) for key in keys
         )
 
+    def step_seconds(self, compiled: Compiled) -> np.ndarray:
+        """Seconds of every step of a plan (rows) in several runs (columns)."""
+        return self._site.step_seconds(compiled)
+
     def is_slowed(self) -> bool:
         return self.pace(self._host) < _SLOWED
 
     def pace(self, processor: Processor) -> float:
         """Current frequency of a processor's first core over the reference frequency; 1 if unknown."""
-        return self._reference(processor).ratio(_reading(processor))
+        return self._reference(processor).ratio(self._site.frequency(processor))
 
     def _reference(self, processor: Processor) -> ReferenceFrequency:
         """The frequency that the processor's times are normalised to."""
@@ -244,7 +272,7 @@ class Profiler(CostModel, Closing):
         )
         readings = []
         for _ in range(_READINGS):
-            reading = _reading(processor)
+            reading = self._site.frequency(processor)
             if reading is None:
                 return None
             readings.append(reading / (1.0 if other is None else self.pace(other)))
@@ -265,7 +293,7 @@ class Profiler(CostModel, Closing):
         workload, route = transfer_workload(tensor), self._host.fingerprint
         found = self._stored((device.fingerprint, workload, route, (), "warm"))
         if found is None:
-            seconds, samples = round_trip(self._host, device, tensor)
+            seconds, samples = self._site.round_trip(self._host, device, tensor)
             copies = 2 * self._copy_seconds(self._host, tensor) + self._copy_seconds(device, tensor)
             found = Measurement(max(0.0, (seconds - copies) / 2), samples)
             self._store.put(device.fingerprint, workload, route, {}, found)
@@ -273,24 +301,10 @@ class Profiler(CostModel, Closing):
 
     def _copy_seconds(self, processor: Processor, tensor: TensorType) -> float:
         """Seconds of a copy inside a round trip, where no other tensor passes through the caches."""
-        layer, routine = reorder_layer(tensor, PLAIN, PLAIN), processor.reorder()
+        layer, routine = reorder_layer(tensor, PLAIN, PLAIN), processor.reorder
         candidate = Candidate(routine, routine.parameter_space(layer)[0])
         (key,) = self._measured(processor, layer, [candidate], "l3", exhaustive=False)
         return self._known[key].seconds or 0.0
-
-
-def _reading(processor: Processor) -> float | None:
-    """Current GFLOP/s of a processor's first core; None if it has no core that this process may use."""
-    core = next(iter(processor.spec.cores), None)
-    try:
-        return None if core is None else engine().clock_gflops(core)
-    except FeedError:
-        return None
-
-
-def _between(size: int, seconds: Sequence[float]) -> float:
-    """Seconds for a size, interpolated between `_RUNGS` and proportional beyond the largest."""
-    return float(np.interp(size, _RUNGS, seconds)) * max(1.0, size / _RUNGS[-1])
 
 
 def _workload_in_network(key: LayerTimeKey) -> str:

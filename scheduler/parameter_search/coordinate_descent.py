@@ -17,8 +17,8 @@ from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, settings_key
 from nnstretch.scheduler.lowering.candidates import queue_workloads, searchable_routines
-from nnstretch.scheduler.lowering.queue_pool import QueuePool
 from nnstretch.scheduler.lowering.units import UnitGraph, working_set
+from nnstretch.scheduler.plan.schema import QueuePool
 from nnstretch.support.progress import Progress
 
 _SHARE = 0.01  # of the network's time; layers below are skipped

@@ -142,47 +142,39 @@ class Explorer:
     clock: Callable[[], float] = time.perf_counter
     progress: Progress | None = None
 
+    def __post_init__(self) -> None:
+        # Candidates of all tasks have consecutive numbers; `_owner` maps them to tasks.
+        self._random = np.random.default_rng(self.seed)
+        candidates = [c for task in self.tasks for c in task.candidates]
+        self._owner = np.array([t for t, task in enumerate(self.tasks) for _ in task.candidates], np.int64)
+        self._first = np.searchsorted(self._owner, np.arange(len(self.tasks)))
+        self._weight = np.array([task.weight for task in self.tasks], np.float64)
+        self._rows, self._base = _described(candidates, self.machine, self.prior)
+        self._log = np.full(len(candidates), math.nan)  # of measured seconds; infinite for failures
+        self._best = np.full(len(self.tasks), math.inf)
+        self._predicted = self._base.copy()
+        self._missed: list[float] = []
+
     def run(self) -> Exploration:
         """Searches until a round does not pay, or no candidate is left.
 
         Raises:
             MissingExtraError: xgboost is not installed.
         """
-        return _Search(self).run()
-
-
-class _Search:
-    """State of a search. Candidates of all tasks have consecutive numbers; `_owner` maps them to tasks."""
-
-    def __init__(self, explorer: Explorer) -> None:
-        self._explorer = explorer
-        self._schedule = explorer.schedule
-        self._random = np.random.default_rng(explorer.seed)
-        candidates = [c for task in explorer.tasks for c in task.candidates]
-        self._owner = np.array([t for t, task in enumerate(explorer.tasks) for _ in task.candidates], np.int64)
-        self._first = np.searchsorted(self._owner, np.arange(len(explorer.tasks)))
-        self._weight = np.array([task.weight for task in explorer.tasks], np.float64)
-        self._rows, self._base = _described(candidates, explorer.machine, explorer.prior)
-        self._log = np.full(len(candidates), math.nan)  # of measured seconds; infinite for failures
-        self._best = np.full(len(explorer.tasks), math.inf)
-        self._predicted = self._base.copy()
-        self._missed: list[float] = []
-
-    def run(self) -> Exploration:
         rounds: list[Round] = []
         self._measure(self._initial())
-        while (np.isnan(self._log)).any() and self._count() < self._schedule.most:
-            begin = self._explorer.clock()
+        while (np.isnan(self._log)).any() and self._count() < self.schedule.most:
+            begin = self.clock()
             self._learn()
             recommended, gain = self._recommended()
             cost = float(np.median([r.cost for r in rounds])) if rounds else 0.0
-            if gain * self._schedule.runs < cost:
+            if gain * self.schedule.runs < cost:
                 break
-            chosen = [*recommended, *self._drawn(self._schedule.random, recommended)]
-            self._measure(chosen[: self._schedule.most - self._count()])
-            rounds.append(Round(self._count(), self._total(), gain, self._explorer.clock() - begin))
-            if self._explorer.progress:
-                self._explorer.progress(self._count(), len(self._log), f"{1e3 * self._total():.3f} ms")
+            chosen = [*recommended, *self._drawn(self.schedule.random, recommended)]
+            self._measure(chosen[: self.schedule.most - self._count()])
+            rounds.append(Round(self._count(), self._total(), gain, self.clock() - begin))
+            if self.progress:
+                self.progress(self._count(), len(self._log), f"{1e3 * self._total():.3f} ms")
         self._complete()
         return self._answer(rounds)
 
@@ -195,7 +187,7 @@ class _Search:
     def _measure(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             task = int(self._owner[number])
-            seconds = self._explorer.measure(task, number - int(self._first[task]))
+            seconds = self.measure(task, number - int(self._first[task]))
             self._log[number] = math.inf if seconds is None or seconds <= 0 else math.log(seconds)
             if math.isfinite(self._log[number]):
                 self._missed.append(abs(self._log[number] - self._predicted[number]))
@@ -207,13 +199,13 @@ class _Search:
         orders = [self._random.permutation(np.flatnonzero(self._owner == task)) for task in heaviest]
         turns = max(map(len, orders), default=0)
         numbers = [int(order[turn]) for turn in range(turns) for order in orders if turn < len(order)]
-        return numbers[: min(self._schedule.initial, self._schedule.most)]
+        return numbers[: min(self.schedule.initial, self.schedule.most)]
 
     def _learn(self) -> None:
         """Trains trees on the measurements, and predicts all candidates."""
         known = np.isfinite(self._log)
         if known.sum() > 1:
-            trees = boost(self._rows[known], self._log[known] - self._base[known], self._explorer.seed)
+            trees = boost(self._rows[known], self._log[known] - self._base[known], self.seed)
             self._predicted = self._base + trees.inplace_predict(self._rows)
 
     def _spread(self) -> float:
@@ -237,7 +229,7 @@ class _Search:
         order = order[gains[order] >= 0]
         _, leaders = np.unique(self._owner[order], return_index=True)
         ranked = [*order[np.sort(leaders)], *np.delete(order, leaders)]
-        chosen = [int(i) for i in ranked[: self._schedule.recommended]]
+        chosen = [int(i) for i in ranked[: self.schedule.recommended]]
         return chosen, float(gains[chosen].sum())
 
     def _drawn(self, count: int, besides: Sequence[int]) -> list[int]:

@@ -21,9 +21,8 @@ from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, 
 from nnstretch.scheduler.costmodel.learned import machine_of
 from nnstretch.scheduler.costmodel.trees import Point
 from nnstretch.scheduler.lowering.candidates import queue_workloads, searchable_routines
-from nnstretch.scheduler.lowering.queue_pool import QueuePool
 from nnstretch.scheduler.lowering.units import UnitGraph, working_set
-from nnstretch.scheduler.measurement.caches import layer_state, network_state
+from nnstretch.scheduler.measurement.caches import CacheSizes, layer_state, network_state
 from nnstretch.scheduler.measurement.store.rows import CacheState
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.parameter_search.explorer import (
@@ -34,6 +33,7 @@ from nnstretch.scheduler.parameter_search.explorer import (
     Schedule,
     SearchTask,
 )
+from nnstretch.scheduler.plan.schema import QueuePool
 from nnstretch.support.progress import Progress
 
 Search = Literal["default", "learned", "exhaustive"]
@@ -75,20 +75,18 @@ class ExploredSettings:
 
 
 @dataclass(frozen=True)
-class _Option:
-    """A candidate of a layer."""
+class LayerTask:
+    """Candidates for a layer with the same layouts, and the number of layers with its workload."""
 
-    routine: Routine
     layer: Layer
-    parameters: Parameters
+    candidates: Sequence[Candidate]
+    weight: int
 
-    def point(self, network: CacheState) -> Point:
-        """The point to predict in a network whose weights are in `network`."""
-        state = layer_state(self.layer, network)
-        return Point(self.layer.workload, str(self.routine.descriptor), self.parameters, state)
-
-    def candidate(self) -> Candidate:
-        return Candidate(self.routine, self.parameters)
+    def searched(self, network: CacheState, caches: CacheSizes | None = None) -> SearchTask:
+        """The task as points to predict in a network whose weights are in `network`, on a machine with these caches."""
+        workload, state = self.layer.workload, layer_state(self.layer, network, caches)
+        points = (Point(workload, str(c.routine.descriptor), c.parameters, state) for c in self.candidates)
+        return SearchTask(tuple(points), self.weight)
 
 
 def explore(
@@ -99,6 +97,7 @@ def explore(
     schedule: Schedule | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    caches: CacheSizes | None = None,
 ) -> ExploredSettings:
     """Searches the parameters of all layers and fusion groups on every processor.
 
@@ -113,6 +112,7 @@ def explore(
         schedule: numbers of measurements.
         seed: seed of the random candidates.
         progress: called after every round.
+        caches: of the machine that `costs` measures on; this machine's if None.
 
     Raises:
         MissingExtraError: xgboost is not installed.
@@ -123,11 +123,11 @@ def explore(
     measured: dict[tuple[str, str, str], list[Parameters]] = {}
     for queue in dict.fromkeys(pool.queue_of):
         processor = pool.processors[queue]
-        tasks = _tasks(graph, pool, queue)
+        tasks = search_tasks(graph, pool, queue)
         if not tasks:
             continue
         found = Explorer(
-            [SearchTask(tuple(o.point(network_state(needed)) for o in options), weight) for options, weight in tasks],
+            [task.searched(network_state(needed, caches), caches) for task in tasks],
             _measure(costs, processor, tasks),
             machine_of(processor),
             prior(processor),
@@ -136,13 +136,14 @@ def explore(
             progress=progress,
         ).run()
         explorations[processor.name] = found
-        for options, _ in tasks:
-            for option in options:
-                measured.setdefault(settings_key(processor, option.routine, option.layer), [])
-        for (task, number), seconds in found.measured.items():
-            option = tasks[task][0][number]
+        for task in tasks:
+            for candidate in task.candidates:
+                measured.setdefault(settings_key(processor, candidate.routine, task.layer), [])
+        for (place, number), seconds in found.measured.items():
             if seconds is not None:
-                measured[settings_key(processor, option.routine, option.layer)].append(option.parameters)
+                candidate = tasks[place].candidates[number]
+                key = settings_key(processor, candidate.routine, tasks[place].layer)
+                measured[key].append(candidate.parameters)
 
     def settings(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
         key = settings_key(processor, routine, layer)
@@ -151,38 +152,28 @@ def explore(
     return ExploredSettings(settings, explorations)
 
 
-_Tasks = list[tuple[list[_Option], int]]
-
-
-def _measure(costs: CostModel, processor: Processor, tasks: _Tasks) -> Measure:
-    """Measures an option together with the fastest of its task so far, so that a disturbance affects both."""
-    leaders: dict[int, tuple[float, _Option]] = {}
+def _measure(costs: CostModel, processor: Processor, tasks: Sequence[LayerTask]) -> Measure:
+    """Measures a candidate together with the fastest of its task so far, so that a disturbance affects both."""
+    leaders: dict[int, tuple[float, Candidate]] = {}
 
     def measure(task: int, number: int) -> float | None:
-        option = tasks[task][0][number]
-        leader = leaders.get(task)
-        baselines = [leader[1].candidate()] if leader else []
-        seconds = costs.compare(processor, option.layer, [*baselines, option.candidate()])[-1]
+        candidate, leader = tasks[task].candidates[number], leaders.get(task)
+        baselines = [leader[1]] if leader else []
+        seconds = costs.compare(processor, tasks[task].layer, [*baselines, candidate])[-1]
         if seconds is not None and seconds < (leader[0] if leader else math.inf):
-            leaders[task] = seconds, option
+            leaders[task] = seconds, candidate
         return seconds
 
     return measure
 
 
-def _tasks(graph: UnitGraph, pool: QueuePool, queue: int) -> _Tasks:
-    """Options of every task of a queue, with the number of layers of the workload."""
-    return [
-        (options, weight)
-        for layer, weight in queue_workloads(graph, pool, queue)
-        for options in _by_layouts(pool.processors[queue], layer)
-    ]
-
-
-def _by_layouts(processor: Processor, layer: Layer) -> list[list[_Option]]:
-    """Options of a layer, grouped by layouts; empty if its routines have no larger space than their short lists."""
-    groups: dict[object, list[_Option]] = defaultdict(list)
-    for routine in searchable_routines(processor, layer):
-        for parameters in distinct(routine.parameter_space(layer), routine.search_space(layer)):
-            groups[routine.layouts(layer, parameters)].append(_Option(routine, layer, parameters))
-    return list(groups.values())
+def search_tasks(graph: UnitGraph, pool: QueuePool, queue: int) -> list[LayerTask]:
+    """The tasks of a queue: candidates of each layer by layouts, if its routines have more than their short lists."""
+    tasks: list[LayerTask] = []
+    for layer, weight in queue_workloads(graph, pool, queue):
+        groups: dict[object, list[Candidate]] = defaultdict(list)
+        for routine in searchable_routines(pool.processors[queue], layer):
+            for parameters in distinct(routine.parameter_space(layer), routine.search_space(layer)):
+                groups[routine.layouts(layer, parameters)].append(Candidate(routine, parameters))
+        tasks += [LayerTask(layer, candidates, weight) for candidates in groups.values()]
+    return tasks

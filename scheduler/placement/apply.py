@@ -9,12 +9,12 @@ import numpy as np
 
 from nnstretch.errors import ModelError
 from nnstretch.scheduler.lowering.candidates import single_choices
+from nnstretch.scheduler.lowering.choices import Choice
 from nnstretch.scheduler.lowering.selection_problem import selection_problem
 from nnstretch.scheduler.placement.contraction import Contraction, Grouping
 from nnstretch.scheduler.placement.problem import Placement, Turn
 from nnstretch.scheduler.placement.splitting import Division, Divisions, Origin, Split, split_graph
 from nnstretch.scheduler.planner import ChoiceSpace
-from nnstretch.scheduler.selection.choice import Choice
 from nnstretch.scheduler.selection.problem import Problem
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.devices.base.routine import PLAIN, Layout
+from nnstretch.scheduler.lowering.choices import Choice, Fused
 from nnstretch.scheduler.lowering.units import UnitGraph
 from nnstretch.scheduler.planner import ChoiceSpace
-from nnstretch.scheduler.selection.choice import Choice, Fused
 
 _VIEWS = ("Concat", "Reshape", "Slice")
 _LONGEST_GROUP = 2
@@ -130,7 +130,7 @@ class Contraction:
         return len(self.reads) - 1
 
     def seconds(self, space: ChoiceSpace, chosen: Sequence[Choice]) -> NDArray[np.float64]:
-        """Seconds of every unit of placement with these choices, including layout changes of its results."""
+        """Seconds of every unit of placement, as `Grouping.seconds`."""
         return Grouping(self.group_of, self.begin, self.end, len(self.reads)).seconds(space, chosen)
 
     def alone(self) -> dict[int, int]:

@@ -18,38 +18,6 @@ _SAME = 1e-12
 """Seconds below which two ends count as one event."""
 
 
-@dataclass(frozen=True)
-class SearchResult:
-    """The best schedule, its cost, and whether it is proved optimal; without proof the search was given up."""
-
-    plan: Schedule
-    cost: float
-    proved: bool
-
-
-def search(
-    problem: PlacementProblem,
-    entries: int,
-    exits: Sequence[int],
-    after: Mapping[tuple[int, ...], float],
-    incumbent: Schedule,
-    cost: float,
-    most_states: int,
-) -> SearchResult:
-    """The schedule with the least cost: its makespan and the seconds that follow it.
-
-    Args:
-        problem: units and queues.
-        entries: number of first units that are done when the search begins; each has one way.
-        exits: units whose ways determine what follows.
-        after: seconds that follow the makespan, by the ways of `exits`.
-        incumbent: a known schedule.
-        cost: of the incumbent.
-        most_states: number of states after which the search is given up.
-    """
-    return _Search(problem, tuple(exits), after, incumbent, cost, most_states).run(entries)
-
-
 @dataclass
 class _State:
     """A moment of a partial schedule.
@@ -92,24 +60,33 @@ class _State:
         )
 
 
-class _Search:
-    def __init__(
-        self,
-        problem: PlacementProblem,
-        exits: tuple[int, ...],
-        after: Mapping[tuple[int, ...], float],
-        incumbent: Schedule,
-        cost: float,
-        most_states: int,
-    ) -> None:
-        self._problem, self._exits, self._after = problem, exits, after
-        self._plan, self._cost = incumbent, cost
-        self._left = most_states
+@dataclass(eq=False)
+class ExactSearch:
+    """Searches the schedule with the least cost: its makespan and the seconds that follow it.
+
+    Attributes:
+        problem: units and queues.
+        exits: units whose ways determine what follows.
+        following: seconds that follow the makespan, by the ways of `exits`.
+        plan: a known schedule, then the best one found.
+        cost: of the schedule.
+        states: number of states after which the search is given up.
+    """
+
+    problem: PlacementProblem
+    exits: Sequence[int]
+    following: Mapping[tuple[int, ...], float]
+    plan: Schedule
+    cost: float
+    states: int
+
+    def __post_init__(self) -> None:
+        problem = self.problem
         self._count = len(problem.reads)
         self._all = (1 << self._count) - 1
         self._reads = problem.read_bits
         self._readers = [sum(1 << r for r in readers) for readers in problem.readers]
-        self._wanted = sum(1 << u for u in exits)
+        self._wanted = sum(1 << u for u in self.exits)
         self._with = [
             [[n for n, way in enumerate(ways) if any(p.queue == queue for p in way)] for queue in range(problem.queues)]
             for ways in problem.ways
@@ -118,28 +95,32 @@ class _Search:
         self._least_after: dict[tuple[int, ...], float] = {}
         self._seen: dict[tuple[object, ...], float] = {}
 
-    def run(self, entries: int) -> SearchResult:
-        queues = self._problem.queues
+    def run(self, entries: int) -> bool:
+        """Searches; whether `plan` is proved optimal. Without proof the search was given up.
+
+        The first `entries` units are done when it begins; each has one way.
+        """
+        queues = self.problem.queues
         start = _State(
             now=0.0,
             done=(1 << entries) - 1,
             started=(1 << entries) - 1,
-            work=sum(self._problem.least_work[entries:]),
+            work=sum(self.problem.least_work[entries:]),
             ways=[*[0] * entries, *[-1] * (self._count - entries)],
-            order=tuple((u, part.queue) for u in range(entries) for part in self._problem.ways[u][0]),
+            order=tuple((u, part.queue) for u in range(entries) for part in self.problem.ways[u][0]),
             running=[None] * queues,
             owed=[0] * queues,
             barred=[0] * queues,
             fetched=[0] * queues,
         )
         self._decide(start, 0)
-        return SearchResult(self._plan, self._cost, self._left > 0)
+        return self.states > 0
 
     def _decide(self, state: _State, queue: int) -> None:
         """Tries all actions of free queues, from `queue` on."""
-        while queue < self._problem.queues and state.running[queue] is not None:
+        while queue < self.problem.queues and state.running[queue] is not None:
             queue += 1
-        if queue == self._problem.queues:
+        if queue == self.problem.queues:
             self._pass(state)
             return
         ready = self._ready(state, queue)
@@ -163,18 +144,18 @@ class _Search:
             and self._reads[u] & ~state.done == 0
             and self._with[u][queue]
         ]
-        return sorted(units, key=lambda u: (-self._problem.tails[u], u))
+        return sorted(units, key=lambda u: (-self.problem.tails[u], u))
 
     def _begin(self, state: _State, unit: int, way: int, queue: int) -> _State:
         begun = state.copy()
         if state.ways[unit] < 0:
             begun.started |= 1 << unit
             begun.ways[unit] = way
-            begun.work -= self._problem.least_work[unit]
-            for part in self._problem.ways[unit][way]:
+            begun.work -= self.problem.least_work[unit]
+            for part in self.problem.ways[unit][way]:
                 begun.owed[part.queue] |= 1 << unit
                 begun.work += part.seconds
-        seconds = self._problem.part((unit, queue), begun.ways).seconds
+        seconds = self.problem.part((unit, queue), begun.ways).seconds
         delay = self._delay(state, unit, queue)
         begun.work -= seconds
         begun.owed[queue] &= ~(1 << unit)
@@ -191,12 +172,12 @@ class _Search:
             if state.done == self._all:
                 self._finish(state)
             return
-        if self._left <= 0 or self._is_known(state):
+        if self.states <= 0 or self._is_known(state):
             return
-        self._left -= 1
+        self.states -= 1
         computing = frozenset(queue for queue in busy if (task := state.running[queue]) and task[1] <= 0)
         factors = {
-            queue: self._problem.interference.contention_factor(queue, computing - {queue})
+            queue: self.problem.interference.contention_factor(queue, computing - {queue})
             if queue in computing
             else 1.0
             for queue in busy
@@ -231,21 +212,21 @@ class _Search:
         self._decide(later, 0)
 
     def _finish(self, state: _State) -> None:
-        cost = state.now + self._after[tuple(state.ways[u] for u in self._exits)]
-        if cost < self._cost * (1 - _EPSILON):
-            self._plan, self._cost = (tuple(state.ways), state.order), cost
+        cost = state.now + self.following[tuple(state.ways[u] for u in self.exits)]
+        if cost < self.cost * (1 - _EPSILON):
+            self.plan, self.cost = (tuple(state.ways), state.order), cost
 
     def _is_hopeful(self, state: _State) -> bool:
         """Whether a schedule that begins like this may beat the best one, by its longest path and by its remaining work."""
-        after, work = self._problem.after, state.work
-        limit = self._cost * (1 - _EPSILON) - state.now - self._following(state)
+        after, work = self.problem.after, state.work
+        limit = self.cost * (1 - _EPSILON) - state.now - self._following(state)
         for task in state.running:
             if task is not None:
                 unit, delay, left = task
                 work += left
                 if delay + left + after[unit][state.ways[unit]] >= limit:
                     return False
-        if work / self._problem.rate >= limit:
+        if work / self.problem.rate >= limit:
             return False
         if any(
             owed >> unit & 1 and self._least_part(state, (unit, queue)) + after[unit][state.ways[unit]] >= limit
@@ -263,28 +244,28 @@ class _Search:
     def _delay(self, state: _State, unit: int, queue: int) -> float:
         """Seconds of the transfer before a queue can begin its part of a unit."""
         fetched = state.fetched[queue] & self._reads[unit]
-        key = (unit, queue, fetched, *(state.ways[s] for s in self._problem.reads[unit]))
+        key = (unit, queue, fetched, *(state.ways[s] for s in self.problem.reads[unit]))
         if key not in self._delays:
-            self._delays[key] = transfer(self._problem, (unit, queue), state.ways, fetched)
+            self._delays[key] = transfer(self.problem, (unit, queue), state.ways, fetched)
         return self._delays[key]
 
     def _least(self, state: _State, unit: int, way: int) -> float:
         """Seconds from now to the end of a unit that is ready and computed in a way, and of all that follows, at best."""
-        parts = self._problem.ways[unit][way]
+        parts = self.problem.ways[unit][way]
         longest = max(self._delay(state, unit, part.queue) + part.seconds for part in parts)
-        return longest + self._problem.after[unit][way]
+        return longest + self.problem.after[unit][way]
 
     def _least_part(self, state: _State, turn: Turn) -> float:
         """Seconds from now to the end of a part that a queue owes, at best."""
-        return self._delay(state, *turn) + self._problem.part(turn, state.ways).seconds
+        return self._delay(state, *turn) + self.problem.part(turn, state.ways).seconds
 
     def _following(self, state: _State) -> float:
         """Seconds after the makespan, at best, as far as it is decided how the exits are computed."""
-        places = tuple(state.ways[u] for u in self._exits)
+        places = tuple(state.ways[u] for u in self.exits)
         if places not in self._least_after:
             self._least_after[places] = min(
                 seconds
-                for ways, seconds in self._after.items()
+                for ways, seconds in self.following.items()
                 if all(place in (-1, way) for place, way in zip(places, ways, strict=True))
             )
         return self._least_after[places]

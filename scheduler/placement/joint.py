@@ -22,21 +22,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from nnstretch.graph.placement import branch_of, branched_segments
+from nnstretch.graph.metadata import branch_of, branched_segments
 from nnstretch.scheduler.lowering.candidates import single_choices
-from nnstretch.scheduler.lowering.queue_pool import queue_pool
+from nnstretch.scheduler.lowering.choices import Choice
 from nnstretch.scheduler.lowering.selection_problem import selection_problem
 from nnstretch.scheduler.placement.apply import Applied, apply, narrowed
 from nnstretch.scheduler.placement.contraction import Contraction, contract
 from nnstretch.scheduler.placement.problem import Placement, PlacementProblem
 from nnstretch.scheduler.placement.regions import place
-from nnstretch.scheduler.placement.report import PlacementReport
 from nnstretch.scheduler.placement.splitting import Division, Divisions, even_division
-from nnstretch.scheduler.plan.schema import Plan
+from nnstretch.scheduler.plan.compiled import PlacementReport
+from nnstretch.scheduler.plan.schema import queue_pool
 from nnstretch.scheduler.planner import ChoiceSpace, plan_of
 from nnstretch.scheduler.selection import default_selector
-from nnstretch.scheduler.selection.choice import Choice
-from nnstretch.scheduler.selection.problem import Assignment, Selector
+from nnstretch.scheduler.selection.problem import Assignment
 from nnstretch.scheduler.simulation.timing import InterferenceModel, simulate
 
 _ROUNDS = 4
@@ -56,9 +55,7 @@ def is_placed(space: ChoiceSpace) -> bool:
     return len(space.pool.queue_of) < 2 or any(unit.placement is not None for unit in space.graph.units)
 
 
-def placed(
-    space: ChoiceSpace, interference: InterferenceModel, refine: Refine | None = None, selector: Selector | None = None
-) -> ChoiceSpace:
+def placed(space: ChoiceSpace, interference: InterferenceModel, refine: Refine = lambda single: single) -> ChoiceSpace:
     """The space with every unit on one processor, in schedule order, and its `placement` report.
 
     If no placement pays, only the fastest processor is left.
@@ -66,21 +63,19 @@ def placed(
     Args:
         space: of several processors; no unit is placed yet (`is_placed`).
         interference: between the queues of the space.
-        refine: corrects the costs of the spaces of single processors; None to keep them.
-        selector: selects routines; `default_selector` if None.
+        refine: corrects the costs of the spaces of single processors.
     """
-    return _Joint(space, interference, refine or (lambda single: single), selector or default_selector()).placed()
+    return _Joint(space, interference, refine).placed()
 
 
-def completed(space: ChoiceSpace, interference: InterferenceModel, selector: Selector | None = None) -> ChoiceSpace:
+def completed(space: ChoiceSpace, interference: InterferenceModel) -> ChoiceSpace:
     """The space of a network placed by a design, with layers outside of branches split if that pays.
 
     Args:
         space: of several processors; some units are placed.
         interference: between the queues of the space.
-        selector: selects routines; `default_selector` if None.
     """
-    return _Joint(space, interference, lambda single: single, selector or default_selector()).completed()
+    return _Joint(space, interference).completed()
 
 
 @dataclass(frozen=True)
@@ -97,10 +92,12 @@ class _Candidate:
         return self.space.chosen(self.assignment)
 
 
+@dataclass
 class _Joint:
-    def __init__(self, space: ChoiceSpace, interference: InterferenceModel, refine: Refine, selector: Selector) -> None:
-        self._space, self._interference, self._refine, self._selector = space, interference, refine, selector
-        self._inside: dict[int, float] = {}
+    _space: ChoiceSpace
+    _interference: InterferenceModel
+    _refine: Refine = lambda single: single
+    _inside: dict[int, float] = field(default_factory=dict)
 
     def placed(self) -> ChoiceSpace:
         queues = sorted(set(self._space.pool.queue_of))
@@ -238,9 +235,11 @@ class _Joint:
         return seconds
 
     def _candidate(self, space: ChoiceSpace, interference: InterferenceModel) -> _Candidate:
-        assignment = self._selector.select(space.problem)
+        assignment = default_selector().select(space.problem)
         plan = plan_of(space, assignment).plan
-        return _Candidate(space, assignment, simulate(_priced(plan), interference).total * 1e-9)
+        # Steps without a cost, unmeasured layout changes, take no time.
+        priced = replace(plan, steps=tuple(replace(step, cost_ms=step.cost_ms or 0.0) for step in plan.steps))
+        return _Candidate(space, assignment, simulate(priced, interference).total * 1e-9)
 
 
 def _long_units(contraction: Contraction, seconds: np.ndarray) -> list[tuple[int, int]]:
@@ -282,11 +281,6 @@ class _Relabelled:
 
     def _name(self, queue: int) -> int:
         return self.names.get(queue, 0)
-
-
-def _priced(plan: Plan) -> Plan:
-    """A plan in which steps without a cost, unmeasured layout changes, take no time."""
-    return replace(plan, steps=tuple(replace(step, cost_ms=step.cost_ms or 0.0) for step in plan.steps))
 
 
 def _on(candidate: _Candidate, queue: int) -> list[Choice]:

@@ -8,7 +8,7 @@ device.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -151,7 +151,7 @@ class PlacementProblem:
     def _least_tail(self, reader: int, source: Way, after: Sequence[Sequence[float]]) -> float:
         """Least seconds from the end of a unit, computed in the way `source`, to the end of a reader and all that follows."""
         return min(
-            max(self._fetch(source, part.queue) + part.seconds for part in way) + later
+            max(self.fetch(source, part.queue) + part.seconds for part in way) + later
             for way, later in zip(self.ways[reader], after[reader], strict=True)
         )
 
@@ -166,8 +166,9 @@ class PlacementProblem:
             self._transfers[key] = self.interference.transfer_seconds(queue, others, size)
         return self._transfers[key]
 
-    def _fetch(self, source: Way, queue: int) -> float:
-        elsewhere = [part for part in source if part.queue != queue]
+    def fetch(self, parts: Iterable[Part], queue: int) -> float:
+        """Seconds of the transfer of those parts that other queues than `queue` made."""
+        elsewhere = [part for part in parts if part.queue != queue]
         if not elsewhere:
             return 0.0
         return self.transfer(queue, frozenset(part.queue for part in elsewhere), sum(part.size for part in elsewhere))
@@ -237,16 +238,8 @@ def transfer(problem: PlacementProblem, turn: Turn, ways: Sequence[int], fetched
     The queue fetches results of other queues that it has not `fetched` (a set of units as bits).
     """
     unit, queue = turn
-    elsewhere = [
-        part
-        for s in problem.reads[unit]
-        if not fetched >> s & 1
-        for part in problem.ways[s][ways[s]]
-        if part.queue != queue
-    ]
-    if not elsewhere:
-        return 0.0
-    return problem.transfer(queue, frozenset(part.queue for part in elsewhere), sum(part.size for part in elsewhere))
+    missing = (s for s in problem.reads[unit] if not fetched >> s & 1)
+    return problem.fetch((part for s in missing for part in problem.ways[s][ways[s]]), queue)
 
 
 def makespan(problem: PlacementProblem, ways: Sequence[int], order: Sequence[Turn]) -> float:

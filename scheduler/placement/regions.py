@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnstretch.scheduler.placement.exact import search
-from nnstretch.scheduler.placement.heft import heft
-from nnstretch.scheduler.placement.local_search import improved
+from nnstretch.scheduler.placement.exact import ExactSearch
+from nnstretch.scheduler.placement.heuristics import heft, improved
 from nnstretch.scheduler.placement.problem import Part, Placement, PlacementProblem, Schedule, Turn, makespan, transfer
 
 _MOST_ENTRIES = 81
@@ -121,15 +120,14 @@ def _solve(
         sub = _subproblem(problem, region, entry)
         key = _entry_cost(sub, len(entry))
         if key not in known:
-            earlier = [((0,) * len(entry) + a.ways, _with_entry(sub, a.order, len(entry))) for a in known.values()]
+            count = len(entry)
+            begun = [(u, part.queue) for u in range(count) for part in sub.ways[u][0]]
+            earlier = [
+                ((0,) * count + a.ways, (*begun, *((count + u, queue) for u, queue in a.order))) for a in known.values()
+            ]
             known[key] = _best(sub, region, earlier, after, most_states)
         answers[entry] = known[key]
     return answers
-
-
-def _with_entry(sub: PlacementProblem, order: Sequence[Turn], entries: int) -> tuple[Turn, ...]:
-    begun = ((u, part.queue) for u in range(entries) for part in sub.ways[u][0])
-    return (*begun, *((entries + u, queue) for u, queue in order))
 
 
 def _subproblem(problem: PlacementProblem, region: Region, entry: Ways) -> PlacementProblem:
@@ -164,11 +162,7 @@ def _entry_cost(sub: PlacementProblem, entries: int) -> tuple[float, ...]:
 
 
 def _best(
-    sub: PlacementProblem,
-    region: Region,
-    earlier: Sequence[Schedule],
-    after: Mapping[Ways, _Answer],
-    most_states: int,
+    sub: PlacementProblem, region: Region, earlier: Sequence[Schedule], after: Mapping[Ways, _Answer], most_states: int
 ) -> _Answer:
     """The best schedule of a region. `earlier` are those for other entries, `after` the answers for every way of the exit."""
     entries = len(region.entry)
@@ -182,8 +176,9 @@ def _best(
     seconds, proved = cost(plan), False
     if len(sub.reads) - entries <= _MOST_UNITS:
         following = {ways: answer.seconds for ways, answer in after.items()}
-        found = search(sub, entries, exits, following, plan, seconds, most_states)
-        plan, seconds, proved = found.plan, found.cost, found.proved
+        search = ExactSearch(sub, exits, following, plan, seconds, most_states)
+        proved = search.run(entries)
+        plan, seconds = search.plan, search.cost
     bound = sub.bound + min(answer.bound for answer in after.values())
     if proved:
         bound = max(bound, seconds - max(answer.seconds - answer.bound for answer in after.values()))

@@ -76,12 +76,7 @@ class Divisions:
     """Possible divisions of units of placement, and the expected or measured times of their shares."""
 
     def __init__(self, found: Mapping[int, Sequence[tuple[Division, Sequence[float]]]], sizes: Sequence[int]) -> None:
-        """Begins with expected times.
-
-        Args:
-            found: for units their divisions, each with the expected seconds of its shares.
-            sizes: bytes of the results of all units.
-        """
+        """`found` has divisions by unit, each with the expected seconds of its shares, `sizes` the bytes of all results."""
         self._sizes = sizes
         self._divisions = {unit: [division for division, _ in some] for unit, some in found.items()}
         self._seconds = {unit: [tuple(seconds) for _, seconds in some] for unit, some in found.items()}

@@ -1,19 +1,47 @@
-"""Compiled plans: what the planner makes and a session runs, without imports that only planning needs."""
+"""Compiled plans, the report of their placement, and serial plans; without imports that only planning needs."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nnstretch.scheduler.plan.schema import Plan
 
 if TYPE_CHECKING:
-    from nnstretch.scheduler.placement.report import PlacementReport
     from nnstretch.scheduler.selection.problem import Assignment
+
+
+@dataclass(frozen=True)
+class PlacementReport:
+    """Predicted seconds of a network on several processors together, and on each alone.
+
+    Attributes:
+        together: of the best placement found.
+        bound: lower bound of any placement of whole layers.
+        alone: of everything on one processor, by the processor's name.
+        pays: whether the placement is used; otherwise everything runs on the fastest processor.
+        splits: name of a split layer -> processor -> number of channels.
+    """
+
+    together: float
+    bound: float
+    alone: Mapping[str, float]
+    pays: bool
+    splits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def fastest(self) -> str:
+        """The fastest single processor."""
+        return min(self.alone, key=lambda name: self.alone[name])
+
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds of the plan in use."""
+        return self.together if self.pays else self.alone[self.fastest]
 
 
 class LazyConstants:
@@ -44,6 +72,7 @@ class Compiled:
         models: name -> model (ONNX or TFLite) of the steps that external engines run.
         selection: result of the selector.
         placement: report of an automatic placement, if there was one.
+        metadata: of the package that the plan was read from; a package that is written of the plan keeps it.
     """
 
     plan: Plan
@@ -51,8 +80,22 @@ class Compiled:
     models: dict[str, bytes] = field(default_factory=dict)
     selection: Assignment | None = None
     placement: PlacementReport | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def constants(self) -> np.ndarray:
         """The bytes that contain the plan's constant ranges."""
         return self.weights.get() if isinstance(self.weights, LazyConstants) else self.weights
+
+
+def serial(compiled: Compiled) -> Compiled:
+    """The same steps on the same queues without overlap, as a baseline for concurrency.
+
+    Every sub-graph also waits for the one before it in the list, if that is on another queue.
+    """
+    subgraphs = list(compiled.plan.subgraphs)
+    for i in range(1, len(subgraphs)):
+        if subgraphs[i - 1].queue != subgraphs[i].queue:
+            waits = tuple(sorted({*subgraphs[i].waits, i - 1}))
+            subgraphs[i] = replace(subgraphs[i], waits=waits)
+    return replace(compiled, plan=replace(compiled.plan, subgraphs=tuple(subgraphs)))

@@ -53,7 +53,9 @@ def _conflicts(tenants: Sequence[Tenant], before: Callable[[int, int], bool]) ->
     conflicts: list[list[int]] = [[] for _ in tenants]
     for i, tenant in enumerate(tenants):
         for k in range(i):
-            if not _ordered(tenant, tenants[k], before):
+            one, other = tenant.steps, tenants[k].steps
+            first = all(before(a, b) for a in one for b in other)
+            if not (first or all(before(b, a) for a in one for b in other)):
                 conflicts[i].append(k)
                 conflicts[k].append(i)
     return conflicts
@@ -84,9 +86,3 @@ def least_bytes(tenants: Sequence[Tenant]) -> int:
         live += change
         most = max(most, live)
     return most
-
-
-def _ordered(one: Tenant, other: Tenant, before: Callable[[int, int], bool]) -> bool:
-    return all(before(a, b) for a in one.steps for b in other.steps) or all(
-        before(b, a) for a in one.steps for b in other.steps
-    )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nnstretch.devices.engine.binding.program import aligned_array
-from nnstretch.errors import PackageError
+from nnstretch.devices.opencl.sources import check_installed
+from nnstretch.devices.registry import loaded_library
+from nnstretch.errors import PackageError, UsageError
 from nnstretch.package import Package, PackagedPlan
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan, PlanBuffer, aligned
@@ -22,15 +26,32 @@ def packaged(plans: Mapping[str, Compiled], sources: Mapping[str, str], metadata
     Args:
         plans: name -> plan; the first is the default.
         sources: kernel sources of all plans.
-        metadata: free-form.
+        metadata: JSON-serialisable; takes precedence over the metadata that the first plan was read with.
+
+    Raises:
+        UsageError: the metadata cannot be written as JSON.
     """
+    check_metadata(metadata)
     stored = dict(zip(plans, with_shared_constants(list(plans.values())), strict=True))
+    first = next(iter(stored.values()))
     return Package(
         {name: PackagedPlan(one.plan.to_json(), one.models) for name, one in stored.items()},
-        next(iter(stored.values())).constants,
+        first.constants,
         sources,
-        metadata,
+        {**first.metadata, **metadata},
     )
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Checks metadata that a caller gives.
+
+    Raises:
+        UsageError: they cannot be written as JSON.
+    """
+    try:
+        json.dumps(dict(metadata))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"metadata cannot be written as JSON ({error}); give a dictionary of plain values") from error
 
 
 def unpackaged(package: Package) -> dict[str, Compiled]:
@@ -40,11 +61,31 @@ def unpackaged(package: Package) -> dict[str, Compiled]:
         PackageError: a plan is damaged, or its inputs or outputs differ from those of the first one.
     """
     plans = {
-        name: Compiled(Plan.from_json(packed.plan), package.constants, dict(packed.models))
+        name: Compiled(Plan.from_json(packed.plan), package.constants, dict(packed.models), metadata=package.metadata)
         for name, packed in package.plans.items()
     }
     check_alike(plans)
     return plans
+
+
+def check_trusted(package: Package, path: str | Path) -> None:
+    """Checks that a package brings and names no programs but installed ones: OpenCL sources, and libraries of delegates.
+
+    Args:
+        package: the package.
+        path: its file, for the message.
+
+    Raises:
+        PackageError: it does.
+    """
+    check_installed(package.sources, path)
+    for packed in package.plans.values():
+        for step in Plan.from_json(packed.plan).steps:
+            if step.kind == "call" and (library := loaded_library(step.routine)):
+                raise PackageError(
+                    f"{path} loads the library {library}; leave trusted sources out if you trust the package's author and "
+                    "that file"
+                )
 
 
 def check_alike(plans: Mapping[str, Compiled]) -> None:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from nnstretch.devices.backends import BACKENDS
 from nnstretch.devices.base.backend import Backend
 from nnstretch.devices.base.processor import Processor
-from nnstretch.devices.base.routine import Launch, StepKind
-from nnstretch.devices.cpu.backend import HOST
+from nnstretch.devices.base.routine import Launch, Routine, StepKind
+from nnstretch.devices.cpu.queues import HOST
 from nnstretch.errors import PackageError
 from nnstretch.graph.dtypes import ELEMENT_TYPES
 from nnstretch.graph.layer import TensorType
-from nnstretch.scheduler.costmodel.totals import known_sum
 
 PLAN_VERSION = 2
 ALIGNMENT = 64
@@ -158,7 +159,7 @@ class Plan:
 
     @property
     def predicted_ms(self) -> float | None:
-        """Sum of the steps' measured costs, or None if the plan was not tuned. Serial: concurrency is not counted."""
+        """Sum of the steps' measured costs, one after another; None if the plan was not tuned."""
         return known_sum(step.cost_ms for step in self.steps)
 
     @property
@@ -166,27 +167,39 @@ class Plan:
         """Names of the layers that run on the fallback engine."""
         return tuple(step.layer for step in self.steps if step.is_fallback)
 
-    def to_json(self) -> str:
-        """The plan as JSON text."""
-        return json.dumps(dataclasses.asdict(self, dict_factory=_kept), indent=1)
+    @property
+    def idle_processors(self) -> tuple[str, ...]:
+        """Names of the processors that compute no step."""
+        busy = {subgraph.queue for subgraph in self.subgraphs}
+        return tuple(queue.processor for i, queue in enumerate(self.queues) if queue.processor and i not in busy)
+
+    def to_json(self, indent: int | None = 1) -> str:
+        """The plan as JSON text; without an indent in one line, which takes half the time."""
+        return json.dumps(dataclasses.asdict(self, dict_factory=_kept), indent=indent)
 
     @staticmethod
-    def from_json(text: str) -> Plan:
+    def from_json(text: str, source: str = "plan", remedy: str = "compile it again") -> Plan:
         """Reads what `to_json` wrote.
 
+        Args:
+            text: the JSON.
+            source: name of the plan in errors, such as its file.
+            remedy: the command that makes it again, for errors.
+
         Raises:
-            PackageError: not JSON, of another shape, or of a newer version.
+            PackageError: not JSON, of another shape, or of another version.
         """
         try:
             raw = json.loads(text)
             version = raw["version"]
             if version != PLAN_VERSION:
                 raise PackageError(
-                    f"plan has version {version}, this nnstretch reads {PLAN_VERSION}; compile it again or upgrade"
+                    f"{source} has plan version {version}, this nnstretch reads {PLAN_VERSION}; {remedy}"
                 )
-            return _plan(raw)
+            plan: Plan = json_reader(Plan)(raw)
+            return plan
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise PackageError(f"plan is damaged: {error!r}; compile it again") from error
+            raise PackageError(f"{source} is damaged: {error!r}; {remedy}") from error
 
 
 _JSON_NAMES: Mapping[str, str] = {"device_bytes": "opencl_bytes"}
@@ -209,100 +222,118 @@ def _integer(raw: Any) -> int:
     return raw
 
 
-def _integers(raw: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(map(_integer, raw))
-
-
 def _text(raw: Any) -> str:
     if not isinstance(raw, str):
         raise TypeError(f"{str(raw)[:40]!r} is no text")
     return raw
 
 
-def _type(raw: Mapping[str, Any]) -> TensorType:
-    dtype = _text(raw["dtype"])
-    if dtype not in ELEMENT_TYPES:
-        raise ValueError(f"{dtype[:40]!r} is no element type")
-    return TensorType(_integers(raw["shape"]), dtype)
+def _memory(raw: Any) -> str:
+    return "device" if raw == _DEVICE_MEMORY else _text(raw)
 
 
-def _types(raw: Sequence[Mapping[str, Any]]) -> tuple[TensorType, ...]:
-    return tuple(map(_type, raw))
+def _check_type(tensor: TensorType) -> None:
+    if tensor.dtype not in ELEMENT_TYPES:
+        raise ValueError(f"{tensor.dtype[:40]!r} is no element type")
 
 
-def _tensor(raw: Mapping[str, Any]) -> PlanTensor:
-    return PlanTensor(_text(raw["name"]), _type(raw["type"]))
-
-
-def _launch(raw: Mapping[str, Any] | None) -> Launch | None:
-    if raw is None:
-        return None
-    size, local = _integers(raw["global_size"]), raw["local_size"]
+def _check_launch(launch: Launch) -> None:
+    size, local = launch.global_size, launch.local_size
     if not 1 <= len(size) <= 3 or (local is not None and len(local) != len(size)):
         raise ValueError(f"a kernel is launched with sizes {size} and {local}")
-    return Launch(
-        source=_text(raw["source"]),
-        defines=tuple((_text(k), _integer(v)) for k, v in raw["defines"]),
-        global_size=size,
-        local_size=None if local is None else _integers(local),
-        item_bytes=_integers(raw.get("item_bytes", ())),  # optional in files
-    )
 
 
-def _buffer(raw: Mapping[str, Any]) -> PlanBuffer:
-    texts = {name: _text(raw[name]) for name in ("value", "memory")}
-    if texts["memory"] == _DEVICE_MEMORY:
-        texts["memory"] = "device"
-    return PlanBuffer(**{**raw, **texts, **{name: _integer(raw[name]) for name in ("index", "offset", "bytes")}})
+_SCALARS: Mapping[Any, Callable[[Any], Any]] = {int: _integer, float: float, bool: bool, Memory: _memory}
+_CHECKS: Mapping[Any, Callable[[Any], None]] = {TensorType: _check_type, Launch: _check_launch}
 
 
-def _step(raw: Mapping[str, Any]) -> PlanStep:
-    cost = raw.get("cost_ms")
-    return PlanStep(
-        **{
-            **raw,
-            **{name: _text(raw[name]) for name in ("layer", "op", "routine", "kind", "kernel")},
-            "reads": tuple(None if r is None else _integer(r) for r in raw["reads"]),
-            "writes": _integers(raw["writes"]),
-            "arguments": _integers(raw["arguments"]),
-            "parameters": {_text(name): _integer(value) for name, value in raw.get("parameters", {}).items()},
-            "launch": _launch(raw["launch"]),
-            "cost_ms": None if cost is None else float(cost),
-            "macs": _integer(raw.get("macs", 0)),
-            "read_types": _types(raw["read_types"]),
-            "write_types": _types(raw["write_types"]),
-            "is_fallback": bool(raw.get("is_fallback", False)),
-        }
-    )
+@cache
+def json_reader(hint: Any) -> Callable[[Any], Any]:
+    """Reads a value of a type from JSON; raises KeyError, TypeError, ValueError or AttributeError for another value."""
+    kinds = get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _record_reader(hint)
+    if get_origin(hint) is UnionType:  # TYPE | None
+        known = json_reader(kinds[0])
+        return lambda raw: None if raw is None else known(raw)
+    if get_origin(hint) is tuple and kinds[-1] is Ellipsis:
+        item = json_reader(kinds[0])
+        return lambda raw: tuple(map(item, raw))
+    if get_origin(hint) is tuple:
+        items = tuple(map(json_reader, kinds))
+        return lambda raw: tuple(read(value) for read, value in zip(items, raw, strict=True))
+    if get_origin(hint) is Mapping:
+        key, value = int if kinds[0] is int else _text, json_reader(kinds[1])
+        return lambda raw: {key(name): value(part) for name, part in raw.items()}
+    return _SCALARS.get(hint, _text)
 
 
-def _subgraph(raw: Mapping[str, Any]) -> PlanSubgraph:
-    queue, first, count = (_integer(raw[name]) for name in ("queue", "first", "count"))
-    return PlanSubgraph(queue, first, count, *(_integers(raw[name]) for name in ("waits", "acquires", "releases")))
+def _record_reader(record: Any) -> Callable[[Any], Any]:
+    """Reads a dataclass from a JSON object; fields with a default are optional, and only a plan may have others beside it."""
+    hints, check = get_type_hints(record), _CHECKS.get(record)
+    fields = [field for field in dataclasses.fields(record) if field.name != "quantization"]
+    names = {field.name: _JSON_NAMES.get(field.name, field.name) for field in fields}
+    readers = {field.name: json_reader(hints[field.name]) for field in fields}
+    needed = {f.name for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING}
 
+    def read(raw: Any) -> Any:
+        unknown = raw.keys() - names.values()
+        if unknown and record is not Plan:
+            raise ValueError(f"{record.__name__} has no {min(unknown)!r}")
+        given = [name for name, key in names.items() if name in needed or key in raw]
+        made = record(**{name: readers[name](raw[names[name]]) for name in given})
+        if check is not None:
+            check(made)
+        return made
 
-def _queue(raw: Mapping[str, Any]) -> PlanQueue:
-    ratios = raw.get("ratios", ())  # optional in files
-    return PlanQueue(_text(raw["kind"]), _text(raw["processor"]), _integers(raw["cores"]), _integers(ratios))
-
-
-def _plan(raw: Mapping[str, Any]) -> Plan:
-    return Plan(
-        block=_integer(raw["block"]),
-        queues=tuple(map(_queue, raw["queues"])),
-        inputs=tuple(map(_tensor, raw["inputs"])),
-        outputs=tuple(map(_tensor, raw["outputs"])),
-        buffers=tuple(map(_buffer, raw["buffers"])),
-        steps=tuple(map(_step, raw["steps"])),
-        subgraphs=tuple(map(_subgraph, raw["subgraphs"])),
-        host_bytes=_integer(raw["host_bytes"]),
-        shared_bytes=_integers(raw["shared_bytes"]),
-        shared_queues=_integers(raw["shared_queues"]),
-        device_bytes={int(k): _integer(v) for k, v in raw["opencl_bytes"].items()},
-        constant_ranges={int(k): (_integer(v[0]), _integer(v[1])) for k, v in raw["constant_ranges"].items()},
-    )
+    return read
 
 
 def aligned(offset: int) -> int:
     """`offset` rounded up to ALIGNMENT."""
     return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def known_sum(parts: Iterable[float | None]) -> float | None:
+    """The sum; None if a part is unknown."""
+    all_parts = list(parts)
+    known = [part for part in all_parts if part is not None]
+    return sum(known, 0.0) if len(known) == len(all_parts) else None
+
+
+@dataclass(frozen=True)
+class QueuePool:
+    """The queues of a plan.
+
+    Attributes:
+        queues: as plans store them.
+        processors: by queue; that of queue 0 changes layouts in host memory.
+        queue_of: for every processor that the caller named the number of its queue.
+    """
+
+    queues: tuple[PlanQueue, ...]
+    processors: tuple[Processor, ...]
+    queue_of: tuple[int, ...]
+
+    def reorders(self) -> dict[int, Routine]:
+        """The routines that change layouts, by queue."""
+        return {queue: p.reorder for queue, p in enumerate(self.processors) if p.backend.changes_layouts}
+
+    def reordering(self, queue: int) -> int:
+        """The queue that changes layouts for a queue: itself if it can, else queue 0."""
+        return queue if self.backend(queue).changes_layouts else 0
+
+    def backend(self, queue: int) -> Backend:
+        """The kind of a queue."""
+        return self.processors[queue].backend
+
+
+def queue_pool(processors: Sequence[Processor], host: Processor) -> QueuePool:
+    """Queues for `processors`: the first that can serve the caller becomes queue 0; without one `host` does."""
+    first = next((i for i, p in enumerate(processors) if p.backend.serves_caller), None)
+    others = [processor for i, processor in enumerate(processors) if i != first]
+    served = CALLER_QUEUE if first is None else plan_queue(processors[first])
+    numbers = iter(range(1, 1 + len(others)))
+    queue_of = tuple(0 if i == first else next(numbers) for i in range(len(processors)))
+    behind = host if first is None else processors[first]
+    return QueuePool((served, *map(plan_queue, others)), (behind, *others), queue_of)

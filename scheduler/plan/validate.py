@@ -11,17 +11,51 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nnstretch.devices.backends import BACKENDS
-from nnstretch.devices.base.routine import PLAIN
+from nnstretch.devices.base.routine import PLAIN, Launch
 from nnstretch.devices.base.spec import format_cores
 from nnstretch.devices.engine.binding.library import BUFFER_ALIGNMENT, MAX_RATIO
 from nnstretch.errors import PackageError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, ELEMENT_TYPES, element_type
-from nnstretch.graph.layer import TensorType
-from nnstretch.scheduler.plan.happens_before import HappensBefore
-from nnstretch.scheduler.plan.schema import Plan, PlanBuffer, PlanStep
+from nnstretch.scheduler.plan.schema import Memory, Plan, PlanBuffer, PlanStep, PlanSubgraph
+
+
+class HappensBefore:
+    """Order of sub-graphs and of their steps, on which all checks of concurrency rest.
+
+    A sub-graph comes after earlier ones of its queue, since queues run in order, after the sub-graphs that it
+    waits for, and after everything before these. Two unordered sub-graphs may run at the same time.
+    """
+
+    def __init__(self, subgraphs: Sequence[PlanSubgraph]) -> None:
+        """Computes the order of `subgraphs`, which must be listed topologically (waits name earlier ones)."""
+        last_on_queue: dict[int, int] = {}
+        self._before: list[int] = []
+        self._subgraph_of: list[int] = []
+        for i, subgraph in enumerate(subgraphs):
+            direct = set(subgraph.waits)
+            if subgraph.queue in last_on_queue:
+                direct.add(last_on_queue[subgraph.queue])
+            before = 0
+            for earlier in direct:
+                before |= self._before[earlier] | 1 << earlier
+            self._before.append(before)
+            self._subgraph_of += [i] * subgraph.count
+            last_on_queue[subgraph.queue] = i
+
+    def subgraphs(self, first: int, second: int) -> bool:
+        """Whether sub-graph `first` is done before `second` starts."""
+        return bool(self._before[second] >> first & 1)
+
+    def steps(self, first: int, second: int) -> bool:
+        """Whether step `first` is done before step `second` starts."""
+        a, b = self._subgraph_of[first], self._subgraph_of[second]
+        return first < second if a == b else self.subgraphs(a, b)
+
 
 _LIMIT = 1 << 40
 """Bytes that no region of a sane plan reaches."""
+
+_INT32_MIN, _INT32_MAX, _UINT32_MAX = -(1 << 31), (1 << 31) - 1, (1 << 32) - 1
 
 
 def validate(plan: Plan) -> None:
@@ -66,27 +100,16 @@ def _check_queues(plan: Plan) -> None:
             raise _fail(f"queue {queue.processor} has ratios {list(queue.ratios)}, which are not all in 1..{MAX_RATIO}")
 
 
-def _region_bytes(plan: Plan, buffer: PlanBuffer) -> int:
-    """Size of the region that `buffer` lies in, or -1 if there is no such region."""
-    if buffer.index < 0:
-        return -1
-    if buffer.memory == "input":
-        return _tensor_bytes(plan.inputs[buffer.index].type) if buffer.index < len(plan.inputs) else -1
-    if buffer.memory == "output":
-        return _tensor_bytes(plan.outputs[buffer.index].type) if buffer.index < len(plan.outputs) else -1
-    if buffer.memory == "constant":
-        return plan.constant_ranges.get(buffer.index, (0, -1))[1]
-    if buffer.memory == "host":
-        return plan.host_bytes if buffer.index == 0 else -1
-    if buffer.memory == "shared":
-        return plan.shared_bytes[buffer.index] if buffer.index < len(plan.shared_bytes) else -1
-    if buffer.memory == "device":
-        return plan.device_bytes.get(buffer.index, -1)
-    return -1
-
-
-def _tensor_bytes(tensor: TensorType) -> int:
-    return PLAIN.bytes(tensor)
+def _region_sizes(plan: Plan) -> dict[tuple[Memory, int], int]:
+    """Bytes of every region of memory that a buffer may lie in."""
+    return {
+        **{("input", i): PLAIN.bytes(tensor.type) for i, tensor in enumerate(plan.inputs)},
+        **{("output", i): PLAIN.bytes(tensor.type) for i, tensor in enumerate(plan.outputs)},
+        **{("constant", domain): size for domain, (_, size) in plan.constant_ranges.items()},
+        ("host", 0): plan.host_bytes,
+        **{("shared", slot): size for slot, size in enumerate(plan.shared_bytes)},
+        **{("device", queue): size for queue, size in plan.device_bytes.items()},
+    }
 
 
 def _check_buffers(plan: Plan) -> None:
@@ -99,9 +122,10 @@ def _check_buffers(plan: Plan) -> None:
     for queue in [*plan.shared_queues, *plan.device_bytes, *(domain for domain in plan.constant_ranges if domain)]:
         if not 0 < queue < len(plan.queues) or not plan.queues[queue].backend.own_memory:
             raise _fail(f"memory of queue {queue}, which has no memory of its own")
+    sizes_of = _region_sizes(plan)
     for i, buffer in enumerate(plan.buffers):
-        size = _region_bytes(plan, buffer)
-        if size < 0:
+        size = sizes_of.get((buffer.memory, buffer.index))
+        if size is None:
             raise _fail(f"buffer {i} lies in {buffer.memory} region {buffer.index}, which does not exist")
         if buffer.offset < 0 or buffer.bytes < 0 or buffer.offset + buffer.bytes > size:
             raise _fail(f"buffer {i} ({buffer.value}) reaches beyond its region of {size} bytes")
@@ -118,10 +142,10 @@ def _check_steps(plan: Plan) -> None:
             raise _fail(f"step {i} ({step.layer}) writes nothing")
         if any(plan.buffers[b].memory in ("input", "constant") for b in step.writes):
             raise _fail(f"step {i} ({step.layer}) writes to memory that may only be read")
-        if (step.kind == "opencl") != (step.launch is not None) or step.kind not in ("kernel", "opencl", "call"):
-            raise _fail(f"step {i} ({step.layer}) is of kind {step.kind!r} and does not fit it")
-        if step.launch is not None and not _fit_elements(plan, step, step.launch.item_bytes):
-            raise _fail(f"step {i} ({step.layer}) has operands that do not lie at whole elements")
+        if step.launch is not None:
+            if not _fit_elements(plan, step, step.launch.item_bytes):
+                raise _fail(f"step {i} ({step.layer}) has operands that do not lie at whole elements")
+            _check_launch(plan, step, step.launch)
 
 
 def _fit_elements(plan: Plan, step: PlanStep, sizes: Sequence[int]) -> bool:
@@ -131,6 +155,25 @@ def _fit_elements(plan: Plan, step: PlanStep, sizes: Sequence[int]) -> bool:
         return False
     pairs = zip(operands, sizes or (element_type(DEFAULT_DTYPE).bytes,) * len(operands), strict=True)
     return all(index is None or plan.buffers[index].offset % size == 0 for index, size in pairs)
+
+
+def _check_launch(plan: Plan, step: PlanStep, launch: Launch) -> None:
+    """OpenCL kernels count in 32 bits: parameters are signed or unsigned, places of elements are signed."""
+    sizes = (*launch.global_size, *(launch.local_size or ()))
+    ranks = {len(launch.global_size), len(launch.local_size or launch.global_size)}
+    if len(ranks) != 1 or not ranks <= {1, 2, 3} or not all(1 <= size <= _INT32_MAX for size in sizes):
+        raise _fail(f"{step.layer} launches {step.kernel} with sizes {launch.global_size} and {launch.local_size}")
+    operands = (*step.reads, *step.writes)
+    ends = [0 if b is None else plan.buffers[b].offset + plan.buffers[b].bytes for b in operands]
+    item_bytes = launch.item_bytes or (element_type(DEFAULT_DTYPE).bytes,) * len(operands)
+    words = (*step.arguments, *(value for _, value in launch.defines))
+    wide = [word for word in words if not _INT32_MIN <= word <= _UINT32_MAX]
+    wide += [-(-end // size) for end, size in zip(ends, item_bytes, strict=True) if end > size * _INT32_MAX]
+    if wide:
+        raise PackageError(
+            f"layer {step.layer} needs the number {wide[0]} in the OpenCL kernel {step.kernel}, which counts in 32 bits; "
+            "compute the layer on the CPU, or use a smaller input or batch"
+        )
 
 
 def _check_subgraphs(plan: Plan) -> None:
@@ -156,8 +199,8 @@ def _check_reachability(plan: Plan) -> None:
     for subgraph in plan.subgraphs:
         backend = plan.queues[subgraph.queue].backend
         for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]:
-            if step.kind not in backend.step_kinds:
-                raise _fail(f"step {step.layer} of kind {step.kind!r} is on queue {subgraph.queue}")
+            if not backend.runs(step.kind, step.launch):
+                raise _fail(f"queue {subgraph.queue} does not run step {step.layer} of kind {step.kind!r}")
             for index in [r for r in step.reads if r is not None] + list(step.writes):
                 if not _reachable(plan, plan.buffers[index], subgraph.queue):
                     raise _fail(f"step {step.layer} cannot reach {plan.buffers[index].value} from its queue")
@@ -198,7 +241,7 @@ class _Access:
 
 
 def _accesses(plan: Plan) -> dict[tuple[str, int], list[_Access]]:
-    """All accesses of writable memory, by region, reads of a step before its writes."""
+    """All accesses of writable memory, by region, reads of a step before its writes; empty tensors touch no bytes."""
     regions: dict[tuple[str, int], list[_Access]] = defaultdict(list)
     for number, step in enumerate(plan.steps):
         for read in step.reads:
@@ -208,7 +251,7 @@ def _accesses(plan: Plan) -> dict[tuple[str, int], list[_Access]]:
         for write in step.writes:
             buffer = plan.buffers[write]
             regions[buffer.memory, buffer.index].append(_Access(number, buffer, True))
-    return regions
+    return {region: [a for a in accesses if a.buffer.bytes] for region, accesses in regions.items()}
 
 
 def _check_races(plan: Plan, regions: dict[tuple[str, int], list[_Access]], order: HappensBefore) -> None:
@@ -218,8 +261,8 @@ def _check_races(plan: Plan, regions: dict[tuple[str, int], list[_Access]], orde
             for other in accesses[i + 1 :]:
                 if other.buffer.offset >= one.buffer.offset + one.buffer.bytes:
                     break
-                in_place = one.step == other.step and _range(one.buffer) == _range(other.buffer)
-                if in_place or not (one.write or other.write):
+                same_bytes = (one.buffer.offset, one.buffer.bytes) == (other.buffer.offset, other.buffer.bytes)
+                if (one.step == other.step and same_bytes) or not (one.write or other.write):
                     continue
                 if not (order.steps(one.step, other.step) or order.steps(other.step, one.step)):
                     raise _fail(
@@ -228,13 +271,10 @@ def _check_races(plan: Plan, regions: dict[tuple[str, int], list[_Access]], orde
                     )
 
 
-def _range(buffer: PlanBuffer) -> tuple[int, int]:
-    return buffer.offset, buffer.bytes
-
-
 def _check_values(plan: Plan, regions: dict[tuple[str, int], list[_Access]]) -> None:
     """Replays the accesses in order and tracks the value in each byte range."""
-    for number, accesses in regions.items():
+    written: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
+    for region, accesses in regions.items():
         held: list[tuple[int, int, str]] = []
         for access in accesses:
             start, end = access.buffer.offset, access.buffer.offset + access.buffer.bytes
@@ -242,17 +282,10 @@ def _check_values(plan: Plan, regions: dict[tuple[str, int], list[_Access]]) -> 
                 held = _overwrite(held, start, end, access.buffer.value)
             elif not _holds(held, start, end, access.buffer.value):
                 step: PlanStep = plan.steps[access.step]
-                raise _fail(f"step {step.layer} reads {access.buffer.value} in {number[0]} before it is written")
+                raise _fail(f"step {step.layer} reads {access.buffer.value} in {region[0]} before it is written")
+        written[region] = held
     for index, output in enumerate(plan.outputs):
-        written = regions.get(("output", index), [])
-        size = _tensor_bytes(output.type)
-        held = []
-        for access in written:
-            if access.write:
-                held = _overwrite(
-                    held, access.buffer.offset, access.buffer.offset + access.buffer.bytes, access.buffer.value
-                )
-        if sum(end - start for start, end, _ in held) < size:
+        if sum(end - start for start, end, _ in written.get(("output", index), ())) < PLAIN.bytes(output.type):
             raise _fail(f"output {output.name} is not written in full")
 
 

@@ -142,8 +142,12 @@ class Session(Closing):
             NNStretchError: the first error, without `return_errors`.
             UsageError: the session is closed.
         """
-        coming = [self._submitted(feeds, output_names) for feeds in inputs]
-        found = [_outcome(answer) for answer in coming]
+        found: list[Outputs | NNStretchError] = []
+        for coming in [self._submitted(feeds, output_names) for feeds in inputs]:
+            try:
+                found.append(coming.result())
+            except NNStretchError as error:
+                found.append(error)
         if return_errors:
             return found
         answers: list[Outputs] = []
@@ -213,19 +217,12 @@ class Session(Closing):
 
         Args:
             path: of the package.
-            metadata: JSON-serialisable facts to keep in it.
+            metadata: JSON-serialisable facts to keep in it, beside those of the package that the session was opened from.
 
         Raises:
             FileError: the place is not writable or the disk is full.
             UsageError: the session has streams; save one without, and open its package with streams.
         """
-
-
-def _outcome(answer: Future[Outputs]) -> Outputs | NNStretchError:
-    try:
-        return answer.result()
-    except NNStretchError as error:
-        return error
 
 
 def _node_arg(tensor: PlanTensor) -> NodeArg:

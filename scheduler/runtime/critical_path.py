@@ -93,78 +93,53 @@ class RunSummary:
             "critical_path_ms": self.critical_path * 1e-6,
             "over_critical_path": self.over_critical_path,
             "queues": [
-                {
-                    "processor": queue.processor,
-                    "busy_ms": queue.busy * 1e-6,
-                    "waiting_ms": queue.waiting * 1e-6,
-                    "idle_ms": queue.idle * 1e-6,
-                }
-                for queue in self.queues
+                {"processor": q.processor, **_milliseconds(busy=q.busy, waiting=q.waiting, idle=q.idle)}
+                for q in self.queues
             ],
             "path": [
-                {
-                    **self._named(link.step),
-                    "begin_ms": link.step.begin * 1e-6,
-                    "ms": (link.step.end - link.step.begin) * 1e-6,
-                    "gap_ms": link.gap * 1e-6,
-                    "transfer": link.is_transfer,
-                }
+                {**self._timed(link.step, link.step.begin, link.step.end), **_milliseconds(gap=link.gap)}
+                | {"transfer": link.is_transfer}
                 for link in self.path
             ],
             "waits": [
-                {
-                    **self._named(wait.step),
-                    "begin_ms": wait.begin * 1e-6,
-                    "ms": wait.duration * 1e-6,
-                    "transfer_ms": wait.transfer * 1e-6,
-                    "awaited": self._named(wait.awaited),
-                }
+                {**self._timed(wait.step, wait.begin, wait.end), **_milliseconds(transfer=wait.transfer)}
+                | {"awaited": self._named(wait.awaited)}
                 for wait in self.waits
             ],
         }
+
+    def _timed(self, step: Event, begin: int, end: int) -> dict[str, Any]:
+        return {**self._named(step), **_milliseconds(begin=begin), "ms": (end - begin) * 1e-6}
 
     def _named(self, step: Event) -> dict[str, str]:
         return {"processor": self.queues[step.queue].processor, "layer": step.name}
 
 
-def critical_path_seconds(plan: Plan, seconds: Sequence[float]) -> float:
-    """Seconds of the longest dependency path of a plan, with nothing between steps.
+def _milliseconds(**nanoseconds: int) -> dict[str, float]:
+    return {f"{name}_ms": time * 1e-6 for name, time in nanoseconds.items()}
 
-    Args:
-        plan: validated.
-        seconds: of each step.
-    """
+
+def critical_path_seconds(plan: Plan, seconds: Sequence[float]) -> float:
+    """Seconds of a validated plan's longest dependency path, by the seconds of each step, with nothing between steps."""
     steps = tuple(replace(step, cost_ms=s * 1e3) for step, s in zip(plan.steps, seconds, strict=True))
     return critical_path(replace(plan, steps=steps), NoInterference())
 
 
 def run_summary(plan: Plan, timeline: Timeline) -> RunSummary:
-    """Where the time of a run of `plan` went.
+    """Where the time of a run of `plan` went, by its measured or simulated timeline.
 
     The path is followed back from the step that ended last. Before a step comes the previous step of its
     queue or, at a join, the last step of an awaited sub-graph, whichever ended later.
-
-    Args:
-        plan: the plan.
-        timeline: of the run, measured or simulated.
     """
     steps = _steps(plan, timeline)
     before = _before(plan, steps)
     durations = [(step.end - step.begin) * 1e-9 for step in steps]
-    queues = [(name, queue, timeline.busy(queue)) for queue, name in enumerate(timeline.queues)]
-    waiting = [
-        sum(e.end - e.begin for e in timeline.events if e.queue == queue and e.kind == "wait") for _, queue, _ in queues
-    ]
-    return RunSummary(
-        timeline.total,
-        round(critical_path_seconds(plan, durations) * 1e9),
-        tuple(
-            QueueTime(name, busy, waiting[queue], timeline.total - busy - waiting[queue])
-            for name, queue, busy in queues
-        ),
-        _path(steps, before),
-        _waits(plan, timeline, steps),
-    )
+    queues = []
+    for queue, name in enumerate(timeline.queues):
+        busy, waiting = timeline.spent(queue, "step"), timeline.spent(queue, "wait")
+        queues.append(QueueTime(name, busy, waiting, timeline.total - busy - waiting))
+    longest = round(critical_path_seconds(plan, durations) * 1e9)
+    return RunSummary(timeline.total, longest, tuple(queues), _path(steps, before), _waits(plan, timeline, steps))
 
 
 def _steps(plan: Plan, timeline: Timeline) -> list[Event]:

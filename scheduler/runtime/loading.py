@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nnstretch.devices.base.loading import (
+from nnstretch.devices.base.backend import (
     LoadableQueue,
     LoadableStep,
     LoadedDeviceQueues,
@@ -77,10 +77,7 @@ class Loaded:
 
 
 def load_program(
-    compiled: Compiled,
-    sources: Mapping[str, str] | None,
-    native: Engine | None = None,
-    replica: Loaded | None = None,
+    compiled: Compiled, sources: Mapping[str, str] | None, native: Engine | None = None, replica: Loaded | None = None
 ) -> Loaded:
     """Binds a plan that `validate` has passed to an engine, by default this machine's.
 
@@ -148,7 +145,11 @@ class _Loader:
             for subgraph in plan.subgraphs
             for step in plan.steps[subgraph.first : subgraph.first + subgraph.count]
         ]
-        semaphores = (loaded.semaphores(self._waits(name)) for name, loaded in self._loaded.items())
+        semaphores = (
+            # What each sub-graph on a queue of the backend waits for; nothing for sub-graphs on other queues.
+            loaded.semaphores([s.waits if plan.queues[s.queue].kind == name else () for s in plan.subgraphs])
+            for name, loaded in self._loaded.items()
+        )
         return Program(
             queues,
             self._regions,
@@ -170,10 +171,6 @@ class _Loader:
             SubGraph(s.queue, s.count, s.waits, regions(s.acquires), regions(s.releases)) for s in self._plan.subgraphs
         ]
 
-    def _waits(self, backend: str) -> list[tuple[int, ...]]:
-        """What every sub-graph on a queue of a backend waits for; nothing for sub-graphs on other queues."""
-        return [s.waits if self._plan.queues[s.queue].kind == backend else () for s in self._plan.subgraphs]
-
     # -- memory --------------------------------------------------------------------------------------------------
 
     def _add_region(self, key: MemoryKey, region: Region) -> None:
@@ -187,8 +184,8 @@ class _Loader:
             self._add_region(("input", index), Region(RegionKind.INPUT, tensor.type.bytes, index))
         for index, tensor in enumerate(plan.outputs):
             self._add_region(("output", index), Region(RegionKind.OUTPUT, tensor.type.bytes, index))
-        if plan.host_bytes:
-            self._add_region(("host", 0), _fixed(aligned_array(plan.host_bytes)))
+        if any(buffer.memory == "host" for buffer in plan.buffers):  # tensors may all be empty
+            self._add_region(("host", 0), _fixed(aligned_array(max(1, plan.host_bytes))))
         if 0 in plan.constant_ranges and plan.constant_ranges[0][1]:
             self._add_region(("constant", 0), _fixed(self._constants(0)))
 

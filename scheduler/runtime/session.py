@@ -11,12 +11,18 @@ from typing import Any, Self
 import numpy as np
 
 from nnstretch.devices.engine.binding.program import Program, RunTrace
-from nnstretch.errors import BuildError, DeviceError, FeedError, MissingExtraError
+from nnstretch.errors import BuildError, DeviceError, MissingExtraError
 from nnstretch.package import read_package, write_package
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.plan.packaging import packaged, unpackaged
-from nnstretch.scheduler.plan.schema import PlanTensor
+from nnstretch.scheduler.plan.packaging import check_trusted, packaged, unpackaged
 from nnstretch.scheduler.plan.validate import validate
+from nnstretch.scheduler.runtime.arguments import (
+    check_deadline,
+    checked_budget,
+    checked_feeds,
+    is_empty,
+    output_indices,
+)
 from nnstretch.scheduler.runtime.base_session import Feeds, Outputs, Session
 from nnstretch.scheduler.runtime.loading import Loaded, load_program
 from nnstretch.scheduler.runtime.timeline import Timeline, median_timeline, plan_timeline
@@ -67,22 +73,23 @@ class PlanSession(Session):
         self._beside = tuple(other._loaded for other in others)
 
     @classmethod
-    def from_compiled(cls, compiled: Compiled) -> Self:
-        """A session for a compiled plan."""
-        return cls(compiled)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | Path, *, trusted_sources: bool = False) -> Self:
         """A session for a package file; its weights are mapped, not copied.
 
         Of several plans it runs the first whose processors exist here (`AdaptiveSession` switches between them).
 
+        Args:
+            path: the package.
+            trusted_sources: refuse OpenCL sources that differ from the installed ones, and libraries of delegates.
+
         Raises:
             FileError: the file cannot be read.
-            PackageError: the package is damaged or too new.
+            PackageError: the package is damaged or too new, or has sources that are not trusted.
             DeviceError, BuildError, MissingExtraError: no plan can run here; the error is the first plan's.
         """
         package = read_package(Path(path))
+        if trusted_sources:
+            check_trusted(package, path)
         failures: list[Exception] = []
         for name, compiled in unpackaged(package).items():
             try:
@@ -117,6 +124,7 @@ class PlanSession(Session):
         return self._loaded.program.busy
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
+        check_deadline(deadline)
         wanted = self._output_indices(output_names)
         inputs, outputs = self._inputs(feeds), self._new_outputs()
         with self._active() as program:
@@ -159,15 +167,16 @@ class PlanSession(Session):
 
     def traces(self, feeds: Feeds | None = None, runs: int = 9) -> list[RunTrace]:
         """Traces of `runs` runs, at least one, after a warm-up run. Without `feeds`, the inputs are zeros."""
-        inputs, outputs = self._inputs(feeds or self.zeros()), self._new_outputs()
+        inputs, outputs = self._inputs_or_zeros(feeds), self._new_outputs()
         self._loaded.activate(self._beside)
         self._loaded.program.run_traced(inputs, outputs)
         return [self._loaded.program.run_traced(inputs, outputs) for _ in range(max(1, runs))]
 
     def time(self, feeds: Feeds | None = None, *, warmup: int = 10, runs: int = 100, budget: float = 2.0) -> np.ndarray:
-        inputs, outputs = self._inputs(feeds or self.zeros()), self._new_outputs()
+        budget_ms = checked_budget(warmup, runs, budget) * 1e3
+        inputs, outputs = self._inputs_or_zeros(feeds), self._new_outputs()
         self._loaded.activate(self._beside)
-        nanoseconds = self._loaded.program.time(inputs, outputs, warmup=warmup, runs=runs, budget_ms=budget * 1e3)
+        nanoseconds = self._loaded.program.time(inputs, outputs, warmup=warmup, runs=runs, budget_ms=budget_ms)
         return np.asarray(nanoseconds, dtype=np.float64) * 1e-9
 
     def step_seconds(self, runs: int) -> np.ndarray:
@@ -193,21 +202,13 @@ class PlanSession(Session):
             raise
 
     def _inputs(self, feeds: Feeds) -> Outputs:
-        known = [t.name for t in self.plan.inputs]
-        unknown = [name for name in feeds if name not in known]
-        missing = [name for name in known if name not in feeds]
-        if unknown or missing:
-            raise FeedError(f"feeds {sorted(feeds)} do not match the model's inputs {known}")
-        return [_checked(t, feeds[t.name]) for t in self.plan.inputs]
+        return checked_feeds(feeds, self.plan.inputs)
+
+    def _inputs_or_zeros(self, feeds: Feeds | None) -> Outputs:
+        return self._inputs(self.zeros() if feeds is None or is_empty(feeds) else feeds)
 
     def _output_indices(self, names: Sequence[str] | None) -> list[int]:
-        known = [t.name for t in self.plan.outputs]
-        if names is None:
-            return list(range(len(known)))
-        for name in names:
-            if name not in known:
-                raise FeedError(f"unknown output {name!r}; the model has {known}")
-        return [known.index(name) for name in names]
+        return output_indices(names, self.plan.outputs)
 
     def _new_outputs(self) -> Outputs:
         return [np.empty(t.type.shape, t.type.dtype) for t in self.plan.outputs]
@@ -217,15 +218,3 @@ class PlanSession(Session):
         times = [(int(begin), int(end)) for begin, end in trace.steps - trace.begin]
         waits = [bool(subgraph.waits) for subgraph in self.plan.subgraphs]
         return plan_timeline(self.plan, times, waits, trace.end - trace.begin)
-
-
-def _checked(tensor: PlanTensor, array: np.ndarray) -> np.ndarray:
-    """`array`, contiguous, of the input's shape and type; never converted silently."""
-    array = np.asarray(array)
-    if array.shape != tensor.type.shape:
-        raise FeedError(
-            f"input {tensor.name!r} has shape {list(array.shape)}; the model wants {list(tensor.type.shape)}"
-        )
-    if array.dtype != tensor.type.element.storage:
-        raise FeedError(f"input {tensor.name!r} is {array.dtype}; the model wants {tensor.type.dtype}")
-    return np.ascontiguousarray(array)

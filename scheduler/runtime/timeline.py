@@ -33,9 +33,13 @@ class Timeline:
     events: tuple[Event, ...]
     total: int
 
+    def spent(self, queue: int, kind: Literal["step", "wait"]) -> int:
+        """Nanoseconds that a queue spent in steps or in waits."""
+        return sum(e.end - e.begin for e in self.events if e.queue == queue and e.kind == kind)
+
     def busy(self, queue: int) -> int:
         """Nanoseconds that a queue spent in steps."""
-        return sum(e.end - e.begin for e in self.events if e.queue == queue and e.kind == "step")
+        return self.spent(queue, "step")
 
     def gaps(self, queue: int) -> list[int]:
         """Nanoseconds between successive steps of a queue, without waits."""

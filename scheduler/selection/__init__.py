@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 SELECTORS: Mapping[str, str] = MappingProxyType(
     {
         "elimination": "exact.elimination:Elimination",
-        "dprs": "baselines.dprs:Dprs",
-        "global-search": "baselines.global_search:GlobalSearch",
+        "dprs": "baselines.dynamic_programming:Dprs",
+        "global-search": "baselines.dynamic_programming:GlobalSearch",
         "pbqp": "baselines.pbqp:Pbqp",
-        "dijkstra": "baselines.dijkstra:Dijkstra",
-        "a-star": "baselines.a_star:AStar",
+        "dijkstra": "exact.best_first:Dijkstra",
+        "a-star": "exact.best_first:AStar",
         "q-learning": "baselines.q_learning:QLearning",
         "greedy-penalties": "baselines.greedy:GreedyWithPenalties",
         "greedy": "baselines.greedy:Greedy",

@@ -1,7 +1,9 @@
-"""Explanation of a selection: the alternatives of every unit, and the loss of the network with a greedy choice there."""
+"""Explanation of a selection, and comparison of selectors on one problem (QS-DNN, table III and figure 4)."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,11 +11,11 @@ import numpy as np
 from nnstretch.devices.external.engine import fallback_descriptor
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.lowering.candidates import all_choices
+from nnstretch.scheduler.lowering.choices import Choice
 from nnstretch.scheduler.planner import ChoiceSpace
 from nnstretch.scheduler.selection import default_selector
-from nnstretch.scheduler.selection.choice import Choice
 from nnstretch.scheduler.selection.presolve import possible
-from nnstretch.scheduler.selection.problem import Assignment, Problem
+from nnstretch.scheduler.selection.problem import Assignment, Problem, Selector
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,10 @@ class ExplainedUnit:
 
 
 def explain(space: ChoiceSpace, answer: Assignment) -> list[ExplainedUnit]:
-    """One explanation per unit, for an answer to the space's problem."""
+    """For every unit its alternatives, and the network's loss with a greedy choice there.
+
+    `answer` is one to the space's problem.
+    """
     return [
         ExplainedUnit(
             unit.name,
@@ -107,3 +112,26 @@ def _greedy_loss(problem: Problem, number: int, answer: Assignment) -> float:
     forced = np.where(np.arange(len(costs)) == fastest, costs, np.inf)
     alone = replace(problem, costs=(*problem.costs[:number], forced, *problem.costs[number + 1 :]), limits={})
     return max(0.0, default_selector().select(alone).cost - answer.cost)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A selector's answer, and the seconds of its search."""
+
+    name: str
+    answer: Assignment
+    seconds: float
+
+
+def compare(problem: Problem, selectors: Iterable[Selector]) -> list[Compared]:
+    """One row per selector, in their order.
+
+    Raises:
+        SelectionError: no assignment is legal.
+    """
+    rows = []
+    for selector in selectors:
+        begin = time.perf_counter()
+        answer = selector.select(problem)
+        rows.append(Compared(selector.name, answer, time.perf_counter() - begin))
+    return rows

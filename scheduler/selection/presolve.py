@@ -9,7 +9,7 @@ Biophysical Journal 66, 1994). Nodes with one remaining choice are folded into t
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -185,18 +185,10 @@ def _folded(problem: Problem, kept: tuple[Indices, ...], relevant: Sequence[str]
         else:
             constant += float(part[0, 0])
     amounts = {r: tuple(problem.amounts[r][n][kept[n]] for n in free) for r in relevant}
-    limits = _lowered(problem, kept)
+    limits = {}  # less the amounts of nodes with one choice
+    for resource, limit in problem.limits.items():
+        fixed = zip(problem.amounts[resource], kept, strict=True)
+        limits[resource] = loosened(limit) - sum(float(a[k[0]]) for a, k in fixed if len(k) == 1)
     names = tuple(problem.name(n) for n in free)
     small = Problem(tuple(costs[n] for n in free), edges, amounts, limits, problem.seed, names)
     return Reduction(small, constant, tuple(free), kept)
-
-
-def _lowered(problem: Problem, kept: tuple[Indices, ...]) -> Mapping[str, float]:
-    """Limits less the amounts of nodes with one choice."""
-    limits = {}
-    for resource, limit in problem.limits.items():
-        amounts = problem.amounts[resource]
-        limits[resource] = loosened(limit) - sum(
-            float(a[k[0]]) for a, k in zip(amounts, kept, strict=True) if len(k) == 1
-        )
-    return limits

@@ -2,7 +2,7 @@
 
 The problem of SoftNeuro, section IV, and NeoCPU, section 3.3: every layer has a few choices with known costs, and neighbours
 with different schemas pay for an adapt layer between them. QS-DNN, section IV-C, adds limits: a choice also needs memory or
-loses accuracy, and the sum over the network is limited. A problem is independent of devices.
+has an error, and the sum over the network is limited. A problem is independent of devices.
 """
 
 from __future__ import annotations

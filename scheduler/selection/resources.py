@@ -12,18 +12,18 @@ import numpy as np
 from nnstretch.errors import UsageError
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.lowering.candidates import all_choices
+from nnstretch.scheduler.lowering.choices import Choice
 from nnstretch.scheduler.lowering.selection_problem import selection_problem
 from nnstretch.scheduler.lowering.units import Unit
 from nnstretch.scheduler.planner import ChoiceSpace
-from nnstretch.scheduler.selection.choice import Choice
 from nnstretch.scheduler.selection.problem import Costs
 from nnstretch.support.progress import Progress
 
 MEMORY = "memory"
 """Bytes of prepared constants and workspaces. The sum counts shared workspaces more than once."""
-ACCURACY = "accuracy"
+ERROR = "error"
 """Error of the routines' answers relative to their outputs' ranges. The sum assumes that nothing damps errors."""
-RESOURCES = (MEMORY, ACCURACY)
+RESOURCES = (MEMORY, ERROR)
 
 
 def with_resources(space: ChoiceSpace, resources: Sequence[str], progress: Progress | None = None) -> ChoiceSpace:
@@ -50,8 +50,8 @@ def with_resources(space: ChoiceSpace, resources: Sequence[str], progress: Progr
         choices.append(mine)
         for resource in resources:
             amounts[resource].append(np.array([needs.of(unit, choice, resource) for choice in mine]))
-    if ACCURACY in resources and not needs.errors_known:
-        raise UsageError("the profile store has no errors of routines; leave accuracy out")
+    if ERROR in resources and not needs.errors_known:
+        raise UsageError("the profile store has no errors of routines; leave error out")
     problem = selection_problem(space.graph, choices, space.pool, space.costs)
     problem = replace(problem, amounts={r: tuple(a) for r, a in amounts.items()})
     return replace(space, choices=choices, problem=problem)

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Parameters, Routine
-from nnstretch.devices.simulated.latency import layer_seconds
-from nnstretch.devices.simulated.processor import SimulatedProcessor
+from nnstretch.devices.simulated.processor import SimulatedProcessor, layer_seconds
 from nnstretch.devices.simulated.profile import SocProfile
 from nnstretch.errors import UsageError
 from nnstretch.graph.layer import Layer, TensorType

@@ -59,13 +59,9 @@ class _Queue:
 
 
 def run_tasks(tasks: Sequence[SimulatedTask], contention_factor: ContentionFactor) -> list[TaskTimes]:
-    """Runs all tasks, each queue one at a time in the order of the list.
+    """Runs all tasks, each queue one at a time in the order of the list; tasks wait for earlier ones only.
 
     The speed of a step is 1 over the contention factor of its queue among the queues that compute at that moment.
-
-    Args:
-        tasks: each waits for earlier ones only.
-        contention_factor: of a queue among others.
     """
     return _Simulation(tasks, contention_factor).run()
 

@@ -3,7 +3,7 @@
 One latency per network says little about layers, so a fit has few unknowns. A processor has three: seconds of
 a MAC, of a group of a grouped convolution, and of a byte. They are fitted by non-negative least squares of
 the relative errors. A pair of processors has one, seconds of a transferred byte, which is searched for in
-simulation. The rest is assumed.
+simulation; a transfer is not faster than the memory of either processor. The rest is assumed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.devices.base.spec import ProcessorSpec
-from nnstretch.devices.simulated.latency import layer_kind, loss
-from nnstretch.devices.simulated.processor import SimulatedProcessor
+from nnstretch.devices.simulated.processor import SimulatedProcessor, layer_kind, loss
 from nnstretch.devices.simulated.profile import PairProfile, ProcessorProfile, SocProfile, Throughput
 from nnstretch.errors import UsageError
 from nnstretch.graph.layers import layers
@@ -102,6 +101,19 @@ def simulated_seconds(soc: SocProfile, measured: Measurement) -> float:
     return _simulated(soc, _plan(soc, measured), measured.processors)
 
 
+def relative_errors(soc: SocProfile, measurements: Sequence[Measurement]) -> np.ndarray:
+    """Simulated over measured seconds, less 1, of every network.
+
+    Args:
+        soc: a profile.
+        measurements: networks; those that the profile is not fitted to show how it predicts.
+
+    Returns:
+        Errors, shape [number of measurements].
+    """
+    return np.array([simulated_seconds(soc, measured) / measured.seconds - 1 for measured in measurements])
+
+
 # -- processors ----------------------------------------------------------------------------------------------------
 
 
@@ -133,7 +145,7 @@ def _work(model: ir.Model, given: Assumptions) -> tuple[int, tuple[float, float,
         if layer.op in ("Conv", "Dense"):
             macs += layer.macs * loss(layer, given.step, given.half)
         if layer_kind(layer) == "grouped":
-            groups += int(layer.attributes["groups"])  # type: ignore[arg-type]
+            groups += layer.integer("groups")
     return count, (macs, groups, size)
 
 
@@ -172,7 +184,7 @@ def nonnegative_least_squares(rows: np.ndarray, wanted: np.ndarray) -> np.ndarra
 
 
 def _plan(soc: SocProfile, measured: Measurement) -> Plan:
-    specs = [ProcessorSpec("sim", profile="fitted", part=name) for name in measured.processors]
+    specs = [ProcessorSpec("sim", argument=f"fitted/{name}") for name in measured.processors]
     processors = [SimulatedProcessor(spec, soc) for spec in specs]
     return make_plan(measured.model, processors, processors[0], SimulatedCosts(soc, measured.processors)).plan
 
@@ -182,8 +194,9 @@ def _simulated(soc: SocProfile, plan: Plan, processors: Sequence[str]) -> float:
 
 
 def _fit_bandwidth(soc: SocProfile, both: tuple[str, ...], measurements: Sequence[Measurement]) -> float:
-    """GB/s between two processors."""
+    """GB/s between two processors, at most the memory bandwidth of the slower one."""
     pair = soc.pair(both[0], both[1])
+    lowest = 1 / min(soc.processors[name].memory_gb_per_s["any"] for name in both)
     plans = [_plan(soc, measured) for measured in measurements]
 
     def error(nanoseconds: float) -> float:
@@ -191,17 +204,17 @@ def _fit_bandwidth(soc: SocProfile, both: tuple[str, ...], measurements: Sequenc
         predicted = (_simulated(changed, plan, both) for plan in plans)
         return sum((p / m.seconds - 1) ** 2 for p, m in zip(predicted, measurements, strict=True))
 
-    return _rate(_least(error, 1.0, 1.0) * 1e-9)
+    return _rate(_least(error, max(1.0, lowest), 1.0, lowest) * 1e-9)
 
 
-def _least(error: Callable[[float], float], start: float, step: float) -> float:
-    """A local minimum of `error` over numbers >= 0: steps are taken while they help, then halved."""
+def _least(error: Callable[[float], float], start: float, step: float, lowest: float) -> float:
+    """A local minimum of `error` over numbers >= `lowest`: steps are taken while they help, then halved."""
     best, least = start, error(start)
     for _ in range(_HALVINGS):
         improved = True
         while improved:
             improved = False
-            for tried in (best + step, max(0.0, best - step)):
+            for tried in (best + step, max(lowest, best - step)):
                 if tried != best and (found := error(tried)) < least:
                     best, least, improved = tried, found, True
         step /= 2

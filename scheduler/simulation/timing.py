@@ -1,15 +1,18 @@
-"""Plans in simulated time: the sub-graphs that the engine would run, with the costs of their steps as durations."""
+"""Plans in simulated time, with the costs of their steps as durations, and models of interference between queues."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Protocol
 
+from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.simulated.profile import SocProfile
 from nnstretch.errors import DeviceError
-from nnstretch.scheduler.plan.schema import Plan, PlanSubgraph
+from nnstretch.graph.layer import TensorType
+from nnstretch.scheduler.costmodel.costs import Contention, ContentionFactors, CostModel
+from nnstretch.scheduler.plan.schema import Plan, PlanSubgraph, QueuePool
 from nnstretch.scheduler.runtime.timeline import Timeline, plan_timeline
-from nnstretch.scheduler.simulation.events import SimulatedTask, TaskTimes, run_tasks
+from nnstretch.scheduler.simulation.events import SimulatedTask, run_tasks
 
 _NANO = 1e9
 _ELEMENT_BYTES = 4
@@ -83,7 +86,10 @@ def simulate(plan: Plan, interference: InterferenceModel) -> Timeline:
         DeviceError: a step has no cost.
     """
     tasks = plan_tasks(plan, interference)
-    return _timeline(plan, tasks, run_tasks(tasks, interference.contention_factor))
+    times = run_tasks(tasks, interference.contention_factor)
+    steps = [(round(begin * _NANO), round(end * _NANO)) for found in times for begin, end in found.steps]
+    waits = [bool(task.waits or task.transfer) for task in tasks]
+    return plan_timeline(plan, steps, waits, max((end for _, end in steps), default=0))
 
 
 def critical_path(plan: Plan, interference: InterferenceModel) -> float:
@@ -177,8 +183,42 @@ def _step_seconds(plan: Plan, subgraph: PlanSubgraph) -> tuple[float, ...]:
     return tuple((step.cost_ms or 0.0) * 1e-3 for step in steps)
 
 
-def _timeline(plan: Plan, tasks: list[SimulatedTask], times: list[TaskTimes]) -> Timeline:
-    """Events as `Session.profile` has them."""
-    steps = [(round(begin * _NANO), round(end * _NANO)) for found in times for begin, end in found.steps]
-    waits = [bool(task.waits or task.transfer) for task in tasks]
-    return plan_timeline(plan, steps, waits, max((end for _, end in steps), default=0))
+_SMALL = TensorType((1, 16, 7, 7))
+_LARGE = TensorType((1, 64, 56, 56))
+
+
+class MeasuredInterference:
+    """Measured interference between local processors.
+
+    Transfers cost a constant plus a term per byte, fitted to a small and a large tensor.
+    """
+
+    whole_tensors = False
+
+    def __init__(self, pool: QueuePool, costs: CostModel, contention: Contention) -> None:
+        """`costs` give the cost of transfers between two processors; `contention` is of processors by their numbers."""
+        self._pool, self._costs, self._contention_factors = pool, costs, ContentionFactors(contention)
+        self._lines: dict[frozenset[int], tuple[float, float]] = {}
+
+    def transfer_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
+        """The slowest transfer from any of the others."""
+        lines = [self._line(queue, other) for other in others]
+        return max((fixed + per_byte * size for fixed, per_byte in lines), default=0.0)
+
+    def contention_factor(self, queue: int, others: frozenset[int], /) -> float:
+        """As measured with typical layers. A caller's queue that only serves a device slows down no other queue."""
+        numbers = [self._pool.queue_of.index(m) for m in (queue, *others) if m in self._pool.queue_of]
+        if queue not in self._pool.queue_of or len(numbers) < 2:
+            return 1.0
+        return self._contention_factors.of(numbers[0], numbers)
+
+    def _line(self, one: int, other: int) -> tuple[float, float]:
+        """Seconds of an empty transfer, and per byte."""
+        pair = frozenset({one, other})
+        if pair not in self._lines:
+            processors = [self._pool.processors[queue] for queue in sorted(pair)]
+            small, large = (self._costs.passing(processors[0], processors[-1], tensor) for tensor in (_SMALL, _LARGE))
+            least, most = PLAIN.bytes(_SMALL), PLAIN.bytes(_LARGE)
+            per_byte = max(0.0, large - small) / (most - least)
+            self._lines[pair] = (max(0.0, small - per_byte * least), per_byte)
+        return self._lines[pair]

@@ -46,7 +46,8 @@ def measured_ratios(
         return ()
     speeds = store()
     try:
-        known = {core: found for core in cores if (found := _stored(speeds, core)) is not None}
+        rows = {core: speeds.get(cpu_model(), _WORKLOAD, f"core {core}", {}) for core in cores}
+        known = {core: 1 / row.seconds for core, row in rows.items() if row is not None and row.seconds}
         for _ in range(0 if len(known) == len(cores) else _ROUNDS):
             best = {core: max(best[core], measure(core, _MILLISECONDS)) for core in cores}
             if _are_equal(best):
@@ -70,8 +71,3 @@ def proposed_ratios(speeds: Sequence[float]) -> tuple[int, ...]:
 
 def _are_equal(speeds: dict[int, float]) -> bool:
     return max(speeds.values()) <= DIFFERENT * min(speeds.values())
-
-
-def _stored(store: ProfileStore, core: int) -> float | None:
-    found = store.get(cpu_model(), _WORKLOAD, f"core {core}", {})
-    return 1 / found.seconds if found is not None and found.seconds else None

@@ -65,9 +65,11 @@ class _BoundLayer:
         """Seconds of one run.
 
         On a device, the first repeat counts as the mean of the others: it begins with cold instructions and idle vector units.
+        Where a driver does not say when commands ran, the host's clock times the whole run.
         """
         self.loaded.activate()
-        if not self.loaded.device_queues:
+        devices = self.loaded.device_queues
+        if not devices or not all(queues.trace_times for queues in devices):
             return self.loaded.program.time(self.inputs, self.outputs, warmup=0, runs=1)[0] * 1e-9
         steps = self.loaded.program.run_traced(self.inputs, self.outputs).steps[self.device_steps]
         begin = steps[len(steps) // self.repeats - 1, 1] if self.repeats > 1 else steps[0, 0]
@@ -86,6 +88,7 @@ class Executor:
         engine()  # builds it before the first measurement
         self._layers: dict[int, _BoundLayer] = {}
         self._inputs: dict[int, np.ndarray] = {}  # by offset in the shared file
+        self._copies: dict[tuple[int, ...], np.ndarray] = {}  # by place in the shared file and number of repeats
         self._outputs: list[np.ndarray] = []
         self._swept_all: np.ndarray | None = None
         self._own_cache = own_cache
@@ -108,17 +111,19 @@ class Executor:
             return {"seconds": [seconds for seconds, _ in times], "clocks": [clock for _, clock in times]}
         for layer in self._layers.values():
             layer.loaded.close()
-        self._layers, self._inputs, self._outputs = {}, {}, []
+        self._layers, self._inputs, self._outputs, self._copies = {}, {}, [], {}
         return {}
 
     def _open(self, request: Mapping[str, Any]) -> dict[str, Any]:
         plan = Plan.from_json(request["plan"])
         begin, _ = request["weights"]
-        constants = copied_weights(self._map(*request["base"]), request["weights"], request["repeats"])
+        constants = self._constants(request)
         models = {name: self._map(*place).tobytes() for name, place in request["models"].items()}
         loaded = load_program(Compiled(plan, constants, models), None)
         outputs, inputs = self._output_arrays(plan), [self._input(*place) for place in request["inputs"]]
-        kept = _kept(loaded, constants)
+        # The constants in the place that a run reads: a device that works in host memory has a copy there.
+        copies = (m for (memory, _), m in loaded.host_arrays.items() if memory == "constant")
+        kept = next(copies, constants)
         queue = next((slice(s.first, s.first + s.count) for s in plan.subgraphs if s.queue), slice(None))
         layer = _BoundLayer(
             plan.steps[queue][0].op,
@@ -143,6 +148,13 @@ class Executor:
                 offset += output.nbytes
         return {}
 
+    def _constants(self, request: Mapping[str, Any]) -> np.ndarray:
+        """The constants of a layer; layers that share them in the shared file share the copies."""
+        key = (*request["base"], *request["weights"], request["repeats"])
+        if key not in self._copies:
+            self._copies[key] = copied_weights(self._map(*request["base"]), request["weights"], request["repeats"])
+        return self._copies[key]
+
     def _input(self, offset: int, size: int) -> np.ndarray:
         """A private copy of an input in huge pages, like the tensors of a network."""
         if offset not in self._inputs:
@@ -151,7 +163,6 @@ class Executor:
         return self._inputs[offset]
 
     def _output_arrays(self, plan: Plan) -> list[np.ndarray]:
-
         sizes = [t.type.bytes for t in plan.outputs]
         for index, size in enumerate(sizes):
             if index == len(self._outputs):
@@ -208,11 +219,6 @@ class Executor:
         if self._swept_all is None:
             self._swept_all = np.ones(_FLUSHED_BYTES // 4, np.float32)
         self._swept_all.max()
-
-
-def _kept(loaded: Loaded, constants: np.ndarray) -> np.ndarray:
-    """The constants in the place that a run reads: a device that works in host memory has a copy there."""
-    return next((m for (memory, _), m in loaded.host_arrays.items() if memory == "constant"), constants)
 
 
 def _device_results(loaded: Loaded, plan: Plan) -> list[np.ndarray]:

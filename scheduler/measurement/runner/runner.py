@@ -11,7 +11,7 @@ import mmap
 import os
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +70,11 @@ class TimedRun:
 
 
 class Runner(Closing):
-    """Opens, times and closes single layers in one worker process. A context manager; not thread-safe."""
+    """Opens, times and closes single layers in one worker process. A context manager; not thread-safe.
+
+    Attributes:
+        clears: how often all layers were closed.
+    """
 
     def __init__(
         self, command: Sequence[str] = WORKER, patience: int = _RUN_TICKS, start: StartProcess = start_here
@@ -82,16 +86,19 @@ class Runner(Closing):
             patience: longest time of a request, seconds, without those in which this process did not run either.
             start: starts the worker, on this machine or on a target.
         """
+        self.clears = 0
         self._command = tuple(command)
         self._patience = patience
         self._start_process = start
-        self._worker: _Worker | None = None
+        self._process: WorkerProcess | None = None
+        self._is_ready = False
         self._memory = os.memfd_create("nnstretch-layers")
         os.ftruncate(self._memory, PAGE)
         self._end = PAGE
         self._open: dict[int, LoadedLayer] = {}
         # id of an array -> the array, whose reference keeps the id unique, and its offset
         self._inputs: dict[int, tuple[np.ndarray, int]] = {}
+        self._bases: dict[Hashable, int] = {}  # recipe of constants -> their offset
         self._count = 0
         self._unexplained_ends = 0
         self._finalizer = weakref.finalize(self, os.close, self._memory)
@@ -102,9 +109,18 @@ class Runner(Closing):
         Raises:
             DeviceError: the worker cannot be started.
         """
-        if self._worker is None or self._worker.ended:
-            self._drop_worker()
-            self._worker = _Worker(self._command, self._memory, self._start_process)
+        if self._process is not None and not self._process.ended:
+            return
+        self._drop_worker()
+        arguments = {"parent": os.getpid(), "memory": self._memory, "own_cache": cache_sizes().own}
+        command = [*self._command, json.dumps(arguments)]
+        try:
+            # Without patience: the worker holds no state to save.
+            self._process = WorkerProcess(command, pass_fds=(self._memory,), patience=0, start=self._start_process)
+        except OSError as error:
+            raise DeviceError(
+                f"cannot start the measurement worker ({error.strerror}); free memory, or plan without tuning"
+            ) from error
 
     def open(self, single: SinglePlan, outputs: bool = False) -> tuple[LoadedLayer, list[np.ndarray]]:
         """Opens a layer and runs it once.
@@ -121,14 +137,13 @@ class Runner(Closing):
             DeviceError: the worker cannot be started.
         """
         sizes = [PLAIN.bytes(t.type) for t in single.plan.outputs] if outputs else []
-        base = self._allocate(single.base_bytes)
-        single.write_base(self._map(base, single.base_bytes))
+        base = self._base(single)
         inputs = [self._input(array) for array in single.inputs]
         answers = self._allocate(sum(sizes))
         request = {
             "do": "open",
             "layer": self._count,
-            "plan": single.plan.to_json(),
+            "plan": single.plan.to_json(indent=None),
             "inputs": inputs,
             "base": [base, single.base_bytes],
             "weights": single.weights,
@@ -166,11 +181,13 @@ class Runner(Closing):
 
     def clear(self) -> None:
         """Closes all layers and frees their memory."""
+        self.clears += 1
         self._open = {}
         self._inputs = {}
-        if self._worker is not None:
+        self._bases = {}
+        if self._process is not None:
             try:
-                self._worker.ask({"do": "clear"}, self._patience)
+                self._exchange(self._process, {"do": "clear"})
             except WorkerError:
                 self._drop_worker()
         os.ftruncate(self._memory, PAGE)
@@ -189,6 +206,17 @@ class Runner(Closing):
         self._end += -(-size // PAGE) * PAGE
         os.ftruncate(self._memory, self._end)
         return offset
+
+    def _base(self, single: SinglePlan) -> int:
+        """Offset of the constants with one copy of the weights; layers with equal ones share them."""
+        recipe = single.recipe()
+        if recipe is not None and recipe in self._bases:
+            return self._bases[recipe]
+        base = self._allocate(single.base_bytes)
+        single.write_base(self._map(base, single.base_bytes))
+        if recipe is not None:
+            self._bases[recipe] = base
+        return base
 
     def _input(self, array: np.ndarray) -> tuple[int, int]:
         """Offset and bytes of an input; layers with the same array share it."""
@@ -217,8 +245,29 @@ class Runner(Closing):
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self.start()
-        assert self._worker is not None
-        return self._worker.ask(request, self._patience)
+        assert self._process is not None
+        return self._exchange(self._process, request)
+
+    def _exchange(self, process: WorkerProcess, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The worker's answer to a request.
+
+        Raises:
+            WorkerError: there is no answer; the process has ended or was killed.
+            DeviceError: the process did not get ready.
+        """
+        if not self._is_ready:
+            try:
+                self._is_ready = bool(process.receive(_START_TICKS)[0]["ready"])
+            except WorkerError as error:
+                raise DeviceError(
+                    f"the measurement worker did not start: {error}; correct that, or plan without tuning"
+                ) from error
+        process.send(request)
+        try:
+            return process.receive(self._patience)[0]
+        except KeyboardInterrupt:
+            process.kill()  # its late answer would count as that to the next request
+            raise
 
     def _ask_about(self, layer: LoadedLayer, request: Mapping[str, Any]) -> None:
         """Sends a request about one layer.
@@ -260,58 +309,21 @@ class Runner(Closing):
                 self._fail(layer.number, str(failed))
 
     def _drop_worker(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
+        if self._process is not None:
+            self._process.close()
+            self._process, self._is_ready = None, False
 
 
-class _Worker:
-    """The worker process."""
+class SharedRunner(Runner):
+    """A runner that several profilers use one after another: they close their layers, and `end` ends the worker.
 
-    def __init__(self, command: Sequence[str], memory: int, start: StartProcess) -> None:
-        arguments = {"parent": os.getpid(), "memory": memory, "own_cache": cache_sizes().own}
-        try:
-            # Without patience: the worker holds no state to save.
-            self._process = WorkerProcess(
-                [*command, json.dumps(arguments)], pass_fds=(memory,), patience=0, start=start
-            )
-        except OSError as error:
-            raise DeviceError(
-                f"cannot start the measurement worker ({error.strerror}); free memory, or plan without tuning"
-            ) from error
-        self._ready = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether the process has ended."""
-        return self._process.ended
-
-    def ask(self, request: Mapping[str, Any], ticks: int) -> dict[str, Any]:
-        """The answer to a request.
-
-        Raises:
-            WorkerError: there is no answer; the process has ended or was killed.
-            DeviceError: the process did not get ready.
-            KeyboardInterrupt: the process was killed.
-        """
-        self._await_ready()
-        self._process.send(request)
-        try:
-            return self._process.receive(ticks)[0]
-        except KeyboardInterrupt:
-            self._process.kill()  # its late answer would count as that to the next request
-            raise
-
-    def _await_ready(self) -> None:
-        if self._ready:
-            return
-        try:
-            self._ready = bool(self._process.receive(_START_TICKS)[0]["ready"])
-        except WorkerError as error:
-            raise DeviceError(
-                f"the measurement worker did not start: {error}; correct that, or plan without tuning"
-            ) from error
+    A worker that stays keeps its OpenCL programs, which take long to build.
+    """
 
     def close(self) -> None:
-        """Ends the process."""
-        self._process.close()
+        """Closes all layers."""
+        self.clear()
+
+    def end(self) -> None:
+        """Ends the worker; layers cannot be used afterwards."""
+        super().close()

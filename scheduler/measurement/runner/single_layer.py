@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from nnstretch.devices.base.constants import Constant, write_constants
+from nnstretch.devices.base.constants import Constant, Prepared, write_constants
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Layout, Lowering, Operand, Parameters, Routine, reorder_layer
-from nnstretch.devices.cpu.backend import HOST
+from nnstretch.devices.cpu.queues import HOST
 from nnstretch.devices.engine.binding.program import aligned_array
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.plan.schema import (
@@ -18,7 +18,6 @@ from nnstretch.scheduler.plan.schema import (
     Memory,
     Plan,
     PlanBuffer,
-    PlanQueue,
     PlanStep,
     PlanSubgraph,
     PlanTensor,
@@ -28,6 +27,8 @@ from nnstretch.scheduler.plan.schema import (
 from nnstretch.scheduler.plan.validate import validate
 
 _WORD = 4  # bytes
+_SMALL = 1 << 16
+"""Bytes of the largest array that is its own recipe."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,23 @@ class SinglePlan:
         """Bytes of all constants and loaded models."""
         return self.weights[0] + self.repeats * (self.weights[1] + sum(map(len, self.models.values())))
 
+    def recipe(self) -> Hashable:
+        """How the constants with one copy of the weights are made; None if unknown. Equal recipes mean equal bytes."""
+        recipes = [(offset, _recipe(constant)) for offset, constant in self.parts]
+        if any(recipe is None for _, recipe in recipes):
+            return None
+        return (self.weights, *recipes)
+
     def write_base(self, memory: np.ndarray) -> None:
         """Writes the constants with one copy of the weights into `memory`, uint8[base_bytes] of zeros."""
         write_constants((array, memory[offset : offset + array.nbytes]) for offset, array in self.parts)
+
+
+def _recipe(constant: Constant) -> Hashable:
+    """How a constant is made: small ones are their own recipe."""
+    if isinstance(constant, Prepared):
+        return constant.recipe
+    return constant.tobytes() if constant.nbytes <= _SMALL else None
 
 
 def copied_weights(base: np.ndarray, weights: tuple[int, int], repeats: int) -> np.ndarray:
@@ -129,16 +144,16 @@ def single_layer_plan(single: SingleLayer, inputs: Sequence[np.ndarray]) -> Sing
     Its outputs are the layer's as stored: arrays of `Layout.storage_shape`, or bytes (`Layout.unpack` reads both). On a device
     the plan has outputs only with `SingleLayer.shown`.
     """
-    _, layouts = single.routine.layouts(single.layer, single.parameters)
-    return _Maker(single, layouts).make(inputs)
+    return _Maker(single).make(inputs)
 
 
 class _Maker:
-    def __init__(self, single: SingleLayer, layouts_out: Sequence[Layout]) -> None:
+    def __init__(self, single: SingleLayer) -> None:
         self._single = single
         self._on_device = single.processor.backend.own_memory
         self._domain = 1 if self._on_device else 0
-        self._stored = [_stored_output(t, o) for t, o in zip(single.layer.outputs, layouts_out, strict=True)]
+        _, layouts = single.routine.layouts(single.layer, single.parameters)
+        self._stored = [_stored_output(t, layout) for t, layout in zip(single.layer.outputs, layouts, strict=True)]
         self._buffers: list[PlanBuffer] = []
         self._parts: list[tuple[int, Constant]] = []
         self._models: dict[str, bytes] = {}
@@ -147,12 +162,16 @@ class _Maker:
         self._shared_bytes: list[int] = []
 
     def make(self, inputs: Sequence[np.ndarray]) -> SinglePlan:
-        lowering = self._single.lowering
+        single, lowering = self._single, self._single.lowering
         workspaces = {i: self._scratch(f"s{i}", n) for i, n in enumerate(lowering.workspaces)}
-        shown = not self._on_device or self._single.shown
+        shown = not self._on_device or single.shown
         turns: list[dict[str, dict[int, int]]] = []
-        for turn in range(self._single.turns if self._on_device else 1):
-            read, written = self._read(inputs), self._written(shown=not turn and shown)
+        for turn in range(single.turns if self._on_device else 1):
+            read = {index: self._input(i, inputs[i]) for i, index in enumerate(single.layer.activations)}
+            written = {
+                i: self._output(i, t) if shown and not turn else self._scratch(f"y{i}", PLAIN.bytes(t))
+                for i, t in enumerate(self._stored)
+            }
             turns.append({"input": read, "workspace": workspaces, "output": written})
         begin = self._constant_bytes
         steps: tuple[PlanStep, ...] = ()
@@ -162,11 +181,13 @@ class _Maker:
         weights = (begin, (self._constant_bytes - begin) // self._single.repeats)
         slots = tuple(range(len(self._shared_bytes)))
         before, after = self._around(turns[0]["output"])
+        fed = () if self._on_device else tuple(inputs)
+        queue = plan_queue(single.processor)
         plan = Plan(
-            block=self._single.processor.blocked.block,
-            queues=self._queues(),
-            inputs=() if self._on_device else tuple(PlanTensor(f"x{i}", _stored_type(x)) for i, x in enumerate(inputs)),
-            outputs=self._outputs(),
+            block=single.processor.blocked.block,
+            queues=(CALLER_QUEUE, queue) if self._on_device else (replace(queue, kind=HOST.name),),
+            inputs=tuple(PlanTensor(f"x{i}", TensorType(x.shape, str(x.dtype))) for i, x in enumerate(fed)),
+            outputs=tuple(PlanTensor(f"y{i}", t) for i, t in enumerate(self._stored)) if shown else (),
             buffers=tuple(self._buffers),
             steps=(*before, *steps, *after),
             subgraphs=_in_turn([(0, before), (self._domain, steps), (0, after)], slots),
@@ -177,37 +198,11 @@ class _Maker:
             constant_ranges={0: (0, _WORD), self._domain: (0, self._constant_bytes)},
         )
         validate(plan)
-        fed = () if self._on_device else tuple(inputs)
-        return SinglePlan(plan, fed, tuple(self._parts), weights, self._single.repeats, self._models)
-
-    def _queues(self) -> tuple[PlanQueue, ...]:
-        processor = self._single.processor
-        if not self._on_device:
-            return (replace(plan_queue(processor), kind=HOST.name),)
-        return CALLER_QUEUE, plan_queue(processor)
-
-    def _outputs(self) -> tuple[PlanTensor, ...]:
-        if self._on_device and not self._single.shown:
-            return ()
-        return tuple(PlanTensor(f"y{i}", t) for i, t in enumerate(self._stored))
+        return SinglePlan(plan, fed, tuple(self._parts), weights, single.repeats, self._models)
 
     def _add(self, buffer: PlanBuffer) -> int:
         self._buffers.append(buffer)
         return len(self._buffers) - 1
-
-    def _read(self, inputs: Sequence[np.ndarray]) -> dict[int, int]:
-        """The buffers of one turn's inputs."""
-        return {
-            index: self._input(position, inputs[position])
-            for position, index in enumerate(self._single.layer.activations)
-        }
-
-    def _written(self, *, shown: bool) -> dict[int, int]:
-        """The buffers of one turn's outputs; those of the plan itself if they are `shown`."""
-        return {
-            i: self._output(i, t) if shown else self._scratch(f"y{i}", PLAIN.bytes(t))
-            for i, t in enumerate(self._stored)
-        }
 
     def _input(self, position: int, array: np.ndarray) -> int:
         if self._on_device:
@@ -267,30 +262,21 @@ class _Maker:
         return tuple(layer.type_of(o.index) if o.kind == "input" else layer.outputs[o.index] for o in found)
 
     def _around(self, results: Mapping[int, int]) -> tuple[tuple[PlanStep, ...], tuple[PlanStep, ...]]:
-        """Host steps before and after a device's steps; `results` are the device's outputs."""
+        """Host steps before and after a device's steps; `results` are the device's outputs.
+
+        The device waits for the first, a copy of one word of the constants. Those after it copy the outputs out.
+        """
         if not self._on_device:
             return (), ()
         host = self._single.host
         assert host is not None, "devices work for a host"
-        return self._start(host), self._copies(host, results) if self._single.shown else ()
-
-    def _start(self, host: Processor) -> tuple[PlanStep, ...]:
-        """A host step that the device waits for; it copies one word of the constants."""
-        word = TensorType((1,))
         source = self._add(PlanBuffer("constants", "constant", 0, 0, _WORD))
-        return (_copy(host, word, source, self._add(PlanBuffer("begun", "host", 0, 0, _WORD))),)
-
-    def _copies(self, host: Processor, results: Mapping[int, int]) -> tuple[PlanStep, ...]:
-        """Host steps that copy the device's outputs into the caller's arrays."""
-        return tuple(
-            _copy(
-                host,
-                stored,
-                results[index],
-                self._add(PlanBuffer(f"copy{index}", "output", index, 0, PLAIN.bytes(stored))),
-            )
-            for index, stored in enumerate(self._stored)
-        )
+        begin = _copy(host, TensorType((1,)), source, self._add(PlanBuffer("begun", "host", 0, 0, _WORD)))
+        copies: list[PlanStep] = []
+        for i, stored in enumerate(self._stored if self._single.shown else ()):
+            target = self._add(PlanBuffer(f"copy{i}", "output", i, 0, PLAIN.bytes(stored)))
+            copies.append(_copy(host, stored, results[i], target))
+        return (begin,), tuple(copies)
 
 
 def _in_turn(parts: Sequence[tuple[int, Sequence[PlanStep]]], slots: tuple[int, ...]) -> tuple[PlanSubgraph, ...]:
@@ -307,10 +293,10 @@ def _in_turn(parts: Sequence[tuple[int, Sequence[PlanStep]]], slots: tuple[int, 
 
 def _copy(host: Processor, tensor: TensorType, source: int, target: int) -> PlanStep:
     """A host step that copies one buffer to another."""
-    layer, routine = reorder_layer(tensor, PLAIN, PLAIN), host.reorder()
+    layer, routine = reorder_layer(tensor, PLAIN, PLAIN), host.reorder
     (call,) = routine.lower(layer, routine.parameter_space(layer)[0]).calls
     name = str(routine.descriptor)
-    return PlanStep(layer.name, layer.op, name, "kernel", call.kernel, (source,), (target,), call.parameters)
+    return PlanStep(layer.name, layer.op, name, call.kind, call.kernel, (source,), (target,), call.parameters)
 
 
 def _stored_output(tensor: TensorType, layout: Layout) -> TensorType:
@@ -318,7 +304,3 @@ def _stored_output(tensor: TensorType, layout: Layout) -> TensorType:
     if layout.dtype:
         return TensorType((layout.bytes(tensor),), "uint8")
     return TensorType(layout.storage_shape(tensor.shape), tensor.dtype)
-
-
-def _stored_type(array: np.ndarray) -> TensorType:
-    return TensorType(array.shape, str(array.dtype))

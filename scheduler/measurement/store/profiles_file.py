@@ -97,7 +97,7 @@ def _of_json(path: Path, data: bytes) -> Profiles:
         raise FileError(f"{path} holds no profiles; give what `nnstretch profiles export` wrote")
     if raw.get("version") != FORMAT:
         raise FileError(f"{path} is of version {raw.get('version')!r}, this nnstretch reads {FORMAT}; export it again")
-    rows = _checked(path, "measurement", raw["measurements"], _row)
+    rows = _checked(path, "measurement", raw["measurements"], checked_row)
     processors = raw.get("processors", [])
     if not isinstance(processors, list):
         raise FileError(f"{path}: processors are no list; export it again")
@@ -120,9 +120,3 @@ def _checked(path: Path, what: str, values: Sequence[object], read: Callable[[ob
         except ValueError as error:
             raise FileError(f"{path}: {what} {number} is damaged: {error}; export it again") from error
     return found
-
-
-def _row(fields: object) -> Row:
-    if not isinstance(fields, dict):
-        raise ValueError("it is no object")
-    return checked_row(fields)

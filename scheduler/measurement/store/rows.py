@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from nnstretch import __version__
 from nnstretch.devices.base.routine import NO_PARAMETERS, Parameters
-from nnstretch.support.version import __version__
 
 CacheState = Literal["warm", "l3", "memory"]
 """Where the weights are when a layer begins: in the core's own caches, in the shared cache, or in memory only."""
@@ -99,12 +99,14 @@ def row_fields(row: Row) -> dict[str, object]:
     return {**values, "parameters": dict(row.parameters), "samples": list(row.measurement.samples)}
 
 
-def checked_row(fields: Mapping[str, object]) -> Row:
+def checked_row(fields: object) -> Row:
     """The row of a JSON object.
 
     Raises:
-        ValueError: a field is missing or invalid; the message says which.
+        ValueError: it is no object, or a field is missing or invalid; the message says which.
     """
+    if not isinstance(fields, Mapping):
+        raise ValueError("it is no object")
     seconds, failure = _seconds(fields, "seconds"), _text(fields, "failure")
     if (seconds is None) == (failure is None):
         raise ValueError("a measurement has either seconds or a failure")

@@ -12,7 +12,7 @@ import numpy as np
 
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.errors import PackageError
-from nnstretch.scheduler.runtime.adaptive.policy import PlanFacts
+from nnstretch.scheduler.runtime.adaptive.estimator import PlanFacts
 from nnstretch.scheduler.runtime.session import UNUSABLE, PlanSession
 
 _ROUNDS = 3
@@ -78,16 +78,16 @@ def from_metadata(metadata: Mapping[str, Any], names: Sequence[str]) -> list[Pla
         known = metadata[_KEY]
         if known["machine"] != _machine() or not set(names) <= set(known["plans"]):
             return None
-        return [_facts(name, known["plans"][name]) for name in names]
+        facts = [
+            PlanFacts(name, float(raw["ms"]) * 1e-3, _scaled(raw["busy_ms"], 1e-3))
+            for name, raw in ((name, known["plans"][name]) for name in names)
+        ]
+        for plan in facts:
+            if not all(0.0 < seconds < np.inf for seconds in (plan.seconds, *plan.busy.values())) or not plan.busy:
+                raise ValueError(f"times of plan {plan.name}")
+        return facts
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PackageError(f"the package's calibration is damaged: {error!r}; compile it again") from error
-
-
-def _facts(name: str, raw: Mapping[str, Any]) -> PlanFacts:
-    facts = PlanFacts(name, float(raw["ms"]) * 1e-3, _scaled(raw["busy_ms"], 1e-3))
-    if not all(0.0 < seconds < np.inf for seconds in (facts.seconds, *facts.busy.values())) or not facts.busy:
-        raise ValueError(f"times of plan {name}")
-    return facts
 
 
 def _scaled(busy: Mapping[str, float], factor: float) -> dict[str, float]:

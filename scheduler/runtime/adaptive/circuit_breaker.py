@@ -33,11 +33,7 @@ class CircuitBreaker:
     """
 
     def __init__(self, uses: Mapping[str, Collection[str]]) -> None:
-        """Nothing has failed.
-
-        Args:
-            uses: plan -> the parts that it needs. Plans without an entry share no part with others.
-        """
+        """`uses` has the parts that each plan needs. Plans without an entry share no part with others."""
         self._uses = uses
         self._failures: dict[_Cause, _Failure] = {}
         self._runs = 0
@@ -46,9 +42,7 @@ class CircuitBreaker:
     def usable(self, plans: Sequence[str], excluded: Collection[str]) -> list[str]:
         """The plans that are neither excluded nor blocked; if there are none, the one that has failed least often.
 
-        Args:
-            plans: all plans.
-            excluded: a proper subset of them.
+        `excluded` is a proper subset of all `plans`.
         """
         left = [plan for plan in plans if plan not in excluded]
         awake = [plan for plan in left if not any(self._is_blocked(failure) for failure in self._known(plan).values())]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.runtime.adaptive.circuit_breaker import CircuitBreaker
-from nnstretch.scheduler.runtime.adaptive.estimator import SLOWED, LatencyEstimator
-from nnstretch.scheduler.runtime.adaptive.policy import Observation, PlanChoice, PlanFacts, Policy
-from nnstretch.scheduler.runtime.adaptive.recent import SPAN
+from nnstretch.scheduler.runtime.adaptive.estimator import SLOWED, SPAN, LatencyEstimator, Observation, PlanFacts
 from nnstretch.support.durations import parse_milliseconds
 
 GAIN = 0.9
@@ -26,6 +25,37 @@ _TRACED_RUNS = 12
 
 Rank = tuple[float, ...]
 """Smaller is better."""
+
+
+@dataclass(frozen=True)
+class PlanChoice:
+    """The plan of the next run.
+
+    Attributes:
+        plan: its name.
+        reason: why the plan has changed, in a few words; empty if it has not.
+        traced: whether to trace the run, which shows the times of processors and costs a little.
+        probing: whether the run only measures how fast a plan is now. The plan in use stays the same.
+    """
+
+    plan: str
+    reason: str = ""
+    traced: bool = False
+    probing: bool = False
+
+
+class Policy(Protocol):
+    """Chooses the plan of each run. Not thread-safe; runs are observed in the order of their choices."""
+
+    def choose(self, excluded: frozenset[str] = frozenset()) -> PlanChoice:
+        """The plan of the next run.
+
+        Args:
+            excluded: plans that failed with the inputs of this run; never all plans.
+        """
+
+    def observe(self, observation: Observation) -> None:
+        """Observes the outcome of the run that was chosen last."""
 
 
 class Goal(Protocol):
@@ -49,17 +79,17 @@ class Fastest:
         return (seconds if staying else seconds / GAIN,)
 
 
+@dataclass(frozen=True)
 class Deadline:
     """Ranks plans within the deadline by their number of processors and busy time, others by latency."""
 
-    def __init__(self, seconds: float) -> None:
-        """`seconds` is the deadline of a run."""
-        self._limit = seconds
+    limit: float
+    """Seconds of a run."""
 
     def rank(self, plan: PlanFacts, seconds: float, *, staying: bool) -> Rank:
         """Plans within the deadline first; plans that are not in use need a margin."""
         needed = seconds if staying else seconds / GAIN
-        if needed > self._limit:
+        if needed > self.limit:
             return (1.0, needed, 0.0)
         busy = sum(plan.busy.values())
         return (0.0, float(len(plan.busy)), busy if staying else busy / GAIN)
@@ -69,12 +99,7 @@ class Fixed:
     """The first plan in a fixed order that works."""
 
     def __init__(self, names: Sequence[str], uses: Mapping[str, Collection[str]]) -> None:
-        """Begins with the first plan.
-
-        Args:
-            names: of the plans, in order of preference.
-            uses: plan -> the parts that it needs; plans may share them.
-        """
+        """Begins with the first of `names`; `uses` has the parts that each plan needs and may share with others."""
         self._names = list(names)
         self._breaker = CircuitBreaker(uses)
         self._current = self._names[0]

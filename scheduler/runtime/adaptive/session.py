@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +12,21 @@ from typing import Any, Self
 
 import numpy as np
 
+from nnstretch.devices.engine.binding.turn import TurnLock
 from nnstretch.errors import DeviceError, UsageError
 from nnstretch.package import read_package, write_package
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.plan.packaging import check_alike, packaged, unpackaged
+from nnstretch.scheduler.plan.packaging import check_alike, check_metadata, check_trusted, packaged, unpackaged
 from nnstretch.scheduler.plan.schema import PlanQueue
 from nnstretch.scheduler.runtime.adaptive.calibration import calibrate, from_metadata, to_metadata
-from nnstretch.scheduler.runtime.adaptive.policies import make_policy, parse_policy
-from nnstretch.scheduler.runtime.adaptive.policy import Observation, PlanChoice, PlanFacts
+from nnstretch.scheduler.runtime.adaptive.estimator import Observation, PlanFacts
+from nnstretch.scheduler.runtime.adaptive.policies import PlanChoice, make_policy, parse_policy
+from nnstretch.scheduler.runtime.arguments import checked_budget
 from nnstretch.scheduler.runtime.base_session import Feeds, Outputs, Session, Switch
 from nnstretch.scheduler.runtime.session import UNUSABLE, PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
+from nnstretch.support.closing import closed_on_failure
+from nnstretch.support.forks import Origin
 
 HISTORY = 10_000
 """Number of runs, and of plan switches, that are kept."""
@@ -86,28 +89,33 @@ class AdaptiveSession(Session):
         self._sessions: dict[str, PlanSession] = {}
         self._names: list[str] = []
         self._facts: list[PlanFacts] = []
-        self._turn = threading.RLock()
+        self._lock = TurnLock()
+        self._origin = Origin()
         self._history: deque[Attempt] = deque(maxlen=HISTORY)
         self._switches: deque[Switch] = deque(maxlen=HISTORY)
         self._attempts = 0
         self._is_closed = False
-        try:
+        with closed_on_failure(self.close):
             self._open_plans()
             self._learn_facts(facts)
             self._policy = make_policy(self._kind, self._names, self._facts, self._uses())
-        except BaseException:
-            self.close()
-            raise
         self._current = self._policy.choose().plan
 
     @classmethod
-    def load(cls, path: str | Path, policy: str = "adaptive") -> Self:
+    def load(cls, path: str | Path, policy: str = "adaptive", *, trusted_sources: bool = False) -> Self:
         """A session for all plans of a package file; weights are mapped, not copied.
 
+        Args:
+            path: the package.
+            policy: which plan a run takes.
+            trusted_sources: refuse OpenCL sources that differ from the installed ones, and libraries of delegates.
+
         Raises:
-            FileError, PackageError: it cannot be read, is damaged or too new.
+            FileError, PackageError: it cannot be read, is damaged or too new, or has sources that are not trusted.
         """
         package = read_package(Path(path))
+        if trusted_sources:
+            check_trusted(package, path)
         plans = unpackaged(package)
         return cls(plans, policy, sources=package.sources, facts=from_metadata(package.metadata, list(plans)))
 
@@ -117,6 +125,7 @@ class AdaptiveSession(Session):
         Raises:
             FileError: the place is not writable or the disk is full.
         """
+        check_metadata(metadata or {})
         with self._turn:
             sessions = {name: self._session(name) for name in self._names}
         sources = {name: text for session in sessions.values() for name, text in session.used_sources.items()}
@@ -198,6 +207,7 @@ class AdaptiveSession(Session):
 
     def time(self, feeds: Feeds | None = None, *, warmup: int = 10, runs: int = 100, budget: float = 2.0) -> np.ndarray:
         """Seconds of each of up to `runs` runs after `warmup`, whichever plans they take; stops after `budget` seconds."""
+        budget = checked_budget(warmup, runs, budget)
         feeds = self.zeros() if feeds is None else feeds
         times: list[float] = []
         for number in range(warmup + max(1, runs)):
@@ -211,10 +221,17 @@ class AdaptiveSession(Session):
 
     def close(self) -> None:
         """Frees memory, kernels and threads of all plans; the session cannot be run afterwards."""
-        with self._turn:
+        if not self._origin.is_here:  # a thread of the parent may have held the lock
+            self._lock = TurnLock()
+        with self._lock:
             self._is_closed = True
             for session in self._sessions.values():
                 session.close()
+
+    @property
+    def _turn(self) -> TurnLock:
+        self._origin.check("session")
+        return self._lock
 
     def _open_plans(self) -> None:
         """Opens all plans, or for `fixed` the first that opens, and leaves out those that fail."""
@@ -274,9 +291,8 @@ class AdaptiveSession(Session):
 
     def _record_failure(self, choice: PlanChoice, seconds: float, error: Exception) -> None:
         log.warning("plan %s failed: %s", choice.plan, error)
-        lost = _parts(
-            queue for queue in self._compiled[choice.plan].plan.queues if queue.processor == _processor(error)
-        )
+        culprit = (error.processor or None) if isinstance(error, DeviceError) else None
+        lost = _parts(queue for queue in self._compiled[choice.plan].plan.queues if queue.processor == culprit)
         self._policy.observe(Observation(choice.plan, seconds, failed=True, lost=lost))
         self._drop(choice.plan)
         self._history.append(Attempt(choice.plan, seconds, choice.probing, str(error) or type(error).__name__))
@@ -293,8 +309,3 @@ def _parts(queues: Iterable[PlanQueue]) -> frozenset[str]:
         elif name:
             parts.add(name)
     return frozenset(parts)
-
-
-def _processor(error: Exception) -> str | None:
-    """The processor that an error names, if any."""
-    return (error.processor or None) if isinstance(error, DeviceError) else None

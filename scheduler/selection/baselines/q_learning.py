@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.scheduler.selection.base import HeuristicSearcher, SearchResult
-from nnstretch.scheduler.selection.baselines.episodes import Episodes, Mask, allowed, allowed_masks
+from nnstretch.scheduler.selection.baselines.random_search import Episodes, Mask, allowed, allowed_masks
 from nnstretch.scheduler.selection.problem import Costs, Problem
 
 _RATE = 0.05
@@ -35,14 +35,13 @@ _BUFFER = 128
 _BATCH = 32
 
 
+@dataclass
 class QLearning(HeuristicSearcher):
     """The paper's search, with its parameters."""
 
     name = "q-learning"
-
-    def __init__(self, episodes: int = 1000) -> None:
-        """`episodes`: number of walks through all layers."""
-        self._episodes = episodes
+    episodes: int = 1000
+    """Number of walks through all layers."""
 
     def _search(self, problem: Problem) -> SearchResult:
         episodes = Episodes(problem)
@@ -52,7 +51,7 @@ class QLearning(HeuristicSearcher):
         random = np.random.default_rng(problem.seed)
         agent = _Agent(problem, random)
         buffer: deque[_Episode] = deque(maxlen=_BUFFER)
-        for epsilon in schedule(self._episodes):
+        for epsilon in schedule(self.episodes):
             episode = agent.walk(epsilon)
             episodes.add(episode.choices)
             agent.learn(episode)

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from nnstretch.scheduler.selection.bounds import Reparametrisation, reparametrised
-from nnstretch.scheduler.selection.exact.frontier import Stage, stages
-from nnstretch.scheduler.selection.exact.tables import entries
+from nnstretch.scheduler.selection.bounds import reparametrised
+from nnstretch.scheduler.selection.exact.tables import Stage, entries, stages
 from nnstretch.scheduler.selection.problem import Costs, Problem, loosened
 
 Indices = NDArray[np.intp]
@@ -57,14 +56,7 @@ class _Labels:
         return len(self.cost)
 
     def take(self, rows: Indices) -> _Labels:
-        return _Labels(
-            self.frontier[rows],
-            self.cost[rows],
-            self.bound[rows],
-            self.amounts[rows],
-            self.parent[rows],
-            self.choice[rows],
-        )
+        return _Labels(*(column[rows] for column in vars(self).values()))
 
 
 def cheaper_than(problem: Problem, best: float, prices: Sequence[float], capacity: int) -> Front:
@@ -112,12 +104,8 @@ class _Search:
         least = [a.min(axis=0) for a in self._amounts]
         self._to_come = [sum(least[n + 1 :], np.zeros(len(self.resources))) for n in range(count)]
         self._limits = np.array([loosened(problem.limits.get(r, np.inf)) for r in self.resources])
-        self._relaxed = self._priced()
+        self._relaxed = reparametrised(priced_costs(problem, self.prices), problem.edges)
         self._paid = sum(p * loosened(x) for p, x in zip(self.prices, problem.limits.values(), strict=True))
-
-    def _priced(self) -> Reparametrisation:
-        priced = priced_costs(self.problem, self.prices)
-        return reparametrised(priced, self.problem.edges)
 
     def run(self, prune: Callable[[_Labels], _Labels]) -> Front:
         labels = _Labels(

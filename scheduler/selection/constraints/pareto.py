@@ -69,14 +69,8 @@ def pareto(problem: Problem, resources: Sequence[str], capacity: int | None = No
         best = _undominated(points, resources)
         return ParetoFront(tuple(best), _worst_gap(best, bounds, resources, reduction, problem))
     best = _undominated(_original(problem, reduction, found.choices), resources)
-    return ParetoFront(tuple(best), _share(float(found.slack[0]), min(p.cost for p in best)))
-
-
-def _share(slack: float, least: float) -> float:
-    """Slack as a share of the least cost, at most 1."""
-    if slack <= 0:
-        return 0.0
-    return min(1.0, slack / least) if least > 0 else 1.0
+    slack, least = float(found.slack[0]), min(p.cost for p in best)
+    return ParetoFront(tuple(best), 0.0 if slack <= 0 else min(1.0, slack / least) if least > 0 else 1.0)
 
 
 def _original(problem: Problem, reduction: Reduction, choices: Sequence[Sequence[int]]) -> list[Assignment]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from nnstretch.scheduler.selection.base import ExactSearcher, SearchResult
 from nnstretch.scheduler.selection.exact.best_first import a_star
@@ -20,6 +21,7 @@ _STATES = 20_000
 """Largest number of states of A*, which replaces elimination where tables would be too large."""
 
 
+@dataclass
 class Elimination(ExactSearcher):
     """Exact dynamic programming over any graph of small treewidth: the default.
 
@@ -28,17 +30,17 @@ class Elimination(ExactSearcher):
     """
 
     name = "elimination"
-
-    def __init__(self, limit: int = 1 << 24, seconds: float = 5.0) -> None:
-        """`limit`: maximum number of entries of a table; `seconds`: time limit."""
-        self._limit = limit
-        self._seconds = seconds
+    limit: int = 1 << 24
+    """Maximum number of entries of a table."""
+    seconds: float = 5.0
+    """Time limit."""
 
     def _search(self, problem: Problem) -> SearchResult:
-        order = elimination_order(problem, self._limit)
+        # The smallest table first, or else the fewest new edges between neighbours first (min-fill).
+        order = _ordered(problem, self.limit, _table_entries) or _ordered(problem, self.limit, _new_edges)
         if order is None:
             return a_star(problem, _STATES)
-        end = time.monotonic() + self._seconds
+        end = time.monotonic() + self.seconds
         tables: dict[int, list[Table]] = {n: [unary(problem, n)] for n in range(len(problem.costs))}
         for edge, matrix in problem.edges.items():
             for node in edge:
@@ -57,14 +59,6 @@ class Elimination(ExactSearcher):
         return SearchResult(recovery.choices(len(problem.costs)), states=states)
 
 
-def elimination_order(problem: Problem, limit: int) -> list[int] | None:
-    """An order in which no table has more than `limit` entries; None if there is none among two heuristic ones.
-
-    These are: the smallest table first, and the fewest new edges between neighbours first (min-fill).
-    """
-    return _ordered(problem, limit, _table_entries) or _ordered(problem, limit, _new_edges)
-
-
 _Neighbours = dict[int, set[int]]
 _Weigh = Callable[[int, _Neighbours, tuple[int, ...]], int]
 
@@ -79,6 +73,7 @@ def _new_edges(node: int, neighbours: _Neighbours, sizes: tuple[int, ...]) -> in
 
 
 def _ordered(problem: Problem, limit: int, weigh: _Weigh) -> list[int] | None:
+    """The order of least weights first; None if a table would have more than `limit` entries."""
     sizes = problem.sizes
     neighbours: _Neighbours = {n: set() for n in range(len(sizes))}
     for u, v in problem.edges:

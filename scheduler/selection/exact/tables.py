@@ -1,4 +1,4 @@
-"""Cost tables over a few nodes, for dynamic programming."""
+"""Cost tables over a few nodes, and frontiers (decided nodes with edges to undecided ones), for dynamic programming."""
 
 from __future__ import annotations
 
@@ -66,3 +66,37 @@ def without(table: Table, node: int, recovery: Recovery) -> Table:
     best = table.values.argmin(axis=axis)
     recovery.record(node, others, best)
     return Table(others, np.take_along_axis(table.values, np.expand_dims(best, axis), axis).squeeze(axis))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The decision of one node.
+
+    Attributes:
+        node: the node.
+        before: the frontier before the decision, ascending.
+        reads: nodes of it with an edge to `node`.
+        after: the frontier after the decision, ascending.
+    """
+
+    node: int
+    before: tuple[int, ...]
+    reads: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def stages(problem: Problem) -> list[Stage]:
+    """One stage per node, in order."""
+    count = len(problem.costs)
+    last = list(range(count))  # the last neighbour of each node
+    reads: list[list[int]] = [[] for _ in range(count)]
+    for u, v in sorted(problem.edges):
+        last[u] = max(last[u], v)
+        reads[v].append(u)
+    made: list[Stage] = []
+    before: tuple[int, ...] = ()
+    for node in range(count):
+        after = tuple(n for n in (*before, node) if last[n] > node)
+        made.append(Stage(node, before, tuple(reads[node]), after))
+        before = after
+    return made

@@ -1,11 +1,16 @@
-"""DPRS, dynamic programming for routine selection (SoftNeuro, section IV, algorithm 1).
+"""Dynamic programming in the order of the layers: NeoCPU's global search, and SoftNeuro's DPRS.
 
-Visits layers in order. For every choice of a layer it keeps the cost of the best path, one for each combination of
-choices of the constrained branching layers upstream: branches of one layer may only merge where they agree on it
-(equation 4). All paths from a branching layer pass through its merging layer, which relaxes the constraint by taking
-the best choice (proposition 3). An auxiliary layer with one free choice joins several inputs or outputs (section IV-E).
+Global search (NeoCPU, section 3.3.2, algorithm 2) keeps the best path to every scheme of a layer. A layer's scheme stays in the
+table until its last consumer is decided, as the section describes for elementwise additions, so the table spans all layers
+with undecided consumers.
 
-Differences from the listing:
+DPRS (dynamic programming for routine selection; SoftNeuro, section IV, algorithm 1) visits layers in order too. For every
+choice of a layer it keeps the cost of the best path, one for each combination of choices of the constrained branching layers
+upstream: branches of one layer may only merge where they agree on it (equation 4). All paths from a branching layer pass
+through its merging layer, which relaxes the constraint by taking the best choice (proposition 3). An auxiliary layer with one
+free choice joins several inputs or outputs (section IV-E).
+
+Differences of DPRS from the listing:
 
 - A layer's choices stand for schemas, since each layer already has the fastest routine of each schema.
 - Merging layers may have different constraint sets because of skip connections; the result has the union.
@@ -19,18 +24,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nnstretch.scheduler.selection.base import ExactSearcher, SearchResult
-from nnstretch.scheduler.selection.exact.tables import Recovery, Table, entries, joined, without
+from nnstretch.scheduler.selection.exact.tables import Recovery, Table, entries, joined, stages, unary, without
 from nnstretch.scheduler.selection.problem import Costs, Problem
 
 
+@dataclass
 class Dprs(ExactSearcher):
     """Exact while few branching layers are constrained at a time."""
 
     name = "dprs"
-
-    def __init__(self, limit: int = 1 << 22) -> None:
-        """`limit`: maximum number of entries of a table."""
-        self._limit = limit
+    limit: int = 1 << 22
+    """Maximum number of entries of a table."""
 
     def _search(self, problem: Problem) -> SearchResult:
         net = _net(problem)
@@ -43,14 +47,14 @@ class Dprs(ExactSearcher):
                 if before in net.merges_at:
                     tables.append(matrix)
                     continue
-                if _entries((paths[before], matrix), net.sizes) > self._limit:
+                if _entries((paths[before], matrix), net.sizes) > self.limit:
                     return SearchResult(None, states=states)
                 step = joined((paths.pop(before), matrix), net.sizes)
                 states += step.values.size
                 tables.append(without(step, before, recovery))
             relaxed = [b for b, merging in net.merges_at.items() if merging == layer]
             tables += [paths.pop(b) for b in relaxed]
-            if _entries(tables, net.sizes) > self._limit:
+            if _entries(tables, net.sizes) > self.limit:
                 return SearchResult(None, states=states)
             path = joined(tables, net.sizes)
             states += path.values.size
@@ -111,3 +115,27 @@ def _merging_layers(after: list[list[int]]) -> dict[int, int]:
             heads.add(next_common[first])
         next_common[layer] = heads.pop()
     return {layer: next_common[layer] for layer, consumers in enumerate(after) if len(consumers) > 1}
+
+
+@dataclass
+class GlobalSearch(ExactSearcher):
+    """Exact while few layers have undecided consumers; otherwise PBQP answers, as in the paper for SSD."""
+
+    name = "global-search"
+    limit: int = 1 << 22
+    """Maximum number of entries of a table."""
+
+    def _search(self, problem: Problem) -> SearchResult:
+        sizes = problem.sizes
+        recovery, states = Recovery(), 0
+        table = joined([], sizes)
+        for stage in stages(problem):
+            if table.values.size * sizes[stage.node] > self.limit:
+                return SearchResult(None, states=states)
+            edges = [Table((u, stage.node), problem.edges[u, stage.node]) for u in stage.reads]
+            table = joined([table, unary(problem, stage.node), *edges], sizes)
+            states += table.values.size
+            for node in (*stage.before, stage.node):
+                if node not in stage.after:
+                    table = without(table, node, recovery)
+        return SearchResult(recovery.choices(len(sizes)), states=states)

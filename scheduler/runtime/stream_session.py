@@ -10,17 +10,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from nnstretch.errors import DeadlineError, DeviceError, UsageError
 from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.runtime.arguments import check_deadline
+from nnstretch.scheduler.runtime.arrangement import Arrangement
 from nnstretch.scheduler.runtime.base_session import Feeds, Outputs, Session
+from nnstretch.scheduler.runtime.dispatch import Dispatch
 from nnstretch.scheduler.runtime.session import PlanSession
-from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, choose
-from nnstretch.scheduler.runtime.streams.dispatch import Dispatch
 from nnstretch.scheduler.runtime.timeline import Timeline
+from nnstretch.support.forks import Origin
 
 _WAITING = 2
 """Largest number of waiting inputs per input in flight."""
@@ -64,6 +66,7 @@ class StreamSession(Session):
             session.run_beside(firsts)
         durations = [group.duration for group in arrangement.groups for _ in range(group.streams)]
         self._late: list[Future[Outputs]] = []
+        self._origin = Origin()
         self._dispatch: Dispatch[_Job] = Dispatch(durations, _WAITING * len(self._sessions))
         self._threads = [
             threading.Thread(target=self._work, args=(number, session), name=f"nns-stream-{number}", daemon=True)
@@ -71,11 +74,6 @@ class StreamSession(Session):
         ]
         for thread in self._threads:
             thread.start()
-
-    @classmethod
-    def fastest(cls, arrangements: Sequence[Arrangement]) -> Self:
-        """A session for the arrangement that is predicted to be fastest (`nnstretch.compiler.streams.arrangements`)."""
-        return cls(choose(arrangements))
 
     @property
     def compiled(self) -> Compiled:
@@ -94,6 +92,7 @@ class StreamSession(Session):
         self, feeds: Feeds, output_names: Sequence[str] | None = None, timeout: float | None = None
     ) -> Future[Outputs]:
         """As `Session.submit`; the queue holds twice as many inputs as there are streams."""
+        self._origin.check("session")
         self._first.check_feeds(output_names, feeds)
         answer: Future[Outputs] = Future()
         try:
@@ -107,8 +106,7 @@ class StreamSession(Session):
         """As `Session.run`; the input waits for those submitted before it, and the deadline includes that time."""
         if deadline is None:
             return self.submit(feeds, output_names).result()
-        if not 0 < deadline <= threading.TIMEOUT_MAX:
-            raise UsageError(f"the deadline is {deadline} s; it must be in (0, {threading.TIMEOUT_MAX:g}]")
+        check_deadline(deadline)
         end = monotonic() + deadline
         late = DeadlineError(
             f"the run did not end within {deadline} s; wait until the session is not busy, or allow more"
@@ -156,6 +154,9 @@ class StreamSession(Session):
         Args:
             cancel: whether inputs that have not started are cancelled.
         """
+        if not self._origin.is_here:  # its threads do not exist in this process, and may have held its locks
+            self._held.close()
+            return
         self._dispatch.close()
         if cancel:
             for job in self._dispatch.discard():

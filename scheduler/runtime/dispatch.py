@@ -56,12 +56,9 @@ class Dispatch(Generic[Work]):
     def __init__(
         self, seconds: Sequence[float | None], capacity: int, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        """Makes an empty queue.
+        """An empty queue for at most `capacity` waiting pieces.
 
-        Args:
-            seconds: expected time of one piece of work on each worker, or None; corrected by measured times.
-            capacity: largest number of pieces that wait.
-            clock: seconds.
+        `seconds` is the expected time of one piece on each worker, or None; measured times correct it.
         """
         self._workers = [_Worker(s) for s in seconds]
         self._capacity = capacity

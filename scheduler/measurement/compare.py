@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,25 +12,22 @@ import numpy as np
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN
 from nnstretch.errors import NNStretchError
-from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costmodel.costs import Candidate
 from nnstretch.scheduler.measurement.caches import cache_sizes, writes_afar
-from nnstretch.scheduler.measurement.racing.race import Race, RaceRules, interval, typical
-from nnstretch.scheduler.measurement.racing.reference import ReferenceCase, ReferenceFrequency
+from nnstretch.scheduler.measurement.candidate_set import CandidateSet
+from nnstretch.scheduler.measurement.race import Race, RaceRules, interval, typical
+from nnstretch.scheduler.measurement.reference_cases import LayerUnderTest, WrongAnswerError
 from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Runner, RunnerError, TimedRun
-from nnstretch.scheduler.measurement.runner.single_layer import (
-    SingleLayer,
-    single_layer_plan,
-)
+from nnstretch.scheduler.measurement.runner.single_layer import SingleLayer, single_layer_plan
+from nnstretch.scheduler.measurement.site import ReferenceFrequency
 from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement
+from nnstretch.support.closing import closed_on_failure
 
 _RULES = RaceRules()
 _DEVICE_RULES = RaceRules(most=11, narrow=0.02)
 """On a device a run repeats the layer several times, so fewer runs suffice."""
 _FIRST_ROUNDS = 2
 """Rounds that compare the first settings of routines before their other settings are opened."""
-_OUT_OF_REACH = 1.6
-"""A routine whose first setting takes this many times the fastest first setting wins with none of its settings."""
 _WARMUP = {"warm": 1, "l3": 1, "memory": 0}
 """Rounds that do not count; they bring weights into the caches of the state."""
 _STEADY = 0.9
@@ -46,109 +43,78 @@ _DEVICE_BYTES = 48 << 20
 """Most bytes of all copies of a layer's weights on a device, from the third copy on."""
 _TURNED = 2
 """Repeats on a device write to buffers of this many times the size of the core's own caches."""
+_KEPT_BYTES = 1 << 27
+"""Most bytes of candidates that stay open between comparisons."""
 _OPEN_BYTES = 1 << 30
 """Candidates with more bytes in total are measured in several groups, each together with the best one so far."""
 
 
-class _WrongAnswerError(RunnerError):
-    """A routine's `error` exceeds the tolerance."""
+class OpenCandidates:
+    """Candidates for one layer that are open in a runner.
 
-    def __init__(self, error: float, tolerance: float) -> None:
-        super().__init__(too_wrong(error, tolerance))
-        self.error = error
-
-
-def too_wrong(error: float, tolerance: float) -> str:
-    """The reason why an answer with this error is wrong."""
-    return f"wrong answer: relative error {error:.1e} exceeds {tolerance:.0e}"
-
-
-@dataclass(frozen=True, eq=False)
-class LayerUnderTest:
-    """A layer on a processor, with what all its candidates share.
+    Small ones stay open until those of another layer are opened: searches compare a layer's candidates step by step.
 
     Attributes:
-        processor: the processor.
-        case: inputs and reference outputs.
-        state: where the network leaves the weights.
-        tolerance: largest error of an answer, relative to the output's range.
+        runner: runs them.
+        layers: the open ones, with their errors, by routine and parameters.
+        bytes: of all of them.
     """
 
-    processor: Processor
-    case: ReferenceCase
-    state: CacheState
-    tolerance: float
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.layers: dict[Hashable, tuple[LoadedLayer, float | None]] = {}
+        self.bytes = 0
+        self._clears = runner.clears
+        self._test: LayerUnderTest | None = None
 
-    @property
-    def layer(self) -> Layer:
-        """The layer."""
-        return self.case.layer
+    def turn_to(self, test: LayerUnderTest) -> None:
+        """Closes the candidates of other layers."""
+        before, self._test = self._test, test
+        if self._clears != self.runner.clears:  # others use the runner, too
+            self.layers, self.bytes, self._clears = {}, 0, self.runner.clears
+        if before is None or (before.case, before.processor, before.state, before.tolerance) != (
+            *(test.case, test.processor, test.state, test.tolerance),
+        ):
+            self.close_all()
+
+    def get(self, candidate: Candidate) -> tuple[LoadedLayer, float | None] | None:
+        """A candidate that is open and works."""
+        found = self.layers.get(_identity(candidate))
+        return None if found is None or found[0].failure is not None else found
+
+    def keep(self, candidate: Candidate, opened: tuple[LoadedLayer, float | None]) -> None:
+        """Adds an open candidate."""
+        self.layers[_identity(candidate)] = opened
+
+    def close_large(self) -> None:
+        """Closes all candidates if they take much memory."""
+        if self.bytes > _KEPT_BYTES:
+            self.close_all()
+
+    def close_all(self) -> None:
+        """Closes all candidates."""
+        if self.layers or self.bytes:
+            self.runner.clear()
+            self.layers, self.bytes, self._clears = {}, 0, self.runner.clears
 
 
-class CandidateSet:
-    """The candidates for a layer, with the known seconds of some.
-
-    Candidates of one routine with the same layouts are a family. Its head is the first one, with the setting that the routine
-    recommends most. If the head is far behind the head of another family with the same layouts, the family is eliminated.
-    """
-
-    def __init__(self, layer: Layer, candidates: Sequence[Candidate], *, exhaustive: bool) -> None:
-        """Knows no seconds yet.
-
-        Args:
-            layer: what all candidates compute.
-            candidates: those of a routine in the order in which it recommends their settings.
-            exhaustive: eliminate none.
-        """
-        self.candidates = candidates
-        self.seconds: dict[int, float | None] = {}
-        self._layouts = [c.routine.layouts(layer, c.parameters) for c in candidates]
-        families = [(id(c.routine), *layouts) for c, layouts in zip(candidates, self._layouts, strict=True)]
-        heads: dict[object, int] = {}
-        for number, family in enumerate(families):
-            heads.setdefault(family, number)
-        self._head = list(range(len(candidates))) if exhaustive else [heads[family] for family in families]
-
-    @property
-    def best(self) -> int | None:
-        """The number of the fastest known candidate; None if none is known."""
-        return min((n for n, s in self.seconds.items() if s is not None), key=self._known, default=None)
-
-    def unknown_heads(self) -> list[int]:
-        """Heads of families without known seconds."""
-        return [n for n, head in enumerate(self._head) if n == head and n not in self.seconds]
-
-    def worth_measuring(self, head_seconds: Mapping[int, float]) -> list[int]:
-        """Unknown candidates that are not eliminated.
-
-        Args:
-            head_seconds: preliminary seconds of heads, from a few runs.
-        """
-        times = {**head_seconds, **{n: s for n, s in self.seconds.items() if s is not None}}
-        least: dict[object, float] = {}
-        for head in set(self._head):
-            layouts = self._layouts[head]
-            least[layouts] = min(least.get(layouts, math.inf), times.get(head, math.inf))
-
-        def in_reach(number: int) -> bool:
-            head = self._head[number]
-            return number == head or times.get(head, 0.0) <= _OUT_OF_REACH * least[self._layouts[head]]
-
-        return [n for n in range(len(self.candidates)) if n not in self.seconds and in_reach(n)]
-
-    def _known(self, number: int) -> float:
-        return self.seconds[number] or 0.0
+def _identity(candidate: Candidate) -> Hashable:
+    return id(candidate.routine), tuple(sorted(candidate.parameters.items()))
 
 
 def compare(
-    candidates: CandidateSet, test: LayerUnderTest, runner: Runner, host: Processor, reference: ReferenceFrequency
+    candidates: CandidateSet,
+    test: LayerUnderTest,
+    opened: OpenCandidates,
+    host: Processor,
+    reference: ReferenceFrequency,
 ) -> dict[int, Measurement]:
     """Measures the unknown candidates that are not eliminated, in groups that fit in memory.
 
     Args:
         candidates: receive their seconds.
         test: what they compute.
-        runner: runs them.
+        opened: those that are open.
         host: copies a device's results out for the check.
         reference: frequency that times are normalised to.
 
@@ -156,11 +122,11 @@ def compare(
         Measurements by the candidates' numbers.
     """
     found: dict[int, Measurement] = {}
+    opened.turn_to(test)
     while candidates.worth_measuring({}):
-        try:
-            made = _Group(candidates, test, runner, host, reference).run()
-        finally:
-            runner.clear()
+        with closed_on_failure(opened.close_all):
+            made = _Group(candidates, test, opened, host, reference).run()
+        opened.close_large()
         candidates.seconds.update((number, measurement.seconds) for number, measurement in made.items())
         found.update(made)
     return found
@@ -175,10 +141,9 @@ class _Group:
 
     candidates: CandidateSet
     test: LayerUnderTest
-    runner: Runner
+    opened: OpenCandidates
     host: Processor
     reference: ReferenceFrequency
-    _bytes: int = 0
     _open: dict[int, tuple[LoadedLayer, float | None]] = field(default_factory=dict)  # number -> layer, error
     _failed: dict[int, Measurement] = field(default_factory=dict)
     _readings: list[float] = field(default_factory=list)
@@ -196,10 +161,11 @@ class _Group:
         scale = self._scale({number: typical(times) for number, times in samples.items() if times})
         found = dict(self._failed)
         for number, (layer, error) in self._open.items():
+            state, values = self.test.state, tuple(float(seconds * scale) for seconds in samples[number])
             found[number] = (
-                Measurement(None, failure=layer.failure, state=self.test.state)
+                Measurement(None, failure=layer.failure, state=state)
                 if layer.failure is not None
-                else _measurement(np.array(samples[number]) * scale, error, self.test.state, self.reference.gflops)
+                else Measurement(typical(values), values, None, interval(values), error, state, self.reference.gflops)
             )
         return {number: measurement for number, measurement in found.items() if number != incumbent}
 
@@ -228,7 +194,7 @@ class _Group:
 
         def timed(order: Sequence[int]) -> list[float | None]:
             layers = [self._open[number][0] for number in order]
-            runs = self.runner.time(layers, self.test.state)
+            runs = self.opened.runner.time(layers, self.test.state)
             return [
                 None if run is None else self._normalised(run) / layer.single.repeats
                 for run, layer in zip(runs, layers, strict=True)
@@ -259,64 +225,46 @@ class _Group:
             if number in self._open or number in self._failed:
                 continue
             others = (self._open.keys() | self._failed.keys()) - {self.candidates.best}
-            if others and self._bytes >= _OPEN_BYTES:
+            candidate = self.candidates.candidates[number]
+            if (known := self.opened.get(candidate)) is not None:
+                self._open[number] = known
+                opened.append(number)
+                continue
+            if others and self.opened.bytes >= _OPEN_BYTES:
                 break
             try:
-                self._open[number] = self._checked(self.candidates.candidates[number])
+                self._open[number] = self._checked(candidate)
+                self.opened.keep(candidate, self._open[number])
                 opened.append(number)
             except (NNStretchError, RunnerError) as error:
-                wrong = error.error if isinstance(error, _WrongAnswerError) and math.isfinite(error.error) else None
-                self._failed[number] = Measurement(None, failure=str(error), error=wrong, state=self.test.state)
+                self._failed[number] = Measurement(None, failure=str(error), state=self.test.state)
+            except WrongAnswerError as error:
+                self._failed[number] = error.measurement(self.test.state)
         return opened
 
     def _checked(self, candidate: Candidate) -> tuple[LoadedLayer, float | None]:
         test = self.test
         lowering = candidate.routine.lower(test.layer, candidate.parameters)
         single = SingleLayer(test.processor, candidate.routine, test.layer, candidate.parameters, lowering)
-        repeats = _repeats(single, test.state)
+        repeats = repeats_of(single, test.state)
         checked = test.case.reference is not None
         if not test.processor.backend.own_memory:
             layer, outputs = self._opened(replace(single, repeats=repeats), checked)
-            return layer, self._error(candidate, outputs) if checked else None
+            return layer, test.error_of(candidate, outputs) if checked else None
         error = None
         if checked:  # in a plan of its own: copies of the outputs must not be timed
             _, outputs = self._opened(replace(single, host=self.host, shown=True), True)
-            error = self._error(candidate, outputs)
+            error = test.error_of(candidate, outputs)
         turns = _turns(single, repeats, test.state)
         return self._opened(replace(single, host=self.host, repeats=repeats, turns=turns), False)[0], error
 
     def _opened(self, single: SingleLayer, outputs: bool) -> tuple[LoadedLayer, list[np.ndarray]]:
         plan = single_layer_plan(single, self.test.case.packed(Candidate(single.routine, single.parameters)))
-        self._bytes += plan.bytes
-        return self.runner.open(plan, outputs)
-
-    def _error(self, candidate: Candidate, stored: Sequence[np.ndarray]) -> float:
-        """The largest relative error of a candidate's outputs.
-
-        Raises:
-            RunnerError: the error exceeds the tolerance.
-        """
-        from nnstretch.graph.reference import answer_error  # loads ONNX Runtime, see above
-
-        layer = self.test.layer
-        _, layouts = candidate.routine.layouts(layer, candidate.parameters)
-        assert self.test.case.reference is not None
-        worst = 0.0
-        for index, expected in enumerate(self.test.case.reference):
-            found = layouts[index].unpack(stored[index], layer.outputs[index])
-            error = answer_error(layer, index, found, expected)
-            if not error <= self.test.tolerance:
-                raise _WrongAnswerError(error, self.test.tolerance)
-            worst = max(worst, error)
-        return worst
+        self.opened.bytes += plan.bytes
+        return self.opened.runner.open(plan, outputs)
 
 
-def _measurement(samples: np.ndarray, error: float | None, state: CacheState, clock: float | None) -> Measurement:
-    values = tuple(map(float, samples))
-    return Measurement(typical(values), values, None, interval(values), error, state, clock)
-
-
-def _repeats(single: SingleLayer, state: CacheState) -> int:
+def repeats_of(single: SingleLayer, state: CacheState) -> int:
     """How often a layer is computed in a timed run (see `SingleLayer`); once if its output must be in no cache."""
     weights = single.lowering.weight_bytes
     layer = single.layer

@@ -20,9 +20,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nnstretch.scheduler.costmodel.totals import known_sum
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.plan.schema import Plan
+from nnstretch.scheduler.plan.schema import Plan, known_sum
 
 _MARGIN = 0.03
 """Prediction error: an arrangement replaces an earlier one only if its predicted rate is higher by this share."""

@@ -1,4 +1,4 @@
-"""Fusion groups: units that one routine may compute together, because no other unit reads what lies between them."""
+"""Choices of units, alone or in fusion groups: units that one routine may compute, as no other reads what lies between them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from nnstretch.devices.base.routine import Layout, Parameters, Routine
 from nnstretch.graph.layer import Layer, fused_layer
 from nnstretch.scheduler.lowering.units import UnitGraph
 
@@ -98,7 +99,8 @@ def _cuts(graph: UnitGraph) -> list[int]:
 def _sequences(graph: UnitGraph, cuts: Sequence[int]) -> Iterable[tuple[int, int]]:
     """Pairs of cut points: neighbours, ends of segments, and the first and the last."""
     yield from pairwise(cuts)
-    sizes = [_size(graph, cut) for cut in cuts]
+    # Height and width at each cut point; empty at the network's input and for tensors that are no images.
+    sizes = [graph.types[graph.units[cut].outputs[0]].shape[2:] if cut >= 0 else () for cut in cuts]
     begin = 0
     for end in range(1, len(cuts)):
         if end + 1 == len(cuts) or sizes[end + 1] != sizes[end]:
@@ -106,11 +108,6 @@ def _sequences(graph: UnitGraph, cuts: Sequence[int]) -> Iterable[tuple[int, int
             begin = end
     if len(cuts) > 1:
         yield cuts[0], cuts[-1]
-
-
-def _size(graph: UnitGraph, cut: int) -> tuple[int, ...]:
-    """Height and width of the tensor at a cut point; empty at the network's input and for tensors that are no images."""
-    return graph.types[graph.units[cut].outputs[0]].shape[2:] if cut >= 0 else ()
 
 
 def _fusion_group(graph: UnitGraph, units: tuple[int, ...], between_cuts: bool) -> FusionGroup:
@@ -126,3 +123,45 @@ def _fusion_group(graph: UnitGraph, units: tuple[int, ...], between_cuts: bool) 
             [-1 - position[name] if name in position else reads.setdefault(name, len(reads)) for name in unit.inputs]
         )
     return FusionGroup(units, fused_layer(links, wiring), tuple(reads), between_cuts)
+
+
+@dataclass(frozen=True)
+class Fused(Layout):
+    """Layout of a tensor inside a fusion group, which is never stored.
+
+    Equal only for the same units and the same choice, so that all units of a group take the fused routine or none does.
+    """
+
+    units: tuple[int, ...] = ()
+    choice: int = 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A unit's routine, parameters and queue.
+
+    Every unit of a fusion group has a choice of its own, and tensors between them are `Fused`. The last unit's choice has
+    the `group` and its whole cost; the other units, the heads, cost nothing and become no step.
+
+    Attributes:
+        queue: index of the queue.
+        routine: the routine; None for the fallback.
+        parameters: of the routine.
+        inputs: layouts of the unit's inputs.
+        outputs: layouts of its outputs.
+        seconds: cost; None if unknown.
+        group: the fusion group that the unit ends.
+    """
+
+    queue: int
+    routine: Routine | None
+    parameters: Parameters
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    seconds: float | None = None
+    group: FusionGroup | None = None
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the unit is computed with its consumers."""
+        return isinstance(self.outputs[0], Fused)

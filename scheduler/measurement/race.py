@@ -46,15 +46,6 @@ class RaceRules:
     repeats: int = 6
 
 
-def race(timer: Timer, candidates: int, rules: RaceRules) -> list[list[float]]:
-    """Samples of every candidate. Eliminated ones have few; one that failed has those from before."""
-    made = Race(timer, rules)
-    for number in range(candidates):
-        made.enter(number)
-    samples = made.run()
-    return [samples[number] for number in range(candidates)]
-
-
 class Race:
     """A race of numbered candidates. Candidates may enter after others have run."""
 
@@ -109,7 +100,8 @@ class Race:
         return {n: seconds for n, seconds in times.items() if seconds is not None}
 
     def _disturbed(self, times: dict[int, float]) -> bool:
-        ratios = [t / statistics.median(self._samples[n]) for n, t in times.items() if len(self._samples[n]) > 1]
+        known = {n: statistics.median(self._samples[n]) for n in times if len(self._samples[n]) > 1}
+        ratios = [times[n] / median for n, median in known.items() if median > 0]  # a coarse clock may not advance
         slower = bool(ratios) and statistics.median(ratios) > self._rules.disturbed
         return slower and self._repeated < self._rules.repeats
 

@@ -1,1 +1,0 @@
-"""Candidates raced against each other with successive elimination."""

@@ -1,0 +1,94 @@
+"""Checks of the arguments of sessions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from nnstretch.errors import FeedError, UsageError
+from nnstretch.scheduler.plan.schema import PlanTensor
+
+_MOST_RUNS = 10**7
+_LONGEST_BUDGET = 1e9
+"""Seconds."""
+
+
+def checked_feeds(feeds: Mapping[str, np.ndarray], inputs: Sequence[PlanTensor]) -> list[np.ndarray]:
+    """The arrays of the inputs in their order, contiguous; values are never converted silently.
+
+    Raises:
+        FeedError: no dictionary, unknown or missing names, wrong shapes or types.
+    """
+    known = [t.name for t in inputs]
+    if not isinstance(feeds, Mapping):
+        raise FeedError(
+            f"feeds are of type {type(feeds).__name__}; give a dictionary with an array for each of {known}"
+        )
+    if set(feeds) != set(known):
+        raise FeedError(f"feeds {sorted(feeds, key=str)} do not match the model's inputs {known}")
+    return [_checked(t, feeds[t.name]) for t in inputs]
+
+
+def is_empty(feeds: object) -> bool:
+    """Whether feeds are a dictionary of nothing."""
+    return isinstance(feeds, Mapping) and not feeds
+
+
+def output_indices(names: Sequence[str] | None, outputs: Sequence[PlanTensor]) -> list[int]:
+    """The positions of the named outputs; of all if None.
+
+    Raises:
+        FeedError: a name is unknown, or there is no list of names.
+    """
+    known = [t.name for t in outputs]
+    if names is None:
+        return list(range(len(known)))
+    if isinstance(names, str | bytes) or not hasattr(names, "__iter__"):
+        raise FeedError(f"output_names is {names!r}; give a list of some of {known}, or None for all")
+    for name in names:
+        if name not in known:
+            raise FeedError(f"unknown output {name!r}; the model has {known}")
+    return [known.index(name) for name in names]
+
+
+def check_deadline(deadline: float | None) -> None:
+    """Checks the deadline of a run.
+
+    Raises:
+        UsageError: it is not a number of seconds that can be waited for.
+    """
+    if deadline is not None and not (isinstance(deadline, Real) and 0 < deadline <= threading.TIMEOUT_MAX):
+        raise UsageError(f"the deadline is {deadline!r} s; it must be in (0, {threading.TIMEOUT_MAX:g}]")
+
+
+def checked_budget(warmup: int, runs: int, budget: float) -> float:
+    """`budget` within the range that the engine can count. Checks the numbers of runs too.
+
+    Raises:
+        UsageError: something is not a number, or there are too many runs.
+    """
+    for name, count in (("warmup", warmup), ("runs", runs)):
+        if not isinstance(count, Integral) or count > _MOST_RUNS:
+            raise UsageError(f"{name} is {count!r}; give a whole number up to {_MOST_RUNS}")
+    if not isinstance(budget, Real) or np.isnan(float(budget)):
+        raise UsageError(f"budget is {budget!r}; give a number of seconds")
+    return max(-1.0, min(float(budget), _LONGEST_BUDGET))
+
+
+def _checked(tensor: PlanTensor, given: Any) -> np.ndarray:
+    """An input's array, contiguous, of its shape and type."""
+    try:
+        array = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise FeedError(f"input {tensor.name!r} is no array ({error}); give a numpy array") from error
+    if array.shape != tensor.type.shape:
+        raise FeedError(
+            f"input {tensor.name!r} has shape {list(array.shape)}; the model wants {list(tensor.type.shape)}"
+        )
+    if array.dtype != tensor.type.element.storage:
+        raise FeedError(f"input {tensor.name!r} is {array.dtype}; the model wants {tensor.type.dtype}")
+    return np.ascontiguousarray(array)

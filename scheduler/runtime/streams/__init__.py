@@ -1,1 +1,0 @@
-"""Streams: several inputs in flight, for throughput instead of latency."""

@@ -1,75 +1,283 @@
-"""Recipes: the settings of a training as data, stored as JSON; a few presets."""
+"""Recipes: the settings of a training as data, under the names that timm gives them.
+
+A field of `Recipe` is declared once, with its default, its range, its help and its option of `nnstretch train`. Presets are the
+YAML files in `training/recipes` (`training.recipe_files`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import json
 import math
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from nnstretch.errors import FileError, UsageError
-from nnstretch.support.settings import write_text
-from nnstretch.training.augmentation import Augmentation
+from nnstretch.api.options import Option
+from nnstretch.errors import UsageError
 
-PRECISIONS = ("auto", "float32", "bfloat16")
+AMP_DTYPES = ("auto", "float32", "bfloat16", "float16")
+SCHEDULES = ("cosine", "linear", "constant")
+
+_SCHEDULE = "Recipe: schedule and optimiser"
+_AUGMENTATION = "Recipe: images and augmentation"
+_AVERAGES = "Recipe: averages"
+_TEACHER = "Recipe: learning from a teacher"
+_COMPUTATION = "Recipe: computation"
+
+
+def _setting(
+    spelling: str, help: str, default: Any, low: float | None = None, high: float = math.inf, **more: Any
+) -> Any:
+    """A field with its `Option` and, for a number, its lowest and highest value; infinity itself is never allowed."""
+    metadata: dict[str, Any] = {"option": Option(help, spelling, ("train",), **more)}
+    if low is not None:
+        metadata["range"] = (low, high)
+    return field(default=default, metadata=metadata)
+
+
+def _pair(text: str | None) -> tuple[float, float] | None:
+    """`MIN,MAX` as numbers; "none" is None."""
+    if text is None or text == "none":
+        return None
+    low, comma, high = text.partition(",")
+    try:
+        return float(low), float(high if comma else low)
+    except ValueError:
+        raise UsageError(f"{text!r} is no range; write MIN,MAX, as in 0.08,1") from None
+
+
+def _stages(text: str | None) -> tuple[tuple[int, float], ...]:
+    """`EPOCHS:SCALE,…` as pairs; "none" is no stage."""
+    if text is None or text == "none":
+        return ()
+    try:
+        parts = (stage.partition(":") for stage in text.split(","))
+        return tuple((int(epochs), float(scale)) for epochs, _, scale in parts)
+    except ValueError:
+        raise UsageError(f"{text!r} are no stages; write EPOCHS:SCALE,…, as in 2:0.5,1:1") from None
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All settings of a training; SGD with momentum, linear warm-up, a plateau, then a cosine down to zero.
+    """All settings of a training.
 
-    Attributes:
-        name: its name in reports.
-        epochs: passes over the training images.
-        batch: images per step.
-        learning_rate: the highest one, reached after the warm-up.
-        warmup_epochs: epochs (fractions allowed) of linear growth of the rate.
-        hold_epochs: epochs after the warm-up at the highest rate.
-        momentum: of SGD.
-        nesterov: whether the momentum is Nesterov's.
-        weight_decay: L2, on weights of convolutions and dense layers alone; scales, shifts and biases have none.
-        label_smoothing: share of the target that is spread over all classes.
-        ema_decay: per step, of the average of the weights that becomes the result; 0 turns it off.
-        distillation_weight: share of the teacher's soft targets in the loss; used only if there is a teacher.
-        temperature: by which the logits are divided for the soft targets.
-        scales: progressive resizing: ``(epochs, scale)`` stages in order, scale relative to the data set's image
-            size; empty means full size throughout. The epochs add up to ``epochs``.
-        gradient_clip: limit of the gradient's norm; 0 turns it off.
-        precise_bn_samples: images at full size over which the batch-norm statistics are taken at the end; 0 turns
-            it off.
-        augmentation: random changes of the training images.
-        image_size: side for which the recipe was made, in pixels; None if it suits any.
-        evaluate_every: epochs between evaluations on the test images; 0 evaluates at the end alone.
-        precision: of the matrix products: "float32", "bfloat16", or "auto" (bfloat16 where the processor has it).
-        seed: of order and augmentation of the images, and of dropout.
-        threads: CPU threads; None leaves torch's setting.
+    The help of each field describes it. A recipe file has the same fields.
     """
 
-    name: str = "custom"
-    epochs: int = 10
-    batch: int = 32
-    learning_rate: float = 0.1
-    warmup_epochs: float = 0.0
-    hold_epochs: float = 0.0
-    momentum: float = 0.9
-    nesterov: bool = True
-    weight_decay: float = 5e-5
-    label_smoothing: float = 0.0
-    ema_decay: float = 0.0
-    distillation_weight: float = 0.9
-    temperature: float = 4.0
-    scales: tuple[tuple[int, float], ...] = ()
-    gradient_clip: float = 0.0
-    precise_bn_samples: int = 0
-    augmentation: Augmentation = field(default_factory=Augmentation)
-    image_size: int | None = None
-    evaluate_every: int = 1
-    precision: str = "auto"
-    seed: int = 0
-    threads: int | None = None
+    name: str = field(default="custom", metadata={"option": Option("Its name in reports.", "")})
+    epochs: int = _setting("--epochs N", "Passes over the training images.", 10, 0)
+    batch_size: int = _setting("--batch-size N", "Images per batch, over all processes.", 32, 2)
+    image_size: int | None = _setting(
+        "--image-size PIXELS",
+        "Side of the images; by default that of the weights, the design, the factory's example input or the recipe.",
+        None,
+        8,
+    )
+    seed: int = _setting("--seed N", "Seed of all random numbers.", 0, 0, 2**63 - 1)
+    threads: int | None = _setting("--threads -t N", "CPU threads; torch's setting by default.", None, 1)
+
+    opt: str = _setting("--opt NAME", "Optimiser by timm's name: sgd, adamw, lamb …", "sgd", panel=_SCHEDULE)
+    lr: float = _setting("--lr RATE", "Highest learning rate.", 0.1, 0, panel=_SCHEDULE)
+    momentum: float = _setting(
+        "--momentum SHARE", "Momentum, of the optimisers that have one.", 0.9, 0, 1, panel=_SCHEDULE
+    )
+    weight_decay: float = _setting(
+        "--weight-decay SHARE", "Weight decay; vectors, such as biases and norms, have none.", 5e-5, 0, panel=_SCHEDULE
+    )
+    clip_grad: float | None = _setting(
+        "--clip-grad NORM", "Limit of the gradient's norm; 0: none.", None, 0, panel=_SCHEDULE
+    )
+    grad_accum_steps: int = _setting(
+        "--grad-accum-steps N", "Batches whose gradients one update averages.", 1, 1, panel=_SCHEDULE
+    )
+    sched: str = _setting("--sched NAME", f"How the rate falls: {', '.join(SCHEDULES)}.", "cosine", panel=_SCHEDULE)
+    warmup_epochs: float = _setting(
+        "--warmup-epochs N", "Epochs of linear growth of the rate; fractions count.", 0.0, 0, panel=_SCHEDULE
+    )
+    hold_epochs: float = _setting(
+        "--hold-epochs N", "Epochs at the highest rate after the warm-up.", 0.0, 0, panel=_SCHEDULE
+    )
+    min_lr: float = _setting("--min-lr RATE", "The rate that the schedule falls to.", 0.0, 0, panel=_SCHEDULE)
+    smoothing: float = _setting(
+        "--smoothing SHARE", "Share of the target that is spread over all classes.", 0.0, 0, 1, panel=_SCHEDULE
+    )
+    evaluate_every: int = _setting(
+        "--evaluate-every N", "Epochs between evaluations on the validation images; 0: at the end only.", 1, 0,
+        panel=_SCHEDULE,
+    )  # fmt: skip
+    target_accuracy: float = _setting(
+        "--target-accuracy PERCENT",
+        "Top-1, mIoU or mAP on the validation images that ends the training; 0: none.",
+        0.0,
+        0,
+        100,
+        panel=_SCHEDULE,
+    )
+    patience: int = _setting(
+        "--patience N", "Evaluations without a better result that end the training; 0: none.", 0, 0, panel=_SCHEDULE
+    )
+
+    crop_pct: float | None = _setting(
+        "--crop-pct SHARE",
+        "Image size over the size that the shorter side is resized to for evaluation; the data set's by default.",
+        None,
+        0.01,
+        1,
+        panel=_AUGMENTATION,
+    )
+    scales: tuple[tuple[int, float], ...] = _setting(
+        "--scales EPOCHS:SCALE,…",
+        "Progressive resizing: for how many epochs images have which scale, such as 2:0.5,1:1; none: full size.",
+        (),
+        text=str | None,
+        parse=_stages,
+        panel=_AUGMENTATION,
+    )
+    drop: float | None = _setting(
+        "--drop SHARE", "Rate of all dropout layers; the network's by default.", None, 0, 0.99, panel=_AUGMENTATION
+    )
+    scale: tuple[float, float] | None = _setting(
+        "--scale MIN,MAX",
+        "Area of random resized crops over that of the image; none: no random crops.",
+        None,
+        1e-3,
+        1,
+        text=str | None,
+        parse=_pair,
+        panel=_AUGMENTATION,
+    )
+    ratio: tuple[float, float] = _setting(
+        "--ratio MIN,MAX",
+        "Aspect ratio of random resized crops.",
+        (3 / 4, 4 / 3),
+        0.1,
+        10,
+        text=str | None,
+        parse=_pair,
+        panel=_AUGMENTATION,
+    )
+    hflip: float = _setting("--hflip SHARE", "Share of images flipped left to right.", 0.0, 0, 1, panel=_AUGMENTATION)
+    color_jitter: float | None = _setting(
+        "--color-jitter AMOUNT",
+        "Largest change of brightness, contrast and saturation.",
+        None,
+        0,
+        1,
+        panel=_AUGMENTATION,
+    )
+    color_pca: float = _setting(
+        "--color-pca DEVIATION",
+        "Standard deviation of the principal components of colour.",
+        0.0,
+        0,
+        panel=_AUGMENTATION,
+    )
+    aa: str | None = _setting(
+        "--aa POLICY", "Automatic augmentation by timm's name, such as rand-m7-mstd0.5-inc1.", None, panel=_AUGMENTATION
+    )
+    reprob: float = _setting("--reprob SHARE", "Share of images with an erased part.", 0.0, 0, 1, panel=_AUGMENTATION)
+    shift: float = _setting(
+        "--shift SHARE", "Largest random shift, as a share of the side.", 0.0, 0, 1, panel=_AUGMENTATION
+    )
+    rotation: float = _setting("--rotation DEGREES", "Largest random rotation.", 0.0, 0, 180, panel=_AUGMENTATION)
+    zoom: float = _setting(
+        "--zoom AMOUNT", "0.1: axes are scaled by 1/1.1 to 1.1 at random.", 0.0, 0, panel=_AUGMENTATION
+    )
+    mixup: float = _setting("--mixup ALPHA", "Alpha of mixup; 0: none.", 0.0, 0, panel=_AUGMENTATION)
+    cutmix: float = _setting("--cutmix ALPHA", "Alpha of CutMix; 0: none.", 0.0, 0, panel=_AUGMENTATION)
+    mixup_prob: float = _setting(
+        "--mixup-prob SHARE",
+        "Probability that a batch is mixed: one draw per batch, as timm's mixup_mode batch.",
+        1.0,
+        0,
+        1,
+        panel=_AUGMENTATION,
+    )
+    mixup_switch_prob: float = _setting(
+        "--mixup-switch-prob SHARE",
+        "Probability that a mixed batch gets CutMix where both are on.",
+        0.5,
+        0,
+        1,
+        panel=_AUGMENTATION,
+    )
+    mixup_off_epoch: int = _setting(
+        "--mixup-off-epoch N", "Epoch from which on images are not mixed; 0: never.", 0, 0, panel=_AUGMENTATION
+    )
+
+    model_ema: bool = _setting(
+        "--model-ema/--no-model-ema", "The result has the moving average of the weights.", False, panel=_AVERAGES
+    )
+    model_ema_decay: float = _setting(
+        "--model-ema-decay SHARE", "Decay of that average per update.", 0.9998, 0, 1, panel=_AVERAGES
+    )
+    precise_bn_samples: int = _setting(
+        "--precise-bn-samples N",
+        "Images over which the batch-norm statistics of the result are taken; 0: those of the training.",
+        0,
+        0,
+        panel=_AVERAGES,
+    )
+
+    kd_loss_weight: float = _setting(
+        "--kd-loss-weight SHARE", "Share of the teacher's logits in the loss.", 0.9, 0, 1, panel=_TEACHER
+    )
+    kd_temperature: float = _setting(
+        "--kd-temperature T", "By which logits are divided for the soft targets.", 4.0, 1e-3, panel=_TEACHER
+    )
+    kd_feature_weight: float = _setting(
+        "--kd-feature-weight WEIGHT",
+        "Weight of the loss of feature maps against the teacher's.",
+        0.0,
+        0,
+        panel=_TEACHER,
+    )
+    blockwise_epochs: float = _setting(
+        "--blockwise-epochs N",
+        "Epochs in which the segments of a branched network first learn the teacher's feature maps side by side.",
+        0.0,
+        0,
+        panel=_TEACHER,
+    )
+    blockwise_lr: float = _setting(
+        "--blockwise-lr RATE", "Highest learning rate of these epochs, of Adam.", 2e-3, 0, panel=_TEACHER
+    )
+
+    amp_dtype: str = _setting(
+        "--amp-dtype TYPE",
+        f"Type of matrix products: {', '.join(AMP_DTYPES)}; auto: bfloat16 where the processor has it.",
+        "auto",
+        panel=_COMPUTATION,
+    )
+    channels_last: bool = _setting(
+        "--channels-last/--no-channels-last",
+        "Tensors have channels as the last axis in memory.",
+        True,
+        panel=_COMPUTATION,
+    )
+    fsdp: bool = _setting(
+        "--fsdp/--no-fsdp",
+        "Several processes divide gradients, optimiser state and averages (FSDP2) instead of having copies of them (DDP).",
+        False,
+        panel=_COMPUTATION,
+    )
+    sync_bn: bool = _setting(
+        "--sync-bn/--no-sync-bn",
+        "Batch norms take their statistics over the batches of all processes; else each over its own, and those of the first "
+        "process are kept.",
+        True,
+        panel=_COMPUTATION,
+    )
+    torchcompile: str | None = _setting(
+        "--torchcompile BACKEND", "Compile the network with torch.compile: inductor, eager …", None, panel=_COMPUTATION
+    )
+    workers: int | None = _setting(
+        "--workers N",
+        "Processes that load images; by the data set and the cores by default.",
+        None,
+        0,
+        panel=_COMPUTATION,
+    )
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -77,11 +285,20 @@ class Recipe:
         Raises:
             UsageError: a value out of its range; names it and the range.
         """
-        _check_numbers(self)
-        if self.precision not in PRECISIONS:
-            raise UsageError(f"recipe: precision is {self.precision!r}; one of {', '.join(PRECISIONS)} is wanted")
-        if self.nesterov and self.momentum == 0:
-            raise UsageError("recipe: nesterov needs a momentum; set momentum above 0 or nesterov to false")
+        for one in dataclasses.fields(self):
+            if "range" in one.metadata:
+                self._check_range(one.name, *one.metadata["range"])
+        for name, choices in (("amp_dtype", AMP_DTYPES), ("sched", SCHEDULES)):
+            if getattr(self, name) not in choices:
+                raise UsageError(f"recipe: {name} is {getattr(self, name)!r}; one of {', '.join(choices)} is wanted")
+        if self.opt == "sgd" and self.momentum == 0:
+            raise UsageError(
+                "recipe: opt sgd is with nesterov, which needs a momentum; set momentum or opt to momentum"
+            )
+        if self.may_stop_early and not self.evaluate_every:
+            raise UsageError(
+                "recipe: target_accuracy and patience need evaluations between epochs; set evaluate_every to 1 or more"
+            )
         if self.scales:
             if any(epochs < 1 or not 0 < scale <= 1 for epochs, scale in self.scales):
                 raise UsageError("recipe: scales wants pairs of epochs (1 or more) and scale (above 0, up to 1)")
@@ -89,8 +306,38 @@ class Recipe:
             if total != self.epochs:
                 raise UsageError(f"recipe: the epochs of scales add up to {total}, but epochs is {self.epochs}")
 
-    def scale(self, epoch: int) -> float:
-        """Scale of the images in ``epoch`` (from 0)."""
+    def _check_range(self, name: str, low: float, high: float) -> None:
+        value = getattr(self, name)
+        values = value if isinstance(value, tuple) else () if value is None else (value,)
+        for one in values:
+            if not (math.isfinite(one) and low <= one <= high):
+                wanted = f"{low:g} to {high:g}" if high < math.inf else f"{low:g} or more"
+                raise UsageError(f"recipe: {name} is {one:g}; {wanted} is wanted")
+        if isinstance(value, tuple) and value[0] > value[1]:
+            raise UsageError(f"recipe: {name} is {value[0]:g} to {value[1]:g}; the lower bound comes first")
+
+    @property
+    def may_stop_early(self) -> bool:
+        """Whether evaluations can end the training."""
+        return self.target_accuracy > 0 or self.patience > 0
+
+    def evaluates(self, epoch: int) -> bool:
+        """Whether the network is evaluated between `epoch` (from 0) and the next one."""
+        if self.evaluate_every == 0 or epoch + 1 == self.epochs:
+            return False
+        return (epoch + 1) % self.evaluate_every == 0 and not (self.may_stop_early and self.image_scale(epoch) < 1)
+
+    def stops_after(self, accuracies: Sequence[float]) -> bool:
+        """Whether the training ends early after evaluations with these accuracies, in percent and in order."""
+        if not accuracies:
+            return False
+        if 0 < self.target_accuracy <= accuracies[-1]:
+            return True
+        best = accuracies.index(max(accuracies))
+        return 0 < self.patience <= len(accuracies) - 1 - best
+
+    def image_scale(self, epoch: int) -> float:
+        """Scale of the images in `epoch` (from 0), relative to the data set's image size."""
         for epochs, scale in self.scales:
             if epoch < epochs:
                 return scale
@@ -98,203 +345,26 @@ class Recipe:
         return 1.0
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
-        """The learning rate of ``step`` (from 0, over the whole training).
+        """The learning rate of `step` (from 0, over the whole training).
 
-        It grows linearly during the warm-up, is then constant, and then follows half a cosine that ends one step before
-        zero.
+        It grows linearly during the warm-up, is then constant, and then falls as `sched` says; it would reach `min_lr` one
+        step after the last one.
         """
         total = self.epochs * steps_per_epoch
         warm = min(round(self.warmup_epochs * steps_per_epoch), total)
         falling = min(warm + round(self.hold_epochs * steps_per_epoch), total)
         if step < warm:
-            return self.learning_rate * (step + 1) / warm
+            return self.lr * (step + 1) / warm
         progress = max(0, step - falling) / max(1, total - falling)
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+        share = {"cosine": 0.5 * (1 + math.cos(math.pi * progress)), "linear": 1 - progress, "constant": 1.0}[
+            self.sched
+        ]
+        return self.min_lr + (self.lr - self.min_lr) * share
 
     def to_json(self) -> dict[str, Any]:
-        """The recipe as JSON values; :func:`recipe_from_json` reads them back."""
+        """The recipe as JSON values; `recipe_files.recipe_from_json` reads them back."""
         values = dataclasses.asdict(self)
         values["scales"] = [list(stage) for stage in self.scales]
+        for name in ("scale", "ratio"):
+            values[name] = None if values[name] is None else list(values[name])
         return values
-
-    def save(self, path: Path) -> None:
-        """Write the recipe as a JSON file.
-
-        Raises:
-            FileError: it cannot be written.
-        """
-        write_text(path, json.dumps(self.to_json(), indent=2) + "\n")
-
-
-# Lowest and highest value of each number; None where there is no limit.
-_RANGES: dict[str, tuple[float, float | None]] = {
-    "epochs": (0, None),
-    "batch": (2, None),  # a batch norm has no statistics of one image's last feature
-    "learning_rate": (0, None),
-    "warmup_epochs": (0, None),
-    "hold_epochs": (0, None),
-    "momentum": (0, 1),
-    "weight_decay": (0, None),
-    "label_smoothing": (0, 1),
-    "ema_decay": (0, 1),
-    "distillation_weight": (0, 1),
-    "temperature": (1e-3, None),
-    "gradient_clip": (0, None),
-    "precise_bn_samples": (0, None),
-    "image_size": (8, None),
-    "evaluate_every": (0, None),
-    "seed": (0, 2**63 - 1),
-    "threads": (1, None),
-}
-_OPTIONAL = frozenset({"image_size", "threads"})
-_AUGMENTATION_RANGES: dict[str, tuple[float, float | None]] = {
-    "shift": (0, 1),
-    "rotation": (0, 180),
-    "scale": (0, None),
-}
-
-
-def _check_numbers(recipe: Recipe) -> None:
-    for name, limits in _RANGES.items():
-        value = getattr(recipe, name)
-        if not (value is None and name in _OPTIONAL):
-            _check_range(name, value, limits)
-    for name, limits in _AUGMENTATION_RANGES.items():
-        _check_range(f"augmentation.{name}", getattr(recipe.augmentation, name), limits)
-
-
-def _check_range(name: str, value: float, limits: tuple[float, float | None]) -> None:
-    low, high = limits
-    if not math.isfinite(value) or value < low or (high is not None and value > high):
-        wanted = f"{low:g} or more" if high is None else f"{low:g} to {high:g}"
-        raise UsageError(f"recipe: {name} is {value:g}; {wanted} is wanted")
-
-
-def load_recipe(text: str) -> Recipe:
-    """The preset called ``text``, or the recipe in the JSON file at that path.
-
-    Raises:
-        UsageError: neither; or a field that is unknown, of the wrong type or out of range.
-        FileError: a file that cannot be read.
-    """
-    if text in PRESETS:
-        return PRESETS[text]
-    path = Path(text)
-    if path.suffix != ".json" and not path.is_file():
-        raise UsageError(
-            f"no recipe is called {text!r}; there are {', '.join(PRESETS)}, or give the path of a JSON file"
-        )
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileError(f"cannot read recipe {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(f"recipe {path} is no JSON: {error}; compare it with one that Recipe.save wrote") from error
-    return recipe_from_json(values)
-
-
-def recipe_from_json(values: Any) -> Recipe:
-    """The recipe with these fields; those that are missing keep their defaults.
-
-    Raises:
-        UsageError: a field that is unknown, of the wrong type or out of range.
-    """
-    fields = _typed(values, Recipe, "recipe")
-    if "augmentation" in fields:
-        fields["augmentation"] = Augmentation(**_typed(fields["augmentation"], Augmentation, "augmentation"))
-    if "scales" in fields:
-        fields["scales"] = _scales(fields["scales"])
-    return Recipe(**fields)
-
-
-def _typed(values: Any, into: type[Recipe | Augmentation], what: str) -> dict[str, Any]:
-    """``values`` as constructor arguments of the dataclass ``into``; numbers and texts are checked for their type."""
-    if not isinstance(values, dict):
-        raise UsageError(f"{what} is a {type(values).__name__} in JSON; an object with fields is wanted")
-    kinds = {field.name: str(field.type) for field in dataclasses.fields(into)}
-    checks: dict[str, tuple[type, ...]] = {
-        "int": (int,),
-        "int | None": (int, type(None)),
-        "float": (int, float),
-        "bool": (bool,),
-        "str": (str,),
-    }
-    for name, value in values.items():
-        if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, n=1)
-            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(kinds)}"
-            raise UsageError(f"{what} has no field {name!r}; {advice}")
-        wanted = checks.get(kinds[name])
-        is_bool_elsewhere = isinstance(value, bool) and kinds[name] != "bool"
-        if wanted is not None and (not isinstance(value, wanted) or is_bool_elsewhere):
-            raise UsageError(f"{what}: {name} is {json.dumps(value)}; a value of type {kinds[name]} is wanted")
-    return dict(values)
-
-
-def _scales(value: Any) -> tuple[tuple[int, float], ...]:
-    if not isinstance(value, list):
-        raise UsageError(f"recipe: scales is {json.dumps(value)}; a list of [epochs, scale] is wanted")
-    stages: list[tuple[int, float]] = []
-    for stage in value:
-        match stage:
-            case [int(epochs), int() | float() as scale]:
-                stages.append((epochs, float(scale)))
-            case _:
-                raise UsageError(f"recipe: scales has {json.dumps(stage)}; a pair [epochs, scale] is wanted")
-    return tuple(stages)
-
-
-_DIGITS = Augmentation(shift=0.06, rotation=10.0, scale=0.12)
-_PHOTOS = Augmentation(shift=0.1, scale=0.25, mirror=True)
-
-# The published trainings of NN-Stretch's baselines, without their colour augmentation.
-_RESNET = Recipe(
-    name="resnet",
-    epochs=100,
-    batch=256,
-    learning_rate=0.2,
-    warmup_epochs=5.0,
-    weight_decay=5e-5,
-    ema_decay=0.9999,
-    precise_bn_samples=8192,
-    augmentation=_PHOTOS,
-    image_size=224,
-)
-_REGNET = replace(_RESNET, name="regnet", batch=1024, learning_rate=0.8)
-_EFFICIENTNET = replace(
-    _RESNET, name="efficientnet", batch=64, learning_rate=0.1, warmup_epochs=0.0, weight_decay=1e-5, image_size=300
-)
-
-# Minutes on a few cores, for images as small and few as handwritten digits.
-_QUICK = Recipe(
-    name="quick",
-    epochs=7,
-    batch=32,
-    learning_rate=0.05,
-    warmup_epochs=1.0,
-    hold_epochs=3.0,
-    weight_decay=5e-4,
-    label_smoothing=0.05,
-    ema_decay=0.97,
-    scales=((4, 0.5), (3, 1.0)),
-    precise_bn_samples=512,
-    augmentation=_DIGITS,
-    image_size=64,
-    evaluate_every=0,
-)
-_QUICK_RETRAIN = replace(
-    _QUICK,
-    name="quick-retrain",
-    epochs=2,
-    learning_rate=0.03,
-    warmup_epochs=0.3,
-    hold_epochs=0.7,
-    label_smoothing=0.0,
-    scales=(),
-    distillation_weight=0.8,
-    temperature=3.0,
-)
-
-PRESETS: dict[str, Recipe] = {
-    recipe.name: recipe for recipe in (_QUICK, _QUICK_RETRAIN, _RESNET, _REGNET, _EFFICIENTNET)
-}

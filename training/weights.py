@@ -6,10 +6,11 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from nnstretch.errors import FileError, ModelError
@@ -31,8 +32,20 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         for name, value in tensors.items()
     }
     content = save(plain, metadata={**metadata, _CHECKSUM: str(_checksum(plain, metadata))})
+    header, data = _ordered(content)
     with atomic_write(path) as file:
-        file.write(content)
+        file.write(header)
+        file.write(data)
+
+
+def _ordered(content: bytes) -> tuple[bytes, memoryview]:
+    """The header and the data of a safetensors file, with the texts in the order of their names: `save` has them in any."""
+    length = int.from_bytes(content[:8], "little")
+    header: dict[str, Any] = json.loads(content[8 : 8 + length])
+    texts = dict(sorted(header.pop("__metadata__").items()))
+    text = json.dumps({"__metadata__": texts, **header}, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the data are aligned
+    return len(text).to_bytes(8, "little") + text, memoryview(content)[8 + length :]
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -44,9 +57,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if not path.is_file():
         raise FileError(f"cannot read {path}: {'it is a folder' if path.is_dir() else 'there is no such file'}")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        # One read: a training may replace the file meanwhile, and `safe_open` opens the path twice.
+        content = path.read_bytes()
+        tensors = load(content)
+        metadata = _metadata(content)
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
     except SafetensorError as error:
@@ -99,6 +113,13 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
     with torch.no_grad():
         for name, value in wanted.items():
             value.copy_(tensors[name])
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """The texts in the header of a safetensors file that `load` has accepted: its length in 8 bytes, then JSON."""
+    length = int.from_bytes(content[:8], "little")
+    header: dict[str, dict[str, str]] = json.loads(content[8 : 8 + length])
+    return header.get("__metadata__", {})
 
 
 def _fits(found: Tensor | None, wanted: Tensor | None) -> bool:

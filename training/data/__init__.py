@@ -1,4 +1,4 @@
-"""Data sets by name: ``NAME`` or ``NAME:ARGUMENT``. Loading this package does not load torch.
+"""Data sets by name: ``NAME``, ``NAME:ARGUMENT`` or ``module.py:factory``. Loading this package does not load torch.
 
 A new data set is one module with a function ``load(argument, size, channels, split_seed)`` and one line in `SOURCES`.
 """
@@ -6,50 +6,111 @@ A new data set is one module with a function ``load(argument, size, channels, sp
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from nnstretch.errors import UsageError
+from nnstretch.support.extras import extras_named
 
 if TYPE_CHECKING:
+    from nnstretch.training.data.preprocessing import Preprocessing
     from nnstretch.training.data.split import Dataset
 
-SOURCES: Mapping[str, str] = {"digits": "digits", "folder": "folder:PATH"}
+SOURCES: Mapping[str, str] = {
+    "digits": "digits",
+    "textures": "textures[:CLASSES]",
+    "folder": "folder:PATH",
+    "shards": "shards:PATTERN",
+    "cifar10": "cifar10:PATH",
+    "cifar100": "cifar100:PATH",
+    "masks": "masks:PATH",
+    "coco": "coco:PATH",
+}
 """Name of the data set and of its module in this package -> how it is written."""
 
 DEFAULT_SIZE = 64
 _MIN_SIZE = 8
+_FACTORY = "module.py:factory"
 
 
 def usage() -> str:
-    """All data sets as they are written: ``digits or folder:PATH``."""
-    *others, last = SOURCES.values()
-    return f"{', '.join(others)} or {last}"
+    """All data sets as they are written: ``digits, folder:PATH or module.py:factory``."""
+    return f"{', '.join(SOURCES.values())} or {_FACTORY}"
 
 
+@extras_named()
 def load_dataset(
-    source: str, image_size: int | None = None, channels: int | None = None, split_seed: int = 0
+    source: str,
+    image_size: int | None = None,
+    channels: int | None = None,
+    split_seed: int = 0,
+    *,
+    crop_pct: float | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> Dataset:
     """Loads a data set.
 
     Args:
-        source: a name of `SOURCES` and its argument, if it has one.
-        image_size: side of the images in pixels; 64 by default.
+        source: a name of `SOURCES` and its argument, if it has one, or ``module.py:factory``.
+        image_size: side of the images in pixels; 64 by default, or what a factory chooses.
         channels: 1 (grey) or 3; the data set's own by default.
-        split_seed: draws the split of a data set without a fixed one.
+        split_seed: draws the splits that the data set does not fix.
+        crop_pct: side of the images over the shorter side of whole ones, where these are cropped.
+        preprocessing: that of a trained network, in the place of the data set's own; `image_size` goes before its size.
 
     Raises:
-        UsageError: an unknown data set, or an impossible size or number of channels.
-        FileError: a folder is missing or has no images.
+        UsageError: an unknown data set, an impossible size or number of channels, or labels out of range.
+        FileError: a file or folder is missing, or has no images.
         MissingExtraError: a library of the data set is not installed.
     """
-    size = DEFAULT_SIZE if image_size is None else image_size
-    if size < _MIN_SIZE:
-        raise UsageError(f"images of {size} x {size} pixels are too small; give {_MIN_SIZE} or more")
+    if preprocessing is not None:
+        preprocessing = replace(preprocessing, image_size=image_size or preprocessing.image_size)
+        image_size, channels = preprocessing.image_size, preprocessing.channels
+    if image_size is not None and image_size < _MIN_SIZE:
+        raise UsageError(f"images of {image_size} x {image_size} pixels are too small; give {_MIN_SIZE} or more")
     if channels not in {None, 1, 3}:
         raise UsageError(f"{channels} channels were asked for; images have 1 or 3")
+    dataset = _loaded(source, image_size, channels, split_seed)
+    preprocessing = preprocessing or dataset.preprocessing
+    if crop_pct is not None and preprocessing.crop_pct < 1:
+        preprocessing = replace(preprocessing, crop_pct=crop_pct)
+    dataset = dataset.preprocessed(preprocessing)
+    _check_labels(dataset)
+    return dataset
+
+
+def _loaded(source: str, size: int | None, channels: int | None, split_seed: int) -> Dataset:
     name, _, argument = source.partition(":")
-    if name not in SOURCES or (argument and ":" not in SOURCES[name]):
+    if source.endswith(".py") or source.rpartition(":")[0].endswith(".py"):
+        name, argument = "factory", source
+    elif name not in SOURCES or (argument and ":" not in SOURCES[name]):
         raise UsageError(f"no data set is called {source!r}; there are {usage()}")
+    else:
+        size = DEFAULT_SIZE if size is None else size
     dataset: Dataset = import_module(f"{__name__}.{name}").load(argument, size, channels, split_seed)
     return dataset
+
+
+def _check_labels(dataset: Dataset) -> None:
+    """Refuses labels that are no classes.
+
+    Raises:
+        UsageError: one is out of range, or their number is not that of the images.
+    """
+    import numpy as np  # `nnstretch --help` loads this module, and need not load numpy
+
+    for name in ("train", "validation", "test"):
+        split = getattr(dataset, name)
+        labels = np.asarray(split.labels)
+        if labels.shape != (len(split),) or labels.dtype != np.int64:
+            raise UsageError(
+                f"{dataset.name}: {name} has labels {labels.dtype} {list(labels.shape)} for {len(split)} images; "
+                f"int64 [{len(split)}] is wanted"
+            )
+        wrong = np.flatnonzero((labels < 0) | (labels >= dataset.num_classes))
+        if len(wrong):
+            raise UsageError(
+                f"{dataset.name}: image {wrong[0]} of {name} has the label {labels[wrong[0]]}; "
+                f"0 to {dataset.num_classes - 1} are wanted"
+            )

@@ -2,151 +2,190 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from nnstretch.errors import FileError, MissingExtraError, UsageError
-from nnstretch.training.data.split import Dataset, normalise
+from nnstretch.errors import FileError, UsageError
+from nnstretch.training.data.image_files import SUFFIXES, decode
+from nnstretch.training.data.preprocessing import Pixels, Preprocessing, photo_preprocessing, pillow
+from nnstretch.training.data.split import Dataset, Indices, RawImages, dataset_of, held_out, names
 
-_IMAGE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp"})
-_TEST_FOLDERS = ("val", "test")
-# Statistics of ImageNet's training images, usual for any photographs.
-_PHOTO_MEAN = (0.485, 0.456, 0.406)
-_PHOTO_STD = (0.229, 0.224, 0.225)
-# The shorter side is resized to this ratio times the image size before the centre crop: 256 for 224.
-_RESIZE_RATIO = 256 / 224
-_DECODER_THREADS = 4
-_NAMED_FILES = 3
+_TRAIN_FOLDER = "train"
+_VALIDATION_FOLDERS = ("val", "valid", "validation")
+_TEST_FOLDER = "test"
 
 
 def load(argument: str, size: int, channels: int | None, split_seed: int) -> Dataset:
-    """Image files in ``PATH/train/CLASS/`` and ``PATH/val/CLASS/`` (or ``test``); ``argument`` is PATH.
+    """Image files in ``PATH/train/CLASS/``, ``PATH/val/CLASS/`` and ``PATH/test/CLASS/``; ``argument`` is PATH.
+
+    One of ``val`` and ``test`` may be absent. The other is then the test split, as with ImageNet, and the validation split is
+    a stratified share of ``train``, drawn with ``split_seed``. Where both are absent, the test split is such a share, too.
 
     Raises:
         UsageError: there is no PATH.
         FileError: a folder is missing or has no images.
-        MissingExtraError: pillow is not installed.
     """
     if not argument:
         raise UsageError("the data set folder needs a path; write folder:PATH")
-    root, channels = Path(argument).expanduser(), channels or 3
-    _pillow()
-    test_root = next((root / name for name in _TEST_FOLDERS if (root / name).is_dir()), None)
-    if not (root / "train").is_dir() or test_root is None:
+    root = Path(argument).expanduser()
+    pillow()
+    preprocessing = photo_preprocessing(size, channels or 3)
+    folders = subfolders(root)
+    if _TRAIN_FOLDER not in folders:
         raise FileError(
             f"{root} is no folder data set: wanted {root}/train/CLASS/*.png and {root}/val/CLASS/*.png (or test)"
         )
-    train_files = _list_images(root / "train")
-    test_files = _list_images(test_root)
-    class_names = tuple(train_files)
-    unknown = [name for name in test_files if name not in train_files]
-    if unknown:
-        raise FileError(
-            f"{test_root} has the class {unknown[0]!r} that {root / 'train'} has not; both need the same folders"
-        )
-    mean = _PHOTO_MEAN if channels == 3 else (sum(_PHOTO_MEAN) / 3,)
-    std = _PHOTO_STD if channels == 3 else (sum(_PHOTO_STD) / 3,)
-
-    def split(files: dict[str, list[Path]]) -> FolderSplit:
-        pairs = [(file, class_names.index(name)) for name, members in files.items() for file in members]
-        labels = torch.tensor([label for _, label in pairs])
-        return FolderSplit(tuple(file for file, _ in pairs), labels, channels, size, mean, std)
-
-    return Dataset(
-        name=f"folder:{argument}",
-        num_classes=len(class_names),
-        channels=channels,
-        image_size=size,
-        class_names=class_names,
-        mean=mean,
-        std=std,
-        train=split(train_files),
-        test=split(test_files),
+    class_names = tuple(subfolders(root / _TRAIN_FOLDER))
+    train = _split(root / _TRAIN_FOLDER, class_names, preprocessing)
+    given = {name: _split(root / name, class_names, preprocessing) for name in held_out_folders(root, folders)}
+    splits, note = held_out(train, given, split_seed, str(root))
+    return dataset_of(
+        f"folder:{argument}", class_names, splits, "; ".join(filter(None, (note, *_absent(given, class_names))))
     )
 
 
-@dataclass(frozen=True)
-class FolderSplit:
-    """Image files, decoded at every access."""
+@dataclass(frozen=True, eq=False)
+class FolderSplit(RawImages):
+    """Image files, decoded at every access.
 
-    files: tuple[Path, ...]
-    labels: Tensor
-    channels: int
-    image_size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    Attributes:
+        root: the folder that they are in.
+        files: their paths in `root`, encoded. An array, because workers copy the pages of Python objects that they read.
+        labels: the class of every image.
+        preprocessing: makes inputs of them.
+    """
 
-    def __len__(self) -> int:
-        """Number of images."""
-        return len(self.files)
+    root: Path
+    files: NDArray[np.bytes_]
+    labels: Indices
+    preprocessing: Preprocessing
 
-    def images(self, indices: Tensor) -> Tensor:
-        """The images at ``indices``: shorter side resized, centre cut out, normalised.
+    def raw(self, index: int, epoch: int) -> Pixels:
+        """The decoded file.
 
         Raises:
-            FileError: files that are no readable images; the first few are named.
+            UnreadableImageError: it is no whole image.
         """
-        files = [self.files[index] for index in indices.tolist()]
-        with ThreadPoolExecutor(_DECODER_THREADS) as pool:
-            decoded = list(pool.map(self._decode, files))
-        bad = [outcome for outcome in decoded if isinstance(outcome, str)]
-        if bad:
-            more = f" and {len(bad) - _NAMED_FILES} more" if len(bad) > _NAMED_FILES else ""
-            raise FileError(
-                f"cannot read {'; '.join(bad[:_NAMED_FILES])}{more}; replace or remove what is no whole image"
-            )
-        pixels = torch.stack([torch.from_numpy(outcome) for outcome in decoded]).movedim(-1, 1)
-        return normalise(pixels.float() / 255, self.mean, self.std)
-
-    def _decode(self, file: Path) -> np.ndarray[Any, np.dtype[np.uint8]] | str:
-        """``S x S x C`` pixels, or the file's name and why it cannot be read."""
-        image_module = _pillow()
-        resized = max(self.image_size, round(self.image_size * _RESIZE_RATIO))
-        try:
-            with image_module.open(file) as opened:
-                image = opened.convert("L" if self.channels == 1 else "RGB")
-        except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
-            return f"{file} ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
-        factor = resized / min(image.size)
-        image = image.resize(
-            (max(resized, round(image.width * factor)), max(resized, round(image.height * factor))),
-            image_module.Resampling.BILINEAR,
-        )
-        left, top = (image.width - self.image_size) // 2, (image.height - self.image_size) // 2
-        image = image.crop((left, top, left + self.image_size, top + self.image_size))
-        pixels: np.ndarray[Any, np.dtype[np.uint8]] = np.array(image, dtype=np.uint8)
-        return pixels.reshape(self.image_size, self.image_size, self.channels)
+        path = self.root / os.fsdecode(bytes(self.files[index]))
+        return decode(path, str(path), self.preprocessing.channels)
 
 
-def _list_images(root: Path) -> dict[str, list[Path]]:
-    """Image files by class, both in the order of their names."""
-    try:
-        classes = sorted(path for path in root.iterdir() if path.is_dir())
-        files = {
-            folder.name: sorted(file for file in folder.iterdir() if file.suffix.lower() in _IMAGE_SUFFIXES)
-            for folder in classes
-        }
-    except OSError as error:
-        raise FileError(f"cannot list {root}: {error.strerror}") from error
-    if not files:
-        raise FileError(f"{root} has no folders; one folder of images per class is wanted")
-    empty = [name for name, members in files.items() if not members]
-    if empty:
+def unlabelled(path: Path, preprocessing: Preprocessing) -> FolderSplit:
+    """All image files in a folder and the folders in it, in the order of their paths; labels are 0.
+
+    Raises:
+        FileError: the folder cannot be listed or has no images.
+    """
+    found: list[bytes] = []
+    for folder, inside, files in os.walk(path, onerror=_refuse):
+        inside[:] = [name for name in inside if not name.startswith(".")]
+        found += [os.fsencode((Path(folder) / name).relative_to(path)) for name in _images(files)]
+    if not found:
+        raise FileError(f"{path} has no images ({', '.join(sorted(SUFFIXES))})")
+    return FolderSplit(path, np.array(sorted(found)), np.zeros(len(found), np.int64), preprocessing)
+
+
+def held_out_folders(root: Path, folders: list[str]) -> list[str]:
+    """Names of the folders with images that are not trained on.
+
+    Raises:
+        FileError: several of one kind.
+    """
+    validation = [name for name in _VALIDATION_FOLDERS if name in folders]
+    if len(validation) > 1:
+        raise FileError(f"{root} has the folders {' and '.join(validation)}; keep one of them")
+    return [*validation, *([_TEST_FOLDER] if _TEST_FOLDER in folders else [])]
+
+
+def _split(folder: Path, class_names: tuple[str, ...], preprocessing: Preprocessing) -> FolderSplit:
+    """The images of a folder that has one folder per class.
+
+    Raises:
+        FileError: it has none, or has a class that the training images lack, or one without images.
+    """
+    classes = subfolders(folder)
+    if not classes:
+        raise FileError(f"{folder} has no folders; one folder of images per class is wanted")
+    unknown = [name for name in classes if name not in class_names]
+    if unknown:
         raise FileError(
-            f"{root / empty[0]} has no images ({', '.join(sorted(_IMAGE_SUFFIXES))}); add some or remove the folder"
+            f"{folder} has the class {unknown[0]!r} that {folder.parent / _TRAIN_FOLDER} has not; both need the same folders"
         )
-    return files
+    files: list[bytes] = []
+    labels: list[int] = []
+    for name in classes:
+        found = images_of(folder / name)
+        if not found:
+            raise FileError(
+                f"{folder / name} has no images ({', '.join(sorted(SUFFIXES))}); add some or remove the folder"
+            )
+        files += [os.fsencode(f"{name}/{file}") for file in found]
+        labels += [class_names.index(name)] * len(found)
+    return FolderSplit(folder, np.array(files), np.array(labels, np.int64), preprocessing)
 
 
-def _pillow() -> Any:
+def _absent(given: dict[str, FolderSplit], class_names: tuple[str, ...]) -> list[str]:
+    """A line for every held-out split that lacks classes."""
+    lines = []
+    for name, split in given.items():
+        present = set(split.labels.tolist())
+        missing = [repr(label) for number, label in enumerate(class_names) if number not in present]
+        if missing:
+            lines.append(f"{name} has no images of {names(missing)}")
+    return lines
+
+
+def subfolders(folder: Path) -> list[str]:
+    """Names of the folders in a folder, sorted; hidden ones are left out.
+
+    Raises:
+        FileError: it cannot be listed.
+    """
     try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("reading image files needs pillow; pip install 'nnstretch[train]'") from error
-    return Image
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry))
+    except FileNotFoundError as error:
+        raise FileError(
+            f"{folder} is no folder data set: it does not exist; wanted {folder}/train/CLASS/*.png"
+        ) from error
+    except (OSError, ValueError) as error:
+        _refuse(error)
+        raise
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def images_of(folder: Path) -> list[str]:
+    """Names of the image files in a folder, sorted.
+
+    Raises:
+        FileError: it cannot be listed.
+    """
+    return _images(_entries(folder))
+
+
+def _entries(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 (names alone, for many files)
+    except OSError as error:
+        _refuse(error)
+        raise
+
+
+def _images(files: list[str]) -> list[str]:
+    """The image files among names, sorted; hidden ones, such as those that macOS leaves beside copies, are left out."""
+    return sorted(name for name in files if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."))
+
+
+def _refuse(error: OSError | ValueError) -> None:
+    place = getattr(error, "filename", None) or "the folder"
+    raise FileError(f"cannot list {place}: {getattr(error, 'strerror', None) or error}") from error

@@ -1,0 +1,168 @@
+"""``coco:PATH``: images with boxes in COCO's JSON, for detection."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnstretch.errors import FileError, UsageError, first_line
+from nnstretch.training.data.image_files import decode
+from nnstretch.training.data.preprocessing import Pixels, photo_preprocessing, pillow
+from nnstretch.training.data.split import Dataset, RawImages, SpatialImages, dataset_of, held_out
+from nnstretch.training.tasks.detection import Boxes, Detection
+
+_NAMES = {"train": "train", "val": "val", "valid": "val", "test": "test"}
+
+
+def load(argument: str, size: int, channels: int | None, split_seed: int) -> Dataset:
+    """Images and annotations of training, validation and test.
+
+    For a split NAME (``train``, ``val``, ``test``) the annotations are in ``PATH/NAME.json`` and the images in ``PATH/NAME/``.
+    COCO's own ``PATH/annotations/instances_NAME2017.json`` and ``PATH/NAME2017/``, of any year, are found, too, and so is
+    ``PATH/NAME/_annotations.coco.json`` with the images beside it. ``val`` and ``test`` may be absent, as with ``folder:PATH``.
+
+    Boxes that stand for crowds are left out. Classes are numbered in the order of the categories' ids.
+
+    Raises:
+        UsageError: there is no PATH.
+        FileError: a file is missing, is no JSON of COCO's, or names categories that the training images lack.
+    """
+    if not argument:
+        raise UsageError("the data set coco needs a path; write coco:PATH")
+    root = Path(argument).expanduser()
+    pillow()
+    found = _annotation_files(root)
+    if "train" not in found:
+        raise FileError(
+            f"{root} has no annotations of training images: wanted {root}/train.json and {root}/train/*.jpg, or "
+            f"{root}/annotations/instances_train2017.json and {root}/train2017/*.jpg"
+        )
+    content = {name: _content(file) for name, (file, _) in found.items()}
+    categories = sorted(content["train"]["categories"], key=lambda one: int(one["id"]))
+    classes = {int(one["id"]): number for number, one in enumerate(categories)}
+    preprocessing, task = photo_preprocessing(size, channels or 3), Detection()
+    splits: dict[str, RawImages] = {}
+    for name, (file, folder) in found.items():
+        images = [one for one in content[name]["images"] if one.get("file_name")]
+        if not images:
+            raise FileError(f"{file} names no images; add some")
+        rows, starts = _rows(content[name], images, classes, file)
+        splits[name] = CocoSplit(
+            preprocessing=preprocessing,
+            task=task,
+            labels=np.zeros(len(images), np.int64),
+            root=folder,
+            files=np.array([os.fsencode(one["file_name"]) for one in images]),
+            sizes=np.array([(one["height"], one["width"]) for one in images], np.int64),
+            rows=rows,
+            starts=starts,
+        )
+    train = splits.pop("train")
+    three, note = held_out(train, splits, split_seed, str(root))
+    return dataset_of(f"coco:{argument}", tuple(str(one["name"]) for one in categories), three, note, task)
+
+
+@dataclass(frozen=True, eq=False)
+class CocoSplit(SpatialImages):
+    """Image files, decoded at every access, and their boxes.
+
+    Attributes:
+        root: the folder that the files are in.
+        files: their paths in it, encoded.
+        sizes: height and width of every image: int64 ``N x 2``.
+        rows: the boxes of all images, as `Boxes` has them: float32 ``M x 5``.
+        starts: of the boxes of every image among them, and the end of the last one: int64 ``N + 1``.
+    """
+
+    root: Path
+    files: NDArray[np.bytes_]
+    sizes: NDArray[np.int64]
+    rows: NDArray[np.float32]
+    starts: NDArray[np.int64]
+
+    def raw(self, index: int, epoch: int) -> Pixels:
+        """The decoded image."""
+        path = self.root / os.fsdecode(bytes(self.files[index]))
+        return decode(path, str(path), self.preprocessing.channels)
+
+    def target(self, index: int, epoch: int) -> Boxes:
+        """The boxes."""
+        height, width = self.sizes[index].tolist()
+        return Boxes(self.rows[self.starts[index] : self.starts[index + 1]], height, width)
+
+
+def _annotation_files(root: Path) -> dict[str, tuple[Path, Path]]:
+    """Split -> its annotations and the folder of its images; training first.
+
+    Raises:
+        FileError: there is no such folder, or a split has several.
+    """
+    if not root.is_dir():
+        raise FileError(f"{root} is no folder; wanted {root}/train.json and {root}/train/*.jpg")
+    found: dict[str, tuple[Path, Path]] = {}
+    for name, split in _NAMES.items():
+        for file, folder in _candidates(root, name):
+            if split in found:
+                raise FileError(f"{root} has annotations of {split} in {found[split][0]} and {file}; keep one of them")
+            found[split] = file, folder
+    return found
+
+
+def _candidates(root: Path, name: str) -> Iterator[tuple[Path, Path]]:
+    beside = root / name / "_annotations.coco.json"
+    for file, folder in ((root / f"{name}.json", root / name), (beside, root / name)):
+        if file.is_file():
+            yield file, folder
+    for file in sorted((root / "annotations").glob(f"instances_{name}[0-9]*.json")):
+        yield file, root / file.stem.removeprefix("instances_")
+
+
+def _content(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+        for key in ("images", "annotations", "categories"):
+            if not isinstance(content[key], list):
+                raise TypeError(f"{key} is no list")
+    except OSError as error:
+        raise FileError(f"cannot read {file}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(
+            f"{file} is no COCO annotation ({type(error).__name__}: {first_line(error)}); an object with the lists images, "
+            "annotations and categories is wanted"
+        ) from error
+    found: dict[str, Any] = content
+    return found
+
+
+def _rows(
+    content: Mapping[str, Any], images: list[dict[str, Any]], classes: Mapping[int, int], file: Path
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The boxes of all images in the order of `images`, and where those of each begin.
+
+    Raises:
+        FileError: an annotation lacks a field, or names an unknown image or category.
+    """
+    places = {one["id"]: number for number, one in enumerate(images)}
+    boxes: list[list[list[float]]] = [[] for _ in images]
+    for annotation in content["annotations"]:
+        if annotation.get("iscrowd"):
+            continue
+        try:
+            left, top, width, height = map(float, annotation["bbox"])
+            label = classes[int(annotation["category_id"])]
+            boxes[places[annotation["image_id"]]].append([left, top, left + width, top + height, label])
+        except (KeyError, ValueError, TypeError) as error:
+            raise FileError(
+                f"{file}: annotation {annotation.get('id')} has an unknown image or category, or no bbox of four numbers "
+                f"({type(error).__name__}: {first_line(error)})"
+            ) from error
+    starts = np.cumsum([0, *map(len, boxes)])
+    rows = np.array([row for image in boxes for row in image], np.float32).reshape(-1, 5)
+    return rows, starts.astype(np.int64)

@@ -1,0 +1,159 @@
+"""``masks:PATH``: images with a mask each, for segmentation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnstretch.errors import FileError, UsageError, first_line
+from nnstretch.training.data.folder import held_out_folders, images_of, subfolders
+from nnstretch.training.data.image_files import decode
+from nnstretch.training.data.preprocessing import Pixels, photo_preprocessing, pillow
+from nnstretch.training.data.split import (
+    Dataset,
+    RawImages,
+    SpatialImages,
+    UnreadableImageError,
+    dataset_of,
+    held_out,
+    names,
+)
+from nnstretch.training.tasks.segmentation import Mask, Segmentation
+
+_TRAIN_FOLDER, _IMAGES, _MASKS, _CLASSES = "train", "images", "masks", "classes.txt"
+_MASK_SUFFIX = ".png"
+
+
+def load(argument: str, size: int, channels: int | None, split_seed: int) -> Dataset:
+    """Images in ``PATH/train/images/`` and their masks, PNG files of the same names, in ``PATH/train/masks/``.
+
+    ``val`` and ``test`` beside ``train`` may be absent, as with ``folder:PATH``. ``PATH`` may also hold ``images`` and
+    ``masks`` itself: then all of them are training images. A line of ``PATH/classes.txt`` names a class; without that file,
+    all masks are read once for the highest class.
+
+    Raises:
+        UsageError: there is no PATH.
+        FileError: a folder, an image or a mask is missing.
+    """
+    if not argument:
+        raise UsageError("the data set masks needs a path; write masks:PATH")
+    root = Path(argument).expanduser()
+    pillow()
+    if not root.is_dir():
+        raise FileError(f"{root} is no folder; wanted {root}/train/images/*.jpg and {root}/train/masks/*.png")
+    found = subfolders(root)
+    whole = _IMAGES in found and _TRAIN_FOLDER not in found
+    if not whole and _TRAIN_FOLDER not in found:
+        raise FileError(f"{root} is no folder of masks: wanted {root}/train/images/*.jpg and {root}/train/masks/*.png")
+    task, preprocessing = Segmentation(), photo_preprocessing(size, channels or 3)
+    folders = [root] if whole else [root / name for name in (_TRAIN_FOLDER, *held_out_folders(root, found))]
+    files = {folder.name: _files(folder) for folder in folders}
+    class_names = _class_names(root, folders, files, task)
+    splits = {
+        folder.name: MaskSplit(
+            preprocessing=preprocessing,
+            task=task,
+            labels=np.zeros(len(files[folder.name]), np.int64),
+            root=folder,
+            files=files[folder.name],
+            num_classes=len(class_names),
+        )
+        for folder in folders
+    }
+    train, *others = splits.values()
+    given: Mapping[str, RawImages] = dict(zip(list(splits)[1:], others, strict=True))
+    three, note = held_out(train, given, split_seed, str(root))
+    return dataset_of(f"masks:{argument}", class_names, three, note, task)
+
+
+@dataclass(frozen=True, eq=False)
+class MaskSplit(SpatialImages):
+    """Image files and their masks, decoded at every access.
+
+    Attributes:
+        root: has the folders ``images`` and ``masks``.
+        files: names of the images, encoded.
+        num_classes: number of classes.
+    """
+
+    root: Path
+    files: NDArray[np.bytes_]
+    num_classes: int
+
+    def raw(self, index: int, epoch: int) -> Pixels:
+        """The decoded image."""
+        path = self.root / _IMAGES / os.fsdecode(bytes(self.files[index]))
+        return decode(path, str(path), self.preprocessing.channels)
+
+    def target(self, index: int, epoch: int) -> Mask:
+        """The mask.
+
+        Raises:
+            UnreadableImageError: it cannot be decoded.
+            FileError: it has a value that is no class.
+        """
+        path = _mask_path(self.root, self.files[index])
+        mask = _mask(path)
+        wrong = mask[(mask >= self.num_classes) & (mask != self.task.fill)]
+        if wrong.size:
+            raise FileError(
+                f"{path} has the value {wrong.flat[0]}; 0 to {self.num_classes - 1}, and {self.task.fill} for pixels that do "
+                "not count, are wanted"
+            )
+        return mask
+
+
+def _files(folder: Path) -> NDArray[np.bytes_]:
+    """Names of the images of a folder, which all have a mask.
+
+    Raises:
+        FileError: there are none, or one has no mask.
+    """
+    found = images_of(folder / _IMAGES)
+    if not found:
+        raise FileError(f"{folder / _IMAGES} has no images; add some")
+    files = np.array([os.fsencode(name) for name in found])
+    absent = [str(path) for file in files if not (path := _mask_path(folder, file)).is_file()]
+    if absent:
+        raise FileError(f"there are no masks {names(absent)}; every image wants a PNG file of its name")
+    return files
+
+
+def _mask_path(root: Path, file: NDArray[np.bytes_]) -> Path:
+    return root / _MASKS / Path(os.fsdecode(bytes(file))).with_suffix(_MASK_SUFFIX)
+
+
+def _mask(path: Path) -> Mask:
+    """The values of a mask file, grey or with a palette.
+
+    Raises:
+        UnreadableImageError: it is no such image.
+    """
+    try:
+        with pillow().open(path) as image:
+            if image.mode not in {"1", "L", "P"}:
+                raise UnreadableImageError(f"{path} (mode {image.mode}; a mask has one byte per pixel, its class)")
+            return np.array(image).astype(np.uint8)
+    except (OSError, SyntaxError, ValueError) as error:
+        if isinstance(error, UnreadableImageError):
+            raise
+        raise UnreadableImageError(f"{path} ({first_line(error)})") from error
+
+
+def _class_names(
+    root: Path, folders: Sequence[Path], files: Mapping[str, NDArray[np.bytes_]], task: Segmentation
+) -> tuple[str, ...]:
+    listed = root / _CLASSES
+    if listed.is_file():
+        return tuple(filter(None, (line.strip() for line in listed.read_text(encoding="utf-8").splitlines())))
+    highest = 0
+    for folder in folders:
+        for file in files[folder.name]:
+            mask = _mask(_mask_path(folder, file))
+            highest = max(highest, int(mask[mask != task.ignored].max(initial=0)))
+    return tuple(str(number) for number in range(highest + 1))

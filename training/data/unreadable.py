@@ -1,0 +1,152 @@
+"""Images that cannot be decoded: a network learns from others in their place, and is evaluated without them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from nnstretch.errors import FileError
+from nnstretch.training.data.preprocessing import Images, Pixels
+from nnstretch.training.data.split import Dataset, Indices, RawImages, Split, UnreadableImageError, names
+
+_MOST = 0.05
+_MOST_THREADS = 16
+_AT_ONCE = 1024
+
+
+def refuse_many(unreadable: Sequence[str], images: int, what: str) -> None:
+    """Refuses a split with too many unreadable images; a single one is never too many.
+
+    Args:
+        unreadable: their names.
+        images: number of images of the split.
+        what: they are for, such as `training`.
+
+    Raises:
+        FileError: more than 5 % of the images cannot be decoded.
+    """
+    if len(unreadable) > max(1, _MOST * images):
+        raise FileError(
+            f"{len(unreadable)} of {images} {what} images cannot be decoded, more than {_MOST:.0%}: {names(unreadable)}; "
+            "replace or remove them"
+        )
+
+
+def readable_sample(split: Split, index: int, epoch: int, unreadable: dict[int, str]) -> tuple[Pixels, Any]:
+    """The image at `index` and its target, or the next image of its class that can be decoded.
+
+    Args:
+        split: with the image.
+        index: of the image.
+        epoch: from 0.
+        unreadable: gets index and name of the images that cannot be decoded.
+
+    Raises:
+        FileError: no image of the class can be decoded.
+    """
+    try:
+        return _sample(split, index, epoch)
+    except UnreadableImageError as error:
+        unreadable[index] = str(error)
+    members = np.flatnonzero(split.labels == split.labels[index])
+    others = np.roll(members, -int(np.searchsorted(members, index)) - 1)[:-1]
+    tried = [unreadable[index]]
+    for other in others.tolist():
+        try:
+            return _sample(split, other, epoch)
+        except UnreadableImageError as error:
+            unreadable[other] = str(error)
+            tried.append(str(error))
+    raise FileError(
+        f"no image of class {split.labels[index]} can be decoded: {names(tried)}; replace them, or remove the class"
+    )
+
+
+def _sample(split: Split, index: int, epoch: int) -> tuple[Pixels, Any]:
+    """An image and its target; other splits than those of whole images have labels only."""
+    raw = split.raw(index, epoch)
+    return raw, split.target(index, epoch) if isinstance(split, RawImages) else split.labels[index]
+
+
+def inputs_to_learn_from(split: Split, indices: Indices) -> Images:
+    """`Split.arrays`, with other images of their classes in the place of those that cannot be decoded.
+
+    Raises:
+        FileError: no image of a class can be decoded.
+    """
+    if not isinstance(split, RawImages):
+        return split.arrays(indices)
+    unreadable: dict[int, str] = {}
+    preprocessing = split.preprocessing
+    pixels = [preprocessing.pixels(readable_sample(split, index, 0, unreadable)[0]) for index in indices.tolist()]
+    return preprocessing.normalised(np.stack(pixels))
+
+
+def without_unreadable(dataset: Dataset, splits: Sequence[str] = ("validation", "test")) -> Dataset:
+    """A data set whose images for evaluations can all be decoded; its note names those that are left out.
+
+    All of them are decoded once, so that no training ends at its first evaluation, or after its last.
+
+    Args:
+        dataset: with the images.
+        splits: names of the splits that are looked at.
+
+    Raises:
+        FileError: more than 5 % of a split cannot be decoded.
+    """
+    kept: dict[str, Any] = {}
+    lines = []
+    for name in splits:
+        split = getattr(dataset, name)
+        if not isinstance(split, RawImages) or not split.may_be_unreadable:
+            continue
+        bad = dict(_undecodable(split))
+        if not bad:
+            continue
+        refuse_many(list(bad.values()), len(split), name)
+        kept[name] = split.subset(np.setdiff1d(np.arange(len(split)), np.array(list(bad), np.int64)))
+        lines.append(
+            f"{len(bad)} of {len(split)} {name} images cannot be decoded and are left out: {names(list(bad.values()))}"
+        )
+    return replace(dataset, **kept, note="; ".join(filter(None, (dataset.note, *lines)))) if kept else dataset
+
+
+def refuse_unreadable(split: Split, what: str) -> None:
+    """Refuses a split with images that cannot be decoded, or without readable targets; the first few are named.
+
+    Args:
+        split: looked through as a whole.
+        what: it is for, such as `test`.
+
+    Raises:
+        FileError: there are some.
+    """
+    bad = [said for _, said in _undecodable(split)] if isinstance(split, RawImages) else []
+    if bad:
+        raise FileError(
+            f"{len(bad)} of {len(split)} {what} images cannot be decoded: {names(bad)}; replace or remove them, or leave them "
+            "out by --skip-unreadable"
+        )
+
+
+def _undecodable(split: RawImages) -> Iterator[tuple[int, str]]:
+    """Index and name of the images that cannot be decoded."""
+
+    def failure(index: int) -> str:
+        try:
+            split.raw(index, 0)
+            split.target(index, 0)
+        except UnreadableImageError as error:
+            return str(error)
+        return ""
+
+    indices = iter(range(len(split)))
+    with ThreadPoolExecutor(min(_MOST_THREADS, len(os.sched_getaffinity(0)))) as pool:
+        while part := list(islice(indices, _AT_ONCE)):
+            yield from ((index, said) for index, said in zip(part, pool.map(failure, part), strict=True) if said)

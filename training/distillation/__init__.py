@@ -1,0 +1,1 @@
+"""Learning from a teacher: its logits, its feature maps, and segments that learn by themselves."""

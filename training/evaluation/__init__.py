@@ -1,0 +1,1 @@
+"""Accuracies of networks, their intervals, and comparisons of two networks."""

@@ -6,8 +6,9 @@
     (y,) = session.run(None, {"x": x})
     designs = nns.stretch(module, example_input, "cpu:0,opencl:0@1")   # branched networks with inherited weights
 
-`compile` takes the fields of `CompileOptions`, `stretch` those of `StretchOptions`. `list_devices`, `list_models` and
-`create_model` say what there is. Every error that a caller can cause is an `NNStretchError`.
+`compile` takes the fields of `CompileOptions`, `stretch` those of `StretchOptions`. `sweep` explores designs for objectives of
+your own. `list_devices`, `list_models` and `create_model` say what there is. Every error that a caller can cause is an
+`NNStretchError`.
 """
 
 import importlib
@@ -27,7 +28,8 @@ from nnstretch.errors import (
     SelectionError,
     UsageError,
 )
-from nnstretch.support.version import __version__
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from nnstretch.api.compile import compile
@@ -35,11 +37,13 @@ if TYPE_CHECKING:
     from nnstretch.api.models import create_model, list_models
     from nnstretch.api.options import CompileOptions, StretchOptions
     from nnstretch.api.stretch import stretch
+    from nnstretch.api.sweep import sweep
     from nnstretch.branching.design.design import Design
     from nnstretch.branching.search.limits import SearchLimits
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.scheduler.plan.schema import Plan
     from nnstretch.scheduler.runtime.base_session import Session
+    from nnstretch.sweeps.designs import SweepPoint, SweepResult
 
 # Loaded on first use, so that `import nnstretch` needs neither numpy nor torch.
 _LATER = {
@@ -51,11 +55,14 @@ _LATER = {
     "Session": "nnstretch.scheduler.runtime.base_session",
     "StretchOptions": "nnstretch.api.options",
     "StretchResult": "nnstretch.branching.stretch",
+    "SweepPoint": "nnstretch.sweeps.designs",
+    "SweepResult": "nnstretch.sweeps.designs",
     "compile": "nnstretch.api.compile",
     "create_model": "nnstretch.api.models",
     "list_devices": "nnstretch.api.devices",
     "list_models": "nnstretch.api.models",
     "stretch": "nnstretch.api.stretch",
+    "sweep": "nnstretch.api.sweep",
 }
 
 __all__ = [
@@ -78,6 +85,8 @@ __all__ = [
     "Session",
     "StretchOptions",
     "StretchResult",
+    "SweepPoint",
+    "SweepResult",
     "UsageError",
     "__version__",
     "compile",
@@ -85,13 +94,17 @@ __all__ = [
     "list_devices",
     "list_models",
     "stretch",
+    "sweep",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Loads a public name on first use."""
     if name in _LATER:
-        return getattr(importlib.import_module(_LATER[name]), name)
+        from nnstretch.support.extras import extras_named
+
+        with extras_named():
+            return getattr(importlib.import_module(_LATER[name]), name)
     raise AttributeError(f"module 'nnstretch' has no attribute {name!r}")
 
 

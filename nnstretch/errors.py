@@ -59,3 +59,21 @@ class FileError(NNStretchError):
 
 class MissingExtraError(NNStretchError):
     """An optional package is needed and not installed; the message names the extra to install."""
+
+
+class StoppedError(NNStretchError):
+    """Long work that a signal asked to stop, and that has stopped where it can be resumed.
+
+    Attributes:
+        status: exit status of the command line, 128 and the number of the signal. Without a message, another process reports.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, on one line without its full stop; its type if it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__

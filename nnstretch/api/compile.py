@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, overload
 
 import onnx_ir as ir
 
-from nnstretch.api.calls import with_options
-from nnstretch.api.options import CompileOptions
+from nnstretch.api.options import CompileOptions, with_options
 from nnstretch.compiler.compile import compile_model
-from nnstretch.compiler.loading import load_any
 from nnstretch.compiler.processors import build_processors
 from nnstretch.compiler.saved_plan import compile_with_plan
-from nnstretch.compiler.several_plans import compile_plans
-from nnstretch.compiler.streams import arrangements, load_streams
-from nnstretch.devices.targets import open_target
+from nnstretch.compiler.several_plans import arrangements, compile_plans, load_streams
+from nnstretch.devices.targets.workers import open_target
+from nnstretch.frontends.resolve import load_any
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
+from nnstretch.scheduler.runtime.arrangement import choose
 from nnstretch.scheduler.runtime.base_session import Session
 from nnstretch.scheduler.runtime.session import PlanSession
-from nnstretch.scheduler.runtime.streams.session import StreamSession
+from nnstretch.scheduler.runtime.stream_session import StreamSession
+from nnstretch.support.extras import extras_named
 
 if TYPE_CHECKING:
     import torch
@@ -47,17 +47,19 @@ def _typed(fields: Callable[_Fields, CompileOptions]) -> Callable[[Callable[...,
 
 
 @_typed(CompileOptions)
+@extras_named()
 def compile(model: Model, example_input: Any = None, *, options: CompileOptions) -> Session:
     """Makes a model runnable.
 
     Args:
-        model: an ONNX file, a package (.nns, which keeps its plans and processors), a zoo name, `module.py:factory`, an
+        model: an ONNX file, a package (.nns, which keeps its plans and processors: options
+            that would change them are refused), a zoo name, `module.py:factory`, an
             onnx_ir model, or a torch module (which needs `example_input`).
         example_input: a tensor, or a tuple of tensors, of the shapes to compile for (torch modules).
         options: all of these together.
 
     Returns:
-        A session with ONNX Runtime's call signature: `session.run(None, {"x": x})`. With `streams` it computes several
+        A session, which is called as ONNX Runtime's are, by `session.run(None, {"x": x})`. With `streams` it computes several
         inputs at the same time (`run_many`, `submit`); with `plans` or a `policy` it changes between plans (`switches`).
         A package of several plans without a `policy` runs the first plan whose processors are here.
 
@@ -78,35 +80,33 @@ def compile_graph(graph: ir.Model, options: CompileOptions) -> Session:
     """
     open_target(options.target)
     if options.plan is not None:
-        return PlanSession.from_compiled(compile_with_plan(graph, options))
+        return PlanSession(compile_with_plan(graph, options))
     if options.plans is not None or options.policy is not None:
         return compile_plans(
             graph,
             [options.processors] if options.plans is None else options.plans,
-            policy=options.policy or "adaptive",
-            threads=options.threads,
-            engines=options.engines,
-            tolerance=options.tolerance,
-            tune=options.tune,
-            progress=options.progress,
+            options.policy or "adaptive",
+            options,
         )
-    usable = build_processors(options.processors, options.threads, options.engines, options.tolerance, options.target)
+    usable = build_processors(options)
     if options.streams is None:
         return compile_model(graph, usable, tune=options.tune, progress=options.progress)
     found = arrangements(graph, usable, options.streams, tune=options.tune, progress=options.progress)
-    return StreamSession.fastest(found)
+    return StreamSession(choose(found))
 
 
 def open_package(path: Path, options: CompileOptions) -> Session:
-    """A session for a package; of the options only `streams`, `policy` and `target` count.
+    """A session for a package. Options that were fixed when it was made are refused.
 
     Raises:
-        FileError, PackageError: it cannot be read, is damaged or too new.
+        UsageError: such an option is given.
+        FileError, PackageError: it cannot be read, is damaged or too new, or has sources that are not trusted.
         NNStretchError: it cannot run here.
     """
+    options.check_package(path)
     open_target(options.target)
     if options.policy is not None:
-        return AdaptiveSession.load(path, options.policy)
+        return AdaptiveSession.load(path, options.policy, trusted_sources=options.trusted_sources)
     if options.streams is not None:
-        return load_streams(path, options.streams)
-    return PlanSession.load(path)
+        return load_streams(path, options.streams, trusted_sources=options.trusted_sources)
+    return PlanSession.load(path, trusted_sources=options.trusted_sources)

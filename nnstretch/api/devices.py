@@ -9,10 +9,9 @@ from typing import Any
 from nnstretch.devices.base.spec import format_cores, parse_processors, usable_cores
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.binding.library import engine
-from nnstretch.devices.engine.build.cpu_features import local_features
-from nnstretch.devices.engine.build.instruction_sets import local_isa
-from nnstretch.devices.external.registry import FOLDERS, external_engine
-from nnstretch.devices.opencl.runtime.drivers import probe
+from nnstretch.devices.engine.build.instruction_sets import local_features, local_isa
+from nnstretch.devices.opencl.drivers import probe
+from nnstretch.devices.registry import ENGINES, external_engine
 from nnstretch.errors import BuildError, DeviceError, MissingExtraError
 
 
@@ -59,7 +58,7 @@ def list_devices(*, peak: bool = False, progress: Callable[[int, int, str], None
     steps: dict[str, Callable[[], list[DeviceInfo]]] = {
         "CPU": lambda: [_cpu(peak=peak)],
         "OpenCL": _opencl,
-        "external engines": lambda: [_external(name) for name in FOLDERS],
+        "external engines": lambda: [_external(name) for name in ENGINES],
     }
     found: list[DeviceInfo] = []
     for done, (what, step) in enumerate(steps.items()):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from fnmatch import fnmatch
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from nnstretch import zoo
+from nnstretch.support.extras import extras_named
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -18,6 +21,7 @@ def list_models(pattern: str = "*") -> list[str]:
     return [name for name in zoo.names() if fnmatch(name, pattern)]
 
 
+@extras_named()
 def create_model(
     name: str, *, num_classes: int | None = None, in_channels: int = 3, small_images: bool = False, seed: int = 0
 ) -> nn.Module:
@@ -32,5 +36,6 @@ def create_model(
 
     Raises:
         ModelError: there is no such network, or a number is below 1.
+        MissingExtraError: torch is not installed.
     """
     return zoo.build(name, num_classes, small_images, pretrained_seed=seed, in_channels=in_channels)

@@ -1,22 +1,27 @@
 """The options of `nnstretch.compile`, `nnstretch.stretch` and the commands.
 
-An option is one field of a dataclass here: its type, default, help and spelling on the command line. The Python calls
-(`nnstretch.api.calls`) and the commands (`nnstretch.cli.options.with_options`) derive their parameters from the fields.
+An option is one field of a dataclass here: its type, default, help, spelling on the command line, and the commands that offer
+it. The Python calls (`with_options`) and the commands (`nnstretch.cli.options.with_options`) derive their parameters from the
+fields.
 
 Light on purpose: `nnstretch --help` imports it.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, Field, dataclass, fields, replace
+from dataclasses import KW_ONLY, Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
+from nnstretch.devices.registry import specifications
 from nnstretch.errors import UsageError
 from nnstretch.support.durations import parse_milliseconds
 from nnstretch.support.progress import Progress
+from nnstretch.support.type_check import check_fields
 
 if TYPE_CHECKING:
     from nnstretch.branching.search.limits import SearchLimits
@@ -29,51 +34,99 @@ _Class = TypeVar("_Class", bound=type)
 
 @dataclass(frozen=True)
 class Option:
-    """Help for a field, and its spelling on the command line.
+    """Help for a field, its spelling on the command line, and the commands that offer it.
 
     Attributes:
         help: shown by `--help` and in the docstrings of the Python calls.
-        flags: of the command line; empty for a field that only Python has.
-        metavar: what the value is called in `--help`.
+        spelling: flags and metavar, such as "--processors -p LIST"; empty for a field that only Python has.
+        commands: names of the commands that offer it.
         minimum: least value of a number.
         text: type of the value on the command line, where that is not the field's.
         parse: makes the field's value from that of the command line.
-        shown: the default that `--help` shows; None: the field's own; "": none.
+        shown: the default that `--help` shows, where that is not the field's.
         panel: title of the group of options in `--help`.
+        of_packages: whether a package, whose plans are fixed, takes it or is not affected by it.
     """
 
     help: str
-    flags: tuple[str, ...] = ()
-    metavar: str | None = None
+    spelling: str
+    commands: tuple[str, ...] = ()
     minimum: float | None = None
     text: Any = None
     parse: Callable[[Any], Any] | None = None
     shown: str | None = None
     panel: str | None = None
+    of_packages: bool = False
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of the spelling."""
+        return tuple(word for word in self.spelling.split() if word.startswith("-"))
+
+    @property
+    def metavar(self) -> str | None:
+        """What `--help` calls the value, where the spelling says so."""
+        return " ".join(self.spelling.split()[len(self.flags) :]) or None
+
+
+def _option(spelling: str, commands: str, help: str, *, default: Any = None, **more: Any) -> Any:
+    """A field of an options class, with its default and its `Option`; commands are separated by spaces."""
+    return field(default=default, metadata={"option": Option(help, spelling, tuple(commands.split()), **more)})
 
 
 def declared_options(kind: type) -> dict[str, tuple[Field[Any], Any, Option]]:
     """Each field of an options class by name, with its type and its `Option`."""
-    hints = get_type_hints(kind, localns=_later_types(), include_extras=True)
-    return {f.name: (f, hints[f.name].__origin__, hints[f.name].__metadata__[0]) for f in fields(kind)}
+    hints = get_type_hints(kind, localns={"SearchLimits": object})  # its module loads torch
+    return {f.name: (f, hints[f.name], f.metadata["option"]) for f in fields(kind)}
 
 
-def described(kind: type, indent: str) -> str:
+def _described(kind: type) -> str:
     """The fields of an options class as the entries of a docstring's section."""
     entries = (f"{name}: {option.help}" for name, (_, _, option) in declared_options(kind).items())
-    return "\n".join(
-        textwrap.fill(entry, 110, initial_indent=indent, subsequent_indent=f"{indent}    ") for entry in entries
-    )
+    return "\n".join(textwrap.fill(entry, 110, initial_indent=" " * 8, subsequent_indent=" " * 12) for entry in entries)
 
 
 def _documented(kind: _Class) -> _Class:
-    kind.__doc__ = f"{kind.__doc__}\n\n    Attributes:\n{described(kind, ' ' * 8)}\n"
+    kind.__doc__ = f"{kind.__doc__}\n\n    Attributes:\n{_described(kind)}\n"
     return kind
 
 
-def _later_types() -> dict[str, Any]:
-    """Names of types whose modules load torch; only type checkers need them."""
-    return {"SearchLimits": object}
+def with_options(kind: type) -> Callable[[Callable[..., Any]], Any]:
+    """Lets a function whose last parameter is `options` take the fields of the options class as arguments too.
+
+    The fields follow the function's other parameters; the first ones may be given by position. A line `options:` in the
+    function's docstring is followed by the description of every field.
+
+    Args:
+        kind: the options class.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        own = list(inspect.signature(function).parameters.values())
+        fields_ = inspect.signature(kind).parameters.values()
+        taken = [p.replace(annotation=declared_options(kind)[p.name][1]) for p in fields_]
+        options = own[-1].replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None)
+        signature = inspect.Signature([*own[:-1], *taken, options])
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            chosen = given.pop("options", None)
+            changed = {p.name: given.pop(p.name) for p in taken if p.name in given}
+            if chosen is None:
+                chosen = kind(**changed)
+            elif not isinstance(chosen, kind):
+                raise UsageError(f"options are of type {type(chosen).__name__}; give {kind.__name__}(…)")
+            elif changed:
+                raise UsageError(f"options and {', '.join(changed)} are given; give one, or use dataclasses.replace")
+            return function(**given, options=chosen)
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        head, line, tail = (function.__doc__ or "").partition("        options: all of these together.\n")
+        call.__doc__ = f"{head}{_described(kind)}\n{line}{tail}"
+        return call
+
+    return decorate
 
 
 def _shapes(texts: Sequence[str] | None) -> Mapping[str, tuple[int, ...]] | None:
@@ -94,12 +147,9 @@ def _milliseconds(text: str | None) -> float | None:
     return None if text is None else parse_milliseconds(text)
 
 
-_PROCESSORS = (
-    "cpu[:CORES[*RATIOS]], opencl[:INDEX][@CORES], litert[:DELEGATE][@CORES], ort[@CORES], separated by commas"
-)
-
-
+_PROCESSORS = f"{', '.join(specifications())}, separated by commas"
 _FIXED_BY_A_PLAN = ("threads", "engines", "streams", "plans", "policy")
+_PROGRESS = "Called with (done, total, what) during long work."
 
 
 @_documented
@@ -107,118 +157,104 @@ _FIXED_BY_A_PLAN = ("threads", "engines", "streams", "plans", "policy")
 class CompileOptions:
     """How `nnstretch.compile` and the commands make a model runnable."""
 
-    processors: Annotated[
-        str,
-        Option(
-            f"Processors to run on: {_PROCESSORS}. A package brings its own; leave this out.",
-            ("--processors", "-p"),
-            metavar="LIST",
-        ),
-    ] = "cpu"
-    dtype: Annotated[str, Option("Data type of the computation; float32.")] = "float32"
-    threads: Annotated[
-        int | None,
-        Option("Use at most N cores of the first CPU.", ("--threads", "-t"), metavar="N", minimum=1, shown=""),
-    ] = None
-    tune: Annotated[
-        bool,
-        Option(
-            "Measure routines that have no stored measurement; --no-tune selects by estimates.", ("--tune/--no-tune",)
-        ),
-    ] = True
+    processors: str = _option(
+        "--processors -p LIST",
+        "evaluate tune compile run",
+        f"Processors to run on: {_PROCESSORS}. A package brings its own; leave this out.",
+        default="cpu",
+    )
+    dtype: str = _option("", "", "Data type of the computation; float32.", default="float32")
+    threads: int | None = _option(
+        "--threads -t N", "evaluate tune compile run", "Use at most N cores of the first CPU.", minimum=1
+    )
+    tune: bool = _option(
+        "--tune/--no-tune",
+        "evaluate compile run bench",
+        "Measure routines that have no stored measurement; --no-tune selects by estimates.",
+        default=True,
+        of_packages=True,
+    )
     _: KW_ONLY
-    shapes: Annotated[
-        Mapping[str, tuple[int, ...]] | None,
-        Option(
-            "Shapes of inputs with dynamic dimensions. The option may be repeated.",
-            ("--shape",),
-            metavar="x=1,3,224,224",
-            text=list[str] | None,
-            parse=_shapes,
-            shown="",
-        ),
-    ] = None
-    batch: Annotated[
-        int | None,
-        Option(
-            "Images per run, for a network by name and for a file whose inputs have a dynamic first dimension.",
-            ("--batch", "-b"),
-            metavar="N",
-            minimum=1,
-            shown="",
-        ),
-    ] = None
-    engines: Annotated[
-        Sequence[str],
-        Option(
-            "External engines that compute layers, or groups of layers, where they are measured to be faster: ort "
-            "(ONNX Runtime), litert (LiteRT). The compiled model needs them to run.",
-            ("--engines",),
-            metavar="LIST",
-            text=str | None,
-            parse=_names,
-            shown="",
-        ),
-    ] = ()
-    tolerance: Annotated[
-        float,
-        Option(
-            "Largest error of a routine, relative to its output's range, that tuning accepts. From 1e-3 on, OpenCL "
-            "devices may store float16.",
-            ("--tolerance",),
-            metavar="E",
-        ),
-    ] = TOLERANCE
-    plan: Annotated[
-        str | Path | None,
-        Option(
-            "A plan that `nnstretch tune -o` wrote: use its processors and routines without measuring.",
-            ("--plan",),
-            metavar="FILE",
-            text=Path | None,
-            shown="",
-        ),
-    ] = None
-    streams: Annotated[
-        int | None,
-        Option(
-            "For throughput: compute N inputs at the same time, on the arrangement of processors and cores that is "
-            "predicted to be fastest.",
-            ("--streams",),
-            metavar="N",
-            minimum=1,
-            shown="",
-        ),
-    ] = None
-    plans: Annotated[
-        Sequence[str] | None,
-        Option(
-            "The processors of each of several plans; on the command line separated by semicolons: "
-            "cpu:0;opencl:0@1;cpu:0,opencl:0@1. The branches of a design are numbered by the plan with the most "
-            "processors.",
-            ("--plans",),
-            metavar="LIST;LIST",
-            text=str | None,
-            parse=_plans,
-            shown="",
-        ),
-    ] = None
-    policy: Annotated[
-        str | None,
-        Option(
-            "Which of several plans a run takes: adaptive (the fastest at the moment), fixed (the first, others only "
-            "while it fails) or deadline=12ms (the one with the fewest processors that meets it).",
-            ("--policy",),
-            metavar="NAME",
-            shown="adaptive if there are several",
-        ),
-    ] = None
-    target: Annotated[
-        str, Option("The machine to measure and run on; local is this machine.", ("--target",), metavar="TARGET")
-    ] = "local"
-    progress: Annotated[Progress | None, Option("Called with (done, total, what) during long work.")] = None
+    shapes: Mapping[str, tuple[int, ...]] | None = _option(
+        "--shape x=1,3,224,224",
+        "evaluate quantize tune compile run bench",
+        "Shapes of inputs with dynamic dimensions. The option may be repeated.",
+        text=list[str] | None,
+        parse=_shapes,
+    )
+    batch: int | None = _option(
+        "--batch -b N",
+        "tune compile run bench",
+        "Images per run, for a network by name and for a file whose inputs have a dynamic first dimension.",
+        minimum=1,
+    )
+    engines: Sequence[str] = _option(
+        "--engines LIST",
+        "evaluate tune compile run",
+        "External engines that compute layers, or groups of layers, where they are measured to be faster: ort "
+        "(ONNX Runtime), litert (LiteRT). The compiled model needs them to run.",
+        default=(),
+        text=str | None,
+        parse=_names,
+    )
+    tolerance: float = _option(
+        "--tolerance E",
+        "evaluate tune compile run bench",
+        "Largest error of a routine, relative to its output's range, that tuning accepts. From 1e-3 on, OpenCL "
+        "devices may store float16.",
+        default=TOLERANCE,
+    )
+    plan: str | Path | None = _option(
+        "--plan FILE",
+        "compile run bench",
+        "A plan that `nnstretch tune -o` wrote: use its processors and routines without measuring.",
+        text=Path | None,
+    )
+    streams: int | None = _option(
+        "--streams N",
+        "run bench",
+        "For throughput: compute N inputs at the same time, on the arrangement of processors and cores that is "
+        "predicted to be fastest.",
+        minimum=1,
+        of_packages=True,
+    )
+    plans: Sequence[str] | None = _option(
+        "--plans LIST;LIST",
+        "compile run",
+        "The processors of each of several plans; on the command line separated by semicolons: "
+        "cpu:0;opencl:0@1;cpu:0,opencl:0@1. The branches of a design are numbered by the plan with the most "
+        "processors.",
+        text=str | None,
+        parse=_plans,
+    )
+    policy: str | None = _option(
+        "--policy NAME",
+        "run",
+        "Which of several plans a run takes: adaptive (the fastest at the moment), fixed (the first, others only "
+        "while it fails) or deadline=12ms (the one with the fewest processors that meets it).",
+        shown="adaptive if there are several",
+        of_packages=True,
+    )
+    target: str = _option(
+        "--target TARGET",
+        "evaluate tune run",
+        "The machine to measure and run on; local is this machine. `tune` and `run` take ssh:[USER@]HOST[:PORT], adb[:SERIAL] "
+        "and qemu:aarch64[:CPU], too.",
+        default="local",
+        of_packages=True,
+    )
+    trusted_sources: bool = _option(
+        "--trusted-sources",
+        "run bench",
+        "Refuse a package with programs: OpenCL sources that differ from the installed ones, or the library of a delegate "
+        "(litert:PATH).",
+        default=False,
+        of_packages=True,
+    )
+    progress: Progress | None = _option("", "", _PROGRESS, of_packages=True)
 
     def __post_init__(self) -> None:
+        check_fields(self, {name: hint for name, (_, hint, _) in declared_options(CompileOptions).items()})
         if self.dtype != "float32":
             raise UsageError(f"dtype {self.dtype!r} is not supported; use float32")
         if self.streams is not None and (self.plans is not None or self.policy is not None):
@@ -233,8 +269,32 @@ class CompileOptions:
         if self.plans is not None and not all(self.plans):
             raise UsageError(f"plans {';'.join(self.plans)!r} has an empty plan; name the processors of each plan")
 
+    def check_package(self, package: str | Path, others: Sequence[str] = ()) -> None:
+        """Refuses options that were fixed when a package was made.
+
+        Args:
+            package: its file, for the message.
+            others: names of further options that were given and are fixed.
+
+        Raises:
+            UsageError: one of them is given.
+        """
+        declared = declared_options(CompileOptions).values()
+        given = [f.name for f, _, option in declared if not option.of_packages and getattr(self, f.name) != f.default]
+        if given := [*given, *others]:
+            raise UsageError(
+                f"{package} is a package, made with its own {' and '.join(given)}; leave these options out, or compile the "
+                "model again"
+            )
+
 
 _LIMITS = "Limits"
+_FAMILY = "by the network's family"
+
+
+def _limit(flag: str, shown: str, help: str, **more: Any) -> Any:
+    """A limit of the search."""
+    return _option(flag, "stretch sweep_designs", help, shown=shown, panel=_LIMITS, **more)
 
 
 @_documented
@@ -242,121 +302,97 @@ _LIMITS = "Limits"
 class StretchOptions:
     """How `nnstretch.stretch` and the command search for branched designs."""
 
-    processors: Annotated[
-        str,
-        Option(f"One branch is made for each processor, in this order: {_PROCESSORS}.", ("--processors", "-p"), "LIST"),
-    ] = "cpu,opencl"
+    processors: str = _option(
+        "--processors -p LIST",
+        "stretch sweep_designs",
+        f"One branch is made for each processor, in this order: {_PROCESSORS}.",
+        default="cpu,opencl",
+    )
     _: KW_ONLY
-    limits: Annotated[SearchLimits | None, Option("Limits of the search, which the options below change.")] = None
-    alpha: Annotated[
-        float | None,
-        Option(
-            "Largest cost of a meeting point, as a share of the time of the segment before it.",
-            ("--alpha",),
-            minimum=0.0,
-            shown="0.3",
-            panel=_LIMITS,
-        ),
-    ] = None
-    beta: Annotated[
-        float | None,
-        Option(
-            "Largest time of a branch, as a share of the segment's time on the fastest processor.",
-            ("--beta",),
-            minimum=0.0,
-            shown="0.8",
-            panel=_LIMITS,
-        ),
-    ] = None
-    min_depth: Annotated[
-        float | None,
-        Option(
-            "Least share of a segment's blocks that a branch keeps.",
-            ("--min-depth",),
-            shown="by the network's family",
-            panel=_LIMITS,
-        ),
-    ] = None
-    min_width: Annotated[
-        float | None,
-        Option(
-            "Least share of a segment's width that a branch has.",
-            ("--min-width",),
-            shown="by the network's family",
-            panel=_LIMITS,
-        ),
-    ] = None
-    min_macs: Annotated[
-        float | None,
-        Option(
-            "Least share of a segment's MACs that its branches have together.",
-            ("--min-macs",),
-            shown="0.8",
-            panel=_LIMITS,
-        ),
-    ] = None
-    max_segment: Annotated[
-        float | None,
-        Option(
-            "Largest share of the network's MACs in one segment; branches meet at its end.",
-            ("--max-segment",),
-            shown="0.4",
-            panel=_LIMITS,
-        ),
-    ] = None
-    target_ms: Annotated[
-        float | None,
-        Option(
-            "Latency in milliseconds, on the command line such as 12ms: find the designs with the most MACs that "
-            "are predicted to meet it, instead of the fastest.",
-            ("--latency-target",),
-            metavar="TIME",
-            text=str | None,
-            parse=_milliseconds,
-            shown="",
-        ),
-    ] = None
-    designs: Annotated[int, Option("Return at most K designs.", ("--top",), metavar="K", minimum=1)] = 1
-    pareto: Annotated[
-        bool, Option("Return designs from the whole Pareto front of latency and MACs.", ("--pareto",))
-    ] = False
-    learned: Annotated[
-        bool | None,
-        Option(
-            "Predict layers from measured ones and measure the layers of the best designs, or measure every layer.",
-            ("--learned/--measure-all",),
-            shown="learned where xgboost is installed",
-        ),
-    ] = None
-    multiple: Annotated[
-        int | None, Option("Scaled layers have multiples of this many channels; None: the block of the layout.")
-    ] = None
-    measure: Annotated[
-        bool,
-        Option(
-            "Run the best design and rebalance its branches by their measured times; not on simulated processors.",
-            ("--measure/--no-measure",),
-        ),
-    ] = True
-    merge: Annotated[
-        str,
-        Option(
-            "How branches meet: concat; concat+1x1 (a 1x1 convolution makes each branch's share of the original "
-            "channels); add (a 1x1 convolution in every branch makes all of them, and they are summed).",
-            ("--merge",),
-            metavar="HOW",
-        ),
-    ] = "concat"
-    progress: Annotated[Progress | None, Option("Called with (done, total, what) during long work.")] = None
+    limits: SearchLimits | None = _option("", "", "Limits of the search, which the options below change.")
+    alpha: float | None = _limit(
+        "--alpha",
+        "0.3",
+        "Largest cost of a meeting point, as a share of the time of the segment before it.",
+        minimum=0.0,
+    )
+    beta: float | None = _limit(
+        "--beta",
+        "0.8",
+        "Largest time of a branch, as a share of the segment's time on the fastest processor.",
+        minimum=0.0,
+    )
+    min_depth: float | None = _limit("--min-depth", _FAMILY, "Least share of a segment's blocks that a branch keeps.")
+    min_width: float | None = _limit("--min-width", _FAMILY, "Least share of a segment's width that a branch has.")
+    min_macs: float | None = _limit(
+        "--min-macs", "0.8", "Least share of a segment's MACs that its branches have together."
+    )
+    max_segment: float | None = _limit(
+        "--max-segment", "0.4", "Largest share of the network's MACs in one segment; branches meet at its end."
+    )
+    target_ms: float | None = _option(
+        "--latency-target TIME",
+        "stretch",
+        "Latency in milliseconds, on the command line such as 12ms: find the designs with the most MACs that "
+        "are predicted to meet it, instead of the fastest.",
+        text=str | None,
+        parse=_milliseconds,
+    )
+    designs: int = _option("--top K", "stretch", "Return at most K designs.", default=1, minimum=1)
+    pareto: bool = _option(
+        "--pareto", "stretch", "Return designs from the whole Pareto front of latency and MACs.", default=False
+    )
+    learned: bool | None = _option(
+        "--learned/--measure-all",
+        "stretch sweep_designs",
+        "--learned measures some layers, predicts the others from them, and then measures the layers of the best designs; "
+        "--measure-all measures every layer.",
+        shown="learned where xgboost is installed",
+    )
+    multiple: int | None = _option(
+        "", "", "Scaled layers have multiples of this many channels; None: the block of the layout."
+    )
+    measure: bool = _option(
+        "--measure/--no-measure",
+        "stretch",
+        "Run the best design and rebalance its branches by their measured times; not on simulated processors.",
+        default=True,
+    )
+    time_limit: float | None = _option(
+        "--time-limit SECONDS",
+        "stretch",
+        "Run no further designs after this many seconds of searching; layers are always measured and predicted first.",
+        shown="none",
+    )
+    best_effort: bool = _option(
+        "--best-effort",
+        "stretch",
+        "If no design is within --alpha and --beta, as while other programs run, search without these two limits.",
+        default=False,
+    )
+    merge: str = _option(
+        "--merge HOW",
+        "stretch",
+        "How branches meet: concat; concat+1x1 (a 1x1 convolution makes each branch's share of the original "
+        "channels); add (a 1x1 convolution in every branch makes all of them, and they are summed).",
+        default="concat",
+    )
+    progress: Progress | None = _option("", "", _PROGRESS)
+
+    def __post_init__(self) -> None:
+        check_fields(self, {name: hint for name, (_, hint, _) in declared_options(StretchOptions).items()})
 
     def search_limits(self) -> SearchLimits:
         """The limits of the search.
 
         Raises:
             DesignError: a limit is out of range.
+            UsageError: `limits` are of another type.
         """
         from nnstretch.branching.search.limits import SearchLimits
 
+        if self.limits is not None and not isinstance(self.limits, SearchLimits):
+            raise UsageError(f"limits are of type {type(self.limits).__name__}; give SearchLimits(…)")
         given = {f.name: getattr(self, f.name, None) for f in fields(SearchLimits)}
         limits = replace(self.limits or SearchLimits(), **{n: value for n, value in given.items() if value is not None})
         limits.check()

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, Protocol, overload
 
 import torch
 
-from nnstretch.api.calls import with_options
-from nnstretch.api.options import StretchOptions
+from nnstretch.api.options import StretchOptions, with_options
 from nnstretch.branching.design.accounting import working_set
+from nnstretch.branching.design.blueprint import blueprint
 from nnstretch.branching.design.design import parse_merge
+from nnstretch.branching.search.search import SearchOptions
 from nnstretch.branching.stretch import StretchResult
 from nnstretch.branching.stretch import stretch as search
 from nnstretch.compiler.costs import latency_predictor
-from nnstretch.compiler.processors import build_processors
-from nnstretch.latency.design_runs import design_runner
+from nnstretch.compiler.design_runs import design_runner
+from nnstretch.compiler.processors import Processors, build_processors
+from nnstretch.errors import UsageError
+from nnstretch.support.extras import extras_named
+from nnstretch.support.progress import silent
 
 _Fields = ParamSpec("_Fields")
 
@@ -25,11 +30,7 @@ class _Stretch(Protocol[_Fields]):
 
     @overload
     def __call__(
-        self,
-        module: torch.nn.Module,
-        example_input: torch.Tensor,
-        *args: _Fields.args,
-        **kwargs: _Fields.kwargs,
+        self, module: torch.nn.Module, example_input: torch.Tensor, *args: _Fields.args, **kwargs: _Fields.kwargs
     ) -> Sequence[StretchResult]: ...
 
     @overload
@@ -45,6 +46,7 @@ def _typed(
 
 
 @_typed(StretchOptions)
+@extras_named()
 def stretch(
     module: torch.nn.Module, example_input: torch.Tensor, *, options: StretchOptions
 ) -> Sequence[StretchResult]:
@@ -61,20 +63,32 @@ def stretch(
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
     """
-    limits, merge = options.search_limits(), parse_merge(options.merge)
-    usable = build_processors(options.processors)
-    predicting = latency_predictor(usable, learned=options.learned, working_set=working_set(module, example_input))
+    for name, given, wanted_type in (
+        ("module", module, torch.nn.Module),
+        ("example_input", example_input, torch.Tensor),
+    ):
+        if not isinstance(given, wanted_type):
+            raise UsageError(f"{name} is of type {type(given).__name__}; give a torch {wanted_type.__name__}")
+    options.search_limits()  # refuses numbers out of range before processors are opened
+    return stretch_on(module, example_input, options, build_processors(options.processors))
 
-    return search(
-        module,
-        example_input,
-        predicting,
+
+def stretch_on(
+    module: torch.nn.Module, example_input: torch.Tensor, options: StretchOptions, usable: Processors
+) -> Sequence[StretchResult]:
+    """As `stretch`, for processors that are open; designs run only on those of this machine."""
+    limits, merge = options.search_limits(), parse_merge(options.merge)
+    predicting = latency_predictor(usable, learned=options.learned, working_set=working_set(module, example_input))
+    wanted = SearchOptions(
         len(usable.named),
         limits,
-        multiple=usable.host.blocked.block if options.multiple is None else options.multiple,
-        designs=options.designs,
-        pareto=options.pareto,
+        options.designs,
+        options.pareto,
         runner=design_runner(usable, example_input, predicting) if options.measure else None,
-        progress=options.progress,
-        merge=merge,
+        time_limit=math.inf if options.time_limit is None else options.time_limit,
+        best_effort=options.best_effort,
+        progress=options.progress or silent,
     )
+    wanted.progress(0, 0, "tracing the network")
+    multiple = usable.host.blocked.block if options.multiple is None else options.multiple
+    return search(blueprint(module, example_input, multiple, merge), predicting, wanted)

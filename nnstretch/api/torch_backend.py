@@ -69,7 +69,7 @@ def backend(graph: fx.GraphModule, examples: Sequence[Any], *, options: Mapping[
         NNStretchError: an option is wrong, or a processor is not there.
     """
     chosen = options_of(options or {})
-    processors = _opened(chosen.processors, chosen.threads, chosen.tolerance)
+    processors = _opened(chosen)
     try:
         _check(graph)
     except ModelError as error:
@@ -80,9 +80,9 @@ def backend(graph: fx.GraphModule, examples: Sequence[Any], *, options: Mapping[
 
 
 @functools.cache
-def _opened(processors: str, threads: int | None, tolerance: float) -> Processors:
+def _opened(options: CompileOptions) -> Processors:
     """All graphs of a program run on the same processors."""
-    return build_processors(processors, threads, (), tolerance)
+    return build_processors(options)
 
 
 @dataclass(frozen=True)

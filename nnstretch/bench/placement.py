@@ -10,12 +10,19 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from nnstretch.bench.comparison.reference import reference_outputs
-from nnstretch.bench.comparison.subject import random_feeds
-from nnstretch.bench.timing.interleaving import MeasurementOptions, interleave, timed
-from nnstretch.bench.timing.statistics import Latency, latency, significant
+from nnstretch.bench.comparison.subject import random_feeds, reference_outputs
+from nnstretch.bench.timing import (
+    Latency,
+    MeasurementOptions,
+    disturbance,
+    interleave,
+    latency,
+    significant,
+    timed,
+    widest,
+)
 from nnstretch.graph.reference import largest_error
-from nnstretch.scheduler.plan.serial import serial
+from nnstretch.scheduler.plan.compiled import serial
 from nnstretch.scheduler.runtime.critical_path import critical_path_seconds
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.support.progress import Progress
@@ -39,6 +46,7 @@ class Together:
         bound_ms: predicted lower bound of all placements of whole layers.
         pays: whether the layers are placed on several processors; otherwise all run on the fastest.
         max_rel_error: against ONNX Runtime, relative to the output's range.
+        idle: processors on which nothing was computed, although they were the only one.
     """
 
     model: str
@@ -51,11 +59,17 @@ class Together:
     bound_ms: float
     pays: bool
     max_rel_error: float
+    idle: tuple[str, ...] = ()
 
     @property
     def speedup(self) -> float:
         """Latency on the fastest single processor / latency on all."""
         return min(times.p50_ms for times in self.alone.values()) / self.together.p50_ms
+
+    @property
+    def widest_interval(self) -> float | None:
+        """The largest half width of the latencies' intervals, as a share of their middles."""
+        return widest(times.interval_ms for times in (self.together, self.serial, *self.alone.values()))
 
     def to_json(self) -> dict[str, Any]:
         """The object that `bench --processors --json` prints."""
@@ -71,6 +85,7 @@ class Together:
             "predicted_ms": significant(self.predicted_ms),
             "bound_ms": significant(self.bound_ms),
             "max_rel_error": significant(self.max_rel_error, 3),
+            **disturbance(self.widest_interval),
         }
 
 
@@ -89,24 +104,12 @@ def measure_together(
     Raises:
         NNStretchError: a processor is not there, or cannot run the network.
     """
-    from nnstretch.compiler.compile import compile_model
-    from nnstretch.compiler.processors import build_processors
-
     feeds = random_feeds(graph, options.seed)
     with ExitStack() as stack:
-
-        def session(names: str) -> PlanSession:
-            made = compile_model(
-                graph.clone(),
-                build_processors(names, tolerance=options.tolerance),
-                tune=options.tune,
-                progress=progress,
-            )
-            return stack.enter_context(made)
-
-        all_of_them = session(",".join(processors))
-        one_by_one = stack.enter_context(PlanSession.from_compiled(serial(all_of_them.compiled)))
-        alone = {name: session(name) for name in processors}
+        runner = options.shared_runner(stack)
+        all_of_them = stack.enter_context(options.session(graph, ",".join(processors), progress, runner))
+        one_by_one = stack.enter_context(PlanSession(serial(all_of_them.compiled)))
+        alone = {name: stack.enter_context(options.session(graph, name, progress, runner)) for name in processors}
         candidates = [timed(one, feeds) for one in (all_of_them, one_by_one, *alone.values())]
         times = [latency(slices) for slices in interleave(candidates, options.timing, progress)]
         outputs = dict(zip([o.name for o in all_of_them.get_outputs()], all_of_them.run(None, feeds), strict=True))
@@ -124,6 +127,7 @@ def measure_together(
             bound_ms=predicted if report is None else report.bound * 1e3,
             pays=report is not None and report.pays,
             max_rel_error=largest_error(outputs, reference_outputs(graph, feeds)),
+            idle=tuple(name for one in alone.values() for name in one.plan.idle_processors),
         )
 
 

@@ -5,28 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from nnstretch.bench.comparison.client import EngineProcess
-from nnstretch.bench.comparison.reference import reference_outputs
-from nnstretch.bench.comparison.subject import random_feeds
-from nnstretch.bench.engines import ENGINES, Job
-from nnstretch.bench.timing.interleaving import MeasurementOptions, Timed, interleave
-from nnstretch.bench.timing.statistics import significant
+from nnstretch.bench.comparison.client import onnxruntime_process
+from nnstretch.bench.comparison.subject import random_feeds, reference_outputs
+from nnstretch.bench.timing import (
+    Interval,
+    MeasurementOptions,
+    Timed,
+    disturbance,
+    interleave,
+    latency,
+    significant,
+    widest,
+)
 from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
-from nnstretch.compiler.streams import arrangements
+from nnstretch.compiler.several_plans import arrangements
 from nnstretch.devices.base.spec import all_cores
 from nnstretch.graph.reference import largest_error
+from nnstretch.scheduler.runtime.arrangement import Arrangement, choose
 from nnstretch.scheduler.runtime.session import PlanSession
-from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, choose
-from nnstretch.scheduler.runtime.streams.session import StreamSession
+from nnstretch.scheduler.runtime.stream_session import StreamSession
 from nnstretch.support.progress import Progress
 from nnstretch.support.worker_process import WorkerError
 
@@ -34,6 +38,12 @@ _FEWEST = 12
 """Least number of inputs per turn and stream, so that the begin and end of a turn are negligible."""
 
 Feeds = Mapping[str, np.ndarray]
+
+
+def arrangement_json(found: Arrangement) -> dict[str, Any]:
+    """Groups and memory of an arrangement, as JSON."""
+    groups = [{"processors": list(group.processors), "streams": group.streams} for group in found.groups]
+    return {"replica_groups": groups, "weight_bytes": found.weight_bytes, "stream_bytes": found.stream_bytes}
 
 
 @dataclass(frozen=True)
@@ -45,12 +55,14 @@ class Rate:
         per_second: median of the turns.
         spread: distance between the turns' quartiles as a share of the median.
         arrangement: arrangement of our engine's streams.
+        interval: confidence interval of the median; None with fewer than three turns.
     """
 
     how: str
     per_second: float
     spread: float
     arrangement: Arrangement | None = None
+    interval: Interval | None = None
 
     def to_json(self, batch: int) -> dict[str, Any]:
         """One of the "results" of `bench --streams --json`."""
@@ -58,16 +70,11 @@ class Rate:
             "how": self.how,
             "images_per_s": significant(self.per_second),
             "spread": significant(self.spread, 3),
+            "interval_per_s": None if self.interval is None else [significant(rate) for rate in self.interval],
         }
         if (found := self.arrangement) is not None:
-            answer |= {
-                "replica_groups": [
-                    {"processors": list(group.processors), "streams": group.streams} for group in found.groups
-                ],
-                "predicted_per_s": None if found.rate is None else significant(found.rate * batch),
-                "weight_bytes": found.weight_bytes,
-                "stream_bytes": found.stream_bytes,
-            }
+            answer["predicted_per_s"] = None if found.rate is None else significant(found.rate * batch)
+            answer |= arrangement_json(found)
         return answer
 
 
@@ -102,6 +109,11 @@ class Throughput:
         """The rate of the chosen arrangement."""
         return next(rate for rate in self.rates if rate.how == self.chosen)
 
+    @property
+    def widest_interval(self) -> float | None:
+        """The largest half width of the rates' intervals, as a share of their middles."""
+        return widest(rate.interval for rate in (self.alone, *self.rates, *self.baselines))
+
     def to_json(self) -> dict[str, Any]:
         """The object that `bench --streams --json` prints."""
         baseline = max((rate.per_second for rate in self.baselines), default=None)
@@ -115,6 +127,7 @@ class Throughput:
             "over_onnxruntime": None if baseline is None else significant(self.best.per_second / baseline),
             "onnxruntime_error": self.failure or None,
             "max_rel_error": significant(self.max_rel_error, 3),
+            **disturbance(self.widest_interval),
         }
 
 
@@ -157,10 +170,11 @@ def measure_throughput(
     """
     feeds = random_feeds(graph, options.seed)
     batch = next(iter(feeds.values())).shape[0]
-    usable = build_processors(processors, tolerance=options.tolerance)
+    usable = build_processors(replace(options.compiling, processors=processors))
     with ExitStack() as stack:
-        single = stack.enter_context(compile_model(graph.clone(), usable, tune=options.tune, progress=progress))
-        ways = arrangements(graph, usable, streams, tune=options.tune, progress=progress)
+        tune = options.compiling.tune
+        single = stack.enter_context(compile_model(graph.clone(), usable, tune=tune, progress=progress))
+        ways = arrangements(graph, usable, streams, tune=tune, progress=progress)
         sessions = [stack.enter_context(StreamSession(way)) for way in ways]
         baselines, failure = _onnxruntime(
             stack, graph, all_cores(p.spec for p in usable.named), streams, feeds, progress
@@ -218,19 +232,10 @@ def _onnxruntime(
     stack: ExitStack, graph: ir.Model, cores: tuple[int, ...], streams: int, feeds: Feeds, progress: Progress
 ) -> tuple[list[_Candidate], str]:
     """ONNX Runtime in processes pinned to the cores, and the reason if one of them failed."""
-    from nnstretch.frontends.onnx_file import save
-
-    entry = next(e for e in ENGINES if e.name == "onnxruntime")
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="nnstretch-throughput-")))
-    save(graph, folder / "model.onnx")
     found: list[_Candidate] = []
-    for how, options in (
-        ("ONNX Runtime, one at a time", {}),
-        (f"ONNX Runtime, {streams} at a time", {"streams": streams}),
-    ):
-        job = Job("model", str(folder / "model.onnx"), cores, options)
+    for how, count in (("ONNX Runtime, one at a time", 1), (f"ONNX Runtime, {streams} at a time", streams)):
         try:
-            process = stack.enter_context(EngineProcess(entry, job, feeds, progress))
+            process = onnxruntime_process(stack, graph, cores, feeds, progress, streams=count)
         except WorkerError as failure:
             return found, str(failure)
         found.append(_Candidate(how, process.rate))
@@ -239,4 +244,6 @@ def _onnxruntime(
 
 def _rate(candidate: _Candidate, slices: Sequence[np.ndarray]) -> Rate:
     low, middle, high = np.percentile(1 / np.concatenate(slices), (25, 50, 75))
-    return Rate(candidate.how, float(middle), float((high - low) / middle), candidate.arrangement)
+    limits = latency(slices).interval_ms
+    between = None if limits is None else (1e3 / limits[1], 1e3 / limits[0])
+    return Rate(candidate.how, float(middle), float((high - low) / middle), candidate.arrangement, between)

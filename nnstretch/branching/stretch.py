@@ -7,19 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from nnstretch.branching.channels.scaling import DEFAULT_MULTIPLE
-from nnstretch.branching.design.blueprint import blueprint
-from nnstretch.branching.design.design import Design, Merge
-from nnstretch.branching.latency.prediction import Prediction
-from nnstretch.branching.latency.predictor import DesignRunner, LatencyPredictor
-from nnstretch.branching.pycls.network import PublishedNetwork
-from nnstretch.branching.pycls.to_design import design_of, differences, merge_of
-from nnstretch.branching.search.limits import SearchLimits
+from nnstretch.branching.design.blueprint import Blueprint, blueprint
+from nnstretch.branching.design.design import Design
+from nnstretch.branching.latency.prediction import LatencyPredictor, Prediction
+from nnstretch.branching.pycls.files import PublishedNetwork
+from nnstretch.branching.pycls.to_design import design_of, differences
 from nnstretch.branching.search.report import SearchReport
-from nnstretch.branching.search.search import search_blueprint
+from nnstretch.branching.search.search import SearchOptions, search
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import BranchedNetwork
-from nnstretch.support.progress import Progress, silent
 from nnstretch.zoo.weights import initialise
 
 
@@ -58,49 +54,21 @@ class PublishedResult:
     notes: tuple[str, ...]
 
 
-def stretch(
-    module: nn.Module,
-    example_input: Tensor,
-    predictor: LatencyPredictor,
-    processors: int = 2,
-    limits: SearchLimits | None = None,
-    *,
-    multiple: int = DEFAULT_MULTIPLE,
-    designs: int = 1,
-    pareto: bool = False,
-    runner: DesignRunner | None = None,
-    progress: Progress | None = None,
-    merge: Merge = Merge.CONCAT,
-) -> list[StretchResult]:
-    """Branched networks with weights inherited from `module`, fastest first.
+def stretch(prepared: Blueprint, predictor: LatencyPredictor, options: SearchOptions) -> list[StretchResult]:
+    """Branched networks with inherited weights, fastest first.
 
     Args:
-        module: a network with a chain of convolution blocks; it is not changed.
-        example_input: an `N,C,H,W` batch that it accepts; latencies are predicted for this shape.
+        prepared: the network; latencies are predicted for the shape of its example input.
         predictor: of latencies.
-        processors: number of processors, at least two.
-        limits: constraints; defaults if None.
-        multiple: scaled layers have multiples of this many channels, unless the layer is narrower.
-        designs: maximum number of networks.
-        pareto: spread the designs over the front of latency and MACs instead of returning the fastest.
-        runner: runs designs for measurement-guided refinement (`search`).
-        progress: called as progress(done, total, what).
-        merge: how branches are merged.
+        options: of the search.
 
     Raises:
-        DesignError: the network cannot be branched, or no design meets the limits; the message says what would.
+        DesignError: no design meets the limits; the message says what would.
     """
-    limits = limits or SearchLimits()
-    limits.check()
-    report_progress = progress or silent
-    report_progress(0, 0, "tracing the network")
-    prepared = blueprint(module, example_input, multiple, merge)
-    found, report = search_blueprint(
-        prepared, predictor, processors, limits, designs=designs, pareto=pareto, runner=runner, progress=report_progress
-    )
+    found, report = search(prepared, predictor, options)
     results = []
     for number, design in enumerate(found):
-        report_progress(number, len(found), "building networks with inherited weights")
+        options.progress(number, len(found), "building networks with inherited weights")
         results.append(StretchResult(design, build(prepared, design), report))
     return results
 
@@ -120,7 +88,7 @@ def published(module: nn.Module, example_input: Tensor, network: PublishedNetwor
     Raises:
         DesignError: the network cannot be branched, or cannot become what the file describes.
     """
-    prepared = blueprint(module, example_input, merge=merge_of(network))
+    prepared = blueprint(module, example_input, merge=network.merge)
     design = design_of(network, prepared)
     return PublishedResult(design, build(prepared, design), tuple(differences(network, prepared)))
 

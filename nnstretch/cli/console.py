@@ -1,16 +1,21 @@
-"""Output of the commands: the answer on the standard output, everything else on the standard error."""
+"""Output of the commands and scripts: the answer on the standard output, everything else on the standard error."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
+from nnstretch.errors import NNStretchError, StoppedError
+from nnstretch.support.json_text import json_text
 from nnstretch.support.progress import Progress, silent
+from nnstretch.support.stderr_lines import want_stderr_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -33,15 +38,21 @@ class Reporter:
                 self._console(self._answer).print(renderable)
 
     def finish(self, answer: Mapping[str, Any]) -> None:
-        """Prints the answer as one JSON object, if `--json` is given."""
+        """Prints the answer as one JSON object, with what it was made with, if `--json` is given."""
         if self.as_json:
-            json.dump(answer, self._answer, indent=1, allow_nan=False)
-            self._answer.write("\n")
+            from nnstretch.cli.environment import with_environment
+
+            self._answer.write(f"{json_text(with_environment(answer))}\n")
             self._answer.flush()
 
     def note(self, text: str) -> None:
-        """Prints a note on the standard error."""
-        self._console(sys.stderr).print(text, highlight=False)
+        """Prints a note on the standard error, unless it is empty."""
+        if text:
+            self._console(sys.stderr).print(text, highlight=False)
+
+    def command(self, text: str) -> None:
+        """Prints a command to copy on the standard error, in one line however narrow the terminal is."""
+        self._console(sys.stderr).print(f"  {text}", highlight=False, soft_wrap=True)
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:
@@ -63,7 +74,8 @@ class Reporter:
             task = bar.add_task(title, total=None, what="")
 
             def advance(done: int, total: int, what: str) -> None:
-                bar.update(task, completed=done, total=total or None, what=_shortened(what))
+                short = what if len(what) <= _LONGEST else f"…{what[-_LONGEST + 1 :]}"
+                bar.update(task, completed=done, total=total or None, what=short)
 
             yield advance
 
@@ -74,6 +86,26 @@ class Reporter:
         # Names of files, layers and models are shown as they are, whatever they look like.
         width = None if file.isatty() else _PIPE_WIDTH
         return Console(file=file, soft_wrap=False, width=width, markup=False, emoji=False)
+
+
+def silent_reporter() -> Reporter:
+    """A reporter that shows nothing, for all but one of several processes."""
+    return _SilentReporter(io.StringIO(), as_json=False)
+
+
+class _SilentReporter(Reporter):
+    def show(self, *renderables: RenderableType) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def command(self, text: str) -> None:
+        pass
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Progress]:
+        yield silent
 
 
 @contextmanager
@@ -103,5 +135,37 @@ def _show_warning(
         print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
-def _shortened(what: str) -> str:
-    return what if len(what) <= _LONGEST else f"…{what[-_LONGEST + 1 :]}"
+def script_parser(text: str | None) -> ArgumentParser:
+    """A command line with `--json` for a script. Its docstring describes it (first line) and shows a call."""
+    lines = (text or "").splitlines()
+    calls = [line.strip() for line in lines if "scripts/" in line and line.startswith(" ")]
+    parser = ArgumentParser(description=next(iter(lines), None), epilog=f"Called as: {calls[0]}" if calls else None)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def print_answer(answer: dict[str, Any], show: Callable[[dict[str, Any]], None], *, as_json: bool) -> None:
+    """Prints the answer of a script by `show`, or as one JSON object."""
+    if as_json:
+        print(json.dumps(answer))
+    else:
+        show(answer)
+
+
+def exit_status(work: Callable[[], int | None]) -> int:
+    """Runs a script's work and returns its status or 0; 2 after an error, printed in one line; 130 if interrupted.
+
+    After a training that a signal has stopped it is 128 plus the signal's number.
+    """
+    want_stderr_lines()
+    try:
+        return work() or 0
+    except StoppedError as error:
+        print(error, file=sys.stderr)
+        return error.status
+    except NNStretchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130

@@ -2,68 +2,38 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter
+from nnstretch.cli.outputs import check_endings
 from nnstretch.errors import UsageError
+from nnstretch.support.json_text import json_text
 
 if TYPE_CHECKING:
     from nnstretch.bench.comparison.suite import Result, Series
+    from nnstretch.bench.timing import TimingOptions
 
 _INTERRUPTED_STATUS = 130
 _STARTS = 3
-_TURN = 0.25
 _SUFFIXES = (".json", ".svg", ".html")
 
 
-@dataclass(frozen=True)
-class ComparisonRequest:
-    """The options of a comparison of engines, as the command line has them.
-
-    Attributes:
-        suite: name of a suite of zoo networks, or None.
-        against: engines, separated by commas.
-        threads: numbers of cores, separated by commas.
-        rounds: turns of every engine.
-        budget: seconds per engine and model after which no further round begins.
-        layers: whether the time of each of our layers is shown.
-        start: whether start-up is measured.
-        seed: of inputs and weights.
-        options: how our engine compiles the models.
-    """
-
-    suite: str | None
-    against: str
-    threads: str
-    rounds: int
-    budget: float
-    layers: bool
-    start: bool
-    seed: int
-    options: CompileOptions
-
-
-def compare_models(
-    report: Reporter, models: Sequence[str], request: ComparisonRequest, outputs: Sequence[Path], *, resume: bool
-) -> int:
-    """Compares engines on every model, and shows and writes what was found, also when it is interrupted.
+def compare_models(report: Reporter, series: Series, outputs: Sequence[Path], *, resume: bool) -> int:
+    """Compares engines on every model, and shows and writes the results, also when it is interrupted.
 
     Files are rewritten after every model, so that a comparison which is killed leaves its results.
 
     Returns:
-        The exit status.
+        The exit status: 1 if our engine failed on every model.
 
     Raises:
         NNStretchError: an option is wrong, a model does not exist, or the only model cannot be measured.
     """
-    from nnstretch.bench.comparison.suite import outcome, read_results, run_series
+    from nnstretch.bench.comparison.suite import is_failure, outcome, read_results, run_series
 
-    series = _series(models, request)
     kept = _kept_file(outputs, resume=resume)
     known = read_results(kept) if kept else []
     results: list[Result] = []
@@ -78,38 +48,68 @@ def compare_models(
         if not results:
             raise
         interrupted = True
-    _show(report, series, results, request)
+    _show(report, series, results)
     report.finish(_answer(series, results))
-    return _INTERRUPTED_STATUS if interrupted else 0
+    return _INTERRUPTED_STATUS if interrupted else int(all(map(is_failure, results)))
 
 
-def _series(given: Sequence[str], request: ComparisonRequest) -> Series:
+def parse_series(
+    models: Sequence[str],
+    suite: str | None,
+    against: str,
+    threads: str,
+    timing: TimingOptions,
+    options: CompileOptions,
+    *,
+    layers: bool,
+    start: bool,
+    seed: int,
+) -> Series:
+    """The comparison that a command line asks for.
+
+    Args:
+        models: as users write them.
+        suite: name of a suite of zoo networks, or None.
+        against: engines, separated by commas.
+        threads: numbers of cores, separated by commas.
+        timing: rounds, turns and budget.
+        options: how our engine compiles the models.
+        layers: whether the time of each of our layers is measured.
+        start: whether start-up is measured.
+        seed: of inputs and weights.
+
+    Raises:
+        NNStretchError: an option is wrong.
+    """
     from nnstretch.bench.comparison.compare import ComparisonOptions, parse_engines
-    from nnstretch.bench.comparison.suite import Series, parse_threads, suite
-    from nnstretch.bench.timing.interleaving import TimingOptions
+    from nnstretch.bench.comparison.suite import Series, models_of_suite, parse_threads
+    from nnstretch.compiler.saved_plan import read_plan
     from nnstretch.devices.base.spec import usable_cores
-    from nnstretch.devices.targets import open_target
+    from nnstretch.devices.targets.workers import open_target
+    from nnstretch.package.format import is_package, read_package
+    from nnstretch.scheduler.plan.packaging import check_trusted
 
-    named = [*given, *(suite(request.suite) if request.suite else ())]
+    named = [*models, *(models_of_suite(suite) if suite else ())]
     if not named:
         raise UsageError("nothing to measure; give a MODEL or a --suite")
-    if request.suite and request.options.shapes:
+    if suite and options.shapes:
         raise UsageError("--shape does not go with --suite, whose networks have their own shapes")
-    threads = parse_threads(request.threads)
-    options = ComparisonOptions(
+    for path in (Path(model) for model in named if options.trusted_sources):
+        if is_package(path):
+            check_trusted(read_package(path), path)
+    counts = parse_threads(threads)
+    if options.plan is not None:
+        read_plan(Path(options.plan))  # a file that is none is refused before anything is measured
+    comparison = ComparisonOptions(
         (),
-        TimingOptions(request.rounds, _TURN, request.budget),
-        starts=_STARTS if request.start else 1,
-        tune=request.options.tune,
-        tolerance=request.options.tolerance,
-        plan=None if request.options.plan is None else str(request.options.plan),
-        layers=request.layers,
-        target=open_target(request.options.target),
+        timing,
+        starts=_STARTS if start else 1,
+        layers=layers,
+        compiling=options,
+        target=open_target(options.target),
     )
-    engines = parse_engines(request.against)
-    shapes = dict(request.options.shapes or {})
-    models = tuple(dict.fromkeys(named))
-    return Series(models, engines, threads, usable_cores(), options, shapes, request.seed, request.options.batch)
+    unique, shapes = tuple(dict.fromkeys(named)), dict(options.shapes or {})
+    return Series(unique, parse_engines(against), counts, usable_cores(), comparison, shapes, seed, options.batch)
 
 
 def _kept_file(outputs: Sequence[Path], *, resume: bool) -> Path | None:
@@ -122,29 +122,32 @@ def _kept_file(outputs: Sequence[Path], *, resume: bool) -> Path | None:
 
 
 def _answer(series: Series, results: Sequence[Result]) -> dict[str, Any]:
-    from nnstretch.bench.comparison.suite import highest_peak, summaries
-    from nnstretch.bench.timing.machine import describe_machine
+    from nnstretch.bench.comparison.suite import highest_peak, summaries, widest_interval
+    from nnstretch.bench.timing import describe_machine, disturbance
 
     machine = describe_machine(series.cores[: max(series.threads)], highest_peak(results))
-    return {"machine": machine, "summary": summaries(results), "results": list(results)}
+    found = disturbance(widest_interval(results))
+    return {"machine": machine, "summary": summaries(results), **found, "results": list(results)}
 
 
-def _show(report: Reporter, series: Series, results: Sequence[Result], request: ComparisonRequest) -> None:
+def _show(report: Reporter, series: Series, results: Sequence[Result]) -> None:
     if report.as_json:
         return
     from nnstretch.report.tables.bench import comparison_table, failures, layer_table, start_table
+    from nnstretch.report.tables.text import disturbed_text
 
     answer = _answer(series, results)
     names = [entry.name for entry in series.engines]
     for summary in answer["summary"]:
         shown = [one for one in results if one["threads"] == summary["threads"]]
         report.show(comparison_table(shown, names, answer["machine"], summary))
-    if request.start:
+    if series.options.starts > 1:
         report.show(start_table(results, [entry.name for entry in series.engines if entry.from_file]))
-    if request.layers:
+    if series.options.layers:
         report.show(*(layer_table(one) for one in results if "layers" in one))
     for line in failures(results):
         report.note(line)
+    report.note(disturbed_text(answer["widest_interval"]))
 
 
 def _write(outputs: Sequence[Path], series: Series, results: Sequence[Result]) -> None:
@@ -164,29 +167,13 @@ def _write(outputs: Sequence[Path], series: Series, results: Sequence[Result]) -
         write_text(path, made(answer))
 
 
-def check_endings(outputs: Sequence[Path], what: str, endings: Sequence[str]) -> None:
-    """Looks whether files of these names say how something is to be written.
-
-    Args:
-        outputs: the files.
-        what: is written, with its verb, as the begin of a sentence.
-        endings: of file names.
-
-    Raises:
-        UsageError: one has another ending.
-    """
-    for path in outputs:
-        if path.suffix not in endings:
-            named = "choose one of these endings" if len(endings) > 1 else "choose this ending"
-            raise UsageError(f"-o {path}: {what} written as {', '.join(endings)}; {named}")
-
-
 def write_json(path: Path, answer: Mapping[str, Any]) -> None:
     """Writes an answer as JSON.
 
     Raises:
         FileError: the place is not writable or the disk is full.
     """
+    from nnstretch.cli.environment import with_environment
     from nnstretch.support.settings import write_text
 
-    write_text(path, json.dumps(answer, indent=1))
+    write_text(path, json_text(with_environment(answer)))

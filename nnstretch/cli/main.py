@@ -9,17 +9,28 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from types import FrameType, TracebackType
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 import typer
 
 from nnstretch.cli.commands import COMMANDS
-from nnstretch.errors import NNStretchError
+from nnstretch.cli.commands.train import completed_resume
+from nnstretch.errors import NNStretchError, StoppedError
+from nnstretch.support.extras import extras_named
+from nnstretch.support.settings import NO_ROOM
+from nnstretch.support.stderr_lines import want_stderr_lines
 
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
+_ADVICE = {
+    NO_ROOM: "free some space and run it again",
+    frozenset({errno.EACCES, errno.EPERM, errno.EROFS}): "change its permissions or choose another place",
+    frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR}): "check the path",
+    frozenset({errno.EMFILE, errno.ENFILE}): "raise the limit of open files (ulimit -n)",
+    frozenset({errno.EAGAIN, errno.ENOMEM}): "close other programs or raise the limits of this one (ulimit -a)",
+}
 
 
 def make_app() -> typer.Typer:
@@ -27,21 +38,25 @@ def make_app() -> typer.Typer:
     app = typer.Typer(
         name="nnstretch",
         help="Branches a trained CNN to fit the processors of a device, and runs the branches at the same time.",
-        epilog="Start with: nnstretch devices; nnstretch zoo; nnstretch bench resnet18",
+        epilog="Start with: nnstretch doctor; nnstretch devices; nnstretch bench model.onnx; nnstretch zoo",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name in COMMANDS:
-        command = getattr(importlib.import_module(f"nnstretch.cli.commands.{name}"), f"{name}_command")
-        app.command(name, help=_reflowed(command.__doc__))(command)
+        module = importlib.import_module(f"nnstretch.cli.commands.{name}")
+        if hasattr(module, "COMMANDS"):
+            group = typer.Typer(help=_reflowed(module.HELP), no_args_is_help=True, rich_markup_mode="rich")
+            for inner, command in module.COMMANDS.items():
+                group.command(inner, help=_reflowed(command.__doc__))(command)
+            app.add_typer(group, name=name)
+        else:
+            command = getattr(module, f"{name}_command")
+            app.command(name, help=_reflowed(command.__doc__))(command)
 
     @app.callback(invoke_without_command=True)
-    def root(
-        version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-    ) -> None:
+    def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
         if version:
             import nnstretch
 
@@ -60,16 +75,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status.
 
     0: success; 1: success, but the answer is no (`run --check`) or the reader closed the pipe; 2: an error that the caller
-    can fix, in one line on the standard error; 130: interrupted. Any other exception is a bug and shows its traceback.
+    can fix, in one line on the standard error; 130: interrupted; 128 and the number of the signal that stopped work which can
+    resume. Any other exception is a bug and shows its traceback. A driver whose crash ends the process is named.
     """
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", stream=sys.stderr)
-    interrupt = _Interrupt()
+    want_stderr_lines()
+    interrupts: list[int] = []
     try:
-        with interrupt:
-            status = make_app()(args=arguments, prog_name="nnstretch", standalone_mode=False)
+        with extras_named(), _noticed_interrupts() as interrupts:
+            given = list(sys.argv[1:] if arguments is None else arguments)
+            if given[:1] == ["train"]:
+                given = completed_resume(given)
+            status = make_app()(args=given, prog_name="nnstretch", standalone_mode=False)
         sys.stdout.flush()
+    except StoppedError as error:
+        if str(error):
+            print(error, file=sys.stderr)
+        return error.status
     except NNStretchError as error:
-        return _interrupted() if interrupt.seen else _fail(str(error))
+        return _interrupted() if interrupts else _fail(str(error))
     except typer.TyperException as error:
         said = error.format_message().rstrip(".")
         return _fail(f"{said}; see --help") if said else USAGE_STATUS  # no arguments, and the help has been shown
@@ -81,39 +105,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         return _fail(f"not enough memory{f': {error}' if str(error) else ''}; use a smaller model or --shape")
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        _drop_output()
-        return _fail(f"cannot write: {error.strerror}; free some space and run it again")
+        if error.errno in NO_ROOM:
+            _drop_output()
+        return _fail(_described(error))
     if status == INTERRUPTED_STATUS:
         return _interrupted()
     return status if isinstance(status, int) else 0
 
 
-class _Interrupt(AbstractContextManager[None]):
-    """Remembers Ctrl-C, because a library that is interrupted during its import may raise any other error instead."""
+@contextmanager
+def _noticed_interrupts() -> Iterator[list[int]]:
+    """A list that Ctrl-C fills, because a library that is interrupted during its import may raise any other error instead."""
+    seen: list[int] = []
 
-    def __init__(self) -> None:
-        self.seen = False
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._raise)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def _raise(self, number: int, frame: FrameType | None) -> None:
-        self.seen = True
+    def notice(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
         signal.default_int_handler(number, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    signal.signal(signal.SIGINT, notice)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _fail(message: str) -> int:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     return USAGE_STATUS
+
+
+def _described(error: OSError) -> str:
+    """An error of the system that nothing else reports: on what, what it was, and what to do."""
+    advice = next((text for numbers, text in _ADVICE.items() if error.errno in numbers), "mend that and run it again")
+    where = error.filename if error.filename is not None else "output" if error.errno in NO_ROOM else "the system"
+    return f"{where}: {error.strerror or str(error) or type(error).__name__}; {advice}"
 
 
 def _drop_output() -> None:

@@ -7,6 +7,7 @@ file's metadata.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from nnstretch.branching.design.design import Design
+    from nnstretch.training.data.preprocessing import Preprocessing
 
 METADATA_KEY = "nnstretch.network"
 _SMALL = 96
@@ -26,7 +28,7 @@ _SMALL = 96
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """How a network is built; None leaves it to the weights' metadata, and then to the network.
+    """How a network is built; None leaves it to the weights' metadata, then to the design, and then to the network.
 
     Attributes:
         num_classes, small_images, in_channels: of a zoo network.
@@ -67,6 +69,11 @@ class Network:
     about: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def inherits(self) -> bool:
+        """Whether it is branched and its weights are not those of the branched network itself."""
+        return self.design is not None and not self.about.get("design")
+
+    @property
     def macs(self) -> int:
         """Multiply-accumulates for one image."""
         from nnstretch.branching.design.accounting import count_macs
@@ -80,10 +87,22 @@ class Network:
 
         return count_parameters(self.module)
 
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """How images become inputs, as the weights say, for images of the size that the network takes; None: they do not say.
+
+        Raises:
+            FileError: what they say cannot be understood.
+        """
+        found = known_preprocessing(self.about, f"the weights of {self.spec}")
+        return replace(found, image_size=self.example_input.shape[-1]) if found else None
+
     def metadata(self, **more: Any) -> dict[str, str]:
         """What a weights file says of this network."""
-        about = {"model": self.spec, **asdict(self.options), "design": self.design.id if self.design else "", **more}
-        return {METADATA_KEY: json.dumps(about)}
+        about = {"model": self.spec, **asdict(self.options), "design": self.design.id if self.design else ""}
+        if "preprocessing" in self.about:
+            about["preprocessing"] = self.about["preprocessing"]
+        return {METADATA_KEY: json.dumps({**about, **more})}
 
     def with_batch(self, batch: int | None) -> Network:
         """The network for a batch of images per run; itself if `batch` is None.
@@ -96,10 +115,17 @@ class Network:
         return replace(self, example_input=batched(self.example_input, batch, self.spec))
 
     def export(self) -> ir.Model:
-        """The graph, not fused; layers of a branched network know their processors."""
+        """The graph, not fused, with its preprocessing; layers of a branched network know their processors."""
+        from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
+
+        graph = self._export()
+        if self.preprocessing is not None:
+            graph.metadata_props[PREPROCESSING_KEY] = self.preprocessing.to_json()
+        return graph
+
+    def _export(self) -> ir.Model:
         if self.design is not None:
-            from nnstretch.branching.transform.export import export_branched
-            from nnstretch.branching.transform.network import BranchedNetwork
+            from nnstretch.branching.transform.network import BranchedNetwork, export_branched
 
             assert isinstance(self.module, BranchedNetwork)
             return export_branched(self.module, self.example_input)
@@ -123,8 +149,7 @@ def build_network(
         NNStretchError: something is not found, cannot be read, or does not fit the rest.
     """
     about = read_about(weights) if weights else {}
-    known: dict[str, Any] = {f.name: about.get(f.name) for f in fields(NetworkOptions) if f.name != "seed"}
-    options = options.filled(NetworkOptions(**known))
+    options = options.filled(known_options(about, design))
     module, example = _build(spec, options)
     network = Network(spec, options, module, example, about=about)
     of_branched = bool(about.get("design"))
@@ -135,8 +160,56 @@ def build_network(
     if design is not None:
         network = branch(network, design)
         if weights and of_branched:
+            _check_design(network, weights)
             _fill(network, weights)
     return network
+
+
+def _check_design(network: Network, weights: Path) -> None:
+    """Checks that weights are for the design of a branched network: others may have the same shapes.
+
+    Raises:
+        UsageError: they are for another one.
+    """
+    assert network.design is not None
+    if network.about["design"] != network.design.id:
+        raise UsageError(
+            f"{weights} are weights of the branching {network.about['design']}, and --design is {network.design.id}; "
+            "give the two that belong together"
+        )
+
+
+def known_options(about: Mapping[str, Any], design: Path | None) -> NetworkOptions:
+    """What weights say of the network that they are for, and then what a design says; None where neither does.
+
+    Args:
+        about: of the weights (`read_about`); empty without weights.
+        design: a file, or None.
+
+    Raises:
+        FileError, DesignError: the design cannot be read.
+    """
+    from nnstretch.branching.design.design import load_design
+
+    of_weights: dict[str, Any] = {f.name: about.get(f.name) for f in fields(NetworkOptions) if f.name != "seed"}
+    of_design = NetworkOptions(image_size=load_design(design).image_size if design else None)
+    return NetworkOptions(**of_weights).filled(of_design)
+
+
+def known_preprocessing(about: Mapping[str, Any], source: str) -> Preprocessing | None:
+    """What weights say of the images that they are for; None where they do not say.
+
+    Args:
+        about: of the weights (`read_about`).
+        source: the weights, for messages.
+
+    Raises:
+        FileError: it cannot be understood.
+    """
+    from nnstretch.training.data.preprocessing import preprocessing_from_json
+
+    stated = about.get("preprocessing")
+    return None if stated is None else preprocessing_from_json(json.dumps(stated), source)
 
 
 def branch(network: Network, design: Path) -> Network:
@@ -179,7 +252,10 @@ def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor]:
             raise UsageError(f"--small-images is for zoo networks; {spec} is none")
         module, example = load_module(spec)
         example = _resized(example, options)
-        run_once(module, example)  # a network of the caller's may want other images than data and options have
+        try:
+            run_once(module, example)  # a network of the caller's may want other images than data and options have
+        except ModelError as error:
+            raise ModelError(f"{error}{_advice(spec, options)}") from error
         return module.eval(), example
     entry = zoo.entry(spec)
     size = options.image_size or entry.input_size
@@ -191,6 +267,13 @@ def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor]:
         in_channels=options.in_channels or 3,
     )
     return module, _resized(zoo.example_input(spec, in_channels=options.in_channels or 3), options)
+
+
+def _advice(spec: str, options: NetworkOptions) -> str:
+    """The end of the message for a network that does not run: where its input comes from."""
+    if options.in_channels is not None:
+        return f"; in_channels of the data or weights is {options.in_channels}"
+    return f", with --image-size or from {spec} as (module, example input)"
 
 
 def _resized(example: Tensor, options: NetworkOptions) -> Tensor:

@@ -7,84 +7,97 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from nnstretch.api.options import Option, declared_options
-from nnstretch.errors import UsageError
+from nnstretch.errors import FileError, UsageError
+from nnstretch.support.settings import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
 from nnstretch.training.data import usage
 
-Model = Annotated[
+
+def option(spelling: str, help: str, **more: Any) -> Any:
+    """An option of a command, declared as `nnstretch.api.options.Option` is; `more` has its other fields."""
+    return _typer_option(Option(help, spelling, **more))
+
+
+def _typer_option(option: Option) -> Any:
+    text = option.help if option.shown is None else f"{option.help} [default: {option.shown}]"
+    return typer.Option(
+        *option.flags,
+        help=re.sub(r"\[(?=[a-z#/@])", r"\\[", text),  # else rich takes it for markup
+        metavar=option.metavar,
+        min=option.minimum,
+        show_default=option.shown is None,
+        rich_help_panel=option.panel,
+    )
+
+
+def _model(help: str) -> Any:
+    return typer.Argument(metavar="MODEL", help=help, show_default=False)
+
+
+Model = Annotated[str, _model("An ONNX file, a package (.nns), a zoo name (resnet50) or module.py:factory.")]
+ModelToCompile = Annotated[
+    str, _model("An ONNX file, a zoo name (resnet50) or module.py:factory; not a package, which is compiled already.")
+]
+ModelToEvaluate = Annotated[
     str,
-    typer.Argument(
-        metavar="MODEL",
-        help="An ONNX file, a package (.nns), a zoo name (resnet50) or module.py:factory.",
-        show_default=False,
+    _model("An ONNX file, a package (.nns), a standalone model (.nnm), a zoo name (resnet50) or module.py:factory."),
+]
+Network = Annotated[str, _model("A zoo name (resnet50) or module.py:factory.")]
+Json = Annotated[bool, option("--json", "Print one JSON object on the standard output instead of tables.")]
+Seed = Annotated[int, option("--seed N", "Seed of all random numbers.", minimum=0)]
+Weights = Annotated[Path | None, option("--weights -w FILE", "Weights of the network (.safetensors).")]
+DesignFile = Annotated[Path | None, option("--design FILE", "A design that `nnstretch stretch` wrote.")]
+Data = Annotated[str, option("--data SET", f"Images: {usage()}.")]
+Classes = Annotated[int | None, option("--num-classes N", "Classes of a zoo network.", shown="1000", minimum=1)]
+SmallImages = Annotated[bool, option("--small-images", "A zoo network with a stem for images of about 64 x 64.")]
+ImageSize = Annotated[int | None, option("--image-size PIXELS", "Side of the square input.", minimum=8)]
+
+HeadFactory = Annotated[
+    str | None,
+    option(
+        "--head FILE.py:FACTORY", "Of a detector: the function that makes its loss and the decoding of its outputs."
     ),
-]
-Network = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A zoo name (resnet50) or module.py:factory.", show_default=False)
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the standard output instead of tables.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of all random numbers.")]
-SearchParameters = Annotated[
-    Literal["default", "learned", "exhaustive"],
-    typer.Option(
-        "--search",
-        help="Search of routine parameters: short lists and coordinate descent, a learned cost model, or all.",
-    ),
-]
-Weights = Annotated[
-    Path | None,
-    typer.Option("--weights", "-w", metavar="FILE", help="Weights of the network (.safetensors).", show_default=False),
-]
-DesignFile = Annotated[
-    Path | None,
-    typer.Option("--design", metavar="FILE", help="A design that `nnstretch stretch` wrote.", show_default=False),
-]
-Data = Annotated[str, typer.Option("--data", metavar="SET", help=f"Images: {usage()}.", show_default=False)]
-Classes = Annotated[
-    int | None, typer.Option("--num-classes", min=1, metavar="N", help="Classes of a zoo network.", show_default="1000")
-]
-SmallImages = Annotated[
-    bool, typer.Option("--small-images", help="A zoo network with a stem for images of about 64 x 64.")
 ]
 
 
 def with_options(
-    kind: type, *, only: tuple[str, ...] = (), without: tuple[str, ...] = (), defaults: Mapping[str, Any] | None = None
+    kind: type, defaults: Mapping[str, Any] | None = None, *, changes: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command the options that a class of `nnstretch.api.options` declares.
+    """Gives a command NAME_command the options that a class of `nnstretch.api.options` declares for the command NAME.
 
     The command has a parameter `options`: its place is that of the options in `--help`, and its value is an object of the
     class.
 
     Args:
         kind: the class.
-        only: fields that the command offers; all if there are none.
-        without: fields that it does not offer.
         defaults: defaults that differ from the fields'.
+        changes: the value of `options` is a mapping of the options that were given, instead of an object of the class.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        declared = {
-            name: one
-            for name, one in declared_options(kind).items()
-            if one[2].flags and name not in without and (not only or name in only)
-        }
+        name_of_command = command.__name__.removesuffix("_command")
+        declared = {name: one for name, one in declared_options(kind).items() if name_of_command in one[2].commands}
+        if not declared:
+            raise TypeError(f"no field of {kind.__name__} names the command {name_of_command!r}")
         own = get_type_hints(command, include_extras=True)
         parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(command).parameters.values():
             if parameter.name != "options":
                 parameters.append(parameter.replace(annotation=own[parameter.name], kind=parameter.KEYWORD_ONLY))
                 continue
-            for name, (field, type_, option) in declared.items():
-                default = (defaults or {}).get(name, None if option.parse else field.default)
-                annotation = Annotated[option.text or type_, _typer_option(option)]  # type: ignore[valid-type]
+            for name, (field, type_, one) in declared.items():
+                default = None if changes else (defaults or {}).get(name, None if one.parse else field.default)
+                text = one.text or type_
+                annotation = Annotated[text | None if changes else text, _typer_option(one)]  # type: ignore[valid-type]
                 parameters.append(
                     inspect.Parameter(name, parameter.KEYWORD_ONLY, default=default, annotation=annotation)
                 )
@@ -92,28 +105,18 @@ def with_options(
         @functools.wraps(command)
         def call(**given: Any) -> Any:
             values = {name: given.pop(name) for name in declared}
+            if changes:
+                values = {name: value for name, value in values.items() if value is not None}
             parsed = {
-                name: option.parse(values[name]) if option.parse else values[name]
-                for name, (_, _, option) in declared.items()
+                name: parse(value) if (parse := declared[name][2].parse) else value for name, value in values.items()
             }
-            return command(**given, options=kind(**parsed))
+            return command(**given, options=parsed if changes else kind(**parsed))
 
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return call
 
     return decorate
-
-
-def _typer_option(option: Option) -> Any:
-    return typer.Option(
-        *option.flags,
-        help=re.sub(r"\[(?=[a-z#/@])", r"\\[", option.help),  # else rich takes it for markup
-        metavar=option.metavar,
-        min=option.minimum,
-        show_default=True if option.shown is None else option.shown or False,
-        rich_help_panel=option.panel,
-    )
 
 
 def parse_assignments(texts: list[str], option: str) -> dict[str, str]:
@@ -145,34 +148,65 @@ def several_processors(text: str, purpose: str) -> tuple[str, ...]:
     """
     from nnstretch.devices.base.spec import parse_processors
 
-    names = tuple(str(spec) for spec in parse_processors(text))
+    return names_of_several([str(spec) for spec in parse_processors(text)], purpose, text)
+
+
+def names_of_several(names: Sequence[str], purpose: str, text: str = "") -> tuple[str, ...]:
+    """The names of two processors or more.
+
+    Args:
+        names: of processors.
+        purpose: what they are for, as the subject of a sentence.
+        text: as the user wrote them.
+
+    Raises:
+        UsageError: they are too few.
+    """
     if len(names) < 2:
         raise UsageError(
-            f"--processors {text} names {len(names)} processor; {purpose} needs two or more, such as cpu:0,cpu:1 or cpu,opencl"
+            f"--processors {text or ','.join(names)} names {len(names)} processor; {purpose} needs two or more, such as "
+            "cpu:0,cpu:1 or cpu,opencl"
         )
-    return names
+    return tuple(names)
 
 
-def check_writable(path: Path) -> Path:
+def check_writable(path: Path, option: str = "-o") -> Path:
     """`path`, if a file can be written there: asked before long work, not after it.
+
+    Args:
+        path: of the file.
+        option: that names it.
 
     Raises:
         FileError: its folder is missing or not writable, or it is a folder itself.
     """
-    import os
-    import tempfile
-
-    from nnstretch.errors import FileError
-
     if path.is_dir():
-        raise FileError(f"cannot write {path}: it is a directory; give a file name with -o")
+        raise FileError(f"cannot write {path}: it is a directory; give a file name with {option}")
     try:
-        descriptor, name = tempfile.mkstemp(prefix=".nnstretch-", dir=path.parent)
+        descriptor, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, suffix=TEMPORARY_SUFFIX, dir=path.parent)
         os.close(descriptor)
         Path(name).unlink()
     except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}; choose another place with -o") from error
+        raise FileError(f"cannot write {path}: {error.strerror}; choose another place with {option}") from error
     return path
+
+
+_OTHER_FORMATS = frozenset({".json", ".npz", ".nns", ".onnx", ".pt", ".pth", ".safetensors", ".tflite"})
+
+
+def check_format(path: Path, what: str, ending: str) -> None:
+    """Looks whether a file's name promises another format than the one that is written to it.
+
+    Args:
+        path: of the file; any ending that is of no other format will do.
+        what: is written, with its verb, as the begin of a sentence.
+        ending: of the format.
+
+    Raises:
+        UsageError: its ending is that of another format.
+    """
+    if path.suffix != ending and path.suffix in _OTHER_FORMATS:
+        raise UsageError(f"-o {path}: {what} written as {ending}; choose this ending")
 
 
 def make_directory(path: Path) -> Path:
@@ -181,8 +215,6 @@ def make_directory(path: Path) -> Path:
     Raises:
         FileError: it cannot be made or written to.
     """
-    from nnstretch.errors import FileError
-
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

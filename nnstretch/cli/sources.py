@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from nnstretch.scheduler.runtime.base_session import Session
+    from nnstretch.training.data.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,14 @@ class Source:
         model: an ONNX file, a package, a zoo name or `module.py:factory`.
         options: its shapes and batch, and how it is compiled.
         weights, design: of a network that torch builds.
+        image_size: side of that network's images in pixels; None: that of the weights, the design or the network.
     """
 
     model: str
     options: CompileOptions
     weights: Path | None = None
     design: Path | None = None
+    image_size: int | None = None
 
     @property
     def is_package(self) -> bool:
@@ -39,6 +43,30 @@ class Source:
 
         path = Path(self.model)
         return path.suffix == ".nns" or (path.is_file() and is_package(path))
+
+    def check_exists(self) -> None:
+        """Refuses a name that no model has.
+
+        Raises:
+            NNStretchError: there is no such model; the message names similar ones.
+        """
+        from nnstretch.bench.comparison.subject import check_exists
+
+        check_exists(self.model)
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """How images become inputs, as the model's file or weights say; None where they do not say.
+
+        Raises:
+            NNStretchError: the model is not found or cannot be read.
+        """
+        from nnstretch.package import read_package
+        from nnstretch.training.data.preprocessing import stated_preprocessing
+
+        path = Path(self.model)
+        metadata = read_package(path).metadata if self.is_package else self._graph.metadata_props
+        return stated_preprocessing(metadata, self.model)
 
     def to_json(self) -> dict[str, Any]:
         """What a package remembers of where it came from."""
@@ -51,23 +79,52 @@ class Source:
         }
 
     def load(self) -> ir.Model:
-        """The graph, not fused.
+        """A copy of the graph, not fused.
 
         Raises:
             NNStretchError: it is a package, is not found, or cannot be read or exported.
         """
+        return self._graph.clone()
+
+    @property
+    def note(self) -> str:
+        """A line if the branched network, which must have been loaded, was not retrained; else empty."""
+        if self.is_package or self.weights is None or self.design is None or not self._made[1]:
+            return ""
+        return (
+            f"{self.weights} are weights of the original; the branched network inherits them and needs those that `nnstretch "
+            f"train {self.model} --design {self.design}` writes to be as accurate"
+        )
+
+    @property
+    def _graph(self) -> ir.Model:
+        return self._made[0]
+
+    @cached_property
+    def _made(self) -> tuple[ir.Model, bool]:
+        """The graph, made once (a factory that draws its weights gives others each time), and whether its network inherits."""
         options = self.options
         if self.is_package:
-            raise UsageError(f"{self.model} is a package; give the model that it was made from")
-        if self.weights is None and self.design is None:
-            from nnstretch.compiler.loading import load_any
+            raise UsageError(f"{self.model} is a package with fixed plans; give the model that it was made from")
+        if self.weights is None and self.design is None and not self._is_resized:
+            from nnstretch.frontends.resolve import load_any
 
-            return load_any(self.model, None, dict(options.shapes or {}), options.batch)
+            return load_any(self.model, None, dict(options.shapes or {}), options.batch), False
         if options.shapes:
-            raise UsageError("--shape does not go with --weights or --design, which say for which images they are")
+            raise UsageError(
+                "--shape does not go with --weights, --design or --image-size, which say for which images they are"
+            )
         from nnstretch.cli.networks import NetworkOptions, build_network
 
-        return build_network(self.model, NetworkOptions(), self.weights, self.design).with_batch(options.batch).export()
+        network = build_network(self.model, NetworkOptions(image_size=self.image_size), self.weights, self.design)
+        return network.with_batch(options.batch).export(), network.inherits
+
+    @property
+    def _is_resized(self) -> bool:
+        """Whether the image size changes the network: files have their own."""
+        from nnstretch.frontends.resolve import is_onnx_path
+
+        return self.image_size is not None and not is_onnx_path(self.model)
 
     def open(self, progress: Progress) -> Session:
         """A session for the model; a package runs as it was compiled, and changes between its plans if it has several.
@@ -81,29 +138,29 @@ class Source:
         options = replace(self.options, progress=progress)
         if not self.is_package:
             return compile_graph(self.load(), options)
-        self._check_package()
+        options.check_package(self.model, [name for name in ("weights", "design") if getattr(self, name)])
         if options.policy is None and options.streams is None and len(read_package(Path(self.model)).plans) > 1:
             options = replace(options, policy="adaptive")
         return open_package(Path(self.model), options)
 
-    def _check_package(self) -> None:
-        """Refuses options that were fixed when the package was made.
 
-        Raises:
-            UsageError: one of them is given.
-        """
-        fixed = [f for f in fields(CompileOptions) if f.name not in _OPTIONS_OF_PACKAGES]
-        given = [f.name for f in fixed if getattr(self.options, f.name) != f.default]
-        given += [name for name in ("weights", "design") if getattr(self, name)]
-        if given:
-            raise UsageError(
-                f"{self.model} is a package: its {' and '.join(given)} were fixed when it was made; leave these options "
-                "out, or compile the model again"
-            )
+@dataclass(frozen=True)
+class GraphSource(Source):
+    """A graph that is at hand; `model` is what it is called.
 
+    Attributes:
+        graph: not fused.
+    """
 
-_OPTIONS_OF_PACKAGES = ("streams", "policy", "target", "tune", "progress")
-"""Options that a package takes, or that do not affect it."""
+    graph: ir.Model | None = None
+
+    def check_exists(self) -> None:
+        """It exists."""
+
+    @cached_property
+    def _made(self) -> tuple[ir.Model, bool]:
+        assert self.graph is not None
+        return self.graph, False
 
 
 def source_of_package(path: Path) -> Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -20,13 +21,17 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.parameter_search.explorer import Exploration
     from nnstretch.scheduler.parameter_search.thoroughness import Search
     from nnstretch.scheduler.planner import ChoiceSpace
-    from nnstretch.scheduler.selection.problem import Assignment, Selector
+    from nnstretch.scheduler.selection.problem import Assignment
     from nnstretch.support.progress import Progress
 
 LATENCY = "latency"
+_FORMER_ERROR = "accuracy"
+"""Former name of the resource `error`."""
 _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(k|M|G|Ki|Mi|Gi|)(B?)")
 PICTURES = (".svg", ".html")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,40 +64,43 @@ class TuningRequest:
         return tuple(dict.fromkeys((*self.traded, *self.limits)))
 
 
-def parse_request(
-    selector: str | None,
-    *,
-    explain: bool,
-    compare: bool,
-    front: str | None,
-    limits: Sequence[str],
-    seed: int,
-    fresh: bool = False,
-    search: Search = "default",
-) -> TuningRequest:
-    """Checks the options before long work.
+def parse_limits(texts: Sequence[str]) -> dict[str, float]:
+    """The amounts of --limit by resource.
 
     Raises:
-        UsageError: a selector, a resource or an amount does not exist.
+        UsageError: a resource or an amount does not exist.
     """
-    from nnstretch.scheduler.selection import default_selector, selector_named
-
-    name = selector_named(selector).name if selector else default_selector().name
-    amounts = {r: _amount(r, text) for r, text in parse_assignments(list(limits), "--limit").items()}
-    return TuningRequest(name, explain, compare, _traded(front), amounts, seed, fresh, search)
+    amounts = parse_assignments([_renamed(text, "--limit") for text in texts], "--limit")
+    return {resource: _amount(resource, text) for resource, text in amounts.items()}
 
 
-def _traded(front: str | None) -> tuple[str, ...]:
+def parse_front(front: str | None) -> tuple[str, ...]:
+    """The resources of --pareto beside latency.
+
+    Raises:
+        UsageError: they are not understood.
+    """
     from nnstretch.scheduler.selection.resources import RESOURCES
 
     if front is None:
         return ()
-    objectives = [part.strip() for part in front.split(",")]
+    objectives = [_renamed(part.strip(), "--pareto") for part in front.split(",")]
     traded = [name for name in objectives if name != LATENCY]
     wrong = [name for name in traded if name not in RESOURCES]
     if wrong or LATENCY not in objectives or not traded or len(set(objectives)) < len(objectives):
         raise UsageError(f"--pareto {front!r} is not understood; write latency and some of {', '.join(RESOURCES)}")
     return tuple(traded)
+
+
+def _renamed(text: str, flag: str) -> str:
+    """`text` with the present name of the resource that it begins with."""
+    name, equals, amount = text.partition("=")
+    if name.strip() != _FORMER_ERROR:
+        return text
+    from nnstretch.scheduler.selection.resources import ERROR
+
+    log.warning("%s calls %s %s now: it is the routines' numeric error, not top-1", flag, _FORMER_ERROR, ERROR)
+    return f"{ERROR}{equals}{amount}"
 
 
 def _amount(resource: str, text: str) -> float:
@@ -117,20 +125,13 @@ def requested_space(
     graph: ir.Model, processors: Processors, request: TuningRequest, costs: Profiler, progress: Progress
 ) -> ChoiceSpace:
     """What there is to choose from, with measured costs, and with amounts where they are limited or traded."""
-    from nnstretch.compiler.spaces import measured_space
+    from nnstretch.compiler.compile import measured_space
     from nnstretch.scheduler.selection.resources import with_resources
 
     space = measured_space(graph, processors, costs, progress, coordinate_descent=request.search == "default")
     if request.resources:
         space = with_resources(space, request.resources, progress)
     return replace(space, problem=replace(space.problem, limits=request.limits, seed=request.seed))
-
-
-def chosen_selector(request: TuningRequest) -> Selector:
-    """The selector of the request."""
-    from nnstretch.scheduler.selection import selector_named
-
-    return selector_named(request.selector)
 
 
 def findings(space: ChoiceSpace, answer: Assignment, request: TuningRequest, progress: Progress) -> dict[str, Any]:
@@ -183,7 +184,7 @@ def _explanation(space: ChoiceSpace, answer: Assignment) -> list[dict[str, Any]]
 
 def _comparison(space: ChoiceSpace, progress: Progress) -> list[dict[str, Any]]:
     from nnstretch.scheduler.selection import SELECTORS, selector_named
-    from nnstretch.scheduler.selection.comparison import compare
+    from nnstretch.scheduler.selection.explanation import compare
 
     rows: list[dict[str, Any]] = []
     for number, name in enumerate(SELECTORS):

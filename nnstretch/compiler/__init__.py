@@ -1,1 +1,1 @@
-"""From a model in any form to a session: processors, planning, streams, several plans."""
+"""From a graph to a session: processors, planning, streams, several plans; and latencies of designs for the search."""

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import onnx_ir as ir
 
-from nnstretch.compiler.costs import open_profiler
+from nnstretch.compiler.costs import measured_contention, open_profiler
 from nnstretch.compiler.processors import Processors
-from nnstretch.compiler.spaces import measured_space, unmeasured_space
 from nnstretch.errors import UsageError
 from nnstretch.passes import optimize
-from nnstretch.scheduler.costmodel.costs import CostModel
+from nnstretch.scheduler.costmodel.costs import Estimates
+from nnstretch.scheduler.costmodel.learned import LearnedCosts
+from nnstretch.scheduler.lowering.candidates import is_native
+from nnstretch.scheduler.lowering.units import unit_graph
+from nnstretch.scheduler.measurement.integrated import NEAR, refined, with_known_times
+from nnstretch.scheduler.measurement.profiler import Profiler
+from nnstretch.scheduler.measurement.runner.runner import Runner
+from nnstretch.scheduler.measurement.store.store import ProfileStore
+from nnstretch.scheduler.parameter_search.explorer import Exploration
+from nnstretch.scheduler.parameter_search.thoroughness import explore
+from nnstretch.scheduler.placement.joint import completed, is_placed, placed
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.planner import ChoiceSpace, make_plan, plan_of
+from nnstretch.scheduler.plan.schema import queue_pool
+from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.selection import default_selector
-from nnstretch.scheduler.simulation.costs import one_soc
-from nnstretch.scheduler.simulation.timing import ProfiledInterference, simulate
+from nnstretch.scheduler.simulation.costs import SimulatedCosts, one_soc
+from nnstretch.scheduler.simulation.timing import MeasuredInterference, ProfiledInterference, simulate
 from nnstretch.support.progress import Progress
 
 
@@ -28,6 +40,7 @@ def plan_model(
     fresh: bool = False,
     coordinate_descent: bool = True,
     progress: Progress | None = None,
+    runner: Runner | None = None,
 ) -> Compiled:
     """Optimises a graph and plans it.
 
@@ -38,23 +51,19 @@ def plan_model(
         fresh: measure routines even if the profile store knows them.
         coordinate_descent: search routine parameters beyond the routines' short lists.
         progress: called while routines are measured.
+        runner: measures single layers; one of its own if None.
 
     Raises:
         UsageError: external engines are named, but nothing is measured.
     """
     if one_soc(processors.named) is None and tune:
-        with open_profiler(processors, fresh=fresh) as costs:
+        with open_profiler(processors, fresh=fresh, runner=runner) as costs:
             return _selected(measured_space(model, processors, costs, progress, coordinate_descent=coordinate_descent))
-    if processors.engines:
+    if engines := processors.options.engines:
         raise UsageError(
-            f"engines {','.join(processors.engines)} are chosen where they are measured to be faster; tune, or leave them out"
+            f"engines {','.join(engines)} are chosen where they are measured to be faster; tune, or leave them out"
         )
     return _selected(unmeasured_space(model, processors, progress))
-
-
-def plan_with_costs(model: ir.Model, processors: Processors, costs: CostModel) -> Compiled:
-    """Optimises a graph whose layers a design has placed, and plans it by the given costs."""
-    return make_plan(optimize(model), processors.named, processors.host, costs)
 
 
 def _selected(space: ChoiceSpace) -> Compiled:
@@ -87,8 +96,74 @@ def compile_model(
     tune: bool = True,
     coordinate_descent: bool = True,
     progress: Progress | None = None,
+    runner: Runner | None = None,
 ) -> PlanSession:
     """A session for a graph on processors; arguments as in `plan_model`."""
-    return PlanSession.from_compiled(
-        plan_model(model, processors, tune=tune, coordinate_descent=coordinate_descent, progress=progress)
+    compiled = plan_model(
+        model, processors, tune=tune, coordinate_descent=coordinate_descent, progress=progress, runner=runner
     )
+    return PlanSession(compiled)
+
+
+def measured_space(
+    model: ir.Model,
+    processors: Processors,
+    costs: Profiler,
+    progress: Progress | None = None,
+    *,
+    coordinate_descent: bool = True,
+) -> ChoiceSpace:
+    """Choices with costs that `costs` measures layer by layer and then inside the network; arguments as in `plan_model`.
+
+    Places the layers of a graph without a design on the processors if there are several.
+    """
+    space = choice_space(
+        optimize(model), processors.named, processors.host, costs, progress, NEAR, coordinate_descent=coordinate_descent
+    )
+    inside = refined if costs.site.measures else with_known_times
+    if len(processors.named) == 1:
+        return inside(space, costs)
+    interference = MeasuredInterference(space.pool, costs, measured_contention(processors))
+    if is_placed(space):
+        return completed(space, interference)
+    return placed(space, interference, lambda single: inside(single, costs))
+
+
+def unmeasured_space(model: ir.Model, processors: Processors, progress: Progress | None = None) -> ChoiceSpace:
+    """Choices with the costs of a simulated system's profile, or with estimates for real processors."""
+    soc = one_soc(processors.named)
+    costs = Estimates() if soc is None else SimulatedCosts(soc, processors.parts)
+    space = choice_space(optimize(model), processors.named, processors.host, costs, progress)
+    if is_placed(space):
+        return space
+    interference = (
+        MeasuredInterference(space.pool, costs, lambda group: [1.0] * len(group))
+        if soc is None
+        else ProfiledInterference(soc, dict(enumerate(processors.parts)))
+    )
+    return placed(space, interference)
+
+
+def explored_costs(
+    model: ir.Model, processors: Processors, costs: Profiler, progress: Progress | None = None
+) -> tuple[Profiler, dict[str, Exploration]]:
+    """Searches routine parameters with a learned cost model, which decides what is measured.
+
+    Args:
+        model: an unoptimised graph.
+        processors: those to run on.
+        costs: measures candidates.
+        progress: called after every round.
+
+    Returns:
+        `costs` with the settings that were found, and the search of each processor by its name.
+
+    Raises:
+        MissingExtraError: xgboost is not installed.
+    """
+    pool = queue_pool(processors.named, processors.host)
+    with closing(ProfileStore()) as store:
+        trees = LearnedCosts(store, costs, caches=costs.site.caches).trees
+        graph = unit_graph(optimize(model), is_native(pool))
+        found = explore(graph, pool, costs, trees, caches=costs.site.caches, progress=progress)
+    return costs.with_settings(found.settings), found.explorations

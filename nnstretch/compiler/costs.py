@@ -9,19 +9,21 @@ from dataclasses import astuple, replace
 
 from nnstretch.compiler.processors import Processors
 from nnstretch.errors import UsageError
-from nnstretch.scheduler.costmodel.contention import Contention
+from nnstretch.scheduler.costmodel.costs import Contention
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
-from nnstretch.scheduler.measurement.caches import cache_sizes
-from nnstretch.scheduler.measurement.contention import contention_factors
+from nnstretch.scheduler.measurement.interference import contention_factors, stored_contention_factors
+from nnstretch.scheduler.measurement.local_site import LocalSite
 from nnstretch.scheduler.measurement.profiler import Profiler
-from nnstretch.scheduler.measurement.runner.runner import Runner
+from nnstretch.scheduler.measurement.runner.runner import Runner, SharedRunner
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.parameter_search.thoroughness import all_settings, remembered_settings
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor, one_soc
 
 
-def open_profiler(processors: Processors, *, fresh: bool = False, exhaustive: bool = False) -> Profiler:
+def open_profiler(
+    processors: Processors, *, fresh: bool = False, exhaustive: bool = False, runner: Runner | None = None
+) -> Profiler:
     """Measured costs on processors, kept in the profile store of the cache directory.
 
     Args:
@@ -29,6 +31,7 @@ def open_profiler(processors: Processors, *, fresh: bool = False, exhaustive: bo
         fresh: ignore measurements from before this call.
         exhaustive: consider and measure every parameter setting of every routine; otherwise their short lists and the settings
             that earlier searches found fastest.
+        runner: runs single layers on this machine; one of the profiler's own if None.
 
     Raises:
         UsageError: the processors are simulated.
@@ -38,9 +41,11 @@ def open_profiler(processors: Processors, *, fresh: bool = False, exhaustive: bo
             f"{', '.join(p.name for p in processors.named)} are simulated and cannot be measured; name processors that are here"
         )
     store = ProfileStore()
-    described = (p.describe() for p in (*processors.named, processors.host))
-    caches = astuple(cache_sizes())
-    store.describe([replace(found, caches=caches) for found in described if found is not None])
+    site = processors.site or LocalSite(processors.host, runner or Runner(start=processors.target.start))
+    if site.measures:
+        described = (p.describe() for p in (*processors.named, processors.host))
+        caches = astuple(site.caches)
+        store.describe([replace(found, caches=caches) for found in described if found is not None])
     return Profiler(
         store,
         processors.host,
@@ -48,17 +53,24 @@ def open_profiler(processors: Processors, *, fresh: bool = False, exhaustive: bo
         settings=all_settings if exhaustive else remembered_settings(store),
         fresh=fresh,
         exhaustive=exhaustive,
-        tolerance=processors.tolerance,
-        runner=Runner(start=processors.target.start),
+        tolerance=processors.options.tolerance,
+        site=site,
     )
 
 
 def measured_contention(processors: Processors) -> Contention:
-    """Contention factors of groups of processors, measured on first use and kept in the profile store."""
+    """Contention factors of groups of processors, measured on first use and kept in the profile store.
+
+    Where nothing is measured, unknown ones are 1.
+    """
+    site = processors.site
 
     def measured(group: Sequence[int]) -> Sequence[float]:
         with closing(ProfileStore()) as store:
-            return contention_factors(processors.named, processors.host, group, store)
+            if site is not None and not site.measures:
+                return stored_contention_factors(processors.named, group, store) or [1.0] * len(group)
+            run = None if site is None else site.step_seconds
+            return contention_factors(processors.named, processors.host, group, store, run)
 
     return measured
 
@@ -80,11 +92,13 @@ def latency_predictor(
         return SimulatedPredictor(soc, processors.parts)
     if learned is None:
         learned = importlib.util.find_spec("xgboost") is not None
-    measured, store = open_profiler(processors), ProfileStore()
+    # Shared: designs that run are tuned in between.
+    runner = SharedRunner(start=processors.target.start) if processors.site is None else None
+    measured, store = open_profiler(processors, runner=runner), ProfileStore()
     return ProfilePredictor(
         processors.named,
         measured,
         measured_contention(processors),
-        LearnedCosts(store, measured) if learned else None,
+        LearnedCosts(store, measured, caches=measured.site.caches) if learned else None,
         working_set,
     )

@@ -7,20 +7,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.base.spec import ProcessorSpec, all_cores, default_cores, parse_processors
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine.binding.library import MAX_CORES
 from nnstretch.devices.engine.build.instruction_sets import Isa
-from nnstretch.devices.external.registry import FOLDERS, external_engine, routines_of_engines
-from nnstretch.devices.simulated.processor import SimulatedProcessor
-from nnstretch.devices.targets import LOCAL, LocalTarget, Target, open_target
+from nnstretch.devices.registry import processor_kind, routines_of_engines
+from nnstretch.devices.targets.workers import LocalTarget, Target, open_target
 from nnstretch.errors import UsageError
-from nnstretch.scheduler.measurement.profiler import TOLERANCE
 from nnstretch.scheduler.measurement.runner.core_speeds import measured_ratios
+from nnstretch.scheduler.measurement.site import MeasurementSite
 from nnstretch.scheduler.simulation.costs import one_soc
 
+ALL_CORES = tuple(range(MAX_CORES))
+"""Cores that the CPU of another machine may have."""
 HALF_TOLERANCE = 1e-3
 """Smallest tolerance at which OpenCL routines may store float16; with a smaller one, hardly any passes the check."""
 
@@ -32,16 +34,16 @@ class Processors:
     Attributes:
         named: those that the caller named, in their order.
         host: the CPU that serves queue 0: the first of `named`, or another one if no CPU is among them.
-        engines: external engines that may compute layers on the first CPU.
-        tolerance: largest error of a measured routine against the reference, relative to the output's range.
+        options: those that they were opened with.
         target: the machine that measures and runs.
+        site: where layers and plans are measured; None: on this machine.
     """
 
     named: tuple[Processor, ...]
     host: Processor
-    engines: tuple[str, ...] = ()
-    tolerance: float = TOLERANCE
+    options: CompileOptions
     target: Target = field(default_factory=LocalTarget)
+    site: MeasurementSite | None = None
 
     @property
     def parts(self) -> list[str]:
@@ -49,23 +51,14 @@ class Processors:
         return [processor.spec.part for processor in self.named]
 
 
-def build_processors(
-    text: str,
-    threads: int | None = None,
-    engines: Sequence[str] = (),
-    tolerance: float = TOLERANCE,
-    target: str = LOCAL,
-) -> Processors:
-    """Opens the processors of a specification such as `cpu:0,opencl:0@1`.
+def build_processors(options: CompileOptions | str) -> Processors:
+    """Opens the processors that options name, such as `cpu:0,opencl:0@1`.
 
-    Cores of a CPU that differ in speed get their measured ratios unless the specification has some.
+    Cores of a CPU that differ in speed get their measured ratios unless the specification has some. From a tolerance of
+    `HALF_TOLERANCE` on, OpenCL devices have routines that store float16.
 
     Args:
-        text: the specification.
-        threads: most cores of the first CPU.
-        engines: `ort` and `litert` may compute layers on the first CPU where they are measured to be faster.
-        tolerance: see `Processors`; from `HALF_TOLERANCE` on OpenCL devices have routines that store float16.
-        target: the machine of the processors, as `nnstretch.devices.targets.open_target` takes it.
+        options: a specification alone stands for the defaults of all other options.
 
     Raises:
         UsageError: the specification is wrong, there is no such target or engine, the tolerance is not positive, or
@@ -73,19 +66,20 @@ def build_processors(
         DeviceError: a processor does not exist or does not work.
         MissingExtraError: an engine is not installed.
     """
-    if not 0 < tolerance < math.inf:
-        raise UsageError(f"tolerance is {tolerance}; it must be a positive number, such as 1e-4")
-    machine = open_target(target)
-    specs = parse_processors(text)
-    if threads is not None:
-        specs = _limit_threads(specs, threads)
-    external_engines = routines_of_engines(engines)
+    options = CompileOptions(options) if isinstance(options, str) else options
+    if not 0 < options.tolerance < math.inf:
+        raise UsageError(f"tolerance is {options.tolerance}; it must be a positive number, such as 1e-4")
+    machine = open_target(options.target)
+    specs = _limit_threads(parse_processors(options.processors), options.threads)
+    external_engines = routines_of_engines(options.engines)
     if external_engines and all(spec.kind != "cpu" for spec in specs):
-        raise UsageError(f"engines {','.join(engines)} compute on a CPU, but no CPU is among the processors; name one")
-    if "*" not in text:
+        raise UsageError(
+            f"engines {','.join(options.engines)} compute on a CPU, but no CPU is among the processors; name one"
+        )
+    if "*" not in options.processors:
         specs = tuple(_with_ratios(spec) for spec in specs)
     first = next((spec for spec in specs if spec.kind == "cpu"), None)
-    dtypes = ("float32", "float16") if tolerance >= HALF_TOLERANCE else ("float32",)
+    dtypes = ("float32", "float16") if options.tolerance >= HALF_TOLERANCE else ("float32",)
     devices = [spec for spec in specs if spec.kind == "opencl"]
     if len(devices) > 1:
         _load_drivers(devices)
@@ -93,10 +87,12 @@ def build_processors(
     one_soc(named)
     hosts = [p for p in named if p.backend.serves_caller]
     host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
-    return Processors(named, host, tuple(engines), tolerance, machine)
+    return Processors(named, host, options, machine)
 
 
-def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[ProcessorSpec, ...]:
+def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int | None) -> tuple[ProcessorSpec, ...]:
+    if threads is None:
+        return specs
     first = next((i for i, s in enumerate(specs) if s.kind == "cpu"), None)
     if threads < 1:
         raise UsageError(f"threads is {threads}; it must be at least 1")
@@ -105,9 +101,24 @@ def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int) -> tuple[Proc
     return tuple(s.limited(threads) if i == first else s for i, s in enumerate(specs))
 
 
+def check_listed(processors: str) -> None:
+    """Checks that drivers list the OpenCL devices among some processors, without a test of them.
+
+    Raises:
+        DeviceError: a device is missing, with what to do about that.
+    """
+    devices = [spec for spec in parse_processors(processors) if spec.kind == "opencl"]
+    if devices:
+        from nnstretch.devices.opencl.drivers import find_device
+
+        _load_drivers(devices)
+        for spec in devices:
+            find_device(spec.index, spec.cores)
+
+
 def _load_drivers(devices: Sequence[ProcessorSpec]) -> None:
     """Loads OpenCL drivers for the cores of all devices, since the first load decides for all."""
-    from nnstretch.devices.opencl.runtime.drivers import load_drivers
+    from nnstretch.devices.opencl.drivers import load_drivers
 
     load_drivers(all_cores(devices))
 
@@ -122,30 +133,27 @@ def _open(
 ) -> Processor:
     if spec.kind == "cpu":
         return CpuProcessor(spec, external_engines=external_engines)
-    if spec.kind == "sim":
-        return SimulatedProcessor(spec)
-    if spec.kind in FOLDERS:
-        return external_engine(spec.kind).processor(spec)
-    from nnstretch.devices.opencl.processor import OpenCLProcessor
+    if spec.kind == "opencl":
+        from nnstretch.devices.opencl.processor import OpenCLProcessor
 
-    return OpenCLProcessor(spec, dtypes)
+        return OpenCLProcessor(spec, dtypes)
+    return processor_kind(spec.kind).processor(spec)
 
 
-def foreign_processors(isa: Isa, text: str = "cpu", threads: int | None = None) -> Processors:
+def foreign_processors(isa: Isa, options: CompileOptions) -> Processors:
     """The CPU of another machine, as groups of cores such as `cpu:0-3,cpu:4-7`, for plans without measurements.
 
-    A CPU without cores gets `threads` of them (1 by default).
+    A CPU without cores gets `options.threads` of them (1 by default).
 
     Raises:
         UsageError: the specification is wrong, or names a processor other than a CPU.
     """
-    cores = range(MAX_CORES if re.search(r"\d", text) else threads or 1)
-    specs = parse_processors(text, tuple(cores))
+    text = options.processors
+    cores = ALL_CORES if re.search(r"\d", text) else ALL_CORES[: options.threads or 1]
+    specs = parse_processors(text, cores)
     if any(spec.kind != "cpu" for spec in specs):
         raise UsageError(
             f"processors {text!r} of another machine: only groups of CPU cores can be planned for from here"
         )
-    if threads is not None:
-        specs = _limit_threads(specs, threads)
-    named = tuple(CpuProcessor(spec, isa) for spec in specs)
-    return Processors(named, named[0])
+    named = tuple(CpuProcessor(spec, isa) for spec in _limit_threads(specs, options.threads))
+    return Processors(named, named[0], options)

@@ -8,10 +8,9 @@ or for processors that differ from those of the tuning, is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
@@ -19,18 +18,17 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.base.spec import parse_processors
+from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.errors import FileError, PackageError, UsageError
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import Estimates
 from nnstretch.scheduler.lowering.candidates import fused_choices, is_native
-from nnstretch.scheduler.lowering.fusion_groups import FusionGroup, find_fusion_groups
-from nnstretch.scheduler.lowering.queue_pool import QueuePool, queue_pool
+from nnstretch.scheduler.lowering.choices import Choice, Fused, FusionGroup, find_fusion_groups
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph, unit_graph
 from nnstretch.scheduler.placement.splitting import Division, split_graph
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.plan.schema import Plan, PlanTensor
+from nnstretch.scheduler.plan.schema import Plan, PlanTensor, QueuePool, json_reader, queue_pool
 from nnstretch.scheduler.planner import ChoiceSpace, plan_of_choices
-from nnstretch.scheduler.selection.choice import Choice, Fused
 from nnstretch.scheduler.selection.problem import Assignment
 
 _Groups = Mapping[frozenset[str], tuple[Sequence[str], FusionGroup]]
@@ -56,6 +54,10 @@ class SavedChoice:
     parameters: Mapping[str, int]
     group: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.queue < 0:
+            raise ValueError(f"queue {self.queue}")
+
 
 @dataclass(frozen=True)
 class SavedSelection:
@@ -67,6 +69,8 @@ class SavedSelection:
         tolerance: largest error of a routine.
         splits: channels of each share of a layer that is split between processors, by the layer's name.
         choices: of all units.
+        isa: instruction set that the routines are for; empty in files of earlier versions.
+        fingerprints: of the processors, where the plan was tuned; empty in files of earlier versions.
     """
 
     processors: tuple[str, ...]
@@ -74,6 +78,8 @@ class SavedSelection:
     tolerance: float
     splits: Mapping[str, tuple[int, ...]]
     choices: tuple[SavedChoice, ...]
+    isa: str = ""
+    fingerprints: tuple[str, ...] = ()
 
 
 def plan_file(plan: Plan, space: ChoiceSpace, assignment: Assignment, processors: Processors) -> str:
@@ -84,32 +90,60 @@ def plan_file(plan: Plan, space: ChoiceSpace, assignment: Assignment, processors
         for choice in chosen
         if choice.group is not None
     }
+    described = processors.host.describe()
     selection = SavedSelection(
         tuple(p.name for p in processors.named),
-        processors.engines,
-        processors.tolerance,
+        tuple(processors.options.engines),
+        processors.options.tolerance,
         space.splits,
         tuple(_saved(unit, choice, groups) for unit, choice in zip(space.graph.units, chosen, strict=True)),
+        "" if described is None else described.isa,
+        tuple(p.fingerprint for p in processors.named),
     )
     return json.dumps({**json.loads(plan.to_json()), "selection": asdict(selection)}, indent=1)
 
 
-def compile_with_plan(graph: ir.Model, options: CompileOptions) -> Compiled:
+@dataclass(frozen=True)
+class PlanMachine:
+    """The machine that a saved plan is applied on.
+
+    Attributes:
+        name: for messages.
+        isa: its instruction set.
+        processors: opens those of the plan.
+        cores: those that may be used; None: as this process may.
+    """
+
+    name: str
+    isa: str
+    processors: Callable[[CompileOptions], Processors]
+    cores: tuple[int, ...] | None = None
+
+
+def compile_with_plan(graph: ir.Model, options: CompileOptions, machine: PlanMachine | None = None) -> Compiled:
     """The saved plan `options.plan` with constants from a graph.
 
     Args:
         graph: unoptimised.
         options: name the file, and may name its processors.
+        machine: where the plan runs; this machine if None.
 
     Raises:
         FileError, PackageError: the file cannot be read, or is damaged.
-        UsageError: it is for other processors, or for another model.
-        DeviceError: a processor of the plan does not exist here.
+        UsageError: it is for another instruction set, for other processors, or for another model.
+        DeviceError: a processor of the plan does not exist there.
     """
     path = Path(options.plan or "")
-    plan, selection = _read(path)
-    _check_processors(path, selection, options)
-    usable = build_processors(",".join(selection.processors), None, selection.engines, selection.tolerance)
+    plan, selection = read_plan(path)
+    machine = machine or PlanMachine("this machine", local_isa().name, build_processors)
+    if selection.isa not in ("", machine.isa):
+        raise UsageError(
+            f"{path} is for {selection.isa}, {machine.name} has {machine.isa}; give the --target that it was tuned for, or "
+            "tune for this one"
+        )
+    _check_processors(path, selection, options, machine.cores)
+    own = replace(options, plan=None, processors=",".join(selection.processors), engines=selection.engines)
+    usable = machine.processors(replace(own, tolerance=selection.tolerance))
     units, groups = _units(path, optimize(graph), usable, selection)
     pool = _pool(usable, plan)
     try:
@@ -117,6 +151,10 @@ def compile_with_plan(graph: ir.Model, options: CompileOptions) -> Compiled:
         made = plan_of_choices(units, choices, pool, Estimates(), usable.host.blocked.block)
     except IndexError as error:
         raise PackageError(f"{path} is damaged: its choices name queues that it does not have") from error
+    except (KeyError, ValueError) as error:
+        raise UsageError(
+            f"{path} has parameters that no routine takes on {machine.name}; run `nnstretch tune -o` for this one"
+        ) from error
     if difference := _difference(plan, Plan.from_json(made.plan.to_json())):
         raise UsageError(f"{path} is for another model: {difference}; run `nnstretch tune -o` for this one")
     return replace(made, plan=plan)
@@ -134,42 +172,35 @@ def _saved(unit: Unit, choice: Choice, groups: Mapping[tuple[int, ...], Sequence
     return SavedChoice(unit.name, choice.queue, routine, dict(choice.parameters), tuple(groups.get(numbers, ())))
 
 
-def _read(path: Path) -> tuple[Plan, SavedSelection]:
+def read_plan(path: Path) -> tuple[Plan, SavedSelection]:
+    """A plan that `nnstretch tune -o` wrote, with the choices that it was made from.
+
+    Raises:
+        FileError, PackageError: the file cannot be read, is no plan, or is damaged.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise PackageError(f"{path} is not a plan; give a file that `nnstretch tune -o` wrote") from error
-    plan = Plan.from_json(text)
+    plan = Plan.from_json(text, str(path), "write it again with `nnstretch tune -o`")
     raw = json.loads(text).get("selection")
     if raw is None:
         raise PackageError(f"{path} has no selection of routines; write it again with `nnstretch tune -o`")
     try:
-        return plan, SavedSelection(
-            tuple(map(str, raw["processors"])),
-            tuple(map(str, raw["engines"])),
-            float(raw["tolerance"]),
-            {str(name): tuple(map(int, channels)) for name, channels in raw["splits"].items()},
-            tuple(map(_choice, raw["choices"])),
-        )
+        return plan, json_reader(SavedSelection)(raw)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PackageError(f"{path} is damaged: {error!r}; write it again with `nnstretch tune -o`") from error
 
 
-def _choice(raw: Mapping[str, Any]) -> SavedChoice:
-    queue = int(raw["queue"])
-    if queue < 0:
-        raise ValueError(f"queue {queue}")
-    parameters = {str(name): int(value) for name, value in raw["parameters"].items()}
-    return SavedChoice(str(raw["unit"]), queue, str(raw["routine"]), parameters, tuple(map(str, raw["group"])))
-
-
-def _check_processors(path: Path, selection: SavedSelection, options: CompileOptions) -> None:
+def _check_processors(
+    path: Path, selection: SavedSelection, options: CompileOptions, usable: tuple[int, ...] | None
+) -> None:
     """Refuses other processors than those of the tuning; the default stands for the plan's."""
     if options.processors == CompileOptions.processors:
         return
-    given = [str(spec) for spec in parse_processors(options.processors)]
+    given = [str(spec) for spec in parse_processors(options.processors, usable)]
     saved = [name.partition("*")[0] for name in selection.processors]
     if given not in ([*selection.processors], saved):
         raise UsageError(
@@ -208,13 +239,7 @@ def _units(path: Path, model: ir.Model, processors: Processors, selection: Saved
     return replace(split, units=tuple(by_name[name] for name in names)), groups
 
 
-def _choices(
-    path: Path,
-    graph: UnitGraph,
-    groups: _Groups,
-    pool: QueuePool,
-    selection: SavedSelection,
-) -> list[Choice]:
+def _choices(path: Path, graph: UnitGraph, groups: _Groups, pool: QueuePool, selection: SavedSelection) -> list[Choice]:
     """The choice of every unit, with the layouts that its routine has."""
     found: dict[str, Choice] = {}
     for unit, saved in zip(graph.units, selection.choices, strict=True):

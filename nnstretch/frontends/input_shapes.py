@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -50,10 +50,7 @@ def fix_shapes(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
             raise ModelError(
                 f"a shape is given without a name, but the inputs are {_listing(inputs)}; write NAME=1,3,224,224"
             )
-        shapes = {
-            **{name: shape for name, shape in shapes.items() if name != UNNAMED},
-            wanted[0]: shapes[UNNAMED],
-        }
+        shapes = {**{name: shape for name, shape in shapes.items() if name != UNNAMED}, wanted[0]: shapes[UNNAMED]}
     for name in shapes:
         if name not in inputs:
             raise ModelError(f"a shape is given for {name!r}, but the inputs are {_listing(inputs)}")
@@ -61,9 +58,7 @@ def fix_shapes(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
     for name, value in inputs.items():
         changed |= _fix_shape(name, value, shapes.get(name))
     if changed:
-        for node in ir.traversal.RecursiveGraphIterator(model.graph):
-            for output in node.outputs:
-                output.shape = None
+        _forget_computed_shapes(model)
 
 
 def fix_batch(model: ir.Model, batch: int, shapes: Mapping[str, tuple[int, ...]], path: str | Path) -> None:
@@ -74,18 +69,21 @@ def fix_batch(model: ir.Model, batch: int, shapes: Mapping[str, tuple[int, ...]]
     """
     inputs = [value for value in model.graph.inputs if value.name not in shapes and UNNAMED not in shapes]
     dynamic = [value for value in inputs if value.shape is not None and _is_dynamic(value.shape)]
-    static = {str(v.name): f"[{','.join(map(_dimension, v.shape or ()))}]" for v in model.graph.inputs}
     if not dynamic and any(value.shape is None or value.shape[0] != batch for value in inputs):
-        found = ", ".join(f"{name!r} {shape}" for name, shape in static.items())
+        found = ", ".join(f"{str(v.name)!r} {_written(v.shape or ())}" for v in model.graph.inputs)
         raise UsageError(
             f"{path} has no input with a dynamic batch ({found}); export it with one, or leave out the batch of {batch}"
         )
     for value in dynamic:
         assert value.shape is not None
         value.shape = ir.Shape([batch, *list(value.shape)[1:]])
-        for node in ir.traversal.RecursiveGraphIterator(model.graph):
-            for output in node.outputs:
-                output.shape = None
+        _forget_computed_shapes(model)
+
+
+def _forget_computed_shapes(model: ir.Model) -> None:
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for output in node.outputs:
+            output.shape = None
 
 
 def _is_dynamic(shape: ir.Shape) -> bool:
@@ -103,7 +101,7 @@ def _fix_shape(name: str, value: ir.Value, shape: tuple[int, ...] | None) -> boo
     if shape is None:
         if current is not None and current.is_static():
             return False
-        found = "unknown shape" if current is None else f"dynamic shape [{','.join(map(_dimension, current))}]"
+        found = "unknown shape" if current is None else f"dynamic shape {_written(current)}"
         example = "1,3,224,224" if current is None else ",".join(map(str, _example(current)))
         raise ModelError(f"input {name!r} has {found}; give --shape {name}={example}")
     fits = current is None or (
@@ -113,7 +111,7 @@ def _fix_shape(name: str, value: ir.Value, shape: tuple[int, ...] | None) -> boo
     if not fits:
         assert current is not None
         raise ModelError(
-            f"input {name!r} has the shape [{','.join(map(_dimension, current))}], "
+            f"input {name!r} has the shape {_written(current)}, "
             f"which {','.join(map(str, shape))} contradicts; change only its dynamic dimensions"
         )
     changed = current is None or not current.is_static()
@@ -121,8 +119,8 @@ def _fix_shape(name: str, value: ir.Value, shape: tuple[int, ...] | None) -> boo
     return changed
 
 
-def _dimension(dimension: int | ir.SymbolicDim) -> str:
-    return str(dimension) if isinstance(dimension, int) else str(dimension.value or "?")
+def _written(shape: Iterable[int | ir.SymbolicDim]) -> str:
+    return f"[{','.join(str(n) if isinstance(n, int) else str(n.value or '?') for n in shape)}]"
 
 
 def _example(shape: ir.Shape) -> list[int]:

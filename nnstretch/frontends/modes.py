@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nnstretch.errors import ModelError
+from nnstretch.errors import ModelError, first_line
 
 
 @contextlib.contextmanager
@@ -38,9 +38,3 @@ def run_once(module: nn.Module, example_input: Tensor) -> Any:
             f"the network does not run on an input of shape {tuple(example_input.shape)}: {first_line(error)}; "
             "give one that it accepts"
         ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """What an exception says, in a line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__

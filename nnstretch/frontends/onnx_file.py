@@ -15,9 +15,10 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from nnstretch.errors import ModelError
+from nnstretch.errors import ModelError, first_line
 from nnstretch.frontends.input_shapes import fix_batch, fix_shapes
-from nnstretch.frontends.onnx_message import Message, first_line, read_message
+from nnstretch.frontends.onnx_message import Message, read_message
+from nnstretch.support.onnxruntime_errors import refusals
 from nnstretch.support.settings import atomic_write
 
 # Older operator sets are converted to this one: from here on the operators that the passes know take their
@@ -147,7 +148,7 @@ def _infer_shapes(model: ir.Model, path: Path) -> None:
         _check_size(value, path)
     for node in model.graph:
         shape = node.outputs[0].shape
-        if node.op_type in _WINDOWED and shape is not None and any(isinstance(n, int) and n < 1 for n in shape):
+        if node.op_type in _WINDOWED and shape is not None and any(isinstance(n, int) and n < 1 for n in shape[2:]):
             raise ModelError(
                 f"{path}: the image is smaller than the window of {node.op_type} {node.name!r}; give a larger --shape"
             )
@@ -156,13 +157,15 @@ def _infer_shapes(model: ir.Model, path: Path) -> None:
 
 
 def _check_size(value: ir.Value, path: Path) -> None:
-    """Tensors hold something, and no more than a machine does."""
+    """Tensors hold no more than a machine does, and no less than nothing."""
     if value.shape is None or not value.shape.is_static():
         return
     extents = [int(n) for n in value.shape.numpy()]
     text = "x".join(map(str, extents))
-    if value.producer() is None and any(n < 1 for n in extents):
-        raise ModelError(f"{path}: input {value.name!r} of shape {text} holds nothing; give another --shape")
+    if min(extents, default=0) < 0:
+        raise ModelError(
+            f"{path}: tensor {value.name!r} has the shape {text}; give a larger --shape, or export it again"
+        )
     if math.prod(extents) > _MOST_ELEMENTS:
         raise ModelError(f"{path}: tensor {value.name!r} of shape {text} fits no machine; give a smaller --shape")
 
@@ -199,7 +202,6 @@ def _check_operators(model: ir.Model, path: Path) -> None:
     names = ", ".join(f"{domain or 'ai.onnx'}.{op_type}" for domain, op_type in sorted(foreign))
     try:
         import onnxruntime
-        from onnxruntime.capi import onnxruntime_pybind11_state as state
     except ImportError as error:
         raise ModelError(f"{path} uses {names}, which only ONNX Runtime can run; pip install onnxruntime") from error
     options = onnxruntime.SessionOptions()
@@ -207,13 +209,7 @@ def _check_operators(model: ir.Model, path: Path) -> None:
     options.log_severity_level = 4
     try:
         onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except (
-        state.Fail,
-        state.InvalidGraph,
-        state.NotImplemented,
-        state.InvalidArgument,
-        state.RuntimeException,
-    ) as error:
+    except refusals() as error:
         raise ModelError(
             f"{path} uses {names}, which neither nnstretch nor ONNX Runtime knows; export it without"
         ) from error

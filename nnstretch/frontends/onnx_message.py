@@ -19,7 +19,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from nnstretch.errors import FileError, ModelError
+from nnstretch.errors import FileError, ModelError, first_line
 
 LARGE = 1 << 16
 """Bytes from which on a weight is taken out of the message."""
@@ -60,12 +60,6 @@ def read_message(path: Path) -> Message:
     return message
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says, on one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
-
-
 def _read(path: Path) -> Message:
     try:
         with path.open("rb") as file:
@@ -79,6 +73,8 @@ def _read(path: Path) -> Message:
                 content, walk.taken = file.read(), {}
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}; give an ONNX file") from error
+    except ValueError as error:  # a null byte
+        raise FileError(f"cannot read {str(path)!r}: {error}; give an ONNX file") from error
     if not content:
         raise ModelError(f"{path} is empty; an ONNX file was wanted")
     proto = onnx.ModelProto()

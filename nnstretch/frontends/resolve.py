@@ -1,4 +1,4 @@
-"""MODEL as users write it: an ONNX file, a name of the zoo, or `module.py:factory`."""
+"""Models as users write them: a path, a name of the zoo, `module.py:factory`, a torch module or a graph."""
 
 from __future__ import annotations
 
@@ -11,25 +11,60 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from nnstretch.errors import FileError, ModelError, UsageError
+from nnstretch.errors import FileError, ModelError, NNStretchError, UsageError, first_line
 from nnstretch.frontends.onnx_file import load
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
 
-def load_model(
-    spec: str,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    num_classes: int | None = None,
-    batch: int | None = None,
+def load_any(
+    model: Any, example_input: Any = None, shapes: dict[str, tuple[int, ...]] | None = None, batch: int | None = None
 ) -> ir.Model:
+    """The unoptimised graph of a model.
+
+    Args:
+        model: a path, a zoo name, `module.py:factory`, a torch module or an onnx_ir model.
+        example_input: a tensor of the shape to compile for, or a tuple of them (torch modules).
+        shapes: input name -> shape, for models with dynamic shapes.
+        batch: images per run, for models by name and ONNX files.
+
+    Raises:
+        UsageError: a torch module has no example input, or a batch is given for a model with fixed shapes.
+        NNStretchError: the model cannot be read or exported.
+    """
+    if isinstance(model, str | Path):
+        return load_model(str(model), shapes, batch)
+    if batch is not None:
+        raise UsageError(
+            "batch is for models by name and ONNX files; give a module an example_input of that many images"
+        )
+    if isinstance(model, ir.Model):
+        return model
+    _check_is_module(model)
+    from nnstretch.frontends.torch_module import export
+
+    if example_input is None:
+        raise UsageError("a torch module needs example_input, a tensor of the shape to compile for")
+    return export(model, example_input)
+
+
+def _check_is_module(model: Any) -> None:
+    torch = sys.modules.get("torch")  # whoever has a module has loaded it
+    if torch is None or not isinstance(model, torch.nn.Module):
+        raise UsageError(
+            f"the model is of type {type(model).__name__}; give a path, the name of a zoo network, FILE.py:FACTORY, "
+            "a torch module or an onnx_ir model"
+        )
+
+
+def load_model(spec: str, shapes: Mapping[str, tuple[int, ...]] | None = None, batch: int | None = None) -> ir.Model:
     """The graph, not fused, of what `spec` names.
 
     Args:
         spec: path of an ONNX file, name of a zoo network, or `file.py:factory`.
         shapes: input name (or "" for the only input) -> shape. A torch module is exported for that shape.
-        num_classes: of a zoo network, by default that of the published one.
         batch: images per run: the first dimension of a module's input, and of an ONNX file's inputs where that is dynamic.
 
     Raises:
@@ -38,24 +73,24 @@ def load_model(
     """
     if batch is not None and batch < 1:
         raise UsageError(f"a batch of {batch} images holds nothing; give 1 or more")
-    if _is_onnx_path(spec):
+    if is_onnx_path(spec):
         return load(spec, shapes, batch)
-    module, example = load_module(spec, num_classes)
+    module, example = load_module(spec)
     from nnstretch.frontends.torch_module import export
 
     return export(module, batched(_reshaped(example, shapes or {}, spec), batch, spec))
 
 
-def load_module(spec: str, num_classes: int | None = None) -> tuple[nn.Module, Tensor]:
+def load_module(spec: str) -> tuple[nn.Module, Tensor]:
     """The torch module that `spec` (a zoo name or `file.py:factory`) names, and an input for it.
 
-    A factory takes no arguments and returns a module, or a module and its example input, which is else one
-    3-channel image of 224 x 224.
+    A factory takes no arguments and returns a module, or a module and its example input, which is else one image of
+    224 x 224 with the channels that the module's convolutions say.
 
     Raises:
         ModelError, FileError: it is an ONNX file, nothing is found, or the factory fails.
     """
-    if _is_onnx_path(spec):
+    if is_onnx_path(spec):
         raise ModelError(f"{spec} is an ONNX file, a torch module was wanted; give a zoo name or FILE.py:FACTORY")
     file, colon, factory = spec.rpartition(":")
     if colon and file.endswith(".py"):
@@ -64,11 +99,24 @@ def load_module(spec: str, num_classes: int | None = None) -> tuple[nn.Module, T
 
     if spec.endswith(".py"):
         raise ModelError(f"{spec} does not say which function makes the module; write {spec}:FACTORY")
-    module = zoo.build(spec, num_classes=num_classes)
-    return module, zoo.example_input(spec)
+    return zoo.build(spec), zoo.example_input(spec)
 
 
-def _is_onnx_path(spec: str) -> bool:
+def image_size_of_factory(spec: str) -> int | None:
+    """Side in pixels of the square images that a factory returns as its example input; None where it returns none.
+
+    Raises:
+        ModelError, FileError: the factory is not found or fails.
+    """
+    file, colon, factory = spec.rpartition(":")
+    if not (colon and file.endswith(".py")):
+        return None
+    _, example = _call_factory(Path(file), factory)
+    shape = tuple(getattr(example, "shape", ()))
+    return int(shape[3]) if len(shape) == 4 and shape[2] == shape[3] else None
+
+
+def is_onnx_path(spec: str) -> bool:
     """Whether `spec` is meant as an ONNX file: by its ending, or as a path that is not of Python."""
     path = Path(spec)
     if path.suffix.lower() == ".onnx":
@@ -87,7 +135,7 @@ def _reshaped(example: Any, shapes: Mapping[str, tuple[int, ...]], spec: str) ->
     ((_, shape),) = shapes.items()
     if len(shape) != example.ndim:
         raise ModelError(f"{spec} takes an input of {example.ndim} axes like {tuple(example.shape)}, not {shape}")
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(example.dtype)
+    return _noise(shape, example.dtype)
 
 
 def batched(example: Any, batch: int | None, spec: str) -> Any:
@@ -104,15 +152,27 @@ def batched(example: Any, batch: int | None, spec: str) -> Any:
         raise UsageError(
             f"{spec} takes several inputs, or none with a batch; return an example input of {batch} images"
         )
-    shape = (batch, *example.shape[1:])
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(example.dtype)
+    return _noise((batch, *example.shape[1:]), example.dtype)
+
+
+def _noise(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    import torch
+
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
 def _from_factory(file: Path, name: str) -> tuple[nn.Module, Tensor]:
     import torch
+
+    module, example = _call_factory(file, name)
+    return module, _noise((1, _image_channels(module), 224, 224), torch.float32) if example is None else example
+
+
+def _call_factory(file: Path, name: str) -> tuple[nn.Module, Any]:
+    """The module of a factory, and its example input or None."""
     from torch import nn
 
-    factory = getattr(_import_file(file), name, None)
+    factory = getattr(import_file(file), name, None)
     if not callable(factory):
         raise ModelError(
             f"{file} has no function {name!r}; write FILE.py:FACTORY with a function that returns a module"
@@ -123,16 +183,31 @@ def _from_factory(file: Path, name: str) -> tuple[nn.Module, Tensor]:
         raise ModelError(
             f"{file}:{name} cannot be called without arguments ({error}); wrap it in a function"
         ) from error
-    made = factory()
+    try:
+        made = factory()
+    except NNStretchError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{file}:{name} fails with {_said(error)}; call it in Python to see where") from error
     module, example = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, nn.Module):
         raise ModelError(f"{file}:{name} returned {type(module).__name__}; it must return a torch module")
-    if example is None:
-        example = torch.randn((1, 3, 224, 224), generator=torch.Generator().manual_seed(0))
     return module, example
 
 
-def _import_file(file: Path) -> Any:
+def _image_channels(module: nn.Module) -> int:
+    """Channels of the images that a module is for: 3, unless none of its convolutions reads 3, but one reads 1, 2 or 4."""
+    from torch import nn
+
+    read = [layer.in_channels for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+    return 3 if 3 in read else next((channels for channels in read if channels in (1, 2, 4)), 3)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def import_file(file: Path) -> Any:
     """The Python file as a module, with its folder importable while it loads."""
     if not file.is_file():
         raise FileError(f"cannot read {file}: no such file; write FILE.py:FACTORY")
@@ -145,8 +220,8 @@ def _import_file(file: Path) -> Any:
     sys.path.insert(0, str(file.resolve().parent))
     try:
         specification.loader.exec_module(module)
-    except (ImportError, SyntaxError, NameError) as error:
-        raise ModelError(f"{file} cannot be imported: {error}; run it with Python to see why") from error
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{file} cannot be imported: {_said(error)}; run it with Python to see why") from error
     finally:
         sys.path.remove(str(file.resolve().parent))
     return module

@@ -7,7 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO, cast
 
 _LOUD = "torch"
@@ -75,32 +75,32 @@ class _Standing:
 
     def __init__(self) -> None:
         self._silent = 0
-        self._streams: dict[str, _Stream] = {}
-        self._handlers: list[logging.Handler] = []
+        self._undo = ExitStack()
 
     def enter(self) -> None:
         self._silent += 1
         if self._silent > 1:
             return
-        self._streams = {name: _Stream(getattr(sys, name)) for name in ("stdout", "stderr")}
-        for name, stream in self._streams.items():
+        for name in ("stdout", "stderr"):
+            stream = _Stream(getattr(sys, name))
             setattr(sys, name, cast("TextIO", stream))
+            self._undo.callback(_restore, name, stream)
         _filters().insert(0, self._filter)
-        self._handlers = _handlers()
-        for handler in self._handlers:
+        for handler in _handlers():
             handler.addFilter(_speaks)
+            self._undo.callback(handler.removeFilter, _speaks)
 
     def leave(self) -> None:
         self._silent -= 1
-        if self._silent:
-            return
-        for name, stream in self._streams.items():
-            if getattr(sys, name) is stream:  # unless something else has replaced it
-                setattr(sys, name, stream.stream)
-        if self._filter in _filters():
-            _filters().remove(self._filter)
-        for handler in self._handlers:
-            handler.removeFilter(_speaks)
+        if not self._silent:
+            self._undo.close()
+            if self._filter in _filters():
+                _filters().remove(self._filter)
+
+
+def _restore(name: str, stream: _Stream) -> None:
+    if getattr(sys, name) is stream:  # unless something else has replaced it
+        setattr(sys, name, stream.stream)
 
 
 def _filters() -> list[object]:

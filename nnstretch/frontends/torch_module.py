@@ -13,10 +13,11 @@ from onnx_ir.passes import common
 from onnxscript.optimizer import fold_constants_ir
 from torch import nn
 
-from nnstretch.errors import ModelError
-from nnstretch.frontends.modes import evaluating, first_line
+from nnstretch.errors import ModelError, first_line
+from nnstretch.frontends.exporter import shared_operators, short_decompositions
+from nnstretch.frontends.modes import evaluating
 from nnstretch.frontends.silence import quiet
-from nnstretch.graph.module_path import MODULE_PATH, module_path
+from nnstretch.graph.metadata import MODULE_PATH, module_path, unused_name
 
 OPSET_VERSION = 20
 # Prefixes of the exporter's metadata, which includes source lines and file paths of this machine. Only the module path is
@@ -34,7 +35,7 @@ def export(
 ) -> ir.Model:
     """Exports `module` in evaluation mode to an ONNX graph without fused nodes.
 
-    Nodes carry the path of the torch module they came from (`nnstretch.graph.module_path`). Weights are those
+    Nodes carry the path of the torch module they came from (`nnstretch.graph.metadata`). Weights are those
     of `module`: changing them in place afterwards changes the graph.
 
     Args:
@@ -63,7 +64,7 @@ def export_program(program: torch.export.ExportedProgram) -> ir.Model:
 def _to_onnx(
     subject: nn.Module | torch.export.ExportedProgram, arguments: tuple[torch.Tensor, ...], name: str, **names: Any
 ) -> ir.Model:
-    with quiet(), _uncollected():
+    with quiet(), _uncollected(), shared_operators(), short_decompositions():
         try:
             program = torch.onnx.export(
                 subject,
@@ -76,8 +77,10 @@ def _to_onnx(
                 **names,
             )
         except (torch.onnx.errors.OnnxExporterError, RuntimeError, TypeError, ValueError) as error:
+            tried = " and ".join(map(_shape_text, arguments))
             raise ModelError(
-                f"{name} cannot be exported to ONNX: {_cause(error)}; make its forward traceable by torch.export"
+                f"{name} cannot be exported to ONNX{tried and f' with an input of {tried}'}: {_cause(error)}; give the shape "
+                "of its input if it is another one, or make its forward traceable by torch.export"
             ) from error
     assert program is not None
     model = program.model
@@ -87,6 +90,12 @@ def _to_onnx(
     common.RemoveUnusedOpsetsPass()(model)
     _annotate(model)
     return model
+
+
+def _shape_text(argument: object) -> str:
+    """The shape of a tensor, or the type of another argument."""
+    shape = getattr(argument, "shape", None)
+    return type(argument).__name__ if shape is None else "×".join(map(str, shape))
 
 
 @contextmanager
@@ -116,13 +125,8 @@ def _annotate(model: ir.Model) -> None:
         for key in [key for key in node.metadata_props if key.startswith(_EXPORTER_NOTES)]:
             del node.metadata_props[key]
         node.metadata_props[MODULE_PATH] = path
-        title = f"{path}/{node.op_type}" if path else node.op_type
-        name, count = title, 1
-        while name in taken:
-            count += 1
-            name = f"{title}_{count}"
-        taken.add(name)
-        node.name = name
+        node.name = unused_name(f"{path}/{node.op_type}" if path else node.op_type, taken, "_")
+        taken.add(node.name)
     for value in ir.convenience.create_value_mapping(model.graph).values():
         for key in [key for key in value.metadata_props if key.startswith(_EXPORTER_NOTES)]:
             del value.metadata_props[key]

@@ -20,6 +20,18 @@ class ActivationKind(IntEnum):
     LEAKY_RELU = 7  # x < 0 ? a * x : x
     TANH = 8
     EXP = 9  # e^x, but at most about the largest float32, and not 0
+    GELU = 10  # x * (1 + erf(x / sqrt(2))) / 2
+    GELU_TANH = 11  # x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2
+    SWISH = 12  # x * sigmoid(a * x)
+    MISH = 13  # x * tanh(softplus(x))
+    SOFTPLUS = 14  # ln(1 + e^x)
+    ELU = 15  # x < 0 ? a * (e^(b * x) - 1) : x; CELU is ELU with b = 1 / a
+    SELU = 16  # b * (x < 0 ? a * (e^x - 1) : x)
+    ERF = 17
+
+
+_ONE_CONSTANT = frozenset({ActivationKind.LEAKY_RELU, ActivationKind.SWISH})
+_TWO_CONSTANTS = frozenset({ActivationKind.CLIP, ActivationKind.HARD_SIGMOID, ActivationKind.ELU, ActivationKind.SELU})
 
 
 @dataclass(frozen=True)
@@ -32,9 +44,9 @@ class Activation:
 
     def __str__(self) -> str:
         name = self.kind.name.lower()
-        if self.kind in (ActivationKind.CLIP, ActivationKind.HARD_SIGMOID):
+        if self.kind in _TWO_CONSTANTS:
             return f"{name}({self.a:g},{self.b:g})"
-        return f"{name}({self.a:g})" if self.kind is ActivationKind.LEAKY_RELU else name
+        return f"{name}({self.a:g})" if self.kind in _ONE_CONSTANT else name
 
     def words(self) -> tuple[int, int, int]:
         """Kernel parameters: kind, then `a` and `b` as the bits of an IEEE-754 float32."""

@@ -1,7 +1,4 @@
-"""Element types of tensors: the one table of their names, sizes and storage types.
-
-Its mirror in C is `devices/engine/runtime/dtypes.h`; a test compares the two.
-"""
+"""Element types of tensors, in one table of their names, sizes and storage types, and quantization parameters."""
 
 from __future__ import annotations
 
@@ -41,33 +38,29 @@ _ONE_BYTE = (
 """Types of ONNX that only external engines compute with; arrays give each element a byte."""
 
 
-def _table() -> dict[str, ElementType]:
-    rows: tuple[tuple[str, int, Kind, Any], ...] = (
-        ("float32", 1, "float", np.float32),
-        ("float16", 2, "float", np.float16),
-        ("bfloat16", 3, "float", np.uint16),
-        ("float64", 4, "float", np.float64),
-        ("int8", 5, "int", np.int8),
-        ("uint8", 6, "int", np.uint8),
-        ("int16", 7, "int", np.int16),
-        ("uint16", 8, "int", np.uint16),
-        ("int32", 9, "int", np.int32),
-        ("uint32", 10, "int", np.uint32),
-        ("int64", 11, "int", np.int64),
-        ("uint64", 12, "int", np.uint64),
-        ("bool", 13, "bool", np.bool_),
-        *((name, 0, "opaque", np.uint8) for name in _ONE_BYTE),
-        ("complex64", 0, "complex", np.complex64),
-        ("complex128", 0, "complex", np.complex128),
-        ("string", 0, "opaque", np.object_),
-    )
-    return {
-        name: ElementType(name, code, np.dtype(storage).itemsize, kind, np.dtype(storage))
-        for name, code, kind, storage in rows
-    }
-
-
-ELEMENT_TYPES = _table()
+_ROWS: tuple[tuple[str, int, Kind, Any], ...] = (
+    ("float32", 1, "float", np.float32),
+    ("float16", 2, "float", np.float16),
+    ("bfloat16", 3, "float", np.uint16),
+    ("float64", 4, "float", np.float64),
+    ("int8", 5, "int", np.int8),
+    ("uint8", 6, "int", np.uint8),
+    ("int16", 7, "int", np.int16),
+    ("uint16", 8, "int", np.uint16),
+    ("int32", 9, "int", np.int32),
+    ("uint32", 10, "int", np.uint32),
+    ("int64", 11, "int", np.int64),
+    ("uint64", 12, "int", np.uint64),
+    ("bool", 13, "bool", np.bool_),
+    *((name, 0, "opaque", np.uint8) for name in _ONE_BYTE),
+    ("complex64", 0, "complex", np.complex64),
+    ("complex128", 0, "complex", np.complex128),
+    ("string", 0, "opaque", np.object_),
+)
+ELEMENT_TYPES = {
+    name: ElementType(name, code, np.dtype(storage).itemsize, kind, np.dtype(storage))
+    for name, code, kind, storage in _ROWS
+}
 """By name."""
 
 DEFAULT_DTYPE = "float32"
@@ -84,3 +77,31 @@ def element_type(name: str) -> ElementType:
     if found is None:
         raise ModelError(f"unknown element type {name!r}; known are {', '.join(ELEMENT_TYPES)}")
     return found
+
+
+LOWEST, HIGHEST = -128, 127
+"""The integers of int8."""
+
+
+@dataclass(frozen=True)
+class QuantizationParameters:
+    """An int8 `q` stands for `scale * (q - zero_point)`, in float32.
+
+    Attributes:
+        scale: the step from one number to the next; positive and finite, a float32 value.
+        zero_point: the int8 that stands for 0.
+    """
+
+    scale: float
+    zero_point: int = 0
+
+    def quantize(self, values: np.ndarray | float) -> np.ndarray:
+        """The int8 next to each value; of two that are as near the even one, as ONNX rounds. What is beyond is clipped."""
+        with np.errstate(over="ignore"):  # infinities are clipped like the rest
+            steps = np.rint(np.asarray(values, np.float32) / np.float32(self.scale)) + self.zero_point
+        return np.asarray(np.clip(steps, LOWEST, HIGHEST), np.int8)
+
+    def dequantize(self, integers: np.ndarray) -> np.ndarray:
+        """What integers stand for, as float32."""
+        steps = np.asarray(integers, np.float32) - np.float32(self.zero_point)
+        return np.asarray(steps * np.float32(self.scale), np.float32)

@@ -11,11 +11,10 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
+from nnstretch.graph.dtypes import LOWEST, QuantizationParameters
 from nnstretch.graph.layer import DOMAIN, Layer, TensorType
-from nnstretch.graph.layers import CAPTURES, ENCODED, OPSET, GraphNode
-from nnstretch.graph.onnx_operators import write_float
-from nnstretch.graph.onnx_writer import OPSET_VERSION, OnnxWriter
-from nnstretch.graph.quantization import LOWEST, QuantizationParameters
+from nnstretch.graph.layers import CAPTURES, ENCODED, OMITTED, OPSET, GraphNode
+from nnstretch.graph.onnx_writer import OPSET_VERSION, OnnxWriter, write_float
 
 
 def expand(layer: Layer) -> onnx.ModelProto:
@@ -78,23 +77,15 @@ def expand_region(nodes: Sequence[GraphNode], inputs: Sequence[str], outputs: Se
 
 
 def _opsets(layers: Iterable[Layer]) -> dict[str, int]:
-    """Operator set versions that the model of these layers needs."""
-    versions: dict[str, int] = {}
-    for layer in layers:
-        versions |= _foreign_opsets(layer)
-    versions.setdefault("", OPSET_VERSION)
-    return versions
-
-
-def _foreign_opsets(layer: Layer) -> dict[str, int]:
-    """Operator set versions of the layers that are still ONNX operators."""
-    versions: dict[str, int] = {}
-    for link in layer.parts:
-        versions |= _foreign_opsets(link)
-    if layer.op.startswith("onnx:"):
-        version = layer.attributes[OPSET]
-        assert isinstance(version, int)
-        versions[_domain_and_type(layer)[0]] = version
+    """Operator set versions that the model of these layers needs; operators that are still those of ONNX have their own."""
+    versions, pending = {"": OPSET_VERSION}, list(layers)
+    while pending:
+        layer = pending.pop()
+        pending += layer.parts
+        if layer.op.startswith("onnx:"):
+            version = layer.attributes[OPSET]
+            assert isinstance(version, int)
+            versions[_domain_and_type(layer)[0]] = version
     return versions
 
 
@@ -134,11 +125,14 @@ def _write_onnx(writer: OnnxWriter, layer: Layer, inputs: Sequence[str | None], 
     captured = json.loads(str(layer.attributes.get(CAPTURES, "[]")))
     explicit = len(inputs) - len(captured)
     renamed = {inner: name or "" for inner, name in zip(captured, inputs[explicit:], strict=True)}
+    results = list(outputs)
+    for index in layer.ints(OMITTED) if OMITTED in layer.attributes else ():
+        results.insert(index, "")
     node = helper.make_node(
-        op_type, ["" if name is None else name for name in inputs[:explicit]], list(outputs), domain=domain
+        op_type, ["" if name is None else name for name in inputs[:explicit]], results, domain=domain
     )
     for name, value in layer.attributes.items():
-        if name in (OPSET, CAPTURES):
+        if name in (OPSET, CAPTURES, OMITTED):
             continue
         if isinstance(value, str) and value.startswith(ENCODED):
             node.attribute.add().ParseFromString(base64.b64decode(value.removeprefix(ENCODED)))

@@ -16,20 +16,42 @@ AveragePool   x N,C,H,W                                             kernel; stri
 GlobalPool    x N,C,H,W -> N,C,1,1                                  mode: "average" | "max"
 Activation    x any shape
 Add Sub Mul   x any shape; y the same shape, or N,C,1,1 for a
-              4-D x, or one that broadcasts to 1,C,1,1 or is a
+Div Max Min   4-D x, or one that broadcasts to 1,C,1,1 or is a
               scalar (then usually [c])
 Affine        x N,C,H,W; scale C [c]; shift C [c]: x*scale+shift
+PRelu         x N,C,…; slope C [c]: x < 0 ? slope*x : x
 Concat        x0, x1, …                                             axis (>= 0)
 Softmax       x any shape                                           axis (>= 0)
+LayerNorm     x any shape; scale L [c][o]; shift L [c][o], with    axis (>= 0); epsilon; rms (0/1: the mean is not
+              the extent L of the axis                              subtracted)
+GroupNorm     x N,C,…; scale C [c][o]; shift C [c][o]               groups; epsilon: over the channels of a group and all
+                                                                    pixels; instance normalisation has C groups
+Attention     q N,H·D,W,L; k N,G·D,W,S; v N,G·E,W,S; up to two      heads (H); groups (G, 1 or H); scale
+              biases that broadcast to N·W,H,L,S [o] -> N,H·E,W,L:
+              W windows of L queries and S keys; or q, k, v and
+              result as tokens B,L,C instead, with N·W = B
+MatMul        x …,M,K; y …,K,N: the images … broadcast -> …,M,N     transpose_x, transpose_y (0/1): the last two axes of the
+                                                                    operand are swapped
 Resize        x N,C,H,W -> N,C,OH,OW                                mode: "nearest" | "linear"; coordinates: "half_pixel" |
                                                                     "asymmetric" | "align_corners" | "pytorch_half_pixel";
                                                                     nearest: "floor" | "round_prefer_floor" | …;
                                                                     scales (h,w)
+Reduce        x any shape -> without the axes, or with 1 there       axes: neighbours, in order (>= 0); mode: "sum" | "mean" |
+                                                                    "max" | "min" | "l1" | "l2" | "squares" | "product"
+Pad           x any shape                                           pads: before each axis, then after each (>= 0);
+                                                                    mode: "constant" | "reflect" | "edge" | "wrap";
+                                                                    value: of mode "constant"
 Reshape       x any shape (row-major order kept: Flatten,
               Squeeze, Unsqueeze, Reshape)
 Transpose     x any shape                                           perm: axis of x that each axis of the result is
+Rearrange     x N,C,H,W -> N',C,H',W': the pixels (images too) in     sizes: factors of N·H·W, outermost first; perm: factor
+              another order                                         of x that each factor of the result is
 Slice         x any shape                                           starts, steps (> 0), one per axis; where it ends is in
                                                                     the output's shape
+Expand        x any shape that broadcasts to the output's
+DepthToSpace  x N,s²C,H,W -> N,C,sH,sW                              size: s; mode: "DCR" | "CRD", the order of x's channels
+                                                                    (ONNX)
+SpaceToDepth  x N,C,sH,sW -> N,s²C,H,W                              size: s
 Quantize      x any shape -> int8
 Dequantize    x any shape, int8 -> float32
 ============  ====================================================  ======================================================
@@ -60,35 +82,40 @@ from types import MappingProxyType
 import numpy as np
 
 from nnstretch.graph.activation import NO_ACTIVATION, Activation
-from nnstretch.graph.dtypes import DEFAULT_DTYPE, ElementType, element_type
-from nnstretch.graph.quantization import QuantizationParameters
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, ElementType, QuantizationParameters, element_type
 
 DOMAIN = "nnstretch"
 FUSION_GROUP = "Chain"
 """Operator of several layers that one routine computes; part of the workload keys of stored profiles."""
-OPERATORS = (
-    "Conv",
-    "Dense",
-    "MaxPool",
-    "AveragePool",
-    "GlobalPool",
-    "Activation",
-    "Add",
-    "Sub",
-    "Mul",
-    "Affine",
-    "Concat",
-    "Softmax",
-    "Resize",
-    "Reshape",
-    "Transpose",
-    "Slice",
-    "Quantize",
-    "Dequantize",
-)
-
-MOVING_OPERATORS = ("Reshape", "Transpose", "Slice", "Concat")
-"""Operators that move elements and change none, without their activation: their tensors may be of any type."""
+OPERATORS: Mapping[str, str] = {
+    "Conv": "conv",
+    "Dense": "dense",
+    **dict.fromkeys(("Attention", "MatMul"), "dense"),
+    **dict.fromkeys(("MaxPool", "AveragePool", "GlobalPool"), "pool"),
+    **dict.fromkeys(
+        (
+            "Activation",
+            "Add",
+            "Sub",
+            "Mul",
+            "Div",
+            "Max",
+            "Min",
+            "Affine",
+            "PRelu",
+            "Softmax",
+            "LayerNorm",
+            "GroupNorm",
+        ),
+        "elementwise",
+    ),
+    **dict.fromkeys(
+        ("Concat", "Reshape", "Transpose", "Slice", "Expand", "DepthToSpace", "SpaceToDepth", "Rearrange"), "move"
+    ),
+    **dict.fromkeys(("Resize", "Reduce", "Pad", "Quantize", "Dequantize"), "other"),
+}
+"""Operator -> its kind, for charts and for the rates of simulated processors. Those of "move" move elements and change none,
+without their activation: their tensors may be of any type."""
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
 
@@ -155,6 +182,12 @@ class Layer:
     wiring: tuple[tuple[int, ...], ...] = ()
     results: tuple[int, ...] = ()
 
+    def integer(self, name: str, default: int | None = None) -> int:
+        """The attribute `name`, which is an integer; `default` if it is missing and there is one."""
+        value = self.attributes[name] if default is None else self.attributes.get(name, default)
+        assert isinstance(value, int)
+        return value
+
     def ints(self, name: str) -> tuple[int, ...]:
         """The attribute `name`, which is a tuple of integers."""
         value = self.attributes[name]
@@ -204,18 +237,34 @@ class Layer:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of convolutions and dense layers, 0 for the others (the convention of the papers)."""
+        """Multiply-accumulates of convolutions and products of matrices, 0 for other layers (the convention of the papers)."""
         if self.parts:
             return sum(layer.macs for layer in self.parts)
-        if self.op not in ("Conv", "Dense"):
-            return 0
-        weight = self.type_of(1)
-        return self.outputs[0].elements * math.prod(weight.shape[1:])
+        return multiply_accumulates(
+            self.op, [None if t is None else t.shape for t in self.inputs], self.outputs[0].shape, self.attributes
+        )
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the constants."""
         return sum(a.nbytes for a in self.constants.values()) + sum(layer.weight_bytes for layer in self.parts)
+
+
+def multiply_accumulates(
+    op: str,
+    inputs: Sequence[tuple[int, ...] | None],
+    output: tuple[int, ...],
+    attributes: Mapping[str, object],
+) -> int:
+    """Multiply-accumulates of one layer, from the shapes of its inputs and output."""
+    results = math.prod(output)
+    if op == "MatMul" and inputs[0]:
+        return results * inputs[0][-2 if attributes["transpose_x"] else -1]
+    if op == "Attention" and inputs[0] and inputs[1]:
+        # Every query meets all keys of its window: the last axis, or axis 1 of rows of channels.
+        return (math.prod(inputs[0]) + results) * inputs[1][-1 if len(inputs[1]) == 4 else 1]
+    weight = inputs[1] if op in ("Conv", "Dense") and len(inputs) > 1 else None
+    return results * math.prod(weight[1:]) if weight else 0
 
 
 def fused_layer(links: Sequence[Layer], wiring: Sequence[Sequence[int]], results: Sequence[int] | None = None) -> Layer:

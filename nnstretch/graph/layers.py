@@ -14,12 +14,13 @@ import onnx_ir as ir
 from nnstretch.errors import ModelError
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import DOMAIN, Attribute, Layer, TensorType
-from nnstretch.graph.module_path import module_path
+from nnstretch.graph.metadata import module_path, unused_name
 from nnstretch.passes.rewriting import DEFAULT_DOMAINS, activation_of, quantization_of
 
 # Attributes of layers that only the fallback runs, beside the operator's own.
 OPSET = "opset_version"
 CAPTURES = "captures"
+OMITTED = "omitted_outputs"
 # How an attribute that is no number, string or list of numbers starts; base64 of its AttributeProto follows.
 ENCODED = "onnx.AttributeProto:"
 
@@ -53,8 +54,10 @@ def layers(model: ir.Model) -> list[GraphNode]:
     Raises:
         ModelError: a tensor's shape depends on values, or its type is no tensor.
     """
-    taken: set[str] = set()
-    return [_graph_node(node, _unique(_title(node), taken), model) for node in model.graph]
+    names: dict[str, ir.Node] = {}
+    for node in model.graph:
+        names[unused_name(_title(node), names, "#")] = node
+    return [_graph_node(node, name, model) for name, node in names.items()]
 
 
 def graph_inputs(model: ir.Model) -> list[tuple[str, TensorType]]:
@@ -104,23 +107,17 @@ def _title(node: ir.Node) -> str:
     return path or node.name or f"{node.op_type}_{node.outputs[0].name}"
 
 
-def _unique(title: str, taken: set[str]) -> str:
-    name, count = title, 1
-    while name in taken:
-        count += 1
-        name = f"{title}#{count}"
-    taken.add(name)
-    return name
-
-
 def _graph_node(node: ir.Node, name: str, model: ir.Model) -> GraphNode:
     captured = captures(node)
     values = [*_without_trailing_none(node.inputs), *captured]
-    # Unused optional outputs have no name; trailing ones are left out.
-    results = [value for value in node.outputs if value.name]
+    # Optional outputs that the node leaves out have no name.
+    named = [index for index, value in enumerate(node.outputs) if value.name]
+    results = [node.outputs[index] for index in named]
     attributes = _attributes(node)
     if node.domain != DOMAIN:
         attributes[OPSET] = model.graph.opset_imports.get(node.domain, 1)
+        if named != list(range(len(named))):
+            attributes[OMITTED] = tuple(index for index in range(named[-1]) if index not in named)
         if captured:
             attributes[CAPTURES] = json.dumps([value.name for value in captured])
     layer = Layer(

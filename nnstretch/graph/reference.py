@@ -1,4 +1,4 @@
-"""Reference interpreter of fused graphs: runs the expansion of each layer alone in ONNX Runtime."""
+"""Reference results of layers, from their expansion in ONNX Runtime, and errors relative to them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime
 
+from nnstretch.errors import ModelError, first_line
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Layer
-from nnstretch.graph.layers import graph_outputs, layers
+from nnstretch.support.onnxruntime_errors import refusals
 
 # Smallest range: nearly constant outputs are compared absolutely.
 _SMALLEST_RANGE = 1e-6
@@ -32,20 +32,15 @@ def run_proto(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[n
 
 
 def run_layer(layer: Layer, *inputs: np.ndarray) -> list[np.ndarray]:
-    """Outputs of one layer for its run-time inputs (`layer.activations`)."""
-    return run_proto(expand(layer), {f"x{position}": array for position, array in enumerate(inputs)})
+    """Outputs of one layer for its run-time inputs (`layer.activations`).
 
-
-def run_layers(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Outputs of a fused graph, layer by layer; asserts that each computes the types it promises."""
-    values = dict(feeds)
-    for node in layers(model):
-        layer = node.layer
-        results = run_layer(layer, *(values[str(node.inputs[index])] for index in layer.activations))
-        for name, kind, result in zip(node.outputs, layer.outputs, results, strict=True):
-            assert (result.shape, str(result.dtype)) == (kind.shape, kind.dtype), f"{layer.name} ({layer.op})"
-            values[name] = result
-    return [values[name] for name, _ in graph_outputs(model)]
+    Raises:
+        ModelError: ONNX Runtime refuses the layer or the values of its inputs.
+    """
+    try:
+        return run_proto(expand(layer), {f"x{position}": array for position, array in enumerate(inputs)})
+    except refusals() as error:
+        raise ModelError(f"ONNX Runtime cannot run layer {layer.name} ({layer.op}): {first_line(error)}") from error
 
 
 def answer_error(layer: Layer, index: int, result: np.ndarray, reference: np.ndarray) -> float:
@@ -71,7 +66,7 @@ def relative_error(result: np.ndarray, reference: np.ndarray) -> float:
     if not result.size:
         return 0.0
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.subtract(result, reference, dtype=np.float64)
+        difference = np.asarray(np.subtract(result, reference, dtype=np.float64))
     worst = float(np.abs(difference, out=difference).max())
     finite = reference
     if not math.isfinite(worst):  # somewhere not finite: on both sides alike is no difference

@@ -26,7 +26,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +39,8 @@ _MANIFEST = "nnstretch.json"
 _PAGE = 4096
 _TFLITE = b"TFL3"  # bytes 4 to 7 of such a file
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+# What reading a damaged package raises; RuntimeError if it says that it needs a later version of ZIP.
+_DAMAGED = (zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, RuntimeError, struct.error)
 
 
 @dataclass(frozen=True)
@@ -74,18 +76,6 @@ class Package:
     def first(self) -> PackagedPlan:
         """The default plan."""
         return next(iter(self.plans.values()))
-
-    @classmethod
-    def of_one(
-        cls,
-        plan: str,
-        constants: np.ndarray,
-        sources: Mapping[str, str] | None = None,
-        models: Mapping[str, bytes] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """A package with one plan."""
-        return cls({_ONLY_PLAN: PackagedPlan(plan, models or {})}, constants, sources or {}, metadata or {})
 
 
 def is_package(path: Path) -> bool:
@@ -171,15 +161,7 @@ def read_package(path: Path) -> Package:
             return _read(archive, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), path)
     except OSError as error:
         raise FileError(f"cannot read package {path}: {error.strerror}") from error
-    except (
-        zipfile.BadZipFile,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        NotImplementedError,
-        struct.error,
-    ) as error:
+    except _DAMAGED as error:
         raise PackageError(f"{path} is not a whole nnstretch package ({error}); compile the model again") from error
 
 

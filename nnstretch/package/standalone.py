@@ -1,25 +1,41 @@
-"""The folder of `nnstretch compile --standalone`: a model that runs without Python or any framework.
+"""Standalone models: a folder that runs without Python or any framework (`nnstretch compile --standalone`).
 
 | file | contents |
 |---|---|
-| `NAME.nnm` | the model: program and weights (`nnstretch.package.model_file`) |
+| `NAME.nnm` | the model file: a plan for CPU and OpenCL queues and its weights |
 | `NAME` | an executable that runs it |
 | `libnnstretch.so` | a library that runs it in other programs |
 | `nnstretch.h` | the library's interface |
 | `example.c` | a program that uses the library |
+| `nns-bench` | the runner, if asked for: times model files |
+
+docs/formats.md describes the model file; devices/engine/standalone/model_file.h defines its numbers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
-from nnstretch.devices.engine.build.instruction_sets import BuildTarget
-from nnstretch.devices.engine.build.standalone import EXAMPLE, HEADER, LIBRARY, build_binaries
-from nnstretch.errors import FileError, UsageError
-from nnstretch.package.model_file import check_standalone, write_model_file
+import numpy as np
+
+from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa
+from nnstretch.devices.engine.build.standalone import (
+    EXAMPLE,
+    HEADER,
+    LIBRARY,
+    RUNNER,
+    build_binaries,
+    build_runner,
+    header,
+)
+from nnstretch.errors import FileError, PackageError, UsageError
+from nnstretch.package.standalone_devices import PlanDevices
 from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.schema import Plan, PlanStep
 from nnstretch.support.settings import atomic_write
 
 SUFFIX = ".nnm"
@@ -31,48 +47,250 @@ def standalone_files(name: str, folder: Path) -> Mapping[str, Path]:
     Raises:
         UsageError: the name is not valid as a file name.
     """
-    if not re.fullmatch(r"\w[\w.+-]*", name) or name in (LIBRARY, HEADER.name, EXAMPLE.name):
+    if not re.fullmatch(r"\w[\w.+-]*", name) or name in (LIBRARY, HEADER, EXAMPLE.name, RUNNER):
         raise UsageError(f"a standalone model cannot be called {name!r}; name the folder or the model otherwise")
     return {
         "model": folder / f"{name}{SUFFIX}",
         "executable": folder / name,
         "library": folder / LIBRARY,
-        "header": folder / HEADER.name,
+        "header": folder / HEADER,
         "example": folder / EXAMPLE.name,
     }
 
 
-def write_standalone(compiled: Compiled, name: str, target: BuildTarget, folder: Path) -> Mapping[str, Path]:
+def write_standalone(
+    compiled: Compiled, name: str, target: BuildTarget, folder: Path, *, runner: bool = False
+) -> Mapping[str, Path]:
     """Writes a model and its binaries to an existing folder. Each file appears complete or not at all.
 
     Args:
-        compiled: a plan made for `target.isa` whose queues are all CPU cores.
+        compiled: a plan made for `target.isa` whose queues are CPU cores and OpenCL devices.
         name: of the model and of the executable.
         target: of the binaries.
         folder: the destination; existing files of the same names are replaced.
+        runner: whether the runner is written, too.
 
     Returns:
-        The files, with the keys of `standalone_files`.
+        The files, with the keys of `standalone_files`, and `runner`.
 
     Raises:
-        UsageError: the plan needs OpenCL or ONNX Runtime, or the name is not valid as a file name.
+        UsageError: the plan needs ONNX Runtime, needs OpenCL in a static executable, or the name is not valid as a
+            file name.
         BuildError: the engine cannot be built for the target.
         FileError: the folder is not writable or the disk is full.
     """
-    files = standalone_files(name, folder)
+    files = dict(standalone_files(name, folder))
     check_standalone(compiled.plan)
+    if target.system == "linux-musl" and PlanDevices(compiled.plan).queues:
+        raise UsageError(
+            f"an executable for {target} is linked statically and cannot open OpenCL; compile for {target.isa.name}-linux-gnu, "
+            "or for processors of kind cpu alone"
+        )
     binaries = build_binaries(target)
     write_model_file(compiled, name, target.isa, files["model"])
-    for what, source in (
-        ("executable", binaries.executable),
-        ("library", binaries.library),
-        ("header", HEADER),
-        ("example", EXAMPLE),
-    ):
+    contents = {
+        "executable": binaries.executable.read_bytes(),
+        "library": binaries.library.read_bytes(),
+        "header": header().encode(),
+        "example": EXAMPLE.read_bytes(),
+    }
+    if runner:
+        files["runner"] = folder / RUNNER
+        contents["runner"] = build_runner(target).read_bytes()
+    for what, content in contents.items():
         with atomic_write(files[what]) as file:
-            file.write(source.read_bytes())
-    try:
-        files["executable"].chmod(0o755)
-    except OSError as error:
-        raise FileError(f"cannot make {files['executable']} executable: {error.strerror}") from error
+            file.write(content)
+    for what in files.keys() & {"executable", "runner"}:
+        try:
+            files[what].chmod(0o755)
+        except OSError as error:
+            raise FileError(f"cannot make {files[what]} executable: {error.strerror}") from error
     return files
+
+
+MAGIC = struct.unpack("<q", b"NNSMODEL")[0]
+VERSION = 3
+CPU_VERSION = 2
+"""Of files without OpenCL queues, which older libraries read, too."""
+_PAGE = 4096
+_HEADER_WORDS = 8
+_CHECK_AT = 56
+_SUMS = 512
+_CHECK_TURN, _CHECK_FACTOR, _WORD_MASK = 27, 0x9E3779B97F4A7C15, (1 << 64) - 1
+_KERNEL_STEP, _LAUNCH_STEP = 0, 1
+_ABSENT = -1
+
+
+def write_model_file(compiled: Compiled, name: str, isa: Isa, path: Path) -> None:
+    """Writes a compiled model to `path`. The file appears complete or not at all.
+
+    Args:
+        compiled: a plan for the block of `isa` whose queues are CPU cores and OpenCL devices.
+        name: the model's name, which the executable prints.
+        isa: the instruction set of the plan.
+        path: the file.
+
+    Raises:
+        UsageError: the plan needs ONNX Runtime or LiteRT; names the layers.
+        PackageError: the plan is for another vector width.
+        FileError: the place is not writable or the disk is full.
+    """
+    constants = _file_constants(compiled)
+    head = bytearray(encode_head(compiled.plan, name, isa, constants.nbytes))
+    struct.pack_into("<Q", head, _CHECK_AT, check(head, constants.data))
+    with atomic_write(path) as file:
+        file.write(head)
+        file.write(constants.data)
+
+
+def has_devices(path: Path) -> bool:
+    """Whether a file is a model file with OpenCL queues, as far as its header says.
+
+    Raises:
+        FileError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}") from error
+    return head == struct.pack("<2q", MAGIC, VERSION)
+
+
+def step_order(plan: Plan) -> list[int]:
+    """The numbers of a plan's steps in the order of its model file: that of the sub-graphs."""
+    return [step for part in plan.subgraphs for step in range(part.first, part.first + part.count)]
+
+
+def _file_constants(compiled: Compiled) -> np.ndarray:
+    """The constants of host queues, then those of every device."""
+    devices = PlanDevices(compiled.plan)
+    offset, size = compiled.plan.constant_ranges.get(0, (0, 0))
+    host = np.ascontiguousarray(compiled.constants[offset : offset + size])
+    if not devices.queues:
+        return host
+    *places, end = devices.constant_places(size)
+    constants = np.zeros(end, np.uint8)
+    constants[:size] = host
+    for place, (start, size_here) in zip(places, devices.constant_ranges, strict=True):
+        constants[place : place + size_here] = compiled.constants[start : start + size_here]
+    return constants
+
+
+def encode_head(plan: Plan, name: str, isa: Isa, constant_bytes: int) -> bytes:
+    """The file up to the constants: header with a check of 0, 64-bit words, text and padding.
+
+    Raises as `write_model_file` does.
+    """
+    check_standalone(plan)
+    if plan.block != isa.block:
+        raise PackageError(f"the plan is made for vectors of {plan.block} floats, {isa.name} has {isa.block}")
+    devices = PlanDevices(plan)
+    host_bytes = plan.constant_ranges.get(0, (0, 0))[1]
+    kernels = sorted({step.kernel for step in plan.steps if step.kind == "kernel"})
+    texts = [isa.name, name, *(t.name for t in (*plan.inputs, *plan.outputs)), *kernels]
+    device_words: list[int] = []
+    if devices.queues:
+        device_words += devices.words(host_bytes)
+        texts += devices.texts()
+    text = b"".join(t.replace("\0", "").encode() + b"\0" for t in texts)
+    text += bytes(-len(text) % 8)
+    description = _description(plan, devices, host_bytes, len(kernels))
+    words = np.array([*description, *device_words, *_program(plan, devices, kernels)], "<i8")
+    body = words.tobytes() + text
+    start = -(-(8 * _HEADER_WORDS + len(body)) // _PAGE) * _PAGE
+    version = VERSION if devices.queues else CPU_VERSION
+    numbers = (MAGIC, version, start + constant_bytes, words.size, len(text), start, constant_bytes)
+    head = struct.pack("<8q", *numbers, 0) + body
+    return head + bytes(start - len(head))
+
+
+def check(head: bytes | bytearray, constants: bytes | memoryview) -> int:
+    """The check of a model file: devices/engine/standalone/checksum.h.
+
+    Args:
+        head: the file up to the constants, whole pages; the check in it must be 0.
+        constants: the rest of the file.
+    """
+    sums = np.arange(1, _SUMS + 1, dtype=np.uint64) * np.uint64(_CHECK_FACTOR)
+    last = len(constants) // _PAGE * _PAGE
+    for part in (head, constants[:last], bytes(constants[last:]).ljust(_PAGE, b"\0") if last < len(constants) else b""):
+        for page in np.frombuffer(part, "<u8").reshape(-1, _SUMS):
+            sums ^= page
+            sums = (sums << np.uint64(_CHECK_TURN) | sums >> np.uint64(64 - _CHECK_TURN)) * np.uint64(_CHECK_FACTOR)
+    value = len(head) + len(constants)
+    for one in sums.tolist():
+        value ^= one
+        value = ((value << _CHECK_TURN | value >> (64 - _CHECK_TURN)) & _WORD_MASK) * _CHECK_FACTOR & _WORD_MASK
+    return value
+
+
+def check_standalone(plan: Plan) -> None:
+    """Checks that the engine can run a plan without other libraries than OpenCL.
+
+    Raises:
+        UsageError: it cannot; names the layers and the libraries that they need.
+    """
+    layers = list(dict.fromkeys(step.layer for step in plan.steps if step.kind == "call"))
+    if layers:
+        raise UsageError(
+            f"a standalone model runs native kernels alone, and ONNX Runtime or LiteRT computes {', '.join(layers)}; "
+            "leave --standalone out, or compile for cpu a model without such layers"
+        )
+    for tensor in (*plan.inputs, *plan.outputs):
+        if tensor.type.dtype != "float32":
+            raise UsageError(
+                f"{tensor.name} is {tensor.type.dtype}; a standalone model's inputs and outputs are float32"
+            )
+
+
+def _description(plan: Plan, devices: PlanDevices, host_bytes: int, n_kernels: int) -> Iterable[int]:
+    yield from (plan.block, plan.host_bytes, host_bytes, len(plan.inputs), len(plan.outputs))
+    for tensor in (*plan.inputs, *plan.outputs):
+        yield from (len(tensor.type.shape), *tensor.type.shape)
+    yield len(plan.queues)
+    for queue in plan.queues:
+        cores = queue.cores or (() if devices.queues else (0,))
+        yield from (len(cores), *cores, len(queue.ratios), *queue.ratios)
+    yield n_kernels
+
+
+def _program(plan: Plan, devices: PlanDevices, kernels: Sequence[str]) -> Iterable[int]:
+    """Buffers, steps in the order of the sub-graphs, and sub-graphs, as in a program image."""
+    kernel_numbers = {name: i for i, name in enumerate(kernels)}
+    regions = _regions(plan, devices)
+    shown = [i for i, buffer in enumerate(plan.buffers) if (buffer.memory, buffer.index) in regions]
+    numbers = {buffer: i for i, buffer in enumerate(shown)}
+    yield from (len(shown), len(plan.steps), len(plan.subgraphs))
+    for i in shown:
+        buffer = plan.buffers[i]
+        yield from (regions[buffer.memory, buffer.index], buffer.offset, buffer.bytes)
+    launches = count()
+    for step in (plan.steps[number] for number in step_order(plan)):
+        if step.kind == "opencl":
+            yield from (_LAUNCH_STEP, next(launches), 0, 0, 0)
+        else:
+            yield from _step(step, kernel_numbers[step.kernel], numbers)
+    first = 0
+    for subgraph in plan.subgraphs:
+        yield from (subgraph.queue, first, subgraph.count, len(subgraph.waits), *subgraph.waits)
+        for slots in (subgraph.acquires, subgraph.releases):
+            yield from (len(slots), *(regions["shared", slot] for slot in slots))
+        first += subgraph.count
+
+
+def _regions(plan: Plan, devices: PlanDevices) -> dict[tuple[str, int], int]:
+    """The numbers of the regions, by the memory and index of buffers in them. Memory of devices alone is none."""
+    tensors = len(plan.inputs) + len(plan.outputs)
+    inputs = {("input", i): i for i in range(len(plan.inputs))}
+    outputs = {("output", i): len(plan.inputs) + i for i in range(len(plan.outputs))}
+    slots = {("shared", slot): tensors + 2 + number for slot, number in devices.slots.items()}
+    return {**inputs, **outputs, ("host", 0): tensors, ("constant", 0): tensors + 1, **slots}
+
+
+def _step(step: PlanStep, kernel: int, numbers: Mapping[int, int]) -> Iterable[int]:
+    yield from (_KERNEL_STEP, kernel)
+    reads = [_ABSENT if read is None else numbers[read] for read in step.reads]
+    writes = [numbers[write] for write in step.writes]
+    for words in (reads, writes, step.arguments):
+        yield from (len(words), *words)

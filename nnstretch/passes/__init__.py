@@ -5,40 +5,45 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from nnstretch.errors import ModelError
 from nnstretch.graph.layer import DOMAIN
-from nnstretch.passes.canonicalize.activations import lower_activation
-from nnstretch.passes.canonicalize.common_subexpressions import MergeEqualNodes
-from nnstretch.passes.canonicalize.constant_folding import FoldConstants
-from nnstretch.passes.canonicalize.convolution import lower_convolution
-from nnstretch.passes.canonicalize.data_movement import (
-    lower_concat,
-    lower_other_types,
-    lower_slice,
-    lower_split,
-    lower_transpose,
+from nnstretch.passes import (
+    activations,
+    affine,
+    arithmetic,
+    attention,
+    data_movement,
+    normalization,
+    quantization,
+    reductions,
+    spatial,
+    transposed,
 )
-from nnstretch.passes.canonicalize.dense import lower_dense
-from nnstretch.passes.canonicalize.elementwise import lower_elementwise
-from nnstretch.passes.canonicalize.late_constants import LateConstants
-from nnstretch.passes.canonicalize.no_ops import remove_no_op
-from nnstretch.passes.canonicalize.outputs import KeepOutputs
-from nnstretch.passes.canonicalize.pooling import lower_pooling
-from nnstretch.passes.canonicalize.reshape import lower_reshape, merge_reshapes
-from nnstretch.passes.canonicalize.resize import lower_resize
-from nnstretch.passes.canonicalize.softmax import lower_softmax
-from nnstretch.passes.fuse.affine import fold_affine, lower_batch_normalization, shape_affine
-from nnstretch.passes.fuse.epilogues import fuse_layer
-from nnstretch.passes.fuse.padding import fold_pad
-from nnstretch.passes.quantize.qdq import (
-    compute_in_int8,
-    dequantize_constants,
-    lower_quantization,
-    quantize_early,
-    transpose_weight,
+from nnstretch.passes.activations import lower_activation
+from nnstretch.passes.affine import fold_affine, shape_affine
+from nnstretch.passes.constants import FoldConstants
+from nnstretch.passes.data_movement import lower_other_types, merge_reshapes, skip_expand
+from nnstretch.passes.epilogues import fuse_layer
+from nnstretch.passes.hoisting import hoist, order_tiles
+from nnstretch.passes.normalization import lower_quotient
+from nnstretch.passes.parallel import merge_parallel
+from nnstretch.passes.quantization import compute_in_int8, dequantize_constants, quantize_early, transpose_weight
+from nnstretch.passes.regions import EncloseUnknownShapes
+from nnstretch.passes.rewriting import EachNode, each_operator
+from nnstretch.passes.simplify import (
+    KeepOutputs,
+    LateConstants,
+    MergeEqualNodes,
+    NameValues,
+    remove_no_op,
 )
-from nnstretch.passes.rewriting import EachNode
+from nnstretch.passes.spatial import fold_pad, lower_pad
+from nnstretch.passes.token_operators import TokensArePixels
 
 __all__ = ["canonicalization", "fusion", "optimize", "pipeline"]
+
+_OPERATORS = (normalization, spatial, reductions, transposed, arithmetic, affine, activations, data_movement)
+"""Modules whose `LOWERINGS` make ONNX operators canonical, in the order in which those of one operator are tried."""
 
 
 def canonicalization() -> tuple[ir.passes.PassBase, ...]:
@@ -47,21 +52,17 @@ def canonicalization() -> tuple[ir.passes.PassBase, ...]:
         EachNode(remove_no_op),
         MergeEqualNodes(),
         EachNode(transpose_weight),
+        EachNode(lower_quotient),
         EachNode(lower_activation),
+        EachNode(skip_expand),
         common.RemoveUnusedNodesPass(),
-        EachNode(lower_convolution),
-        EachNode(lower_dense),
-        EachNode(lower_pooling),
-        EachNode(lower_batch_normalization),
-        EachNode(lower_elementwise),
-        EachNode(lower_concat),
-        EachNode(lower_softmax),
-        EachNode(lower_resize),
-        EachNode(lower_reshape),
-        EachNode(lower_transpose),
-        EachNode(lower_slice),
-        EachNode(lower_split),
-        EachNode(lower_quantization),
+        each_operator(normalization.LOWERINGS, data_movement.LOWERINGS),
+        each_operator(attention.LOWERINGS),
+        common.RemoveUnusedNodesPass(),
+        TokensArePixels(),
+        common.RemoveUnusedNodesPass(),
+        each_operator(*(module.LOWERINGS for module in _OPERATORS)),
+        each_operator(quantization.LOWERINGS),
     )
 
 
@@ -69,8 +70,11 @@ def fusion() -> tuple[ir.passes.PassBase, ...]:
     """The passes that merge canonical operators into layers."""
     return (
         EachNode(fold_pad),
-        EachNode(fold_affine),
+        EachNode(lower_pad),
+        EachNode(hoist),
+        EachNode(lambda node: fold_affine(node) or merge_parallel(node)),
         EachNode(fuse_layer),
+        EachNode(order_tiles),
         EachNode(shape_affine),
         EachNode(merge_reshapes),
         EachNode(quantize_early),
@@ -84,6 +88,7 @@ def pipeline() -> tuple[ir.passes.PassBase, ...]:
     return (
         common.OutputFixPass(),
         FoldConstants(),
+        EncloseUnknownShapes(),
         *canonicalization(),
         *fusion(),
         EachNode(lower_other_types),
@@ -91,7 +96,7 @@ def pipeline() -> tuple[ir.passes.PassBase, ...]:
         common.RemoveUnusedNodesPass(),
         common.TopologicalSortPass(),
         LateConstants(),
-        common.NameFixPass(),
+        NameValues(),
     )
 
 
@@ -99,7 +104,13 @@ def optimize(model: ir.Model) -> ir.Model:
     """A copy of `model` whose nodes are fused layers wherever the operator table has one for them.
 
     `model` stays as it is and shares its tensors. Inputs and outputs keep names, order and types.
+
+    Raises:
+        ModelError: an output is an input.
     """
+    for value in model.graph.outputs:
+        if value.is_graph_input():
+            raise ModelError(f"output {value.name!r} is an input too; give it a name of its own, by an Identity")
     result = model.clone()
     ir.passes.Sequential(*pipeline())(result)
     result.graph.opset_imports[DOMAIN] = 1

@@ -6,51 +6,77 @@ nodes into canonical ones in place where they can, so that values keep their nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 import onnx_ir as ir
 
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.layer import DOMAIN, Attribute
-from nnstretch.graph.quantization import QuantizationParameters
+from nnstretch.graph.metadata import unused_name
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 _QUANTIZATION = "nnstretch.quantization"  # of values' meta
+_NAMES = "nnstretch.names"  # of a graph's meta
 # Operators that can carry an activation as their last step.
-CARRIERS = frozenset({"Conv", "Dense", "Affine", "Add", "Sub", "Mul"})
+CARRIERS = frozenset({"Conv", "Dense", "MatMul", "Affine", "Add", "Sub", "Mul", "LayerNorm", "GroupNorm"})
+
+
+Rewrite = Callable[[ir.Node], bool]
+"""Rewrites what is around a node, and says whether it did."""
 
 
 class EachNode(ir.passes.InPlacePass):
     """The pass that calls a function for every node of the main graph once, in topological order.
 
-    The function rewrites what is around its node and says whether it did. Bodies of control-flow operators
-    are left alone: the fallback runs them whole.
+    Bodies of control-flow operators are left alone: the fallback runs them whole.
     """
 
-    def __init__(self, rewrite: Callable[[ir.Node], bool]) -> None:
+    def __init__(self, rewrite: Rewrite) -> None:
         super().__init__()
         self.rewrite = rewrite
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrite `model` in place."""
         modified = False
-        for node in tuple(model.graph):
-            # A node may have been fused away while an earlier one was visited.
-            if node.graph is model.graph and self.rewrite(node):
-                modified = True
+        with remembered_names(model.graph):
+            for node in tuple(model.graph):
+                # A node may have been fused away while an earlier one was visited.
+                if node.graph is model.graph and self.rewrite(node):
+                    modified = True
         return ir.passes.PassResult(model, modified)
 
 
-def is_onnx(node: ir.Node | None, *op_types: str) -> bool:
+Lowerings = Mapping[str, Sequence[Rewrite]]
+"""Operator of ONNX -> the functions that make it canonical, in the order in which they are tried."""
+
+
+def each_operator(*tables: Lowerings) -> EachNode:
+    """The pass that calls the functions of a node's ONNX operator, table by table, up to the first that rewrites something."""
+
+    def rewrite(node: ir.Node) -> bool:
+        return any(is_onnx(node, *table) and any(lower(node) for lower in table[node.op_type]) for table in tables)
+
+    return EachNode(rewrite)
+
+
+def is_onnx(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:
     """Whether `node` is one of these operators of the default ONNX domain."""
     return node is not None and node.domain in DEFAULT_DOMAINS and node.op_type in op_types
 
 
-def is_canonical(node: ir.Node | None, *op_types: str) -> bool:
+def is_canonical(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:
     """Whether `node` is canonical and one of these operators."""
     return node is not None and node.domain == DOMAIN and node.op_type in op_types
+
+
+def producer_of(value: ir.Value | None) -> ir.Node | None:
+    """The node that computes `value`; None for an absent value, and for inputs and constants of the graph."""
+    return None if value is None else value.producer()
 
 
 def constant(value: ir.Value | None) -> np.ndarray | None:
@@ -59,8 +85,7 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
         return None
     if value.const_value is not None:
         return value.const_value.numpy()
-    producer = value.producer()
-    return None if producer is None else _rounded_constant(producer)
+    return _rounded_constant(value.producer())
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +119,7 @@ class Rounding:
 
 def rounding(node: ir.Node | None) -> Rounding | None:
     """What a QuantizeLinear or DequantizeLinear says; None if it is something else, or not of a kind that is known."""
-    if node is None or not is_onnx(node, "QuantizeLinear", "DequantizeLinear") or integer(node, "block_size", 0):
+    if not is_onnx(node, "QuantizeLinear", "DequantizeLinear") or node.attributes.get_int("block_size", 0) != 0:
         return None
     integers = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
     dtype, shape = None if integers is None else integers.dtype, shape_of(node.inputs[0])
@@ -105,18 +130,18 @@ def rounding(node: ir.Node | None) -> Rounding | None:
         return None
     if zero_points is None and argument(node, 2) is not None:
         return None
-    axis = integer(node, "axis", 1) % max(1, len(shape))
+    axis = node.attributes.get_int("axis", 1) % max(1, len(shape))
     if scales.size != 1 and (not shape or scales.size != shape[axis]):
         return None
     zero_points = np.zeros(scales.size, np.int32) if zero_points is None else zero_points.reshape(-1).astype(np.int32)
     return Rounding(scales.reshape(-1), zero_points, 0 if scales.size == 1 else axis, dtype)
 
 
-def _rounded_constant(node: ir.Node) -> np.ndarray | None:
+def _rounded_constant(node: ir.Node | None) -> np.ndarray | None:
     """What a QuantizeLinear or DequantizeLinear makes of a constant."""
     found = rounding(node)
-    source = constant(node.inputs[0]) if found is not None else None
-    if found is None or source is None:
+    source = constant(node.inputs[0]) if node is not None and found is not None else None
+    if node is None or found is None or source is None:
         return None
     scales, zero_points = found.shaped(source.ndim)
     if node.op_type == "DequantizeLinear":
@@ -152,20 +177,12 @@ def shape_of(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def float_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The shape of `value` if it is known and the elements are float32."""
-    return shape_of(value) if value is not None and value.dtype == ir.DataType.FLOAT else None
+    """The shape of `value` if it is known and the elements are float32; None for a tensor without elements.
 
-
-def integer(node: ir.Node, name: str, default: int) -> int:
-    """Integer attribute `name` of an ONNX node."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()
-
-
-def number(node: ir.Node, name: str, default: float) -> float:
-    """Float attribute `name` of an ONNX node."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_float()
+    ONNX Runtime computes what reads or makes empty tensors.
+    """
+    shape = shape_of(value) if value is not None and value.dtype == ir.DataType.FLOAT else None
+    return None if shape is None or 0 in shape else shape
 
 
 def integers(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
@@ -174,22 +191,19 @@ def integers(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...
     return tuple(default) if attribute is None else tuple(attribute.as_ints())
 
 
-def text(node: ir.Node, name: str, default: str) -> str:
-    """String attribute `name` of an ONNX node."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_string()
+def constant_integers(
+    node: ir.Node, name: str, index: int, default: Sequence[int] | None = None
+) -> tuple[int, ...] | None:
+    """Integers that are attribute `name` in old operator sets and input `index` in newer ones.
 
-
-def axes_of(node: ir.Node, rank: int) -> tuple[int, ...] | None:
-    """Axes of a reduction (attribute up to opset 17, then input 1), sorted, not negative; None if unknown."""
-    if "axes" in node.attributes:
-        axes = integers(node, "axes", ())
-    else:
-        found = constant(argument(node, 1))
-        if found is None:
-            return None
-        axes = tuple(int(axis) for axis in found.reshape(-1))
-    return tuple(sorted(axis % rank for axis in axes))
+    None if the node computes them in the run, or has neither and there is no default.
+    """
+    if name in node.attributes:
+        return integers(node, name, ())
+    if argument(node, index) is None:
+        return None if default is None else tuple(default)
+    array = constant(argument(node, index))
+    return None if array is None else tuple(int(element) for element in array.reshape(-1))
 
 
 def argument(node: ir.Node, index: int) -> ir.Value | None:
@@ -202,29 +216,14 @@ def sole_use(value: ir.Value | None) -> bool:
     return value is not None and len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def ir_attributes(attributes: Mapping[str, Attribute]) -> list[ir.Attr]:
-    """Attributes of a layer as attributes of a node."""
-    return [_ir_attribute(name, value) for name, value in attributes.items()]
-
-
-def _ir_attribute(name: str, value: Attribute) -> ir.Attr:
-    if isinstance(value, str):
-        return ir.AttrString(name, value)
-    if isinstance(value, int):
-        return ir.AttrInt64(name, value)
-    if isinstance(value, float):
-        return ir.AttrFloat32(name, value)
-    if all(isinstance(element, int) for element in value):
-        return ir.AttrInt64s(name, [int(element) for element in value])
-    return ir.AttrFloat32s(name, [float(element) for element in value])
-
-
 def activation_of(node: ir.Node) -> Activation:
     """The activation that a canonical node ends with."""
     if "activation" not in node.attributes:
         return NO_ACTIVATION
-    kind = ActivationKind[text(node, "activation", "none").upper()]
-    return Activation(kind, number(node, "activation_a", 0.0), number(node, "activation_b", 0.0))
+    kind = ActivationKind[node.attributes.get_string("activation", "none").upper()]
+    return Activation(
+        kind, node.attributes.get_float("activation_a", 0.0), node.attributes.get_float("activation_b", 0.0)
+    )
 
 
 def set_activation(node: ir.Node, activation: Activation) -> None:
@@ -234,8 +233,20 @@ def set_activation(node: ir.Node, activation: Activation) -> None:
         "activation_a": float(activation.a),
         "activation_b": float(activation.b),
     }
-    for attribute in ir_attributes(values):
+    set_attributes(node, values)
+
+
+def set_attributes(node: ir.Node, attributes: Mapping[str, Attribute]) -> None:
+    """Adds attributes to a canonical node, or replaces those of the same names."""
+    for attribute in ir.convenience.convert_attributes(attributes):
         node.attributes[attribute.name] = attribute
+
+
+def set_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
+    """Gives a node these inputs instead of its own."""
+    node.resize_inputs(len(inputs))
+    for index, value in enumerate(inputs):
+        node.replace_input_with(index, value)
 
 
 def become(
@@ -248,14 +259,11 @@ def become(
     """Turn `node` into the canonical `op_type` with its first output; True, as rewriting functions say."""
     node.domain, node.op_type, node.overload = DOMAIN, op_type, ""
     node.version = None
-    node.resize_inputs(len(inputs))
-    for index, value in enumerate(inputs):
-        node.replace_input_with(index, value)
+    set_inputs(node, inputs)
     if len(node.outputs) > 1:
         node.resize_outputs(1)
     node.attributes.clear()
-    for attribute in ir_attributes(attributes or {}):
-        node.attributes.add(attribute)
+    set_attributes(node, attributes or {})
     if activation != NO_ACTIVATION:
         set_activation(node, activation)
     return True
@@ -266,20 +274,21 @@ def insert(
     op_type: str,
     inputs: Sequence[ir.Value | None],
     shape: Sequence[int],
-    attributes: Mapping[str, Attribute] | None = None,
+    attributes: Mapping[str, Attribute | ir.Attr] | None = None,
+    domain: str = DOMAIN,
 ) -> ir.Value:
-    """A new canonical float32 node in front of `before`, with its metadata; returns what it computes."""
+    """A new float32 node in front of `before`, with its metadata; returns what it computes. It is canonical by default."""
     graph = graph_of(before)
     output = ir.Value(
-        name=unused_name(graph, f"{before.outputs[0].name}/{op_type}"),
+        name=unused_value_name(graph, f"{before.outputs[0].name}/{op_type}"),
         shape=ir.Shape(shape),
         type=ir.TensorType(ir.DataType.FLOAT),
     )
-    node = ir.Node(
-        DOMAIN,
+    node = ir.node(
         op_type,
         inputs,
-        ir_attributes(attributes or {}),
+        attributes,
+        domain=domain,
         outputs=[output],
         name=f"{before.name}/{op_type}",
         metadata_props=dict(before.metadata_props),
@@ -295,21 +304,35 @@ def graph_of(node: ir.Node) -> ir.Graph:
     return graph
 
 
-def unused_name(graph: ir.Graph, wanted: str) -> str:
-    """`wanted`, or with a number behind it where a value of the graph has that name."""
-    taken = set(graph.initializers) | {value.name for value in graph.inputs}
-    taken.update(output.name for node in graph for output in node.outputs)
-    name, count = wanted, 1
-    while name in taken:
-        count += 1
-        name = f"{wanted}.{count}"
+def unused_value_name(graph: ir.Graph, wanted: str) -> str:
+    """`wanted`, or that with a number where a value of the graph has that name."""
+    taken: set[str] = graph.meta.get(_NAMES) or _names(graph)
+    name = unused_name(wanted, taken, ".")
+    if _NAMES in graph.meta:
+        taken.add(name)
+        graph.meta[_NAMES] = taken
     return name
+
+
+@contextmanager
+def remembered_names(graph: ir.Graph) -> Iterator[None]:
+    """Names of values are collected once for all `unused_value_name` of a pass, which makes no values by other names."""
+    graph.meta[_NAMES] = set()
+    try:
+        yield
+    finally:
+        del graph.meta[_NAMES]
+
+
+def _names(graph: ir.Graph) -> set[str]:
+    values = (*graph.inputs, *(output for node in graph for output in node.outputs))
+    return {*graph.initializers, *(value.name for value in values if value.name)}
 
 
 def initializer(node: ir.Node, role: str, array: np.ndarray) -> ir.Value:
     """A new constant of the graph of `node`, called after what the node computes."""
     graph = graph_of(node)
-    name = unused_name(graph, f"{node.outputs[0].name}/{role}")
+    name = unused_value_name(graph, f"{node.outputs[0].name}/{role}")
     tensor = ir.Tensor(np.ascontiguousarray(array), name=name)
     value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
     graph.register_initializer(value)
@@ -339,18 +362,13 @@ def absorb(survivor: ir.Node, absorbed: ir.Node) -> None:
 
 def bypass(node: ir.Node) -> bool:
     """Remove a node whose first output equals its first input; False if that would lose an output's name."""
-    source, result = node.inputs[0], node.outputs[0]
+    source, result, name = node.inputs[0], node.outputs[0], node.outputs[0].name
     assert source is not None
-    graph = graph_of(node)
-    if result.is_graph_output():
-        if source.is_graph_input() or source.is_initializer() or source.is_graph_output():
-            return False
-        name = result.name
-        result.replace_all_uses_with(source, replace_graph_outputs=True)
-        graph.remove(node, safe=True)
-        result.name = None
-        source.name = name
-        return True
-    result.replace_all_uses_with(source)
-    graph.remove(node, safe=True)
+    is_output = result.is_graph_output()
+    if is_output and (source.is_graph_input() or source.is_initializer() or source.is_graph_output()):
+        return False
+    result.replace_all_uses_with(source, replace_graph_outputs=True)
+    graph_of(node).remove(node, safe=True)
+    if is_output:
+        result.name, source.name = None, name
     return True

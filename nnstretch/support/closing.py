@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -21,3 +23,12 @@ class Closing(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def closed_on_failure(close: Callable[[], object]) -> Iterator[None]:
+    """Calls `close` if the block fails, also by an interrupt: in it something is prepared that nobody else knows yet."""
+    with ExitStack() as stack:
+        stack.callback(close)
+        yield
+        stack.pop_all()

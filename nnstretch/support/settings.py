@@ -3,18 +3,26 @@
 ==========================  ===========================================================================
 NNSTRETCH_CACHE_DIR         where the engine, OpenCL kernels and the profile store live
 NNSTRETCH_CPU_FEATURES      CPU features to hide, for tests and debugging: "-fma,-avx512f"; the engine reads it, too
+NNSTRETCH_TRANSFER_DELAY_US microseconds that the engine adds to every transfer between processors, for experiments
 NNSTRETCH_CC                C compiler command used instead of the ziglang wheel's clang
 NNSTRETCH_REQUIRE_OPENCL    "1": tests that need an OpenCL device fail instead of being skipped
+NNSTRETCH_KILLS             how often tests kill tuning, training, search and sweeps; by default seldom, without search
 ==========================  ===========================================================================
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import shlex
+import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -22,15 +30,27 @@ import platformdirs
 
 from nnstretch.errors import FileError, UsageError
 
+log = logging.getLogger(__name__)
+TEMPORARY_PREFIX, TEMPORARY_SUFFIX = ".nnstretch-", ".part"
+"""Of the names of temporary files beside those that are written."""
+_STALE = 24 * 3600
+"""Seconds after which nobody writes to a temporary file any more."""
+MOST_TRANSFER_DELAY_US = 1_000_000
+NO_ROOM = frozenset({errno.EDQUOT, errno.EFBIG, errno.ENOSPC})
+"""Numbers of the errors of a disk, quota or limit that is used up."""
+
 
 def cache_dir(inside: str = "") -> Path:
     """Directory for files that can be made again, or one inside it: created on first use.
 
+    NNSTRETCH_CACHE_DIR names it. Without that it is the user's cache directory or, where that cannot be written, a
+    temporary one.
+
     Raises:
-        FileError: it cannot be created or written.
+        FileError: it cannot be created.
     """
     configured = os.environ.get("NNSTRETCH_CACHE_DIR")
-    path = (Path(configured) if configured else Path(platformdirs.user_cache_dir("nnstretch"))) / inside
+    path = (Path(configured) if configured else _own_cache_dir()) / inside
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -38,6 +58,59 @@ def cache_dir(inside: str = "") -> Path:
             f"cannot create cache directory {path}: {error.strerror}; set NNSTRETCH_CACHE_DIR to a writable one"
         ) from error
     return path
+
+
+@cache
+def _own_cache_dir() -> Path:
+    """The user's cache directory, or a temporary one that this process and those that it starts share."""
+    path = Path(platformdirs.user_cache_dir("nnstretch"))
+    if _is_writable(path):
+        return path
+    temporary = _temporary_cache_dir(path)
+    os.environ["NNSTRETCH_CACHE_DIR"] = str(temporary)
+    log.warning(
+        "the cache directory %s cannot be written; %s is used: set NNSTRETCH_CACHE_DIR to choose another",
+        path,
+        temporary,
+    )
+    return temporary
+
+
+def caches_of_libraries() -> dict[str, str]:
+    """Environment variables for libraries with caches of their own, where the user's cache directory cannot be written.
+
+    The ziglang wheel's compiler gets another cache, pyopencl none. Both fail otherwise.
+    """
+    if _is_writable(Path(platformdirs.user_cache_dir())):
+        return {}
+    return {"PYOPENCL_NO_CACHE": "true", "ZIG_GLOBAL_CACHE_DIR": str(cache_dir("engine/zig"))}
+
+
+def _is_writable(path: Path) -> bool:
+    """Whether files can be written to a directory, which is created if it can be."""
+    with suppress(OSError):
+        path.mkdir(parents=True, exist_ok=True)
+    return os.access(path, os.W_OK | os.X_OK)
+
+
+def _temporary_cache_dir(original: Path) -> Path:
+    """A temporary cache directory, with what can be read of the original one: the same in the next process, if that is safe.
+
+    Engines are loaded from there, so a directory that another user could have made or changed is not taken.
+    """
+    folder = Path(tempfile.gettempdir())
+    shared = folder / f"nnstretch-{os.getuid()}"
+    if not shared.exists():
+        made = Path(tempfile.mkdtemp(prefix="nnstretch-", dir=folder))
+        with suppress(OSError, shutil.Error):
+            shutil.copytree(original, made, ignore=shutil.ignore_patterns("objects"), dirs_exist_ok=True)
+        made.chmod(stat.S_IRWXU)
+        with suppress(OSError):
+            made.rename(shared)
+    status = shared.lstat()
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+        return shared
+    return Path(tempfile.mkdtemp(prefix="nnstretch-", dir=folder))
 
 
 def compiler_override() -> list[str] | None:
@@ -59,20 +132,66 @@ def hidden_cpu_features() -> frozenset[str]:
     return frozenset(entry[1:] for entry in entries)
 
 
+def transfer_delay_us() -> float:
+    """Microseconds that the engine adds to every transfer between processors; 0 without NNSTRETCH_TRANSFER_DELAY_US.
+
+    Raises:
+        UsageError: it is not a number from 0 to 1,000,000.
+    """
+    text = os.environ.get("NNSTRETCH_TRANSFER_DELAY_US", "0") or "0"
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= MOST_TRANSFER_DELAY_US:
+        raise UsageError(
+            f"NNSTRETCH_TRANSFER_DELAY_US={text}: give a number of microseconds from 0 to {MOST_TRANSFER_DELAY_US}"
+        )
+    return found
+
+
+@cache
+def remove_stale(folder: Path, prefix: str = TEMPORARY_PREFIX, suffix: str = TEMPORARY_SUFFIX) -> None:
+    """Removes what killed processes left in a folder: this user's temporary files and folders older than a day.
+
+    Looks once per process, and removes what it can.
+
+    Args:
+        folder: where they are.
+        prefix: begin of their names.
+        suffix: end of their names.
+    """
+    with suppress(OSError, ValueError):
+        for entry in os.scandir(folder):
+            if entry.name.startswith(prefix) and entry.name.endswith(suffix):
+                status = entry.stat(follow_symlinks=False)
+                if status.st_uid != os.getuid() or status.st_mtime > time.time() - _STALE:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                elif entry.is_file(follow_symlinks=False):
+                    Path(entry.path).unlink(missing_ok=True)
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Binary file that appears at `path` complete or not at all.
 
     Writes go to a temporary file beside `path`, which is flushed to disk and renamed when the block ends without an
-    exception, and removed otherwise (Ctrl-C included).
+    exception, and removed otherwise (Ctrl-C included). Old temporary files of killed processes are removed, too.
 
     Raises:
         FileError: the directory is missing or not writable, or the disk is full.
     """
+    remove_stale(path.parent)
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        descriptor, temporary = tempfile.mkstemp(
+            prefix=f"{TEMPORARY_PREFIX}{path.name}.", suffix=TEMPORARY_SUFFIX, dir=path.parent
+        )
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}; choose another place with -o") from error
+    except ValueError as error:  # a null byte
+        raise FileError(f"cannot write {str(path)!r}: {error}; choose another place with -o") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -81,7 +200,8 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from error
+        advice = "; free some space or choose another place" if error.errno in NO_ROOM else ""
+        raise FileError(f"cannot write {path}: {error.strerror}{advice}") from error
     finally:
         Path(temporary).unlink(missing_ok=True)
 

@@ -17,13 +17,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from nnstretch.support.child_process import PATIENCE, end_reason
 from nnstretch.support.closing import Closing
 from nnstretch.support.frames import Arrays, read_frame, write_frame
 
 StartProcess = Callable[[Sequence[str], Mapping[str, str] | None, Sequence[int], IO[bytes]], "subprocess.Popen[bytes]"]
 """Starts a command with pipes for input and output: (command, environment or None, inherited file descriptors, errors)."""
 
+PATIENCE = 5.0
+"""Seconds that a process has to end by itself."""
 _TICK = 1.0  # seconds; time in which no process runs (a suspended machine) counts as one tick at most
 
 
@@ -84,6 +85,11 @@ class WorkerProcess(Closing):
         """Whether the process has ended."""
         return self._process.poll() is not None
 
+    @property
+    def status(self) -> int | None:
+        """The process's exit status, negative for the number of a signal; None while it runs."""
+        return self._process.poll()
+
     def send(self, message: Mapping[str, Any], arrays: Arrays | None = None) -> None:
         """Sends one frame.
 
@@ -140,7 +146,16 @@ class WorkerProcess(Closing):
         self._finalizer()
 
     def _reason(self) -> str:
-        return end_reason(self._process, self._errors)
+        """The reason of the process's end: its signal, the last line of its errors, or its status."""
+        try:
+            status = self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            return "it closed its pipe and hangs"
+        if status < 0:
+            return f"killed by signal {-status} ({signal.strsignal(-status)})"
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), f"ended with status {status}")
 
 
 def _end(process: subprocess.Popen[bytes], errors: IO[bytes], patience: float) -> None:

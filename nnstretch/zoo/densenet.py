@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import nn
 
 from nnstretch.zoo.blocks import Chain, Parallel, classifier, imagenet_stem
@@ -29,9 +31,7 @@ def _transition(in_channels: int) -> nn.Sequential:
     return nn.Sequential(*_bn_relu_conv(in_channels, in_channels // 2, 1), nn.AvgPool2d(2))
 
 
-def _densenet(
-    depths: tuple[int, ...], *, num_classes: int, in_channels: int, small_images: bool, growth: int = 32
-) -> Chain:
+def _densenet(depths: tuple[int, ...], growth: int, num_classes: int, in_channels: int, small_images: bool) -> Chain:
     """A stage is a transition (except in the first stage) and its dense layers; the stem is twice ``growth`` wide."""
     stages: list[nn.Sequential] = []
     stem_width = width = 2 * growth
@@ -48,25 +48,8 @@ def _densenet(
     return Chain(imagenet_stem(in_channels, stem_width, small_images=small_images), stages, head)
 
 
-def densenet121(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """DenseNet-121: depths 6, 12, 24, 16."""
-    depths = (6, 12, 24, 16)
-    return _densenet(depths, num_classes=num_classes, in_channels=in_channels, small_images=small_images)
-
-
-def densenet161(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """DenseNet-161: depths 6, 12, 36, 24, and a growth of 48."""
-    depths = (6, 12, 36, 24)
-    return _densenet(depths, num_classes=num_classes, in_channels=in_channels, small_images=small_images, growth=48)
-
-
-def densenet169(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """DenseNet-169: depths 6, 12, 32, 32."""
-    depths = (6, 12, 32, 32)
-    return _densenet(depths, num_classes=num_classes, in_channels=in_channels, small_images=small_images)
-
-
-def densenet201(num_classes: int, in_channels: int, small_images: bool) -> Chain:
-    """DenseNet-201: depths 6, 12, 48, 32."""
-    depths = (6, 12, 48, 32)
-    return _densenet(depths, num_classes=num_classes, in_channels=in_channels, small_images=small_images)
+# Depths, and growth.
+densenet121 = partial(_densenet, (6, 12, 24, 16), 32)
+densenet161 = partial(_densenet, (6, 12, 36, 24), 48)
+densenet169 = partial(_densenet, (6, 12, 32, 32), 32)
+densenet201 = partial(_densenet, (6, 12, 48, 32), 32)

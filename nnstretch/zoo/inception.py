@@ -1,4 +1,8 @@
-"""Inception-v3 (Szegedy et al., 2015, arXiv:1512.00567), without the auxiliary head, which only training uses."""
+"""Networks of inception modules: GoogLeNet with batch norm, and Inception-v3; both without auxiliary heads.
+
+GoogLeNet: Szegedy et al., 2014, arXiv:1409.4842. As in torch's published checkpoints, the third path of a module has a 3x3
+convolution instead of the paper's 5x5. Inception-v3: Szegedy et al., 2015, arXiv:1512.00567.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +72,7 @@ def _mixed_8(in_channels: int) -> Parallel:
         _conv(in_channels, 320, 1),
         nn.Sequential(_conv(in_channels, 384, 1), Parallel(_conv(384, 384, (1, 3)), _conv(384, 384, (3, 1)))),
         nn.Sequential(
-            _conv(in_channels, 448, 1),
-            _conv(448, 384, 3),
-            Parallel(_conv(384, 384, (1, 3)), _conv(384, 384, (3, 1))),
+            _conv(in_channels, 448, 1), _conv(448, 384, 3), Parallel(_conv(384, 384, (1, 3)), _conv(384, 384, (3, 1)))
         ),
         _pooled(in_channels, 192),
     )
@@ -99,3 +101,49 @@ def inception_v3(num_classes: int, in_channels: int, small_images: bool) -> Chai
     )
     head = nn.Sequential(*classifier(2048, num_classes, dropout=0.5))
     return Chain(_stem(in_channels, small_images=small_images), stages, head)
+
+
+# Per inception module: 1x1; 3x3 reduce, 3x3; second 3x3 reduce, second 3x3; pool projection (table 1).
+_Widths = tuple[int, int, int, int, int, int]
+_MODULES: tuple[tuple[_Widths, ...], ...] = (
+    ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64)),
+    (
+        (192, 96, 208, 16, 48, 64),
+        (160, 112, 224, 24, 64, 64),
+        (128, 128, 256, 24, 64, 64),
+        (112, 144, 288, 32, 64, 64),
+        (256, 160, 320, 32, 128, 128),
+    ),
+    ((256, 160, 320, 32, 128, 128), (384, 192, 384, 48, 128, 128)),
+)
+
+
+def _inception(in_channels: int, widths: _Widths) -> Parallel:
+    one, reduce_a, three_a, reduce_b, three_b, projection = widths
+    return Parallel(
+        _conv(in_channels, one, 1),
+        nn.Sequential(_conv(in_channels, reduce_a, 1), _conv(reduce_a, three_a, 3)),
+        nn.Sequential(_conv(in_channels, reduce_b, 1), _conv(reduce_b, three_b, 3)),
+        nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1, ceil_mode=True), _conv(in_channels, projection, 1)),
+    )
+
+
+def _googlenet_stem(in_channels: int, *, small_images: bool) -> nn.Sequential:
+    first: list[nn.Module] = [_conv(in_channels, 64, 3 if small_images else 7, stride=2)]
+    if not small_images:
+        first.append(nn.MaxPool2d(3, stride=2, ceil_mode=True))
+    return nn.Sequential(*first, _conv(64, 64, 1), _conv(64, 192, 3))
+
+
+def googlenet(num_classes: int, in_channels: int, small_images: bool) -> Chain:
+    """GoogLeNet. For small images the stem starts with 3x3/2 and has no pool."""
+    stages: list[nn.Sequential] = []
+    width = 192
+    for pool, modules in zip((3, 3, 2), _MODULES, strict=True):
+        blocks: list[nn.Module] = [nn.MaxPool2d(pool, stride=2, ceil_mode=True)]
+        for widths in modules:
+            blocks.append(_inception(width, widths))
+            width = widths[0] + widths[2] + widths[4] + widths[5]
+        stages.append(nn.Sequential(*blocks))
+    head = nn.Sequential(*classifier(width, num_classes, dropout=0.2))
+    return Chain(_googlenet_stem(in_channels, small_images=small_images), stages, head)

@@ -1,37 +1,20 @@
-"""Registry of the zoo's networks."""
+"""Registry of the zoo's networks. Loading it does not load torch, so that networks can be listed without."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
 
 from nnstretch.errors import ModelError
-from nnstretch.zoo import weights
-from nnstretch.zoo.densenet import densenet121, densenet161, densenet169, densenet201
-from nnstretch.zoo.efficientnet import efficientnet_b5, efficientnet_lite4
-from nnstretch.zoo.googlenet import googlenet
-from nnstretch.zoo.inception import inception_v3
-from nnstretch.zoo.mobilenet import mobilenetv2, mobilenetv3_large, mobilenetv3_small
-from nnstretch.zoo.regnet import regnet_x_1_6gf, regnet_x_4gf
-from nnstretch.zoo.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
-from nnstretch.zoo.resnetxy import resnetxy
-from nnstretch.zoo.squeezenet import squeezenet1_0, squeezenet1_1
-from nnstretch.zoo.ssd import Detector, ssd_resnet50
-from nnstretch.zoo.vgg import vgg11, vgg13, vgg16, vgg19
 
-
-class Builder(Protocol):
-    """Constructs a network with uninitialised weights."""
-
-    def __call__(self, num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
-        """The network for ``N x in_channels x H x W`` images, on torch's default device."""
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -39,8 +22,8 @@ class ZooEntry:
     """One network of the zoo.
 
     Attributes:
-        name: in the registry.
-        build: constructs it.
+        name: in the registry, and of the function that constructs it.
+        module: of this package, with that function.
         input_size: side in pixels of the square images it was published for.
         family: name of its family.
         macs: of convolutions and dense layers for one image of that size, with three channels and
@@ -52,7 +35,7 @@ class ZooEntry:
     """
 
     name: str
-    build: Builder
+    module: str
     input_size: int
     family: str
     macs: int
@@ -61,6 +44,15 @@ class ZooEntry:
     classes: int = 1000
     calibration_size: int = 64
 
+    def build(self, num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
+        """The network for ``N x in_channels x H x W`` images, with uninitialised weights, on torch's default device."""
+        builder = getattr(import_module(f"nnstretch.zoo.{self.module}"), self.name)
+        network: nn.Module = builder(num_classes=num_classes, in_channels=in_channels, small_images=small_images)
+        return network
+
+
+_MOST_CHANNELS = 1 << 20
+"""Most classes and channels of images."""
 
 _RESNET = "He et al., Deep Residual Learning for Image Recognition, arXiv:1512.03385"
 _VGG = "Simonyan, Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, arXiv:1409.1556"
@@ -76,63 +68,32 @@ _SSD = "Liu et al., SSD: Single Shot MultiBox Detector, arXiv:1512.02325"
 _RESNETXY = "ACLTuner: A Profiling-Driven Fast Tuning to Optimized Deep Learning Inference, table 5"
 
 _ENTRIES = (
-    ZooEntry("resnet18", resnet18, 224, "resnet", 1_814_073_344, 11_689_512, _RESNET),
-    ZooEntry("resnet34", resnet34, 224, "resnet", 3_663_761_408, 21_797_672, _RESNET),
-    ZooEntry("resnet50", resnet50, 224, "resnet", 4_089_184_256, 25_557_032, _RESNET),
-    ZooEntry("resnet101", resnet101, 224, "resnet", 7_801_405_440, 44_549_160, _RESNET),
-    ZooEntry("resnet152", resnet152, 224, "resnet", 11_513_626_624, 60_192_808, _RESNET),
-    ZooEntry("vgg11", vgg11, 224, "vgg", 7_609_090_048, 132_863_336, _VGG),
-    ZooEntry("vgg13", vgg13, 224, "vgg", 11_308_466_176, 133_047_848, _VGG),
-    ZooEntry("vgg16", vgg16, 224, "vgg", 15_470_264_320, 138_357_544, _VGG),
-    ZooEntry("vgg19", vgg19, 224, "vgg", 19_632_062_464, 143_667_240, _VGG),
-    ZooEntry("densenet121", densenet121, 224, "densenet", 2_834_161_664, 7_978_856, _DENSENET),
-    ZooEntry("densenet161", densenet161, 224, "densenet", 7_727_907_072, 28_681_000, _DENSENET),
-    ZooEntry("densenet169", densenet169, 224, "densenet", 3_359_843_328, 14_149_480, _DENSENET),
-    ZooEntry("densenet201", densenet201, 224, "densenet", 4_291_365_888, 20_013_928, _DENSENET),
-    ZooEntry(
-        "inception_v3", inception_v3, 299, "inception", 5_713_216_096, 23_834_568, _INCEPTION, calibration_size=192
-    ),
-    ZooEntry(
-        "ssd_resnet50", ssd_resnet50, 512, "ssd", 23_540_421_632, 36_450_094, _SSD, classes=20, calibration_size=256
-    ),
-    ZooEntry("mobilenetv2", mobilenetv2, 224, "mobilenet", 300_774_272, 3_504_872, _MOBILENETV2),
-    ZooEntry(
-        "mobilenetv3_small",
-        mobilenetv3_small,
-        224,
-        "mobilenet",
-        56_510_400,
-        2_542_856,
-        _MOBILENETV3,
-        calibration_size=128,
-    ),
-    ZooEntry(
-        "mobilenetv3_large",
-        mobilenetv3_large,
-        224,
-        "mobilenet",
-        216_589_760,
-        5_483_032,
-        _MOBILENETV3,
-        calibration_size=128,
-    ),
-    ZooEntry("squeezenet1_0", squeezenet1_0, 224, "squeezenet", 818_924_576, 1_248_424, _SQUEEZENET),
-    ZooEntry("squeezenet1_1", squeezenet1_1, 224, "squeezenet", 349_151_936, 1_235_496, _SQUEEZENET),
-    ZooEntry("googlenet", googlenet, 224, "googlenet", 1_498_376_192, 6_624_904, _GOOGLENET),
-    ZooEntry("efficientnet_lite4", efficientnet_lite4, 300, "efficientnet", 2_553_034_336, 13_006_568, _EFFICIENTNET),
-    ZooEntry(
-        "efficientnet_b5",
-        efficientnet_b5,
-        456,
-        "efficientnet",
-        10_266_384_752,
-        30_389_784,
-        _EFFICIENTNET,
-        calibration_size=192,
-    ),
-    ZooEntry("regnet_x_1_6gf", regnet_x_1_6gf, 224, "regnet", 1_602_849_792, 9_190_136, _REGNET),
-    ZooEntry("regnet_x_4gf", regnet_x_4gf, 224, "regnet", 3_964_498_816, 22_118_248, _REGNET),
-    ZooEntry("resnetxy", resnetxy, 224, "resnet", 16_330_300_518, 87_604_516, _RESNETXY, calibration_size=128),
+    ZooEntry("resnet18", "resnet", 224, "resnet", 1_814_073_344, 11_689_512, _RESNET),
+    ZooEntry("resnet34", "resnet", 224, "resnet", 3_663_761_408, 21_797_672, _RESNET),
+    ZooEntry("resnet50", "resnet", 224, "resnet", 4_089_184_256, 25_557_032, _RESNET),
+    ZooEntry("resnet101", "resnet", 224, "resnet", 7_801_405_440, 44_549_160, _RESNET),
+    ZooEntry("resnet152", "resnet", 224, "resnet", 11_513_626_624, 60_192_808, _RESNET),
+    ZooEntry("vgg11", "plain", 224, "vgg", 7_609_090_048, 132_863_336, _VGG),
+    ZooEntry("vgg13", "plain", 224, "vgg", 11_308_466_176, 133_047_848, _VGG),
+    ZooEntry("vgg16", "plain", 224, "vgg", 15_470_264_320, 138_357_544, _VGG),
+    ZooEntry("vgg19", "plain", 224, "vgg", 19_632_062_464, 143_667_240, _VGG),
+    ZooEntry("densenet121", "densenet", 224, "densenet", 2_834_161_664, 7_978_856, _DENSENET),
+    ZooEntry("densenet161", "densenet", 224, "densenet", 7_727_907_072, 28_681_000, _DENSENET),
+    ZooEntry("densenet169", "densenet", 224, "densenet", 3_359_843_328, 14_149_480, _DENSENET),
+    ZooEntry("densenet201", "densenet", 224, "densenet", 4_291_365_888, 20_013_928, _DENSENET),
+    ZooEntry("inception_v3", "inception", 299, "inception", 5_713_216_096, 23_834_568, _INCEPTION, 1000, 192),
+    ZooEntry("ssd_resnet50", "ssd", 512, "ssd", 23_540_421_632, 36_450_094, _SSD, 20, 256),
+    ZooEntry("mobilenetv2", "mobilenet", 224, "mobilenet", 300_774_272, 3_504_872, _MOBILENETV2),
+    ZooEntry("mobilenetv3_small", "mobilenet", 224, "mobilenet", 56_510_400, 2_542_856, _MOBILENETV3, 1000, 128),
+    ZooEntry("mobilenetv3_large", "mobilenet", 224, "mobilenet", 216_589_760, 5_483_032, _MOBILENETV3, 1000, 128),
+    ZooEntry("squeezenet1_0", "plain", 224, "squeezenet", 818_924_576, 1_248_424, _SQUEEZENET),
+    ZooEntry("squeezenet1_1", "plain", 224, "squeezenet", 349_151_936, 1_235_496, _SQUEEZENET),
+    ZooEntry("googlenet", "inception", 224, "googlenet", 1_498_376_192, 6_624_904, _GOOGLENET),
+    ZooEntry("efficientnet_lite4", "mobilenet", 300, "efficientnet", 2_553_034_336, 13_006_568, _EFFICIENTNET),
+    ZooEntry("efficientnet_b5", "mobilenet", 456, "efficientnet", 10_266_384_752, 30_389_784, _EFFICIENTNET, 1000, 192),
+    ZooEntry("regnet_x_1_6gf", "resnet", 224, "regnet", 1_602_849_792, 9_190_136, _REGNET),
+    ZooEntry("regnet_x_4gf", "resnet", 224, "regnet", 3_964_498_816, 22_118_248, _REGNET),
+    ZooEntry("resnetxy", "resnet", 224, "resnet", 16_330_300_518, 87_604_516, _RESNETXY, 1000, 128),
 )
 _BY_NAME = {zoo_entry.name: zoo_entry for zoo_entry in _ENTRIES}
 # Names without version, as in papers, and names in other collections.
@@ -216,14 +177,23 @@ def build(
         in_channels: channels of the images.
 
     Raises:
-        ModelError: the name is unknown or a count is below 1.
+        ModelError: the name is unknown, or a count or the seed is no number in range.
     """
     found = entry(name)
     if num_classes is None:
         num_classes = found.classes
     for what, count in (("num_classes", num_classes), ("in_channels", in_channels)):
-        if count < 1:
-            raise ModelError(f"{what} of a zoo network is {count}; give 1 or more")
+        if not isinstance(count, Integral) or not 1 <= count <= _MOST_CHANNELS:
+            raise ModelError(f"{what} of a zoo network is {count}; give 1 or more, up to {_MOST_CHANNELS}")
+    if pretrained_seed is not None and (
+        not isinstance(pretrained_seed, Integral) or not -(2**63) <= pretrained_seed < 2**64
+    ):
+        raise ModelError(f"the seed of a zoo network is {pretrained_seed!r}; give a whole number of at most 64 bits")
+    import torch
+
+    from nnstretch.zoo import weights
+    from nnstretch.zoo.ssd import Detector
+
     # Built on the meta device: torch's own initialisation would cost time and advance its global generator.
     with torch.device("meta"):
         network = found.build(num_classes=num_classes, in_channels=in_channels, small_images=small_images)
@@ -237,5 +207,7 @@ def build(
 
 def example_input(name: str, batch: int = 1, in_channels: int = 3, seed: int = 0) -> Tensor:
     """``batch`` images of normal noise, float32 ``N,C,H,W``, of the size that the network was published for."""
+    import torch
+
     size = entry(name).input_size
     return torch.randn((batch, in_channels, size, size), generator=torch.Generator().manual_seed(seed))

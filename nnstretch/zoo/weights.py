@@ -61,11 +61,7 @@ def _calibrate(network: nn.Module, in_channels: int, size: int, generator: torch
     norms = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
     if not norms:
         return
-    images = torch.randn(
-        (_CALIBRATION_BATCH, in_channels, size, size),
-        generator=generator,
-        dtype=torch.float64,
-    )
+    images = torch.randn((_CALIBRATION_BATCH, in_channels, size, size), generator=generator, dtype=torch.float64)
     momenta = [norm.momentum for norm in norms]
     network.double().eval()
     for norm in norms:

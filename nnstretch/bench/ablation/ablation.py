@@ -1,36 +1,46 @@
 """The equal-MACs comparison: separates the gain of branching from the gain of a smaller network.
 
 NN-Stretch compares a branched network with the original. The **equal-MACs control** is the original scaled in width to the
-branched network's multiply-accumulates and not branched. The bound is the perfect (ideal) split 1 / Σ (1 / tᵢ), where tᵢ is
-the control's latency on the i-th processor alone: the latency if the work were divided without loss.
+branched network's multiply-accumulates and not branched. The alternatives to the branched network are both of these on every
+processor alone, on all CPU cores, and on the branches' processors with layers placed and split by the scheduler, and ONNX
+Runtime. The bound is the perfect (ideal) split 1 / Σ (1 / tᵢ), where tᵢ is the control's latency on the i-th processor alone:
+the latency if the work were divided without loss.
 
-All latencies are interleaved (`nnstretch.bench.timing.interleaving`).
+All latencies are interleaved (`nnstretch.bench.timing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
 from nnstretch.bench.ablation.breakdown import BranchTime, Breakdown, break_down, causes
-from nnstretch.bench.ablation.result import Ablation, AblationRow, MeasuredBranch
-from nnstretch.bench.comparison.client import EngineProcess
-from nnstretch.bench.comparison.parameters import count_parameters
-from nnstretch.bench.comparison.reference import reference_outputs
-from nnstretch.bench.comparison.subject import random_feeds
-from nnstretch.bench.engines import ENGINES, Job
-from nnstretch.bench.timing.interleaving import DEFAULT_OPTIONS, MeasurementOptions, Timed, interleave, timed
-from nnstretch.bench.timing.statistics import Interval, Latency, interval, latency, perfect_split, resampled
+from nnstretch.bench.ablation.result import BRANCHED, Ablation, AblationRow, MeasuredBranch
+from nnstretch.bench.comparison.client import onnxruntime_process
+from nnstretch.bench.comparison.subject import count_parameters, random_feeds, reference_outputs
+from nnstretch.bench.timing import (
+    DEFAULT_OPTIONS,
+    Interval,
+    Latency,
+    MeasurementOptions,
+    Timed,
+    interleave,
+    interval,
+    latency,
+    perfect_split,
+    resampled,
+    timed,
+)
+from nnstretch.devices.base.spec import default_cores, format_cores, parse_processors
 from nnstretch.devices.engine.binding.program import RunTrace
 from nnstretch.errors import UsageError
 from nnstretch.graph.reference import largest_error
+from nnstretch.scheduler.measurement.runner.runner import SharedRunner
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.support.progress import Progress, silent
@@ -42,6 +52,12 @@ if TYPE_CHECKING:
 ALONE = "alone"
 """`how` of a row that ran on one processor."""
 
+SPLIT = "split layer by layer"
+"""`how` of a row whose layers the scheduler placed on several processors."""
+
+_PER_PROCESSOR = ("original_ms", "control_ms")
+"""Figures that several rows have, one per processor; all others have one row."""
+
 _RUNS = 3
 _FEWEST_TRACED, _MOST_TRACED = 6, 100  # runs in a turn
 _TRACED_TURNS = 4
@@ -49,12 +65,19 @@ _TRACED_TURNS = 4
 
 @dataclass(frozen=True)
 class _Candidate:
-    """One timed way to run a network; becomes a row of the table."""
+    """One timed way to run a network; becomes a row of the table.
+
+    Attributes:
+        network, how, processors: of the row.
+        run: times it.
+        figures: fields of `Ablation` that its latency belongs to.
+    """
 
     network: str
     how: str
     processors: str
     run: Timed
+    figures: tuple[str, ...]
 
 
 @dataclass
@@ -66,24 +89,16 @@ class _Bench:
     options: MeasurementOptions
     progress: Progress
     stack: ExitStack
+    runner: SharedRunner
     sessions: dict[tuple[str, str], PlanSession] = field(default_factory=dict)
     failure: str = ""
 
     def session(self, network: str, processors: str) -> PlanSession:
         """The session of a network on processors, compiled on first use."""
-        from nnstretch.compiler.compile import compile_model
-        from nnstretch.compiler.processors import build_processors
-
         key = (network, processors)
         if key not in self.sessions:
-            model = self.models[network].clone()
             self.progress(len(self.sessions), 0, f"compiling the {network} for {processors}")
-            made = compile_model(
-                model,
-                build_processors(processors, tolerance=self.options.tolerance),
-                tune=self.options.tune,
-                progress=self.progress,
-            )
+            made = self.options.session(self.models[network], processors, self.progress, self.runner)
             self.sessions[key] = self.stack.enter_context(made)
         return self.sessions[key]
 
@@ -91,40 +106,48 @@ class _Bench:
         """The inputs by the names of this session's network."""
         return dict(zip([i.name for i in session.get_inputs()], self.feeds.values(), strict=True))
 
-    def native(self, network: str, how: str, processors: str) -> _Candidate:
-        """Our engine on processors."""
-        return self.timed(network, how, processors, self.session(network, processors))
+    def candidate(self, session: PlanSession, network: str, how: str, processors: str, *figures: str) -> _Candidate:
+        """A session of our engine as a candidate."""
+        return _Candidate(network, how, processors, timed(session, self.feeds_of(session)), figures)
 
-    def timed(self, network: str, how: str, processors: str, session: PlanSession) -> _Candidate:
-        """A session as a candidate."""
-        return _Candidate(network, how, processors, timed(session, self.feeds_of(session)))
+    def native(self, network: str, how: str, processors: str, *figures: str) -> _Candidate:
+        """A network on processors."""
+        return self.candidate(self.session(network, processors), network, how, processors, *figures)
+
+    def split(self, network: str, processors: str) -> _Candidate:
+        """A network without branches, with layers placed and split by the scheduler."""
+        session = self.session(network, processors)
+        report = session.compiled.placement
+        how = SPLIT if report is None or report.pays else f"placed on {report.fastest} alone"
+        return self.candidate(session, network, how, processors, f"{network}_split_ms")
 
     def serial(self, network: str, processors: str) -> PlanSession:
         """The session of the same plan without overlap: its steps run one after another."""
-        from nnstretch.scheduler.plan.serial import serial
+        from nnstretch.scheduler.plan.compiled import serial
 
         key = (network, f"{processors} serial")
         if key not in self.sessions:
-            made = PlanSession.from_compiled(serial(self.session(network, processors).compiled))
+            made = PlanSession(serial(self.session(network, processors).compiled))
             self.sessions[key] = self.stack.enter_context(made)
         return self.sessions[key]
 
 
 def ablate(
-    original: ir.Model | str | Path,
-    control: ir.Model | str | Path,
-    branched: ir.Model | str | Path,
+    original: ir.Model,
+    control: ir.Model,
+    branched: ir.Model,
     processors: str,
     *,
     top1: Mapping[str, float] | None = None,
     design: Design | None = None,
     options: MeasurementOptions = DEFAULT_OPTIONS,
     progress: Progress | None = None,
+    keep: Callable[[PlanSession], None] | None = None,
 ) -> Ablation:
     """Measures original, control and branched network on the same processors and with the same inputs.
 
     Args:
-        original: a graph that is not fused, or an ONNX file.
+        original: a graph that is not fused.
         control: the original scaled in width to the branched network's multiply-accumulates.
         branched: the branched network; all three take the same inputs.
         processors: one branch ran on each, in this order, as in `cpu:0,opencl:0@1`.
@@ -132,55 +155,69 @@ def ablate(
         design: the branched network's design; its predictions are compared with the measurements.
         options: how to measure.
         progress: reports progress.
+        keep: called after the measurement with the session of the branched network, which is closed afterwards.
 
     Raises:
         UsageError: fewer than two processors.
-        NNStretchError: a model cannot be read, or a processor does not work.
+        NNStretchError: a processor does not work.
     """
-    from nnstretch.devices.base.spec import parse_processors
-
     names = tuple(str(spec) for spec in parse_processors(processors))
     if len(names) < 2:
         raise UsageError(
             f"the equal-MACs comparison compares one processor with several; {processors!r} names {len(names)}"
         )
-    models = {"original": _graph(original), "control": _graph(control), "branched": _graph(branched)}
+    models = {"original": original, "control": control, BRANCHED: branched}
     with ExitStack() as stack:
         feeds = random_feeds(models["original"], options.seed)
-        bench = _Bench(models, feeds, options, progress or silent, stack)
+        bench = _Bench(models, feeds, options, progress or silent, stack, options.shared_runner(stack))
         candidates = _candidates(bench, names)
+        bench.runner.end()
         times = interleave([one.run for one in candidates], bench.options.timing, bench.progress)
-        return _ablation(bench, names, candidates, times, top1 or {}, design)
+        found = _ablation(bench, names, candidates, times, top1 or {}, design)
+        if keep is not None:
+            keep(bench.session(BRANCHED, ",".join(names)))
+        return found
 
 
 def _candidates(bench: _Bench, names: tuple[str, ...]) -> list[_Candidate]:
-    from nnstretch.devices.base.spec import default_cores, format_cores
-
     everything = ",".join(names)
-    cores = f"cpu:{format_cores(default_cores())}"
-    candidates = [bench.native("original", ALONE, name) for name in names]
-    candidates.append(bench.native("original", "all CPU cores", cores))
-    candidates += _onnxruntime(bench, default_cores(), cores)
-    candidates.append(bench.native("branched", "concurrent", everything))
-    candidates.append(bench.timed("branched", "one after another", everything, bench.serial("branched", everything)))
-    candidates += [bench.native("control", ALONE, name) for name in names]
-    return candidates
+    serial = bench.serial(BRANCHED, everything)
+    return [
+        *_alternatives(bench, "original", names),
+        bench.native(BRANCHED, "concurrent", everything, "branched_ms"),
+        bench.candidate(serial, BRANCHED, "one after another", everything, "branched_serial_ms"),
+        *_alternatives(bench, "control", names),
+    ]
 
 
-def _onnxruntime(bench: _Bench, cores: tuple[int, ...], processors: str) -> list[_Candidate]:
-    """ONNX Runtime in a process pinned to the same cores; empty if it cannot run, with the reason in `bench.failure`."""
-    from nnstretch.frontends.onnx_file import save
+def _alternatives(bench: _Bench, network: str, names: tuple[str, ...]) -> list[_Candidate]:
+    """A network without branches on each processor, on all CPU cores, split, and by ONNX Runtime.
 
-    entry = next(e for e in ENGINES if e.name == "onnxruntime")
-    folder = Path(bench.stack.enter_context(TemporaryDirectory(prefix="nnstretch-ablation-")))
-    save(bench.models["original"], folder / "original.onnx")
-    job = Job("original", str(folder / "original.onnx"), cores)
+    If one of the processors has all CPU cores, its row is also that of all cores.
+    """
+    cores, figure = _all_cores(), f"{network}_all_cores_ms"
+    candidates = [
+        bench.native(network, ALONE, name, f"{network}_ms", *([figure] if name == cores else [])) for name in names
+    ]
+    if cores not in names:
+        candidates.append(bench.native(network, "all CPU cores", cores, figure))
+    return [*candidates, bench.split(network, ",".join(names)), *_onnxruntime(bench, network)]
+
+
+def _all_cores() -> str:
+    return f"cpu:{format_cores(default_cores())}"
+
+
+def _onnxruntime(bench: _Bench, network: str) -> list[_Candidate]:
+    """ONNX Runtime in a process pinned to all CPU cores; empty if it cannot run, with the reason in `bench.failure`."""
+    model, cores = bench.models[network], default_cores()
     try:
-        process = bench.stack.enter_context(EngineProcess(entry, job, bench.feeds, bench.progress))
+        process = onnxruntime_process(bench.stack, model, cores, bench.feeds, bench.progress)
     except WorkerError as failure:
         bench.failure = str(failure)
         return []
-    return [_Candidate("original", "ONNX Runtime", processors, lambda budget: process.time(budget, _RUNS))]
+    figures = ("onnxruntime_ms",) if network == "original" else ("control_onnxruntime_ms",)
+    return [_Candidate(network, "ONNX Runtime", _all_cores(), lambda budget: process.time(budget, _RUNS), figures)]
 
 
 def _largest_error(bench: _Bench) -> float:
@@ -204,27 +241,31 @@ def _ablation(
 ) -> Ablation:
     samples = resampled(times)
     rows = _rows(bench, names, candidates, times, samples, top1)
-    alone = {(r.network, r.processors): r.latency.p50_ms for r in rows if r.latency and r.how == ALONE}
-    by_how = {r.how: r.latency.p50_ms for r in rows if r.latency}
-    control_ms = {name: alone["control", name] for name in names}
-    timelines, breakdown, branches = _traced(bench, ",".join(names), by_how["concurrent"], by_how["one after another"])
+    original_ms, control_ms = (_by_processor(candidates, rows, figure) for figure in _PER_PROCESSOR)
+    one = {figure: row.p50_ms for c, row in zip(candidates, rows, strict=False) for figure in c.figures}
+    timelines, breakdown, branches = _traced(bench, ",".join(names), one["branched_ms"], one["branched_serial_ms"])
     return Ablation(
         processors=names,
         rows=rows,
-        original_ms={name: alone["original", name] for name in names},
-        original_all_cores_ms=by_how["all CPU cores"],
-        onnxruntime_ms=by_how.get("ONNX Runtime"),
+        original_ms=original_ms,
+        original_all_cores_ms=one["original_all_cores_ms"],
+        original_split_ms=one["original_split_ms"],
+        onnxruntime_ms=one.get("onnxruntime_ms"),
         onnxruntime_error=bench.failure,
-        branched_ms=by_how["concurrent"],
-        branched_serial_ms=by_how["one after another"],
+        branched_ms=one["branched_ms"],
+        branched_serial_ms=one["branched_serial_ms"],
         control_ms=control_ms,
+        control_all_cores_ms=one["control_all_cores_ms"],
+        control_split_ms=one["control_split_ms"],
+        control_onnxruntime_ms=one.get("control_onnxruntime_ms"),
         max_rel_error=_largest_error(bench),
+        idle=tuple(dict.fromkeys(name for session in bench.sessions.values() for name in session.plan.idle_processors)),
         timeline=timelines[0],
         serial_timeline=timelines[1],
         intervals=_intervals(candidates, samples),
         predicted_ms=design.predicted_ms if design else None,
         branches=_measured_branches(branches, design),
-        causes=causes(breakdown, perfect_split(list(control_ms.values())), by_how["concurrent"]),
+        causes=causes(breakdown, perfect_split(list(control_ms.values())), one["branched_ms"]),
     )
 
 
@@ -246,26 +287,37 @@ def _rows(
         return AblationRow(network, one.how, one.processors, *about, found, bound, limits)
 
     rows = [row(c, latency(t), drawn) for c, t, drawn in zip(candidates, times, samples, strict=True)]
-    controls = [i for i, c in enumerate(candidates) if c.network == "control"]
-    bound = perfect_split([r.latency.p50_ms for i in controls if (r := rows[i]).latency])
-    everywhere = _Candidate("control", "perfect split, a bound", ",".join(names), lambda _: np.empty(0))
+    controls = _of(candidates, "control_ms")
+    bound = perfect_split([rows[i].p50_ms for i in controls])
+    everywhere = _Candidate("control", "perfect split, a bound", ",".join(names), lambda _: np.empty(0), ())
     return (*rows, row(everywhere, None, 1 / (1 / samples[controls]).sum(axis=0), bound))
 
 
+def _of(candidates: Sequence[_Candidate], figure: str) -> list[int]:
+    """Indices of the candidates whose latency belongs to a figure."""
+    return [i for i, candidate in enumerate(candidates) if figure in candidate.figures]
+
+
+def _by_processor(candidates: Sequence[_Candidate], rows: Sequence[AblationRow], figure: str) -> dict[str, float]:
+    return {rows[i].processors: rows[i].p50_ms for i in _of(candidates, figure)}
+
+
 def _intervals(candidates: Sequence[_Candidate], samples: np.ndarray) -> dict[str, Interval]:
-    """Confidence intervals of the derived figures, all from the same resampled rounds."""
+    """Confidence intervals of the figures, all from the same resampled rounds."""
 
-    def of(network: str, how: str) -> np.ndarray:
-        return samples[[i for i, c in enumerate(candidates) if (c.network, c.how) == (network, how)]]
+    def of(figure: str) -> np.ndarray:
+        return samples[_of(candidates, figure)]
 
-    control, branched = of("control", ALONE), of("branched", "concurrent")[0]
+    control, branched = of("control_ms"), of("branched_ms")[0]
+    alternatives = samples[[i for i, c in enumerate(candidates) if c.network != BRANCHED]]
     split = 1 / (1 / control).sum(axis=0)
     derived = {
-        "branched_ms": branched,
-        "branched_serial_ms": of("branched", "one after another")[0],
-        "original_all_cores_ms": of("original", "all CPU cores")[0],
+        **{
+            figure: samples[i] for i, c in enumerate(candidates) for figure in c.figures if figure not in _PER_PROCESSOR
+        },
         "perfect_split_ms": split,
-        "speedup": of("original", ALONE).min(axis=0) / branched,
+        "speedup_best_alternative": alternatives.min(axis=0) / branched,
+        "speedup": of("original_ms").min(axis=0) / branched,
         "speedup_equal_macs": control.min(axis=0) / branched,
         "split_share": split / branched,
     }
@@ -284,7 +336,7 @@ def _traced(
     bench: _Bench, everything: str, together_ms: float, serial_ms: float
 ) -> tuple[tuple[Timeline, Timeline], Breakdown, list[BranchTime]]:
     """Timelines of the concurrent and the serial run, traced in turns, and the breakdown of the concurrent run's time."""
-    together, serial = bench.session("branched", everything), bench.serial("branched", everything)
+    together, serial = bench.session(BRANCHED, everything), bench.serial(BRANCHED, everything)
     traces: tuple[list[RunTrace], list[RunTrace]] = ([], [])
     count = min(max(int(1e3 * bench.options.timing.turn / together_ms), _FEWEST_TRACED), _MOST_TRACED)
     for number in range(_TRACED_TURNS):
@@ -297,11 +349,3 @@ def _traced(
 
 def _macs(bench: _Bench, network: str) -> int:
     return next(session.plan.macs for (name, _), session in bench.sessions.items() if name == network)
-
-
-def _graph(model: ir.Model | str | Path) -> ir.Model:
-    if isinstance(model, ir.Model):
-        return model
-    from nnstretch.frontends.resolve import load_model
-
-    return load_model(str(model))

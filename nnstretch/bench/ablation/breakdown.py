@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from nnstretch.devices.engine.binding.program import RunTrace
-from nnstretch.graph.placement import branch_of, branched_segments
+from nnstretch.graph.metadata import branch_of, branched_segments
 from nnstretch.scheduler.plan.schema import Plan
 
 Key = tuple[int, int]
@@ -225,7 +225,7 @@ def causes(breakdown: Breakdown, perfect_split_ms: float, measured_ms: float) ->
     return {
         PERFECT_SPLIT: perfect_split_ms,
         "other layers": breakdown.layers - perfect_split_ms,
-        "slowdown": breakdown.contention_factor,
+        "contention": breakdown.contention_factor,
         "waiting": breakdown.waiting,
         "unbranched": breakdown.unbranched,
         "joining": breakdown.joining,
@@ -238,7 +238,7 @@ def causes(breakdown: Breakdown, perfect_split_ms: float, measured_ms: float) ->
 CAUSES = {
     PERFECT_SPLIT: "The control's work, divided among the processors without loss.",
     "other layers": "The branched network's layers, each alone, against the control's (below 0: faster).",
-    "slowdown": "Layers take longer beside others: processors share memory, caches and power.",
+    "contention": "Layers take longer beside others: processors share memory, caches and power.",
     "waiting": "A processor is done with its branch and waits for a slower one.",
     "unbranched": "A processor has nothing to do while another computes what is not branched.",
     "joining": "Putting branches together, and bringing tensors into other layouts between branches.",

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nnstretch.bench.ablation.breakdown import BranchTime
-from nnstretch.bench.timing.statistics import CONFIDENCE, Interval, Latency, perfect_split, significant
+from nnstretch.bench.timing import CONFIDENCE, Interval, Latency, disturbance, perfect_split, significant, widest
 from nnstretch.scheduler.runtime.timeline import Timeline
 
 GOOD_PREDICTION = 0.1
 """Largest relative error of a good prediction."""
+
+BRANCHED = "branched"
+"""`network` of the rows of the branched network; the other rows are its alternatives."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class AblationRow:
 
     Attributes:
         network: "original", "branched" or "control".
-        how: description of the run: alone, concurrent, all CPU cores.
+        how: description of the run: alone, all CPU cores, split layer by layer, concurrent.
         processors: as written, separated by commas.
         macs, parameters: exact counts.
         top1: top-1 accuracy in percent, if known.
@@ -38,6 +41,13 @@ class AblationRow:
     latency: Latency | None
     bound_ms: float | None = None
     interval_ms: Interval | None = None
+
+    @property
+    def p50_ms(self) -> float:
+        """The median latency; in the row of the bound, the bound."""
+        found = self.latency.p50_ms if self.latency else self.bound_ms
+        assert found is not None
+        return found
 
 
 @dataclass(frozen=True)
@@ -63,26 +73,34 @@ class Ablation:
         processors: one branch ran on each.
         rows: in display order.
         original_ms, control_ms: latency of original and control on each processor alone.
-        original_all_cores_ms: the original on all cores of the CPU.
-        onnxruntime_ms: ONNX Runtime on the same cores; None if it failed for the reason in onnxruntime_error.
+        original_all_cores_ms, control_all_cores_ms: on all cores of the CPU.
+        original_split_ms, control_split_ms: on the same processors, with layers placed and split by the scheduler. If one
+            processor alone is predicted to be as fast, that processor computes all layers.
+        onnxruntime_ms, control_onnxruntime_ms: ONNX Runtime on all cores of the CPU, with the original and the control; None if
+            it failed for the reason in onnxruntime_error.
         branched_ms, branched_serial_ms: branches at the same time, and one after another.
         max_rel_error: largest error of our outputs against ONNX Runtime's, relative to the output's range.
         timeline, serial_timeline: traced runs of the branched network.
-        intervals: confidence intervals of the properties below, by name.
+        intervals: confidence intervals of the fields above and the properties below, by name.
         predicted_ms: latency that the design predicts.
         branches: measured latencies, and predicted ones where the design has them.
         causes: milliseconds by cause that add up to the measured latency (`nnstretch.bench.ablation.breakdown`).
+        idle: processors on which nothing was computed in one of the runs.
     """
 
     processors: tuple[str, ...]
     rows: tuple[AblationRow, ...]
     original_ms: Mapping[str, float]
     original_all_cores_ms: float
+    original_split_ms: float
     onnxruntime_ms: float | None
     onnxruntime_error: str
     branched_ms: float
     branched_serial_ms: float
     control_ms: Mapping[str, float]
+    control_all_cores_ms: float
+    control_split_ms: float
+    control_onnxruntime_ms: float | None
     max_rel_error: float
     timeline: Timeline
     serial_timeline: Timeline
@@ -90,11 +108,23 @@ class Ablation:
     predicted_ms: float | None = None
     branches: tuple[MeasuredBranch, ...] = ()
     causes: Mapping[str, float] = field(default_factory=dict)
+    idle: tuple[str, ...] = ()
 
     @property
     def perfect_split_ms(self) -> float:
         """1 / Σ (1 / tᵢ) over the processors' control latencies."""
         return perfect_split(list(self.control_ms.values()))
+
+    @property
+    def best_alternative(self) -> AblationRow:
+        """The fastest row of another network, by ONNX Runtime or by our engine."""
+        others = [row for row in self.rows if row.network != BRANCHED and row.latency is not None]
+        return min(others, key=lambda row: row.p50_ms)
+
+    @property
+    def speedup_best_alternative(self) -> float:
+        """Latency of the best alternative / latency of the branched network; below 1 if branching does not pay."""
+        return self.best_alternative.p50_ms / self.branched_ms
 
     @property
     def speedup(self) -> float:
@@ -112,6 +142,11 @@ class Ablation:
         return self.perfect_split_ms / self.branched_ms
 
     @property
+    def widest_interval(self) -> float | None:
+        """The largest half width of the rows' intervals, as a share of their middles (`nnstretch.bench.timing.WIDE`)."""
+        return widest(row.interval_ms for row in self.rows)
+
+    @property
     def well_predicted(self) -> float | None:
         """Share of the branches predicted within `GOOD_PREDICTION`; None without predictions."""
         errors = [abs(branch.error) for branch in self.branches if branch.error is not None]
@@ -123,11 +158,17 @@ class Ablation:
         return {
             "original_ms": {name: one(ms) for name, ms in self.original_ms.items()},
             "original_all_cores_ms": one(self.original_all_cores_ms),
+            "original_split_ms": one(self.original_split_ms),
             "onnxruntime_ms": None if self.onnxruntime_ms is None else one(self.onnxruntime_ms),
             "branched_ms": one(self.branched_ms),
             "branched_serial_ms": one(self.branched_serial_ms),
             "control_ms": {name: one(ms) for name, ms in self.control_ms.items()},
+            "control_all_cores_ms": one(self.control_all_cores_ms),
+            "control_split_ms": one(self.control_split_ms),
+            "control_onnxruntime_ms": None if self.control_onnxruntime_ms is None else one(self.control_onnxruntime_ms),
             "perfect_split_ms": one(self.perfect_split_ms),
+            "speedup_best_alternative": one(self.speedup_best_alternative),
+            "best_alternative": _alternative_json(self.best_alternative),
             "speedup": one(self.speedup),
             "speedup_equal_macs": one(self.speedup_equal_macs),
             "split_share": one(self.split_share),
@@ -135,11 +176,17 @@ class Ablation:
             "rows": [_row_json(row) for row in self.rows],
             "confidence": CONFIDENCE,
             "intervals": {name: [one(low), one(high)] for name, (low, high) in self.intervals.items()},
+            **disturbance(self.widest_interval),
             "predicted_ms": None if self.predicted_ms is None else one(self.predicted_ms),
             "well_predicted": self.well_predicted,
             "branches": [_branch_json(branch) for branch in self.branches],
             "causes": [{"cause": name, "ms": one(ms)} for name, ms in self.causes.items()],
         }
+
+
+def _alternative_json(row: AblationRow) -> dict[str, Any]:
+    found = _row_json(row)
+    return {name: found[name] for name in ("network", "how", "processors", "p50_ms", "interval_ms")}
 
 
 def _branch_json(branch: MeasuredBranch) -> dict[str, Any]:

@@ -1,21 +1,26 @@
-"""The benchmark's side of engine processes."""
+"""The benchmark's side of engine processes, and the files that engines start from."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
+import onnx_ir as ir
 
-from nnstretch.bench.engines import EngineEntry, Job, Start
-from nnstretch.support.closing import Closing
+from nnstretch.bench.engines import EngineEntry, Job, Start, engine_entry
+from nnstretch.frontends.onnx_file import save
+from nnstretch.support.closing import Closing, closed_on_failure
 from nnstretch.support.progress import Progress
-from nnstretch.support.worker_process import StartProcess, WorkerProcess, start_here
+from nnstretch.support.worker_process import StartProcess, WorkerError, WorkerProcess, start_here
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Each engine chooses how its threads wait; settings in the environment of the benchmark must not decide it.
@@ -30,6 +35,42 @@ def prepare(entry: EngineEntry, job: Job, folder: Path, report: Progress) -> str
     """
     with _Worker("prepare", entry, job, folder) as worker:
         return str(worker.wait_for("file", report)["file"])
+
+
+class Workspace(Closing):
+    """A folder for the converted files of one model, deleted at the end. A context manager.
+
+    Each file is made once and shared by several comparisons.
+    """
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="nnstretch-bench-"))
+        self._made: dict[tuple[str, int], str | WorkerError] = {}
+
+    def file_for(self, entry: EngineEntry, job: Job, report: Progress) -> str:
+        """The file that an engine starts from, or "" if that is the model itself.
+
+        Raises:
+            WorkerError: the engine cannot make it, now or when it was asked before.
+        """
+        if not entry.prepares:
+            return ""
+        key = entry.name, len(job.cores) if entry.prepares == "threads" else 0
+        if key not in self._made:
+            folder = self._folder / f"{entry.name}-{key[1]}"
+            folder.mkdir()
+            try:
+                self._made[key] = prepare(entry, job, folder, report)
+            except WorkerError as failure:
+                self._made[key] = failure
+        made = self._made[key]
+        if isinstance(made, WorkerError):
+            raise made
+        return made
+
+    def close(self) -> None:
+        """Deletes the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class EngineProcess(Closing):
@@ -60,13 +101,10 @@ class EngineProcess(Closing):
         """
         self.entry = entry
         self._worker = _Worker("serve", entry, job, start=start)
-        try:
+        with closed_on_failure(self.close):
             self._worker.send({}, feeds)
             ready = self._worker.wait_for("ready", report)
             self._worker.stop()
-        except BaseException:  # an interrupt too: nobody else knows the process yet
-            self.close()
-            raise
         self.facts: dict[str, Any] = dict(ready["ready"])
         self.start = Start(**ready["start"])
 
@@ -105,6 +143,25 @@ class EngineProcess(Closing):
     def close(self) -> None:
         """Ends the process."""
         self._worker.close()
+
+
+def onnxruntime_process(
+    stack: ExitStack,
+    graph: ir.Model,
+    cores: tuple[int, ...],
+    feeds: Mapping[str, np.ndarray],
+    report: Progress,
+    **options: Any,
+) -> EngineProcess:
+    """ONNX Runtime with a graph in a process pinned to cores; `stack` closes it. Options are the engine's.
+
+    Raises:
+        WorkerError: it cannot run the graph; the message is its reason.
+    """
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nnstretch-bench-")))
+    save(graph, folder / "model.onnx")
+    job = Job("model", str(folder / "model.onnx"), cores, options)
+    return stack.enter_context(EngineProcess(engine_entry("onnxruntime"), job, feeds, report))
 
 
 class _Worker(WorkerProcess):

@@ -6,19 +6,20 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nnstretch.api.options import TOLERANCE
-from nnstretch.bench.comparison.client import EngineProcess
+from nnstretch.api.options import CompileOptions
+from nnstretch.bench.comparison.client import EngineProcess, Workspace
 from nnstretch.bench.comparison.subject import Subject
-from nnstretch.bench.comparison.workspace import Workspace
-from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start
-from nnstretch.bench.timing.interleaving import Timed, TimingOptions, interleave
-from nnstretch.bench.timing.statistics import Latency, latency, significant
-from nnstretch.devices.targets import LocalTarget, Target
+from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start, engine_entry
+from nnstretch.bench.timing import Latency, TimingOptions, interleave, latency, recording_failure, significant
+from nnstretch.devices.engine.binding.library import engine
+from nnstretch.devices.targets.workers import LocalTarget, Target
 from nnstretch.errors import MissingExtraError, UsageError
 from nnstretch.graph.reference import largest_error
 from nnstretch.support.progress import Progress
@@ -41,10 +42,8 @@ class ComparisonOptions:
         timing: rounds, turns and budget.
         runs: the least number of runs per turn.
         starts: fresh processes in which the time to the first result is measured.
-        tune: whether our plan is tuned.
-        tolerance: largest error of our routines, where the plan is tuned.
-        plan: file of a plan to use instead of tuning, or None.
         layers: whether the time of each of our layers is measured.
+        compiling: how our engine compiles the model, on the process's cores.
         target: the machine that the engines run on.
     """
 
@@ -52,10 +51,8 @@ class ComparisonOptions:
     timing: TimingOptions = field(default_factory=lambda: TimingOptions(turn=0.25, budget=10.0))
     runs: int = 3
     starts: int = 1
-    tune: bool = True
     layers: bool = False
-    tolerance: float = TOLERANCE
-    plan: str | None = None
+    compiling: CompileOptions = field(default_factory=CompileOptions)
     target: Target = field(default_factory=LocalTarget)
 
 
@@ -169,9 +166,19 @@ def parse_engines(text: str) -> tuple[EngineEntry, ...]:
         if missing:
             raise MissingExtraError(
                 f"{key} needs the package {missing[0]}, which is not installed; "
-                f"install it with pip install nnstretch[{known[key].extra}], or leave {key} out of --against"
+                f"install it with pip install 'nnstretch[{known[key].extra}]', or leave {key} out of --against"
             )
     return tuple(dict.fromkeys(known[key] for key in (OURS, *keys)))
+
+
+_OF_EACH_PROCESS = ("processors", "shapes", "batch", "target", "progress")
+"""Options with values of its own in our engine's process: it runs on the target, has its cores, and a file of static shapes."""
+
+
+def compiling_of_process(options: CompileOptions) -> dict[str, Any]:
+    """The options by name that our engine's process gets, JSON-serialisable."""
+    sent = {name: value for name, value in vars(options).items() if name not in _OF_EACH_PROCESS}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in sent.items()}
 
 
 def compare(
@@ -186,7 +193,8 @@ def compare(
         workspace: holds the converted files of this model, shared by several comparisons.
         report: reports progress.
     """
-    job = Job(subject.model, subject.onnx, options.cores, _our_options(options))
+    ours = {"compile": compiling_of_process(options.compiling), "layers": options.layers}
+    job = Job(subject.model, subject.onnx, options.cores, ours)
     errors: dict[str, str] = {}
     with ExitStack() as stack:
         processes: dict[str, EngineProcess] = {}
@@ -205,10 +213,13 @@ def compare(
                 starts[entry.name].append(processes[entry.name].start)
         found_errors = _errors_of_all(processes, job, subject, report)
         _exclude_wrong(found_errors, errors, _WRONG[_precision(processes)])
-        peaks = [_peak(options.cores[0])]
-        candidates = [_timed(process, name, options.runs, errors) for name, process in processes.items()]
+        peaks = [engine().peak_gflops(options.cores[0])]
+        candidates = [
+            recording_failure(partial(process.time, runs=options.runs), name, errors)
+            for name, process in processes.items()
+        ]
         slices = dict(zip(processes, interleave(candidates, options.timing, report), strict=True))
-        peaks.append(_peak(options.cores[0]))
+        peaks.append(engine().peak_gflops(options.cores[0]))
         compared = {e.name for e in engines if e.from_file}
         return Comparison(
             model=subject.model,
@@ -220,12 +231,6 @@ def compare(
             starts={n: _typical(found) for n, found in starts.items() if found and n in compared - errors.keys()},
             peak_gflops=max(peaks),
         )
-
-
-def _peak(core: int) -> float:
-    from nnstretch.devices.engine.binding.library import engine
-
-    return engine().peak_gflops(core)
 
 
 def _further_starts(
@@ -245,20 +250,6 @@ def _typical(starts: Sequence[Start]) -> Start:
     return Start(*(float(np.median([getattr(s, name) for s in starts])) for name in vars(starts[0])))
 
 
-def _timed(process: EngineProcess, name: str, runs: int, errors: dict[str, str]) -> Timed:
-    """An engine as a candidate; a failure goes to `errors` and ends its turns."""
-
-    def run(budget: float) -> np.ndarray:
-        if name not in errors:
-            try:
-                return process.time(budget, runs)
-            except WorkerError as failure:
-                errors[name] = str(failure)
-        return np.empty(0)
-
-    return run
-
-
 def _errors_of_all(
     processes: Mapping[str, EngineProcess], job: Job, subject: Subject, report: Progress
 ) -> dict[str, float]:
@@ -269,7 +260,7 @@ def _errors_of_all(
         if REFERENCE in processes:
             expected = processes[REFERENCE].outputs()
         else:
-            entry = next(e for e in ENGINES if e.name == REFERENCE)
+            entry = engine_entry(REFERENCE)
             with EngineProcess(entry, job, subject.feeds, report) as reference:
                 expected = reference.outputs()
     except WorkerError:
@@ -297,8 +288,3 @@ def _exclude_wrong(found: Mapping[str, float], errors: dict[str, str], limit: fl
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else significant(value)
-
-
-def _our_options(options: ComparisonOptions) -> dict[str, object]:
-    """The options of our own engine (`nnstretch.bench.engines.nnstretch_engine`)."""
-    return {name: getattr(options, name) for name in ("tune", "layers", "tolerance", "plan")}

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from nnstretch.bench.comparison.client import Workspace
 from nnstretch.bench.comparison.compare import OURS, ComparisonOptions, compare
 from nnstretch.bench.comparison.subject import check_exists, subject
-from nnstretch.bench.comparison.workspace import Workspace
 from nnstretch.bench.engines import EngineEntry
-from nnstretch.bench.timing.statistics import geometric_mean, significant
+from nnstretch.bench.timing import geometric_mean, significant, widest
+from nnstretch.devices.base.spec import parse_counts
 from nnstretch.errors import FileError, NNStretchError, UsageError
 from nnstretch.support.progress import Progress
 
@@ -66,16 +67,13 @@ def parse_threads(text: str) -> tuple[int, ...]:
     Raises:
         UsageError: no such numbers.
     """
-    try:
-        found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        found = (0,)
-    if min(found) < 1:
+    found = parse_counts(text)
+    if not found:
         raise UsageError(f"--threads {text!r} is not understood; write numbers of at least 1, such as 1 or 1,2")
     return found
 
 
-def suite(name: str) -> tuple[str, ...]:
+def models_of_suite(name: str) -> tuple[str, ...]:
     """The models of a suite.
 
     Raises:
@@ -196,11 +194,21 @@ def highest_peak(results: Sequence[Mapping[str, Any]]) -> float | None:
     return max(peaks, default=None)
 
 
+def widest_interval(results: Sequence[Mapping[str, Any]]) -> float | None:
+    """The largest half width of the latencies' intervals, as a share of their middles; None if no interval is known."""
+    return widest(about.get("interval_ms") for one in results for about in one["engines"].values())
+
+
+def is_failure(result: Mapping[str, Any]) -> bool:
+    """Whether our engine has no latency in a result."""
+    return "error" in result or "p50_ms" not in result["engines"].get(OURS, {})
+
+
 def outcome(result: Mapping[str, Any]) -> str:
     """One line on a result, for logs."""
     head = f"{Path(result['model']).name}, {result['threads']} thread{'s' * (result['threads'] > 1)}"
     ours = result["engines"].get(OURS, {})
-    if "error" in result or "error" in ours or not ours:
+    if is_failure(result):
         return f"{head}: failed: {result.get('error') or ours.get('error')}"
     ratio = result["speedup"]
     versus = "" if ratio is None or math.isnan(ratio) else f", {ratio:.2f}× {result['best_peer']}"

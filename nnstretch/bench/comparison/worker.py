@@ -12,12 +12,14 @@ cores that they may use.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nnstretch.support.child_process import die_with_parent
@@ -41,11 +43,13 @@ def main() -> int:
     os.sched_setaffinity(0, arguments["job"]["cores"])
     frames = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not come between frames
+    from nnstretch.bench.engines import Job
     from nnstretch.errors import NNStretchError
 
+    job = Job(**{**arguments["job"], "cores": tuple(arguments["job"]["cores"])})
     try:
         work = _prepare if arguments["do"] == "prepare" else _serve
-        work(arguments, sys.stdin.buffer, frames)
+        work(arguments, job, sys.stdin.buffer, frames)
     except NNStretchError as error:
         print(error, file=sys.stderr)  # noqa: T201 - the client reads the last line as the reason
         return 2
@@ -54,38 +58,26 @@ def main() -> int:
     return 0
 
 
-def _job(arguments: dict[str, Any]) -> Job:
-    from nnstretch.bench.engines import Job
-
-    job = dict(arguments["job"])
-    return Job(**{**job, "cores": tuple(job["cores"])})
-
-
 def _reporter(answers: IO[bytes]) -> Progress:
     from nnstretch.support.frames import write_frame
 
-    def report(done: int, total: int, what: str) -> None:
-        write_frame(answers, {"progress": [done, total, what]})
-
-    return report
+    return lambda done, total, what: write_frame(answers, {"progress": [done, total, what]})
 
 
-def _prepare(arguments: dict[str, Any], requests: IO[bytes], answers: IO[bytes]) -> None:
-    from pathlib import Path
-
+def _prepare(arguments: dict[str, Any], job: Job, requests: IO[bytes], answers: IO[bytes]) -> None:
     from nnstretch.support.frames import write_frame
 
     prepare = importlib.import_module(arguments["module"]).prepare
-    path = prepare(_job(arguments), Path(arguments["folder"]), _reporter(answers))
+    path = prepare(job, Path(arguments["folder"]), _reporter(answers))
     write_frame(answers, {"file": str(path)})
 
 
-def _serve(arguments: dict[str, Any], requests: IO[bytes], answers: IO[bytes]) -> None:
+def _serve(arguments: dict[str, Any], job: Job, requests: IO[bytes], answers: IO[bytes]) -> None:
     from nnstretch.support.frames import read_frame, write_frame
 
     _, feeds = read_frame(requests)
     load = importlib.import_module(arguments["module"]).load
-    engine, start = _started(load, _job(arguments), feeds, _reporter(answers))
+    engine, start = _started(load, job, feeds, _reporter(answers))
     write_frame(answers, {"ready": engine.facts(), "start": dataclasses.asdict(start)})
     while True:
         try:
@@ -105,16 +97,34 @@ def _started(
 ) -> tuple[Engine, Start]:
     """The engine after its first run, and the cost of the start."""
     from nnstretch.bench.engines import Start
-    from nnstretch.bench.timing.memory import peak, reset_peak
 
-    before = reset_peak()
+    before = _reset_peak()
     begin = time.perf_counter()
     engine = load(job, feeds, report)
     created = time.perf_counter()
     engine.run()
     ready = time.perf_counter()
-    most = peak()
+    most = _resident("VmHWM")
     return engine, Start((created - begin) * 1e3, (ready - begin) * 1e3, max(0, most - before) / 1e6, most / 1e6)
+
+
+def _reset_peak() -> int:
+    """Resets the peak of resident memory to the present one and returns that in bytes.
+
+    Where the kernel does not allow a reset, the peak remains that of the whole process.
+    """
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _resident("VmRSS")
+
+
+def _resident(field: str) -> int:
+    """Bytes of resident memory: now (VmRSS), or at most since the start or `_reset_peak` (VmHWM)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * 1024  # what the file calls kB
+    return 0
 
 
 def _time(engine: Engine, budget: float, runs: int) -> Any:

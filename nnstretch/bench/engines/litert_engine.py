@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
-from nnstretch.bench.engines.interface import Engine, Job
+from nnstretch.bench.engines import Engine, Job
 from nnstretch.support.progress import Progress
 
 
 class LiteRtEngine(Engine):
     """One thread per core. TFLite files have channels last; inputs are transposed before the timed run."""
 
-    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> None:
         self._interpreter: Any = Interpreter(model_path=job.file, num_threads=len(job.cores))
         self._interpreter.allocate_tensors()
         for about, value in zip(self._interpreter.get_input_details(), feeds.values(), strict=True):
@@ -49,6 +49,4 @@ def prepare(job: Job, folder: Path, report: Progress) -> Path:
     return path
 
 
-def load(job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> Engine:
-    """The interpreter, its inputs set."""
-    return LiteRtEngine(job, feeds)
+load = LiteRtEngine

@@ -12,7 +12,7 @@ from typing import Any
 import ncnn
 import numpy as np
 
-from nnstretch.bench.engines.interface import Engine, Job
+from nnstretch.bench.engines import Engine, Job
 from nnstretch.support.progress import Progress
 
 _NARROW = (
@@ -31,7 +31,7 @@ _FAST = ("use_winograd_convolution", "use_sgemm_convolution", "use_packing_layou
 class NcnnEngine(Engine):
     """One thread per core; Winograd and packed layouts on, everything narrower than float32 off."""
 
-    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> None:
         self._net = ncnn.Net()
         options = self._net.opt
         options.num_threads = len(job.cores)
@@ -97,6 +97,4 @@ def _last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
 
 
-def load(job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> Engine:
-    """The network, ready to run."""
-    return NcnnEngine(job, feeds)
+load = NcnnEngine

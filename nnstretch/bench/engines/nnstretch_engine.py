@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 import nnstretch
-from nnstretch.api.options import TOLERANCE
-from nnstretch.bench.comparison.layers import layer_table
-from nnstretch.bench.engines.interface import Engine, Job
+from nnstretch.api.options import CompileOptions
+from nnstretch.bench.engines import Engine, Job
 from nnstretch.devices.base.spec import format_cores
+from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.runtime.session import PlanSession
+from nnstretch.scheduler.runtime.timeline import Event, Timeline
 from nnstretch.support.progress import Progress
 
 _TRACED_RUNS = 15
@@ -22,13 +26,13 @@ _TRACED_RUNS = 15
 class NNStretchEngine(Engine):
     """A package with a tuned plan on a CPU processor of the process's cores.
 
-    Options: "tune" (True), "tolerance", "plan" (file of a plan, or None), and "layers" (False; True adds the time of every
-    layer to the facts).
+    Options: "compile" (fields of `CompileOptions` by name), and "layers" (False; True adds the time of every layer to the
+    facts).
     """
 
-    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> None:
         self._job = job
-        self._session = PlanSession.load(job.file or job.model)
+        self._session = PlanSession.load(job.file or job.model, trusted_sources=_compiling(job).trusted_sources)
         names = [i.name for i in self._session.get_inputs()]
         self._feeds = dict(zip(names, feeds.values(), strict=True))
         self._found: list[np.ndarray] = []
@@ -59,18 +63,50 @@ def prepare(job: Job, folder: Path, report: Progress) -> Path:
     if not job.onnx:
         return Path(job.model)
     path = folder / f"{len(job.cores)}.nns"
-    with nnstretch.compile(
-        job.onnx,
-        processors=f"cpu:{format_cores(job.cores)}",
-        tune=bool(job.options.get("tune", True)),
-        tolerance=float(job.options.get("tolerance", TOLERANCE)),
-        plan=job.options.get("plan"),
-        progress=report,
-    ) as session:
+    with nnstretch.compile(job.onnx, options=replace(_compiling(job), progress=report)) as session:
         session.save(path)
     return path
 
 
-def load(job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> Engine:
-    """The package, ready to run."""
-    return NNStretchEngine(job, feeds)
+def _compiling(job: Job) -> CompileOptions:
+    return CompileOptions(f"cpu:{format_cores(job.cores)}", **job.options.get("compile", {}))
+
+
+load = NNStretchEngine
+
+
+def layer_table(plan: Plan, timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
+    """One record per step, in the order of the first run; times are medians over the runs.
+
+    Fields: name, op, routine, parameters, processor, ms, share (of the time of all steps), macs and GFLOP/s (of the layer's
+    nominal multiply-adds: Winograd may exceed the peak).
+    """
+    parameters = {(step.layer, step.op, step.routine): dict(step.parameters) for step in plan.steps}
+    runs = [_steps(timeline) for timeline in timelines]
+    times = {key: median(run[key].end - run[key].begin for run in runs if key in run) for key in runs[0]}
+    total = sum(times.values())
+    return [
+        {
+            "name": step.name,
+            "op": step.op,
+            "routine": step.routine,
+            "parameters": parameters.get((step.name, step.op, step.routine), {}),
+            "processor": timelines[0].queues[step.queue],
+            "ms": times[key] / 1e6,
+            "share": times[key] / max(1, total),
+            "macs": step.macs,
+            "gflops": 2 * step.macs / max(1, times[key]),
+        }
+        for key, step in runs[0].items()
+    ]
+
+
+def _steps(timeline: Timeline) -> dict[tuple[str, str, str, int], Event]:
+    """The steps of a run in the order of their begin; the number in the key distinguishes steps with equal names."""
+    seen: Counter[tuple[str, str, str]] = Counter()
+    found: dict[tuple[str, str, str, int], Event] = {}
+    for event in sorted((e for e in timeline.events if e.kind == "step"), key=lambda e: e.begin):
+        name = event.name, event.op, event.routine
+        found[*name, seen[name]] = event
+        seen[name] += 1
+    return found

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from nnstretch.bench.engines.interface import Engine, Job
+from nnstretch.bench.engines import Engine, Job
 from nnstretch.support.progress import Progress
 
 
@@ -23,7 +23,7 @@ class OnnxRuntimeEngine(Engine):
     Options: "streams" (1; the number of inputs in flight, one thread each, which share the cores).
     """
 
-    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> None:
         options = onnxruntime.SessionOptions()
         self._streams = int(job.options.get("streams", 1))
         options.intra_op_num_threads = max(1, len(job.cores) // self._streams)
@@ -74,6 +74,4 @@ def _dtype(path: Path) -> str:
     return "int8" if any(name.startswith(("QLinear", "QGemm")) for name in operators) else "float32"
 
 
-def load(job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> Engine:
-    """The model, ready to run."""
-    return OnnxRuntimeEngine(job, feeds)
+load = OnnxRuntimeEngine

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import openvino
 
-from nnstretch.bench.engines.interface import Engine, Job
+from nnstretch.bench.engines import Engine, Job
 from nnstretch.support.progress import Progress
 
 
 class OpenVinoEngine(Engine):
     """One latency-optimised stream, one thread per core."""
 
-    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> None:
         settings = {
             "INFERENCE_PRECISION_HINT": "f32",
             "INFERENCE_NUM_THREADS": len(job.cores),
@@ -39,6 +39,4 @@ class OpenVinoEngine(Engine):
         return {"version": openvino.__version__.split("-")[0]}
 
 
-def load(job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> Engine:
-    """The model, ready to run."""
-    return OpenVinoEngine(job, feeds)
+load = OpenVinoEngine

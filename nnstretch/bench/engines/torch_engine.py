@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nnstretch.bench.engines.interface import Engine, Job
+from nnstretch.bench.engines import Engine, Job
 from nnstretch.frontends.resolve import load_module
 from nnstretch.support.progress import Progress
 
@@ -20,7 +20,11 @@ _CALLS = 3
 
 
 class TorchEngine(Engine):
-    """The fastest of the usual ways to run a module."""
+    """The fastest of the usual ways to run the module of a zoo name or `module.py:factory`.
+
+    Raises:
+        ModelError: the model is an ONNX file, not a torch module.
+    """
 
     def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> None:
         torch.set_num_threads(len(job.cores))
@@ -90,10 +94,4 @@ def _fastest(call: Callable[[], Any]) -> float:
     return min(seconds)
 
 
-def load(job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> Engine:
-    """The module of a zoo name or `module.py:factory`, ready to run.
-
-    Raises:
-        ModelError: the model is an ONNX file, not a torch module.
-    """
-    return TorchEngine(job, feeds, report)
+load = TorchEngine

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import fx, nn
 
-from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup, results_of
-from nnstretch.branching.channels.union_find import Indices, UnionFind, component_roots
+from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup, Indices, results_of
 from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice
 from nnstretch.branching.tracing.operators import (
     Role,
@@ -37,7 +36,7 @@ def plan_channels(
         blocks: consecutive blocks of a chain.
         kept: positions of the blocks that stay, ascending; the others must be droppable.
         lock_output: all output channels must be kept, in order.
-        allow_entry: put a 1x1 convolution behind inputs whose channels are coupled to others. Without it,
+        allow_entry: let a 1x1 convolution read inputs whose channels are coupled to others. Without it,
             channels coupled to an input are locked.
     """
     chosen = tuple(blocks[i] for i in kept)
@@ -59,12 +58,6 @@ def plan_channels(
     return walk.plan(tied if allow_entry else frozenset())
 
 
-def _skips_of(blocks: Sequence[Block], source: fx.Node) -> tuple[fx.Node, ...]:
-    """The skip inputs that come from outside the blocks."""
-    own = {source, *(block.output for block in blocks)}
-    return tuple(dict.fromkeys(skip for block in blocks for skip in block.skips if skip not in own))
-
-
 class _CouplingWalk:
     """One pass over the nodes that numbers channels and couples those that must be kept together."""
 
@@ -72,26 +65,39 @@ class _CouplingWalk:
         self, blocks: tuple[Block, ...], source: fx.Node, output: fx.Node, alias: Mapping[fx.Node, fx.Node]
     ) -> None:
         self.blocks, self.source, self.output, self.alias = blocks, source, output, alias
-        self.skips = tuple(skip for skip in _skips_of(blocks, source) if skip not in alias)
+        own = {source, *alias, *(block.output for block in blocks)}
+        self.skips = tuple(dict.fromkeys(skip for block in blocks for skip in block.skips if skip not in own))
 
     def run(self, *, entries: frozenset[fx.Node]) -> None:
-        self.unions = UnionFind()
+        self.count = 0  # elements, which are numbered in the order in which they are added
+        self.edges: list[tuple[Indices, Indices]] = []
         self.elements: dict[fx.Node, Indices] = {}
         self.producers: list[tuple[fx.Node, Indices]] = []
         self.locked: set[int] = set()
         self.inputs: dict[fx.Node, Indices] = {}
         for tensor in (self.source, *self.skips):
-            self.inputs[tensor] = self.unions.add(channels_of(tensor))
-            made = self._make(tensor, channels_of(tensor)) if tensor in entries else self.inputs[tensor]
-            self.elements[tensor] = made
-        for block in self.blocks:
-            for node in block.nodes:
-                self._visit(node)
+            self.inputs[tensor] = self._add(channels_of(tensor))
+            self.elements[tensor] = self._make(tensor) if tensor in entries else self.inputs[tensor]
+        for node in (node for block in self.blocks for node in block.nodes):
+            role = role_of(node)
+            if role is Role.OPAQUE:
+                self._lock_operands(node)
+            if role is not Role.CONSTANT and len(shape_of(node) or ()) > 1:
+                self.elements[node] = self._written(node, role)
 
-    def _make(self, node: fx.Node, count: int) -> Indices:
-        elements = self.unions.add(count)
+    def _add(self, count: int) -> Indices:
+        self.count += count
+        return np.arange(self.count - count, self.count, dtype=np.int64)
+
+    def _make(self, node: fx.Node) -> Indices:
+        """New elements for the channels that a node produces."""
+        elements = self._add(channels_of(node))
         self.producers.append((node, elements))
         return elements
+
+    def roots(self) -> Indices:
+        """The channel group of every element, named by its first element."""
+        return component_roots(self.count, self.edges)
 
     def lock(self, elements: Indices) -> None:
         self.locked.update(elements.tolist())
@@ -102,7 +108,7 @@ class _CouplingWalk:
 
     def coupled_inputs(self) -> frozenset[fx.Node]:
         """Inputs whose channels are coupled to produced channels or another input, are locked, or reach the output."""
-        roots = self.unions.roots()
+        roots = self.roots()
         read = {tensor: set(roots[elements].tolist()) for tensor, elements in self.inputs.items()}
         others = {root for _, made in self.producers for root in roots[made].tolist()}
         others |= set(roots[list(self.locked)].tolist())
@@ -115,35 +121,47 @@ class _CouplingWalk:
                 tied.add(tensor)
         return frozenset(tied)
 
-    def _visit(self, node: fx.Node) -> None:
-        role = role_of(node)
-        if shape_of(node) is None or role is Role.CONSTANT:
-            if role is Role.OPAQUE:
-                self._lock_operands(node)
-            return
+    def _written(self, node: fx.Node, role: Role) -> Indices:
+        """The elements of the channels that a node writes; couples those that must be kept together."""
         if role in (Role.CONV, Role.LINEAR):
-            self.elements[node] = self._make(node, channels_of(node))
-        elif role is Role.GROUPED:
-            self._grouped(node)
-        elif role is Role.BINARY:
-            self._binary(node)
-        elif role is Role.CONCAT:
-            self.elements[node] = np.concatenate([self._of(part) for part in concat_operands(node)])
-        elif role is Role.SLICE:
-            self._slice(node)
-        elif role is Role.SHUFFLE:
-            self._shuffle(node)
-        elif role is Role.GROUP_NORM:
-            self._group_norm(node)
-        elif role is Role.OPAQUE:
-            self._lock_operands(node)
-            shape = shape_of(node)
-            if shape is not None and len(shape) > 1:
-                self.elements[node] = self._make(node, channels_of(node))
-                self.lock(self.elements[node])
-        else:
-            # Channelwise operators keep the elements. The pixels of a flattened channel share the channel's element.
-            self.elements[node] = self._of(node.all_input_nodes[0])
+            return self._make(node)
+        if role is Role.OPAQUE:
+            made = self._make(node)
+            self.lock(made)
+            return made
+        if role is Role.BINARY:
+            return self._combined(node)
+        if role is Role.CONCAT:
+            return np.concatenate([self._of(part) for part in concat_operands(node)])
+        source = self._of(node.all_input_nodes[0])
+        if role in (Role.GROUPED, Role.GROUP_NORM, Role.SLICE, Role.SHUFFLE):
+            return self._regrouped(node, source)
+        # Channelwise operators keep the elements. The pixels of a flattened channel share the channel's element.
+        return source
+
+    def _regrouped(self, node: fx.Node, source: Indices) -> Indices:
+        """As `_written`, for layers that treat groups of adjacent channels alike."""
+        module = module_of(node)
+        if isinstance(module, ChannelSlice):
+            # Each of several equal slices takes an equal share of a narrower tensor, so all must keep the same channels.
+            if module.regular:
+                rows = source.reshape(-1, module.stop - module.first)
+                self.edges.append((rows[:1], rows))
+            else:
+                self.lock(source)
+            return source[module.first : module.stop]
+        if isinstance(module, ChannelShuffle):
+            rows = source.reshape(module.groups, -1)
+            self.edges.append((rows[:1], rows))
+            return rows.T.reshape(-1)
+        if isinstance(module, nn.GroupNorm):
+            rows = source.reshape(module.num_groups, -1)
+            self.edges.append((rows[:, :1], rows))
+            return source
+        assert isinstance(module, nn.Conv2d)
+        made, rows = self._make(node), source.reshape(module.groups, -1)
+        self.edges += [(rows[:, :1], rows), (rows[:, :1], made.reshape(module.groups, -1))]
+        return made
 
     def _of(self, node: fx.Node) -> Indices:
         return self.elements[self.alias.get(node, node)]
@@ -154,54 +172,14 @@ class _CouplingWalk:
             if real in self.elements:
                 self.lock(self.elements[real])
 
-    def _grouped(self, node: fx.Node) -> None:
-        convolution = module_of(node)
-        assert isinstance(convolution, nn.Conv2d)
-        source = self._of(node.all_input_nodes[0]).reshape(convolution.groups, -1)
-        made = self._make(node, convolution.out_channels)
-        self.elements[node] = made
-        for elements in (source, made.reshape(convolution.groups, -1)):
-            self.unions.union(source[:, :1], elements)
-
-    def _slice(self, node: fx.Node) -> None:
-        """Couples equal slices: each takes an equal share of a narrower tensor, so all must keep the same channels."""
-        part = module_of(node)
-        assert isinstance(part, ChannelSlice)
-        source = self._of(node.all_input_nodes[0])
-        if part.regular:
-            self._couple_rows(source.reshape(-1, part.stop - part.first))
-        else:
-            self.lock(source)
-        self.elements[node] = source[part.first : part.stop]
-
-    def _shuffle(self, node: fx.Node) -> None:
-        shuffle = module_of(node)
-        assert isinstance(shuffle, ChannelShuffle)
-        parts = self._of(node.all_input_nodes[0]).reshape(shuffle.groups, -1)
-        self._couple_rows(parts)
-        self.elements[node] = parts.T.reshape(-1)
-
-    def _couple_rows(self, rows: Indices) -> None:
-        """Couples the elements at the same position in every row."""
-        self.unions.union(rows[:1], rows)
-
-    def _group_norm(self, node: fx.Node) -> None:
-        norm = module_of(node)
-        assert isinstance(norm, nn.GroupNorm)
-        self.elements[node] = self._of(node.all_input_nodes[0])
-        groups = self.elements[node].reshape(norm.num_groups, -1)
-        self.unions.union(groups[:, :1], groups)
-
-    def _binary(self, node: fx.Node) -> None:
+    def _combined(self, node: fx.Node) -> Indices:
         sources = [self._of(tensor) for tensor in tensor_operands(node)]
         widest = max(sources, key=len)
-        for other in sources:
-            if len(other) == len(widest):
-                self.unions.union(widest, other)
-        self.elements[node] = widest
+        self.edges += [(widest, other) for other in sources if len(other) == len(widest)]
+        return widest
 
     def plan(self, entries: frozenset[fx.Node]) -> ChannelPlan:
-        partition = _GroupPartition(self.unions.roots(), [made for _, made in self.producers])
+        partition = _GroupPartition(self.roots(), [made for _, made in self.producers])
         locked = partition.groups_containing(np.array(sorted(self.locked), np.int64))
         groups = [self._group(i, key, partition, key in locked) for i, key in enumerate(partition.order)]
         widths = {node: len(elements) for node, elements in self.elements.items()}
@@ -257,9 +235,9 @@ class _GroupPartition:
         self.roots = roots
         self.produced = [roots[elements] for elements in producers]
         self._written = np.unique(np.concatenate([*self.produced, roots[:0]]))
-        firsts = [np.broadcast_to(found[:1], found.shape) for found in self.produced]
+        edges = [(found[:1], found) for found in self.produced]
         self.group = np.full(len(roots), -1, np.int64)
-        self.group[self._written] = component_roots(len(roots), firsts, self.produced)[self._written]
+        self.group[self._written] = component_roots(len(roots), edges)[self._written]
         self.order = list(dict.fromkeys(int(self.group[found[0]]) for found in self.produced))
 
     def groups_containing(self, elements: Indices) -> set[int]:
@@ -270,3 +248,29 @@ class _GroupPartition:
         """The channel groups of a dependency group, in order."""
         members: Indices = self._written[self.group[self._written] == group]
         return members
+
+
+def component_roots(count: int, edges: Sequence[tuple[Indices, Indices]]) -> Indices:
+    """Connected components of `count` elements: the smallest element of each one's component.
+
+    Args:
+        count: number of elements.
+        edges: the ends of edges, in arrays that are broadcast to each other.
+    """
+    roots = np.arange(count, dtype=np.int64)
+    if not edges:
+        return roots
+    pairs = [np.broadcast_arrays(left, right) for left, right in edges]
+    ends, others = (np.concatenate([pair[side].reshape(-1) for pair in pairs]) for side in (0, 1))
+    while True:
+        low = np.minimum(roots[ends], roots[others])
+        found = roots.copy()
+        # A root with a smaller neighbour adopts it, and all elements that point to the root follow.
+        for side in (ends, others):
+            np.minimum.at(found, roots[side], low)
+            np.minimum.at(found, side, low)
+        while not np.array_equal(further := found[found], found):
+            found = further
+        if np.array_equal(found, roots):
+            return roots
+        roots = found

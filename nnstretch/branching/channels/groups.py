@@ -8,17 +8,18 @@ graph, so that counts are known without running or changing the network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 from torch import fx
 
-from nnstretch.branching.channels.union_find import Indices
-from nnstretch.branching.tracing.operators import (
-    shape_of,
-)
+from nnstretch.branching.tracing.operators import shape_of
 from nnstretch.branching.tracing.trace import Block
+
+Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class DependencyGroup:
             grouped convolution, else 1.
         locked: all channel groups must be kept, in order.
         producers: nodes that write it, with the channel group of every channel that they write. An input of
-            the plan stands for the 1x1 convolution (entry) behind it.
+            the plan stands for the 1x1 convolution (entry) after it.
     """
 
     index: int
@@ -52,7 +53,7 @@ class ChannelPlan:
         skips: skip inputs of the blocks.
         output: the tensor that is written; `source` if there are no blocks; the output node for a head.
         alias: output of a dropped block -> the tensor that is read instead.
-        entries: inputs behind which a 1x1 convolution comes first, because they meet operators other than
+        entries: inputs that a 1x1 convolution reads first, because they meet operators other than
             convolutions.
         groups: dependency groups in the order in which they are first written.
         full_widths: channels of every tensor at full width; a flattened map counts its channels, not its
@@ -81,11 +82,6 @@ class ChannelPlan:
         """The tensors that are written."""
         return results_of(self.output)
 
-    @property
-    def has_entry(self) -> bool:
-        """Whether an entry convolution may follow `source`."""
-        return self.source in self.entries
-
     @cached_property
     def produced(self) -> dict[fx.Node, tuple[int, Indices]]:
         """Node that writes new channels -> its dependency group and the channel group of every channel."""
@@ -102,10 +98,6 @@ class ChannelPlan:
         """The tensor that is read where the network reads `node`."""
         return self.alias.get(node, node)
 
-    def keeps_all(self, counts: Sequence[int]) -> bool:
-        """Whether `counts` keep every channel group of every dependency group."""
-        return list(counts) == [group.channel_groups for group in self.groups]
-
     @property
     def output_groups(self) -> tuple[DependencyGroup, ...]:
         """The dependency groups of the output, each once."""
@@ -115,6 +107,16 @@ class ChannelPlan:
     def branchable(self) -> bool:
         """Whether every output channel may be left to another branch."""
         return None not in self.output_parts and not any(group.locked for group in self.output_groups)
+
+
+def network_input(tensor: fx.Node) -> fx.Node:
+    """The network's tensor that an input of a plan is.
+
+    A branch that begins with an entry reads a node of its own, because its blocks read the entry in the tensor's place.
+    """
+    found = tensor.meta.get("stands_for", tensor)
+    assert isinstance(found, fx.Node)
+    return found
 
 
 def results_of(output: fx.Node) -> list[fx.Node]:

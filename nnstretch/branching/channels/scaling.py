@@ -11,8 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import fx, nn
 
-from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup
-from nnstretch.branching.channels.union_find import Indices
+from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup, Indices, network_input
 from nnstretch.branching.tracing.modules import ChannelSlice
 from nnstretch.branching.tracing.operators import (
     Role,
@@ -84,7 +83,7 @@ def explicit_counts(plan: ChannelPlan, channels: Sequence[int], name: str) -> tu
 
 @dataclass(frozen=True)
 class TensorChannels:
-    """Channels of an input tensor.
+    """Channels of a tensor that a copy reads.
 
     Attributes:
         channels: their number.
@@ -95,33 +94,48 @@ class TensorChannels:
     exact: bool
 
 
-SkipInputs = Mapping[fx.Node, TensorChannels]
-"""Channels of skip inputs; those left out have their original channels."""
-UNSCALED: SkipInputs = MappingProxyType({})
+ReadChannels = Mapping[fx.Node, TensorChannels]
+"""Channels of tensors of the original network, as copies read them; those left out have their original channels."""
+ORIGINAL: ReadChannels = MappingProxyType({})
+NodeWidths = dict[fx.Node, int]
+"""Channels of every tensor of a copy."""
 
 
-def inputs_of(plan: ChannelPlan, in_channels: int, skips: SkipInputs, *, exact: bool) -> dict[fx.Node, TensorChannels]:
-    """Channels of every input of `plan`."""
-    found = {skip: skips.get(skip, TensorChannels(channels_of(skip), exact=True)) for skip in plan.skips}
-    return {plan.source: TensorChannels(in_channels, exact), **found}
+def inputs_of(plan: ChannelPlan, reads: ReadChannels) -> dict[fx.Node, TensorChannels]:
+    """Channels of every input of `plan`, by the plan's own nodes."""
+    return {
+        tensor: reads.get(network_input(tensor)) or TensorChannels(channels_of(tensor), exact=True)
+        for tensor in plan.sources
+    }
 
 
-def node_widths(
-    plan: ChannelPlan, counts: Sequence[int], in_channels: int, skips: SkipInputs = UNSCALED
-) -> dict[fx.Node, int]:
+def needed_entries(plan: ChannelPlan, counts: Sequence[int], inputs: ReadChannels) -> list[fx.Node]:
+    """The inputs at which a copy of `plan` begins with a 1x1 convolution.
+
+    A copy that keeps everything needs none at an input that has its original channels.
+
+    Args:
+        plan: blocks and dependency groups.
+        counts: channel groups kept of every dependency group.
+        inputs: channels of every input.
+    """
+    complete = list(counts) == [group.channel_groups for group in plan.groups]
+    return [tensor for tensor in plan.sources if tensor in plan.entries and not (complete and inputs[tensor].exact)]
+
+
+def node_widths(plan: ChannelPlan, counts: Sequence[int], reads: ReadChannels = ORIGINAL) -> NodeWidths:
     """Channels of every tensor of a copy of `plan`.
 
     Args:
         plan: blocks and dependency groups.
         counts: channel groups kept of every dependency group.
-        in_channels: channels of the source.
-        skips: channels of the skip inputs.
+        reads: channels of the tensors that the copy reads.
 
     Returns:
         Channels by node; a flattened map counts its channels, not its pixels. An input with an entry has the
         entry's.
     """
-    widths = {tensor: read.channels for tensor, read in inputs_of(plan, in_channels, skips, exact=False).items()}
+    widths = {tensor: read.channels for tensor, read in inputs_of(plan, reads).items()}
     for tensor in plan.entries:
         widths[tensor] = produced_channels(plan, tensor, counts)
     for node in plan.nodes:
@@ -150,9 +164,11 @@ def produced_channels(plan: ChannelPlan, node: fx.Node, counts: Sequence[int]) -
     return len(channel_groups) // plan.groups[index].channel_groups * counts[index]
 
 
-def output_channels(plan: ChannelPlan, counts: Sequence[int], in_channels: int, skips: SkipInputs = UNSCALED) -> int:
+def output_channels(
+    plan: ChannelPlan, counts: Sequence[int], reads: ReadChannels = ORIGINAL, widths: NodeWidths | None = None
+) -> int:
     """Channels of the output when `counts` channel groups are kept; the sum over several outputs."""
-    widths = node_widths(plan, counts, in_channels, skips)
+    widths = widths or node_widths(plan, counts, reads)
     return sum(widths[plan.read(result)] for result in plan.results)
 
 

@@ -6,7 +6,10 @@ of the papers, in which ResNet-50 has 4.09 G at 224 x 224.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -20,12 +23,10 @@ def call_macs(layer: nn.Module, read: int, written: int) -> int:
     if isinstance(layer, nn.Linear):
         return written * layer.in_features
     if isinstance(layer, nn.Conv2d):
-        taps = layer.kernel_size[0] * layer.kernel_size[1]
-        return written * taps * (layer.in_channels // layer.groups)
+        return written * math.prod(layer.kernel_size) * (layer.in_channels // layer.groups)
     if isinstance(layer, nn.ConvTranspose2d):
         # Every input value is multiplied with the whole kernel, even where padding then crops the output.
-        taps = layer.kernel_size[0] * layer.kernel_size[1]
-        return read * taps * (layer.out_channels // layer.groups)
+        return read * math.prod(layer.kernel_size) * (layer.out_channels // layer.groups)
     return 0
 
 
@@ -50,12 +51,7 @@ def layer_macs(module: nn.Module, example_input: Tensor) -> dict[str, int]:
     def count(name: str, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         macs[name] += call_macs(layer, args[0].numel(), output.numel())
 
-    hooks = [layer.register_forward_hook(partial(count, name)) for name, layer in layers]
-    try:
-        run_once(module, example_input[:1])
-    finally:
-        for hook in hooks:
-            hook.remove()
+    _run_with_hooks(module, example_input[:1], [(layer, partial(count, name)) for name, layer in layers])
     return macs
 
 
@@ -88,10 +84,17 @@ def working_set(module: nn.Module, example_input: Tensor) -> int:
         if isinstance(output, Tensor):
             largest = max(largest, output.numel())
 
-    hooks = [child.register_forward_hook(record) for child in module.modules()]
+    _run_with_hooks(module, example_input, [(child, record) for child in module.modules()])
+    return 4 * (count_parameters(module) + 2 * largest)
+
+
+def _run_with_hooks(
+    module: nn.Module, example_input: Tensor, hooks: Sequence[tuple[nn.Module, Callable[..., Any]]]
+) -> None:
+    """Runs `module` once with forward hooks on some of its layers."""
+    handles = [layer.register_forward_hook(hook) for layer, hook in hooks]
     try:
         run_once(module, example_input)
     finally:
-        for hook in hooks:
-            hook.remove()
-    return 4 * (count_parameters(module) + 2 * largest)
+        for handle in handles:
+            handle.remove()

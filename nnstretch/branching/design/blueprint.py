@@ -13,9 +13,9 @@ from nnstretch.branching.channels.coupling import plan_channels
 from nnstretch.branching.channels.groups import ChannelPlan
 from nnstretch.branching.channels.scaling import (
     DEFAULT_MULTIPLE,
-    UNSCALED,
+    ORIGINAL,
+    ReadChannels,
     Scores,
-    SkipInputs,
     explicit_counts,
     importance_scores,
     kept_counts,
@@ -183,17 +183,13 @@ class Blueprint:
         there = sum(block.has_weights for block in self.traced.blocks_of(segment))
         return sum(self.traced.blocks[i].has_weights for i in blocks) / there if there else 1.0
 
-    def cost(
-        self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool, skips: SkipInputs = UNSCALED
-    ) -> Cost:
-        """MACs and parameters of a branch with this many input channels."""
-        return part_cost(
-            self.plan(segment, choice), self.counts(segment, choice), in_channels, exact=exact, skips=skips
-        )
+    def cost(self, segment: Segment, choice: BranchChoice, reads: ReadChannels = ORIGINAL) -> Cost:
+        """MACs and parameters of a branch that reads tensors with these channels."""
+        return part_cost(self.plan(segment, choice), self.counts(segment, choice), reads)
 
-    def written(self, segment: Segment, choice: BranchChoice, in_channels: int, skips: SkipInputs = UNSCALED) -> int:
+    def written(self, segment: Segment, choice: BranchChoice, reads: ReadChannels = ORIGINAL) -> int:
         """Channels that a branch writes."""
-        return output_channels(self.plan(segment, choice), self.counts(segment, choice), in_channels, skips)
+        return output_channels(self.plan(segment, choice), self.counts(segment, choice), reads)
 
     def boundary(self, block: int) -> fx.Node:
         """The input of block `block`; past the last block, of the head."""

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from torch import fx, nn
 
 from nnstretch.branching.channels.groups import ChannelPlan
-from nnstretch.branching.channels.scaling import UNSCALED, SkipInputs, inputs_of, node_widths
+from nnstretch.branching.channels.scaling import (
+    ORIGINAL,
+    NodeWidths,
+    ReadChannels,
+    inputs_of,
+    needed_entries,
+    node_widths,
+)
 from nnstretch.branching.tracing.operators import (
     Role,
     channels_of,
@@ -19,7 +26,6 @@ from nnstretch.branching.tracing.operators import (
     role_of,
     shape_of,
 )
-from nnstretch.branching.transform.inherit import needed_entries
 
 
 @dataclass(frozen=True)
@@ -34,33 +40,33 @@ class Cost:
 
 
 def part_cost(
-    plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool, skips: SkipInputs = UNSCALED
+    plan: ChannelPlan, counts: Sequence[int], reads: ReadChannels = ORIGINAL, widths: NodeWidths | None = None
 ) -> Cost:
     """Cost of a copy of `plan` that keeps `counts[i]` channel groups of dependency group `i`.
 
     Args:
         plan: blocks and dependency groups.
         counts: channel groups kept of every dependency group.
-        in_channels: channels of the source.
-        exact: the source has the original channels, each once and in order.
-        skips: channels of the skip inputs.
+        reads: channels of the tensors that the copy reads.
+        widths: `node_widths` of these arguments, if they are known.
     """
-    widths = node_widths(plan, counts, in_channels, skips)
-    reads = inputs_of(plan, in_channels, skips, exact=exact)
-    total = Cost(0, 0)
-    exact_reads = {tensor: read.exact for tensor, read in reads.items()}
-    for tensor in needed_entries(plan, complete=plan.keeps_all(counts), exact=exact_reads):
+    widths, inputs = widths or node_widths(plan, counts, reads), inputs_of(plan, reads)
+    macs = params = 0
+    for tensor in needed_entries(plan, counts, inputs):
         shape = shape_of(tensor)
         assert shape is not None
-        weights = reads[tensor].channels * widths[tensor]
-        total += Cost(weights * math.prod(shape[2:]), weights)
+        weights = inputs[tensor].channels * widths[tensor]
+        macs += weights * math.prod(shape[2:])
+        params += weights
     counted: set[int] = set()
     for node in plan.nodes:
-        total += _node_cost(plan, node, widths, counted)
-    return total
+        more_macs, more_params = _node_cost(plan, node, widths, counted)
+        macs += more_macs
+        params += more_params
+    return Cost(macs, params)
 
 
-def layer_sizes(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node, int]) -> tuple[int, int, int]:
+def layer_sizes(plan: ChannelPlan, node: fx.Node, widths: NodeWidths) -> tuple[int, int, int]:
     """Input channels (features of a dense layer), output channels and groups of a scaled convolution or dense layer."""
     module = module_of(node)
     source = plan.read(node.all_input_nodes[0])
@@ -76,24 +82,24 @@ def layer_sizes(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node, int]) ->
     return read, widths[node], groups
 
 
-def _node_cost(plan: ChannelPlan, node: fx.Node, widths: dict[fx.Node, int], counted: set[int]) -> Cost:
-    """Cost of one node. Unscaled parameters that several nodes share are counted once; `counted` holds their ids."""
+def _node_cost(plan: ChannelPlan, node: fx.Node, widths: NodeWidths, counted: set[int]) -> tuple[int, int]:
+    """MACs and parameters of one node. `counted` has the ids of unscaled parameters, so that shared ones count once."""
     role = role_of(node)
     if node.op != "call_module":
-        return Cost(0, _new_parameters(node, counted))
+        return 0, _new_parameters(node, counted)
     module = module_of(node)
     shape = shape_of(node)
     if role in (Role.NORM, Role.GROUP_NORM):
         # A norm of a flattened map has parameters per element.
         scale = channels_of(node) // plan.full_widths[node]
         learnable = sum(parameter.numel() for parameter in module.parameters())
-        return Cost(0, learnable // channels_of(node) * scale * widths[node])
+        return 0, learnable // channels_of(node) * scale * widths[node]
     if shape is not None and isinstance(module, (nn.Conv2d, nn.Linear)) and role is not Role.OPAQUE:
         reads, writes, groups = layer_sizes(plan, node, widths)
         weights = reads // groups * writes * (math.prod(module.kernel_size) if isinstance(module, nn.Conv2d) else 1)
         bias = writes if module.bias is not None else 0
-        return Cost(weights * math.prod(shape[2:]), weights + bias)
-    return Cost(macs_of(node), _new_parameters(node, counted))
+        return weights * math.prod(shape[2:]), weights + bias
+    return macs_of(node), _new_parameters(node, counted)
 
 
 def _new_parameters(node: fx.Node, counted: set[int]) -> int:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,7 @@ class Design:
         params: learnable scalars of the branched network.
         predicted_ms: predicted latency of the network; None if not predicted.
         merge: how branches are merged.
+        image_size: side in pixels of the square images that it was made for; None for other inputs and in older files.
     """
 
     id: str
@@ -128,6 +129,7 @@ class Design:
     params: int
     predicted_ms: float | None = None
     merge: Merge = Merge.CONCAT
+    image_size: int | None = None
 
     @property
     def meeting_points(self) -> int:
@@ -141,27 +143,12 @@ class Design:
 
     def to_json(self) -> str:
         """The design as one JSON object; `from_json` restores an equal one."""
-        segments = [
-            {
-                "first": segment.first,
-                "stop": segment.stop,
-                "branches": [_branch_object(branch) for branch in segment.branches],
-            }
-            for segment in self.segments
-        ]
-        fields = {
-            "format": FORMAT_VERSION,
-            "id": self.id,
-            "merge": self.merge.value,
-            "multiple": self.multiple,
-            "original_macs": self.original_macs,
-            "original_params": self.original_params,
-            "macs": self.macs,
-            "params": self.params,
-            "predicted_ms": self.predicted_ms,
-            "segments": segments,
-        }
-        return json.dumps(fields, indent=1) + "\n"
+        fields = asdict(self)
+        segments = fields.pop("segments")
+        for branch in (branch for segment in segments for branch in segment["branches"]):
+            branch["exit"], branch["spaces"] = branch.pop("has_exit"), branch.pop("explicit_channels")
+        whole = {"format": FORMAT_VERSION, "id": self.id, "merge": self.merge, **fields, "segments": segments}
+        return json.dumps(whole, indent=1, default=lambda member: member.value) + "\n"
 
     @staticmethod
     def from_json(text: str) -> Design:
@@ -173,9 +160,8 @@ class Design:
         try:
             return _design(json.loads(text))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DesignError(
-                f"not a whole design ({type(error).__name__}: {error}) ; make it again with nnstretch stretch"
-            ) from error
+            reason = f"it has no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+            raise DesignError(f"not a whole design ({reason}); make it again with `nnstretch stretch`") from error
 
 
 def design_id(segments: Sequence[SegmentDesign], multiple: int, merge: Merge = Merge.CONCAT) -> str:
@@ -226,23 +212,8 @@ def load_design(path: Path) -> Design:
         raise DesignError(f"{path}: {error}") from error
 
 
-def _branch_object(branch: BranchDesign) -> dict[str, Any]:
-    return {
-        "processor": branch.processor,
-        "blocks": list(branch.blocks),
-        "depth": branch.depth,
-        "width": branch.width,
-        "channels": branch.channels,
-        "macs": branch.macs,
-        "predicted_ms": branch.predicted_ms,
-        "entry": branch.entry.value,
-        "exit": branch.has_exit,
-        "spaces": None if branch.explicit_channels is None else list(branch.explicit_channels),
-    }
-
-
 def _design(fields: Mapping[str, Any]) -> Design:
-    version = _whole(fields, "format")
+    version = whole_of(fields, "format")
     if version > FORMAT_VERSION:
         raise DesignError(f"design format {version}, this nnstretch reads {FORMAT_VERSION}; upgrade it")
     if version < FORMAT_VERSION:
@@ -250,28 +221,26 @@ def _design(fields: Mapping[str, Any]) -> Design:
             f"design format {version} is of an earlier nnstretch, this one reads {FORMAT_VERSION}; "
             "make the design again with nnstretch stretch"
         )
-    name = fields["id"]
-    if not isinstance(name, str):
-        raise ValueError(f"id is {name!r}")
     segments = tuple(_segment(segment) for segment in _list(fields, "segments"))
     if [segment.first for segment in segments] != [0, *(segment.stop for segment in segments[:-1])]:
         raise ValueError("segments do not follow one another from block 0 on")
     return Design(
-        id=name,
+        id=text_of(fields, "id"),
         segments=segments,
-        multiple=_whole(fields, "multiple", at_least=1),
-        original_macs=_whole(fields, "original_macs"),
-        original_params=_whole(fields, "original_params"),
-        macs=_whole(fields, "macs"),
-        params=_whole(fields, "params"),
-        predicted_ms=_time(fields),
+        multiple=whole_of(fields, "multiple", least=1),
+        original_macs=whole_of(fields, "original_macs"),
+        original_params=whole_of(fields, "original_params"),
+        macs=whole_of(fields, "macs"),
+        params=whole_of(fields, "params"),
+        predicted_ms=_ms(fields),
         merge=Merge(fields["merge"]),
+        image_size=None if fields.get("image_size") is None else whole_of(fields, "image_size", least=1),
     )
 
 
 def _segment(fields: Mapping[str, Any]) -> SegmentDesign:
-    first = _whole(fields, "first")
-    stop = _whole(fields, "stop", at_least=first + 1)
+    first = whole_of(fields, "first")
+    stop = whole_of(fields, "stop", least=first + 1)
     branches = tuple(_branch(branch) for branch in _list(fields, "branches"))
     if any(branch.blocks[0] < first or branch.blocks[-1] >= stop for branch in branches):
         raise ValueError(f"a branch has blocks outside those from {first} up to {stop}")
@@ -283,17 +252,19 @@ def _branch(fields: Mapping[str, Any]) -> BranchDesign:
     ascending = all(type(block) is int and block >= 0 for block in blocks) and list(blocks) == sorted(blocks)
     if not blocks or not ascending:
         raise ValueError(f"blocks of a branch are {list(blocks)}")
-    explicit_channels = _explicit_channels(fields)
+    explicit_channels, has_exit = _explicit_channels(fields), fields.get("exit", False)
+    if not isinstance(has_exit, bool):
+        raise TypeError(f"exit is {has_exit!r}, neither true nor false")
     return BranchDesign(
-        processor=_whole(fields, "processor"),
+        processor=whole_of(fields, "processor"),
         blocks=blocks,
-        depth=_ratio(fields, "depth", math.inf if len(set(blocks)) < len(blocks) else 1.0),
-        width=_ratio(fields, "width", 1.0 if explicit_channels is None else math.inf),
-        channels=_whole(fields, "channels", at_least=1),
-        macs=_whole(fields, "macs"),
-        predicted_ms=_time(fields),
+        depth=number_of(fields, "depth", math.inf if len(set(blocks)) < len(blocks) else 1.0, positive=True),
+        width=number_of(fields, "width", 1.0 if explicit_channels is None else math.inf, positive=True),
+        channels=whole_of(fields, "channels", least=1),
+        macs=whole_of(fields, "macs"),
+        predicted_ms=_ms(fields),
         entry=Entry(fields.get("entry", Entry.AS_NEEDED.value)),
-        has_exit=_flag(fields, "exit"),
+        has_exit=has_exit,
         explicit_channels=explicit_channels,
     )
 
@@ -307,13 +278,6 @@ def _explicit_channels(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
     return tuple(value)
 
 
-def _flag(fields: Mapping[str, Any], name: str) -> bool:
-    value = fields.get(name, False)
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}, neither true nor false")
-    return value
-
-
 def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
     value = fields[name]
     if not isinstance(value, list) or not value:
@@ -321,24 +285,44 @@ def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
     return value
 
 
-def _whole(fields: Mapping[str, Any], name: str, at_least: int = 0) -> int:
+def _ms(fields: Mapping[str, Any]) -> float | None:
+    return None if fields["predicted_ms"] is None else number_of(fields, "predicted_ms")
+
+
+def text_of(fields: Mapping[str, Any], name: str) -> str:
+    """A text of a JSON object.
+
+    Raises:
+        KeyError: the object lacks it.
+        TypeError: it is something else.
+    """
     value = fields[name]
-    if type(value) is not int or value < at_least:
-        raise ValueError(f"{name} is {value!r}, not a whole number from {at_least} on")
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}, not a text")
     return value
 
 
-def _ratio(fields: Mapping[str, Any], name: str, most: float) -> float:
+def whole_of(fields: Mapping[str, Any], name: str, least: int = 0) -> int:
+    """A whole number of a JSON object.
+
+    Raises:
+        KeyError: the object lacks it.
+        ValueError: it is something else, or below `least`.
+    """
     value = fields[name]
-    if type(value) not in (int, float) or not 0.0 < value <= most or value == math.inf:
-        raise ValueError(f"{name} is {value!r}, not above 0 and up to {most:g}")
-    return float(value)
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name} is {value!r}, not a whole number from {least} on")
+    return value
 
 
-def _time(fields: Mapping[str, Any]) -> float | None:
-    value = fields["predicted_ms"]
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not 0.0 <= value < float("inf"):
-        raise ValueError(f"predicted_ms is {value!r}, not a time")
+def number_of(fields: Mapping[str, Any], name: str, most: float = math.inf, *, positive: bool = False) -> float:
+    """A finite number of a JSON object, from 0 or, if `positive`, above 0.
+
+    Raises:
+        KeyError: the object lacks it.
+        ValueError: it is something else, or above `most`.
+    """
+    value = fields[name]
+    if type(value) not in (int, float) or not 0.0 <= value <= most or value == math.inf or (positive and not value):
+        raise ValueError(f"{name} is {value!r}, not a number {'above' if positive else 'from'} 0 and up to {most:g}")
     return float(value)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from nnstretch.branching.channels.scaling import UNSCALED, SkipInputs, TensorChannels, kept_counts
+from torch import fx
+
+from nnstretch.branching.channels.scaling import ORIGINAL, ReadChannels, TensorChannels, kept_counts
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice
 from nnstretch.branching.design.cost import Cost, part_cost
 from nnstretch.branching.design.design import BranchDesign, Design, Merge, SegmentDesign, design_id
-from nnstretch.branching.design.validate import check_choices, check_written
-from nnstretch.branching.tracing.operators import channels_of
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.merge import merged_channels
 from nnstretch.branching.transform.variants import Ends
+from nnstretch.errors import DesignError
 
 
 def make_design(
@@ -34,13 +36,12 @@ def make_design(
     """
     check_choices(blueprint, choices)
     total = Cost(0, 0)
-    channels, exact = blueprint.channels_before(0), True
-    reads = {blueprint.boundary(0): TensorChannels(channels, exact)}
+    reads = dict[fx.Node, TensorChannels]()
     segments = []
     for number, choice in enumerate(choices):
         made = []
         for i, branch in enumerate(choice.branches):
-            cost = blueprint.cost(choice.segment, branch, channels, exact=exact, skips=reads)
+            cost = blueprint.cost(choice.segment, branch, reads)
             total += cost
             made.append(
                 BranchDesign(
@@ -48,7 +49,7 @@ def make_design(
                     blocks=branch.blocks,
                     depth=blueprint.depth_ratio(choice.segment, branch.blocks),
                     width=branch.width,
-                    channels=blueprint.written(choice.segment, branch, channels, reads),
+                    channels=blueprint.written(choice.segment, branch, reads),
                     macs=cost.macs,
                     predicted_ms=None if branch_ms is None else branch_ms[number][i],
                     entry=branch.ends.entry,
@@ -59,10 +60,12 @@ def make_design(
         check_written(blueprint, number, choice.segment, made)
         segments.append(SegmentDesign(choice.segment.first, choice.segment.stop, tuple(made)))
         written = [branch.channels for branch in made]
-        channels, exact = merged_channels(blueprint.merge, written), stays_exact(blueprint, choice.segment, written)
-        reads[blueprint.boundary(choice.segment.stop)] = TensorChannels(channels, exact)
-    total += _head_cost(blueprint, channels, exact=exact, skips=reads)
+        reads[blueprint.boundary(choice.segment.stop)] = TensorChannels(
+            merged_channels(blueprint.merge, written), stays_exact(blueprint, choice.segment, written)
+        )
+    total += _head_cost(blueprint, reads)
     original = original_cost(blueprint)
+    height, width = blueprint.traced.example_input.shape[2:]
     return Design(
         id=design_id(segments, blueprint.multiple, blueprint.merge),
         segments=tuple(segments),
@@ -73,27 +76,30 @@ def make_design(
         params=total.params,
         predicted_ms=predicted_ms,
         merge=blueprint.merge,
+        image_size=height if height == width else None,
     )
 
 
 def original_cost(blueprint: Blueprint) -> Cost:
     """MACs and parameters of the original network."""
-    head = _head_cost(blueprint, channels_of(blueprint.head.source), exact=True)
-    return head + segment_cost(blueprint, Segment(0, len(blueprint.traced.blocks)))
+    return _head_cost(blueprint) + segment_cost(blueprint, Segment(0, len(blueprint.traced.blocks)))
 
 
 def segment_cost(blueprint: Blueprint, segment: Segment) -> Cost:
     """MACs and parameters of an original segment."""
-    return blueprint.cost(segment, BranchChoice.whole(segment, 0), blueprint.channels_before(segment.first), exact=True)
+    return blueprint.cost(segment, BranchChoice.whole(segment, 0))
 
 
-def _head_cost(blueprint: Blueprint, channels: int, *, exact: bool, skips: SkipInputs = UNSCALED) -> Cost:
-    return part_cost(blueprint.head, kept_counts(blueprint.head, 1.0), channels, exact=exact, skips=skips)
+def _head_cost(blueprint: Blueprint, reads: ReadChannels = ORIGINAL) -> Cost:
+    return part_cost(blueprint.head, kept_counts(blueprint.head, 1.0), reads)
 
 
 def choices_of(design: Design) -> list[SegmentChoice]:
     """The choices that determine `design`."""
-    return [SegmentChoice(_place(segment), _branch_choices(design.merge, segment)) for segment in design.segments]
+    return [
+        SegmentChoice(Segment(segment.first, segment.stop), _branch_choices(design.merge, segment))
+        for segment in design.segments
+    ]
 
 
 def _branch_choices(merge: Merge, segment: SegmentDesign) -> tuple[BranchChoice, ...]:
@@ -107,10 +113,6 @@ def _branch_choices(merge: Merge, segment: SegmentDesign) -> tuple[BranchChoice,
     return tuple(choices)
 
 
-def _place(segment: SegmentDesign) -> Segment:
-    return Segment(segment.first, segment.stop)
-
-
 def stays_exact(blueprint: Blueprint, segment: Segment, written: Sequence[int]) -> bool:
     """Whether a segment whose branches write `written` channels writes the original channels, each once and in order.
 
@@ -118,3 +120,82 @@ def stays_exact(blueprint: Blueprint, segment: Segment, written: Sequence[int]) 
     """
     has_exits = len(written) > 1 and blueprint.merge is not Merge.CONCAT
     return has_exits or list(written) == [blueprint.channels_before(segment.stop)]
+
+
+def check_choices(blueprint: Blueprint, choices: Sequence[SegmentChoice]) -> None:
+    """Checks that the choices are for this network.
+
+    Raises:
+        DesignError: they are not; the message names the cause.
+    """
+    count = len(blueprint.traced.blocks)
+    places = [choice.segment for choice in choices]
+    borders = [0, *(place.stop for place in places)]
+    follow = [place.first for place in places] == borders[:-1] and borders == sorted(set(borders))
+    if not follow or borders[-1] != count:
+        raise DesignError(
+            f"the design's segments end at blocks {borders[1:]}, the network has {count}; "
+            "use the network that the design was made for"
+        )
+    for number, choice in enumerate(choices):
+        if not blueprint.traced.is_self_contained(choice.segment):
+            raise DesignError(
+                f"segment {number} ({blueprint.traced.name_of(choice.segment)}) has an inner tensor that is read after "
+                "it; end a segment there"
+            )
+        if not choice.branches:
+            raise DesignError(f"segment {number} has no branch; give one or more")
+        for branch in choice.branches:
+            _check_branch(blueprint, number, choice.segment, branch)
+        if len(choice.branches) > 1:
+            _check_meeting(blueprint, number, choice)
+
+
+def _check_meeting(blueprint: Blueprint, number: int, choice: SegmentChoice) -> None:
+    if not blueprint.branchable(choice.segment):
+        raise DesignError(
+            f"segment {number} ({blueprint.traced.name_of(choice.segment)}) cannot be branched: "
+            "all channels that it writes must stay together; give it one branch"
+        )
+    merged = blueprint.merge is not Merge.CONCAT
+    if not merged and not all(blueprint.same_output(choice.segment, branch.blocks) for branch in choice.branches):
+        raise DesignError(
+            f"the branches of segment {number} would arrange their channels differently; "
+            "keep its last block in all of them"
+        )
+
+
+def check_written(blueprint: Blueprint, number: int, segment: Segment, branches: Sequence[BranchDesign]) -> None:
+    """Checks that branches with exit convolutions write the original channels.
+
+    Raises:
+        DesignError: they do not.
+    """
+    written, channels = [branch.channels for branch in branches], blueprint.channels_before(segment.stop)
+    if blueprint.merge is Merge.CONCAT or len(branches) == 1:
+        return
+    total = merged_channels(blueprint.merge, written)
+    if total != channels or (blueprint.merge is Merge.ADD and len(set(written)) > 1):
+        raise DesignError(
+            f"the branches of segment {number} write {written} channels, which {blueprint.merge.value} cannot merge "
+            f"to {channels}; end them with the convolutions that this merge mode needs (Blueprint.meeting)"
+        )
+
+
+def _check_branch(blueprint: Blueprint, number: int, segment: Segment, choice: BranchChoice) -> None:
+    blocks = blueprint.traced.blocks
+    needed = {i for i in segment.blocks if not blocks[i].droppable}
+    kept = set(choice.blocks)
+    fits = list(choice.blocks) == sorted(choice.blocks) and needed <= kept <= set(segment.blocks)
+    whole = kept == set(segment.blocks)
+    if not fits or not (whole or any(blocks[i].has_weights for i in kept)):
+        raise DesignError(
+            f"a branch of segment {number} keeps blocks {list(choice.blocks)}; of {list(segment.blocks)} "
+            f"it must keep {sorted(needed)} and at least one with a convolution"
+        )
+    most = 1.0 if choice.explicit_channels is None else math.inf
+    if not 0.0 < choice.width <= most or choice.width == math.inf or choice.processor < 0:
+        raise DesignError(
+            f"a branch of segment {number} has width {choice.width} and processor {choice.processor}; "
+            "a width is above 0 and up to 1, a processor 0 or more"
+        )

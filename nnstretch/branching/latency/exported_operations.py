@@ -1,4 +1,8 @@
-"""Weightless operations of traced networks as ONNX nodes, made by torch's exporter."""
+"""ONNX nodes of the operations without weights of a traced network, made by torch's exporter.
+
+Activations, pools, sums, slices, shuffles and flattenings are exported; convolutions and dense layers are not
+(`fused_plan`).
+"""
 
 from __future__ import annotations
 
@@ -12,27 +16,27 @@ import onnx_ir as ir
 import torch
 from torch import fx, nn
 
-from nnstretch.branching.tracing.operators import ELEMENTWISE, Role, module_of, role_of, shape_of, title_of
+from nnstretch.branching.tracing.operators import Role, is_elementwise, module_of, role_of, shape_of, title_of
 from nnstretch.errors import ModelError
 from nnstretch.frontends.torch_module import export
-from nnstretch.passes.canonicalize.no_ops import remove_no_op
 from nnstretch.passes.rewriting import EachNode
+from nnstretch.passes.simplify import remove_no_op
 
 _ROLES = frozenset({Role.CHANNELWISE, Role.FLATTEN, Role.BINARY, Role.SLICE, Role.SHUFFLE})
-_ELEMENTWISE = frozenset(name.replace("_", "") for name in ELEMENTWISE)
 _MOST_CONSTANTS = 16  # elements of a module's parameters and buffers; modules with more are not exported
 _ELEMENTWISE_SIZE = 2  # of all axes but the first of what exported element-wise operations read
 
 
 @dataclass(frozen=True, eq=False)
 class ExportedOperation:
-    """What one node of a traced network is in ONNX.
+    """The ONNX nodes of one node of a traced network.
 
     Attributes:
         source: the value that the nodes read.
-        nodes: in topological order; constants are initializers of their graph.
+        nodes: in topological order; their constants are initializers of their graph.
         result: the value that they write; `source` if the operation does nothing.
-        elementwise: all values have the shape of what is read, which may be another one than that of `source`.
+        elementwise: every value has the shape of the tensor that is read. The shapes recorded here are those of a
+            small example then, not of the network's tensor.
     """
 
     source: ir.Value
@@ -45,10 +49,11 @@ _exported: dict[str, ExportedOperation | None] = {}
 
 
 def exported_operation(node: fx.Node) -> ExportedOperation | None:
-    """What `node` is in ONNX; None if it reads other than one tensor, has larger weights, or cannot be exported.
+    """The ONNX nodes of `node`; None if it is not exported.
 
-    An export takes half a second, whatever its size. So the first question about a network exports all of its operations,
-    each kind once, and the answers are kept for all networks.
+    Not exported are operations that read several tensors, have larger weights, or make the exporter fail. An export
+    takes half a second, whatever its size: the first call for a network exports all of its operations together, each
+    kind once. Results are kept for all networks of the process.
     """
     signature = _signature(node)
     if signature is None:
@@ -67,11 +72,11 @@ def _source(node: fx.Node) -> fx.Node | None:
 
 
 def _is_elementwise(node: fx.Node) -> bool:
-    return role_of(node) is Role.BINARY or title_of(node).lower().replace("_", "") in _ELEMENTWISE
+    return role_of(node) is Role.BINARY or is_elementwise(node)
 
 
 def _signature(node: fx.Node) -> str | None:
-    """Equal for nodes that compute the same; None for those that are not exported."""
+    """A text that is equal for nodes with the same computation; None for nodes that are not exported."""
     source = _source(node) if role_of(node) in _ROLES else None
     if source is None:
         return None
@@ -84,7 +89,7 @@ def _signature(node: fx.Node) -> str | None:
 
 
 def _module_state(module: nn.Module) -> str | None:
-    """Class and settings of a module and the few numbers it has; None if it has many."""
+    """Class, settings and numbers of a module as text; None if it has more than `_MOST_CONSTANTS` numbers."""
     tensors = [*module.parameters(), *module.buffers()]
     if sum(tensor.numel() for tensor in tensors) > _MOST_CONSTANTS:
         return None
@@ -100,7 +105,7 @@ def _number(constant: fx.Node) -> float:
 
 
 def _export(nodes: Sequence[fx.Node]) -> list[ExportedOperation | None]:
-    """All of `nodes` by one export, in halves if that fails."""
+    """Exports all of `nodes` together; where that fails, each half by itself."""
     try:
         return _partition(_export_together(nodes), [_is_elementwise(node) for node in nodes])
     except ModelError:
@@ -111,7 +116,11 @@ def _export(nodes: Sequence[fx.Node]) -> list[ExportedOperation | None]:
 
 
 def _export_together(nodes: Sequence[fx.Node]) -> ir.Model:
-    """An ONNX graph with an input and an output for each of `nodes`."""
+    """An ONNX graph with one input and one output per node.
+
+    Raises:
+        ModelError: torch cannot export one of them.
+    """
     graph, modules, examples = fx.Graph(), dict[str, nn.Module](), list[torch.Tensor]()
     inputs = [graph.placeholder(f"x{number}") for number in range(len(nodes))]
     outputs = []
@@ -141,7 +150,7 @@ def _operand(copies: Mapping[fx.Node, fx.Node], operand: fx.Node) -> Any:
 
 
 def _partition(model: ir.Model, elementwise: Sequence[bool]) -> list[ExportedOperation | None]:
-    """The nodes behind every input."""
+    """The operation that reads each input of the graph; None if its output does not depend on that input."""
     numbers = {value: number for number, value in enumerate(model.graph.inputs)}
     nodes: list[list[ir.Node]] = [[] for _ in elementwise]
     for node in model.graph:

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cache, reduce
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 from torch import fx, nn
 
 from nnstretch.branching.channels.groups import ChannelPlan, results_of
 from nnstretch.branching.latency.exported_operations import ExportedOperation, exported_operation
-from nnstretch.branching.latency.noise import noise
 from nnstretch.branching.tracing.modules import PerChannel
 from nnstretch.branching.tracing.operators import (
     Role,
+    channels_of,
     concat_operands,
     module_of,
     role_of,
@@ -47,9 +49,9 @@ class PlanTensor:
     """A tensor of some blocks.
 
     Attributes:
-        node: the traced node that computes it, or one that computes a tensor with as many channels. Where a block was
-            dropped before them, the blocks read another node in its place (`ChannelPlan.read`).
-        is_input: the blocks read it. Behind it may come a convolution, which computes a tensor of the same `node`.
+        node: the traced node that computes it, or one with as many channels. If a block before the blocks was dropped,
+            they read another node instead (`ChannelPlan.read`).
+        is_input: it is an input of the blocks. An entry convolution that reads it computes another tensor of the same `node`.
         shape: in the original network.
     """
 
@@ -64,10 +66,11 @@ class FusedLayer:
 
     Attributes:
         layer: with the original channels; shapes of its constants are arbitrary.
-        inputs: the tensors that it reads, None for constants and absent ones.
+        inputs: the tensors that it reads; None for constants and absent inputs.
         output: the tensor that it computes.
-        weighted: the traced node that its weight belongs to, or the tensor that is read if it is the entry behind it.
-        copies: its copies, by the channels of the tensors that it reads and computes.
+        weighted: the traced convolution or dense layer with its weight; for an entry, the input before it; None for layers
+            without weight.
+        copies: its scaled copies, by the channels of the tensors that they read and compute.
     """
 
     layer: Layer
@@ -82,10 +85,10 @@ class FusedLayers:
     """Layers of some blocks in the order in which they run.
 
     Attributes:
-        layers: one after another.
-        pairs: positions of those whose result is read by the next one alone, as its input 0.
-        begins_pair: the first one alone reads the tensor that the blocks read, as its input 0.
-        ends_pair: the last one computes the tensor that the blocks compute.
+        layers: in execution order.
+        pairs: positions of the layers whose result only the next layer reads, as its input 0.
+        begins_pair: only the first layer reads the blocks' input, as its input 0.
+        ends_pair: the last layer computes the blocks' output.
     """
 
     layers: tuple[FusedLayer, ...]
@@ -106,7 +109,7 @@ def fuse_plan(plan: ChannelPlan, entries: Sequence[fx.Node]) -> FusedLayers:
 
     Args:
         plan: the blocks.
-        entries: the tensors that a 1x1 convolution comes behind.
+        entries: the inputs that an entry, a 1x1 convolution, reads first.
     """
     if not plan.blocks or plan.skips or plan.output is not plan.blocks[-1].output:
         return _BlocksGraph(plan, plan.blocks, (plan.sources, plan.results), entries).fused()
@@ -124,7 +127,7 @@ def fuse_plan(plan: ChannelPlan, entries: Sequence[fx.Node]) -> FusedLayers:
 
 
 def _fuse_blocks(plan: ChannelPlan, blocks: tuple[Block, ...], entries: Sequence[fx.Node] = ()) -> FusedLayers:
-    """Fuses consecutive blocks of a plan. They are remembered at the network's nodes, and forgotten with these."""
+    """Fuses consecutive blocks of a plan; the result is kept in the `meta` of their first node, as long as the network."""
     known = blocks[0].nodes[0].meta.setdefault("fused", {})
     key = (blocks, bool(entries))
     if key not in known:
@@ -135,7 +138,7 @@ def _fuse_blocks(plan: ChannelPlan, blocks: tuple[Block, ...], entries: Sequence
 
 
 class _BlocksGraph:
-    """An ONNX graph of consecutive blocks of a plan. Names of its tensors begin with positions in `tensors`."""
+    """An ONNX graph of consecutive blocks of a plan; the names of its tensors begin with their positions in `tensors`."""
 
     def __init__(
         self,
@@ -217,31 +220,38 @@ class _BlocksGraph:
         self.graph.register_initializer(value)
         return value
 
-    def _add(self, node: fx.Node, op: str, inputs: Sequence[ir.Value], domain: str = "", name: str = "") -> ir.Node:
-        """The node that computes the tensor of `node`."""
+    def _add(
+        self,
+        node: fx.Node,
+        op: str,
+        inputs: Sequence[ir.Value],
+        attributes: Mapping[str, int | str | Sequence[int]] = MappingProxyType({}),
+        *,
+        constants: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        domain: str = "",
+        name: str = "",
+    ) -> None:
+        """Adds the node that computes the tensor of `node`.
+
+        Args:
+            node: the traced node.
+            op: the ONNX operator.
+            inputs: what it reads.
+            attributes: of the ONNX node.
+            constants: shapes of the inputs that follow, by their role; a node with a weight is marked as weighted.
+            domain: of the operator.
+            name: of the ONNX node; empty: that of `node`.
+        """
         value = self.values[self.plan.read(node)] = self._value(node)
-        made = ir.Node(domain, op, inputs, outputs=[value], name=name or node.name)
+        own = [self._constant(f"{value.name}/{role}", noise(shape)) for role, shape in constants.items()]
+        made = ir.node(op, [*inputs, *own], attributes or None, domain=domain, outputs=[value], name=name or node.name)
+        if "weight" in constants:
+            made.metadata_props[_WEIGHTED] = str(value.name)
         self.graph.append(made)
-        return made
 
     def _enter(self, tensor: fx.Node) -> None:
-        source = self._read(tensor)
-        made = self._add(tensor, "Conv", [source], name=entry_name(self.plan, self.plan.read(tensor)))
-        self._weigh(made, (1, 1), bias=False)
-
-    def _weigh(self, node: ir.Node, kernel: Sequence[int], *, bias: bool) -> None:
-        """Gives a Conv or Gemm its constants."""
-        value = node.outputs[0]
-        assert value.shape is not None
-        assert value.name is not None
-        channels = value.shape.numpy()[1]
-        node.metadata_props[_WEIGHTED] = value.name
-        constants = [self._constant(f"{value.name}/weight", noise((channels, 1, *kernel)))]
-        if bias:
-            constants.append(self._constant(f"{value.name}/bias", noise((channels,))))
-        node.resize_inputs(1 + len(constants))
-        for index, constant in enumerate(constants):
-            node.replace_input_with(1 + index, constant)
+        name = entry_name(self.plan, self.plan.read(tensor))
+        self._add(tensor, "Conv", [self._read(tensor)], constants={"weight": (channels_of(tensor), 1, 1, 1)}, name=name)
 
     def _visit(self, node: fx.Node) -> None:
         role = role_of(node)
@@ -251,43 +261,34 @@ class _BlocksGraph:
         elif role in (Role.CONV, Role.GROUPED, Role.DEPTHWISE, Role.LINEAR):
             self._weighted(node)
         elif role is Role.NORM and isinstance(module_of(node), (nn.BatchNorm1d, nn.BatchNorm2d, PerChannel)):
-            self._affine(node)
+            shape = (channels_of(node),)
+            read = self._read(node.all_input_nodes[0])
+            self._add(node, "Affine", [read], constants={"scale": shape, "shift": shape}, domain=DOMAIN)
         elif role is Role.CONCAT:
-            made = self._add(node, "Concat", [self._read(part) for part in concat_operands(node)])
-            made.attributes["axis"] = ir.AttrInt64("axis", 1)
+            self._add(node, "Concat", [self._read(part) for part in concat_operands(node)], {"axis": 1})
         elif role is Role.BINARY:
             self._add(node, _BINARY[title_of(node)], [self._read(tensor) for tensor in tensor_operands(node)])
         else:
-            read = [self.plan.read(operand) for operand in node.all_input_nodes]
-            self._add(node, title_of(node), [self.values[n] for n in read if n in self.values], _UNKNOWN)
+            reads = [self.plan.read(operand) for operand in node.all_input_nodes]
+            self._add(node, title_of(node), [self.values[n] for n in reads if n in self.values], domain=_UNKNOWN)
 
     def _weighted(self, node: fx.Node) -> None:
-        module = module_of(node)
-        source = self._read(node.all_input_nodes[0])
+        module, read = module_of(node), [self._read(node.all_input_nodes[0])]
+        assert isinstance(module, (nn.Linear, nn.Conv2d))
+        kernel = () if isinstance(module, nn.Linear) else module.kernel_size
+        constants: dict[str, tuple[int, ...]] = {"weight": (channels_of(node), 1, *kernel)}
+        if module.bias is not None:
+            constants["bias"] = (channels_of(node),)
         if isinstance(module, nn.Linear):
-            made = self._add(node, "Gemm", [source])
-            made.attributes["transB"] = ir.AttrInt64("transB", 1)
-            self._weigh(made, (), bias=module.bias is not None)
+            self._add(node, "Gemm", read, {"transB": 1}, constants=constants)
             return
-        assert isinstance(module, nn.Conv2d)
-        made = self._add(node, "Conv", [source])
-        attributes: dict[str, ir.Attr] = {"group": ir.AttrInt64("group", module.groups)}
-        for name, sizes in (("strides", module.stride), ("dilations", module.dilation)):
-            attributes[name] = ir.AttrInt64s(name, list(sizes))
-        if isinstance(module.padding, str):
-            attributes["auto_pad"] = ir.AttrString("auto_pad", "VALID" if module.padding == "valid" else "SAME_UPPER")
-        else:
-            attributes["pads"] = ir.AttrInt64s("pads", [*module.padding, *module.padding])
-        made.attributes.update(attributes)
-        self._weigh(made, module.kernel_size, bias=module.bias is not None)
-
-    def _affine(self, node: fx.Node) -> None:
-        made = self._add(node, "Affine", [self._read(node.all_input_nodes[0])], DOMAIN)
-        shape, name = shape_of(node), made.outputs[0].name
-        assert shape is not None
-        made.resize_inputs(3)
-        for index, role in enumerate(("scale", "shift"), 1):
-            made.replace_input_with(index, self._constant(f"{name}/{role}", noise(shape[1:2])))
+        padding: dict[str, str | Sequence[int]] = (
+            {"auto_pad": "VALID" if module.padding == "valid" else "SAME_UPPER"}
+            if isinstance(module.padding, str)
+            else {"pads": [*module.padding, *module.padding]}
+        )
+        sizes = {"strides": list(module.stride), "dilations": list(module.dilation)}
+        self._add(node, "Conv", read, {"group": module.groups, **sizes, **padding}, constants=constants)
 
     def _copy(self, node: fx.Node, operation: ExportedOperation) -> None:
         """Puts a copy of an exported operation into this graph."""
@@ -325,3 +326,16 @@ class _BlocksGraph:
 
 def _value(name: str, shape: Sequence[int]) -> ir.Value:
     return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT))
+
+
+_SHARED = np.random.default_rng(0).standard_normal(1 << 16).astype(np.float32)
+
+
+@cache
+def noise(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Normal noise of any shape, for layers whose values do not matter: a read-only view of shared memory."""
+    odd = (1, 3, 5, 7)
+    length = sum((size - 1) * step for size, step in zip(shape, odd, strict=False)) + 1
+    base = _SHARED if length <= len(_SHARED) else np.resize(_SHARED, length)
+    strides = tuple(step * base.itemsize for step in odd[: len(shape)])
+    return np.lib.stride_tricks.as_strided(base, shape, strides, writeable=False)

@@ -1,10 +1,13 @@
-"""Predicted latency of a design, part by part: transfers, branches, waiting and merging."""
+"""Latency predictions: what the search asks predictors and runners of designs, and the predicted parts of a design."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+from nnstretch.branching.transform.network import BranchedNetwork
+from nnstretch.graph.layer import Layer, TensorType
 
 
 @dataclass(frozen=True)
@@ -103,3 +106,59 @@ def _part_object(part: SegmentPrediction, names: Sequence[str]) -> Mapping[str, 
         for branch in part.branches
     ]
     return {"transfer_ms": 1e3 * part.transfer, "branches": branches, "merging_ms": 1e3 * part.merging}
+
+
+@dataclass(frozen=True)
+class MeasuredDesign:
+    """Measured latency of a branched network, normalised to the processors' reference frequency.
+
+    Attributes:
+        seconds: of one run.
+        branches: busy seconds of every branch, by segment.
+        relative_speeds: every processor's speed during the measurement, over its usual speed.
+    """
+
+    seconds: float
+    branches: tuple[tuple[float, ...], ...]
+    relative_speeds: tuple[float, ...] = ()
+
+
+class DesignRunner(Protocol):
+    """Runs branched networks on the processors."""
+
+    def __call__(self, network: BranchedNetwork, /, *, tuned: bool) -> MeasuredDesign:
+        """Measures a network.
+
+        Args:
+            network: the network.
+            tuned: tune routines for the network first, as its compilation does, which takes longer; else use the
+                routines of the layers' predictions.
+        """
+
+
+class LatencyPredictor(Protocol):
+    """Predicts latencies. Processors are numbered from 0; the input of a network lies where processor 0 reads it."""
+
+    def seconds(self, layers: list[Layer], processor: int, /) -> float:
+        """Seconds of these layers in sequence, each by the processor's fastest routine; `inf` if it lacks one.
+
+        Layers of equal `workload` take equal time.
+        """
+
+    def fused_seconds(self, pair: Layer, processor: int, /) -> float:
+        """Seconds of the routine for `pair`, a fusion group of two layers; `inf` if the processor has none."""
+
+    def confirm(self, layers: list[Layer], processor: int, /) -> bool:
+        """Measures the layers that `seconds` only estimates; returns whether a prediction changed."""
+
+    def meeting_seconds(self, tensor: TensorType, /) -> float:
+        """Communication cost of a meeting point in seconds, without waiting for branches.
+
+        Each processor has computed a part of `tensor` (`N,C,H,W`), and all of them read it next.
+        """
+
+    def fetch_seconds(self, tensor: TensorType, /) -> float:
+        """Part of `meeting_seconds`: the seconds in which the next layers read `tensor` from other processors' caches."""
+
+    def contention_factor(self, processor: int, others: frozenset[int], /) -> float:
+        """Time of a processor while `others` work, over its time alone: they may share memory, caches or power."""

@@ -1,4 +1,8 @@
-"""Table of predicted latencies: caches the predictions for the parts of a network."""
+"""Table of predicted latencies of a network's branches, blocks, head and meeting points, in seconds.
+
+The search asks for hundreds of thousands of branches that differ only in the channels of their input. Predictions are
+cached by layer, and interpolated linearly between some numbers of input channels.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,28 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from nnstretch.branching.channels.groups import ChannelPlan
-from nnstretch.branching.channels.scaling import UNSCALED, SkipInputs, kept_counts
+from nnstretch.branching.channels.groups import ChannelPlan, network_input
+from nnstretch.branching.channels.scaling import (
+    ORIGINAL,
+    ReadChannels,
+    TensorChannels,
+    inputs_of,
+    kept_counts,
+    needed_entries,
+)
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice
 from nnstretch.branching.design.from_choices import segment_cost
-from nnstretch.branching.latency.families import LayerFamily, VaryingLayer, layer_family
-from nnstretch.branching.latency.predictor import LatencyPredictor
-from nnstretch.branching.latency.workloads import LayerRow, merge_layers, part_layers
+from nnstretch.branching.latency.prediction import LatencyPredictor
+from nnstretch.branching.latency.workloads import (
+    LayerFamily,
+    LayerRow,
+    VaryingLayer,
+    layer_family,
+    merge_layers,
+    part_layers,
+)
 from nnstretch.branching.tracing.operators import channels_of, shape_of
 from nnstretch.branching.tracing.trace import Segment
-from nnstretch.branching.transform.inherit import needs_entry
 from nnstretch.graph.layer import Layer, TensorType
 
 _KNOTS = 4  # latencies are interpolated linearly between multiples of 1/4 of the original channels
@@ -48,8 +64,8 @@ class LatencyTable:
         workloads: distinct layers predicted so far, with the processor.
         corrections: (block, processor) -> measured over predicted seconds (alone) of the last branch that ran
             there with this block.
-        unpredicted: operators that no processor has a routine for. They take the same time in every design,
-            so they count as zero.
+        unpredicted: operators without a routine on any processor. They take the same time in every design, so they
+            count as zero.
     """
 
     blueprint: Blueprint
@@ -79,25 +95,10 @@ class LatencyTable:
             self._costs[key] = BranchCost(seconds, family.macs(in_channels), family.width(in_channels))
         return self._costs[key]
 
-    def branch_seconds(
-        self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool, skips: SkipInputs = UNSCALED
-    ) -> float:
-        """Seconds of a branch without interpolation."""
+    def branch_seconds(self, segment: Segment, choice: BranchChoice, reads: ReadChannels = ORIGINAL) -> float:
+        """Seconds of a branch that reads tensors with these channels, without interpolation."""
         plan, counts = self.blueprint.plan(segment, choice), self.blueprint.counts(segment, choice)
-        return self.part(plan, counts, in_channels, choice.processor, exact=exact, skips=skips)
-
-    def part(
-        self,
-        plan: ChannelPlan,
-        counts: Sequence[int],
-        in_channels: int,
-        processor: int,
-        *,
-        exact: bool,
-        skips: SkipInputs = UNSCALED,
-    ) -> float:
-        """Seconds of a copy of `plan` that keeps `counts` channel groups, without interpolation."""
-        return self._ask(part_layers(plan, counts, in_channels, exact=exact, skips=skips), processor)
+        return self._ask(part_layers(plan, counts, reads), choice.processor)
 
     def original(self, segment: Segment) -> tuple[float, ...]:
         """Seconds of the original blocks on every processor."""
@@ -116,33 +117,23 @@ class LatencyTable:
     def _block_seconds(self, block: int) -> tuple[float, ...]:
         """Seconds of one original block on every processor."""
         if block not in self._blocks:
-            plan = self.blueprint.whole(Segment(block, block + 1))
-            channels = self.blueprint.channels_before(block)
+            alone = Segment(block, block + 1)
             self._blocks[block] = tuple(
-                self.part(plan, kept_counts(plan, 1.0), channels, processor, exact=True)
-                for processor in range(self.processors)
+                self.branch_seconds(alone, BranchChoice.whole(alone, processor)) for processor in range(self.processors)
             )
         return self._blocks[block]
 
-    def head(self, in_channels: int, processor: int, *, exact: bool, skips: SkipInputs = UNSCALED) -> float:
-        """Seconds of the head; interpolated over its input channels if its skip inputs are original."""
-        plan = self.blueprint.head
-        if any(skips.get(skip) for skip in plan.skips):
-            return self.part(plan, kept_counts(plan, 1.0), in_channels, processor, exact=exact, skips=skips)
-        return self._family_seconds(self._family(plan, kept_counts(plan, 1.0), exact=exact), in_channels, processor)
+    def head(self, processor: int, reads: ReadChannels = ORIGINAL) -> float:
+        """Seconds of the head; interpolated over the channels of its source if its skip inputs are original."""
+        plan, counts = self.blueprint.head, kept_counts(self.blueprint.head, 1.0)
+        if any(skip in reads for skip in plan.skips):
+            return self._ask(part_layers(plan, counts, reads), processor)
+        source = inputs_of(plan, reads)[plan.source]
+        return self._family_seconds(self._family(plan, counts, exact=source.exact), source.channels, processor)
 
-    def confirm(
-        self,
-        plan: ChannelPlan,
-        counts: Sequence[int],
-        in_channels: int,
-        processor: int,
-        *,
-        exact: bool,
-        skips: SkipInputs = UNSCALED,
-    ) -> bool:
+    def confirm(self, plan: ChannelPlan, counts: Sequence[int], processor: int, reads: ReadChannels) -> bool:
         """Lets the predictor measure the estimated layers of a copy of `plan`; returns whether a prediction changed."""
-        row = part_layers(plan, counts, in_channels, exact=exact, skips=skips)
+        row = part_layers(plan, counts, reads)
         return self.predictor.confirm([*row.layers, *row.joined.values()], processor)
 
     def forget(self) -> None:
@@ -150,11 +141,11 @@ class LatencyTable:
         for known in (self._fixed, self._knots, self._costs, self._blocks, self._originals, self._merges):
             known.clear()
 
-    def merging(self, shapes: Sequence[tuple[int, ...]]) -> float:
-        """Seconds of merging tensors of these shapes on the processor that is fastest at it."""
-        if len(shapes) < 2:
+    def merging(self, block: int, channels: Sequence[int]) -> float:
+        """Seconds of merging tensors with these channels to the input of a block, on the fastest processor for it."""
+        if len(channels) < 2:
             return 0.0
-        key = tuple(shapes)
+        shapes = key = tuple(self.shape_before(block, each) for each in channels)
         if key not in self._merges:
             layers = LayerRow(tuple(merge_layers(self.blueprint.merge, shapes)))
             self._merges[key] = min(self._ask(layers, processor) for processor in range(self.processors))
@@ -187,9 +178,9 @@ class LatencyTable:
         return self.predictor.fetch_seconds(TensorType(self.shape_before(segment.first, others)))
 
     def contention_factor(self, segment: Segment, processor: int, together: Collection[int]) -> float:
-        """Contention factor of a branch while all processors in `together` work, its own among them.
+        """Contention factor of a branch while all processors in `together`, its own among them, work.
 
-        Measured ratios replace the predicted factor for blocks that ran.
+        For blocks that ran, the measured ratio replaces the predicted factor; blocks are weighted by their seconds.
         """
         others = frozenset(together) - {processor}
         if not others:
@@ -210,32 +201,31 @@ class LatencyTable:
 
     def _family(self, plan: ChannelPlan, counts: tuple[int, ...], *, exact: bool) -> LayerFamily:
         # Exactness matters only where an entry convolution may be needed.
-        entry = needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=exact)
+        source = TensorChannels(channels_of(plan.source), exact)
+        entry = plan.source in needed_entries(plan, counts, inputs_of(plan, {network_input(plan.source): source}))
         key = (plan, counts, entry)
         if key not in self._families:
-            family = layer_family(plan, counts, channels_of(plan.source), exact=exact)
-            self._families[key] = replace(family, varying=tuple(map(self._one_of_its_kind, family.varying)))
+            family = layer_family(plan, counts, exact=exact)
+            # Layers with the same sizes for every number of channels are one object, so that latencies are shared.
+            varying = (
+                self._kinds.setdefault((layer.channels, layer.low.workload, layer.high.workload), layer)
+                for layer in family.varying
+            )
+            self._families[key] = replace(family, varying=tuple(varying))
         return self._families[key]
-
-    def _one_of_its_kind(self, layer: VaryingLayer) -> VaryingLayer:
-        """The first layer with the same sizes for every number of channels, so that latencies are shared."""
-        return self._kinds.setdefault((layer.low_channels, layer.low.workload, layer.high.workload), layer)
 
     def _family_seconds(self, family: LayerFamily, channels: int, processor: int) -> float:
         varying = sum(self._varying_seconds(layer, channels, processor) for layer in family.varying)
-        return self._fixed_seconds(family, processor) + varying
-
-    def _fixed_seconds(self, family: LayerFamily, processor: int) -> float:
         key = (family, processor)
         if key not in self._fixed:
             self._fixed[key] = self._ask(family.fixed, processor)
-        return self._fixed[key]
+        return self._fixed[key] + varying
 
     def _varying_seconds(self, layer: VaryingLayer, channels: int, processor: int) -> float:
         multiple = self.blueprint.multiple
-        step = max(multiple, layer.low_channels // _KNOTS // multiple * multiple)
+        step = max(multiple, layer.channels // _KNOTS // multiple * multiple)
         low, rest = divmod(channels, step)
-        if layer.low_channels == channels or low == 0 or rest == 0:
+        if layer.channels == channels or low == 0 or rest == 0:
             return self._at_knot(layer, channels, processor)
         below = self._at_knot(layer, low * step, processor)
         above = self._at_knot(layer, (low + 1) * step, processor)

@@ -15,14 +15,22 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from torch import fx
 
-from nnstretch.branching.channels.groups import ChannelPlan
-from nnstretch.branching.channels.scaling import UNSCALED, SkipInputs, TensorChannels, inputs_of, node_widths
-from nnstretch.branching.design.cost import layer_sizes
+from nnstretch.branching.channels.groups import ChannelPlan, network_input
+from nnstretch.branching.channels.scaling import (
+    ORIGINAL,
+    NodeWidths,
+    ReadChannels,
+    TensorChannels,
+    inputs_of,
+    needed_entries,
+    node_widths,
+    output_channels,
+)
+from nnstretch.branching.design.cost import layer_sizes, part_cost
 from nnstretch.branching.design.design import Merge
-from nnstretch.branching.latency.fused_plan import FusedLayer, FusedLayers, PlanTensor, fuse_plan
-from nnstretch.branching.latency.noise import noise
-from nnstretch.branching.transform.inherit import needed_entries
-from nnstretch.graph.layer import Layer, TensorType, fused_pair
+from nnstretch.branching.latency.fused_plan import FusedLayer, FusedLayers, PlanTensor, fuse_plan, noise
+from nnstretch.branching.tracing.operators import channels_of
+from nnstretch.graph.layer import Attribute, Layer, TensorType, fused_pair
 
 _fused: WeakKeyDictionary[ChannelPlan, dict[tuple[fx.Node, ...], FusedLayers]] = WeakKeyDictionary()
 
@@ -52,46 +60,33 @@ class LayerRow:
 
 
 def part_layers(
-    plan: ChannelPlan, counts: Sequence[int], in_channels: int, *, exact: bool, skips: SkipInputs = UNSCALED
+    plan: ChannelPlan, counts: Sequence[int], reads: ReadChannels = ORIGINAL, widths: NodeWidths | None = None
 ) -> LayerRow:
     """The layers of a copy of `plan` that keeps `counts[i]` channel groups of group `i`. Weights are noise.
 
     Args:
         plan: blocks and groups.
         counts: channel groups kept of every group.
-        in_channels: channels of the tensor that the copy reads.
-        exact: those are the original channels, each once and in order.
-        skips: how the other tensors are read.
+        reads: channels of the tensors that the copy reads.
+        widths: `node_widths` of these arguments, if they are known.
     """
-    inputs = inputs_of(plan, in_channels, skips, exact=exact)
-    exact_inputs = {tensor: read.exact for tensor, read in inputs.items()}
-    entries = tuple(needed_entries(plan, complete=plan.keeps_all(counts), exact=exact_inputs))
+    inputs = inputs_of(plan, reads)
+    entries = tuple(needed_entries(plan, counts, inputs))
     by_entries = _fused.setdefault(plan, {})
     if entries not in by_entries:
         by_entries[entries] = fuse_plan(plan, entries)
     fused = by_entries[entries]
-    copy = _ScaledCopy(plan, node_widths(plan, counts, in_channels, inputs), inputs)
+    copy = _ScaledCopy(plan, widths or node_widths(plan, counts, reads), inputs)
     return LayerRow(tuple(map(copy.layer, fused.layers)), fused.pairs)
 
 
-def concat_layer(shapes: Sequence[tuple[int, ...]], name: str = "concat") -> Layer:
-    """The layer at a meeting point of branches that write tensors of these `shapes`."""
-    joined = (shapes[0][0], sum(shape[1] for shape in shapes), *shapes[0][2:])
-    return Layer(
-        name,
-        "Concat",
-        tuple(TensorType(shape) for shape in shapes),
-        (TensorType(joined),),
-        MappingProxyType({"axis": 1}),
-    )
-
-
 def merge_layers(merge: Merge, shapes: Sequence[tuple[int, ...]]) -> list[Layer]:
-    """The layers at a meeting point: one concat, or a sum for every branch but one."""
-    if merge is not Merge.ADD:
-        return [concat_layer(shapes)]
-    tensor = TensorType(shapes[0])
-    return [Layer(f"add{number}", "Add", (tensor, tensor), (tensor,)) for number in range(1, len(shapes))]
+    """The layers at a meeting point of branches that write `shapes`: one concat, or a sum for every branch but one."""
+    tensors = tuple(map(TensorType, shapes))
+    if merge is Merge.ADD:
+        return [Layer(f"add{number}", "Add", tensors[:1] * 2, tensors[:1]) for number in range(1, len(shapes))]
+    joined = (shapes[0][0], sum(shape[1] for shape in shapes), *shapes[0][2:])
+    return [Layer("concat", "Concat", tensors, (TensorType(joined),), MappingProxyType({"axis": 1}))]
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,7 @@ class _ScaledCopy:
     """
 
     plan: ChannelPlan
-    widths: dict[fx.Node, int]
+    widths: NodeWidths
     inputs: Mapping[fx.Node, TensorChannels]
 
     def layer(self, fused: FusedLayer) -> Layer:
@@ -154,8 +149,9 @@ class _ScaledCopy:
     def _constants(self, fused: FusedLayer) -> dict[int, np.ndarray]:
         """Constants by input: those of the operator table that depend on channels have their shapes in the copy."""
         full = fused.layer
-        if full.op == "Affine":
-            return {index: noise(self._shape(fused.output)[1:2]) for index in (1, 2)}
+        if full.op in ("Affine", "PRelu", "LayerNorm", "GroupNorm"):
+            axis = full.integer("axis", 1)
+            return {index: noise(self._shape(fused.output)[axis : axis + 1]) for index in full.constants}
         if fused.weighted is None:
             return dict(full.constants)
         reads, writes, groups = self._sizes(fused.weighted)
@@ -168,3 +164,115 @@ class _ScaledCopy:
         if node in self.inputs:
             return self.inputs[node].channels, self.widths[node], 1
         return layer_sizes(self.plan, node, self.widths)
+
+
+@dataclass(frozen=True, eq=False)
+class VaryingLayer:
+    """A layer whose varying sizes are linear functions of the branch's input channels.
+
+    Attributes:
+        channels: input channels of the branch in the original network.
+        low: the layer of a branch that reads `channels` channels.
+        high: the layer of a branch that reads twice as many.
+    """
+
+    channels: int
+    low: Layer
+    high: Layer
+
+    def at(self, channels: int) -> Layer:
+        """The layer of a branch that reads `channels` channels."""
+        inputs = tuple(
+            None if a is None or b is None else self._tensor(a, b, channels)
+            for a, b in zip(self.low.inputs, self.high.inputs, strict=True)
+        )
+        outputs = tuple(self._tensor(a, b, channels) for a, b in zip(self.low.outputs, self.high.outputs, strict=True))
+        attributes = {
+            name: self._attribute(value, self.high.attributes[name], channels)
+            for name, value in self.low.attributes.items()
+        }
+        constants = {
+            index: noise(kind.shape) for index, kind in enumerate(inputs) if kind and index in self.low.constants
+        }
+        return replace(
+            self.low,
+            inputs=inputs,
+            outputs=outputs,
+            attributes=MappingProxyType(attributes),
+            constants=MappingProxyType(constants),
+        )
+
+    def _size(self, low: int, high: int, channels: int) -> int:
+        return _linear(low, high, channels - self.channels, self.channels)
+
+    def _tensor(self, low: TensorType, high: TensorType, channels: int) -> TensorType:
+        return replace(low, shape=tuple(self._size(a, b, channels) for a, b in zip(low.shape, high.shape, strict=True)))
+
+    def _attribute(self, low: Attribute, high: Attribute, channels: int) -> Attribute:
+        if isinstance(low, int) and isinstance(high, int):
+            return self._size(low, high, channels)
+        return low
+
+
+@dataclass(frozen=True, eq=False)
+class LayerFamily:
+    """The layers of a copy of some blocks for any number of input channels.
+
+    MACs and output channels grow linearly with the input channels, so two values of each determine them.
+
+    Attributes:
+        fixed: layers that do not depend on the input channels.
+        varying: the other layers.
+        channels: input channels in the original network.
+        macs_at: multiply-accumulates for one sample at `channels` and at twice as many.
+        width_at: output channels at `channels` and at twice as many.
+    """
+
+    fixed: LayerRow
+    varying: tuple[VaryingLayer, ...]
+    channels: int
+    macs_at: tuple[int, int]
+    width_at: tuple[int, int]
+
+    def macs(self, channels: int) -> int:
+        """Multiply-accumulates for one sample of a branch that reads `channels` channels."""
+        return _linear(*self.macs_at, channels - self.channels, self.channels)
+
+    def width(self, channels: int) -> int:
+        """Channels written by a branch that reads `channels` channels."""
+        return _linear(*self.width_at, channels - self.channels, self.channels)
+
+
+def _linear(low: int, high: int, more: int, unit: int) -> int:
+    """The value of a linear function at `unit + more`, if it is `low` at `unit` and `high` at twice that."""
+    return low + (high - low) * more // unit
+
+
+def layer_family(plan: ChannelPlan, counts: Sequence[int], *, exact: bool) -> LayerFamily:
+    """The family of the copies of `plan` that keep `counts[i]` channel groups of group `i`.
+
+    Args:
+        plan: blocks and groups; the original channels of its source are `LayerFamily.channels`.
+        counts: channel groups kept of every group.
+        exact: the copy reads the original channels, in order. If no entry convolution comes first although the channels are
+            coupled to others, the family has one member.
+    """
+    channels = channels_of(plan.source)
+    low, high = ({network_input(plan.source): TensorChannels(times * channels, exact)} for times in (1, 2))
+    widths = node_widths(plan, counts, low)
+    row, macs, width = (
+        part_layers(plan, counts, low, widths),
+        part_cost(plan, counts, low, widths).macs,
+        output_channels(plan, counts, low, widths),
+    )
+    if plan.source in plan.entries and plan.source not in needed_entries(plan, counts, inputs_of(plan, low)):
+        return LayerFamily(row, (), channels, (macs, macs), (width, width))
+    widths = node_widths(plan, counts, high)
+    pairs = list(zip(row.layers, part_layers(plan, counts, high, widths).layers, strict=True))
+    return LayerFamily(
+        row.only([number for number, (a, b) in enumerate(pairs) if a.workload == b.workload]),
+        tuple(VaryingLayer(channels, a, b) for a, b in pairs if a.workload != b.workload),
+        channels,
+        (macs, part_cost(plan, counts, high, widths).macs),
+        (width, output_channels(plan, counts, high, widths)),
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import fx, nn
 
 from nnstretch.branching.design.blueprint import Blueprint
-from nnstretch.branching.pycls.network import BASIC, BOTTLENECK, INVERTED
+from nnstretch.branching.pycls.files import BASIC, BOTTLENECK, INVERTED
 from nnstretch.branching.tracing.operators import (
     Role,
     channels_of,

@@ -13,7 +13,7 @@ from nnstretch.branching.design.blueprint import Blueprint, BranchChoice
 from nnstretch.branching.design.design import Design, Entry, Merge
 from nnstretch.branching.design.from_choices import choices_of
 from nnstretch.branching.pycls.backbone import Backbone, BackboneStage, backbone_of, squeeze_of
-from nnstretch.branching.pycls.network import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage
+from nnstretch.branching.pycls.files import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage
 from nnstretch.branching.pycls.to_design import design_of
 from nnstretch.branching.tracing.operators import Role, channels_of, role_of
 from nnstretch.branching.tracing.trace import Block, Segment

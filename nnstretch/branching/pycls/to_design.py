@@ -12,24 +12,18 @@ from typing import Any
 
 from torch import fx
 
-from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup
+from nnstretch.branching.channels.scaling import TensorChannels, inputs_of, needed_entries
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice
-from nnstretch.branching.design.design import Design, Entry, Merge
+from nnstretch.branching.design.design import Design, Entry
 from nnstretch.branching.design.from_choices import make_design
 from nnstretch.branching.pycls.backbone import Backbone, BackboneStage, backbone_of, squeeze_of
-from nnstretch.branching.pycls.network import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage
+from nnstretch.branching.pycls.files import BASIC, BOTTLENECK, INVERTED, PublishedNetwork, PublishedStage
 from nnstretch.branching.tracing.operators import Role, channels_of, role_of
 from nnstretch.branching.tracing.trace import Block, Segment
-from nnstretch.branching.transform.inherit import needs_entry
 from nnstretch.branching.transform.variants import FIRST, Ends
 from nnstretch.errors import DesignError
 
 _STEP = 8
-
-
-def merge_of(network: PublishedNetwork) -> Merge:
-    """The merge mode of a published network."""
-    return Merge.CONCAT_1X1 if network.version == 1 else Merge.CONCAT
 
 
 def design_of(network: PublishedNetwork, blueprint: Blueprint) -> Design:
@@ -37,7 +31,7 @@ def design_of(network: PublishedNetwork, blueprint: Blueprint) -> Design:
 
     Args:
         network: read from a file. The design's processors are `network.processors`, in that order.
-        blueprint: of the network that the published one was made from, prepared for `merge_of(network)`.
+        blueprint: of the network that the published one was made from, prepared for its merge mode.
 
     Raises:
         DesignError: the network is of another family, or cannot become what the file describes.
@@ -47,9 +41,9 @@ def design_of(network: PublishedNetwork, blueprint: Blueprint) -> Design:
 
 def published_choices(network: PublishedNetwork, blueprint: Blueprint) -> list[SegmentChoice]:
     """The choices that determine the design of `design_of`."""
-    if blueprint.merge is not merge_of(network):
+    if blueprint.merge is not network.merge:
         raise DesignError(
-            f"a file of MB_VER {network.version} merges by {merge_of(network).value}, the network was prepared for "
+            f"a file of MB_VER {network.version} merges by {network.merge.value}, the network was prepared for "
             f"{blueprint.merge.value}; prepare it for the file's"
         )
     backbone = backbone_of(blueprint)
@@ -162,13 +156,18 @@ class _StageReader:
         self._check_body(branch, body, first)
         written = self.blueprint.branch(self.place.segment, blocks, Ends(ends.entry)).output_groups
         outputs = {group.index for group in written}
-        groups = tuple(
-            self._channels(plan, group, width if group.index in outputs else None, branch, body, first)
-            for group in plan.groups
-        )
-        choice = BranchChoice(branch, blocks, width / self.place.width, ends, groups)
+        groups: list[int] = []
+        for group in plan.groups:
+            output = width if group.index in outputs else None
+            nodes = [node for node, _ in group.producers if node not in plan.sources]
+            found = {self._written(node, output, branch, body, first) for node in nodes}
+            if len(found) != 1:
+                raise self._refusal(branch, f"layers that belong together would have {sorted(found)} channels")
+            groups += found
+        choice = BranchChoice(branch, blocks, width / self.place.width, ends, tuple(groups))
         counts = self.blueprint.counts(self.place.segment, choice)
-        if needs_entry(plan, plan.source, complete=plan.keeps_all(counts), exact=self.exact):
+        inputs = {**inputs_of(plan, {}), plan.source: TensorChannels(self.read, self.exact)}
+        if plan.source in needed_entries(plan, counts, inputs):
             raise self._refusal(branch, "its input meets layers other than convolutions, which files cannot express")
         return choice
 
@@ -221,30 +220,8 @@ class _StageReader:
     def _expanded(self, branch: int, read: int) -> int:
         return int(read * self.stage.bottlenecks[branch])
 
-    def _channels(
-        self,
-        plan: ChannelPlan,
-        group: DependencyGroup,
-        width: int | None,
-        branch: int,
-        body: Sequence[Block],
-        first: int,
-    ) -> int:
-        """Channels of a dependency group; `width` if the blocks' outputs belong to it."""
-        found = {
-            channels
-            for node, _ in group.producers
-            if node not in plan.sources
-            and (channels := self._written(plan, node, width, branch, body, first)) is not None
-        }
-        if len(found) != 1:
-            raise self._refusal(branch, f"layers that belong together would have {sorted(found)} channels")
-        return found.pop()
-
-    def _written(
-        self, plan: ChannelPlan, node: fx.Node, width: int | None, branch: int, body: Sequence[Block], first: int
-    ) -> int | None:
-        """Channels that a layer writes; None if the file does not determine them."""
+    def _written(self, node: fx.Node, width: int | None, branch: int, body: Sequence[Block], first: int) -> int:
+        """Channels that a layer writes; `width` if the blocks' outputs belong to its dependency group, else None."""
         number = next((i for i, block in enumerate(body) if node in block.nodes), None)
         if number is None:
             return first if node.target == f"{FIRST}.conv" else channels_of(node)

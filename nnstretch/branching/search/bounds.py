@@ -10,10 +10,11 @@ the smallest of each within a tolerance.
 
 from __future__ import annotations
 
+import bisect
 import copy
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Protocol
 
 from torch import nn
@@ -83,7 +84,7 @@ class Bounds:
 
     Attributes:
         tolerance: points of top-1 that a branched network may lose.
-        images: number of images that accuracy is measured on; see `margin`.
+        images: number of validation images that accuracy is measured on; see `margin`.
         min_depth: lower bound as in `SearchLimits`; None while unknown.
         min_width: lower bound as in `SearchLimits`; None while unknown.
         min_macs: lower bound as in `SearchLimits`; None while unknown.
@@ -133,56 +134,46 @@ class Retrain(Protocol):
             what: describes it, for progress reports.
 
         Returns:
-            Top-1 in percent, and seconds.
+            Top-1 on validation images in percent, and seconds.
         """
 
 
-def learn_bounds(
-    blueprint: Blueprint,
-    original: nn.Module,
-    retrain: Retrain,
-    known: Bounds,
-    keep: Callable[[Bounds], None],
-    *,
-    budget: int | None = None,
-    progress: Progress | None = None,
-) -> Bounds:
+@dataclass(eq=False)
+class BoundsSearch:
     """Finds the bounds of a network.
 
-    Args:
+    Attributes:
         blueprint: the network.
         original: the module that it was traced from; it is not changed.
         retrain: trains networks.
-        known: tolerance, number of images, and finished trainings, which are not repeated.
+        bounds: tolerance, number of images, and finished trainings, which are not repeated.
         keep: called after every training with the bounds so far.
         budget: maximum number of trainings, finished ones included.
         progress: called as progress(done, total, what); the total is an estimate.
-
-    Returns:
-        Complete bounds.
-
-    Raises:
-        DesignError: nothing can be branched, nothing is within the tolerance, or the budget is exhausted.
     """
-    return _BoundsSearch(blueprint, original, retrain, keep, budget, progress or silent, known).run()
 
-
-@dataclass(eq=False)
-class _BoundsSearch:
     blueprint: Blueprint
     original: nn.Module
     retrain: Retrain
-    keep: Callable[[Bounds], None]
-    budget: int | None
-    progress: Progress
     bounds: Bounds
+    keep: Callable[[Bounds], None]
+    _: KW_ONLY
+    budget: int | None = None
+    progress: Progress = silent
     expected: int = field(default=0, init=False)
 
     def run(self) -> Bounds:
+        """Complete bounds.
+
+        Raises:
+            DesignError: nothing can be branched, nothing is within the tolerance, or the budget is exhausted.
+        """
         depths, widths = candidates_by_depth(self.blueprint), candidates_by_width(self.blueprint)
         self.bounds = replace(self.bounds, min_depth=None, min_width=None, min_macs=None)
         self.expected = 1 + _bisections(depths) + 2 * _bisections(widths)
-        self._reference()
+        if self.bounds.original is None:
+            top1, seconds = self._trained(copy.deepcopy(self.original), "original")
+            self._add(ShortTraining("", 1.0, 1.0, 1.0, top1, seconds))
         depth = self._least(depths, "depth").depth
         self._update(replace(self.bounds, min_depth=depth))
         width = self._least(widths, "width").width
@@ -195,33 +186,21 @@ class _BoundsSearch:
         self.progress(self.expected, self.expected, "done")
         return self.bounds
 
-    def _reference(self) -> None:
-        """Retrains the original, unless that training is finished."""
-        if self.bounds.original is None:
-            top1, seconds = self._trained(copy.deepcopy(self.original), "original")
-            self._add(ShortTraining("", 1.0, 1.0, 1.0, top1, seconds))
-
     def _least(self, candidates: Sequence[BoundsCandidate], what: str) -> BoundsCandidate:
         """The first of `candidates`, which ascend, that is within the tolerance, by bisection.
 
         Raises:
             DesignError: none is, or the budget is exhausted.
         """
-        low, high = 0, len(candidates) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._is_good(candidates[middle]):
-                high = middle
-            else:
-                low = middle + 1
-        if not self._is_good(candidates[high]):
-            top1 = self._top1(candidates[high])
+        found = candidates[bisect.bisect_left(candidates, True, hi=len(candidates) - 1, key=self._is_good)]
+        if not self._is_good(found):
+            top1 = self._top1(found)
             raise DesignError(
-                f"no {what} stays within the tolerance: {candidates[high]} reaches {top1:.2f} % top-1 after this training, the "
+                f"no {what} stays within the tolerance: {found} reaches {top1:.2f} % top-1 after this training, the "
                 f"original {self.bounds.original.top1 if self.bounds.original else 0:.2f} %, and {self.bounds.least:.2f} % "
                 "are wanted: train longer with --recipe, or raise --max-drop"
             )
-        return candidates[high]
+        return found
 
     def _is_good(self, candidate: BoundsCandidate) -> bool:
         return self._top1(candidate) >= self.bounds.least - 1e-9

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nnstretch.branching.design.design import number_of, text_of, whole_of
 from nnstretch.branching.search.bounds import Bounds, ShortTraining
 from nnstretch.errors import FileError, UsageError
 from nnstretch.support.settings import atomic_write
@@ -55,18 +56,12 @@ class LearnedBounds:
         Raises:
             FileError: the place is not writable or the disk is full.
         """
-        bounds = self.bounds
         fields = {
             "format": NAME,
             "version": VERSION,
-            "min_depth": bounds.min_depth,
-            "min_width": bounds.min_width,
-            "min_macs": bounds.min_macs,
-            "tolerance": bounds.tolerance,
-            "margin": bounds.margin,
-            "images": bounds.images,
             **asdict(self.setup),
-            "trainings": [asdict(training) for training in bounds.trainings],
+            "margin": self.bounds.margin,
+            **asdict(self.bounds),
         }
         with atomic_write(path) as file:
             file.write((json.dumps(fields, indent=1, allow_nan=False) + "\n").encode())
@@ -80,7 +75,7 @@ class LearnedBounds:
         mine, other = asdict(self.setup), asdict(earlier.setup)
         different = [name for name in mine if mine[name] != other[name]]
         if different or self.bounds.images != earlier.bounds.images:
-            what = ", ".join(different) or "test images"
+            what = ", ".join(different) or "validation images"
             raise UsageError(
                 f"{path} holds trainings of another kind: {what} {'are' if len(different) > 1 else 'is'} not the same; repeat "
                 "the options that it was made with, or give another --bounds"
@@ -121,39 +116,19 @@ def load_bounds(path: Path) -> LearnedBounds:
 
 
 def _bounds(raw: Mapping[str, Any]) -> LearnedBounds:
-    texts = {name: _text(raw, name) for name in ("model", "weights", "data", "merge")}
+    texts = {name: text_of(raw, name) for name in ("model", "weights", "data", "merge")}
     if not isinstance(raw["recipe"], dict):
         raise TypeError("recipe is no object")
-    setup = BoundsSetup(**texts, recipe=raw["recipe"], multiple=_count(raw, "multiple"))
+    setup = BoundsSetup(**texts, recipe=raw["recipe"], multiple=whole_of(raw, "multiple", 1))
     least = {
-        name: None if raw[name] is None else _number(raw, name, 1.0 if name != "min_macs" else math.inf)
+        name: None if raw[name] is None else number_of(raw, name, 1.0 if name != "min_macs" else math.inf)
         for name in ("min_depth", "min_width", "min_macs")
     }
-    trainings = tuple(_training(one) for one in raw["trainings"])
-    return LearnedBounds(setup, Bounds(_number(raw, "tolerance"), _count(raw, "images"), **least, trainings=trainings))
+    trainings = tuple(map(_training, raw["trainings"]))
+    bounds = Bounds(number_of(raw, "tolerance"), whole_of(raw, "images", 1), **least, trainings=trainings)
+    return LearnedBounds(setup, bounds)
 
 
 def _training(raw: Mapping[str, Any]) -> ShortTraining:
-    ratios = {name: _number(raw, name) for name in ("depth", "width", "macs", "seconds")}
-    return ShortTraining(design=_text(raw, "design"), top1=_number(raw, "top1", 100.0), **ratios)
-
-
-def _text(raw: Mapping[str, Any], name: str) -> str:
-    value = raw[name]
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is {value!r}, no text")
-    return value
-
-
-def _count(raw: Mapping[str, Any], name: str) -> int:
-    value = raw[name]
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} is {value!r}, no number from 1 on")
-    return value
-
-
-def _number(raw: Mapping[str, Any], name: str, most: float = math.inf) -> float:
-    value = raw[name]
-    if type(value) not in (int, float) or not 0.0 <= value <= most or value == math.inf:
-        raise ValueError(f"{name} is {value!r}, no number from 0 to {most:g}")
-    return float(value)
+    ratios = {name: number_of(raw, name) for name in ("depth", "width", "macs", "seconds")}
+    return ShortTraining(design=text_of(raw, "design"), top1=number_of(raw, "top1", 100.0), **ratios)

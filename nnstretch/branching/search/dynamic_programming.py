@@ -149,7 +149,7 @@ class DynamicProgram:
         readers = [branch.processor for branch in candidate.branches]
         seconds = transfer_seconds(self.latencies, segment.first, state, readers) + candidate.seconds
         if to.home == EVERYWHERE:
-            seconds += self._merge_seconds(segment.stop, candidate)
+            seconds += self.latencies.merging(segment.stop, candidate.parts)
         if not math.isfinite(seconds):
             return
         labels = self._labels[segment.stop]
@@ -158,16 +158,11 @@ class DynamicProgram:
         labels[to].reach(label, seconds, round(candidate.macs / self._unit), len(self._moves))
         self._moves.append(_Transition(state, segment, candidate))
 
-    def _merge_seconds(self, block: int, candidate: SegmentCandidate) -> float:
-        """Seconds of merging the branches' outputs."""
-        shapes = [self.latencies.shape_before(block, channels) for channels in candidate.parts]
-        return self.latencies.merging(shapes)
-
     def _front(self, count: int) -> list[NetworkCandidate]:
         """The fastest branched network for every number of MACs, without those that are slower and have fewer MACs."""
-        ends = []
+        ends, end = [], self.latencies.blueprint.boundary(count)
         for state, label in self._labels[count].items():
-            head = head_prediction(self.latencies, state).seconds
+            head = head_prediction(self.latencies, {end: state}).seconds
             ends += [(label.seconds[i] + head, -i, state) for i in np.flatnonzero(np.isfinite(label.seconds)).tolist()]
         ends.sort(key=lambda end: end[:2])
         front, most = [], -1

@@ -14,7 +14,12 @@ from nnstretch.errors import DesignError
 class Family(Enum):
     """Network families that tolerate similar scaling.
 
-    The values are a label, and the minimum depth and width of NN-Stretch's published networks of the family.
+    The defaults are the minima of NN-Stretch's published networks of the family.
+
+    Attributes:
+        label: name of the family.
+        depth: minimum share of a segment's blocks that a branch keeps.
+        width: minimum width ratio of a branch.
     """
 
     PLAIN = ("plain", 0.5, 0.4)
@@ -23,20 +28,8 @@ class Family(Enum):
     GROUPED = ("grouped", 0.35, 0.3)
     INVERTED = ("inverted", 0.5, 0.5)
 
-    @property
-    def label(self) -> str:
-        """Name of the family."""
-        return self.value[0]
-
-    @property
-    def depth(self) -> float:
-        """Minimum share of a segment's blocks that a branch keeps."""
-        return self.value[1]
-
-    @property
-    def width(self) -> float:
-        """Minimum width ratio of a branch."""
-        return self.value[2]
+    def __init__(self, label: str, depth: float, width: float) -> None:
+        self.label, self.depth, self.width = label, depth, width
 
 
 def family_of(traced: TracedNetwork) -> Family:

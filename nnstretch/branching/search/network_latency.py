@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nnstretch.branching.channels.scaling import UNSCALED, SkipInputs, TensorChannels, kept_counts
+from torch import fx
+
+from nnstretch.branching.channels.scaling import TensorChannels, kept_counts
 from nnstretch.branching.design.blueprint import SegmentChoice
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import make_design, stays_exact
@@ -19,17 +20,13 @@ EVERYWHERE = -1
 
 
 @dataclass(frozen=True)
-class State:
-    """What the cost of the remaining blocks depends on.
+class State(TensorChannels):
+    """What the cost of the remaining blocks depends on: the tensor that they read.
 
     Attributes:
-        channels: of the input of the next block.
-        exact: they are the original channels.
-        home: index of the processor that holds them, or `EVERYWHERE`.
+        home: index of the processor that holds it, or `EVERYWHERE`.
     """
 
-    channels: int
-    exact: bool
     home: int
 
 
@@ -40,17 +37,10 @@ def branch_seconds(latencies: LatencyTable, choices: Sequence[SegmentChoice]) ->
         latencies: predictions.
         choices: the segments of a network.
     """
-    result = []
-    states = _states(latencies, choices)
-    reads = _reads(latencies, choices, states)
-    for choice, state in zip(choices, states, strict=False):
-        result.append(
-            [
-                latencies.branch_seconds(choice.segment, branch, state.channels, exact=state.exact, skips=reads)
-                for branch in choice.branches
-            ]
-        )
-    return result
+    states = states_before(latencies, choices)
+    return [
+        [latencies.branch_seconds(choice.segment, branch, states) for branch in choice.branches] for choice in choices
+    ]
 
 
 def network_prediction(
@@ -63,22 +53,20 @@ def network_prediction(
         choices: its segments.
         branches: seconds of every branch alone, as `branch_seconds` gives them.
     """
-    *states, last = _states(latencies, choices)
-    reads = _reads(latencies, choices, [*states, last])
+    states = states_before(latencies, choices)
     parts = []
-    for choice, state, seconds in zip(choices, states, branches, strict=True):
-        group = [branch.processor for branch in choice.branches]
-        transfer = transfer_seconds(latencies, choice.segment.first, state, group)
-        fetch = min(transfer, latencies.fetch(choice.segment, state.channels, group))
-        contended = [
-            s * latencies.contention_factor(choice.segment, p, group) + fetch
-            for s, p in zip(seconds, group, strict=True)
-        ]
-        made = tuple(itertools.starmap(BranchPrediction, zip(group, seconds, contended, strict=True)))
-        parts.append(
-            SegmentPrediction(transfer - fetch, made, latencies.merging(_written(latencies, choice, state, reads)))
+    for choice, seconds in zip(choices, branches, strict=True):
+        segment, group = choice.segment, [branch.processor for branch in choice.branches]
+        state = states[latencies.blueprint.boundary(segment.first)]
+        transfer = transfer_seconds(latencies, segment.first, state, group)
+        fetch = min(transfer, latencies.fetch(segment, state.channels, group))
+        made = tuple(
+            BranchPrediction(p, alone, alone * latencies.contention_factor(segment, p, group) + fetch)
+            for p, alone in zip(group, seconds, strict=True)
         )
-    return Prediction(tuple(parts), head_prediction(latencies, last, reads))
+        merging = latencies.merging(segment.stop, _written(latencies, choice, states))
+        parts.append(SegmentPrediction(transfer - fetch, made, merging))
+    return Prediction(tuple(parts), head_prediction(latencies, states))
 
 
 def predicted_design(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> tuple[Design, Prediction]:
@@ -91,76 +79,51 @@ def predicted_design(latencies: LatencyTable, choices: Sequence[SegmentChoice]) 
 
 def confirm(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> bool:
     """Lets the predictor measure the estimated layers of a network; returns whether a prediction changed."""
-    blueprint = latencies.blueprint
-    *states, last = _states(latencies, choices)
-    reads = _reads(latencies, choices, [*states, last])
-    changed = [
-        latencies.confirm(
-            blueprint.plan(choice.segment, branch),
-            blueprint.counts(choice.segment, branch),
-            state.channels,
-            branch.processor,
-            exact=state.exact,
-            skips=reads,
-        )
-        for choice, state in zip(choices, states, strict=True)
+    blueprint, states = latencies.blueprint, states_before(latencies, choices)
+    copies = [
+        (blueprint.plan(choice.segment, branch), blueprint.counts(choice.segment, branch), branch.processor)
+        for choice in choices
         for branch in choice.branches
     ]
     head = kept_counts(blueprint.head, 1.0)
-    changed += [
-        latencies.confirm(blueprint.head, head, last.channels, processor, exact=last.exact, skips=reads)
-        for processor in range(latencies.processors)
-    ]
+    copies += [(blueprint.head, head, processor) for processor in range(latencies.processors)]
+    changed = [latencies.confirm(plan, counts, processor, states) for plan, counts, processor in copies]
     return any(changed)
 
 
-def _reads(latencies: LatencyTable, choices: Sequence[SegmentChoice], states: Sequence[State]) -> SkipInputs:
-    """Channels each skip connection reads at each meeting point."""
-    borders = [0, *(choice.segment.stop for choice in choices)]
-    return {
-        latencies.blueprint.boundary(border): TensorChannels(state.channels, state.exact)
-        for border, state in zip(borders, states, strict=True)
-    }
-
-
-def _states(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> list[State]:
-    """The state before every segment and before the head."""
+def states_before(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> dict[fx.Node, State]:
+    """The state before every segment and before the head, by the tensor that is read there."""
     blueprint = latencies.blueprint
-    states = [State(blueprint.channels_before(0), exact=True, home=0)]
-    for number, choice in enumerate(choices):
-        reads = _reads(latencies, choices[:number], states)
-        written = [shape[1] for shape in _written(latencies, choice, states[-1], reads)]
-        channels = merged_channels(blueprint.merge, written)
+    states = {blueprint.boundary(0): State(blueprint.channels_before(0), exact=True, home=0)}
+    for choice in choices:
+        written = _written(latencies, choice, states)
         home = choice.branches[0].processor if len(choice.branches) == 1 else EVERYWHERE
-        states.append(State(channels, stays_exact(blueprint, choice.segment, written), home))
+        exact = stays_exact(blueprint, choice.segment, written)
+        states[blueprint.boundary(choice.segment.stop)] = State(merged_channels(blueprint.merge, written), exact, home)
     return states
 
 
-def _written(latencies: LatencyTable, choice: SegmentChoice, state: State, reads: SkipInputs) -> list[tuple[int, ...]]:
-    """Shapes of the tensors that the branches of a segment write."""
-    blueprint = latencies.blueprint
-    return [
-        latencies.shape_before(
-            choice.segment.stop,
-            blueprint.written(choice.segment, branch, state.channels, reads),
-        )
-        for branch in choice.branches
-    ]
+def _written(latencies: LatencyTable, choice: SegmentChoice, states: Mapping[fx.Node, State]) -> list[int]:
+    """Channels that the branches of a segment write."""
+    return [latencies.blueprint.written(choice.segment, branch, states) for branch in choice.branches]
 
 
 def transfer_seconds(latencies: LatencyTable, block: int, state: State, readers: Sequence[int]) -> float:
     """Seconds until `readers` can read the input of a block."""
-    if set(readers) == {state.home}:
-        return 0.0
-    return latencies.meeting(block, state.channels)
+    return 0.0 if set(readers) == {state.home} else latencies.meeting(block, state.channels)
 
 
-def head_prediction(latencies: LatencyTable, state: State, skips: SkipInputs = UNSCALED) -> SegmentPrediction:
-    """The head on the processor that finishes it first, transfer of its input included."""
-    last = len(latencies.blueprint.traced.blocks)
+def head_prediction(latencies: LatencyTable, states: Mapping[fx.Node, State]) -> SegmentPrediction:
+    """The head on the processor that finishes it first, transfer of its input included.
+
+    Args:
+        latencies: predictions.
+        states: by the tensor that is read; the one of the head's source among them.
+    """
+    last, state = len(latencies.blueprint.traced.blocks), states[latencies.blueprint.head.source]
     ways = []
     for processor in range(latencies.processors):
-        seconds = latencies.head(state.channels, processor, exact=state.exact, skips=skips)
+        seconds = latencies.head(processor, states)
         alone = BranchPrediction(processor, seconds, seconds)
         ways.append(SegmentPrediction(transfer_seconds(latencies, last, state, [processor]), (alone,)))
     return min(ways, key=lambda way: way.seconds)

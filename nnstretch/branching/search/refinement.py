@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nnstretch.branching.design.blueprint import SegmentChoice
-from nnstretch.branching.latency.predictor import DesignRunner, MeasuredDesign
+from nnstretch.branching.latency.prediction import DesignRunner, MeasuredDesign
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.dynamic_programming import NetworkCandidate
 from nnstretch.branching.search.network_latency import branch_seconds, network_prediction, predicted_design
@@ -33,6 +35,9 @@ class GuidedRefinement:
             the limits.
         progress: called before every run.
         measured_ms: milliseconds of the tuned designs that ran, by id.
+        end: `time.monotonic()` at which no further run begins. A run does not begin, either, if the last one of its kind
+            took longer than the time that is left.
+        cut_short: whether a run did not begin for that reason.
     """
 
     latencies: LatencyTable
@@ -40,12 +45,14 @@ class GuidedRefinement:
     propose: Callable[[NetworkCandidate], NetworkCandidate | None]
     progress: Progress
     measured_ms: dict[str, float] = field(default_factory=dict)
+    end: float = math.inf
+    cut_short: bool = field(default=False, init=False)
 
     def fastest(self, network: NetworkCandidate) -> NetworkCandidate:
         """The fastest network that was run, starting with `network`.
 
         Untuned runs balance the work first. Tuned runs follow, because tuning accelerates some processors
-        more than others.
+        more than others. It is `network` itself if there is no time for a run.
         """
         best = self._fastest(network, _RUNS, _WORTH, tuned=False)
         return self._fastest(best, _TUNED, _WORTH_TUNING, tuned=True)
@@ -53,10 +60,16 @@ class GuidedRefinement:
     def _fastest(self, network: NetworkCandidate, most: int, worth: float, *, tuned: bool) -> NetworkCandidate:
         what = "tuning and running the best design" if tuned else "running the best design"
         seen: dict[tuple[SegmentChoice, ...], tuple[float, NetworkCandidate]] = {}
+        seconds = 0.0  # of the last run, with its preparation
         for number in range(most):
+            if time.monotonic() + seconds >= self.end:
+                self.cut_short = True
+                break
             self.progress(number, most, what)
+            begin = time.monotonic()
             seen[network.choices] = (self._run(network, tuned=tuned), network)
             following = self.propose(network)
+            seconds = time.monotonic() - begin
             # Stop if no network is within the corrected limits, or if none is predicted to be much faster.
             if following is None or following.choices in seen:
                 break
@@ -64,7 +77,7 @@ class GuidedRefinement:
                 break
             network = following
         self.progress(most, most, what)
-        return min(seen.values(), key=lambda one: one[0])[1]
+        return min(seen.values(), key=lambda one: one[0])[1] if seen else network
 
     def _run(self, network: NetworkCandidate, *, tuned: bool) -> float:
         """Runs a network, corrects the predictions, and returns its seconds."""

@@ -7,11 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nnstretch.branching.design.blueprint import Blueprint
+from nnstretch.branching.design.design import Merge
+from nnstretch.branching.design.from_choices import original_cost, segment_cost
 from nnstretch.branching.latency.prediction import BlockCost, FrontPoint, Prediction
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.candidates import STEPS, PruningStatistics
 from nnstretch.branching.search.limits import Family, SearchLimits
-from nnstretch.branching.tracing.trace import Segment
+from nnstretch.branching.tracing.operators import Role, macs_of, role_of, title_of
+from nnstretch.branching.tracing.trace import Block, Segment
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class SearchReport:
 
     Attributes:
         family: of the network; its default bounds apply where none were given.
-        limits: in effect.
+        limits: in effect; alpha and beta are infinite if they were lifted.
         cut_points: places between blocks where branches could meet.
         boundaries: those that were candidates, as numbers of the blocks that follow.
         pruning: designs left after each step, on the coarse grid of widths.
@@ -43,6 +47,8 @@ class SearchReport:
             layers and before any design ran.
         predictions: prediction of each returned design, by its id.
         unpredicted: operators without a routine on any processor; they count as zero seconds.
+        cut_short: whether the time limit kept the search from running further designs.
+        lifted: why no design is within alpha and beta, where the search went on without them; else "".
     """
 
     family: Family
@@ -60,6 +66,16 @@ class SearchReport:
     front: tuple[FrontPoint, ...] = ()
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     unpredicted: tuple[str, ...] = ()
+    cut_short: bool = False
+    lifted: str = ""
+
+    @property
+    def lifted_note(self) -> str:
+        """One line for people if alpha and beta were lifted; else ""."""
+        return self.lifted and (
+            "little or no gain is predicted on these processors: no design is within the limits alpha and beta, so the "
+            f"search went on without them ({self.lifted})"
+        )
 
 
 def original_seconds(latencies: LatencyTable) -> list[float]:
@@ -70,9 +86,7 @@ def original_seconds(latencies: LatencyTable) -> list[float]:
 
 def head_seconds(latencies: LatencyTable) -> list[float]:
     """Seconds of the original head on each processor."""
-    blueprint = latencies.blueprint
-    channels = blueprint.channels_before(len(blueprint.traced.blocks))
-    return [latencies.head(channels, processor, exact=True) for processor in range(latencies.processors)]
+    return [latencies.head(processor) for processor in range(latencies.processors)]
 
 
 def block_costs(latencies: LatencyTable) -> tuple[BlockCost, ...]:
@@ -123,15 +137,85 @@ def infeasibility_reason(
         return (
             f"no segment can be branched: for {name} some processor has no branch that takes at most beta = "
             f"{limits.beta:g} of what it takes on the fastest; the least that can be reached is {pruned.best_beta:.2f}: "
-            "raise beta, or lower min_width or min_depth"
+            "raise it (--beta), lower min_width or min_depth (--min-width, --min-depth), or leave alpha and beta out where "
+            "nothing is within them (--best-effort)"
         )
     if not pruned.within[2]:
         return (
             f"no segment can be branched: after {name} no meeting point takes at most alpha = {limits.alpha:g} of its "
-            f"latency; the least that can be reached is {pruned.best_alpha:.3f}: raise alpha"
+            f"latency; the least that can be reached is {pruned.best_alpha:.3f}: raise it "
+            "(--alpha), search while nothing else runs, or leave alpha and beta out where nothing is within them "
+            "(--best-effort)"
         )
     return (
         f"no segment can be branched: for {name} no branches within beta = {limits.beta:g} have min_macs = "
-        f"{limits.min_macs:g} of its MACs; the most that can be reached is {pruned.best_macs:.2f}: raise beta, or lower "
-        "min_macs"
+        f"{limits.min_macs:g} of its MACs; the most that can be reached is {pruned.best_macs:.2f}: raise beta "
+        "(--beta), or lower min_macs (--min-macs)"
     )
+
+
+_REPORTED_HEAD_SHARE = 0.05
+"""Minimum MAC share at which a head without skip inputs is reported."""
+_NAMES = 3
+_LAYOUT = frozenset({"flatten", "view", "reshape", "permute", "transpose", "chunk", "getitem", "split", "unflatten"})
+"""Operators that only rearrange a tensor; they are named in a diagnostic if there is nothing else to name."""
+
+
+def diagnose(blueprint: Blueprint) -> list[str]:
+    """One line per group of adjacent blocks that cannot be branched for one reason, and one for a large head.
+
+    Args:
+        blueprint: the network.
+
+    Returns:
+        Lines for people; empty if every block with work can be branched and the head is small.
+    """
+    blocks = blueprint.traced.blocks
+    reasons = [_reason(blueprint, number) for number in range(len(blocks))]
+    lines, start = [], 0
+    for reason, run in itertools.groupby(reasons):
+        stop = start + len(list(run))
+        if reason:
+            place = f"block {start}" if stop - start == 1 else f"blocks {start} to {stop - 1}"
+            lines.append(f"{place}, {blueprint.traced.name_of(Segment(start, stop))}: {reason}")
+        start = stop
+    return [*lines, *_head(blueprint)]
+
+
+def _reason(blueprint: Blueprint, number: int) -> str:
+    """Why a block cannot be branched by itself; empty if it can, or if it has no work."""
+    block, alone = blueprint.traced.blocks[number], Segment(number, number + 1)
+    unknown = _unknown(block)
+    if not block.has_weights:
+        return f"all its work is in {unknown}, whose width cannot be scaled" if any(map(macs_of, block.nodes)) else ""
+    if blueprint.branchable(alone):
+        return ""
+    locked = blueprint.merge is Merge.CONCAT and any(group.locked for group in blueprint.whole(alone).output_groups)
+    if any(node.meta.get("shared") for node in block.nodes):
+        return "its layers share weights, so all channels must stay"
+    if locked and unknown:
+        return f"all channels that it writes must stay together, because of {unknown}"
+    if None in blueprint.whole(alone).output_parts:
+        return "it passes channels through from its input, which cannot be divided among branches"
+    return "all channels that it writes must stay together"
+
+
+def _unknown(block: Block) -> str:
+    """Names of the block's operators whose effect on channels is unknown, the first few."""
+    found = [title_of(node) for node in block.nodes if role_of(node) is Role.OPAQUE]
+    names = list(dict.fromkeys(name for name in found if name not in _LAYOUT)) or list(dict.fromkeys(found))
+    return ", ".join(names[:_NAMES]) + (" and others" if len(names) > _NAMES else "")
+
+
+def _head(blueprint: Blueprint) -> list[str]:
+    traced = blueprint.traced
+    body = segment_cost(blueprint, Segment(0, len(traced.blocks))).macs
+    whole = original_cost(blueprint).macs
+    share = (whole - body) / max(whole, 1)
+    names = {block.output: block.name for block in traced.blocks} | {traced.source: "the input"}
+    skips = [names[skip] for skip in traced.head.skips]
+    if not skips and share < _REPORTED_HEAD_SHARE:
+        return []
+    reads = f"it reads {traced.blocks[-1].name}" + (f" and, before it, {', '.join(skips)}" if skips else "")
+    unknown = _unknown(traced.head)
+    return [f"the head, {share:.0%} of the MACs: {reads}" + (f", and has {unknown}" if unknown else "")]

@@ -10,20 +10,22 @@ estimated are measured, and the search is repeated with the results.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
-from torch import Tensor, nn
-
-from nnstretch.branching.channels.scaling import DEFAULT_MULTIPLE
-from nnstretch.branching.design.blueprint import Blueprint, blueprint
-from nnstretch.branching.design.design import Design, Merge
-from nnstretch.branching.latency.prediction import FrontPoint, Prediction
-from nnstretch.branching.latency.predictor import DesignRunner, LatencyPredictor
+from nnstretch.branching.design.blueprint import Blueprint
+from nnstretch.branching.design.design import Design
+from nnstretch.branching.latency.prediction import DesignRunner, FrontPoint, LatencyPredictor, Prediction
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.candidates import (
     PruningStatistics,
+    SearchSpace,
     SegmentCandidate,
+    candidate_boundaries,
+    coarse_search_space,
+    collect_statistics,
+    fine_search_space,
     processor_groups,
     segment_candidates,
 )
@@ -34,19 +36,12 @@ from nnstretch.branching.search.refinement import GuidedRefinement
 from nnstretch.branching.search.report import (
     SearchReport,
     block_costs,
+    diagnose,
     head_seconds,
     infeasibility_reason,
     original_seconds,
     pruning_steps,
 )
-from nnstretch.branching.search.search_space import (
-    SearchSpace,
-    candidate_boundaries,
-    coarse_search_space,
-    collect_statistics,
-    fine_search_space,
-)
-from nnstretch.branching.tracing.diagnostics import diagnose
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError
 from nnstretch.support.progress import Progress, silent
@@ -54,73 +49,55 @@ from nnstretch.support.progress import Progress, silent
 _CONFIRMATIONS = 3  # maximum repetitions after estimated layers of the best designs were measured
 
 
-def search(
-    module: nn.Module,
-    example_input: Tensor,
-    predictor: LatencyPredictor,
-    processors: int = 2,
-    limits: SearchLimits | None = None,
-    *,
-    multiple: int = DEFAULT_MULTIPLE,
-    designs: int = 5,
-    pareto: bool = False,
-    runner: DesignRunner | None = None,
-    progress: Progress | None = None,
-    merge: Merge = Merge.CONCAT,
-) -> tuple[list[Design], SearchReport]:
-    """Searches for the designs with the lowest predicted latency.
+@dataclass(frozen=True)
+class SearchOptions:
+    """What a search looks for.
 
-    Args:
-        module: a network that can be branched; it is not changed.
-        example_input: an `N,C,H,W` batch that it accepts; latencies are predicted for this shape.
-        predictor: of latencies.
+    Attributes:
         processors: number of processors, at least two; a branched segment uses two or more.
-        limits: constraints; defaults if None.
-        multiple: scaled layers have multiples of this many channels, unless the layer is narrower.
+        limits: constraints.
         designs: maximum number of designs.
         pareto: spread the designs over the front of latency and MACs instead of returning the fastest.
-        runner: runs designs for measurement-guided refinement; the fastest design that ran comes first.
-            Ignored with `pareto` and with a latency target.
+        runner: runs designs for measurement-guided refinement, so that their layers need no measurement before; the
+            fastest design that ran comes first. Ignored with `pareto` and with a latency target.
+        time_limit: seconds after which the search runs no further designs; predictions are always completed.
+        best_effort: if no design is within alpha and beta, search without these two limits.
         progress: called as progress(done, total, what).
-        merge: how branches are merged.
+    """
+
+    processors: int = 2
+    limits: SearchLimits = field(default_factory=SearchLimits)
+    designs: int = 5
+    pareto: bool = False
+    runner: DesignRunner | None = None
+    time_limit: float = math.inf
+    best_effort: bool = False
+    progress: Progress = silent
+
+
+def search(
+    blueprint: Blueprint, predictor: LatencyPredictor, options: SearchOptions
+) -> tuple[list[Design], SearchReport]:
+    """Searches for the designs with the lowest predicted latency.
 
     Returns:
         Designs, fastest first, and the report of the search.
 
     Raises:
-        DesignError: the network cannot be branched, or no design meets the limits; the message says what would.
+        DesignError: no design meets the limits; the message says what would.
     """
-    limits = limits or SearchLimits()
-    limits.check()
-    prepared = blueprint(module, example_input, multiple, merge)
-    return search_blueprint(
-        prepared, predictor, processors, limits, designs=designs, pareto=pareto, runner=runner, progress=progress
-    )
-
-
-def search_blueprint(
-    blueprint: Blueprint,
-    predictor: LatencyPredictor,
-    processors: int = 2,
-    limits: SearchLimits | None = None,
-    *,
-    designs: int = 5,
-    pareto: bool = False,
-    runner: DesignRunner | None = None,
-    progress: Progress | None = None,
-) -> tuple[list[Design], SearchReport]:
-    """As `search`, for a traced network."""
-    limits = limits or SearchLimits()
-    limits.check()
-    if processors < 2 or designs < 1:
+    options.limits.check()
+    if options.processors < 2 or options.designs < 1:
         raise DesignError(
-            f"{processors} processors and {designs} designs were asked for; give 2 processors or more and 1 design or more"
+            f"{options.processors} processors and {options.designs} designs were asked for; give 2 processors or more and "
+            "1 design or more"
         )
-    latencies = LatencyTable(blueprint, predictor, processors)
+    if not options.time_limit > 0:
+        raise DesignError(f"a time limit of {options.time_limit:g} seconds was asked for; give more than 0")
     family = family_of(blueprint.traced)
-    limits = limits.for_family(family)
-    run_by = None if pareto or limits.target_ms is not None else runner
-    return _Search(latencies, family, limits, designs, pareto, run_by, progress or silent).run()
+    unused = options.pareto or options.limits.target_ms is not None
+    complete = replace(options, limits=options.limits.for_family(family), runner=None if unused else options.runner)
+    return _Search(LatencyTable(blueprint, predictor, options.processors), family, complete).run()
 
 
 @dataclass(eq=False)
@@ -130,26 +107,24 @@ class _Search:
     Attributes:
         latencies: predictions.
         family: of the network.
-        limits: constraints, with the family's defaults.
-        designs: maximum number of designs.
-        pareto: spread the designs over the front of latency and MACs.
-        runner: runs the best designs, so that their layers need no measurement before; None: no design runs.
-        progress: called as progress(done, total, what).
+        options: with the family's default limits.
         transitions: number of transitions evaluated.
         front: see `SearchReport`.
         measured_ms: see `SearchReport`.
+        cut_short: see `SearchReport`.
+        lifted: see `SearchReport`.
+        end: `time.monotonic()` after which no design runs.
     """
 
     latencies: LatencyTable
     family: Family
-    limits: SearchLimits
-    designs: int
-    pareto: bool
-    runner: DesignRunner | None
-    progress: Progress
+    options: SearchOptions
     transitions: int = field(default=0, init=False)
     front: list[NetworkCandidate] = field(default_factory=list, init=False)
     measured_ms: dict[str, float] = field(default_factory=dict, init=False)
+    cut_short: bool = field(default=False, init=False)
+    lifted: str = field(default="", init=False)
+    end: float = field(default=math.inf, init=False)
 
     def run(self) -> tuple[list[Design], SearchReport]:
         """The designs and the report.
@@ -157,29 +132,33 @@ class _Search:
         Raises:
             DesignError: no design meets the limits.
         """
+        self.end = time.monotonic() + self.options.time_limit
         notes = diagnose(self.latencies.blueprint)
         self._compare_processors()
         boundaries = candidate_boundaries(self.latencies, self._report_progress)
-        choices = coarse_search_space(self.latencies, self.limits, boundaries, self.progress)
-        statistics = collect_statistics(self.latencies, self.limits, choices, self._report_progress)
+        choices = coarse_search_space(self.latencies, self.options.limits, boundaries, self.options.progress)
+        statistics = collect_statistics(self.latencies, self.options.limits, choices, self._report_progress)
         coarse = self._coarse(choices)
         if not coarse:
-            raise DesignError(infeasibility_reason(self.latencies, self.limits, statistics, notes))
+            reason = infeasibility_reason(self.latencies, self.options.limits, statistics, notes)
+            coarse = self._without_latency_limits(reason, choices) if self.options.best_effort else []
+            if not coarse:
+                raise DesignError(reason)
         found = self._refined(coarse)
-        if self.runner is not None:
-            found = self._improved(found, choices, self.runner)
+        if self.options.runner is not None:
+            found = self._improved(found, choices, self.options.runner)
         made = self._predicted(found)
         made.sort(key=lambda one: self.measured_ms.get(one[0].id, math.inf))
         return [design for design, _ in made], self._report(boundaries, statistics, notes, made)
 
     def _report_progress(self, done: int, total: int, what: str) -> None:
         """Reports progress with the number of distinct layers predicted so far."""
-        self.progress(done, total, f"{what}, {len(self.latencies.workloads)} layers so far")
+        self.options.progress(done, total, f"{what}, {len(self.latencies.workloads)} layers so far")
 
     def _compare_processors(self) -> None:
         """Requests the contention factors of all groups of processors, which may have to be measured first."""
         for group in processor_groups(self.latencies.processors):
-            self.progress(0, 0, f"comparing {len(group)} processors side by side with each alone")
+            self.options.progress(0, 0, f"comparing {len(group)} processors side by side with each alone")
             for processor in group:
                 self.latencies.predictor.contention_factor(processor, frozenset(group) - {processor})
 
@@ -190,25 +169,46 @@ class _Search:
 
         Empty if no network meets the limits.
         """
-        front = self._combine(choices, "combining segments")
-        for _ in range(_CONFIRMATIONS):
-            # A network may look best because the estimate of a layer is too low.
-            if not front or not self._confirm_unless_run(self._centres(front)):
-                break
-            front = self._combine(choices, "combining segments")
-        return front
+        return self._confirmed(
+            lambda: self._combine(choices, "combining segments"), lambda front: self._centres(front) if front else []
+        )
+
+    def _without_latency_limits(self, reason: str, choices: SearchSpace) -> list[NetworkCandidate]:
+        """The front as in `_coarse` without alpha and beta, which the rest of the search leaves out, too.
+
+        Args:
+            reason: why there is none with them.
+            choices: the coarse search space.
+        """
+        self.lifted = reason
+        self.options = replace(self.options, limits=replace(self.options.limits, alpha=math.inf, beta=math.inf))
+        return self._coarse(choices)
 
     def _refined(self, coarse: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
         """The networks to return, after a fine search around the best ones."""
         centres = self._centres(coarse)
-        self.front = _front([*coarse, *self._near(centres)])
-        wanted = self._reached(self.front)
+        self.front = self._confirmed(lambda: _front([*coarse, *self._near(centres)]), self._reached)
+        return self._reached(self.front)
+
+    def _confirmed(
+        self,
+        find: Callable[[], list[NetworkCandidate]],
+        best: Callable[[list[NetworkCandidate]], list[NetworkCandidate]],
+    ) -> list[NetworkCandidate]:
+        """What `find` finds once the estimated layers of the `best` networks are measured, unless networks will run.
+
+        A network may look best because the estimate of a layer is too low.
+        """
+        found = find()
         for _ in range(_CONFIRMATIONS):
-            if not self._confirm_unless_run(wanted):
+            changed = self.options.runner is None and [
+                confirm(self.latencies, network.choices) for network in best(found)
+            ]
+            if not changed or not any(changed):
                 break
-            self.front = _front([*coarse, *self._near(centres)])
-            wanted = self._reached(self.front)
-        return wanted
+            self.latencies.forget()
+            found = find()
+        return found
 
     def _improved(
         self, found: Sequence[NetworkCandidate], choices: SearchSpace, runner: DesignRunner
@@ -222,18 +222,12 @@ class _Search:
             coarse = _front(self._combine(choices, "combining segments again"))[:1]
             return next(iter(_front(self._near([network, *coarse]))), None)
 
-        refinement = GuidedRefinement(self.latencies, runner, propose, self.progress, self.measured_ms)
+        refinement = GuidedRefinement(
+            self.latencies, runner, propose, self.options.progress, self.measured_ms, self.end
+        )
         best = refinement.fastest(found[0])
+        self.cut_short = refinement.cut_short
         return [best, *(other for other in found if other.choices != best.choices)][: len(found)]
-
-    def _confirm_unless_run(self, found: Sequence[NetworkCandidate]) -> bool:
-        """Measures the estimated layers of networks, unless networks will run; returns whether a prediction changed."""
-        if self.runner is not None:
-            return False
-        changed = [confirm(self.latencies, network.choices) for network in found]
-        if any(changed):
-            self.latencies.forget()
-        return any(changed)
 
     def _near(self, centres: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
         """Networks with the segments of `centres`, and widths and depths next to theirs."""
@@ -242,7 +236,7 @@ class _Search:
             what = (
                 "refining widths" if len(centres) == 1 else f"refining widths around {number} of {len(centres)} designs"
             )
-            near += self._combine(fine_search_space(self.latencies, self.limits, centre), what)
+            near += self._combine(fine_search_space(self.latencies, self.options.limits, centre.choices), what)
         return near
 
     def _combine(self, choices: SearchSpace, what: str) -> list[NetworkCandidate]:
@@ -256,7 +250,7 @@ class _Search:
             key = (segment, state.channels, state.exact)
             if key not in known:
                 known[key] = segment_candidates(
-                    self.latencies, segment, choices[segment], self.limits, state.channels, exact=state.exact
+                    self.latencies, segment, choices[segment], self.options.limits, state.channels, exact=state.exact
                 )
             return known[key]
 
@@ -268,7 +262,7 @@ class _Search:
     def _centres(self, front: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
         """The networks around which the fine search looks."""
         wanted = self._wanted(front) or _front(front)
-        return wanted if self.pareto else wanted[:1]
+        return wanted if self.options.pareto else wanted[:1]
 
     def _wanted(self, found: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
         """The networks to return: the fastest, those with the most MACs within the target, or a spread over the front.
@@ -276,13 +270,15 @@ class _Search:
         Empty if no network meets the target.
         """
         front = _front(found)
-        target = self.limits.target_ms
+        target = self.options.limits.target_ms
         if target is not None:
-            return [f for f in front if f.seconds * 1e3 <= target][::-1][: self.designs]
-        if self.pareto:
-            places = [round(i * (len(front) - 1) / max(self.designs - 1, 1)) for i in range(self.designs)]
+            return [f for f in front if f.seconds * 1e3 <= target][::-1][: self.options.designs]
+        if self.options.pareto:
+            places = [
+                round(i * (len(front) - 1) / max(self.options.designs - 1, 1)) for i in range(self.options.designs)
+            ]
             return [front[place] for place in dict.fromkeys(places)]
-        return front[: self.designs]
+        return front[: self.options.designs]
 
     def _reached(self, found: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
         """As `_wanted`.
@@ -293,8 +289,8 @@ class _Search:
         wanted = self._wanted(found)
         if not wanted:
             raise DesignError(
-                f"no design within the limits is predicted to take at most {self.limits.target_ms:g} ms; the fastest takes "
-                f"{1e3 * _front(found)[0].seconds:.3f} ms: raise the target, or lower min_macs, min_depth or min_width"
+                f"no design within the limits is predicted to take at most {self.options.limits.target_ms:g} ms; the fastest "
+                f"takes {1e3 * _front(found)[0].seconds:.3f} ms: raise the target, or lower min_macs, min_depth or min_width"
             )
         return wanted
 
@@ -308,7 +304,7 @@ class _Search:
             design, prediction = predicted_design(self.latencies, network.choices)
             made.setdefault(design.id, (design, prediction))
         self._report_progress(len(found), len(found), "predicting the chosen designs")
-        by_macs = self.limits.target_ms is not None
+        by_macs = self.options.limits.target_ms is not None
 
         def rank(one: tuple[Design, Prediction]) -> tuple[float, float, int]:
             design, prediction = one
@@ -326,7 +322,8 @@ class _Search:
         latencies = self.latencies
         return SearchReport(
             family=self.family,
-            limits=self.limits,
+            limits=self.options.limits,
+            lifted=self.lifted,
             cut_points=len(latencies.blueprint.traced.blocks) - 1,
             boundaries=tuple(boundaries[1:-1]),
             pruning=pruning_steps(boundaries, statistics, latencies.processors),
@@ -334,6 +331,7 @@ class _Search:
             predicted_workloads=len(latencies.workloads),
             original_ms=tuple(1e3 * seconds for seconds in original_seconds(latencies)),
             measured_ms=self.measured_ms,
+            cut_short=self.cut_short,
             diagnostics=tuple(notes),
             blocks=block_costs(latencies),
             head_ms=tuple(1e3 * seconds for seconds in head_seconds(latencies)),

@@ -69,13 +69,10 @@ class Part:
             return False
         return tuple(module_of(self.weight_layers[0]).kernel_size) == (1, 1)  # type: ignore[arg-type]
 
-    def join(self, other: Part) -> Part:
-        """Both parts as one."""
-        return Part(self.source, [*self.nodes, *other.nodes], gates=self.gates | other.gates)
-
-    def gated(self, gate: Part) -> Part:
-        """Both parts as one, where `gate` only scales the result of this one."""
-        return Part(self.source, [*self.nodes, *gate.nodes], gates=self.gates | frozenset(gate.nodes))
+    def join(self, other: Part, *, gate: bool = False) -> Part:
+        """Both parts as one; a `gate` only scales the result of this one."""
+        gates = frozenset(other.nodes) if gate else other.gates
+        return Part(self.source, [*self.nodes, *other.nodes], gates=self.gates | gates)
 
     def leads_to(self, other: Part) -> bool:
         """Whether `other` is the only user of its output and has no skip inputs."""
@@ -121,7 +118,7 @@ def _merge_auxiliary(atoms: Iterable[Part]) -> list[Part]:
         if parts and _pads(parts[-1]) and parts[-1].leads_to(atom):
             parts[-1] = parts[-1].join(atom)
         elif parts and _is_auxiliary(atom) and atom.same_shape and parts[-1].leads_to(atom):
-            parts[-1] = parts[-1].gated(atom)
+            parts[-1] = parts[-1].join(atom, gate=True)
         else:
             parts.append(Part(atom.source, atom.nodes))
     return parts

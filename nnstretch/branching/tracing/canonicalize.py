@@ -24,9 +24,8 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from nnstretch.branching.tracing.channels_first import channels_first
-from nnstretch.branching.tracing.forward_hooks import run_with_hook
-from nnstretch.branching.tracing.functional_to_module import functional_to_module
-from nnstretch.branching.tracing.names import attribute_of, owner_of, unused_name
+from nnstretch.branching.tracing.functional_to_module import functional_to_module, unused_name
+from nnstretch.branching.tracing.operators import nodes_behind
 
 _PLAIN = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 
@@ -63,13 +62,21 @@ def _note(network: fx.GraphModule, example_input: Tensor) -> None:
     def note(node: fx.Node, value: Any) -> None:
         # An in-place operation may overwrite the value later.
         kept = value.clone() if isinstance(value, Tensor) and node.op != "get_attr" else value
-        node.meta = {"value": kept, "owner": owner_of(node)}
+        node.meta = {"value": kept, "owner": _owner(node)}
         if node.op == "call_module":
             node.meta["module"] = network.get_submodule(str(node.target))
         elif node.op == "get_attr":
-            node.meta["tensor"] = attribute_of(network, str(node.target))
+            node.meta["tensor"] = operator.attrgetter(str(node.target))(network)
 
     run_with_hook(network, example_input, note)
+
+
+def _owner(node: fx.Node) -> str:
+    """Path of the module in whose `forward` a node was traced; empty for the network itself, or if unknown."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(stack[-1][0]) if stack else ""
+    # torch.export also records entries without a module; their paths start with an underscore.
+    return "" if path.startswith("_") else path
 
 
 def _observed(graph: fx.Graph, example_input: Tensor) -> fx.GraphModule:
@@ -86,6 +93,33 @@ def _observed(graph: fx.Graph, example_input: Tensor) -> fx.GraphModule:
 
     run_with_hook(network, example_input, note)
     return network
+
+
+NodeHook = Callable[[fx.Node, Any], None]
+"""Called with a node and its value."""
+
+
+def run_with_hook(network: fx.GraphModule, images: Tensor, hook: NodeHook) -> None:
+    """Runs a traced graph without gradients and calls `hook` for every node in graph order.
+
+    Args:
+        network: a traced graph.
+        images: `N,C,H,W`; a copy is passed, since the graph may write in place.
+        hook: receives each node and its value.
+    """
+    with torch.no_grad():
+        _HookedInterpreter(network, hook).run(images.clone())
+
+
+class _HookedInterpreter(fx.Interpreter):
+    def __init__(self, network: fx.GraphModule, hook: NodeHook) -> None:
+        super().__init__(network)
+        self._hook = hook
+
+    def run_node(self, n: fx.Node) -> object:
+        value = super().run_node(n)
+        self._hook(n, value)
+        return value
 
 
 # -- sizes --------------------------------------------------------------------------------------------------------
@@ -233,17 +267,12 @@ def _function_wrote(node: fx.Node) -> bool:
     if target in (operator.iadd, operator.isub, operator.imul, operator.itruediv):
         node.target = getattr(operator, name[1:])
         return True
-    plain = _function(name[:-1]) if name.endswith("_") else None
-    if plain is not None:
+    # Some activations exist in `torch.nn.functional` alone.
+    plain = (getattr(torch, name[:-1], None) or getattr(functional, name[:-1], None)) if name.endswith("_") else None
+    if callable(plain):
         node.target = plain
         return True
     return _placed_in_place(node)
-
-
-def _function(name: str) -> Callable[..., Any] | None:
-    """The torch function of that name; some activations exist in `torch.nn.functional` alone."""
-    found = getattr(torch, name, None) or getattr(functional, name, None)
-    return found if callable(found) else None
 
 
 def _placed_in_place(node: fx.Node) -> bool:
@@ -269,11 +298,12 @@ def _with_constants(graph: fx.Graph) -> None:
     for node in [node for node in graph.nodes if node in known and node.op != "get_attr"]:
         if not isinstance(node.meta["value"], Tensor) or all(user in known for user in node.users):
             continue
-        sources = _attributes_behind(node)
+        behind = nodes_behind(node)
+        sources = [other for other in graph.nodes if other.op == "get_attr" and other in behind]
         learned = any(isinstance(s.meta["tensor"], nn.Parameter) and s.meta["tensor"].requires_grad for s in sources)
         value = node.meta["value"].detach().clone()
         tensor = nn.Parameter(value) if learned and value.is_floating_point() else value
-        owner = str(sources[0].target).rpartition(".")[0] if sources else ""
+        owner = str(sources[-1].target).rpartition(".")[0] if sources else ""
         name = unused_name(taken, owner, node.name)
         for user in list(node.users):
             with graph.inserting_before(user):
@@ -291,13 +321,3 @@ def _constants(graph: fx.Graph) -> Iterator[fx.Node]:
             depending.add(node)
         else:
             yield node
-
-
-def _attributes_behind(node: fx.Node) -> list[fx.Node]:
-    """The parameters and buffers that a node depends on."""
-    found, waiting = [], [node]
-    while waiting:
-        one = waiting.pop()
-        found += [one] if one.op == "get_attr" else []
-        waiting += one.all_input_nodes
-    return found

@@ -16,8 +16,8 @@ from torch.utils import _pytree as pytree
 
 from nnstretch.branching.tracing.canonicalize import canonicalize
 from nnstretch.branching.tracing.modules import DROPPING
-from nnstretch.errors import DesignError
-from nnstretch.frontends.modes import first_line, run_once
+from nnstretch.errors import DesignError, first_line
+from nnstretch.frontends.modes import run_once
 from nnstretch.frontends.silence import quiet
 
 # Relative to the largest element. Reordered sums of many terms differ by less.
@@ -78,14 +78,13 @@ def _by_export(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
     batch = torch.cat([example_input, example_input]) if len(example_input) == 1 else example_input
     with quiet():
         try:
-            program = _exported(module, batch, torch.export.Dim.AUTO)
+            program = _exported(module, batch, ({0: torch.export.Dim.AUTO},))
         except Exception:  # noqa: BLE001  a network that fixes its batch size may still be exported for that size
             program = _exported(module, example_input, None)
     return _with_attributes(program)
 
 
-def _exported(module: nn.Module, example_input: Tensor, batch: Any) -> torch.export.ExportedProgram:
-    shapes = None if batch is None else ({0: batch},)
+def _exported(module: nn.Module, example_input: Tensor, shapes: Any) -> torch.export.ExportedProgram:
     with torch.no_grad():
         return torch.export.export(module, (example_input,), dynamic_shapes=shapes, strict=False)
 

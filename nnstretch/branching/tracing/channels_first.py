@@ -12,25 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.tracing.modules import DROPPING, PER_CHANNEL, ChannelNorm, PerChannel
-from nnstretch.branching.tracing.operators import ELEMENTWISE, argument, title_of
+from nnstretch.branching.tracing.modules import PER_CHANNEL, ChannelNorm, PerChannel
+from nnstretch.branching.tracing.operators import argument, is_elementwise, nodes_behind, title_of
 
 _LAST, _FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
-_SIMPLE = (
-    nn.Identity,
-    nn.Dropout,
-    nn.ReLU,
-    nn.ReLU6,
-    nn.GELU,
-    nn.SiLU,
-    nn.Mish,
-    nn.Sigmoid,
-    nn.Tanh,
-    nn.Hardswish,
-    nn.Hardsigmoid,
-    nn.LeakyReLU,
-    nn.ELU,
-)
 
 
 def channels_first(graph: fx.Graph) -> None:
@@ -74,7 +59,7 @@ class _Converter:
             module = self._layer(node)
             if module is not None:
                 self._make(node, "call_module", node.target, (self.equivalents[operands[0]],), module)
-        elif title in ELEMENTWISE:
+        elif is_elementwise(node):
             args = fx.map_arg(node.args, lambda n: self.equivalents.get(n, n))
             self._make(node, node.op, node.target, args, None, dict(node.kwargs))
         elif title in PER_CHANNEL and not node.kwargs:
@@ -94,7 +79,7 @@ class _Converter:
                 made = _pointwise(module)
             elif isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
                 made = ChannelNorm(module.weight, module.bias, module.eps)
-            elif isinstance(module, _SIMPLE) or type(module).__name__ in DROPPING:
+            elif is_elementwise(node):
                 made = module
             if made is None:
                 return None
@@ -117,10 +102,8 @@ class _Converter:
         ):
             return
         operation = PER_CHANNEL[title_of(node)]
-        flat = value.detach().reshape(-1)
-        kept = nn.Parameter(flat, value.requires_grad) if isinstance(value, nn.Parameter) else flat
         target = f"{constants[0].target}_{node.name}"
-        self._make(node, "call_module", target, (self.equivalents[operands[0]],), PerChannel(operation, kept))
+        self._make(node, "call_module", target, (self.equivalents[operands[0]],), PerChannel(operation, value))
 
     def _make(
         self,
@@ -141,7 +124,8 @@ class _Converter:
     def _join(self) -> None:
         """Lets users of a channels-last node read its permuted equivalent, so that nothing is computed twice."""
         made = {node: equivalent for node, equivalent in self.equivalents.items() if title_of(node) != "permute"}
-        wanted = _reached(self._graph)
+        (output,) = self._graph.find_nodes(op="output")
+        wanted = nodes_behind(output)
         for node, equivalent in made.items():
             if node in wanted and equivalent in wanted:
                 with self._graph.inserting_after(node):
@@ -155,18 +139,6 @@ def _over_map(node: fx.Node) -> bool:
     axes = argument(node, "dim")
     vectors = node.meta["value"].dim() == 2 and isinstance(axes, (list, tuple))
     return vectors and sorted(int(axis) % 4 for axis in axes) == [1, 2]
-
-
-def _reached(graph: fx.Graph) -> set[fx.Node]:
-    """Nodes that the output depends on."""
-    (output,) = (node for node in graph.nodes if node.op == "output")
-    found, waiting = {output}, [output]
-    while waiting:
-        for operand in waiting.pop().all_input_nodes:
-            if operand not in found:
-                found.add(operand)
-                waiting.append(operand)
-    return found
 
 
 def _pointwise(module: nn.Linear) -> nn.Conv2d:

@@ -86,10 +86,9 @@ class _Dependencies:
         The output of the last mixing layer is the network's output, whose channels must keep their number and
         order.
         """
-        flat = self._flattened()
-        mixing = self._before_mixing()
-        macs = {node: macs_of(node) for node in self.order}
         dominators = _dominators(self.order, self.source)
+        flat, mixing = self._flattened(dominators), self._before_mixing()
+        macs = {node: macs_of(node) for node in self.order}
         best, chosen = (0, 0, 0), None
         for node in self.order[1:]:
             if node not in dominators or flat[node] or not mixing >> self.place[node] & 1:
@@ -111,12 +110,11 @@ class _Dependencies:
         read = [m for m in (self.source, *members) if m is not end and any(user not in own for user in m.users)]
         return [node for node in read if role_of(node) is not Role.CONSTANT]
 
-    def _flattened(self) -> dict[fx.Node, bool]:
+    def _flattened(self, dominators: dict[fx.Node, fx.Node]) -> dict[fx.Node, bool]:
         """For every dominated node whether it, or a cut point before it, is no feature map.
 
         Vectors inside a block, as in squeeze-and-excitation, are no cut points and do not count.
         """
-        dominators = _dominators(self.order, self.source)
         flat: dict[fx.Node, bool] = {self.source: False}
         for node in self.order[1:]:
             if node in dominators:

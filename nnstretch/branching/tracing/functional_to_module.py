@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from nnstretch.branching.tracing.modules import PER_CHANNEL, ChannelNorm, ChannelShuffle, ChannelSlice, PerChannel
-from nnstretch.branching.tracing.names import unused_name
 from nnstretch.branching.tracing.operators import argument, title_of
 
 _ARGUMENTS = {
@@ -52,7 +51,11 @@ class _ModuleMaker:
         module = node.meta["module"]
         if isinstance(module, nn.ChannelShuffle):
             node.meta["module"] = ChannelShuffle(module.groups)
-        elif isinstance(module, nn.LayerNorm) and _over_channels(node, module.normalized_shape):
+        elif (
+            isinstance(module, nn.LayerNorm)
+            and len(module.normalized_shape) == 1
+            and node.all_input_nodes[0].meta["value"].dim() == 2
+        ):
             node.meta["module"] = ChannelNorm(module.weight, module.bias, module.eps)
 
     def _call(self, node: fx.Node) -> None:
@@ -68,7 +71,7 @@ class _ModuleMaker:
             self._replace(node, source, ChannelShuffle(int(groups)))  # type: ignore[arg-type]
         elif title in ("view", "reshape"):
             self._view(node)
-        elif title == "flatten":
+        elif title == "flatten" and argument(node, "start_dim", 0) == 1 and node.meta["value"].dim() == 2:
             self._flatten(node)
         elif title in _DROPOUTS:
             self._dropout(node, _DROPOUTS[title])
@@ -123,9 +126,7 @@ class _ModuleMaker:
         read, value = tensor.meta["value"], constant.meta["tensor"]
         if not isinstance(read, Tensor) or read.shape != node.meta["value"].shape or not _is_per_channel(read, value):
             return
-        flat = value.detach().reshape(-1)
-        kept = nn.Parameter(flat, value.requires_grad) if isinstance(value, nn.Parameter) else flat
-        self._replace(node, tensor, PerChannel(operation, kept))
+        self._replace(node, tensor, PerChannel(operation, value))
 
     def _dropout(self, node: fx.Node, kind: type[nn.Dropout | nn.Dropout2d]) -> None:
         """Dropout modules follow the training flag; a traced call would stay disabled in training."""
@@ -148,20 +149,15 @@ class _ModuleMaker:
             self._replace(node, source, ChannelSlice(first, stop, total))
 
     def _view(self, node: fx.Node) -> None:
-        source, written = node.all_input_nodes[0], node.meta["value"]
-        read = source.meta["value"]
+        read, written = node.all_input_nodes[0].meta["value"], node.meta["value"]
         if read.dim() == 4 and tuple(written.shape) == (read.shape[0], read[0].numel()):
-            self._flat(node, source)
+            self._flatten(node)
         elif written.dim() == 4:
             self._shuffled(node)
 
     def _flatten(self, node: fx.Node) -> None:
-        if argument(node, "start_dim", 0) == 1 and node.meta["value"].dim() == 2:
-            self._flat(node, node.all_input_nodes[0])
-
-    def _flat(self, node: fx.Node, source: fx.Node) -> None:
         with self._graph.inserting_before(node):
-            new = self._graph.call_function(torch.flatten, (source, 1))
+            new = self._graph.call_function(torch.flatten, (node.all_input_nodes[0], 1))
         new.meta = {"value": node.meta["value"]}
         node.replace_all_uses_with(new)
 
@@ -218,7 +214,7 @@ def _module_of_call(
         module = kind(read.shape[1], eps, momentum, affine=weight is not None, device="meta")
         module.running_mean, module.running_var = tensors["running_mean"], tensors["running_var"]
         module.num_batches_tracked = torch.tensor(0)
-    elif title == "layer_norm" and _over_last(read, settings["normalized_shape"]):
+    elif title == "layer_norm" and len(tuple(settings["normalized_shape"])) == 1 and read.dim() >= 2:
         module = nn.LayerNorm(
             tuple(settings["normalized_shape"]), settings.get("eps", 1e-5), weight is not None, bias is not None, "meta"
         )
@@ -236,16 +232,6 @@ def _module_of_call(
         module.register_parameter(name, tensor)
     over_channels = isinstance(module, nn.LayerNorm) and read.dim() == 2
     return ChannelNorm(module.weight, module.bias, module.eps) if over_channels else module  # type: ignore[arg-type]
-
-
-def _over_last(read: Tensor, shape: Any) -> bool:
-    """Whether a layer norm is over the last axis."""
-    return len(tuple(shape)) == 1 and read.dim() >= 2
-
-
-def _over_channels(node: fx.Node, shape: Any) -> bool:
-    read = node.all_input_nodes[0].meta["value"]
-    return bool(read.dim() == 2) and len(tuple(shape)) == 1
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -328,3 +314,14 @@ def _exchanges_groups(node: fx.Node) -> bool:
         axes: Any = node.args[1:3]
         return sorted(int(axis) % 5 for axis in axes) == [1, 2]
     return title_of(node) == "permute" and [int(a) % 5 for a in argument(node, "dims")] == [0, 2, 1, 3, 4]
+
+
+def unused_name(taken: set[str], owner: str, name: str) -> str:
+    """Reserves and returns a free path below `owner`: `owner.name`, or the same with a number appended."""
+    path = base = f"{owner}.{name}" if owner else name
+    count = 1
+    while path in taken or any(other.startswith(f"{path}.") for other in taken):
+        count += 1
+        path = f"{base}_{count}"
+    taken.add(path)
+    return path

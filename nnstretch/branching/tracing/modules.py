@@ -45,7 +45,7 @@ class PerChannel(nn.Module):
 
     Attributes:
         operation: called with the tensor and the numbers, in this order.
-        value: one number per channel; a parameter or a buffer.
+        value: one number per channel, with any number of axes of length 1; becomes a parameter if it is one, else a buffer.
     """
 
     value: Tensor
@@ -53,10 +53,11 @@ class PerChannel(nn.Module):
     def __init__(self, operation: Callable[[Tensor, Tensor], Tensor], value: Tensor) -> None:
         super().__init__()
         self.operation = operation
+        flat = value.detach().reshape(-1)
         if isinstance(value, nn.Parameter):
-            self.value = value
+            self.value = nn.Parameter(flat, value.requires_grad)
         else:
-            self.register_buffer("value", value)
+            self.register_buffer("value", flat)
 
     def forward(self, x: Tensor) -> Tensor:
         """From `N,C(,H,W)` to the same shape."""

@@ -47,10 +47,9 @@ WEIGHT_LAYERS = frozenset({Role.CONV, Role.GROUPED, Role.DEPTHWISE, Role.LINEAR}
 MIXING = frozenset({Role.CONV, Role.LINEAR})
 """Layers whose output channels read all input channels."""
 
-_CHANNELWISE_MODULES = (
+_ELEMENTWISE_MODULES = (
     nn.Identity,
     nn.Dropout,
-    nn.Dropout2d,
     nn.ReLU,
     nn.ReLU6,
     nn.LeakyReLU,
@@ -67,6 +66,10 @@ _CHANNELWISE_MODULES = (
     nn.Hardtanh,
     nn.Hardsigmoid,
     nn.Hardswish,
+)
+_CHANNELWISE_MODULES = (
+    *_ELEMENTWISE_MODULES,
+    nn.Dropout2d,
     nn.MaxPool2d,
     nn.AvgPool2d,
     nn.AdaptiveAvgPool2d,
@@ -76,53 +79,29 @@ _CHANNELWISE_MODULES = (
     nn.ReplicationPad2d,
     nn.Upsample,
 )
-ELEMENTWISE = frozenset(
-    {
-        "abs",
-        "celu",
-        "clamp",
-        "clamp_max",
-        "clamp_min",
-        "clone",
-        "contiguous",
-        "dropout",
-        "elu",
-        "exp",
-        "float",
-        "gelu",
-        "hardsigmoid",
-        "hardswish",
-        "hardtanh",
-        "leaky_relu",
-        "mish",
-        "neg",
-        "pow",
-        "relu",
-        "relu6",
-        "selu",
-        "sigmoid",
-        "silu",
-        "softplus",
-        "sqrt",
-        "square",
-        "tanh",
-        # Stochastic depth is the identity in evaluation mode, in which networks are traced.
-        "stochastic_depth",
-        "drop_path",
-    }
-)
-"""Names of unary element-wise functions, methods and operators."""
-_CHANNELWISE_NAMES = ELEMENTWISE | {
-    "adaptive_avg_pool2d",
-    "adaptive_max_pool2d",
-    "avg_pool2d",
-    "dropout2d",
-    "feature_dropout",
+_PLAIN_ELEMENTWISE = frozenset(
+    {*(kind.__name__.lower() for kind in _ELEMENTWISE_MODULES), *map(str.lower, DROPPING)}
+) | {
+    "abs",
+    "clamp",
+    "clampmax",
+    "clampmin",
+    "clone",
+    "contiguous",
+    "exp",
+    "float",
+    "neg",
+    "pow",
+    "sqrt",
+    "square",
+}
+_PLAIN_CHANNELWISE = _PLAIN_ELEMENTWISE | {
+    *(kind.__name__.lower() for kind in _CHANNELWISE_MODULES),
+    "featuredropout",
     "interpolate",
-    "max_pool2d",
-    "upsample_bicubic2d",
-    "upsample_bilinear2d",
-    "upsample_nearest2d",
+    "upsamplebicubic2d",
+    "upsamplebilinear2d",
+    "upsamplenearest2d",
 }
 _BINARY_NAMES = frozenset({"add", "sub", "mul", "div", "truediv"})
 _ARGUMENTS = {
@@ -152,9 +131,14 @@ def title_of(node: fx.Node) -> str:
     return str(getattr(target, "__name__", target)) if named is None else named
 
 
-def arguments_of(node: fx.Node) -> tuple[str, ...]:
-    """Names of the arguments that `argument` knows for a node."""
-    return _ARGUMENTS[title_of(node)]
+def _plain(title: str) -> str:
+    """Equal for a module and the function of the same meaning, such as `LeakyReLU` and `leaky_relu`."""
+    return title.lower().replace("_", "")
+
+
+def is_elementwise(node: fx.Node) -> bool:
+    """Whether a node calls a unary element-wise module, function, method or operator, as seen in evaluation mode."""
+    return _plain(title_of(node)) in _PLAIN_ELEMENTWISE
 
 
 def argument(node: fx.Node, name: str, default: Any = None) -> Any:
@@ -222,6 +206,16 @@ def concat_operands(node: fx.Node) -> list[fx.Node]:
     parts = argument(node, "tensors")
     assert isinstance(parts, (list, tuple))
     return [part for part in parts if isinstance(part, fx.Node)]
+
+
+def nodes_behind(node: fx.Node) -> set[fx.Node]:
+    """`node` and all nodes that it depends on."""
+    found, waiting = {node}, [node]
+    while waiting:
+        new = set(waiting.pop().all_input_nodes) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def is_product(node: fx.Node) -> bool:
@@ -298,7 +292,7 @@ def _call_role(node: fx.Node) -> Role:
     if title in ("pad", "constant_pad_nd"):
         pads = argument(node, "pad")
         return Role.CHANNELWISE if _rank(node) == 4 and not any(pads[4:]) else Role.OPAQUE
-    return Role.CHANNELWISE if title in _CHANNELWISE_NAMES and _reads_one(node) else Role.OPAQUE
+    return Role.CHANNELWISE if _plain(title) in _PLAIN_CHANNELWISE and _reads_one(node) else Role.OPAQUE
 
 
 def _reads_one(node: fx.Node) -> bool:

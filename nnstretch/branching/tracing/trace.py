@@ -225,16 +225,8 @@ def _block(part: Part) -> Block:
 def _common_path(nodes: Sequence[fx.Node]) -> str:
     """The longest module path that all modules among `nodes` share."""
     paths = [str(node.target).split(".") for node in nodes if node.op == "call_module"]
-    if not paths:
-        return nodes[-1].name
-    common = paths[0]
-    for path in paths[1:]:
-        common = [name for name, _ in itertools.takewhile(_equal, zip(common, path, strict=False))]
-    return ".".join(common) or nodes[-1].name
-
-
-def _equal(names: tuple[str, str]) -> bool:
-    return names[0] == names[1]
+    common = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))
+    return ".".join(names[0] for names in common) or nodes[-1].name
 
 
 def _stages(blocks: Sequence[Block]) -> tuple[Segment, ...]:

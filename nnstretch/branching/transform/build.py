@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from torch import fx, nn
 
-from nnstretch.branching.channels.groups import ChannelPlan
-from nnstretch.branching.channels.scaling import full_selection
-from nnstretch.branching.channels.selection import selections
-from nnstretch.branching.channels.union_find import Indices
+from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup, Indices
+from nnstretch.branching.channels.scaling import best_groups, full_selection
 from nnstretch.branching.design.blueprint import Blueprint, SegmentChoice
-from nnstretch.branching.design.design import Design, Entry, Merge
-from nnstretch.branching.design.from_choices import choices_of, stays_exact
-from nnstretch.branching.design.validate import check_choices, check_pieces
+from nnstretch.branching.design.design import Design, Entry, Merge, SegmentDesign
+from nnstretch.branching.design.from_choices import check_choices, choices_of, stays_exact
 from nnstretch.branching.transform.inherit import ChannelOrigins, is_exact, scaled_copy
-from nnstretch.branching.transform.merge import initialise_entries, initialise_exits
+from nnstretch.branching.transform.merge import assign_output_groups, initialise_entries, initialise_exits
 from nnstretch.branching.transform.network import Branch, BranchedNetwork, BranchedSegment
+from nnstretch.branching.transform.variants import Ends
 from nnstretch.errors import DesignError
 
 
@@ -39,7 +37,7 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
     segments, skips = [], []
     for number, (segment, choice) in enumerate(zip(design.segments, choices, strict=True)):
         copies, pieces = _branches(blueprint, choice, written)
-        check_pieces(number, segment, pieces)
+        _check_pieces(number, segment, pieces)
         skips.append(_skip_sources(blueprint.whole(choice.segment), written))
         segments.append(BranchedSegment([Branch(copy) for copy in copies], design.merge))
         origins = pieces[0] if design.merge is Merge.ADD else np.concatenate(pieces)
@@ -50,10 +48,10 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
                 "end them with convolutions (Blueprint.meeting)"
             )
         written[blueprint.boundary(segment.stop)] = ChannelOrigins(origins, exact)
-    last = written[blueprint.head.source]
-    head, _ = scaled_copy(blueprint.head, full_selection(blueprint.head), last.origins, exact=last.exact, skips=written)
+    head, _ = scaled_copy(blueprint.head, full_selection(blueprint.head), written)
     skips.append(_skip_sources(blueprint.head, written))
-    return BranchedNetwork(segments, head, design, skips).train(blueprint.traced.training)
+    stands_for = [tuple(tensor.origins.tolist()) for tensor in written.values()]
+    return BranchedNetwork(segments, head, design, skips, stands_for).train(blueprint.traced.training)
 
 
 def _skip_sources(plan: ChannelPlan, written: Mapping[fx.Node, ChannelOrigins]) -> tuple[int, ...]:
@@ -68,12 +66,11 @@ def _branches(
     """The branches of a segment, and the original channels that each writes; `written` holds earlier tensors."""
     place, blocks = choice.segment, blueprint.traced.blocks
     tensors = blocks[place.first].source, blocks[place.stop - 1].output
-    read = written[tensors[0]]
     copies: list[nn.Module] = []
     pieces: list[Indices] = []
     for branch, selection in zip(choice.branches, selections(blueprint, choice), strict=True):
         plan = blueprint.plan(place, branch)
-        copy, piece = scaled_copy(plan, selection, read.origins, exact=read.exact, skips=written)
+        copy, piece = scaled_copy(plan, selection, written)
         if branch.ends.entry is not Entry.AS_NEEDED:
             initialise_entries(plan, selection, copy, blueprint.statistics, tensors[0])
         copies.append(copy)
@@ -82,3 +79,69 @@ def _branches(
     if any(exits):
         initialise_exits(blueprint.merge, copies, exits, blueprint.statistics, tensors[1])
     return copies, pieces
+
+
+def selections(blueprint: Blueprint, choice: SegmentChoice) -> list[dict[int, Indices]]:
+    """Channel groups that every branch keeps: the most important inner ones, and a share of those of the output.
+
+    Returns:
+        For every branch, dependency group -> ascending channel groups.
+    """
+    place, branches = choice.segment, choice.branches
+    counts = [blueprint.counts(place, branch) for branch in branches]
+    selections = [
+        {index: best_groups(scores, kept) for index, (scores, kept) in enumerate(zip(found, count, strict=True))}
+        for found, count in zip((blueprint.scores(place, b.blocks, b.ends) for b in branches), counts, strict=True)
+    ]
+    # The output before an exit convolution: that one is planned last, so the numbers of other groups do not change.
+    bodies = [blueprint.branch(place, branch.blocks, Ends(branch.ends.entry)) for branch in branches]
+    reference = blueprint.whole(place)
+    alike = all(blueprint.same_output(place, branch.blocks) for branch in branches)
+    if len(branches) == 1 or not reference.branchable or not alike:
+        return selections
+    # Branches of different depths number their groups differently, but write the same ones in the same order.
+    own = [[group.index for group in body.output_groups] for body in bodies]
+    scores = blueprint.scores(place, tuple(place.blocks))
+    assigned = assign_output_groups(
+        [_widest_output(group) for group in reference.output_groups],
+        [scores[group.index] for group in reference.output_groups],
+        [[kept[i] for i in indices] for kept, indices in zip(counts, own, strict=True)],
+        _output_ranges(blueprint, choice) if blueprint.merge is Merge.CONCAT_1X1 else None,
+    )
+    for selection, indices, found in zip(selections, own, assigned, strict=True):
+        selection.update(zip(indices, found, strict=True))
+    return selections
+
+
+def _output_ranges(blueprint: Blueprint, choice: SegmentChoice) -> list[tuple[int, int]]:
+    """Range of original channels that every branch makes; without an exit convolution, ranges follow one another."""
+    places, stop = [], 0
+    for branch in choice.branches:
+        channels = blueprint.written(choice.segment, branch)
+        places.append(branch.ends.exit or (stop, stop + channels))
+        stop = places[-1][1]
+    return places
+
+
+def _widest_output(group: DependencyGroup) -> Indices:
+    """The channel group of every channel in the widest layer that writes a dependency group."""
+    return max((channel_groups for _, channel_groups in group.producers), key=len)
+
+
+def _check_pieces(number: int, segment: SegmentDesign, pieces: Sequence[Indices]) -> None:
+    """Checks that branches write as many channels as the design says.
+
+    Args:
+        number: of the segment, for messages.
+        segment: the design.
+        pieces: original channels that each branch writes.
+
+    Raises:
+        DesignError: a number differs.
+    """
+    for branch, piece in zip(segment.branches, pieces, strict=True):
+        if len(piece) != branch.channels:
+            raise DesignError(
+                f"segment {number} of the design writes {branch.channels} channels in a branch, this "
+                f"network's {len(piece)}; use the network that the design was made for"
+            )

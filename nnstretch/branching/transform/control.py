@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from torch import Tensor, nn
 
 from nnstretch.branching.channels.coupling import plan_channels
 from nnstretch.branching.channels.groups import ChannelPlan
 from nnstretch.branching.channels.scaling import DEFAULT_MULTIPLE, best_groups, importance_scores, kept_counts
 from nnstretch.branching.design.cost import part_cost
-from nnstretch.branching.tracing.operators import channels_of
-from nnstretch.branching.tracing.trace import TracedNetwork, trace
+from nnstretch.branching.tracing.trace import trace
 from nnstretch.branching.transform.inherit import scaled_copy
 from nnstretch.errors import DesignError
 
@@ -43,11 +41,7 @@ def single_branch_control(
     Raises:
         DesignError: the network cannot be traced, or no width has MACs within 1 % of the target.
     """
-    return control_of(trace(module, example_input), target_macs, multiple)
-
-
-def control_of(traced: TracedNetwork, target_macs: int, multiple: int = DEFAULT_MULTIPLE) -> nn.Module:
-    """As `single_branch_control`, for a traced network."""
+    traced = trace(module, example_input)
     blocks = traced.chain
     plan = plan_channels(blocks, range(len(blocks)), lock_output=True, allow_entry=False)
     counts = _fit(plan, target_macs, multiple)
@@ -55,7 +49,7 @@ def control_of(traced: TracedNetwork, target_macs: int, multiple: int = DEFAULT_
         group.index: best_groups(scores, count)
         for group, scores, count in zip(plan.groups, importance_scores(plan), counts, strict=True)
     }
-    control, _ = scaled_copy(plan, selection, np.arange(channels_of(plan.source), dtype=np.int64), exact=True)
+    control, _ = scaled_copy(plan, selection)
     return control.train(traced.training)
 
 
@@ -79,7 +73,7 @@ def _fit(plan: ChannelPlan, target: int, multiple: int) -> list[int]:
 
 
 def _macs(plan: ChannelPlan, counts: Sequence[int]) -> int:
-    return part_cost(plan, counts, channels_of(plan.source), exact=True).macs
+    return part_cost(plan, counts).macs
 
 
 def _uniform(plan: ChannelPlan, target: int, multiple: int) -> list[int]:

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.channels.groups import ChannelPlan
-from nnstretch.branching.channels.scaling import kept_positions
-from nnstretch.branching.channels.union_find import Indices
+from nnstretch.branching.channels.groups import ChannelPlan, Indices, network_input
+from nnstretch.branching.channels.scaling import TensorChannels, kept_positions, needed_entries
 from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice
 from nnstretch.branching.tracing.operators import (
     Role,
@@ -33,10 +32,11 @@ from nnstretch.branching.tracing.operators import (
 )
 from nnstretch.errors import DesignError
 
-_Layer = TypeVar("_Layer", bound=nn.Module)
+_Module = TypeVar("_Module", bound=nn.Module)
+_Layer = TypeVar("_Layer", nn.Conv2d, nn.Linear)
 
 ENTRY = "entry"
-"""Name of a copy's 1x1 convolution behind its source; those behind skip inputs have a number appended."""
+"""Name of a copy's 1x1 convolution that reads its source; those of skip inputs have a number appended."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,24 +72,16 @@ class ChannelOrigins:
 
 
 def scaled_copy(
-    plan: ChannelPlan,
-    selection: Mapping[int, Indices],
-    origins: Indices,
-    *,
-    exact: bool,
-    skips: Mapping[fx.Node, ChannelOrigins] = MappingProxyType({}),
+    plan: ChannelPlan, selection: Mapping[int, Indices], reads: Mapping[fx.Node, ChannelOrigins] = MappingProxyType({})
 ) -> tuple[fx.GraphModule, Indices]:
     """Copies the blocks of `plan` with the channel groups in `selection`.
 
-    The copy reads a tensor with `len(origins)` channels and the plan's skip inputs. Its layers keep their
-    original names.
+    The copy reads the plan's source and skip inputs. Its layers keep their original names.
 
     Args:
         plan: blocks and dependency groups.
         selection: channel groups kept of every dependency group, ascending.
-        origins: origins of the source's channels.
-        exact: as in `ChannelOrigins`.
-        skips: origins of the skip inputs; those left out have all channels.
+        reads: origins of the network's tensors that the copy reads; those left out have all channels.
 
     Returns:
         The copy, and the origins of its output (empty for several outputs).
@@ -97,32 +89,13 @@ def scaled_copy(
     Raises:
         DesignError: a sum or grouped convolution would read channels that do not match.
     """
-    found = {skip: skips.get(skip, _all(skip)) for skip in plan.skips}
-    return _Copier(plan, selection).run({plan.source: ChannelOrigins(origins, exact), **found})
-
-
-def _all(skip: fx.Node) -> ChannelOrigins:
-    return ChannelOrigins(np.arange(channels_of(skip), dtype=np.int64), exact=True)
-
-
-def needed_entries(plan: ChannelPlan, *, complete: bool, exact: Mapping[fx.Node, bool]) -> list[fx.Node]:
-    """The inputs behind which a copy of `plan` begins with a 1x1 convolution.
-
-    Args:
-        plan: blocks and dependency groups.
-        complete: all channel groups are kept.
-        exact: whether each input has the original channels, each once and in order.
-    """
-    return [tensor for tensor in plan.sources if needs_entry(plan, tensor, complete=complete, exact=exact[tensor])]
-
-
-def needs_entry(plan: ChannelPlan, tensor: fx.Node, *, complete: bool, exact: bool) -> bool:
-    """Whether a 1x1 convolution follows an input; the arguments are those of `needed_entries`."""
-    return tensor in plan.entries and not (complete and exact)
+    every = {tensor: np.arange(channels_of(tensor), dtype=np.int64) for tensor in plan.sources}
+    inputs = {t: reads.get(network_input(t)) or ChannelOrigins(origins, exact=True) for t, origins in every.items()}
+    return _Copier(plan, selection).run(inputs)
 
 
 def entry_name(plan: ChannelPlan, tensor: fx.Node) -> str:
-    """Name of the 1x1 convolution behind an input."""
+    """Name of the 1x1 convolution that reads an input."""
     number = plan.sources.index(tensor)
     return f"{ENTRY}{number}" if number else ENTRY
 
@@ -148,23 +121,18 @@ class _Copier:
         for number, tensor in enumerate(self.plan.sources):
             self.channels[tensor] = _Channels(read[tensor].origins)
             self.copies[tensor] = self.graph.placeholder(f"skip{number}" if number else "x")
-        complete = all(is_exact(self.selection[group.index], group.channel_groups) for group in self.plan.groups)
-        exact = {tensor: inherited.exact for tensor, inherited in read.items()}
-        for tensor in needed_entries(self.plan, complete=complete, exact=exact):
+        counts = [len(self.selection[group.index]) for group in self.plan.groups]
+        inputs = {tensor: TensorChannels(len(found.origins), found.exact) for tensor, found in read.items()}
+        for tensor in needed_entries(self.plan, counts, inputs):
             self._enter(tensor)
         for node in self.plan.nodes:
             self._copy(node)
-        branch = fx.GraphModule(self.modules, self._finish(), class_name="ScaledCopy")
+        output = self.plan.output
+        returned = output.args[0] if output.op == "output" else output
+        self.graph.output(fx.map_arg(returned, lambda node: self.copies[self.plan.read(node)]))
+        branch = fx.GraphModule(self.modules, self.graph, class_name="ScaledCopy")
         written = [self.channels[self.plan.read(result)].origins for result in self.plan.results]
         return branch, written[0] if len(written) == 1 else np.empty(0, dtype=np.int64)
-
-    def _finish(self) -> fx.Graph:
-        output = self.plan.output
-        if output.op == "output":
-            self.graph.output(fx.map_arg(output.args[0], lambda read: self.copies[self.plan.read(read)]))
-        else:
-            self.graph.output(self.copies[output])
-        return self.graph
 
     def _enter(self, tensor: fx.Node) -> None:
         """Adds an entry: each kept channel is the mean of the input channels with its origin, or 0 if there is none."""
@@ -277,26 +245,29 @@ class _Copier:
             weight = weight[:, torch.from_numpy(read.origins)] * read.column_weights().to(weight)[:, None, None]
         else:
             groups = self._kept_groups(node, module, rows)
-        return _convolution_of(module, weight, rows, len(read.origins), groups)
+        result = _with_rows(module, weight, rows)
+        result.in_channels, result.out_channels, result.groups = len(read.origins), len(rows), groups
+        return result
 
     def _kept_groups(self, node: fx.Node, module: nn.Conv2d, rows: Indices) -> int:
         """Number of kept groups of a grouped convolution; its input must have their channels, in order."""
-        per_group, writes = module.in_channels // module.groups, module.out_channels // module.groups
-        kept = rows[::writes] // writes
-        expected = (kept[:, None] * per_group + np.arange(per_group)).reshape(-1)
-        if not np.array_equal(self._read(node).origins, expected):
-            raise DesignError(f"the groups of {node.target} would be split; leave its stage unscaled")
+        kept = rows[:: (width := module.out_channels // module.groups)] // width
+        self._check_whole(node, kept, module.in_channels // module.groups)
         return len(kept)
 
     def _group_norm(self, node: fx.Node, module: nn.Module) -> nn.Module:
         assert isinstance(module, nn.GroupNorm)
         origins, width = self._read(node).origins, module.num_channels // module.num_groups
         groups = origins[::width] // width
-        if not np.array_equal(origins, (groups[:, None] * width + np.arange(width)).reshape(-1)):
-            raise DesignError(f"the groups of {node.target} would be split; leave its stage unscaled")
+        self._check_whole(node, groups, width)
         result = _norm(module, origins)
         result.num_groups = len(groups)  # type: ignore[assignment]
         return result
+
+    def _check_whole(self, node: fx.Node, groups: Indices, width: int) -> None:
+        """Checks that a layer reads whole groups of `width` channels, in order."""
+        if not np.array_equal(self._read(node).origins, (groups[:, None] * width + np.arange(width)).reshape(-1)):
+            raise DesignError(f"the groups of {node.target} would be split; leave its stage unscaled")
 
     def _dense(self, node: fx.Node, module: nn.Linear) -> nn.Linear:
         read = self._read(node)
@@ -306,17 +277,14 @@ class _Copier:
         # Rows of a large matrix are copied only if some are dropped.
         if not is_exact(rows, module.out_features):
             weight = weight[torch.from_numpy(rows)]
-        result = _share_tensors(module)
+        result = _with_rows(module, weight[:, columns] * read.column_weights().to(weight), rows)
         result.in_features, result.out_features = len(columns), len(rows)
-        result.weight = _parameter(weight[:, columns] * read.column_weights().to(weight), module.weight)
-        if module.bias is not None:
-            result.bias = _parameter(module.bias.detach()[torch.from_numpy(rows)], module.bias)
         return result
 
 
-def _convolution_of(module: nn.Conv2d, weight: Tensor, rows: Indices, in_channels: int, groups: int) -> nn.Conv2d:
+def _with_rows(module: _Layer, weight: Tensor, rows: Indices) -> _Layer:
+    """A copy of a convolution or dense layer with this weight and the bias of `rows`."""
     result = _share_tensors(module)
-    result.in_channels, result.out_channels, result.groups = in_channels, len(rows), groups
     result.weight = _parameter(weight, module.weight)
     if module.bias is not None:
         result.bias = _parameter(module.bias.detach()[torch.from_numpy(rows)], module.bias)
@@ -337,7 +305,7 @@ def _norm(module: nn.Module, columns: Indices) -> nn.Module:
     return result
 
 
-def _share_tensors(module: _Layer) -> _Layer:
+def _share_tensors(module: _Module) -> _Module:
     """A copy that shares the original's tensors, which the caller replaces; so large tensors are not copied twice."""
     kept: dict[int, object] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, kept)

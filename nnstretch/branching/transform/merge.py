@@ -4,7 +4,7 @@ Exit convolutions start as selections of channels, so that branches of full widt
 original function. Their batch norms start with the statistics of the tensor that they pass on, and with the
 scale and shift that cancel them: they pass it on unchanged in evaluation and, for inputs like the example
 input, in training. An output channel that a branch lacks starts as the mean of the original channel, with
-random weights behind a scale of zero that training opens.
+random weights after a scale of zero that training opens.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.channels.groups import ChannelPlan
+from nnstretch.branching.channels.groups import ChannelPlan, Indices
 from nnstretch.branching.channels.scaling import Scores, assign_groups, best_groups, kept_positions
-from nnstretch.branching.channels.union_find import Indices
 from nnstretch.branching.design.design import Merge
-from nnstretch.branching.tracing.forward_hooks import run_with_hook
+from nnstretch.branching.tracing.canonicalize import run_with_hook
 from nnstretch.branching.tracing.operators import Role, module_of, role_of
 from nnstretch.branching.tracing.trace import TracedNetwork
 from nnstretch.branching.transform.variants import EXIT, FIRST, PROJECTION

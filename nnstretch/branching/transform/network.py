@@ -7,10 +7,13 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
 from nnstretch.branching.design.design import Design, Merge
+from nnstretch.frontends.torch_module import export
+from nnstretch.graph.metadata import PLACEMENT_KEY, module_path
 
 
 class Branch(nn.Module):
@@ -64,6 +67,7 @@ class BranchedNetwork(nn.Module):
         design: the design that it was built from.
         skips: skip inputs of every segment and of the head, as numbers of meeting points: 0 is the network's
             input and `i` the output of segment `i - 1`.
+        origins: for every meeting point, the original channel that each of its channels stands for.
     """
 
     def __init__(
@@ -72,12 +76,14 @@ class BranchedNetwork(nn.Module):
         head: nn.Module,
         design: Design,
         skips: Sequence[tuple[int, ...]] | None = None,
+        origins: Sequence[tuple[int, ...]] = (),
     ) -> None:
         super().__init__()
         self.segments = nn.ModuleList(segments)
         self.head = head
         self.design = design
         self.skips = tuple(skips) if skips is not None else ((),) * (len(segments) + 1)
+        self.origins = tuple(origins)
 
     def forward(self, x: Tensor) -> Any:
         """From `N,C,H,W` images to what the original network returns, in the same structure and shapes."""
@@ -97,3 +103,26 @@ class BranchedNetwork(nn.Module):
             for number, segment in enumerate(self.design.segments)
             for i, branch in enumerate(segment.branches)
         }
+
+
+def export_branched(network: BranchedNetwork, example_input: Tensor) -> ir.Model:
+    """`network` in evaluation mode as an ONNX graph; the metadata of every node in a branch names its processor.
+
+    The metadata is stored in the ONNX file. Nodes of meeting points and of the head have none: any processor
+    may run them.
+
+    Args:
+        network: a branched network; its training flags are kept.
+        example_input: an `N,C,H,W` batch that it accepts; the graph is for this shape.
+
+    Raises:
+        ModelError: torch cannot export the network.
+    """
+    model = export(network, example_input)
+    placement = network.placement
+    for node in model.graph:
+        # The first four parts of the path name the branch: segments.<s>.branches.<i>.
+        processor = placement.get(".".join(module_path(node).split(".")[:4]))
+        if processor is not None:
+            node.metadata_props[PLACEMENT_KEY] = str(processor)
+    return model

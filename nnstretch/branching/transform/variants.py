@@ -6,7 +6,6 @@ handles them, too. Tensors that they replace are aliased, as those of dropped bl
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -63,7 +62,8 @@ class _Chain:
         self.blocks: list[Block] = []
         self.kept: list[int] = []
         self._graph = fx.Graph(traced.graph)
-        self._dtype = _dtype(traced)
+        floats = (parameter.dtype for parameter in traced.graph.parameters() if parameter.is_floating_point())
+        self._dtype = next(floats, torch.get_default_dtype())
         source = traced.blocks[segment.first].source
         if ends.entry is Entry.FIRST:
             self._enter(source)
@@ -89,9 +89,8 @@ class _Chain:
         self._add(Block((), new, old, droppable=True, change=0.0, name=old.name), kept=False)
 
     def _enter(self, source: fx.Node) -> None:
-        # The input needs a node of its own, because the branch's blocks read the entry in its place.
         read = self._graph.placeholder("x")
-        read.meta = {"shape": shape_of(source), "role": Role.INPUT}
+        read.meta = {"shape": shape_of(source), "role": Role.INPUT, "stands_for": source}
         nodes = self._convolution(FIRST, read, (0, channels_of(source)))
         self._add(Block(nodes, read, nodes[-1], droppable=False, change=1.0, name=FIRST))
         self._replace(source, nodes[-1])
@@ -166,8 +165,3 @@ def _is_shortcut(node: fx.Node) -> bool:
     if role_of(node) is Role.BINARY:
         return True
     return node.op == "call_module" and isinstance(module_of(node), nn.Identity)
-
-
-def _dtype(traced: TracedNetwork) -> torch.dtype:
-    parameters = itertools.chain(traced.graph.parameters(), [torch.empty(0)])
-    return next(parameter.dtype for parameter in parameters if parameter.is_floating_point())

@@ -6,13 +6,21 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.options import DesignFile, Json, Model, Weights, check_writable, make_directory, with_options
+from nnstretch.cli.options import (
+    DesignFile,
+    Json,
+    ModelToCompile,
+    Weights,
+    check_format,
+    check_writable,
+    make_directory,
+    option,
+    with_options,
+)
 from nnstretch.errors import UsageError
-from nnstretch.report.tables.placement import placement_text
+from nnstretch.report.tables.runs import placement_text
 from nnstretch.report.tables.text import count_text, plain_table
 
 if TYPE_CHECKING:
@@ -25,34 +33,27 @@ if TYPE_CHECKING:
 
 Product = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="The package (.nns), or the folder of a standalone model.",
-        show_default="the model's name",
-    ),
+    option("--output -o FILE", "The package (.nns), or the folder of a standalone model.", shown="the model's name"),
 ]
-Standalone = Annotated[
-    bool, typer.Option("--standalone", help="Make a folder with an executable, a C library and its header.")
-]
+Standalone = Annotated[bool, option("--standalone", "Make a folder with an executable, a C library and its header.")]
+WithRunner = Annotated[bool, option("--runner", "Add nns-bench, which times model files, to a standalone model.")]
 Target = Annotated[
     str | None,
-    typer.Option(
-        "--target",
-        metavar="NAME",
-        help="Target of a standalone model: local, aarch64-linux-gnu, aarch64-linux-musl (also Android), x86-64-v3, …",
-        show_default="local",
+    option(
+        "--target NAME",
+        "Target of a standalone model: local, aarch64-linux-gnu, aarch64-linux-musl (static), x86-64-v3, …",
+        shown="local",
     ),
 ]
 
 
-@with_options(CompileOptions, without=("streams", "policy", "target"))
+@with_options(CompileOptions)
 def compile_command(
-    model: Model,
+    model: ModelToCompile,
     output: Product = None,
     standalone: Standalone = False,
     target: Target = None,
+    runner: WithRunner = False,
     *,
     options: CompileOptions,
     weights: Weights = None,
@@ -71,10 +72,10 @@ def compile_command(
 
         if target is not None and not standalone:
             raise UsageError("--target needs a standalone model; add --standalone, or leave it out")
+        if runner and not standalone:
+            raise UsageError("--runner needs a standalone model; add --standalone, or leave it out")
         if options.engines and standalone:
             raise UsageError("a standalone model runs native kernels only; leave --engines or --standalone out")
-        if options.plan and standalone and target not in (None, "local"):
-            raise UsageError(f"a plan is for this machine; leave --plan or --target {target} out")
         if options.plans and standalone:
             raise UsageError("a standalone model has one plan; leave --plans or --standalone out")
         source = Source(model, options, weights, design)
@@ -82,19 +83,25 @@ def compile_command(
             raise UsageError(f"{model} is a package already; give the model that it was made from")
         name = Path(model.partition(":")[0]).stem
         if standalone:
-            _standalone(report, source, name, output, target)
+            _standalone(report, source, name, output, target, runner=runner)
         else:
-            _package(report, source, check_writable(output or Path(f"{name}.nns")))
+            package = output or Path(f"{name}.nns")
+            check_format(package, "packages are", ".nns")
+            _package(report, source, check_writable(package))
 
 
 def _package(report: Reporter, source: Source, path: Path) -> None:
     """Writes a package with one plan or several, and shows its contents."""
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
+    from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
 
     options = source.options
     with report.progress("Compiling") as advance:
         session = source.open(advance)
-    about = {"source": source.to_json(), "tuned": options.tune, "macs": session.plan.macs}
+    report.note(source.note)
+    about: dict[str, Any] = {"source": source.to_json(), "tuned": options.tune, "macs": session.plan.macs}
+    if source.preprocessing is not None:
+        about[PREPROCESSING_KEY] = source.preprocessing.to_json()
     with session:
         session.save(path, about if options.plans else {**about, "processors": options.processors})
     plan, size = session.plan, path.stat().st_size
@@ -125,18 +132,24 @@ def _plans(report: Reporter, session: AdaptiveSession) -> dict[str, Any]:
     }
 
 
-def _standalone(report: Reporter, source: Source, name: str, output: Path | None, target_name: str | None) -> None:
+def _standalone(
+    report: Reporter, source: Source, name: str, output: Path | None, target_name: str | None, *, runner: bool
+) -> None:
     from nnstretch.devices.engine.build.instruction_sets import parse_target
     from nnstretch.package.standalone import standalone_files, write_standalone
+    from nnstretch.training.data.preprocessing import write_preprocessing
 
     target = parse_target(target_name or "local")
     name = re.sub(r"[^\w.+-]", "_", name)
     standalone_files(name, Path())  # refuses the name before the long work
     folder = make_directory(output or Path(name))
     compiled = _compiled(report, source, target)
+    report.note(source.note)
     with report.progress("Building") as advance:
         advance(0, 0, f"the engine for {target}")
-        files = write_standalone(compiled, name, target, folder)
+        files = write_standalone(compiled, name, target, folder, runner=runner)
+    if source.preprocessing is not None:
+        files = {**files, "preprocessing": write_preprocessing(files["model"], source.preprocessing)}
     sizes = {what: path.stat().st_size for what, path in files.items()}
     report.show(
         f"{folder}: {_summary(compiled.plan)}, for {target}; {files['model'].name} {sizes['model'] / 1e6:.1f} MB, "
@@ -153,19 +166,20 @@ def _standalone(report: Reporter, source: Source, name: str, output: Path | None
 
 
 def _compiled(report: Reporter, source: Source, target: BuildTarget) -> Compiled:
-    """A plan for the target's CPU; its routines are measured only if this machine has the same instruction set."""
+    """The saved plan, or one for the target's CPU, with measured routines if this machine has the same instruction set."""
     from nnstretch.compiler.compile import plan_model
-    from nnstretch.compiler.processors import build_processors, foreign_processors
-    from nnstretch.compiler.saved_plan import compile_with_plan
+    from nnstretch.compiler.processors import ALL_CORES, build_processors, foreign_processors
+    from nnstretch.compiler.saved_plan import PlanMachine, compile_with_plan
     from nnstretch.devices.engine.build.instruction_sets import local_isa
 
     options, tune = source.options, source.options.tune
     if options.plan is not None:
-        return compile_with_plan(source.load(), options)
+        machine = PlanMachine(str(target), target.isa.name, lambda own: foreign_processors(target.isa, own), ALL_CORES)
+        return compile_with_plan(source.load(), options, None if target.isa == local_isa() else machine)
     if target.isa == local_isa():
-        usable = build_processors(options.processors, options.threads, (), options.tolerance)
+        usable = build_processors(options)
     else:
-        usable = foreign_processors(target.isa, options.processors, options.threads)
+        usable = foreign_processors(target.isa, options)
         if tune:
             report.note(f"routines are chosen by estimates: those for {target.isa.name} cannot be measured here")
         tune = False

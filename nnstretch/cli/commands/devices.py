@@ -1,25 +1,37 @@
-"""`nnstretch devices`: lists the processors of this machine."""
+"""`nnstretch devices`: lists the processors of this machine, or describes a target."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from nnstretch.cli.console import reporting
-from nnstretch.cli.options import Json
+from nnstretch.cli.console import Reporter, reporting
+from nnstretch.cli.options import Json, option
+from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import plain_table
+
+Target = Annotated[
+    str | None,
+    option("--target TARGET", "Describe another machine: ssh:[USER@]HOST[:PORT], adb[:SERIAL] or qemu:aarch64[:CPU]."),
+]
 
 
 def devices_command(
-    peak: Annotated[bool, typer.Option("--peak", help="Measure the float32 peak of one core.")] = False,
+    peak: Annotated[bool, option("--peak", "Measure the float32 peak of one core.")] = False,
+    target: Target = None,
     json: Json = False,
 ) -> None:
     """List the processors of this machine that branches can run on.
 
+    With --target, describe another machine: clusters of cores, clocks, CPU features, memory, OpenCL devices, temperatures.
+
     Example: nnstretch devices --peak
     """
     with reporting(as_json=json) as report:
+        if target is not None:
+            if peak:
+                raise UsageError("--peak measures this machine; leave it or --target out")
+            _describe(report, target)
+            return
         from nnstretch.api.devices import list_devices
 
         with report.progress("Looking for processors") as advance:
@@ -41,3 +53,18 @@ def devices_command(
                 "No OpenCL device was found; on Debian or Ubuntu, `apt-get install pocl-opencl-icd` installs one."
             )
         report.finish({"processors": [one.to_json() for one in found]})
+
+
+def _describe(report: Reporter, target: str) -> None:
+    """Shows what a target is."""
+    from nnstretch.devices.targets.schemes import open_device
+    from nnstretch.report.tables.targets import device_card
+
+    with report.progress("Looking at the target") as advance, open_device(target, opencl=True) as device:
+        advance(0, 0, target)
+        probe = device.probe
+    report.show(device_card(target, probe))
+    clusters = [
+        {"processor": cluster.specification, "cpus": [c.number for c in cluster.cpus]} for cluster in probe.clusters
+    ]
+    report.finish({"target": target, "device": probe.raw, "clusters": clusters})

@@ -1,102 +1,188 @@
-"""`nnstretch evaluate`: top-1 accuracy of a model."""
+"""`nnstretch evaluate`: accuracy of a model, and of two models on the same images."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from nnstretch.api.options import CompileOptions
+from nnstretch.cli.accuracy_report import (
+    Evaluated,
+    changes_table,
+    class_table,
+    classes_json,
+    comparison_json,
+    comparison_lines,
+    evaluated,
+    score_table,
+)
+from nnstretch.cli.classifiers import ENGINES, Classifier, ClassifierSource, compared_source, open_classifier
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.options import Data, DesignFile, Json, Model, Weights, with_options
-from nnstretch.errors import ModelError, UsageError
+from nnstretch.cli.options import (
+    Data,
+    DesignFile,
+    HeadFactory,
+    ImageSize,
+    Json,
+    ModelToEvaluate,
+    Weights,
+    option,
+    with_options,
+)
+from nnstretch.cli.training import with_given_head
+from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import onnx_ir as ir
+    from nnstretch.training.data.split import Dataset
 
-    from nnstretch.cli.sources import Source
-
-ENGINES = ("nnstretch", "onnxruntime", "torch")
+_MODULE_BATCH = 32  # images per call of a torch module
 
 
-@with_options(CompileOptions, without=("batch", "plan", "streams", "plans", "policy"))
+@with_options(CompileOptions)
 def evaluate_command(
-    model: Model,
+    model: ModelToEvaluate,
     data: Data,
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="NAME", help="nnstretch, onnxruntime or torch.")
-    ] = "nnstretch",
+    engine: Annotated[str, option("--engine NAME", "nnstretch, onnxruntime or torch.")] = "nnstretch",
     weights: Weights = None,
     design: DesignFile = None,
+    image_size: ImageSize = None,
+    device: Annotated[
+        str | None,
+        option("--device NAME", "With --engine torch: cpu, cuda:0, mps …", shown="cuda:0 where there is one, else cpu"),
+    ] = None,
+    head: HeadFactory = None,
+    skip_unreadable: Annotated[
+        bool,
+        option(
+            "--skip-unreadable", "Leave out test images that cannot be decoded, and report how many, instead of ending."
+        ),
+    ] = False,
+    per_class: Annotated[bool, option("--per-class", "Show every class, too.")] = False,
+    compare: Annotated[
+        str | None,
+        option(
+            "--compare MODEL[:WEIGHTS]",
+            "Another network for the same images, as MODEL, or with weights after a colon.",
+        ),
+    ] = None,
+    compare_design: Annotated[Path | None, option("--compare-design FILE", "The design of the other network.")] = None,
     *,
     options: CompileOptions,
     json: Json = False,
 ) -> None:
-    """Report the top-1 accuracy of a model on a data set's test images.
+    """Report the accuracy of a model on a data set's test images, and compare it to another one's.
+
+    Accuracies have 95 % confidence intervals. With --compare, McNemar's test says whether the two networks differ.
 
     Example: nnstretch evaluate resnet18 --weights resnet18.safetensors --data digits
     """
     with reporting(as_json=json) as report:
-        from nnstretch.cli.sources import Source
-
         if engine not in ENGINES:
             raise UsageError(f"unknown engine {engine!r}; there are {', '.join(ENGINES)}")
-        source = Source(model, options, weights, design)
-        if source.is_package and engine != "nnstretch":
-            raise UsageError(f"{model} is a package, which {engine} cannot run; use --engine nnstretch")
-        if engine == "torch":
-            top1, images = _evaluate_torch(model, data, weights, design)
-        else:
-            predict, input_shape = _predictor(report, source, engine)
-            top1, images = _evaluate_function(predict, input_shape, data)
-        report.show(f"top-1 {top1:.2f} % on {images} images of {data}, with {engine}")
-        report.finish({"model": model, "data": data, "engine": engine, "top1": top1, "images": images})
+        if compare_design is not None and compare is None:
+            raise UsageError("--compare-design is of the network of --compare; give that, too")
+        if device is not None and engine != "torch":
+            raise UsageError(f"--device {device} is for --engine torch; processors of {engine} are named otherwise")
+        source = ClassifierSource(model, weights, design, image_size, device)
+        images = _Images(data, head, skip_unreadable)
+        found, dataset = _evaluated(report, source, engine, options, images)
+        other = None
+        if compare is not None:
+            other_source = compared_source(compare, compare_design, source)
+            other = _evaluated(report, other_source, engine, options, images)
+        report.note(dataset.note if skip_unreadable else "")
+        answer = {"model": model, "data": data, "engine": engine, **_report_one(report, found, dataset, engine)}
+        if per_class:
+            answer["per_class"] = _report_classes(report, found, dataset)
+        if compare is not None and other is not None:
+            answer["compare"] = _report_comparison(report, found, other, compare)
+        report.finish(answer)
 
 
-def _evaluate_torch(model: str, data: str, weights: Path | None, design: Path | None) -> tuple[float, int]:
-    from nnstretch.cli.networks import NetworkOptions, build_network
+def _report_one(report: Reporter, found: Evaluated, dataset: Dataset, engine: str) -> dict[str, Any]:
+    """Shows the accuracy; returns it for `--json`."""
+    images, size = len(dataset.test), dataset.image_size
+    skipped = f" ({found.skipped} more cannot be decoded)" if found.skipped else ""
+    report.show(f"{found.text} on {images} images of {dataset.name}{skipped} at {size}×{size}, with {engine}")
+    return {"images": images, "skipped": found.skipped, "image_size": size, **found.json}
+
+
+def _report_classes(report: Reporter, found: Evaluated, dataset: Dataset) -> list[dict[str, Any]]:
+    """Shows the classes; returns them for `--json`."""
+    if found.predictions is not None:
+        report.show(class_table(found.predictions, dataset.class_names))
+        return classes_json(found.predictions, dataset.class_names)
+    assert found.scorer is not None
+    report.show(score_table(found.scorer, dataset))
+    key = dataset.task.key
+    return [
+        {"class": name, key: percent}
+        for name, percent in zip(dataset.class_names, found.scorer.per_class(), strict=True)
+    ]
+
+
+def _report_comparison(
+    report: Reporter, found: Evaluated, other: tuple[Evaluated, Dataset], name: str
+) -> dict[str, Any]:
+    """Shows what differs between two networks; returns it for `--json`."""
+    from nnstretch.training.evaluation.predictions import Comparison
+
+    second, dataset = other
+    report.show(f"{name}: {second.text} at {dataset.image_size}×{dataset.image_size}")
+    if found.predictions is None or second.predictions is None:
+        return {"model": name, **second.json}
+    both = Comparison(found.predictions, second.predictions)
+    report.show(*comparison_lines(both, "the first", "the second"))
+    changes = changes_table(both, dataset.class_names, "first", "second")
+    if changes is not None:
+        report.show(changes)
+    return comparison_json(both, name, dataset.class_names)
+
+
+@dataclass(frozen=True)
+class _Images:
+    """The images that the options name.
+
+    Attributes:
+        data: as `load_dataset` reads it.
+        head: of a detector.
+        skip_unreadable: whether images that cannot be decoded are left out.
+    """
+
+    data: str
+    head: str | None
+    skip_unreadable: bool
+
+
+def _evaluated(
+    report: Reporter, source: ClassifierSource, engine: str, options: CompileOptions, images: _Images
+) -> tuple[Evaluated, Dataset]:
+    """What a network reaches on the test images, and the data set for its images.
+
+    Raises:
+        FileError: images that cannot be decoded, unless they are to be left out.
+    """
     from nnstretch.training.data import load_dataset
-    from nnstretch.training.evaluation import top1
+    from nnstretch.training.data.split import UnreadableImagesError
+    from nnstretch.training.data.unreadable import refuse_unreadable, without_unreadable
 
-    network = build_network(model, NetworkOptions(), weights, design)
-    dataset = load_dataset(data, network.example_input.shape[-1], network.example_input.shape[1])
-    return top1(network.module, dataset), len(dataset.test)
-
-
-def _evaluate_function(predict: Callable[[np.ndarray], Any], shape: tuple[int, ...], data: str) -> tuple[float, int]:
-    from nnstretch.training.data import load_dataset
-    from nnstretch.training.evaluation import top1
-
-    if len(shape) != 4 or shape[2] != shape[3]:
-        raise ModelError(f"the model's input has the shape {list(shape)}; square images N,C,S,S are wanted")
-    dataset = load_dataset(data, shape[2], shape[1])
-    return top1(predict, dataset, batch=shape[0]), len(dataset.test)
-
-
-def _predictor(report: Reporter, source: Source, engine: str) -> tuple[Callable[[np.ndarray], Any], tuple[int, ...]]:
-    """A function from images to logits, and the shape of its images."""
-    if engine == "nnstretch":
-        with report.progress("Compiling") as advance:
-            session = source.open(advance)
-        only = session.get_inputs()[0]
-        return lambda images: session.run(None, {only.name: images})[0], only.shape
-    graph = source.load()
-    return _onnxruntime(graph, source.options.threads), _input_shape(graph)
+    with (
+        report.progress("Evaluating") as advance,
+        open_classifier(source, engine, options, advance) as classifier,
+    ):
+        size, channels = classifier.image_size, classifier.shape[1]
+        dataset = load_dataset(images.data, size, channels, preprocessing=classifier.preprocessing)
+        dataset, whole = with_given_head(dataset, images.head), len(dataset.test)
+        if images.skip_unreadable:
+            dataset = without_unreadable(dataset, ("test",))
+        try:
+            found = evaluated(classifier.network, dataset.test, dataset, _batch(classifier, engine), advance)
+        except UnreadableImagesError:
+            refuse_unreadable(dataset.test, "test")
+            raise
+    return replace(found, skipped=whole - len(dataset.test)), dataset
 
 
-def _input_shape(graph: ir.Model) -> tuple[int, ...]:
-    shape = graph.graph.inputs[0].shape
-    if shape is None or not shape.is_static():
-        raise ModelError(f"the model's input has the shape {shape}; fix it with --shape")
-    return tuple(shape.numpy())
-
-
-def _onnxruntime(graph: ir.Model, threads: int | None) -> Callable[[np.ndarray], Any]:
-    from nnstretch.bench.comparison.reference import open_reference
-
-    session = open_reference(graph, threads or 0)
-    name = session.get_inputs()[0].name
-    return lambda images: session.run(None, {name: images})[0]
+def _batch(classifier: Classifier, engine: str) -> int:
+    return _MODULE_BATCH if engine == "torch" else classifier.shape[0]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from enum import StrEnum
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.options import Json, check_writable
+from nnstretch.cli.options import Json, check_writable, option
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import plain_table
 
@@ -19,31 +19,17 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.measurement.store.store import ProfileStore
 
 
-class Action(StrEnum):
-    """Actions on the profile store."""
-
-    LIST = "list"
-    EXPORT = "export"
-    MERGE = "merge"
-    CLEAR = "clear"
+Action = Literal["list", "export", "merge", "clear"]
 
 
 def profiles_command(
-    action: Annotated[Action, typer.Argument(help="What to do with the profile store.")] = Action.LIST,
+    action: Annotated[Action, typer.Argument(help="What to do with the profile store.")] = "list",
     file: Annotated[
         Path | None,
         typer.Argument(metavar="[FILE]", help="merge: an exported file, or another store.", show_default=False),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="export: the JSON file to write.", show_default=False),
-    ] = None,
-    processor: Annotated[
-        str | None,
-        typer.Option(
-            "--processor", metavar="TEXT", help="Only processors whose name contains TEXT.", show_default=False
-        ),
-    ] = None,
+    output: Annotated[Path | None, option("--output -o FILE", "export: the JSON file to write.")] = None,
+    processor: Annotated[str | None, option("--processor TEXT", "Only processors whose name contains TEXT.")] = None,
     json: Json = False,
 ) -> None:
     """List, export, merge or clear the measurements that tuning has made on this machine.
@@ -56,16 +42,13 @@ def profiles_command(
         _check(action, file, output)
         from nnstretch.scheduler.measurement.store.store import ProfileStore
 
-        store = ProfileStore()
-        try:
+        with closing(ProfileStore()) as store:
             _act(action, file or output, processor, store, report)
-        finally:
-            store.close()
 
 
 def _check(action: Action, file: Path | None, output: Path | None) -> None:
-    for given, name, owner in ((file, "FILE", Action.MERGE), (output, "-o FILE", Action.EXPORT)):
-        if (given is not None) != (action is owner):
+    for given, name, owner in ((file, "FILE", "merge"), (output, "-o FILE", "export")):
+        if (given is not None) != (action == owner):
             wanted = name if given is None else f"no {name}"
             raise UsageError(f"profiles {action} takes {wanted}; see `nnstretch profiles --help`")
     if output is not None:
@@ -88,15 +71,15 @@ def _act(action: Action, file: Path | None, processor: str | None, store: Profil
         fingerprints = {row.processor for row in rows}
         return Profiles(rows, [one for one in profiles.processors if one.fingerprint in fingerprints])
 
-    if action is Action.LIST:
+    if action == "list":
         _list([row for row in store.rows() if wanted(row)], store, report)
-    elif action is Action.EXPORT and file is not None:
+    elif action == "export" and file is not None:
         profiles = those_wanted(stored_profiles(store))
         write_profiles(profiles, file)
         count = len(profiles.rows)
         report.show(f"{file}: {count} measurements")
         report.finish({"file": str(file), "measurements": count})
-    elif action is Action.MERGE and file is not None:
+    elif action == "merge" and file is not None:
         profiles = those_wanted(read_profiles(file))
         store.describe(profiles.processors)
         count = store.merge(profiles.rows)

@@ -7,11 +7,18 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import reporting
-from nnstretch.cli.options import DesignFile, Json, Model, Weights, with_options
+from nnstretch.cli.options import (
+    DesignFile,
+    Json,
+    ModelToCompile,
+    Weights,
+    check_format,
+    check_writable,
+    option,
+    with_options,
+)
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.support.progress import Progress
 from nnstretch.training.data import usage
@@ -19,28 +26,20 @@ from nnstretch.training.data import usage
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from nnstretch.quantization.post_training import Feeds
+    from nnstretch.quantization import Feeds
 
 Calibration = Annotated[
-    str,
-    typer.Option(
-        "--data",
-        metavar="SET",
-        help=f"Calibration data: {usage()}, or a .npz file with an array for every input.",
-        show_default=False,
-    ),
+    str, option("--data SET", f"Calibration data: {usage()}, or a .npz file with an array for every input.")
 ]
 
 
-@with_options(CompileOptions, only=("shapes",))
+@with_options(CompileOptions)
 def quantize_command(
-    model: Model,
+    model: ModelToCompile,
     data: Calibration,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file.", show_default=False)],
-    images: Annotated[int, typer.Option("--images", min=1, metavar="N", help="Calibrate with N examples.")] = 100,
-    method: Annotated[
-        str, typer.Option("--method", metavar="NAME", help="Calibration method: minmax, entropy or percentile.")
-    ] = "minmax",
+    output: Annotated[Path, option("--output -o FILE", "The ONNX file.")],
+    images: Annotated[int, option("--images N", "Calibrate with N examples.", minimum=1)] = 100,
+    method: Annotated[str, option("--method NAME", "Calibration method: minmax, entropy or percentile.")] = "minmax",
     weights: Weights = None,
     design: DesignFile = None,
     *,
@@ -56,10 +55,12 @@ def quantize_command(
     """
     with reporting(as_json=json) as report:
         from nnstretch.cli.sources import Source
-        from nnstretch.quantization.post_training import METHODS, quantize
+        from nnstretch.quantization import METHODS, quantize
 
         if method not in METHODS:
             raise UsageError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
+        check_format(output, "a quantised network is", ".onnx")
+        check_writable(output)
         graph = Source(model, options, weights, design).load()
         with report.progress("Quantising") as advance:
             feeds = _examples(graph, data, images)
@@ -91,7 +92,7 @@ def _examples(graph: ir.Model, data: str, count: int) -> Iterator[Feeds]:
         ModelError: a data set of images, and the network does not read square images alone.
         NNStretchError: there are none, or they do not fit.
     """
-    from nnstretch.quantization.post_training import read_feeds
+    from nnstretch.quantization import read_feeds
 
     if data.endswith(".npz"):
         return read_feeds(data, graph, count)
@@ -103,8 +104,10 @@ def _examples(graph: ir.Model, data: str, count: int) -> Iterator[Feeds]:
             f"the model's inputs are {wanted}; calibrate with a .npz file, since images need one input of shape N,C,S,S"
         )
     from nnstretch.training.data import load_dataset
+    from nnstretch.training.data.preprocessing import stated_preprocessing
     from nnstretch.training.data.split import batches
 
-    split = load_dataset(data, shape[2], shape[1]).train
+    preprocessing = stated_preprocessing(graph.metadata_props, "the model")
+    split = load_dataset(data, shape[2], shape[1], preprocessing=preprocessing).train
     whole = (images for images, _ in batches(split, shape[0]) if len(images) == shape[0])
-    return ({name: images.numpy()} for images in islice(whole, -(-count // shape[0])))
+    return ({name: images} for images in islice(whole, -(-count // shape[0])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,55 +18,43 @@ from nnstretch.cli.options import (
     Seed,
     Weights,
     check_writable,
+    option,
     parse_assignments,
     with_options,
 )
+from nnstretch.cli.outputs import outputs_table, write_outputs
+from nnstretch.cli.run_request import RunRequest
 from nnstretch.errors import UsageError
-from nnstretch.report.tables.placement import placement_text
-from nnstretch.report.tables.text import count_text, plain_table
-from nnstretch.report.tables.timeline import timeline_table, timeline_text
+from nnstretch.report.tables.runs import idle_text, placement_text, timeline_table, timeline_text
+from nnstretch.report.tables.text import count_text
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from nnstretch.bench.timing.statistics import Latency
+    from nnstretch.bench.timing import Latency
     from nnstretch.cli.sources import Source
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
     from nnstretch.scheduler.runtime.base_session import Session
     from nnstretch.scheduler.runtime.critical_path import RunSummary
-    from nnstretch.scheduler.runtime.streams.session import StreamSession
+    from nnstretch.scheduler.runtime.stream_session import StreamSession
 
 _ERRORS_OF_OUTPUTS = 5.0
 """Largest error of outputs that --check allows, in multiples of the error that each routine may have."""
 
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input", "-i", metavar="x=FILE.npy", help="An input; all are random if none is given.", show_default=False
-    ),
-]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the outputs (.npz).", show_default=False)
-]
-Runs = Annotated[int, typer.Option("--runs", "-n", min=1, metavar="N", help="Maximum number of timed runs.")]
+Inputs = Annotated[list[str] | None, option("--input -i x=FILE.npy", "An input; all are random if none is given.")]
+Output = Annotated[Path | None, option("--output -o FILE", "Write the outputs (.npz).")]
+Runs = Annotated[int, option("--runs -n N", "Maximum number of timed runs.", minimum=1)]
 Timeline = Annotated[
-    Path | None,
-    typer.Option(
-        "--timeline",
-        metavar="FILE",
-        help="Write a trace of one run for Perfetto (.json), and show its critical path.",
-        show_default=False,
-    ),
+    Path | None, option("--timeline FILE", "Write a trace of one run for Perfetto (.json), and show its critical path.")
 ]
-Check = Annotated[bool, typer.Option("--check", help="Compare the outputs with ONNX Runtime's.")]
+Check = Annotated[bool, option("--check", "Compare the outputs with ONNX Runtime's.")]
 MaxError = Annotated[
     float | None,
-    typer.Option(
-        "--max-error",
-        metavar="E",
-        min=0.0,
-        help="Largest output error that --check allows, relative to the output's range.",
-        show_default="5 times --tolerance",
+    option(
+        "--max-error E",
+        "Largest output error that --check allows, relative to the output's range.",
+        shown="5 times --tolerance",
+        minimum=0.0,
     ),
 ]
 
@@ -88,7 +77,8 @@ def run_command(
 ) -> None:
     """Run a model or package and report its latency, or with --streams its throughput.
 
-    With --check, exit status 1 means that the outputs differ from ONNX Runtime's.
+    With --check, exit status 1 means that the outputs differ from ONNX Runtime's. With --target, compile the model for another
+    machine and run it there by a runner that needs no Python; the outputs are always compared.
 
     Example: nnstretch run resnet50.nns --input x=image.npy -o outputs.npz --timeline timeline.json
     """
@@ -97,65 +87,66 @@ def run_command(
 
         if options.streams is not None and timeline is not None:
             raise UsageError("--timeline shows a single run; leave it or --streams out")
-        files = parse_assignments(inputs or [], "--input")
-        source = Source(model, options, weights, design)
         allowed = _ERRORS_OF_OUTPUTS * options.tolerance if max_error is None else max_error
-        for path in (output, timeline):
+        request = RunRequest(parse_assignments(inputs or [], "--input"), output, runs, timeline, allowed, seed)
+        source = Source(model, options, weights, design)
+        for path, name in ((output, "-o"), (timeline, "--timeline")):
             if path is not None:
-                check_writable(path)
-        with report.progress("Compiling") as advance:
-            session = source.open(advance)
-        with session:
-            feeds = _feeds(session, files, seed)
-            outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
-            if output is not None:
-                _write_outputs(output, outputs)
-            error = _error(source, feeds, outputs) if check else None
-            _show_outputs(report, outputs)
-            times = _time(report, session, feeds, runs, timeline)
-            plan = session.plan
-        passed = error is None or error <= allowed
-        if error is not None:
-            report.show(_error_line(error, allowed))
-        report.finish(
-            {
-                "model": model,
-                **times,
-                "macs": plan.macs,
-                "outputs": {name: {"shape": list(y.shape), "dtype": str(y.dtype)} for name, y in outputs.items()},
-                "fallback_layers": list(plan.fallback_layers),
-                "max_rel_error": error,
-                "passed": passed if check else None,
-            }
-        )
+                check_writable(path, name)
+        if options.target == "local":
+            passed = _run_here(report, source, request, check)
+        else:
+            from nnstretch.cli.targets.run import run_on_target
+
+            passed = run_on_target(report, source, request)
         if not passed:
             raise typer.Exit(1)
 
 
-def _time(
-    report: Reporter,
-    session: Session,
-    feeds: dict[str, np.ndarray],
-    runs: int,
-    timeline: Path | None,
-) -> dict[str, Any]:
-    """Times runs or streams, shows the results, and returns them as JSON."""
-    from nnstretch.scheduler.runtime.streams.session import StreamSession
+def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool) -> bool:
+    """Runs a model on this machine; shows and writes what it gave.
 
-    if isinstance(session, StreamSession):
-        return _time_streams(report, session, feeds, runs)
-    return _time_runs(report, session, feeds, runs, timeline)
+    Returns:
+        Whether the outputs are as ONNX Runtime's, if they are to be compared.
+    """
+    from nnstretch.scheduler.runtime.stream_session import StreamSession
+
+    with report.progress("Compiling") as advance:
+        session = source.open(advance)
+    with session:
+        feeds = _feeds(session, request.inputs, request.seed)
+        outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+        if request.output is not None:
+            write_outputs(request.output, outputs)
+        error = _error(source, feeds, outputs) if check else None
+        report.show(outputs_table(outputs))
+        if isinstance(session, StreamSession):
+            times = _time_streams(report, session, feeds, request.runs)
+        else:
+            times = _time_runs(report, session, feeds, request.runs, request.timeline)
+        plan = session.plan
+    report.note(idle_text(plan.idle_processors))
+    if error is not None:
+        report.show(request.judged(error))
+    report.finish(
+        {
+            "model": source.model,
+            **times,
+            "macs": plan.macs,
+            "outputs": {name: {"shape": list(y.shape), "dtype": str(y.dtype)} for name, y in outputs.items()},
+            "fallback_layers": list(plan.fallback_layers),
+            "max_rel_error": error,
+            "passed": request.passes(error) if check else None,
+        }
+    )
+    return request.passes(error)
 
 
 def _time_runs(
-    report: Reporter,
-    session: Session,
-    feeds: dict[str, np.ndarray],
-    runs: int,
-    timeline: Path | None,
+    report: Reporter, session: Session, feeds: dict[str, np.ndarray], runs: int, timeline: Path | None
 ) -> dict[str, Any]:
     """Times one run after another, shows latencies, and returns them as JSON."""
-    from nnstretch.bench.timing.statistics import latency
+    from nnstretch.bench.timing import latency
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 
     times = latency([session.time(feeds, warmup=3, runs=runs)])
@@ -163,9 +154,7 @@ def _time_runs(
     if (placement := session.compiled.placement) is not None:
         report.note(placement_text(placement, session.plan))
     report.show(_latency_line(times, session.plan.macs))
-    plans = _plans_used(session) if isinstance(session, AdaptiveSession) else None
-    if plans is not None:
-        report.show(*_plans_text(plans))
+    plans = _plans_used(report, session) if isinstance(session, AdaptiveSession) else None
     if summary is not None:
         report.show(timeline_table(summary), timeline_text(summary))
     return {**times.to_json(), "plans": plans, "timeline": None if summary is None else summary.to_json()}
@@ -175,8 +164,9 @@ def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.
     """Times runs with several inputs in flight, shows the images per second, and returns them as JSON."""
     import time
 
-    from nnstretch.bench.timing.statistics import significant
-    from nnstretch.report.tables.throughput import arrangement_text, memory_text
+    from nnstretch.bench.throughput import arrangement_json
+    from nnstretch.bench.timing import significant
+    from nnstretch.report.tables.runs import arrangement_text, memory_text
 
     session.run_many([feeds] * session.streams)
     begin = time.perf_counter()
@@ -191,36 +181,18 @@ def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.
     return {
         "images_per_s": significant(runs * batch / seconds),
         "streams": session.streams,
-        "replica_groups": [
-            {"processors": list(group.processors), "streams": group.streams} for group in arrangement.groups
-        ],
-        "weight_bytes": arrangement.weight_bytes,
-        "stream_bytes": arrangement.stream_bytes,
+        **arrangement_json(arrangement),
     }
 
 
-def _feeds(session: Session, files: dict[str, str], seed: int) -> dict[str, np.ndarray]:
+def _feeds(session: Session, files: Mapping[str, str], seed: int) -> dict[str, np.ndarray]:
     """Inputs from files, or all of them random; the session checks names and shapes."""
     from nnstretch.bench.comparison.subject import plan_feeds
     from nnstretch.cli.sources import read_array
 
     if not files:
-        return plan_feeds(session.plan, seed)
+        return plan_feeds(session.plan, seed, session.compiled.models)
     return {name: read_array(Path(file)) for name, file in files.items()}
-
-
-def _write_outputs(path: Path, outputs: dict[str, np.ndarray]) -> None:
-    import io
-
-    import numpy as np
-
-    from nnstretch.support.settings import atomic_write
-
-    # Writing an archive seeks back, and a full disk must not leave half a file.
-    archive = io.BytesIO()
-    np.savez(archive, **outputs)  # type: ignore[arg-type]
-    with atomic_write(path) as file:
-        file.write(archive.getvalue())
 
 
 def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) -> RunSummary:
@@ -235,7 +207,7 @@ def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) 
 
 def _error(source: Source, feeds: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> float:
     """The largest error against ONNX Runtime."""
-    from nnstretch.bench.comparison.reference import reference_outputs
+    from nnstretch.bench.comparison.subject import reference_outputs
     from nnstretch.cli.sources import source_of_package
     from nnstretch.graph.reference import largest_error
 
@@ -244,38 +216,21 @@ def _error(source: Source, feeds: dict[str, np.ndarray], outputs: dict[str, np.n
     return largest_error(outputs, reference_outputs(graph, ordered))
 
 
-def _plans_used(session: AdaptiveSession) -> dict[str, Any]:
-    """Runs by plan, and the switches between plans."""
+def _plans_used(report: Reporter, session: AdaptiveSession) -> dict[str, Any]:
+    """Shows the runs of every plan and the switches between plans, and returns them as JSON."""
     history = session.history
-    return {
+    plans: dict[str, Any] = {
         "runs": {name: sum(ran.plan == name and not ran.failure for ran in history) for name in session.plans},
         "failures": sum(bool(ran.failure) for ran in history),
         "switches": [asdict(switch) for switch in session.switches],
     }
-
-
-def _plans_text(plans: dict[str, Any]) -> list[str]:
     runs = ", ".join(f"{count} by {name}" for name, count in plans["runs"].items())
     failed = f"; {plans['failures']} failed" if plans["failures"] else ""
-    return [
-        f"runs: {runs}{failed}",
-        *(f"from run {s['attempt']} on {s['plan']}: {s['reason']}" for s in plans["switches"]),
-    ]
+    report.show(f"runs: {runs}{failed}")
+    report.show(*(f"from run {switch.attempt} on {switch.plan}: {switch.reason}" for switch in session.switches))
+    return plans
 
 
 def _latency_line(times: Latency, macs: int) -> str:
     rate = f"{2 * macs / (times.p50_ms * 1e6):.0f} GFLOP/s of {count_text(macs)} MACs"
     return f"latency p50 {times.p50_ms:.3f} ms, p90 {times.p90_ms:.3f} ms, min {times.min_ms:.3f} ms; {rate}"
-
-
-def _error_line(error: float, allowed: float) -> str:
-    judged = f"{'within' if error <= allowed else 'beyond'} the allowed {allowed:.0e}"
-    return f"largest error against ONNX Runtime {error:.1e} of the output's range, {judged}"
-
-
-def _show_outputs(report: Any, outputs: dict[str, np.ndarray]) -> None:
-    shown = plain_table("output", "shape", "type", ">min", ">mean", ">max")
-    for name, y in outputs.items():
-        numbers = (f"{y.min():.4g}", f"{y.mean():.4g}", f"{y.max():.4g}") if y.size else ("", "", "")
-        shown.add_row(name, "×".join(map(str, y.shape)), str(y.dtype), *numbers)
-    report.show(shown)

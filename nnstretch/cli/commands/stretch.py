@@ -3,47 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from nnstretch.api.options import StretchOptions
-from nnstretch.cli.commands.train import let_idle_threads_sleep
+from nnstretch.api.options import CompileOptions, StretchOptions
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     Classes,
+    ImageSize,
     Json,
     Network,
     Seed,
     SmallImages,
     Weights,
     make_directory,
+    names_of_several,
+    option,
     several_processors,
     with_options,
 )
 from nnstretch.cli.stretching.bounds import BoundsLearning, bounds_object, open_bounds, with_bounds
-from nnstretch.cli.stretching.options import (
-    Budget,
-    DesignsFolder,
-    FromScratch,
-    ImageSize,
-    KnownBounds,
-    LearnBounds,
-    LearningData,
-    LearningRecipe,
-    MaxDrop,
-    PredictOnly,
-    ProfileFile,
-    Published,
-    Yaml,
-)
+from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import UsageError
+from nnstretch.training.data import usage
+from nnstretch.training.recipe_files import PRESETS
 
 if TYPE_CHECKING:
     from nnstretch.branching.search.bounds_file import LearnedBounds
     from nnstretch.cli.networks import Network as BuiltNetwork
     from nnstretch.cli.stretching.files import DesignFiles
-    from nnstretch.latency.profile_files import Profiled
+    from nnstretch.cli.targets.tuning import OpenTarget
+    from nnstretch.compiler.profile_files import Profiled
+
+_BOUNDS = "Learning bounds"
+_ELSEWHERE = "Processors of another machine"
+
+DesignsFolder = Annotated[
+    Path | None,
+    option("--output -o DIR", "Folder for the designs, their weights and ONNX files, and a page that explains them."),
+]
+KnownBounds = Annotated[
+    Path | None,
+    option("--bounds FILE", "File of bounds that --learn-bounds wrote; the options above override it.", panel="Limits"),
+]
+LearnBounds = Annotated[
+    bool,
+    option(
+        "--learn-bounds",
+        "Find the smallest depth, width and MACs that keep the accuracy by short trainings, and write them to --bounds.",
+        panel=_BOUNDS,
+    ),
+]
+LearningData = Annotated[str | None, option("--data SET", f"Images to train and test on: {usage()}.", panel=_BOUNDS)]
+LearningRecipe = Annotated[
+    str,
+    option("--recipe NAME", f"Recipe of the trainings: a preset ({', '.join(PRESETS)}) or a YAML file.", panel=_BOUNDS),
+]
+MaxDrop = Annotated[
+    float,
+    option(
+        "--max-drop POINTS",
+        "Largest drop in top-1 accuracy, or its standard error on the validation images if that is larger.",
+        panel=_BOUNDS,
+    ),
+]
+Budget = Annotated[
+    int | None,
+    option("--budget TRAININGS", "Maximum number of trainings; about twelve are enough.", minimum=1, panel=_BOUNDS),
+]
+PredictOnly = Annotated[
+    bool,
+    option(
+        "--predict-only",
+        "Predict all layers from profiles without running anything, and report the uncertainty.",
+        panel=_ELSEWHERE,
+    ),
+]
+ProfileFile = Annotated[
+    Path | None,
+    option(
+        "--profile FILE",
+        "Profiles that `nnstretch profiles export` wrote on the other machine.",
+        shown="this machine's",
+        panel=_ELSEWHERE,
+    ),
+]
+TargetOfDesigns = Annotated[
+    str | None,
+    option(
+        "--target TARGET",
+        "Measure layers on another machine by a runner that needs no Python: ssh:[USER@]HOST[:PORT], adb[:SERIAL], "
+        "qemu:aarch64[:CPU]. A branch for each cluster of cores, or for each of --processors; designs do not run there.",
+        panel=_ELSEWHERE,
+    ),
+]
+Published = Annotated[
+    Path | None,
+    option(
+        "--published FILE",
+        "Build the design of a YAML file in the format of NN-Stretch's authors instead of searching.",
+    ),
+]
+Yaml = Annotated[bool, option("--yaml", "Also write each design in that YAML format, if the format can describe it.")]
+FromScratch = Annotated[bool, option("--from-scratch", "Write new weights instead of inherited ones.")]
 
 
 @with_options(StretchOptions, defaults={"designs": 3})
@@ -60,6 +124,7 @@ def stretch_command(
     budget: Budget = None,
     predict_only: PredictOnly = False,
     profile: ProfileFile = None,
+    target: TargetOfDesigns = None,
     published: Published = None,
     yaml: Yaml = False,
     from_scratch: FromScratch = False,
@@ -75,42 +140,96 @@ def stretch_command(
     Example: nnstretch stretch resnet18 --processors cpu:0,opencl:0@1 -o designs/
     """
     with reporting(as_json=json) as report:
-        if learn_bounds:
-            let_idle_threads_sleep()
+        let_idle_threads_sleep()
         from nnstretch.branching.design.design import parse_merge
         from nnstretch.cli.networks import NetworkOptions, build_network
-        from nnstretch.cli.stretching.files import DesignFiles
-        from nnstretch.cli.stretching.predict_only import opened_profiles
-        from nnstretch.cli.stretching.published import make_published
+        from nnstretch.cli.stretching.files import DesignFiles, make_published
+        from nnstretch.cli.stretching.search import opened_profiles
 
-        _refuse_alone({"--data": data, "--budget": budget}, "--learn-bounds", there=learn_bounds)
-        _refuse_alone({"--profile": profile}, "--predict-only", there=predict_only)
-        _refuse_together(
-            predict_only=predict_only, learned=options.learned, published=published, bounds=bounds or learn_bounds
-        )
+        searching = {"--predict-only": predict_only, "--learn-bounds": learn_bounds}
+        _check_needed("--learn-bounds", learn_bounds, {"--data": data, "--budget": budget})
+        _check_needed("--predict-only", predict_only, {"--profile": profile})
+        if options.learned is False:
+            _check_alone("--measure-all", "runs layers", {"--predict-only": predict_only})
+        if target is not None:
+            _check_alone("--target", "measures layers on another machine", {**searching, "--published": published})
+        if published is not None:
+            _check_alone(
+                "--published", "builds the design of a file without searching", {**searching, "--bounds": bounds}
+            )
         options.search_limits()  # refuses numbers out of range before the long work
         merge = parse_merge(options.merge)
         files = DesignFiles(make_directory(output) if output else None, yaml, seed if from_scratch else None)
         learning = BoundsLearning(data, recipe, max_drop, budget) if learn_bounds else None
         known = open_bounds(bounds, files.folder, learning)
         profiled = opened_profiles(profile, options.processors) if predict_only else None
-        names = profiled.names if profiled else several_processors(options.processors, "a branching")
-        network = build_network(
-            model, NetworkOptions(num_classes, small_images or None, None, image_size, seed), weights
-        )
-        if published is not None:
-            make_published(report, network, published, names, files)
-            return
-        bounded = known.of(report, network, names, merge, profiled) if known else None
-        if bounded is not None:
-            options = with_bounds(options, bounded.bounds)
-        written = _search(report, network, replace(options, processors=",".join(names)), files, profiled, bounded)
-        if written[0] is not None:
-            report.note("retrain one, with the network as its teacher:")
-            report.note(
-                f"  nnstretch train {model} --design {written[0]} --weights {weights or 'FILE'} "
-                f"--teacher {model}:{weights or 'FILE'} --recipe quick-retrain --data SET -o branched.safetensors"
+        with ExitStack() as stack:
+            opened = None if target is None else stack.enter_context(_opened(report, target, options))
+            names = _names(options, profiled, opened)
+            network = build_network(
+                model, NetworkOptions(num_classes, small_images or None, None, image_size, seed), weights
             )
+            if published is not None:
+                make_published(report, network, published, names, files)
+                return
+            bounded = known.of(report, network, names, merge, profiled) if known else None
+            if bounded is not None:
+                options = with_bounds(options, bounded.bounds)
+            options = replace(options, processors=",".join(names))
+            written = _search(report, network, options, files, profiled, bounded, opened)
+        _advise(report, network, written[0], weights)
+
+
+def _check_needed(option: str, is_given: bool, others: Mapping[str, object]) -> None:
+    """Refuses options that mean nothing without another one.
+
+    Raises:
+        UsageError: one of `others` is given, and `option` is not.
+    """
+    for name, value in others.items():
+        if value is not None and not is_given:
+            raise UsageError(f"{name} needs {option}; add that, or leave {name} out")
+
+
+def _check_alone(option: str, does: str, others: Mapping[str, object]) -> None:
+    """Refuses options that do not go with another one, which is given.
+
+    Raises:
+        UsageError: one of `others` is given, too.
+    """
+    given = [name for name, value in others.items() if value]
+    if given:
+        raise UsageError(f"{option} {does}; leave {', '.join(given)} out")
+
+
+def _names(options: StretchOptions, profiled: Profiled | None, opened: OpenTarget | None) -> tuple[str, ...]:
+    """The processors of the branches: a target's, a profile's or this machine's. Raises UsageError if there is only one."""
+    if opened is not None:
+        return names_of_several([p.name for p in opened.processors.named], "a branching")
+    return profiled.names if profiled else several_processors(options.processors, "a branching")
+
+
+def _opened(report: Reporter, target: str, options: StretchOptions) -> AbstractContextManager[OpenTarget]:
+    """A target with the processors of the options, by default its clusters."""
+    from nnstretch.cli.targets.tuning import opened_target
+
+    is_default = options.processors == StretchOptions.processors
+    return opened_target(report, CompileOptions(options.processors, target=target), clusters=is_default)
+
+
+def _advise(report: Reporter, network: BuiltNetwork, design: str | None, weights: Path | None) -> None:
+    """Says for which images designs are if nobody said it, and shows the command that comes next if a design is written."""
+    model = network.spec
+    if network.options.image_size is None:
+        sides = "×".join(map(str, network.example_input.shape[1:]))
+        report.note(f"designs are for images of {sides}; --image-size names another size")
+    if design is None:
+        return
+    report.note("retrain one, with the network as its teacher:")
+    report.command(
+        f"nnstretch train {model} --design {design} --weights {weights or 'FILE'} "
+        f"--teacher {model}:{weights or 'FILE'} --recipe quick-retrain --data SET -o branched.safetensors"
+    )
 
 
 def _search(
@@ -120,15 +239,15 @@ def _search(
     files: DesignFiles,
     profiled: Profiled | None,
     bounded: LearnedBounds | None,
+    target: OpenTarget | None,
 ) -> Sequence[str | None]:
     """Finds designs, writes and shows them; returns their files, None for each if there is no folder."""
     from nnstretch.cli.stretching.answer import answer
     from nnstretch.cli.stretching.files import write_all
-    from nnstretch.cli.stretching.predict_only import uncertainty_object
-    from nnstretch.cli.stretching.search import find, show
+    from nnstretch.cli.stretching.search import find, show, uncertainty_object
 
     names = options.processors.split(",")
-    found = find(report, network, options, profiled)
+    found = find(report, network, options, profiled, target)
     paths, page = write_all(report, files, network, names, found.results)
     show(report, found, names, profiled)
     report.finish(
@@ -136,28 +255,10 @@ def _search(
             **answer(found.results, names, paths, found.errors),
             "page": page,
             **({"bounds": bounds_object(bounded)} if bounded else {}),
-            **(uncertainty_object(found.predicted, names) if found.predicted else {}),
+            **(uncertainty_object(found, names) if found.uncertainty else {}),
         }
     )
     if files.folder is not None:
-        report.note(f"wrote {len(paths)} designs to {files.folder}; {page} explains them")
+        count = f"{len(paths)} design{'s' * (len(paths) != 1)}"
+        report.note(f"wrote {count} to {files.folder}; {page} explains them")
     return paths
-
-
-def _refuse_alone(options: Mapping[str, object], owner: str, *, there: bool) -> None:
-    """Refuses options that need another one."""
-    for name, value in options.items():
-        if value is not None and not there:
-            raise UsageError(f"{name} needs {owner}; add that, or leave {name} out")
-
-
-def _refuse_together(
-    *, predict_only: bool, learned: bool | None, published: Path | None, bounds: Path | bool | None
-) -> None:
-    """Refuses options that contradict each other; `bounds`: a file of them, or whether they are to be learned."""
-    if predict_only and learned is False:
-        raise UsageError("--measure-all runs layers and --predict-only runs nothing; give one of them")
-    if published is not None and (bounds or predict_only):
-        raise UsageError(
-            "--published builds the design of a file without searching; leave out --learn-bounds, --bounds and --predict-only"
-        )

@@ -3,49 +3,97 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, replace
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from nnstretch.cli.console import reporting
-from nnstretch.cli.options import Data, DesignFile, Json, Network, Weights, check_writable
-from nnstretch.errors import UsageError
-from nnstretch.support.progress import Progress
+from nnstretch.cli.accuracy_report import evaluated
+from nnstretch.cli.console import Reporter, reporting, silent_reporter
+from nnstretch.cli.options import (
+    Data,
+    DesignFile,
+    HeadFactory,
+    Json,
+    Network,
+    Weights,
+    check_format,
+    check_writable,
+    option,
+    with_options,
+)
+from nnstretch.cli.training import (
+    about_images,
+    blockwise_phase,
+    event_shown,
+    let_idle_threads_sleep,
+    training_images,
+    with_given_head,
+)
+from nnstretch.errors import StoppedError, UsageError
+from nnstretch.training.recipe import Recipe
+from nnstretch.training.recipe_files import PRESETS, load_recipe
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
+    from nnstretch.cli.networks import Network as BuiltNetwork
+    from nnstretch.support.progress import Progress
     from nnstretch.training.data.split import Dataset
-    from nnstretch.training.loop import TrainingEvent
-    from nnstretch.training.recipe import Recipe
+    from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
+    from nnstretch.training.loop.run_folder import RunOptions
+    from nnstretch.training.loop.stopping import StopRequest
 
+_RUN = "Run folder"
+_AUTO, _LAST = "auto", "last.safetensors"
 
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The weights (.safetensors).")]
+Output = Annotated[Path, option("--output -o FILE", "The weights (.safetensors).")]
 RecipeName = Annotated[
-    str, typer.Option("--recipe", metavar="NAME", help="A preset such as quick or quick-retrain, or a JSON file.")
+    str,
+    option("--recipe NAME", f"A preset ({', '.join(PRESETS)}) or a YAML file; the options below change it."),
 ]
-Teacher = Annotated[
+Teacher = Annotated[str | None, option("--teacher MODEL:WEIGHTS", "A trained network to learn from.")]
+Unlabelled = Annotated[
     str | None,
-    typer.Option("--teacher", metavar="MODEL:WEIGHTS", help="A trained network to learn from.", show_default=False),
-]
-Epochs = Annotated[
-    int | None,
-    typer.Option("--epochs", min=1, metavar="N", help="Epochs, instead of the recipe's.", show_default=False),
-]
-ImageSize = Annotated[
-    int | None,
-    typer.Option(
-        "--image-size", min=8, metavar="PIXELS", help="Side of the images, instead of the recipe's.", show_default=False
+    option(
+        "--unlabelled DATA",
+        "Images for the block-wise start, without labels: a folder of image files or a data set.",
     ),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted training from its checkpoint.")]
-TrainingThreads = Annotated[
-    int | None, typer.Option("--threads", "-t", min=1, metavar="N", help="CPU threads.", show_default=False)
+Device = Annotated[
+    str | None, option("--device NAME", "cpu, cuda:0, mps …", shown="cuda:0 where there is one, else cpu")
+]
+RunDirectory = Annotated[
+    Path | None,
+    option(
+        "--run-dir --run DIR",
+        "Folder for recipe, log and checkpoints.",
+        shown="FILE.run beside the weights",
+        panel=_RUN,
+    ),
+]
+Resume = Annotated[
+    str | None,
+    option(
+        "--resume [auto|RUN]",
+        "Go on from the last step of the training in the run folder, if there is one; or of that in RUN, a run folder or its "
+        "last.safetensors.",
+        panel=_RUN,
+    ),
+]
+Minutes = Annotated[
+    float, option("--checkpoint-minutes N", "Minutes between checkpoints within an epoch.", minimum=0, panel=_RUN)
+]
+Keep = Annotated[
+    int, option("--keep N", "Epochs whose checkpoints are kept beside the last one.", minimum=0, panel=_RUN)
 ]
 
 
+@with_options(Recipe, changes=True)
 def train_command(
     model: Network,
     data: Data,
@@ -54,13 +102,15 @@ def train_command(
     design: DesignFile = None,
     weights: Weights = None,
     teacher: Teacher = None,
-    epochs: Epochs = None,
-    image_size: ImageSize = None,
-    resume: Resume = False,
-    threads: TrainingThreads = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Seed for random numbers; the recipe's by default.", show_default=False)
-    ] = None,
+    unlabelled: Unlabelled = None,
+    head: HeadFactory = None,
+    device: Device = None,
+    run: RunDirectory = None,
+    resume: Resume = None,
+    checkpoint_minutes: Minutes = 10.0,
+    keep: Keep = 2,
+    *,
+    options: Mapping[str, Any],
     json: Json = False,
 ) -> None:
     """Train a network on labelled images and write its weights.
@@ -69,68 +119,174 @@ def train_command(
     """
     with reporting(as_json=json) as report:
         let_idle_threads_sleep()
-        from nnstretch.cli.networks import NetworkOptions, build_network, read_about
-        from nnstretch.training.data import load_dataset
-        from nnstretch.training.loop import train as run_training
+        settings = _settings(recipe, model, options)
+        check_format(output, "weights are", ".safetensors")
+        check_writable(output)
+        folder = _run_folder(run or output.with_name(f"{output.stem}.run"), resume, is_named=run is not None)
+        from nnstretch.training.loop.distributed import Ranks, joined_processes, lost_processes_named
+        from nnstretch.training.loop.run_folder import RunOptions
+        from nnstretch.training.loop.stopping import stopped_by_signals
+
+        again = _how_to_resume()
+        with joined_processes(device) as own, stopped_by_signals(again) as stop, lost_processes_named(again):
+            job = _Job(
+                model, data, output, settings, options.get("image_size"), design, weights, teacher, unlabelled, head, own,
+                RunOptions(folder, resume is not None, checkpoint_minutes, keep), stop,
+            )  # fmt: skip
+            is_first = Ranks.current().is_first
+            try:
+                job.run(report if is_first else silent_reporter())
+            except StoppedError as error:
+                raise error if is_first else StoppedError("", error.status) from None
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A training that the command line describes; the fields are its options."""
+
+    model: str
+    data: str
+    output: Path
+    recipe: Recipe
+    image_size: int | None
+    design: Path | None
+    weights: Path | None
+    teacher: str | None
+    unlabelled: str | None
+    head: str | None
+    device: torch.device
+    run_options: RunOptions
+    stop: StopRequest
+
+    def run(self, report: Reporter) -> None:
+        """Trains, evaluates and writes the weights."""
+        from nnstretch.training.loop.distributed import Ranks
+        from nnstretch.training.loop.events import result_json
+        from nnstretch.training.loop.trainer import train as run_training
         from nnstretch.training.weights import save_weights
 
-        settings = _settings(recipe, epochs, threads, seed)
-        check_writable(output)
-        about = read_about(weights) if weights else {}
-        dataset = load_dataset(data, image_size or about.get("image_size") or settings.image_size)
-        options = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size, settings.seed)
-        network = build_network(model, options, weights, design)
-        taught = _teacher(teacher, dataset) if teacher else None
-        checkpoint = output.with_name(f"{output.name}.checkpoint")
+        dataset = training_images(
+            self.data,
+            self.model,
+            self.recipe,
+            image_size=self.image_size,
+            weights=self.weights,
+            design=self.design,
+            teacher=Path(self.teacher.rpartition(":")[2]) if self.teacher and ":" in self.teacher else None,
+        )
+        dataset = with_given_head(dataset, self.head)
+        report.note(dataset.note)
+        network, taught = self._networks(dataset)
+        about = {**about_images(self.data, dataset), "recipe": self.recipe.name}
+        options = replace(self.run_options, metadata=network.metadata(**about))
+        if options.resume and options.result.exists():
+            report.note(f"the training in {options.folder} is finished; this is its result")
         with report.progress("Training") as advance:
+            start = self._blockwise(network, taught, dataset, advance)
             result = run_training(
-                network.module,
-                dataset,
-                settings,
-                taught,
-                lambda event: _tell(event, advance),
-                checkpoint,
-                resume,
+                network.module, dataset, self.recipe, taught, event_shown(advance), options, self.stop, start
             )
-        save_weights(network.module, output, network.metadata(data=data, recipe=settings.name, top1=result.top1))
-        checkpoint.unlink(missing_ok=True)
-        report.show(f"{output}: top-1 {result.top1:.2f} % on {len(dataset.test)} images, {result.seconds:.0f} s")
+        report.note(result.note)
+        if not Ranks.current().is_first:
+            return
+        reached = evaluated(network.module, dataset.test, dataset, min(256, self.recipe.batch_size))
+        key = dataset.task.key
+        save_weights(network.module, self.output, network.metadata(**about, **{key: reached.json[key]}))
+        report.show(
+            f"{self.output}: {reached.text} on {len(dataset.test)} test images "
+            f"({result.validation_score:.2f} % on {len(dataset.validation)} validation images), {result.seconds:.0f} s"
+        )
+        values = result_json(result, key)
         report.finish(
             {
-                "file": str(output),
-                "top1": result.top1,
-                "seconds": result.seconds,
+                "file": str(self.output),
+                "run": str(options.folder),
+                **reached.json,
                 "macs": network.macs,
                 "params": network.parameters,
-                "history": [asdict(record) for record in result.history],
+                **{name: values[name] for name in (f"validation_{key}", "seconds", "blockwise", "history")},
             }
         )
 
+    def _networks(self, dataset: Dataset) -> tuple[BuiltNetwork, nn.Module | None]:
+        """The network and its teacher, on the device."""
+        from nnstretch.cli.networks import NetworkOptions, build_network
 
-def let_idle_threads_sleep() -> None:
-    """Sets OpenMP's wait policy to sleep unless the environment sets it; must run before torch is loaded.
+        form = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size, self.recipe.seed)
+        network = build_network(self.model, form, self.weights, self.design)
+        network.module.to(self.device)
+        return network, _teacher(self.teacher, dataset).to(self.device) if self.teacher else None
 
-    Spinning threads make training several times slower where other work shares their cores.
+    def _blockwise(
+        self, network: BuiltNetwork, teacher: nn.Module | None, dataset: Dataset, advance: Progress
+    ) -> BlockwisePhase | None:
+        """The block-wise start, if the training begins so: of a branching of the teacher's network, with inherited weights.
+
+        Raises:
+            UsageError: there is none, and it was given images.
+        """
+        from nnstretch.branching.transform.network import BranchedNetwork
+        from nnstretch.training.data.unlabelled import unlabelled_images
+
+        of_teacher = self.teacher is not None and self.teacher.rpartition(":")[0] == network.spec
+        inherits = network.design is not None and not network.about.get("design")
+        if teacher is None or not (of_teacher and inherits and self.recipe.blockwise_epochs > 0):
+            if self.unlabelled is not None:
+                raise UsageError(
+                    "--unlabelled is for the block-wise start of a branched network; give --design, --weights of the "
+                    "original, a --teacher of the same MODEL, and a recipe with blockwise_epochs"
+                )
+            return None
+        assert isinstance(network.module, BranchedNetwork)
+        images = unlabelled_images(self.unlabelled, dataset) if self.unlabelled else dataset
+        return blockwise_phase(network.module, teacher, images, self.recipe, advance)
+
+
+def completed_resume(arguments: Sequence[str]) -> list[str]:
+    """The arguments of the command line, with `auto` behind a `--resume` that has no value."""
+    completed: list[str] = []
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        completed.append(argument)
+        is_value = following == _AUTO or following.endswith((".run", _LAST)) or Path(following or "-").is_dir()
+        if argument == "--resume" and not is_value:
+            completed.append(_AUTO)
+    return completed
+
+
+def _run_folder(folder: Path, resume: str | None, *, is_named: bool) -> Path:
+    """The run folder: that of the options, or the one that `--resume` names.
+
+    Raises:
+        UsageError: there is none of that name, or `--run-dir` names another one.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if resume is None or resume == _AUTO:
+        return folder
+    named = Path(resume)
+    if named.name == _LAST:
+        named = named.parent.parent
+    if not (named / "checkpoints").is_dir():
+        raise UsageError(
+            f"--resume {resume} is neither auto nor a run folder nor its checkpoints/{_LAST}; leave the value out for the run "
+            "folder of this command"
+        )
+    if is_named and named.resolve() != folder.resolve():
+        raise UsageError(f"--resume names {named}, --run-dir {folder}; give one of them")
+    return named
 
 
-def _settings(recipe: str, epochs: int | None, threads: int | None, seed: int | None) -> Recipe:
+def _how_to_resume() -> str:
+    """What to do to resume: the command that was given, with `--resume`."""
+    given = sys.argv[1:]
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return "resume with the same command of torchrun and --resume"
+    return f"resume with: {shlex.join(['nnstretch', *given, *([] if '--resume' in given else ['--resume'])])}"
+
+
+def _settings(recipe: str, model: str, changes: Mapping[str, Any]) -> Recipe:
     """A preset or a file; options that were given replace its fields."""
-    from nnstretch.training.recipe import load_recipe
-
-    settings = load_recipe(recipe)
-    settings = replace(
-        settings,
-        seed=settings.seed if seed is None else seed,
-        threads=settings.threads if threads is None else threads,
-    )
-    return settings if epochs is None else replace(settings, epochs=epochs, scales=())
-
-
-def _tell(event: TrainingEvent, advance: Progress) -> None:
-    accuracy = "" if event.top1 is None else f", top-1 {event.top1:.1f} %"
-    advance(event.step, event.steps, f"epoch {event.epoch}/{event.epochs}, loss {event.loss:.3f}{accuracy}")
+    # The stages of a recipe add up to its own epochs.
+    stages = {"scales": ()} if "epochs" in changes else {}
+    return replace(load_recipe(recipe, model), **{**stages, **changes})
 
 
 def _teacher(text: str, dataset: Dataset) -> nn.Module:

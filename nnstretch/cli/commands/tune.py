@@ -2,75 +2,73 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.options import DesignFile, Json, Model, SearchParameters, Seed, Weights, check_writable, with_options
+from nnstretch.cli.options import DesignFile, Json, ModelToCompile, Seed, Weights, check_writable, option, with_options
 from nnstretch.errors import UsageError
-from nnstretch.report.tables.placement import placement_text, queue_names
-from nnstretch.report.tables.text import plain_table
-from nnstretch.scheduler.selection import SELECTORS
+from nnstretch.report.tables.runs import idle_text, placement_text, queue_names
+from nnstretch.report.tables.text import ms_text, parameters_text, plain_table
+from nnstretch.scheduler.selection import SELECTORS, default_selector, selector_named
 
 if TYPE_CHECKING:
     from nnstretch.cli.sources import Source
     from nnstretch.cli.tuning_report import TuningRequest
+    from nnstretch.compiler.processors import Processors
     from nnstretch.scheduler.parameter_search.explorer import Exploration
-    from nnstretch.scheduler.placement.report import PlacementReport
-    from nnstretch.scheduler.plan.compiled import Compiled
+    from nnstretch.scheduler.plan.compiled import Compiled, PlacementReport
     from nnstretch.scheduler.plan.schema import Plan
 
 
+SearchParameters = Annotated[
+    Literal["default", "learned", "exhaustive"],
+    option(
+        "--search", "Search of routine parameters: short lists and coordinate descent, a learned cost model, or all."
+    ),
+]
 Fresh = Annotated[
-    bool, typer.Option("--fresh/--resume", help="Measure again, or reuse the measurements of the profile store.")
+    bool,
+    option(
+        "--fresh/--resume",
+        "--fresh measures every routine again; --resume reuses the measurements of the profile store.",
+    ),
 ]
 SelectorName = Annotated[
     str | None,
-    typer.Option(
-        "--selector",
-        metavar="NAME",
-        help=f"How routines are selected: {', '.join(SELECTORS)}.",
-        show_default=next(iter(SELECTORS)),
-    ),
+    option("--selector NAME", f"How routines are selected: {', '.join(SELECTORS)}.", shown=next(iter(SELECTORS))),
 ]
 Limits = Annotated[
     list[str] | None,
-    typer.Option(
-        "--limit",
-        metavar="NAME=AMOUNT",
-        help="Limit of a resource: memory=200MB (weights and workspaces) or accuracy=0.001 (sum of the routines' relative "
+    option(
+        "--limit NAME=AMOUNT",
+        "Limit of a resource: memory=200MB (weights and workspaces) or error=0.001 (sum of the routines' relative "
         "errors). Repeatable.",
-        show_default=False,
     ),
 ]
 Front = Annotated[
     str | None,
-    typer.Option(
-        "--pareto",
-        metavar="latency,memory",
-        help="Show the Pareto front of latency and memory, accuracy or both.",
-        show_default=False,
+    option(
+        "--pareto latency,memory",
+        "Show the Pareto front of latency and memory, error (sum of the routines' relative errors) or both.",
     ),
 ]
 
 
-@with_options(CompileOptions, without=("tune", "plan", "streams", "plans", "policy"))
+@with_options(CompileOptions)
 def tune_command(
-    model: Model,
+    model: ModelToCompile,
     output: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the plan (JSON), or a chart (.svg) or report (.html) of --compare, --pareto and --explain. "
+        option(
+            "--output -o FILE",
+            "Write the plan (JSON), or a chart (.svg) or report (.html) of --compare, --pareto and --explain. "
             "Repeatable.",
-            show_default=False,
         ),
     ] = None,
     *,
@@ -82,8 +80,15 @@ def tune_command(
     selector: SelectorName = None,
     limit: Limits = None,
     pareto: Front = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Show every layer's candidates and costs.")] = False,
-    compare: Annotated[bool, typer.Option("--compare", help="Run all selectors on the same costs.")] = False,
+    explain: Annotated[bool, option("--explain", "Show every layer's candidates and costs.")] = False,
+    compare: Annotated[
+        bool,
+        option(
+            "--compare",
+            "Run all selectors on the same costs. Differences are shares of a selector's own cost: to the cheapest answer "
+            "(over the best), and to the proved lower bound of all answers (optimality).",
+        ),
+    ] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -91,50 +96,75 @@ def tune_command(
 
     The profile store (`nnstretch profiles`) keeps all measurements: an interrupted tuning resumes, and further models tune
     faster. `--search learned` searches more routine parameters with a cost model and keeps the best for later tunings.
-    compile, run and bench take the plan with --plan.
+    compile, run and bench take the plan with --plan. With --target, routines are measured on another machine, such as a phone
+    or a board, by a runner that needs no Python; run and bench for this target then use what was measured.
 
     Example: nnstretch tune resnet50 --threads 1 -o plan.json
     """
     with reporting(as_json=json) as report:
         from nnstretch.cli.sources import Source
-        from nnstretch.cli.tuning_report import parse_request
+        from nnstretch.cli.tuning_report import TuningRequest, parse_front, parse_limits
 
-        request = parse_request(
-            selector,
-            explain=explain,
-            compare=compare,
-            front=pareto,
-            limits=limit or (),
-            seed=seed,
-            search=search,
-            fresh=fresh,
-        )
-        source = Source(model, options, weights, design)
-        if source.is_package:
-            raise UsageError(f"{model} is a package with a fixed plan; give the model that it was made from")
-        _tune(report, source, request, output or [])
+        name = (selector_named(selector) if selector else default_selector()).name
+        limits, traded = parse_limits(limit or ()), parse_front(pareto)
+        request = TuningRequest(name, explain, compare, traded, limits, seed, fresh, search)
+        _tune(report, Source(model, options, weights, design), request, output or [])
 
 
-def _tune(
-    report: Reporter,
-    source: Source,
-    request: TuningRequest,
-    outputs: Sequence[Path],
-) -> None:
-    from nnstretch.cli.tuning_report import chosen_selector, findings, requested_space, search_answer, split_outputs
-    from nnstretch.compiler.costs import open_profiler
+def _tune(report: Reporter, source: Source, request: TuningRequest, outputs: Sequence[Path]) -> None:
+    """Tunes for the target of the options; shows and writes the results."""
+    from nnstretch.cli.tuning_report import split_outputs
     from nnstretch.compiler.processors import build_processors
-    from nnstretch.compiler.saved_plan import plan_file
-    from nnstretch.compiler.spaces import explored_costs
-    from nnstretch.scheduler.planner import plan_of
 
     plans, pictures = split_outputs(outputs)
     if pictures and not (request.compare or request.traded or (request.explain and pictures[0].suffix == ".html")):
         raise UsageError(f"there is nothing to draw in {pictures[0]}; add --compare, --pareto or (.html) --explain")
     for path in outputs:
         check_writable(path)
-    graph, options = source.load(), source.options
-    usable = build_processors(options.processors, options.threads, options.engines, options.tolerance, options.target)
+    if source.options.target == "local":
+        _tune_on(report, source, request, build_processors(source.options), plans, pictures)
+        return
+    _tune_there(report, source, request, plans, pictures)
+
+
+def _tune_there(
+    report: Reporter, source: Source, request: TuningRequest, plans: Sequence[Path], pictures: Sequence[Path]
+) -> None:
+    """Tunes for a target; refuses what cannot run there before anything is measured."""
+    from nnstretch.bench.targets.models import check_for_target
+    from nnstretch.cli.targets.options import check_unused
+    from nnstretch.cli.targets.tuning import opened_target
+    from nnstretch.compiler.compile import plan_model
+    from nnstretch.devices.targets.base import TargetError, TransientTargetError
+
+    options = source.options
+    check_unused({"--engines": options.engines}, f"--target {options.target}, which runs native kernels only")
+    graph = source.load()
+    with opened_target(report, options) as target:
+        usable = target.processors
+        check_for_target(plan_model(graph, replace(usable, site=None), tune=False), source.model)
+        try:
+            target.do(lambda: _tune_on(report, source, request, usable, plans, pictures))
+        except TransientTargetError as error:
+            raise TargetError(f"{error}; measurements are kept, and the next tuning goes on from there") from error
+
+
+def _tune_on(
+    report: Reporter,
+    source: Source,
+    request: TuningRequest,
+    usable: Processors,
+    plans: Sequence[Path],
+    pictures: Sequence[Path],
+) -> None:
+    """Tunes for processors."""
+    from nnstretch.cli.tuning_report import findings, requested_space, search_answer
+    from nnstretch.compiler.compile import explored_costs
+    from nnstretch.compiler.costs import open_profiler
+    from nnstretch.compiler.saved_plan import plan_file
+    from nnstretch.scheduler.planner import plan_of
+
+    graph = source.load()
     begin = time.perf_counter()
     searched: dict[str, Exploration] = {}
     with open_profiler(usable, fresh=request.fresh, exhaustive=request.search == "exhaustive") as costs:
@@ -142,10 +172,13 @@ def _tune(
             if request.search == "learned":
                 costs, searched = explored_costs(graph, usable, costs, advance)
             space = requested_space(graph, usable, request, costs, advance)
-            selection = chosen_selector(request).select(space.problem)
+            selection = selector_named(request.selector).select(space.problem)
             compiled = plan_of(space, selection)
         seconds = time.perf_counter() - begin
-        answer = _answer(compiled, seconds, request) | {"search": search_answer(request, searched)}
+        measured = costs.site.seconds(compiled)
+        answer = {"target": source.options.target, **_answer(compiled, seconds, measured, request)}
+        report.note(costs.site.note)
+        answer |= {"search": search_answer(request, searched), "measurements": costs.measurements}
         with report.progress("Comparing") as advance:
             answer |= findings(space, selection, request, advance)
     _write(answer, plan_file(compiled.plan, space, selection, usable), Path(source.model).name, plans, pictures)
@@ -153,20 +186,14 @@ def _tune(
     report.finish(answer)
 
 
-def _answer(compiled: Compiled, seconds: float, request: TuningRequest) -> dict[str, Any]:
-    import numpy as np
-
-    from nnstretch.scheduler.runtime.session import PlanSession
-
-    with PlanSession.from_compiled(compiled) as session:
-        measured = float(np.median(session.time())) * 1e3
+def _answer(compiled: Compiled, seconds: float, runs: Sequence[float], request: TuningRequest) -> dict[str, Any]:
     plan, selection, placement = compiled.plan, compiled.selection, compiled.placement
     assert selection is not None
     predicted = selection.cost * 1e3 if plan.predicted_ms is None else plan.predicted_ms
     return {
         "tuning_s": seconds,
         "predicted_ms": predicted if placement is None else placement.seconds * 1e3,
-        "measured_ms": measured,
+        "measured_ms": statistics.median(runs) * 1e3,
         "selector": request.selector,
         "optimal": selection.optimal,
         "gap": selection.gap,
@@ -222,9 +249,10 @@ def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled) -> None:
     needs = "".join(f", {name} {amount_text(name, amount)}" for name, amount in answer.get("amounts", {}).items())
     if compiled.placement is not None:
         report.show(placement_text(compiled.placement, compiled.plan))
+    report.note(idle_text(compiled.plan.idle_processors))
     how = "at the same time" if compiled.placement is not None and compiled.placement.pays else "one after another"
     report.show(
-        f"tuned in {answer['tuning_s']:.1f} s; predicted {_ms(answer['predicted_ms'])} ms (steps {how}), "
+        f"tuned in {answer['tuning_s']:.1f} s; predicted {ms_text(answer['predicted_ms'])} ms (steps {how}), "
         f"measured {answer['measured_ms']:.3f} ms; {answer['selector']}: "
         f"{certainty_text(answer['optimal'], answer['gap'])}{needs}"
     )
@@ -241,20 +269,15 @@ def _table(plan: Plan) -> Any:
     where = ("processor",) if len(set(places)) > 1 else ()
     shown = plain_table("layer", "op", *where, "routine", "parameters", ">ms", ">share", ">GFLOP/s")
     for step, place in zip(plan.steps, places, strict=True):
-        parameters = " ".join(f"{name}={value}" for name, value in step.parameters.items())
         cost = step.cost_ms
         shown.add_row(
             step.layer,
             step.op,
             *((place,) if where else ()),
             step.routine,
-            parameters,
-            _ms(cost),
+            parameters_text(step.parameters),
+            ms_text(cost),
             "" if cost is None else f"{cost / total:.1%}",
             f"{2 * step.macs / (cost * 1e6):.0f}" if cost and step.macs else "",
         )
     return shown
-
-
-def _ms(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

@@ -8,14 +8,7 @@ from typing import Annotated
 import typer
 
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.options import (
-    Classes,
-    Json,
-    Seed,
-    SmallImages,
-    Weights,
-    check_writable,
-)
+from nnstretch.cli.options import Classes, ImageSize, Json, Seed, SmallImages, Weights, check_writable, option
 from nnstretch.report.tables.text import count_text, plain_table
 
 
@@ -24,15 +17,10 @@ def zoo_command(
         str | None,
         typer.Argument(metavar="[NAME]", help="Network to export; without it all are listed.", show_default=False),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file.", show_default="NAME.onnx")
-    ] = None,
+    output: Annotated[Path | None, option("--output -o FILE", "The ONNX file.", shown="NAME.onnx")] = None,
     num_classes: Classes = None,
     small_images: SmallImages = False,
-    image_size: Annotated[
-        int | None,
-        typer.Option("--image-size", min=8, metavar="PIXELS", help="Side of the square input.", show_default=False),
-    ] = None,
+    image_size: ImageSize = None,
     weights: Weights = None,
     seed: Seed = 0,
     json: Json = False,
@@ -67,22 +55,11 @@ def _list(report: Reporter) -> None:
 
     entries = [networks.entry(name) for name in networks.names()]
     shown = plain_table("name", "family", ">input", ">MACs", ">parameters", "paper")
+    answer = []
     for one in entries:
         size = f"3×{one.input_size}×{one.input_size}"
         shown.add_row(one.name, one.family, size, count_text(one.macs), count_text(one.parameters), one.paper)
+        about = {"name": one.name, "family": one.family, "input": [1, 3, one.input_size, one.input_size]}
+        answer.append({**about, "macs": one.macs, "params": one.parameters, "paper": one.paper})
     report.show(shown)
-    report.finish(
-        {
-            "networks": [
-                {
-                    "name": one.name,
-                    "family": one.family,
-                    "input": [1, 3, one.input_size, one.input_size],
-                    "macs": one.macs,
-                    "params": one.parameters,
-                    "paper": one.paper,
-                }
-                for one in entries
-            ]
-        }
-    )
+    report.finish({"networks": answer})

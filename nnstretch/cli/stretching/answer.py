@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.bench.timing.statistics import perfect_split
+from nnstretch.bench.timing import perfect_split
 from nnstretch.report.tables.text import count_text, ms_text, plain_table, power_text, share_text, times_text
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ def pruning_table(report: SearchReport) -> Table:
         f"depth ≥ {report.limits.min_depth:g}, width ≥ {report.limits.min_width:g}, MACs ≥ {report.limits.min_macs:g}; "
         f"{report.transitions} joins of {report.predicted_workloads} predicted layers"
     )
-    shown.caption_justify = "left"
     return shown
 
 
@@ -50,30 +49,42 @@ def designs_table(
     shown = plain_table(
         ">#",
         "design",
-        ">MACs",
-        ">parameters",
-        ">predicted ms",
-        ">measured ms",
+        ">MACs,\nshare",
+        ">params",
+        ">predicted\nms",
+        ">measured\nms",
         ">faster",
-        ">of split",
+        ">of\nsplit",
         ">meets",
-        "branches (depth × width)",
     )
     for rank, design in enumerate(designs, 1):
-        branches = "\n".join(_branches(segment, names) for segment in design.segments)
-        macs = f"{count_text(design.macs)} ({design.macs / design.original_macs:.0%})"
+        macs = f"{count_text(design.macs)} {design.macs / design.original_macs:.0%}"
         times = _times(design, original_ms)
         run = ms_text(measured[design.id]) if measured and design.id in measured else "–"
-        cells = (times[0], run, *times[1:], str(design.meeting_points), branches)
+        cells = (times[0], run, *times[1:], str(design.meeting_points))
         shown.add_row(str(rank), design.id, macs, count_text(design.params), *cells)
-    shown.caption = f"branches from left to right: {', '.join(names)}"
     if original_ms:
         alone = ", ".join(f"{ms_text(ms)} ms on {name}" for name, ms in zip(names, original_ms, strict=True))
         shown.caption = (
-            f"original: {alone}; faster: than the original on its fastest processor; of split: perfect split at the "
-            f"design's MACs over predicted latency; {shown.caption}"
+            f"original: {alone}; faster: predicted, than the original on its fastest processor; of split: perfect split at the "
+            "design's MACs over predicted latency"
         )
-    shown.caption_justify = "left"
+    return shown
+
+
+def branches_table(designs: Sequence[Design], names: Sequence[str]) -> Table:
+    """One row per segment of every design: depth and width of the branch of each processor.
+
+    Args:
+        designs: best first.
+        names: of the processors.
+    """
+    shown = plain_table(">#", ">blocks", *names, title="depth × width of the branches")
+    for rank, design in enumerate(designs, 1):
+        for number, segment in enumerate(design.segments):
+            last = segment.stop - 1
+            blocks = str(last) if segment.first == last else f"{segment.first}–{last}"
+            shown.add_row("" if number else str(rank), blocks, *_branches(segment, len(names)))
     return shown
 
 
@@ -86,15 +97,14 @@ def _times(design: Design, original_ms: Sequence[float]) -> tuple[str, str, str]
     return ms_text(ms), times_text(min(original_ms) / ms), share_text(bound / ms)
 
 
-def _branches(segment: SegmentDesign, names: Sequence[str]) -> str:
-    blocks = (
-        f"blocks {segment.first}–{segment.stop - 1}: "
-        if segment.stop - segment.first > 1
-        else f"block {segment.first}: "
-    )
-    if len(segment.branches) == 1:
-        return f"{blocks}whole, {names[segment.branches[0].processor]}"
-    return blocks + " | ".join(f"{b.depth:.2f} × {b.width:.2f}" for b in segment.branches)
+def _branches(segment: SegmentDesign, processors: int) -> list[str]:
+    """What each processor computes of a segment."""
+    cells = ["–"] * processors
+    for branch in segment.branches:
+        size = "whole" if len(segment.branches) == 1 else f"{branch.depth:.2f} × {branch.width:.2f}"
+        before = cells[branch.processor]
+        cells[branch.processor] = size if before == "–" else f"{before} | {size}"
+    return cells
 
 
 def answer(
@@ -111,6 +121,7 @@ def answer(
         "family": report.family.label,
         "cut_points": report.cut_points,
         "pruning": [{"step": step.step, "designs_log10": step.designs_log10} for step in report.pruning],
+        "lifted_limits": report.lifted or None,
         "not_branched": list(report.diagnostics),
         "not_predicted": list(report.unpredicted),
         "blocks": [_block(block, names) for block in report.blocks],

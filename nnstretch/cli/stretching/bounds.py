@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnstretch.api.options import StretchOptions
 from nnstretch.cli.options import check_writable
+from nnstretch.cli.training import check_classification
 from nnstretch.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from nnstretch.branching.search.bounds_file import LearnedBounds
     from nnstretch.cli.console import Reporter
     from nnstretch.cli.networks import Network
-    from nnstretch.latency.profile_files import Profiled
+    from nnstretch.compiler.profile_files import Profiled
     from nnstretch.support.progress import Progress
     from nnstretch.training.data.split import Dataset
-    from nnstretch.training.loop import TrainingEvent
+    from nnstretch.training.loop.events import TrainingEvent
     from nnstretch.training.recipe import Recipe
 
 BOUNDS = "bounds.json"
@@ -35,7 +36,7 @@ class BoundsLearning:
     """How bounds are learned.
 
     Attributes:
-        data: images to train and test on; None: not given.
+        data: images to train and validate on; None: not given.
         recipe: of the trainings.
         max_drop: largest drop in top-1, in points.
         budget: trainings at most.
@@ -52,7 +53,7 @@ class BoundsLearning:
         Raises:
             UsageError: no data, a tolerance out of range, or no such recipe.
         """
-        from nnstretch.training.recipe import load_recipe
+        from nnstretch.training.recipe_files import load_recipe
 
         if self.data is None:
             raise UsageError("--learn-bounds trains networks; name the training images with --data")
@@ -82,12 +83,14 @@ class BoundsFile:
             FileError: the search for them is unfinished, or the file cannot be read or written.
             NNStretchError: they cannot be learned.
         """
+        from nnstretch.compiler.processors import build_processors
+
         if self.learning is None:
             found = read_bounds(self.path)
             if found.setup.model != network.spec:
                 report.note(f"{self.path}: learned of {found.setup.model}, not of {network.spec}")
             return found
-        multiple = profiled.block if profiled else _channel_block(names)
+        multiple = profiled.block if profiled else build_processors(",".join(names)).host.blocked.block
         found = _learned(report, network, merge, multiple, self.learning, self.path)
         report.show(bounds_table(found))
         return found
@@ -131,13 +134,6 @@ def with_bounds(options: StretchOptions, learned: Bounds) -> StretchOptions:
     return replace(options, **{name: getattr(learned, name) for name in names if getattr(options, name) is None})
 
 
-def _channel_block(names: Sequence[str]) -> int:
-    """Number of channels that branch widths are multiples of."""
-    from nnstretch.compiler.processors import build_processors
-
-    return build_processors(",".join(names)).host.blocked.block
-
-
 def _learned(
     report: Reporter, network: Network, merge: Merge, multiple: int, learning: BoundsLearning, path: Path
 ) -> LearnedBounds:
@@ -149,17 +145,24 @@ def _learned(
         DesignError: no bounds can be found.
     """
     from nnstretch.branching.design.blueprint import blueprint
-    from nnstretch.branching.search.bounds import Bounds, learn_bounds
+    from nnstretch.branching.search.bounds import Bounds, BoundsSearch
     from nnstretch.branching.search.bounds_file import BoundsSetup, LearnedBounds, load_bounds, weights_digest
     from nnstretch.training.data import load_dataset
-    from nnstretch.training.recipe import load_recipe
+    from nnstretch.training.data.unreadable import without_unreadable
+    from nnstretch.training.recipe_files import load_recipe
 
-    recipe = replace(load_recipe(learning.recipe), seed=network.options.seed, evaluate_every=0)
-    dataset = load_dataset(learning.data or "", network.example_input.shape[-1], network.example_input.shape[1])
+    recipe = load_recipe(learning.recipe, network.spec)
+    # All networks train equally long: their accuracies are compared.
+    recipe = replace(recipe, seed=network.options.seed, evaluate_every=0, target_accuracy=0.0, patience=0)
+    size, channels = network.example_input.shape[-1], network.example_input.shape[1]
+    dataset = load_dataset(learning.data or "", size, channels, preprocessing=network.preprocessing)
+    dataset = without_unreadable(dataset, ("validation",))
+    if dataset.note:
+        report.note(dataset.note)
     _check_trained(network, dataset)
     digest = weights_digest(network.module)
     setup = BoundsSetup(network.spec, digest, dataset.name, recipe.to_json(), merge.value, multiple)
-    known = LearnedBounds(setup, Bounds(learning.max_drop, len(dataset.test)))
+    known = LearnedBounds(setup, Bounds(learning.max_drop, len(dataset.validation)))
     if path.exists():
         known = known.resumed(load_bounds(path), path)
 
@@ -168,7 +171,7 @@ def _learned(
 
     with report.progress("Learning bounds") as advance:
         retraining = _Retraining(dataset, recipe, network.module, advance)
-        found = learn_bounds(
+        found = BoundsSearch(
             blueprint(network.module, network.example_input, multiple, merge),
             network.module,
             retraining,
@@ -176,21 +179,22 @@ def _learned(
             keep,
             budget=learning.budget,
             progress=retraining.begin,
-        )
+        ).run()
     return LearnedBounds(setup, found)
 
 
 def _check_trained(network: Network, dataset: Dataset) -> None:
     """Refuses a network that is no better than chance on the data: its accuracy loss would be meaningless."""
     from nnstretch.errors import ModelError
-    from nnstretch.training.evaluation import top1
+    from nnstretch.training.evaluation.accuracy import top1
 
-    found, chance = top1(network.module, dataset), 1 / dataset.num_classes
-    luck = 3 * (chance * (1 - chance) / len(dataset.test)) ** 0.5
+    check_classification(dataset, "--learn-bounds")
+    found, chance = top1(network.module, dataset.validation, dataset.num_classes), 1 / dataset.num_classes
+    luck = 3 * (chance * (1 - chance) / len(dataset.validation)) ** 0.5
     if found <= 100 * (chance + luck):
         raise ModelError(
-            f"{network.spec} has top-1 {found:.1f} % on the test images of {dataset.name}, no better than chance; train it "
-            "first, and give the weights with --weights"
+            f"{network.spec} has top-1 {found:.1f} % on the validation images of {dataset.name}, no better than chance; "
+            "train it first, and give the weights with --weights"
         )
 
 
@@ -207,13 +211,13 @@ class _Retraining:
         self._advance(done, total, what)
 
     def __call__(self, module: nn.Module, what: str) -> tuple[float, float]:
-        from nnstretch.training.loop import train
+        from nnstretch.training.loop.trainer import train
 
         def tell(event: TrainingEvent) -> None:
             self._advance(self._done, self._total, f"{what}, step {event.step}/{event.steps}, loss {event.loss:.2f}")
 
         result = train(module, self._dataset, self._recipe, self._teacher, tell)
-        return result.top1, result.seconds
+        return result.validation_score, result.seconds
 
 
 def bounds_table(learned: LearnedBounds) -> Table:
@@ -234,7 +238,6 @@ def bounds_table(learned: LearnedBounds) -> Table:
         f"of at most {max(bounds.tolerance, bounds.margin):.2f} points (the tolerance is {bounds.tolerance:g}, the standard "
         f"error on {bounds.images} images {bounds.margin:.2f})"
     )
-    shown.caption_justify = "left"
     return shown
 
 

@@ -1,4 +1,4 @@
-"""The files that `nnstretch stretch` writes: designs, weights, graphs, published files, and the page."""
+"""The files that `nnstretch stretch` writes: designs, weights, graphs, published files, and the page; --published reads one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnstretch.errors import DesignError
+from nnstretch.cli.stretching.answer import branches_table, design_object, designs_table
+from nnstretch.errors import DesignError, UsageError
 
 if TYPE_CHECKING:
     from nnstretch.branching.design.design import Design
@@ -87,14 +88,18 @@ def write_design(
 
 def _write_yaml(path: Path, original: Network, design: Design, names: Sequence[str]) -> str:
     """Writes a design as a published file; returns why not, if that is not possible."""
+    import torch
+
     from nnstretch.branching.design.blueprint import blueprint
     from nnstretch.branching.pycls.files import write_published
     from nnstretch.branching.pycls.from_design import published_of
 
+    with torch.no_grad():
+        classes = int(original.module(original.example_input).shape[-1])
     prepared = blueprint(original.module, original.example_input, design.multiple, design.merge)
     size = original.example_input.shape[-1]
     sections = {
-        "MODEL": {"TYPE": "mbanynet", "NUM_CLASSES": _classes(original)},
+        "MODEL": {"TYPE": "mbanynet", "NUM_CLASSES": classes},
         "TRAIN": {"IM_SIZE": size},
         "TEST": {"IM_SIZE": size},
     }
@@ -103,13 +108,6 @@ def _write_yaml(path: Path, original: Network, design: Design, names: Sequence[s
     except DesignError as error:
         return str(error)
     return ""
-
-
-def _classes(network: Network) -> int:
-    import torch
-
-    with torch.no_grad():
-        return int(network.module(network.example_input).shape[-1])
 
 
 def device_names(names: Sequence[str]) -> list[str]:
@@ -137,3 +135,47 @@ def write_page(
     path = folder / PAGE
     write_text(path, stretch_html(Path(model).name, names, results[0].report, found))
     return path
+
+
+def make_published(report: Reporter, network: Network, path: Path, names: Sequence[str], files: DesignFiles) -> None:
+    """Makes, shows and writes the design of a published file.
+
+    Args:
+        report: of the command.
+        network: of the file's family.
+        path: of the file.
+        names: of processors, one for each of the file's devices in their order.
+        files: what is written.
+
+    Raises:
+        NNStretchError: the file cannot be read, is about another network, or has other devices.
+    """
+    from nnstretch.branching.pycls.files import read_published
+    from nnstretch.branching.stretch import published
+
+    file = read_published(path)
+    if len(names) < len(file.processors):
+        raise UsageError(
+            f"{path} is for {', '.join(file.processors)}, --processors has {', '.join(names)}; give one for each, in this order"
+        )
+    with report.progress("Branching") as advance:
+        advance(0, 1, path.name)
+        result = published(network.module, network.example_input, file)
+    written: Path | None = None
+    if files.folder is not None:
+        branched = replace(network, module=result.module, design=result.design)
+        written, why_not = write_design(files, f"{path.stem}-", network, branched, names)
+        if why_not:
+            report.note(f"{written}: no YAML file: {why_not}")
+    report.show(designs_table([result.design], names), branches_table([result.design], names))
+    for note in result.notes:
+        report.note(note)
+    report.finish(
+        {
+            "original_macs": result.design.original_macs,
+            "designs": [design_object(result.design, names, str(written) if written else None)],
+            "notes": list(result.notes),
+        }
+    )
+    if written is not None:
+        report.note(f"wrote {written}")

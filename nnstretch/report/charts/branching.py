@@ -1,4 +1,4 @@
-"""Charts of a branched network: latencies as bars, causes as a waterfall, training curves."""
+"""Charts of a branched network: its design, latencies as bars, causes as a waterfall, training curves."""
 
 from __future__ import annotations
 
@@ -7,36 +7,52 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from nnstretch.bench.ablation.breakdown import PERFECT_SPLIT
-from nnstretch.report.charts.svg import box, element, label, line, picture, polyline, tick_text, ticks
+from nnstretch.report.charts.svg import (
+    WIDTH,
+    Axes,
+    box,
+    dot,
+    element,
+    label,
+    legend,
+    line,
+    picture,
+    polyline,
+    series_legend,
+    vertical_grid,
+)
+from nnstretch.report.tables.text import count_text
 
 if TYPE_CHECKING:
     from nnstretch.bench.ablation.result import Ablation, AblationRow
-    from nnstretch.training.checkpoint import EpochRecord
+    from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesign
+    from nnstretch.training.loop.checkpoint import EpochRecord
 
-_WIDTH = 960
 _BAR = 20
 _ROW = 34
 _NAMES = 250
+_DASH = 8  # half the length of a training's line that has one epoch only
 _LINE = 25  # from one bar of a waterfall to the next
+_ENDS = 46
+_MIDDLE = 30  # between one segment and the next
+_THICK = 58  # of a branch of full width
+_BRANCH = 96  # from one branch to the next
+_TOP = 40
 
 
 def latency_svg(ablation: Ablation) -> str:
     """One bar per row: its length is the median, its whisker the median's confidence interval."""
     rows = [row for row in ablation.rows if row.latency is not None]
     longest = max(_whisker(row)[1] for row in rows)
-    scale = (_WIDTH - _NAMES - 90) / (longest * 1.02)
+    scale = (WIDTH - _NAMES - 90) / (longest * 1.02)
     top, bottom = 30, 30 + len(rows) * _ROW
-    parts: list[str] = []
-    for tick in ticks(0, longest, 8):
-        x = _NAMES + tick * scale
-        parts += [line(x, top - 6, x, bottom, "grid"), label(x, bottom + 18, tick_text(tick), "small", "middle")]
-    parts.append(label(_NAMES + longest * scale + 30, bottom + 18, "ms", "small"))
+    parts = vertical_grid(_NAMES, scale, longest, top - 6, bottom, bottom + 18, " ms")
     for number, row in enumerate(rows):
-        parts += _bar(row, top + number * _ROW, scale)
+        parts += _bar(row, top + number * _ROW, scale, "strong" if row is ablation.best_alternative else "label")
     bound = _NAMES + ablation.perfect_split_ms * scale
     parts.append(line(bound, top - 8, bound, bottom, "bound"))
     parts.append(label(bound, top - 14, f"perfect split {ablation.perfect_split_ms:.3g} ms", "bound-text", "middle"))
-    return picture(_WIDTH, bottom + 28, *parts, name="Latencies of all ways to run the networks")
+    return picture(WIDTH, bottom + 28, *parts, name="Latencies of all ways to run the networks")
 
 
 def _whisker(row: AblationRow) -> tuple[float, float]:
@@ -45,7 +61,8 @@ def _whisker(row: AblationRow) -> tuple[float, float]:
     return row.interval_ms or (row.latency.p50_ms, row.latency.p50_ms)
 
 
-def _bar(row: AblationRow, y: float, scale: float) -> list[str]:
+def _bar(row: AblationRow, y: float, scale: float, style: str) -> list[str]:
+    """A row's bar, whisker and labels; `style` is that of its name and median."""
     assert row.latency is not None
     p50, (low, high) = row.latency.p50_ms * scale, (end * scale for end in _whisker(row))
     middle = y + _BAR / 2
@@ -54,12 +71,12 @@ def _bar(row: AblationRow, y: float, scale: float) -> list[str]:
     if row.network == "branched" and row.how != "concurrent":
         colour = "accent-soft"
     return [
-        label(_NAMES - 12, y + 9, f"{row.network}, {row.how}", "label", "end"),
+        label(_NAMES - 12, y + 9, f"{row.network}, {row.how}", style, "end"),
         label(_NAMES - 12, y + 21, row.processors, "small", "end"),
         box(_NAMES, y, p50, _BAR, colour, tip, radius=2),
         line(_NAMES + low, middle, _NAMES + high, middle, "whisker"),
         *(line(_NAMES + end, middle - 4, _NAMES + end, middle + 4, "whisker") for end in (low, high)),
-        label(_NAMES + high + 8, middle + 4, f"{row.latency.p50_ms:.3g}", "label"),
+        label(_NAMES + high + 8, middle + 4, f"{row.latency.p50_ms:.3g}", style),
     ]
 
 
@@ -69,18 +86,14 @@ def causes_svg(ablation: Ablation) -> str:
     begin = ablation.causes[PERFECT_SPLIT]
     ends = list(accumulate((ms for _, ms in steps), initial=begin))
     longest = max(*ends, ablation.branched_ms)
-    scale = (_WIDTH - _NAMES - 90) / (longest * 1.02)
+    scale = (WIDTH - _NAMES - 90) / (longest * 1.02)
     bottom = 12 + (len(steps) + 2) * _LINE
-    parts: list[str] = []
-    for tick in ticks(0, longest, 8):
-        x = _NAMES + tick * scale
-        parts += [line(x, 6, x, bottom, "grid"), label(x, bottom + 18, tick_text(tick), "small", "middle")]
-    parts += [label(_NAMES + longest * scale + 30, bottom + 18, "ms", "small")]
+    parts = vertical_grid(_NAMES, scale, longest, 6, bottom, bottom + 18, " ms")
     parts += _fall("perfect split", 0.0, begin, "quiet", 12, scale)
     for number, ((name, ms), start) in enumerate(zip(steps, ends, strict=False), 1):
-        parts += _fall(name, start, ms, "accent" if ms > 0 else "eltwise", 12 + number * _LINE, scale)
+        parts += _fall(name, start, ms, "accent" if ms > 0 else "elementwise", 12 + number * _LINE, scale)
     parts += _fall("measured", 0.0, ablation.branched_ms, "conv", bottom - _LINE, scale)
-    return picture(_WIDTH, bottom + 28, *parts, name="From the perfect split to the measured latency")
+    return picture(WIDTH, bottom + 28, *parts, name="From the perfect split to the measured latency")
 
 
 def _fall(name: str, start: float, ms: float, colour: str, y: float, scale: float) -> list[str]:
@@ -88,34 +101,36 @@ def _fall(name: str, start: float, ms: float, colour: str, y: float, scale: floa
     low, high = sorted((start, start + ms))
     return [
         label(_NAMES - 12, y + 13, name, "label", "end"),
-        box(
-            _NAMES + low * scale,
-            y,
-            max((high - low) * scale, 0.8),
-            _LINE - 8,
-            colour,
-            f"{name}: {ms:.4g} ms",
-            radius=1.5,
-        ),
+        box(_NAMES + low * scale, y, max((high - low) * scale, 0.8), _LINE - 8, colour, f"{name}: {ms:.4g} ms", 1.5),
         label(_NAMES + high * scale + 8, y + 13, f"{ms:.3f}", "small"),
     ]
 
 
 def training_svg(histories: Mapping[str, Sequence[EpochRecord]]) -> str:
-    """Loss and top-1 (training images, and test images if measured) per network and epoch."""
+    """Loss and top-1 (training images, and validation images if measured) per network and epoch."""
     trained = {name: records for name, records in histories.items() if records}
     losses = {name: [(r.epoch, r.loss) for r in records] for name, records in trained.items()}
-    accuracies = {name: [(r.epoch, r.train_top1) for r in records] for name, records in trained.items()}
-    tests = {name: [(r.epoch, r.top1) for r in records if r.top1 is not None] for name, records in trained.items()}
-    half = _WIDTH / 2
+    accuracies = {
+        name: [(r.epoch, top1) for r in records if (top1 := r.train_top1) is not None]
+        for name, records in trained.items()
+    }
+    validated = {
+        name: [(r.epoch, r.validation_score) for r in records if r.validation_score is not None]
+        for name, records in trained.items()
+    }
+    half = WIDTH / 2
     parts = [
         *_curves(0, half - 20, "loss, mean over the epoch", losses, {}),
         *_curves(
-            half + 20, half - 20, "top-1 in percent: training images (line), test images (dots)", accuracies, tests
+            half + 20,
+            half - 20,
+            "top-1 in percent: training images (line), validation images (dots)",
+            accuracies,
+            validated,
         ),
-        *_names(list(trained), 300),
+        *series_legend(44, 300, trained),
     ]
-    return picture(_WIDTH, 312, *parts, name="Training curves")
+    return picture(WIDTH, 312, *parts, name="Training curves")
 
 
 Series = Mapping[str, Sequence[tuple[float, float]]]
@@ -125,34 +140,81 @@ def _curves(left: float, width: float, title: str, lines: Series, dots: Series) 
     """One plot with a line per series, and dots of the series' colours."""
     values = [v for points in (*lines.values(), *dots.values()) for _, v in points]
     epochs = [e for points in lines.values() for e, _ in points]
-    low, high = min(values), max(values)
-    pad = (high - low) * 0.06 or 1.0
-    low, high = low - pad, high + pad
-    x0, x1, y0, y1 = left + 44, left + width - 8, 250.0, 34.0
-    span = max(epochs) - min(epochs) or 1.0
-
-    def at(epoch: float, value: float) -> tuple[float, float]:
-        return x0 + (epoch - min(epochs)) / span * (x1 - x0), y0 + (value - low) / (high - low) * (y1 - y0)
-
-    parts = [label(left, 18, title, "small")]
-    for tick in ticks(low, high, 5):
-        _, y = at(min(epochs), tick)
-        parts += [line(x0, y, x1, y, "grid"), label(x0 - 8, y + 4, tick_text(tick), "small", "end")]
-    for tick in (t for t in ticks(min(epochs), max(epochs), 6) if t == int(t)):
-        x, _ = at(tick, low)
-        parts.append(label(x, y0 + 18, tick_text(tick), "small", "middle"))
+    axes = Axes(epochs, values, left=left + 44, right=left + width - 8, top=34.0, bottom=250.0)
+    parts = axes.frame("epoch", title, whole=True)
     for number, points in enumerate(lines.values()):
-        parts.append(polyline([at(e, v) for e, v in points], f"line series-{number % 4}"))
+        places = [axes.at(e, v) for e, v in points]
+        if len(places) == 1:  # a line through one point shows nothing
+            ((x, y),) = places
+            places = [(x - _DASH, y), (x + _DASH, y)]
+        parts.append(polyline(places, f"line series-{number % 4}"))
     for number, points in enumerate(dots.values()):
-        for x, y in (at(e, v) for e, v in points):
-            parts.append(element("circle", cx=x, cy=y, r=3.4, class_=f"dot series-{number % 4}"))
-    return [*parts, line(x0, y0, x1, y0, "axis")]
+        parts += [dot(*axes.at(e, v), 3.4, f"dot series-{number % 4}") for e, v in points]
+    return parts
 
 
-def _names(names: Sequence[str], y: float) -> list[str]:
+def design_svg(design: Design, processors: Sequence[str] = ()) -> str:
+    """A design: segments from left to right, branches one above the other.
+
+    A branch is as long as its number of blocks and as thick as its width; dropped blocks are dashed.
+
+    Args:
+        design: the network.
+        processors: their names, in the order of the design's indices.
+    """
+    free = WIDTH - 2 * _ENDS - _MIDDLE * (len(design.segments) + 1)
+    unit = free / design.segments[-1].stop
+    queues = max(len(segment.branches) for segment in design.segments)
+    bottom = _TOP + queues * _BRANCH
+    middle = _TOP + queues * _BRANCH / 2 - _BRANCH / 2 + _THICK / 2
+    parts = [_end(0, middle, "input"), _end(WIDTH - _ENDS, middle, "head")]
+    x = made = float(_ENDS)  # where a segment begins, and where what it reads is whole
+    for number, segment in enumerate(design.segments):
+        x += _MIDDLE
+        parts += _segment(number, segment, made, x, unit, middle)
+        x += (segment.stop - segment.first) * unit
+        made = x + _MIDDLE / 2 if len(segment.branches) > 1 else x
+    parts.append(line(made, middle, WIDTH - _ENDS, middle, "flow"))
+    names = dict(enumerate(processors))
+    used = [([f"series-fill-{i % 4}"], names.get(i, f"processor {i}")) for i in design.processors]
+    parts += legend(_ENDS + _MIDDLE, bottom + 10, used)
+    return picture(WIDTH, bottom + 22, *parts, name=f"Branching {design.id}")
+
+
+def _end(x: float, middle: float, name: str) -> str:
+    return box(x, middle - 14, _ENDS, 28, "queue", radius=3) + label(x + _ENDS / 2, middle + 4, name, "small", "middle")
+
+
+def _segment(number: int, segment: SegmentDesign, source: float, x: float, unit: float, middle: float) -> list[str]:
+    """The branches of one segment, the lines that lead to them from `source`, and its name."""
+    count, width = len(segment.branches), (segment.stop - segment.first) * unit
+    parts = [label(x + width / 2, 16, f"segment {number}", "strong", "middle")]
+    for place, branch in enumerate(segment.branches):
+        y = middle + (place - (count - 1) / 2) * _BRANCH
+        parts += [_flow(source, middle, x, y), *_branch(segment, branch, x, y, unit)]
+        if count > 1:
+            parts.append(_flow(x + width, y, x + width + _MIDDLE / 2, middle))
+    if count > 1:
+        parts.append(dot(x + width + _MIDDLE / 2, middle, 4, "meet"))
+    return parts
+
+
+def _branch(segment: SegmentDesign, branch: BranchDesign, x: float, y: float, unit: float) -> list[str]:
+    thick = max(6.0, _THICK * branch.width)
     parts: list[str] = []
-    x = 44.0
-    for number, name in enumerate(names):
-        parts += [box(x, y - 6, 16, 3, f"series-fill-{number % 4}"), label(x + 22, y, name, "small")]
-        x += 44 + 6.4 * len(name)
-    return [*parts, label(_WIDTH, y, "epoch", "small", "end")]
+    predicted = "" if branch.predicted_ms is None else f"\npredicted {branch.predicted_ms:.3f} ms"
+    tip = f"depth {branch.depth:.2f}, width {branch.width:.2f}, {count_text(branch.macs)} MACs{predicted}"
+    total = segment.stop - segment.first
+    for place in range(total):
+        kept = segment.first + place in branch.blocks
+        colour = f"series-fill-{branch.processor % 4}" if kept else "dropped"
+        parts.append(box(x + place * unit + 1.5, y - thick / 2, unit - 3, thick, colour, tip, radius=2))
+    text = f"{branch.channels} ch, {count_text(branch.macs)}"
+    parts.append(label(x + total * unit / 2, y + _THICK / 2 + 16, text, "small", "middle"))
+    return parts
+
+
+def _flow(x0: float, y0: float, x1: float, y1: float) -> str:
+    half = (x0 + x1) / 2
+    path = f"M{x0:.1f},{y0:.1f} C{half:.1f},{y0:.1f} {half:.1f},{y1:.1f} {x1:.1f},{y1:.1f}"
+    return element("path", d=path, class_="flow")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING
 
-from nnstretch.report.charts.svg import HATCHED, box, element, hatching, label, line, picture, tick_text, ticks
+from nnstretch.report.charts.svg import WIDTH, box, hatching, label, legend, picture, vertical_grid, waiting
 
 if TYPE_CHECKING:
     from nnstretch.branching.latency.prediction import BranchPrediction, Prediction, SegmentPrediction
 
-_WIDTH = 960
 _LEFT = 110
 _RIGHT = 16
 _TOP = 24
 _QUEUE = 40
 _GAP = 10
-_GLYPH = 6.2  # pixels of a character in a label
 _NARROW = 26  # least width in pixels of a segment with a number
 
 
@@ -28,17 +25,25 @@ def prediction_svg(prediction: Prediction, names: Sequence[str]) -> str:
         prediction: seconds of every part.
         names: of the processors, in the order of the design's indices.
     """
-    scale = (_WIDTH - _LEFT - _RIGHT) / prediction.seconds
+    scale = (WIDTH - _LEFT - _RIGHT) / prediction.seconds
     bottom = _TOP + len(names) * (_QUEUE + _GAP)
-    parts = [hatching(), *_queues(prediction, names, scale), *_axis(prediction.seconds, scale, bottom)]
+    grid = vertical_grid(_LEFT, 1e-3 * scale, 1e3 * prediction.seconds, _TOP - 4, bottom - _GAP + 4, bottom + 8, " ms")
+    parts = [hatching(), *_queues(prediction, names, scale), *grid]
     begin = 0.0
     for number, part in enumerate(prediction.parts):
         title = str(number) if part is not prediction.head else "head"
         parts += _part(part, title, len(names), _LEFT + begin * scale, scale)
         begin += part.seconds
-    parts += _legend(len(names), bottom + 38)
+    fills = [f"series-fill-{processor % 4}" for processor in range(len(names))]
+    meanings = [
+        (fills, "branch, as alone"),
+        ([f"{fill} beside" for fill in fills], "slowed down by the others"),
+        (["wait"], "waiting, or nothing to do"),
+        (["meet"], "meeting point"),
+    ]
+    parts += legend(_LEFT, bottom + 38, meanings)
     title = f"Predicted run on {', '.join(names)}, {1e3 * prediction.seconds:.3f} milliseconds"
-    return picture(_WIDTH, bottom + 46, *parts, name=title)
+    return picture(WIDTH, bottom + 46, *parts, name=title)
 
 
 def _queues(prediction: Prediction, names: Sequence[str], scale: float) -> list[str]:
@@ -51,15 +56,6 @@ def _queues(prediction: Prediction, names: Sequence[str], scale: float) -> list[
         parts.append(label(0, y + 17, name, "strong"))
         parts.append(label(0, y + 33, f"{busy:.0%} busy", "small"))
         parts.append(box(_LEFT, y, prediction.seconds * scale, _QUEUE, "queue"))
-    return parts
-
-
-def _axis(seconds: float, scale: float, bottom: float) -> list[str]:
-    parts: list[str] = []
-    for tick in ticks(0, 1e3 * seconds, 8):
-        x = _LEFT + 1e-3 * tick * scale
-        parts.append(line(x, _TOP - 4, x, bottom - _GAP + 4, "grid"))
-        parts.append(label(x, bottom + 8, f"{tick_text(tick)}{' ms' if tick == 0 else ''}", "small", "middle"))
     return parts
 
 
@@ -76,7 +72,7 @@ def _part(part: SegmentPrediction, title: str, queues: int, x: float, scale: flo
             parts += _branch(part, own[processor], title, start, y, scale)
         else:
             what = f"{title}: this processor has no branch, {1e3 * part.computing:.4g} ms"
-            parts.append(_idle(start, y, part.computing * scale, what))
+            parts.append(waiting(start, y, part.computing * scale, _QUEUE, what))
         tip = f"{title}: meeting point"
         parts += [
             box(left, y, seconds * scale, _QUEUE, "meet", f"{tip}, {1e6 * seconds:.3g} µs")
@@ -91,41 +87,15 @@ def _branch(
 ) -> list[str]:
     """A branch: its time alone, its additional time by contention, and its wait."""
     alone, beside = branch.alone * scale, branch.contended * scale
-    waiting = part.waiting(branch)
+    wait = part.waiting(branch)
     tip = (
         f"{title}: {1e3 * branch.alone:.4g} ms alone, {1e3 * branch.contended:.4g} ms beside the others, "
-        f"then {1e3 * waiting:.4g} ms waiting"
+        f"then {1e3 * wait:.4g} ms waiting"
     )
     colour = f"series-fill-{branch.processor % 4}"
     parts = [box(x, y, max(alone - 0.6, 0.3), _QUEUE, colour, tip)]
     if beside > alone:
         parts.append(box(x + alone, y, beside - alone, _QUEUE, f"{colour} beside", tip))
-    if waiting > 0:
-        parts.append(_idle(x + beside, y, waiting * scale, f"{title}: waits {1e3 * waiting:.4g} ms"))
-    return parts
-
-
-def _idle(x: float, y: float, width: float, tip: str) -> str:
-    inside = element("title", escape(tip))
-    return element("rect", inside, x=x, y=y, width=width, height=_QUEUE, class_="wait", fill=HATCHED)
-
-
-def _legend(queues: int, y: float) -> list[str]:
-    parts: list[str] = []
-    x = float(_LEFT)
-
-    def entry(swatches: Sequence[str], text: str) -> None:
-        nonlocal x
-        parts.extend(swatches)
-        x += 13 * (len(swatches) - 1)
-        parts.append(label(x + 16, y, text, "small"))
-        x += 32 + _GLYPH * len(text)
-
-    fills = [f"series-fill-{processor % 4}" for processor in range(queues)]
-    entry([box(x + 13 * i, y - 9, 11, 11, fill, radius=2) for i, fill in enumerate(fills)], "branch, as alone")
-    slowed = [box(x + 13 * i, y - 9, 11, 11, f"{fill} beside", radius=2) for i, fill in enumerate(fills)]
-    entry(slowed, "slowed down by the others")
-    swatch = element("rect", x=x, y=y - 9, width=11, height=11, class_="wait", fill=HATCHED)
-    entry([swatch], "waiting, or nothing to do")
-    entry([box(x, y - 9, 11, 11, "meet", radius=2)], "meeting point")
+    if wait > 0:
+        parts.append(waiting(x + beside, y, wait * scale, _QUEUE, f"{title}: waits {1e3 * wait:.4g} ms"))
     return parts

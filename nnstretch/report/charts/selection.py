@@ -6,14 +6,22 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from nnstretch.report.charts.axes import BOTTOM, LEFT, WIDTH, Axes
-from nnstretch.report.charts.style import standalone
-from nnstretch.report.charts.svg import box, element, label, line, picture, polyline
+from nnstretch.report.charts.svg import (
+    BOTTOM,
+    LEFT,
+    WIDTH,
+    Axes,
+    Panel,
+    dot,
+    label,
+    line,
+    polyline,
+    series_legend,
+    stacked,
+)
 from nnstretch.report.tables.selection import amount_text
 
-_MARGIN = 24
 _MOST_DOTS = 500
-_GLYPH = 6.4  # pixels of a character in a label
 
 Row = Mapping[str, Any]
 
@@ -24,31 +32,12 @@ def selection_picture(answer: Mapping[str, Any]) -> str:
     Args:
         answer: the object that `tune --json` prints with `--compare` or `--pareto`.
     """
-    parts: list[str] = []
-    top = float(_MARGIN)
-    for key, panel in (("comparison", search_panel), ("pareto", front_panel)):
-        if key in answer:
-            height, content = panel(answer[key])
-            parts.append(element("g", *content, transform=f"translate(0 {top:.0f})"))
-            top += height + _MARGIN
-    paper = box(-_MARGIN, 0, WIDTH + 2 * _MARGIN, top, "paper")
-    return picture(WIDTH, top, paper, *parts, name="Selection", style=standalone(), margin=_MARGIN)
+    panels = (("comparison", search_panel), ("pareto", front_panel))
+    return stacked((panel(answer[key]) for key, panel in panels if key in answer), "Selection")
 
 
-def search_svg(rows: Sequence[Row]) -> str:
-    """The searches as a picture inside a page."""
-    height, content = search_panel(rows)
-    return picture(WIDTH, height, *content, name="Predicted latency by episode")
-
-
-def front_svg(front: Row) -> str:
-    """A front as a picture inside a page."""
-    height, content = front_panel(front)
-    return picture(WIDTH, height, *content, name="Pareto front")
-
-
-def search_panel(rows: Sequence[Row]) -> tuple[float, list[str]]:
-    """Height and elements: a dot per episode, a line of the best so far, dashed lines for selectors without episodes."""
+def search_panel(rows: Sequence[Row]) -> Panel:
+    """A dot per episode, a line of the best so far, dashed lines for selectors without episodes."""
     searching = [row for row in rows if row["curve"]]
     others = [row for row in rows if not row["curve"]]
     costs = [cost for row in searching for _, cost in row["curve"]] + [row["predicted_ms"] for row in rows]
@@ -60,20 +49,13 @@ def search_panel(rows: Sequence[Row]) -> tuple[float, list[str]]:
         every = max(1, len(row["curve"]) // _MOST_DOTS)
         for step, cost in row["curve"][::every]:
             x, y = axes.at(step, cost)
-            parts.append(element("circle", cx=x, cy=y, r=1.6, class_=f"dot series-{number % 4}", opacity=0.45))
+            parts.append(dot(x, y, 1.6, f"dot series-{number % 4}", opacity=0.45))
     for number, row in enumerate(searching):
         best = accumulate((cost for _, cost in row["curve"]), min)
         points = [axes.at(step, cost) for (step, _), cost in zip(row["curve"], best, strict=True)]
         parts.append(polyline(points, f"line series-{number % 4}"))
     parts += _ends(others, axes)
-    x = float(LEFT)
-    for number, row in enumerate(searching):
-        parts += [
-            box(x, BOTTOM + 28, 16, 3, f"series-fill-{number % 4}"),
-            label(x + 22, BOTTOM + 34, row["selector"], "small"),
-        ]
-        x += 48 + _GLYPH * len(row["selector"])
-    return BOTTOM + 44, parts
+    return BOTTOM + 44, [*parts, *series_legend(LEFT, BOTTOM + 34, (row["selector"] for row in searching))]
 
 
 def _ends(rows: Sequence[Row], axes: Axes) -> list[str]:
@@ -92,8 +74,8 @@ def _ends(rows: Sequence[Row], axes: Axes) -> list[str]:
     return parts
 
 
-def front_panel(front: Row) -> tuple[float, list[str]]:
-    """Height and elements: a dot per point; with two objectives the staircase of the front."""
+def front_panel(front: Row) -> Panel:
+    """A dot per point; with two objectives the staircase of the front."""
     resources = [name for name in front["objectives"] if name != "latency"]
     first = resources[0]
     scale = 1e-6 if first == "memory" else 1.0
@@ -110,6 +92,5 @@ def front_panel(front: Row) -> tuple[float, list[str]]:
     for point, place in zip(front["points"], points, strict=True):
         x, y = axes.at(*place)
         amounts = ", ".join(f"{r} {amount_text(r, point[r])}" for r in resources)
-        tip = element("title", f"{point['latency_ms']:.4g} ms, {amounts}")
-        parts.append(element("circle", tip, cx=x, cy=y, r=3, class_="dot series-0"))
+        parts.append(dot(x, y, 3, "dot series-0", f"{point['latency_ms']:.4g} ms, {amounts}"))
     return BOTTOM + 44, parts

@@ -6,9 +6,21 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nnstretch.bench.timing.statistics import perfect_split
-from nnstretch.report.charts.axes import BOTTOM, WIDTH, Axes
-from nnstretch.report.charts.svg import box, element, label, line, picture, polyline, ticks
+from nnstretch.bench.timing import perfect_split
+from nnstretch.report.charts.svg import (
+    BOTTOM,
+    GLYPH,
+    WIDTH,
+    Axes,
+    box,
+    dot,
+    label,
+    legend,
+    line,
+    picture,
+    polyline,
+    ticks,
+)
 from nnstretch.report.tables.text import count_text, power_text
 
 if TYPE_CHECKING:
@@ -20,7 +32,6 @@ _NAMES = 110
 _TOTALS = 90
 _STRIP = 34
 _ROW = 58
-_GLYPH = 6.6  # pixels of a character in a label
 _BAR = 16
 _STEP = 44
 _NEAR = 14  # pixels within which chosen designs share one number
@@ -33,7 +44,11 @@ def blocks_svg(report: SearchReport, names: Sequence[str]) -> str:
     for processor, name in enumerate(names):
         parts += _strip(report, processor, name, bottom)
         bottom += _ROW
-    parts += _strip_legend(len(names), bottom + 6)
+    fills = [f"series-fill-{processor % 4}" for processor in range(len(names))]
+    parts += legend(_NAMES, bottom + 6, [(fills, "can be branched"), (["quiet"], "stays whole")])
+    x = _NAMES + 230 + 13 * len(fills)
+    cut_point = "cut point: branches may meet here"
+    parts += [line(x, bottom - 5, x, bottom + 9, "flow"), label(x + 8, bottom + 6, cut_point, "small")]
     return picture(WIDTH, bottom + 16, *parts, name="The network's blocks and their share of latency")
 
 
@@ -64,7 +79,7 @@ def _strip(report: SearchReport, processor: int, name: str, y: float) -> list[st
 def _block(text: str, tip: str, x: float, y: float, ms: float, scale: float, colour: str) -> list[str]:
     width = ms * scale
     parts = [box(x + 0.5, y, max(width - 1, 0.4), _STRIP, colour, tip, radius=1.5)]
-    if width > _GLYPH * len(text) + 4:
+    if width > GLYPH * len(text) + 4:
         parts.append(label(x + width / 2, y + _STRIP / 2 + 4, text, "on" if colour != "quiet" else "small", "middle"))
     return parts
 
@@ -73,21 +88,6 @@ def _block_tip(number: int, block: BlockCost, processor: int, total: float) -> s
     ms = block.ms[processor]
     alone = "" if block.branchable else "\ncannot be branched by itself"
     return f"block {number}, {block.name}: {ms:.4g} ms, {ms / total:.1%}, {count_text(block.macs)} MACs{alone}"
-
-
-def _strip_legend(processors: int, y: float) -> list[str]:
-    x = float(_NAMES)
-    parts: list[str] = []
-    for processor in range(processors):
-        parts.append(box(x, y - 9, 11, 11, f"series-fill-{processor % 4}", radius=2))
-        x += 14
-    texts = "can be branched"
-    parts.append(label(x + 2, y, texts, "small"))
-    x += 20 + _GLYPH * len(texts)
-    texts = "stays whole"
-    parts += [box(x, y - 9, 11, 11, "quiet", radius=2), label(x + 16, y, texts, "small")]
-    x += 34 + _GLYPH * len(texts)
-    return [*parts, line(x, y - 11, x, y + 3, "flow"), label(x + 8, y, "cut point: branches may meet here", "small")]
 
 
 def pruning_svg(report: SearchReport, chosen: int) -> str:
@@ -143,8 +143,7 @@ def front_svg(report: SearchReport, designs: Sequence[Design]) -> str:
         parts.append(label(x + 6, y - 6, "perfect split", "bound-text"))
     for ms, m in points:
         x, y = axes.at(ms, m * giga)
-        tip = element("title", f"{ms:.4g} ms, {count_text(m)} MACs")
-        parts.append(element("circle", tip, cx=x, cy=y, r=2.4, class_="dot series-0"))
+        parts.append(dot(x, y, 2.4, "dot series-0", f"{ms:.4g} ms, {count_text(m)} MACs"))
     for ms, m in alone:
         x, y = axes.at(ms, m * giga)
         parts.append(box(x - 4, y - 4, 8, 8, "other", f"the original: {ms:.4g} ms"))
@@ -158,7 +157,7 @@ def _chosen(places: Sequence[tuple[float, float]]) -> list[str]:
     parts: list[str] = []
     groups: list[tuple[tuple[float, float], list[str]]] = []
     for rank, (x, y) in enumerate(places, 1):
-        parts.append(element("circle", cx=x, cy=y, r=5, class_="ring"))
+        parts.append(dot(x, y, 5, "ring"))
         for (gx, gy), ranks in groups:
             if abs(gx - x) < _NEAR and abs(gy - y) < _NEAR:
                 ranks.append(str(rank))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nnstretch.report.charts.style import OTHER, op_class, standalone
-from nnstretch.report.charts.svg import HATCHED, box, element, hatching, label, line, picture, tick_text, ticks
+from nnstretch.report.charts.style import CLASSES, OTHER, op_class
+from nnstretch.report.charts.svg import box, hatching, label, legend, picture, vertical_grid, waiting
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
 
 _LEFT = 110
@@ -28,31 +28,17 @@ def timeline_svg(timeline: Timeline, *, width: int = 960, title: str = "", alone
     top = 44 if title else 20
     bottom = top + len(timeline.queues) * (_QUEUE + _GAP)
     scale = (width - _LEFT - _RIGHT) / max(1, timeline.total)
-    parts = [hatching()]
-    if alone:
-        parts.append(box(-_MARGIN, 0, width + 2 * _MARGIN, bottom + 62, "paper"))
+    unit, unit_name = (1e6, " ms") if timeline.total >= 2e6 else (1e3, " µs")
+    ends = top - 6, bottom - _GAP + 6, bottom + 8
+    parts = [hatching(), *vertical_grid(_LEFT, unit * scale, timeline.total / unit, *ends, unit_name)]
     if title:
         parts.append(label(0, 18, title, "strong"))
-    parts += _axis(timeline, scale, top, bottom)
     for queue, name in enumerate(timeline.queues):
         y = top + queue * (_QUEUE + _GAP)
         parts += _queue(timeline, queue, name, y, scale)
-    parts += _legend(timeline, bottom + 44)
+    parts += legend(_LEFT, bottom + 44, _kinds(timeline))
     name = f"Timeline of one run on {', '.join(timeline.queues)}, {timeline.total / 1e6:.3f} milliseconds"
-    if not alone:
-        return picture(width, bottom + 62, *parts, name=name)
-    return picture(width, bottom + 62, *parts, name=name, style=standalone(), margin=_MARGIN)
-
-
-def _axis(timeline: Timeline, scale: float, top: int, bottom: int) -> list[str]:
-    """Time along the bottom, in milliseconds, or microseconds for a short run."""
-    unit, name = (1e6, "ms") if timeline.total >= 2e6 else (1e3, "µs")
-    parts: list[str] = []
-    for tick in ticks(0, timeline.total / unit, 8):
-        x = _LEFT + tick * unit * scale
-        parts.append(line(x, top - 6, x, bottom - _GAP + 6, "grid"))
-        parts.append(label(x, bottom + 8, f"{tick_text(tick)}{f' {name}' if tick == 0 else ''}", "small", "middle"))
-    return parts
+    return picture(width, bottom + 62, *parts, name=name, margin=_MARGIN if alone else 0, alone=alone)
 
 
 def _queue(timeline: Timeline, queue: int, name: str, y: float, scale: float) -> list[str]:
@@ -63,7 +49,9 @@ def _queue(timeline: Timeline, queue: int, name: str, y: float, scale: float) ->
         box(_LEFT, y, timeline.total * scale, _QUEUE, "queue"),
     ]
     mine = [event for event in timeline.events if event.queue == queue]
-    parts += [_wait(begin, end, y, scale) for begin, end in _waits(mine, timeline.total)]
+    for begin, end in _waits(mine, timeline.total):
+        tip = f"wait, {(end - begin) / 1e3:.1f} µs"
+        parts.append(waiting(_LEFT + begin * scale, y, (end - begin) * scale, _QUEUE, tip))
     return parts + [_step(event, y, scale) for event in mine if event.kind == "step"]
 
 
@@ -80,19 +68,6 @@ def _waits(events: Sequence[Event], total: int) -> list[tuple[int, int]]:
     return [(begin, end) for begin, end in zip(begins, ends, strict=True) if end - begin > _SLIVER * total]
 
 
-def _wait(begin: int, end: int, y: float, scale: float) -> str:
-    return element(
-        "rect",
-        element("title", f"wait, {(end - begin) / 1e3:.1f} µs"),
-        x=_LEFT + begin * scale,
-        y=y,
-        width=(end - begin) * scale,
-        height=_QUEUE,
-        class_="wait",
-        fill=HATCHED,
-    )
-
-
 def _step(event: Event, y: float, scale: float) -> str:
     x, width = _LEFT + event.begin * scale, (event.end - event.begin) * scale
     microseconds = (event.end - event.begin) / 1e3
@@ -102,31 +77,12 @@ def _step(event: Event, y: float, scale: float) -> str:
     return box(x, y, max(width - min(0.6, width / 4), 0.3), _QUEUE, op_class(event.op, event.routine), tip)
 
 
-def _legend(timeline: Timeline, y: float) -> list[str]:
-    """The operators in the chart, largest share first."""
+def _kinds(timeline: Timeline) -> list[tuple[list[str], str]]:
+    """Entries of the legend: the operators in the chart, largest share first, and waits."""
     spent: dict[str, int] = {}
     for event in timeline.events:
         if event.kind == "step":
             name = op_class(event.op, event.routine)
             spent[name] = spent.get(name, 0) + event.end - event.begin
-    parts: list[str] = []
-    x = float(_LEFT)
-    for name in sorted(spent, key=lambda n: (n == OTHER, -spent[n])):
-        parts += [box(x, y - 9, 11, 11, name, radius=2), label(x + 16, y, _KINDS[name], "small")]
-        x += 30 + 6.2 * len(_KINDS[name])
-    if len(timeline.queues) > 1:
-        swatch = element("rect", x=x, y=y - 9, width=11, height=11, class_="wait", fill=HATCHED)
-        parts += [swatch, label(x + 16, y, "waiting", "small")]
-    return parts
-
-
-_KINDS = {
-    "conv": "convolution",
-    "depthwise": "depthwise convolution",
-    "dense": "dense",
-    "pool": "pooling",
-    "eltwise": "element-wise",
-    "concat": "concat",
-    "reorder": "layout change",
-    OTHER: "other",
-}
+    entries = [([name], CLASSES[name]) for name in sorted(spent, key=lambda n: (n == OTHER, -spent[n]))]
+    return [*entries, (["wait"], "waiting")] if len(timeline.queues) > 1 else entries

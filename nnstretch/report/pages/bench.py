@@ -8,12 +8,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nnstretch.report.charts.bench import ratios_svg, skyline_svg
-from nnstretch.report.pages.render import render
-from nnstretch.report.tables.bench import dtypes_text, failures, parameters_text
-from nnstretch.report.tables.text import count_text
+from nnstretch.report.charts.bench import ratio_panel, skyline_panel
+from nnstretch.report.charts.svg import panel_picture
+from nnstretch.report.pages import render
+from nnstretch.report.tables.bench import dtypes_text, failures, latency_cells, layer_rows, start_text
+from nnstretch.report.tables.text import count_text, disturbed_text, number_text, threads_text
 
-_UNKNOWN = "–"
+_RATIOS = "Best other engine's latency over ours, per model"
 _METHOD = "every engine in a process of its own on the same cores, stopped while another one is timed."
 
 Result = Mapping[str, Any]
@@ -32,23 +33,22 @@ def bench_html(answer: Mapping[str, Any]) -> str:
         title="Inference engines side by side",
         figures=_figures(answer["summary"]),
         machine=answer["machine"],
-        ratios=ratios_svg(answer) if any(one["speedup"] is not None for one in results) else "",
+        ratios=panel_picture(ratio_panel(answer), _RATIOS)
+        if any(one["speedup"] is not None for one in results)
+        else "",
         latencies=[_latencies(results, summary["threads"]) for summary in answer["summary"]],
         starts=_starts(results),
         layers=[_layers(one) for one in results if one.get("layers")],
         failures=failures(results),
+        disturbed=disturbed_text(answer.get("widest_interval")),
     )
-
-
-def _threads(count: int) -> str:
-    return f"{count} thread{'s' * (count > 1)}"
 
 
 def _figures(summaries: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     figures: list[tuple[str, str]] = []
     for summary in summaries:
         if summary["geometric_mean"] is not None:
-            threads = _threads(summary["threads"])
+            threads = threads_text(summary["threads"])
             mean = f"the best other engine, {threads}, geometric mean"
             figures.append((f"{summary['geometric_mean']:.2f}×", mean))
             figures.append((f"{summary['not_slower']} of {summary['models']}", f"models not slower, {threads}"))
@@ -62,7 +62,7 @@ def _latencies(results: Sequence[Result], threads: int) -> dict[str, Any]:
     types = dtypes_text(shown)
     batch = next((f"batch {one['batch']}" for one in shown if one.get("batch")), "the batch that each model has")
     return {
-        "title": f"Latency in ms, {_threads(threads)}",
+        "title": f"Latency in ms, {threads_text(threads)}",
         "method": f"Medians of interleaved rounds{f' in {types}' if types else ''}, {batch}; {_METHOD}",
         "titles": ("model", "MACs", *engines, "× best", "of peak", "error"),
         "rows": [_latency_row(one, engines) for one in shown],
@@ -70,19 +70,14 @@ def _latencies(results: Sequence[Result], threads: int) -> dict[str, Any]:
 
 
 def _latency_row(one: Result, engines: Sequence[str]) -> list[str]:
-    times = {name: about["p50_ms"] for name, about in one["engines"].items() if "p50_ms" in about}
-    fastest = min(times, key=times.__getitem__, default=None)
-    cells = [_number(times.get(name), ".2f") for name in engines]
-    cells = [
-        Markup('<b class="best">{}</b>').format(c) if n == fastest else c for n, c in zip(engines, cells, strict=True)
-    ]
+    best = Markup('<b class="best">{}</b>')
     return [
         Path(one["model"]).name,
         count_text(one["macs"]),
-        *cells,
-        _number(one["speedup"], ".2f"),
-        _number(one["peak_share"], ".0%"),
-        _number(one["max_rel_error"], ".0e"),
+        *(best.format(text) if fastest else text for text, fastest in latency_cells(one, engines)),
+        number_text(one["speedup"], ".2f"),
+        number_text(one["peak_share"], ".0%"),
+        number_text(one["max_rel_error"], ".0e"),
     ]
 
 
@@ -100,35 +95,14 @@ def _starts(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _start(about: Mapping[str, Any]) -> str:
-    if "ready_ms" not in about:
-        return _UNKNOWN
-    cell = Markup("{created_ms:.0f} / {ready_ms:.0f} ms<br>{peak_mb:.0f} ({peak_rss_mb:.0f}) MB")
-    return cell.format(**about)
+    return Markup("<br>").join(start_text(about).splitlines())
 
 
 def _layers(one: Result) -> dict[str, Any]:
-    """The chart and the table of a model's layers."""
-    peak = float(one["peak_gflops_per_core"]) * one["threads"]
-    return {
-        "title": f"Layers of {Path(one['model']).name}, {_threads(one['threads'])}",
-        "skyline": skyline_svg(one),
-        "rows": [_layer_row(layer, peak) for layer in one["layers"]],
-    }
-
-
-def _layer_row(layer: Mapping[str, Any], peak: float) -> list[str]:
+    """The chart and the table of a model's layers; routines and parameters stand in a fixed-width font."""
     code = Markup("<code>{}</code>")
-    return [
-        layer["name"],
-        layer["op"],
-        code.format(layer["routine"]),
-        code.format(parameters_text(layer["parameters"])),
-        f"{layer['ms']:.3f}",
-        f"{layer['share']:.1%}",
-        f"{layer['gflops']:.0f}" if layer["macs"] else "",
-        f"{layer['gflops'] / peak:.0%}" if layer["macs"] else "",
-    ]
-
-
-def _number(value: float | None, form: str) -> str:
-    return _UNKNOWN if value is None else format(value, form)
+    return {
+        "title": f"Layers of {Path(one['model']).name}, {threads_text(one['threads'])}",
+        "skyline": panel_picture(skyline_panel(one), f"Layers of {Path(one['model']).name}"),
+        "rows": [[*row[:2], *map(code.format, row[2:4]), *row[4:]] for row in layer_rows(one)],
+    }

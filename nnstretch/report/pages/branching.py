@@ -7,20 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.bench.ablation.breakdown import CAUSES
-from nnstretch.bench.timing.machine import describe_machine
+from nnstretch.bench.timing import describe_machine
 from nnstretch.devices.base.spec import usable_cores
-from nnstretch.report.charts.branching import causes_svg, latency_svg, training_svg
-from nnstretch.report.charts.design import design_svg
+from nnstretch.report.charts.branching import causes_svg, design_svg, latency_svg, training_svg
 from nnstretch.report.charts.timeline import timeline_svg
-from nnstretch.report.pages.render import render
-from nnstretch.report.tables.ablation import branch_cells, prediction_text
-from nnstretch.report.tables.text import count_text, interval_text, ms_text
+from nnstretch.report.pages import render
+from nnstretch.report.tables.ablation import (
+    TITLES,
+    WHEN_BRANCHING_PAYS,
+    alternative_text,
+    branch_cells,
+    prediction_text,
+    row_cells,
+)
+from nnstretch.report.tables.text import disturbed_text, interval_text
 from nnstretch.support.settings import write_text
 
 if TYPE_CHECKING:
-    from nnstretch.bench.ablation.result import Ablation, AblationRow
+    from nnstretch.bench.ablation.result import Ablation
     from nnstretch.branching.design.design import Design
-    from nnstretch.training.checkpoint import EpochRecord
+    from nnstretch.training.loop.checkpoint import EpochRecord
 
 
 def write_report(
@@ -39,38 +45,30 @@ def write_report(
         ablation: the measurements.
         histories: network -> its training, epoch by epoch.
         design: the branching.
-        machine: the result of `nnstretch.bench.timing.machine.describe_machine`; measured now if None.
+        machine: the result of `nnstretch.bench.timing.describe_machine`; measured now if None.
         title: the page's heading.
 
     Raises:
         FileError: the place is not writable or the disk is full.
     """
-    write_text(path, report_html(ablation, histories or {}, design, machine, title))
-
-
-def report_html(
-    ablation: Ablation,
-    histories: Mapping[str, Sequence[EpochRecord]],
-    design: Design | None,
-    machine: Mapping[str, Any] | None,
-    title: str,
-) -> str:
-    """The page as text; arguments are those of `write_report`."""
     charts = {
         "latency": latency_svg(ablation),
         "causes": causes_svg(ablation) if ablation.causes else "",
         "timeline": timeline_svg(ablation.timeline, alone=False),
         "serial_timeline": timeline_svg(ablation.serial_timeline, alone=False),
         "design": design_svg(design, ablation.processors) if design else "",
-        "training": training_svg(histories) if any(histories.values()) else "",
+        "training": training_svg(histories) if histories and any(histories.values()) else "",
     }
     prediction = prediction_text(ablation)
-    return render(
+    page = render(
         "branching.html",
         title=title,
         figures=_figures(ablation),
         machine=machine or describe_machine(usable_cores()),
         ablation=ablation,
+        alternative=alternative_text(ablation),
+        when_branching_pays=WHEN_BRANCHING_PAYS,
+        disturbed=disturbed_text(ablation.widest_interval),
         rows=_rows(ablation),
         causes=_causes(ablation),
         branches=[branch_cells(branch) for branch in ablation.branches],
@@ -78,6 +76,7 @@ def report_html(
         design=design,
         charts=charts,
     )
+    write_text(path, page)
 
 
 def _figures(ablation: Ablation) -> list[tuple[str, str]]:
@@ -86,6 +85,10 @@ def _figures(ablation: Ablation) -> list[tuple[str, str]]:
         return f"{meaning}, {found}" if found else meaning
 
     return [
+        (
+            f"{ablation.speedup_best_alternative:.2f}×",
+            with_interval("as fast as the best alternative", "speedup_best_alternative", ".2f"),
+        ),
         (f"{ablation.branched_ms:.3g} ms", with_interval("branched, concurrent", "branched_ms", ".3g")),
         (f"{ablation.speedup:.2f}×", with_interval("the fastest single processor", "speedup", ".2f")),
         (
@@ -108,23 +111,5 @@ def _causes(ablation: Ablation) -> dict[str, Any]:
 
 def _rows(ablation: Ablation) -> dict[str, Any]:
     kinds = ["chosen" if row.how == "concurrent" else "bound" if row.latency is None else None for row in ablation.rows]
-    return {
-        "titles": ("network", "run", "processors", "MACs", "parameters", "top-1", "p50 ms", "95 % interval", "p90 ms"),
-        "cells": [_cells(row) for row in ablation.rows],
-        "kinds": kinds,
-    }
-
-
-def _cells(row: AblationRow) -> tuple[str, ...]:
-    p50, p90 = (row.latency.p50_ms, row.latency.p90_ms) if row.latency else (row.bound_ms, None)
-    return (
-        row.network,
-        row.how,
-        row.processors,
-        count_text(row.macs),
-        count_text(row.parameters),
-        "" if row.top1 is None else f"{row.top1:.2f} %",
-        ms_text(p50),
-        interval_text(row.interval_ms, ".3f"),
-        "" if p90 is None else ms_text(p90),
-    )
+    titles = [title.lstrip(">") for title in TITLES]
+    return {"titles": titles, "cells": [row_cells(row) for row in ablation.rows], "kinds": kinds}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from nnstretch.bench.timing.statistics import perfect_split
-from nnstretch.report.charts.design import design_svg
+from nnstretch.bench.timing import perfect_split
+from nnstretch.report.charts.branching import design_svg
 from nnstretch.report.charts.prediction import prediction_svg
 from nnstretch.report.charts.stretch import blocks_svg, front_svg, pruning_svg
-from nnstretch.report.pages.render import render
+from nnstretch.report.pages import render
 from nnstretch.report.tables.text import count_text, ms_text, share_text, times_text
 
 if TYPE_CHECKING:
@@ -112,24 +113,20 @@ def _blocks(report: SearchReport, names: Sequence[str]) -> dict[str, Any]:
     return {"titles": ("block", "name", "can be branched alone", "MACs", *(f"{n}, ms" for n in names)), "rows": rows}
 
 
+_MEANINGS = {
+    "beta": "A branch takes at most this share of the segment's time on its fastest processor.",
+    "alpha": "A meeting point costs at most this share of the segment before it.",
+    "min-macs": "The branches of a segment have at least this share of its MACs.",
+    "min-depth": "A branch keeps at least this share of the segment's blocks.",
+    "min-width": "A branch has at least this share of the segment's width.",
+    "max-segment": "A segment of several blocks has at most this share of the network's MACs.",
+}
+
+
 def _limits(report: SearchReport) -> list[tuple[str, str, str]]:
     limits = report.limits
-    rows = [
-        (
-            "beta",
-            f"{limits.beta:g}",
-            "A branch takes at most this share of the segment's time on its fastest processor.",
-        ),
-        ("alpha", f"{limits.alpha:g}", "A meeting point costs at most this share of the segment before it."),
-        ("min-macs", f"{limits.min_macs:g}", "The branches of a segment have at least this share of its MACs."),
-        ("min-depth", f"{limits.min_depth or 0:g}", "A branch keeps at least this share of the segment's blocks."),
-        ("min-width", f"{limits.min_width or 0:g}", "A branch has at least this share of the segment's width."),
-        (
-            "max-segment",
-            f"{limits.max_segment:g}",
-            "A segment of several blocks has at most this share of the network's MACs.",
-        ),
-    ]
+    values = {name: getattr(limits, name.replace("-", "_")) or 0.0 for name in _MEANINGS}
+    rows = [(n, f"{values[n]:g}" if values[n] < math.inf else "none", meaning) for n, meaning in _MEANINGS.items()]
     if limits.target_ms is not None:
         text = "Of the designs within this latency, the one with the most MACs wins."
         rows.append(("latency-target", f"{limits.target_ms:g} ms", text))

@@ -5,49 +5,66 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nnstretch.bench.ablation.result import GOOD_PREDICTION
-from nnstretch.report.tables.text import count_text, interval_text, ms_text, plain_table
+from nnstretch.report.tables.text import count_text, disturbed_text, interval_text, ms_text, plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nnstretch.bench.ablation.result import Ablation, MeasuredBranch
+    from nnstretch.bench.ablation.result import Ablation, AblationRow, MeasuredBranch
+
+
+WHEN_BRANCHING_PAYS = (
+    "Branching pays where processors differ or transfers between them are slow: branches meet once per segment, the parts of "
+    "split layers after every layer."
+)
+"""Why the gain over the best alternative may be small."""
+
+TITLES = ("network", "run", "processors", ">MACs", ">parameters", ">top-1", ">p50 ms", ">95 % interval", ">p90 ms")
+
+
+def row_cells(row: AblationRow) -> tuple[str, ...]:
+    """One row of the comparison, as `TITLES` names its cells."""
+    return (
+        row.network,
+        row.how,
+        row.processors,
+        count_text(row.macs),
+        count_text(row.parameters),
+        "" if row.top1 is None else f"{row.top1:.2f} %",
+        ms_text(row.latency.p50_ms if row.latency else row.bound_ms),
+        interval_text(row.interval_ms, ".3f"),
+        ms_text(row.latency.p90_ms) if row.latency else "",
+    )
 
 
 def ablation_table(ablation: Ablation) -> Table:
     """One line per row of the comparison; the branched network is highlighted."""
-    shown = plain_table(
-        "network", "run", "processors", ">MACs", ">parameters", ">top-1", ">p50 ms", ">95 % interval", ">p90 ms"
-    )
+    shown = plain_table(*TITLES)
     for row in ablation.rows:
-        p50, p90 = row.bound_ms, None
-        if row.latency is not None:
-            p50, p90 = row.latency.p50_ms, row.latency.p90_ms
         style = "bold" if row.how == "concurrent" else "dim" if row.latency is None else None
-        shown.add_row(
-            row.network,
-            row.how,
-            row.processors,
-            count_text(row.macs),
-            count_text(row.parameters),
-            "" if row.top1 is None else f"{row.top1:.1f} %",
-            ms_text(p50),
-            interval_text(row.interval_ms, ".3f"),
-            "" if p90 is None else ms_text(p90),
-            style=style,
-        )
+        shown.add_row(*row_cells(row), style=style)
 
     def between(name: str, form: str) -> str:
         found = interval_text(ablation.intervals.get(name), form)
         return f" ({found})" if found else ""
 
     shown.caption = (
+        f"{ablation.speedup_best_alternative:.2f}×{between('speedup_best_alternative', '.2f')} "
+        f"as fast as the best alternative: {alternative_text(ablation)}. {WHEN_BRANCHING_PAYS}\n"
         f"{ablation.speedup:.2f}×{between('speedup', '.2f')} the fastest single processor, "
         f"{ablation.speedup_equal_macs:.2f}×{between('speedup_equal_macs', '.2f')} at equal MACs, "
         f"{ablation.split_share:.0%}{between('split_share', '.0%')} of the perfect split; "
         f"largest error {ablation.max_rel_error:.0e}"
     )
-    shown.caption_justify = "left"
+    if disturbed := disturbed_text(ablation.widest_interval):
+        shown.caption += f"\n{disturbed}"
     return shown
+
+
+def alternative_text(ablation: Ablation) -> str:
+    """The best alternative in words: network, way to run it and processors."""
+    best = ablation.best_alternative
+    return f"the {best.network}, {best.how}, on {best.processors}"
 
 
 def causes_table(ablation: Ablation) -> Table:
@@ -65,7 +82,6 @@ def branches_table(ablation: Ablation) -> Table:
     for branch in ablation.branches:
         shown.add_row(*branch_cells(branch))
     shown.caption = prediction_text(ablation)
-    shown.caption_justify = "left"
     return shown
 
 

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.report.tables.text import count_text, plain_table
+from nnstretch.report.tables.text import count_text, number_text, parameters_text, plain_table, threads_text
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
 _OURS = "nnstretch"
 _REFERENCE = "onnxruntime"
-_UNKNOWN = "–"
 Results = Sequence[Mapping[str, Any]]
 
 
@@ -22,6 +20,8 @@ def comparison_table(
     results: Results, engines: Sequence[str], machine: Mapping[str, Any], summary: Mapping[str, Any]
 ) -> Table:
     """One line per model, for one number of threads; the fastest engine of each line stands out."""
+    from rich.text import Text
+
     threads = summary["threads"]
     what = f"{dtypes_text(results)} latency".lstrip()
     title = (
@@ -31,21 +31,18 @@ def comparison_table(
     numbers = (">× best", ">of peak", ">spread", ">error")
     shown = plain_table("model", ">MACs", *(f">{name}" for name in engines), *numbers, title=title)
     for one in results:
-        times = {name: about["p50_ms"] for name, about in one["engines"].items() if "p50_ms" in about}
-        fastest = min(times, key=times.__getitem__, default=None)
-        cells = [_time(times.get(name), stands_out=name == fastest) for name in engines]
-        spread = max((about.get("spread", 0.0) for about in one["engines"].values()), default=0.0)
+        cells = [Text(text, style="bold" if fastest else "") for text, fastest in latency_cells(one, engines)]
+        spread = max((about["spread"] for about in one["engines"].values() if "spread" in about), default=None)
         shown.add_row(
             Path(one["model"]).name,
             count_text(one["macs"]),
             *cells,
-            _number(one["speedup"], ".2f"),
-            _number(one["peak_share"], ".0%"),
-            _number(spread if times else None, ".0%"),
-            _number(one["max_rel_error"], ".0e"),
+            number_text(one["speedup"], ".2f"),
+            number_text(one["peak_share"], ".0%"),
+            number_text(spread, ".0%"),
+            number_text(one["max_rel_error"], ".0e"),
         )
     shown.caption = _caption(summary)
-    shown.caption_justify = "left"
     return shown
 
 
@@ -68,10 +65,9 @@ def start_table(results: Results, engines: Sequence[str]) -> Table:
         title="From file to first result: ms until created / until the first result; MB at most beyond imports (in all)",
     )
     for one in results:
-        cells = [_start(one["engines"].get(name, {})) for name in engines]
+        cells = [start_text(one["engines"].get(name, {})) for name in engines]
         shown.add_row(Path(one["model"]).name, str(one["threads"]), *cells)
     shown.caption = _start_caption(results)
-    shown.caption_justify = "left"
     return shown
 
 
@@ -92,27 +88,11 @@ def _start_caption(results: Results) -> str:
 
 def layer_table(result: Mapping[str, Any]) -> Table:
     """One line per layer of our plan, in execution order."""
-    peak = float(result["peak_gflops_per_core"]) * result["threads"]
     title = f"{Path(result['model']).name} on {result['threads']} core{'s' * (result['threads'] > 1)}"
     shown = plain_table("layer", "op", "routine", "parameters", ">ms", ">share", ">GFLOP/s", ">of peak", title=title)
-    for layer in result["layers"]:
-        computes = layer["macs"] > 0
-        shown.add_row(
-            layer["name"],
-            layer["op"],
-            layer["routine"],
-            parameters_text(layer["parameters"]),
-            f"{layer['ms']:.3f}",
-            f"{layer['share']:.1%}",
-            f"{layer['gflops']:.0f}" if computes else "",
-            f"{layer['gflops'] / peak:.0%}" if computes else "",
-        )
+    for cells in layer_rows(result):
+        shown.add_row(*cells)
     return shown
-
-
-def parameters_text(parameters: Mapping[str, int]) -> str:
-    """Routine parameters in a form that fits a table."""
-    return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def dtypes_text(results: Results) -> str:
@@ -124,7 +104,7 @@ def failures(results: Results) -> list[str]:
     """A line per failed engine and model, per plan with fallback layers, and per int8 engine."""
     lines: list[str] = []
     for one in results:
-        name = f"{Path(one['model']).name}, {one['threads']} thread{'s' * (one['threads'] > 1)}"
+        name = f"{Path(one['model']).name}, {threads_text(one['threads'])}"
         if "error" in one:
             lines.append(f"{name}: failed: {one['error']}")
         lines += [f"{name}: {e} failed: {about['error']}" for e, about in one["engines"].items() if "error" in about]
@@ -144,18 +124,34 @@ def _int8_line(name: str, engines: Mapping[str, Mapping[str, Any]]) -> list[str]
     return [f"{name}: computed in int8 by {', '.join(said['int8'])}{rest}"]
 
 
-def _time(value: float | None, *, stands_out: bool) -> Text:
-    from rich.text import Text
+def latency_cells(one: Mapping[str, Any], engines: Sequence[str]) -> list[tuple[str, bool]]:
+    """Milliseconds of every engine, and whether it is the fastest."""
+    times = {name: about["p50_ms"] for name, about in one["engines"].items() if "p50_ms" in about}
+    fastest = min(times, key=times.__getitem__, default=None)
+    return [(number_text(times.get(name), ".2f"), name == fastest) for name in engines]
 
-    return Text(_number(value, ".2f"), style="bold" if stands_out else "")
 
-
-def _start(about: Mapping[str, Any]) -> str:
+def start_text(about: Mapping[str, Any]) -> str:
+    """Start-up time and memory of an engine, in two lines."""
     if "ready_ms" not in about:
-        return _UNKNOWN
+        return "–"
     times = f"{about['created_ms']:.0f} / {about['ready_ms']:.0f} ms"
     return f"{times}\n{about['peak_mb']:.0f} ({about['peak_rss_mb']:.0f}) MB"
 
 
-def _number(value: float | None, form: str) -> str:
-    return _UNKNOWN if value is None else format(value, form)
+def layer_rows(result: Mapping[str, Any]) -> list[list[str]]:
+    """Cells of every layer of our plan, in execution order."""
+    peak = float(result["peak_gflops_per_core"]) * result["threads"]
+    return [
+        [
+            layer["name"],
+            layer["op"],
+            layer["routine"],
+            parameters_text(layer["parameters"]),
+            f"{layer['ms']:.3f}",
+            f"{layer['share']:.1%}",
+            f"{layer['gflops']:.0f}" if layer["macs"] else "",
+            f"{layer['gflops'] / peak:.0%}" if layer["macs"] else "",
+        ]
+        for layer in result["layers"]
+    ]

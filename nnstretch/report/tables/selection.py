@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from nnstretch.report.tables.text import plain_table
+from nnstretch.report.tables.text import parameters_text, plain_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _MOST_POINTS = 40
-"""Largest number of front points in a terminal table; JSON has all."""
+"""Largest number of front points in a table; JSON has all."""
 
 Row = Mapping[str, Any]
 
@@ -18,87 +21,97 @@ def amount_text(resource: str, amount: float) -> str:
     return f"{amount / 1e6:.2f} MB" if resource == "memory" else f"{amount:.2e}"
 
 
-def parameters_text(parameters: Mapping[str, int]) -> str:
-    """Routine parameters in one line."""
-    return " ".join(f"{name}={value}" for name, value in parameters.items())
-
-
 def certainty_text(optimal: bool, gap: float) -> str:
     """The proved optimality of an answer, as text."""
     return "proved optimal" if optimal else f"at most {gap:.2%} from the optimum"
 
 
-def explanation_table(units: Sequence[Row]) -> Any:
-    """A line per candidate, fastest first per layer; the chosen one is highlighted.
+CANDIDATE_TITLES = ("layer", "op", "routine", "parameters", "layouts", ">ms", ">adapts ms", ">greedy loses ms")
+COMPARISON_TITLES = ("selector", "optimality", ">predicted ms", ">over the best", ">states", ">seconds")
 
-    Layers with a single candidate are omitted.
+
+def candidate_rows(units: Sequence[Row]) -> Iterator[tuple[list[str], bool, bool]]:
+    """Cells of every candidate, fastest first per layer, whether it is chosen, and whether it is the layer's last.
+
+    A layer's name and figures stand in its first row.
     """
-    shown = plain_table(
-        "layer", "op", "routine", "parameters", "layouts", ">ms", ">adapts ms", ">greedy loses ms", title="Candidates"
-    )
     for unit in units:
-        if len(unit["candidates"]) < 2:
-            continue
-        for number, candidate in enumerate(unit["candidates"]):
-            first, chosen = number == 0, candidate["chosen"]
-            shown.add_row(
+        candidates = unit["candidates"]
+        for number, candidate in enumerate(candidates):
+            first, chosen = number == 0, bool(candidate["chosen"])
+            cells = [
                 unit["name"] if first else "",
                 unit["op"] if first else "",
-                ("● " if chosen else "  ") + candidate["routine"],
+                candidate["routine"],
                 parameters_text(candidate["parameters"]),
                 candidate["layouts"],
                 f"{candidate['cost_ms']:.3f}",
                 f"{unit['adapts_ms']:.3f}" if chosen and unit["adapts_ms"] else "",
                 f"{unit['greedy_loss_ms']:.3f}" if first and unit["greedy_loss_ms"] else "",
-                style="bold" if chosen else "dim",
-                end_section=number == len(unit["candidates"]) - 1,
-            )
+            ]
+            yield cells, chosen, number == len(candidates) - 1
+
+
+def comparison_rows(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Cells of every selector. "Over the best" is a share of the selector's own cost, as the proved gap is."""
+    best = min(row["predicted_ms"] for row in rows)
+    return [
+        (
+            row["selector"],
+            certainty_text(row["optimal"], row["gap"]),
+            f"{row['predicted_ms']:.3f}",
+            f"{1 - best / row['predicted_ms']:.2%}" if best else "",
+            str(row["states"] or ""),
+            f"{row['seconds']:.3f}",
+        )
+        for row in rows
+    ]
+
+
+def front_titles(front: Row) -> list[str]:
+    """The objectives of a Pareto front."""
+    return ["latency ms", *(name for name in front["objectives"] if name != "latency")]
+
+
+def front_rows(front: Row) -> list[list[str]]:
+    """Cells of the points of a Pareto front, fastest first; long fronts are thinned, both ends included."""
+    points, last = front["points"], len(front["points"]) - 1
+    if len(points) > _MOST_POINTS:
+        points = [points[round(i * last / (_MOST_POINTS - 1))] for i in range(_MOST_POINTS)]
+    resources = front_titles(front)[1:]
+    return [[f"{point['latency_ms']:.3f}", *(amount_text(r, point[r]) for r in resources)] for point in points]
+
+
+def explanation_table(units: Sequence[Row]) -> Table:
+    """A line per candidate; the chosen one is highlighted."""
+    shown = plain_table(*CANDIDATE_TITLES, title="Candidates")
+    for cells, chosen, last in candidate_rows(units):
+        cells[2] = ("● " if chosen else "  ") + cells[2]
+        shown.add_row(*cells, style="bold" if chosen else "dim", end_section=last)
     lost = sum(unit["greedy_loss_ms"] for unit in units)
     adapts = sum(unit["adapts_ms"] for unit in units)
     shown.caption = (
         f"● chosen. Adapt layers cost {adapts:.3f} ms in all. What a layer's fastest candidate would lose is the least by "
         f"which the whole network would be slower with it ({lost:.3f} ms in all, layer by layer)."
     )
-    shown.caption_justify = "left"
     return shown
 
 
-def comparison_table(rows: Sequence[Row]) -> Any:
+def comparison_table(rows: Sequence[Row]) -> Table:
     """A line per selector."""
-    shown = plain_table(
-        "selector", ">predicted ms", ">over the best", "optimality", ">states", ">seconds", title="All selectors"
-    )
-    best = min(row["predicted_ms"] for row in rows)
-    for row in rows:
-        over = row["predicted_ms"] / best - 1 if best else 0.0
-        shown.add_row(
-            row["selector"],
-            f"{row['predicted_ms']:.3f}",
-            f"{over:.2%}" if over > 1e-9 else "–",
-            certainty_text(row["optimal"], row["gap"]),
-            str(row["states"] or ""),
-            f"{row['seconds']:.3f}",
-        )
+    shown = plain_table(*COMPARISON_TITLES, title="All selectors")
+    for cells in comparison_rows(rows):
+        shown.add_row(*cells)
     return shown
 
 
-def front_table(front: Row) -> Any:
-    """A line per point of a Pareto front, fastest first; long fronts are thinned."""
-    resources = [name for name in front["objectives"] if name != "latency"]
-    shown = plain_table(">latency ms", *(f">{name}" for name in resources), title="Pareto front")
-    points = front["points"]
-    for point in thinned(points):
-        shown.add_row(f"{point['latency_ms']:.3f}", *(amount_text(r, point[r]) for r in resources))
-    count = f"{len(points)} points" if len(points) <= _MOST_POINTS else f"{_MOST_POINTS} of {len(points)} points"
+def front_table(front: Row) -> Table:
+    """A line per point of a Pareto front."""
+    shown = plain_table(*(f">{title}" for title in front_titles(front)), title="Pareto front")
+    for cells in front_rows(front):
+        shown.add_row(*cells)
+    points = len(front["points"])
+    count = f"{points} points" if points <= _MOST_POINTS else f"{_MOST_POINTS} of {points} points"
     missing = "" if front["gap"] is None else f", points left out gain at most {front['gap']:.2%}"
     shown.caption = count + ("" if front["complete"] else missing or ", not complete")
-    shown.caption_justify = "left"
     return shown
-
-
-def thinned(points: Sequence[Row]) -> list[Row]:
-    """At most a fixed number of points, both ends included."""
-    if len(points) <= _MOST_POINTS:
-        return list(points)
-    last = len(points) - 1
-    return [points[round(i * last / (_MOST_POINTS - 1))] for i in range(_MOST_POINTS)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +23,21 @@ def count_text(count: float | None) -> str:
     return f"{count:.3g}"
 
 
+def parameters_text(parameters: Mapping[str, int]) -> str:
+    """Routine parameters in one line."""
+    return " ".join(f"{name}={value}" for name, value in parameters.items())
+
+
+def threads_text(count: int) -> str:
+    """A number of threads, as in "2 threads"."""
+    return f"{count} thread{'s' * (count > 1)}"
+
+
+def number_text(value: float | None, form: str) -> str:
+    """A number in a format such as ".2f"; "–" if unknown."""
+    return "–" if value is None else format(value, form)
+
+
 def ms_text(ms: float | None, digits: int = 3) -> str:
     """Milliseconds with a number of digits after the point; "–" if unknown or infinite."""
     return "–" if ms is None or not math.isfinite(ms) else f"{ms:.{digits}f}"
@@ -30,6 +46,18 @@ def ms_text(ms: float | None, digits: int = 3) -> str:
 def interval_text(interval: tuple[float, float] | None, form: str) -> str:
     """Both ends of an interval in a format such as ".3f"; empty if None."""
     return "" if interval is None else f"{interval[0]:{form}}–{interval[1]:{form}}"
+
+
+def disturbed_text(width: float | None) -> str:
+    """A line on the widest interval of a measurement if that is `WIDE`; else empty."""
+    from nnstretch.bench.timing import WIDE
+
+    if width is None or width <= WIDE:
+        return ""
+    return (
+        f"the machine was disturbed: intervals are wide (up to ±{width:.0%}, more than ±{WIDE:.0%}); "
+        "end other programs and measure again"
+    )
 
 
 def times_text(ratio: float) -> str:
@@ -64,6 +92,7 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
         title=title,
         title_justify="left",
         title_style="bold",
+        caption_justify="left",
         pad_edge=False,
         collapse_padding=True,
     )

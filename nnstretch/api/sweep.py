@@ -1,0 +1,109 @@
+"""`nnstretch.sweep`: designs of a module explored by Optuna, for objectives of the caller's or predicted ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from nnstretch.api.options import StretchOptions
+from nnstretch.branching.design.design import Design, parse_merge
+from nnstretch.compiler.processors import build_processors
+from nnstretch.errors import UsageError
+from nnstretch.support.extras import extras_named
+from nnstretch.support.progress import Progress, silent
+from nnstretch.sweeps.designs import DesignSweep, SweepResult, SweepSpec, evaluation_by
+from nnstretch.sweeps.objectives import Direction
+from nnstretch.sweeps.samplers import find_sampler
+from nnstretch.sweeps.space import Form
+from nnstretch.sweeps.worker import SweepBudget
+
+Objective = Callable[[Design], "float | Sequence[float]"]
+"""From a design to its value, or to one value per direction."""
+
+
+def _latency_and_macs(design: Design) -> tuple[float, float]:
+    assert design.predicted_ms is not None
+    return design.predicted_ms, design.macs / 1e6
+
+
+@extras_named()
+def sweep(
+    module: torch.nn.Module,
+    example_input: torch.Tensor,
+    processors: str = "cpu,opencl",
+    objective: Objective | None = None,
+    *,
+    directions: Sequence[Direction] = ("minimize",),
+    trials: int = 100,
+    timeout: float | None = None,
+    storage: str | Path = "sweep.journal",
+    study: str = "sweep",
+    resume: bool = False,
+    sampler: str = "tpe",
+    seed: int = 0,
+    warm_start: int = 8,
+    options: StretchOptions | None = None,
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Explores the designs of a module, and returns those that no other one dominates.
+
+    Several processes that call it with the same storage, study and `resume=True` share the study.
+
+    Args:
+        module: any module that can be traced; it is not changed.
+        example_input: one input of the shape to run at, N,C,H,W.
+        processors: one branch is made for each.
+        objective: called with designs that are within the limits; by default the predicted latency in milliseconds (to be
+            minimised) and millions of MACs (to be maximised). What it raises fails that design alone.
+        directions: `minimize` or `maximize` for every value of the objective.
+        trials: of the study, earlier ones included.
+        timeout: seconds after which no further design is tried; None: no limit.
+        storage: a journal file, or the URL of a database.
+        study: its name in the storage.
+        resume: go on with the study of this name.
+        sampler: tpe, nsga2, nsga3, gp, random or auto.
+        seed: of all random numbers.
+        warm_start: designs of the analytic search's front that come first.
+        options: limits, merge mode and measurements; the other fields are not used.
+        progress: called as progress(done, total, what).
+
+    Returns:
+        The front, and Optuna's study.
+
+    Raises:
+        NNStretchError: what was found, what was wanted, and what to do.
+    """
+    for name, given, wanted in (("module", module, torch.nn.Module), ("example_input", example_input, torch.Tensor)):
+        if not isinstance(given, wanted):
+            raise UsageError(f"{name} is of type {type(given).__name__}; give a torch {wanted.__name__}")
+    if objective is not None and not callable(objective):
+        raise UsageError(f"objective is of type {type(objective).__name__}; give a function of a design")
+    unknown = [direction for direction in directions if direction not in {"minimize", "maximize"}]
+    if unknown or not directions:
+        raise UsageError(f"directions are {', '.join(directions) or 'none'}; give minimize or maximize for every value")
+    find_sampler(sampler)
+    chosen = options or StretchOptions()
+    found = tuple(directions) if objective else ("minimize", "maximize")
+    names = tuple(f"value {i}" for i in range(len(found))) if objective else ("latency", "macs")
+    spec = SweepSpec(
+        forms=(Form(parse_merge(chosen.merge)),),
+        limits=chosen.search_limits(),
+        names=names,
+        directions=found,
+        budget=SweepBudget(trials, math.inf if timeout is None else timeout),
+        storage=str(storage),
+        study=study,
+        resume=resume,
+        sampler=sampler,
+        seed=seed,
+        warm=warm_start,
+        learned=chosen.learned,
+    )
+    made = DesignSweep(module, example_input, build_processors(processors), spec, progress or silent)
+    opened = made.open()
+    made.warm_start(opened)
+    made.run(opened, evaluation_by(made, objective or _latency_and_macs), guarded=objective is not None)
+    return made.result(opened)

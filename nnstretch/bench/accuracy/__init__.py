@@ -1,0 +1,1 @@
+"""The accuracy study: networks, images, designs and tables. `cli.job.accuracy_study` runs its trainings."""

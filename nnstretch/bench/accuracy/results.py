@@ -1,0 +1,75 @@
+"""Results of the accuracy study, and its tables as Markdown. Loading this module does not load torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nnstretch.training.evaluation.statistics import mean_interval
+
+MODELS = ("resnet34", "regnet_x", "efficientnet_lite4")
+"""Names of the networks (`bench.accuracy.networks`)."""
+ACCURACY, QUARTER, ABLATION = "accuracy", "quarter", "ablation"
+TABLES = (ACCURACY, QUARTER, ABLATION)
+ORIGINAL, FURTHER, CONTROL, BRANCHED = "original", "original, trained further", "control", "branched"
+"""Rows of the first table; all tables have `ORIGINAL`."""
+
+Result = Mapping[str, Any]
+"""What a training found: MACs, parameters and accuracies, as JSON values."""
+Results = Mapping[str, Mapping[str, Mapping[str, Sequence[Result]]]]
+"""One `Result` per seed, by table, network and row."""
+
+_COUNTS = "macs", "params", "epochs"
+_TITLES: Mapping[str, str] = {
+    ACCURACY: "Accuracy at equal budgets of retraining",
+    QUARTER: "The branched network at a quarter of the retraining",
+    ABLATION: "Ways to scale two branches",
+}
+_REFERENCES: Mapping[str, tuple[str, ...]] = {
+    ACCURACY: (ORIGINAL, FURTHER),
+    QUARTER: (ORIGINAL,),
+    ABLATION: (ORIGINAL,),
+}
+"""Rows that others are compared with, by table."""
+
+
+def tables(results: Results) -> str:
+    """All tables: means over the seeds with 95 % confidence intervals; differences are paired by seed."""
+    return "\n".join("\n".join((*_head(table), *_rows(table, found), "")) for table, found in results.items())
+
+
+def _head(table: str) -> tuple[str, ...]:
+    columns = (
+        *("network", "", "MACs", "parameters", "epochs", "top-1 in %"),
+        *(f"against: {reference}" for reference in _REFERENCES[table]),
+    )
+    rule = "".join("---|" if number < 2 else "--:|" for number in range(len(columns)))
+    return f"### {_TITLES[table]}", "", f"| {' | '.join(columns)} |", f"|{rule}"
+
+
+def _rows(table: str, networks: Mapping[str, Mapping[str, Sequence[Result]]]) -> list[str]:
+    return [_row(table, network, name, rows) for network, rows in networks.items() for name in rows]
+
+
+def _row(table: str, network: str, name: str, rows: Mapping[str, Sequence[Result]]) -> str:
+    found = rows[name]
+    macs, parameters, epochs = (math.fsum(one[key] for one in found) / len(found) for key in _COUNTS)
+    against = (
+        "" if name == reference else _with_interval(*mean_interval(differences(found, rows[reference])), sign="+")
+        for reference in _REFERENCES[table]
+    )
+    top1 = _with_interval(*mean_interval([one["test_top1"] for one in found]))
+    cells = (network, name, f"{macs / 1e6:.2f} M", f"{parameters / 1e3:.0f} k", f"{epochs:g}", top1, *against)
+    return f"| {' | '.join(cells)} |"
+
+
+def differences(found: Sequence[Result], reference: Sequence[Result]) -> list[float]:
+    """Points of test top-1 above the reference of the same seed."""
+    top1 = {one["seed"]: one["test_top1"] for one in reference}
+    return [one["test_top1"] - top1[one["seed"]] for one in found]
+
+
+def _with_interval(mean: float, half_width: float, sign: str = "") -> str:
+    """A mean and its interval; only the mean of a single seed."""
+    return f"{mean:{sign}.2f}" if math.isinf(half_width) else f"{mean:{sign}.2f} ± {half_width:.2f}"

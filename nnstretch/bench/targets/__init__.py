@@ -1,0 +1,1 @@
+"""Models on targets: compiled here, measured there."""

@@ -1,0 +1,177 @@
+"""Models for a target: compiled for its instruction set and processors, with inputs and the outputs that are expected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from nnstretch.api.options import CompileOptions
+from nnstretch.bench.comparison.subject import random_feeds, reference_outputs
+from nnstretch.compiler.compile import plan_model
+from nnstretch.compiler.processors import build_processors, foreign_processors
+from nnstretch.compiler.targets.stored import plan_from_file, stored_plan
+from nnstretch.devices.base.spec import parse_processors
+from nnstretch.devices.engine.build.instruction_sets import Isa, local_isa
+from nnstretch.devices.targets.device import Device
+from nnstretch.errors import FeedError, ModelError, NNStretchError, PackageError, UsageError, first_line
+from nnstretch.package import read_package
+from nnstretch.package.standalone import check_standalone, write_model_file
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.packaging import unpackaged
+from nnstretch.scheduler.plan.schema import Plan
+from nnstretch.support.progress import Progress, silent
+
+TUNED, ESTIMATED = "tuned", "estimated"
+
+
+@dataclass(frozen=True)
+class TargetModel:
+    """A model file for a target.
+
+    Attributes:
+        name: as the user wrote the model.
+        file: the model file.
+        feeds: an array for each input; empty if they are not known, so that the runner draws them.
+        reference: ONNX Runtime's outputs for these inputs, by name; None if there is nothing to compare with.
+        macs: multiply-accumulates of one run; None if they are not known.
+        note: what the user should know of how it was compiled; empty if there is nothing.
+        routines: how they were chosen: `TUNED` by measurements, `ESTIMATED`; None if that is not known.
+        plan: what was compiled; None for a model file.
+    """
+
+    name: str
+    file: Path
+    feeds: Mapping[str, np.ndarray] = field(default_factory=dict)
+    reference: Mapping[str, np.ndarray] | None = None
+    macs: int | None = None
+    note: str = ""
+    routines: str | None = None
+    plan: Plan | None = None
+
+    def with_inputs(self, feeds: Mapping[str, np.ndarray], graph: ir.Model | None) -> TargetModel:
+        """The model with inputs, and with ONNX Runtime's outputs for them if its graph is known.
+
+        Raises:
+            FeedError: the inputs are not the model's.
+            ModelError: ONNX Runtime cannot run the graph.
+        """
+        if graph is None:
+            return replace(self, feeds=feeds)
+        names = [str(value.name) for value in graph.graph.inputs]
+        if sorted(names) != sorted(feeds):
+            raise FeedError(f"the inputs are {', '.join(feeds) or 'none'}; {self.name} has {', '.join(names)}")
+        ordered = {name: feeds[name] for name in names}
+        return replace(self, feeds=ordered, reference=reference_outputs(graph, ordered))
+
+
+def compile_for_target(
+    graph: ir.Model, name: str, device: Device, options: CompileOptions, file: Path, progress: Progress = silent
+) -> TargetModel:
+    """Compiles a graph for the CPU of a target.
+
+    Routines are those of the plan that the options name. Without one, they are chosen by measurements on the target, if the
+    profile store has them; by measurements here, if this machine has the instruction set and the cores; else by estimates.
+
+    Args:
+        graph: an unoptimised graph with static shapes.
+        name: as the user wrote the model.
+        device: the target.
+        options: with the target's processors (`processors_of_target`).
+        file: the model file to write.
+        progress: called while routines are measured.
+
+    Raises:
+        ModelError: a layer has no native routine.
+        NNStretchError: the model cannot be compiled.
+    """
+    compiled, routines, note = _planned(graph, name, device, options, progress)
+    write_for_target(compiled, name, device.isa, file)
+    return TargetModel(name, file, macs=compiled.plan.macs, note=note, routines=routines, plan=compiled.plan)
+
+
+def _planned(
+    graph: ir.Model, name: str, device: Device, options: CompileOptions, progress: Progress
+) -> tuple[Compiled, str, str]:
+    """A plan for a target, how its routines were chosen, and what the user should know of that."""
+    if options.plan is not None:
+        found = plan_from_file(graph, device, options)
+        here = (
+            "" if found.is_of_this_kind else f"{options.plan} was tuned on another kind of device; see `nnstretch tune`"
+        )
+        return found.compiled, TUNED, here
+    if options.tune and (stored := stored_plan(graph.clone(), device, options)) is not None:
+        return stored, TUNED, f"{name}: routines are those that are fastest by measurements on {device.name}"
+    own = replace(options, target="local")
+    if device.isa == local_isa() and _are_cores_of_this_machine(options.processors):
+        compiled = plan_model(graph, build_processors(own), tune=options.tune, progress=progress)
+        return compiled, TUNED if options.tune else ESTIMATED, ""
+    compiled = plan_model(graph, foreign_processors(device.isa, own), tune=False, progress=progress)
+    advice = (
+        f"{name}: routines are chosen by estimates; `nnstretch tune {name} --target {device.name}` measures them there"
+    )
+    return compiled, ESTIMATED, advice if options.tune else ""
+
+
+def package_for_target(path: Path, isa: Isa, file: Path) -> TargetModel:
+    """The first plan of a package as a model file.
+
+    Raises:
+        PackageError: the package is for other vectors, or damaged.
+        ModelError: a layer has no native routine, or is not for a CPU.
+    """
+    compiled = next(iter(unpackaged(read_package(path)).values()))
+    if compiled.plan.block != isa.block:
+        raise PackageError(
+            f"{path} is compiled for vectors of {compiled.plan.block} floats, {isa.name} has {isa.block}; give the model that "
+            "it was made from"
+        )
+    write_for_target(compiled, str(path), isa, file)
+    return TargetModel(str(path), file, macs=compiled.plan.macs, plan=compiled.plan)
+
+
+def write_for_target(compiled: Compiled, name: str, isa: Isa, file: Path) -> None:
+    """Writes a model file.
+
+    Raises:
+        ModelError: a layer has no native routine, or is not for a CPU.
+        FileError: the file cannot be written.
+    """
+    check_for_target(compiled, name)
+    write_model_file(compiled, Path(name).stem or name, isa, file)
+
+
+def check_for_target(compiled: Compiled, name: str) -> None:
+    """Refuses a plan that targets cannot run.
+
+    Raises:
+        ModelError: a layer has no native routine, or is not for a CPU.
+    """
+    if layers := compiled.plan.fallback_layers:
+        raise ModelError(
+            f"{name}: a target runs native kernels only, and ONNX Runtime computes {', '.join(layers)}; "
+            "change these layers, or measure here without --target"
+        )
+    try:
+        check_standalone(compiled.plan)
+    except UsageError as error:
+        raise ModelError(f"{name}: {first_line(error)}") from error
+
+
+def with_drawn_inputs(model: TargetModel, graph: ir.Model, seed: int) -> TargetModel:
+    """A model with random inputs and ONNX Runtime's outputs for them; without, if it cannot run the graph."""
+    try:
+        return model.with_inputs(random_feeds(graph, seed), graph)
+    except ModelError as error:
+        return replace(model, note="; ".join(filter(None, (model.note, f"no reference: {first_line(error)}"))))
+
+
+def _are_cores_of_this_machine(processors: str) -> bool:
+    try:
+        parse_processors(processors)
+    except NNStretchError:
+        return False
+    return True

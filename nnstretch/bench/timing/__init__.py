@@ -1,1 +1,0 @@
-"""Interleaved timing, its statistics, and facts about the machine."""

@@ -1,0 +1,305 @@
+"""`nnstretch sweep`: studies with Optuna."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nnstretch.api.options import CompileOptions, StretchOptions
+from nnstretch.cli.console import reporting
+from nnstretch.cli.options import (
+    Classes,
+    ImageSize,
+    Json,
+    Network,
+    Seed,
+    SmallImages,
+    Weights,
+    check_writable,
+    make_directory,
+    option,
+    several_processors,
+    with_options,
+)
+from nnstretch.cli.training import let_idle_threads_sleep
+from nnstretch.errors import UsageError
+from nnstretch.sweeps.objectives import FIDELITIES, REDUCTION, fidelity_of, objectives_help, parse_objectives
+from nnstretch.sweeps.samplers import SAMPLERS
+from nnstretch.training.data import usage
+from nnstretch.training.recipe_files import PRESETS
+
+if TYPE_CHECKING:
+    from nnstretch.sweeps.space import Form
+
+_STUDY, _BOUNDS, _TRAINING = "Study", "Limits of designs", "Training"
+
+Objectives = Annotated[str, option("--objectives LIST", f"Values to optimise, commas between: {objectives_help()}.")]
+FidelityName = Annotated[
+    str | None,
+    option(
+        "--fidelity NAME",
+        f"How thoroughly the best designs are evaluated: {', '.join(FIDELITIES)}.",
+        shown="the first that knows all objectives",
+    ),
+]
+Reduction = Annotated[
+    int, option("--reduction N", "One design in N goes on to the next fidelity.", minimum=2, panel=_STUDY)
+]
+Trials = Annotated[int, option("--trials -n N", "Trials of the study, earlier ones included.", minimum=1, panel=_STUDY)]
+Timeout = Annotated[
+    float | None, option("--timeout SECONDS", "Begin no further trial after this time.", minimum=0, panel=_STUDY)
+]
+Storage = Annotated[
+    str,
+    option(
+        "--storage FILE|URL", "A journal file, a database (postgresql://…), or grpc://HOST:PORT of Optuna's proxy.",
+        panel=_STUDY,
+    ),
+]  # fmt: skip
+StudyName = Annotated[str | None, option("--study NAME", "Its name in the storage.", shown="MODEL", panel=_STUDY)]
+Resume = Annotated[bool, option("--resume", "Go on with the study of this name.", panel=_STUDY)]
+Sampler = Annotated[str, option("--sampler NAME", f"{', '.join(SAMPLERS)}.", panel=_STUDY)]
+WarmStart = Annotated[
+    int,
+    option(
+        "--warm-start K", "Begin with K designs of the front that `nnstretch stretch --pareto` finds; 0: none.", minimum=0,
+        panel=_STUDY,
+    ),
+]  # fmt: skip
+Workers = Annotated[int, option("--workers N", "Processes that share the study.", minimum=1, panel=_STUDY)]
+Worker = Annotated[int | None, typer.Option("--worker", hidden=True)]
+Merges = Annotated[str, option("--merges LIST", "Merge modes to choose from: concat, concat+1x1, add.")]
+ImageSizes = Annotated[
+    str | None, option("--image-sizes LIST", "Sides of the images to choose from, such as 160,192,224; without --data.")
+]
+MaxLatency = Annotated[float | None, option("--max-latency MS", "Largest predicted latency.", minimum=0, panel=_BOUNDS)]
+MaxMemory = Annotated[float | None, option("--max-memory MIB", "Largest predicted memory.", minimum=0, panel=_BOUNDS)]
+MaxMacs = Annotated[float | None, option("--max-macs MILLIONS", "Most multiply-accumulates.", minimum=0, panel=_BOUNDS)]
+Images = Annotated[str | None, option("--data SET", f"Images to train and validate on: {usage()}.", panel=_TRAINING)]
+RecipeName = Annotated[
+    str, option("--recipe NAME", f"Of the full training: {', '.join(PRESETS)}, or a YAML file.", panel=_TRAINING)
+]
+Device = Annotated[str | None, option("--device NAME", "That trains: cpu, cuda:0 …", shown="cuda:0 where there is one")]
+Tune = Annotated[bool, option("--tune/--no-tune", "Tune designs before they are measured.")]
+Work = Annotated[Path | None, option("--work DIR", "Folder for results that are not made twice.", shown="STUDY.work")]
+FrontFolder = Annotated[
+    Path | None, option("--output -o DIR", "Folder for the designs of the front, with their weights.")
+]
+
+
+@with_options(StretchOptions, defaults={"processors": "cpu,opencl"})
+def sweep_designs_command(
+    model: Network,
+    output: FrontFolder = None,
+    objectives: Objectives = "latency,macs",
+    fidelity: FidelityName = None,
+    *,
+    options: StretchOptions,
+    merges: Merges = "concat",
+    image_sizes: ImageSizes = None,
+    tune: Tune = True,
+    trials: Trials = 100,
+    timeout: Timeout = None,
+    storage: Storage = "sweep.journal",
+    study: StudyName = None,
+    resume: Resume = False,
+    sampler: Sampler = "tpe",
+    warm_start: WarmStart = 8,
+    reduction: Reduction = REDUCTION,
+    workers: Workers = 1,
+    worker: Worker = None,
+    work: Work = None,
+    max_latency: MaxLatency = None,
+    max_memory: MaxMemory = None,
+    max_macs: MaxMacs = None,
+    data: Images = None,
+    recipe: RecipeName = "quick-retrain",
+    device: Device = None,
+    weights: Weights = None,
+    num_classes: Classes = None,
+    small_images: SmallImages = False,
+    image_size: ImageSize = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Explore designs of a network for several objectives, and write those that no other one dominates.
+
+    Trials of a study are designs. Each begins at the cheapest fidelity; the best third of those that have reached one goes on
+    to the next. Several processes and machines may work on one study; trials of those that die are queued again.
+
+    Example: nnstretch sweep designs resnet18 -p cpu:0,cpu:1 --objectives latency,memory,macs --trials 200 -o front/
+    """
+    with reporting(as_json=json) as report:
+        let_idle_threads_sleep()
+        wanted = parse_objectives(objectives)
+        last = fidelity_of(wanted, fidelity)
+        options.search_limits()
+        several_processors(options.processors, "a branching")
+        from nnstretch.cli.networks import NetworkOptions, build_network
+        from nnstretch.cli.sweeping.designs import DesignJob, about_job
+        from nnstretch.sweeps.designs import SweepSpec
+        from nnstretch.sweeps.feasibility import Bounds
+        from nnstretch.sweeps.samplers import find_sampler
+        from nnstretch.sweeps.worker import SweepBudget
+
+        find_sampler(sampler)
+        if data is not None and image_sizes is not None:
+            raise UsageError("--image-sizes is for sweeps without --data: images have the size that the network learnt")
+        if last >= FIDELITIES["distilled"] and weights is None and ".py" not in model:
+            raise UsageError("accuracies need a trained network, which teaches the designs; give its --weights")
+        name = study or re.sub(r"[^\w.-]+", "-", Path(model).name)
+        spec = SweepSpec(
+            forms=_forms(merges, image_sizes),
+            limits=options.search_limits(),
+            bounds=Bounds(max_latency, max_memory, max_macs),
+            names=tuple(objective.name for objective in wanted),
+            directions=tuple(objective.direction for objective in wanted),
+            budget=SweepBudget(trials, float("inf") if timeout is None else timeout),
+            storage=storage,
+            study=name,
+            resume=resume,
+            sampler=sampler,
+            seed=seed,
+            workers=workers,
+            warm=warm_start,
+            reduction=reduction,
+            learned=options.learned,
+        )
+        network = build_network(
+            model, NetworkOptions(num_classes, small_images or None, None, image_size, seed), weights
+        )
+        job = DesignJob(
+            network, options.processors, wanted, last, spec, data, recipe, device, tune,
+            work or Path(f"{name}.work"), make_directory(output) if output else None, workers, worker,
+        )  # fmt: skip
+        replace(job, spec=replace(spec, about=about_job(job, options))).run(report)
+
+
+def _forms(merges: str, image_sizes: str | None) -> tuple[Form, ...]:
+    """The forms of the network to choose from.
+
+    Raises:
+        UsageError, DesignError: a size or merge mode is not understood.
+    """
+    from nnstretch.branching.design.design import parse_merge
+    from nnstretch.sweeps.space import Form
+
+    try:
+        sizes = [None] if image_sizes is None else [int(size) for size in image_sizes.split(",")]
+    except ValueError:
+        raise UsageError(f"--image-sizes {image_sizes} is not understood; write sizes such as 160,192,224") from None
+    return tuple(Form(parse_merge(merge.strip()), size) for merge in merges.split(",") for size in sizes)
+
+
+Models = Annotated[
+    list[str],
+    typer.Argument(metavar="MODEL...", help="ONNX files, zoo names or module.py:factory.", show_default=False),
+]
+Batches = Annotated[str | None, option("--batches LIST", "Images per run, such as 1,4,16.", shown="1")]
+ThreadCounts = Annotated[
+    str | None, option("--thread-counts LIST", "Cores of the first CPU, such as 1,2.", shown="all")
+]
+Sides = Annotated[str | None, option("--image-sizes LIST", "Sides of the images, such as 160,224; not for ONNX files.")]
+ProcessorSets = Annotated[
+    list[str] | None,
+    option("--processors -p LIST", "Processors to run on; repeatable, to compare several sets.", shown="cpu"),
+]
+Seconds = Annotated[float, option("--seconds S", "Of timed runs per row.", minimum=0.01)]
+Files = Annotated[list[Path] | None, option("--output -o FILE", "Write the table: .csv or .json. Repeatable.")]
+TuneModels = Annotated[
+    bool,
+    option("--tune/--no-tune", "Tune models before they are measured; --no-tune selects routines by estimates."),
+]
+
+
+def sweep_latency_command(
+    models: Models,
+    batches: Batches = None,
+    thread_counts: ThreadCounts = None,
+    image_sizes: Sides = None,
+    processors: ProcessorSets = None,
+    tune: TuneModels = True,
+    seconds: Seconds = 1.0,
+    output: Files = None,
+    json: Json = False,
+) -> int:
+    """Measure the latency of models over batch sizes, threads, image sizes and processors.
+
+    Every combination is one row. One that cannot be run has its reason in the row.
+
+    Example: nnstretch sweep latency resnet18 mobilenetv2 --batches 1,4 --thread-counts 1,2 -o latency.csv
+    """
+    with reporting(as_json=json) as report:
+        from nnstretch.cli.outputs import check_endings
+        from nnstretch.cli.sweeping.latency import parse_list, sweep_latency
+
+        outputs = output or []
+        check_endings(outputs, "latencies are", (".csv", ".json"))
+        for path in outputs:
+            check_writable(path)
+        return sweep_latency(
+            report,
+            models,
+            processors or ["cpu"],
+            parse_list("--thread-counts", thread_counts, int),
+            parse_list("--image-sizes", image_sizes, int),
+            parse_list("--batches", batches, int),
+            CompileOptions(tune=tune),
+            seconds,
+            outputs,
+        )
+
+
+AnyModel = Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX file, a zoo name or module.py:factory.")]
+LayerName = Annotated[str | None, option("--layer NAME", "Layer to tune.", shown="the one with the most MACs")]
+OneProcessor = Annotated[str, option("--processors -p NAME", "The processor that computes it.")]
+
+
+def sweep_tune_command(
+    model: AnyModel,
+    layer: LayerName = None,
+    processors: OneProcessor = "cpu",
+    trials: Trials = 100,
+    timeout: Timeout = None,
+    storage: Storage = "sweep.journal",
+    study: StudyName = None,
+    resume: Resume = False,
+    sampler: Sampler = "tpe",
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Search the routine parameters of one layer with Optuna, by the measurements of `tune`.
+
+    The fastest settings stay in the profile store, and later tunings consider them.
+
+    Example: nnstretch sweep tune resnet18 -p cpu:0 --trials 60
+    """
+    with reporting(as_json=json) as report:
+        from nnstretch.cli.sources import Source
+        from nnstretch.cli.sweeping.tune import TuneJob
+        from nnstretch.sweeps.study import StudySpec
+        from nnstretch.sweeps.worker import SweepBudget
+
+        name = study or re.sub(r"[^\w.-]+", "-", f"{Path(model).name}-{layer or 'layer'}")
+        source = Source(model, CompileOptions(processors))
+        source.check_exists()
+        TuneJob(
+            source,
+            layer,
+            StudySpec(storage, name, ("ms",), ("minimize",), {}, resume),
+            SweepBudget(trials, float("inf") if timeout is None else timeout),
+            sampler,
+            seed,
+        ).run(report)
+
+
+HELP = """Explore designs of a network, latencies of models, and routine parameters of a layer.
+
+Example: nnstretch sweep designs resnet18 -p cpu:0,cpu:1 --trials 200 -o front/
+"""
+COMMANDS = {"designs": sweep_designs_command, "latency": sweep_latency_command, "tune": sweep_tune_command}
+"""The commands of `nnstretch sweep` by name."""

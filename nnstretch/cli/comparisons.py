@@ -1,0 +1,258 @@
+"""What `nnstretch bench` compares on this machine: engines, designs, processors, or inputs in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.api.options import CompileOptions
+from nnstretch.cli.console import Reporter
+from nnstretch.cli.engine_comparison import compare_models, parse_series, write_json
+from nnstretch.cli.options import several_processors
+from nnstretch.cli.outputs import check_endings
+from nnstretch.cli.training import let_idle_threads_sleep
+from nnstretch.errors import UsageError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    from rich.table import Table
+
+    from nnstretch.bench.timing import MeasurementOptions
+    from nnstretch.cli.networks import Network
+    from nnstretch.cli.sources import Source
+
+_TURN = 0.25
+"""Seconds of a turn of an engine."""
+_STREAMED_TURN = 0.5
+"""Seconds of a turn with streams: long enough that filling and draining hardly count."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A command line of `nnstretch bench`; the fields are its options."""
+
+    models: Sequence[str]
+    suite: str | None
+    against: str
+    threads: str | None
+    rounds: int
+    budget: float
+    seed: int
+    layers: bool
+    start: bool
+    resume: bool
+    design: Path | None
+    weights: Path | None
+    original_weights: Path | None
+    image_size: int | None
+    processors: str | None
+    outputs: Sequence[Path]
+    options: CompileOptions
+
+    def check(self) -> None:
+        """Refuses options that do not go together.
+
+        Raises:
+            UsageError: some do not.
+        """
+        options = self.options
+        if self.design is None and (self.weights is not None or self.original_weights is not None):
+            raise UsageError("--weights and --original-weights go with --design; speed does not depend on weights")
+        if self.design is None and self.image_size is not None:
+            raise UsageError("--image-size goes with --design; without one, use --shape for dynamic inputs")
+        if self.design is not None and (options.streams is not None or options.batch is not None):
+            raise UsageError("--streams and --batch do not go with --design, which compares runs of single images")
+        if options.plan is not None and not (self.design is None and self.processors is None and self.suite is None):
+            raise UsageError(
+                "--plan is for a comparison of engines on one model; leave --design, --processors and --suite out"
+            )
+
+    def measure(self, report: Reporter) -> int:
+        """Compares; shows and writes the results. Returns the exit status."""
+        if self.design is None and self.processors is None and self.options.streams is None:
+            return self._compare_engines(report)
+        if self.design is not None:
+            self._compare_designs(report, self.design)
+        elif self.options.streams is not None:
+            self._compare_streams(report, self.options.streams)
+        elif self.processors is not None:
+            self._compare_processors(report, self.processors)
+        return 0
+
+    def target_sources(self, report: Reporter) -> list[Source]:
+        """What is compared on targets: the models, or a branched network after all its alternatives.
+
+        Raises:
+            UsageError: there is none, no such suite, or several numbers of cores are given.
+            NNStretchError: a network cannot be built.
+        """
+        from nnstretch.bench.comparison.suite import models_of_suite
+        from nnstretch.cli.sources import Source
+        from nnstretch.cli.targets.designs import design_sources
+
+        options = replace(self.options, processors=self.processors or "cpu", threads=_one_count(self.threads))
+        if self.design is not None:
+            model = self._only_model("--design is for one network")
+            if options.plan is not None:
+                raise UsageError("--plan is for one network; --design compares several")
+            return design_sources(*self._networks(report, model, self.design), options)
+        if self.original_weights is not None:
+            raise UsageError("--original-weights goes with --design")
+        named = [*self.models, *(models_of_suite(self.suite) if self.suite else ())]
+        if not named:
+            raise UsageError("nothing to measure; give a MODEL or a --suite")
+        unique = dict.fromkeys(named)
+        return [Source(name, options, self.weights, image_size=self.image_size) for name in unique]
+
+    def _compare_engines(self, report: Reporter) -> int:
+        from nnstretch.bench.timing import TimingOptions
+
+        timing = TimingOptions(self.rounds, _TURN, self.budget)
+        series = parse_series(
+            self.models, self.suite, self.against, self.threads or "1", timing, self.options,
+            layers=self.layers, start=self.start, seed=self.seed,
+        )  # fmt: skip
+        return compare_models(report, series, self.outputs, resume=self.resume)
+
+    def _compare_streams(self, report: Reporter, streams: int) -> None:
+        from nnstretch.bench.throughput import measure_throughput
+        from nnstretch.report.tables.runs import memory_text, throughput_table
+
+        name, graph = self._graph("streams", "--streams is for one network")
+        with report.progress("Comparing") as advance:
+            found = measure_throughput(
+                name, graph, self.processors or "cpu", streams, self._measuring(_STREAMED_TURN), advance
+            )
+        memory = memory_text(found.best.arrangement) if found.best.arrangement is not None else ""
+        self._finish(report, found.to_json(), throughput_table(found), memory)
+
+    def _compare_processors(self, report: Reporter, processors: str) -> None:
+        from nnstretch.bench.placement import measure_together
+        from nnstretch.report.tables.runs import idle_text, together_table
+
+        names = several_processors(processors, "a comparison of all with each")
+        name, graph = self._graph("processors", "--processors is for one network, which is placed on them")
+        with report.progress("Comparing") as advance:
+            found = measure_together(name, graph, names, self._measuring(), advance)
+        self._finish(report, found.to_json(), together_table(found), idle_text(found.idle))
+
+    def _compare_designs(self, report: Reporter, design: Path) -> None:
+        from nnstretch.bench.ablation.ablation import ablate
+        from nnstretch.branching.transform.control import single_branch_control
+        from nnstretch.frontends.torch_module import export
+        from nnstretch.report.pages.branching import write_report
+        from nnstretch.report.tables.ablation import ablation_table, branches_table, causes_table
+        from nnstretch.report.tables.runs import idle_text
+        from nnstretch.report.tables.text import count_text
+
+        model = self._only_model("--design is for one network")
+        processors = self.processors or "cpu,opencl"
+        check_endings(self.outputs, "a comparison of designs is", (".json", ".html"))
+        several_processors(processors, "a comparison of designs")
+        original, branched = self._networks(report, model, design)
+        made = branched.design
+        assert made is not None
+        is_for_this = original.macs == made.original_macs
+        if not is_for_this:
+            report.note(
+                f"the design was made for {count_text(made.original_macs)} MACs, the network has "
+                f"{count_text(original.macs)}: the input or head differs (see --image-size), so the predictions do not apply"
+            )
+        control = single_branch_control(original.module, original.example_input, branched.macs, made.multiple)
+        tops = {
+            "original": original.about.get("top1"),
+            "branched": None if branched.inherits else branched.about.get("top1"),
+        }
+        with report.progress("Comparing") as advance:
+            ablation = ablate(
+                original.export(),
+                export(control, original.example_input, input_names=["x"], output_names=["y"]),
+                branched.export(),
+                processors,
+                top1={name: float(value) for name, value in tops.items() if value is not None},
+                design=made if is_for_this else None,
+                options=self._measuring(),
+                progress=advance,
+            )
+        answer = ablation.to_json()
+        for path in self.outputs:
+            if path.suffix == ".html":
+                write_report(path, ablation, design=made, title=f"A branching of {Path(model).name}")
+            else:
+                write_json(path, answer)
+        report.show(ablation_table(ablation), causes_table(ablation), branches_table(ablation))
+        report.note(idle_text(ablation.idle))
+        if ablation.onnxruntime_error:
+            report.note(f"ONNX Runtime failed: {ablation.onnxruntime_error}")
+        report.finish(answer)
+
+    def _networks(self, report: Reporter, model: str, design: Path) -> tuple[Network, Network]:
+        """The original network, and the branched one with weights of its own or inherited ones."""
+        let_idle_threads_sleep()
+        from nnstretch.cli.networks import NetworkOptions, branch, build_network, known_options, read_about
+
+        original_weights, weights = self.original_weights, self.weights
+        if weights is not None and not read_about(weights).get("design"):
+            report.note(
+                f"{weights} are weights of the original, which the branched network inherits; --weights takes those that "
+                "`nnstretch train --design` wrote, and --original-weights these"
+            )
+            original_weights, weights = original_weights or weights, None
+        about = NetworkOptions(image_size=self.image_size, seed=self.seed)
+        original = build_network(model, about.filled(known_options({}, design)), original_weights)
+        if weights is None:
+            return original, branch(original, design)
+        return original, build_network(model, original.options, weights, design)
+
+    def _measuring(self, turn: float | None = None) -> MeasurementOptions:
+        """How runs are timed."""
+        from nnstretch.bench.timing import MeasurementOptions, TimingOptions
+
+        timing = TimingOptions(self.rounds) if turn is None else TimingOptions(self.rounds, turn)
+        return MeasurementOptions(timing, self.seed, self.options)
+
+    def _only_model(self, purpose: str) -> str:
+        """The only model that was named.
+
+        Raises:
+            UsageError: there are others, or none.
+        """
+        if self.suite is not None or len(self.models) != 1:
+            raise UsageError(f"{purpose}; {self.suite or len(self.models)} was given")
+        return self.models[0]
+
+    def _graph(self, compared: str, purpose: str) -> tuple[str, ir.Model]:
+        """Name and graph of the only model.
+
+        Raises:
+            UsageError: it is a package or not the only one, or an output is no JSON file.
+            NNStretchError: it cannot be read.
+        """
+        from nnstretch.cli.sources import Source
+
+        source = Source(self._only_model(purpose), self.options)
+        check_endings(self.outputs, f"a comparison of {compared} is", (".json",))
+        return Path(source.model).name, source.load()
+
+    def _finish(self, report: Reporter, answer: Mapping[str, Any], table: Table, note: str) -> None:
+        """Writes and shows an answer."""
+        for path in self.outputs:
+            write_json(path, answer)
+        report.show(table)
+        report.note(note)
+        report.finish(answer)
+
+
+def _one_count(threads: str | None) -> int | None:
+    """The number of cores on a target; None for all that are fast.
+
+    Raises:
+        UsageError: it is no number, or several are given.
+    """
+    if threads is None:
+        return None
+    if not threads.isdigit() or not int(threads):
+        raise UsageError(f"--threads {threads!r} is not one number of cores, which --target takes")
+    return int(threads)

@@ -1,0 +1,578 @@
+"""From a model and labelled images to a branched, retrained and measured network, in stages that can be resumed.
+
+    baseline      the model with the weights given, or trained
+    designs       branchings for the processors, best first, with inherited weights
+    retrain-…     every design, and the single-branch control of the best one, retrained with the model as their teacher
+    int8          the networks quantised after training, if asked for
+    measure       the chosen design beside its strongest alternatives; package, ONNX file, timeline and report
+
+The chosen design is the fastest predicted one whose accuracy on the validation images is at most `max_drop` below the
+model's, or the most accurate one. Test images are read for the reported accuracies alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property, partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.cli.job.stages import Answer, Job, Stage
+from nnstretch.cli.networks import Network, branch
+from nnstretch.cli.options import several_processors
+from nnstretch.cli.training import about_images, blockwise_phase, check_classification, event_shown, training_images
+from nnstretch.errors import FileError, NNStretchError, UsageError
+from nnstretch.support.locks import lock_folder
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    from torch import nn
+
+    from nnstretch.api.options import StretchOptions
+    from nnstretch.cli.console import Reporter
+    from nnstretch.compiler.preparation import Preparation
+    from nnstretch.scheduler.runtime.session import PlanSession
+    from nnstretch.support.progress import Progress
+    from nnstretch.training.data.split import Dataset
+    from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
+    from nnstretch.training.loop.checkpoint import EpochRecord
+    from nnstretch.training.recipe import Recipe
+
+BASELINE, DESIGNS, RETRAIN, INT8, MEASURE = "baseline", "designs", "retrain", "int8", "measure"
+STAGES = (BASELINE, DESIGNS, RETRAIN, INT8, MEASURE)
+SKIPPABLE = (RETRAIN, INT8, MEASURE)
+"""Stages that a job can leave out. Without retraining, designs keep their inherited weights."""
+
+_CALIBRATION_IMAGES = 100
+_TURN = 0.1  # seconds; a dozen of candidates take turns
+_PRECISION = 0.02  # of measured latencies, where a quiet machine allows it
+
+
+@dataclass(frozen=True)
+class TransformOptions:
+    """What `scripts/transform_and_train.py` takes.
+
+    Attributes:
+        model: zoo name or `module.py:factory`.
+        data: as `load_dataset` reads it.
+        processors: one branch per processor, as in `cpu:0,opencl:0@1`.
+        folder: for all that is written.
+        weights: of the trained model; None: it is trained.
+        recipe: of that training.
+        retrain_recipe: of the retraining.
+        changes: fields of both recipes, replaced, as JSON values.
+        device: that trains, such as `cuda:0`; None: the first CUDA device if there is one, else the CPU.
+        search: fields of `StretchOptions`, as JSON values; `designs` is the number of designs that are retrained.
+        max_drop: percent points of validation top-1 that a chosen design may be below the model.
+        int8: whether networks are quantised.
+        image_size: side of the images; None: that of the weights, the factory or the recipe.
+        skip: stages that are left out.
+        redo: the first stage whose products are given up.
+    """
+
+    model: str
+    data: str
+    processors: str
+    folder: Path
+    weights: Path | None = None
+    recipe: str = "nnstretch"
+    retrain_recipe: str = "finetune"
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    device: str | None = None
+    search: Mapping[str, Any] = field(default_factory=dict)
+    max_drop: float = 0.2
+    int8: bool = False
+    image_size: int | None = None
+    skip: frozenset[str] = frozenset()
+    redo: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the names of stages.
+
+        Raises:
+            UsageError: there is no such stage, or it cannot be left out.
+        """
+        for name in self.skip - set(SKIPPABLE):
+            raise UsageError(f"--skip {name}: the stages that can be left out are {', '.join(SKIPPABLE)}")
+        if self.redo is not None and self.redo not in STAGES:
+            raise UsageError(f"--redo {self.redo}: the stages are {', '.join(STAGES)}")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A network of the job: the original, the control or a design.
+
+    Attributes:
+        name: "original", "control" or the design's id.
+        weights: its weights file.
+        validation_top1, test_top1: in percent.
+        design: its file; None if it is not branched.
+    """
+
+    name: str
+    weights: Path
+    validation_top1: float
+    test_top1: float
+    design: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, with paths as text."""
+        values = asdict(self)
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
+class TransformAndTrain:
+    """One job."""
+
+    def __init__(self, options: TransformOptions, report: Reporter, advice: str = "") -> None:
+        """Takes the options.
+
+        Args:
+            options: of the job.
+            report: gets progress and notes.
+            advice: what the message of a training that a signal has stopped says to do.
+        """
+        self.options = options
+        self.report = report
+        self._advice = advice
+        self._preparation: Preparation | None = None
+        self.job = Job(options.folder, options.redo)
+
+    def run(self) -> dict[str, Any]:
+        """Runs all stages that are not done; returns the answer, which is also written to `answer.json`.
+
+        Raises:
+            NNStretchError: what was found, what was wanted and what to do.
+        """
+        import json
+
+        from nnstretch.support.settings import write_text
+
+        names, search = self._search()  # refused before the long work, like the recipes
+        for name in (self.options.recipe, self.options.retrain_recipe):
+            self.recipe(name)
+        with lock_folder(self.options.folder, "-o"), ExitStack() as stack:
+            stack.callback(self._end_preparation)
+            original = self.baseline()
+            designs = self.designs(original, names, search)
+            candidates = self.retrain(original, designs)
+            answer = {
+                "original": original.to_json(),
+                "candidates": [candidate.to_json() for candidate in candidates],
+                "int8": self.int8([original, *candidates]),
+                "chosen": self.chosen(original, candidates).name,
+                "comparison": self.measure(original, candidates),
+                "seconds": {name: round(stage.seconds, 1) for name, stage in self.job.stages.items()},
+            }
+            write_text(self.options.folder / "answer.json", json.dumps(answer, indent=1) + "\n")
+        return answer
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The images, loaded once: of the size and with the preprocessing of the weights, if they say."""
+        options = self.options
+        dataset = training_images(
+            options.data,
+            options.model,
+            self.recipe(options.recipe),
+            image_size=options.image_size,
+            weights=options.weights,
+        )
+        check_classification(dataset, "this job")
+        self.report.note(dataset.note)
+        return dataset
+
+    def recipe(self, name: str) -> Recipe:
+        """A recipe for this model, with the changes of the options."""
+        from nnstretch.training.recipe_files import load_recipe, recipe_from_json
+
+        found = load_recipe(name, self.options.model).to_json()
+        # The stages of progressive resizing add up to the recipe's own epochs.
+        stages: dict[str, Any] = {"scales": []} if "epochs" in self.options.changes else {}
+        return recipe_from_json({**found, **stages, **self.options.changes})
+
+    def network(self, weights: Path | None, design: Path | None = None) -> Network:
+        """The model, or a branching of it. Its example input is a training image, by which the search ranks blocks."""
+        import torch
+
+        from nnstretch.cli.networks import NetworkOptions, build_network
+
+        dataset, seed = self.dataset, self.recipe(self.options.recipe).seed
+        form = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size, seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # a factory of the caller's draws its weights from torch's global generator
+            network = build_network(self.options.model, form, weights)
+        network = replace(network, example_input=dataset.train.images(torch.arange(1)))
+        return network if design is None else branch(network, design)
+
+    def baseline(self) -> Candidate:
+        """The trained model."""
+        options = self.options
+        settings = {"model": options.model, "data": options.data, "image_size": options.image_size}
+        if options.weights is not None:
+            given = {**settings, "weights": _fingerprint(options.weights)}
+            stage = self.stage(BASELINE, "evaluating the model", given, partial(self._take, options.weights))
+        else:
+            recipe = self.recipe(options.recipe)
+            trained = {**settings, "recipe": recipe.to_json()}
+            stage = self.stage(BASELINE, "training the model", trained, partial(self._train_baseline, recipe))
+        return _candidate("original", stage)
+
+    def _take(self, weights: Path, folder: Path) -> Answer:
+        """Evaluates the weights given, and keeps a copy of them."""
+        network = self.network(weights)
+        return self._save(network, folder, {})
+
+    def _train_baseline(self, recipe: Recipe, folder: Path) -> Answer:
+        from nnstretch.compiler.processors import check_listed
+
+        check_listed(self.options.processors)  # a missing device is found before the long work
+        network = self.network(None)
+        self._prepare(network)
+        return self._save(network, folder, self._train(network, recipe, None, folder))
+
+    def _prepare(self, network: Network) -> None:
+        """Builds the engine and compiles OpenCL programs beside the training, which leaves cores idle."""
+        from nnstretch.compiler.preparation import Preparation
+        from nnstretch.devices.base.spec import is_simulated, parse_processors
+
+        kinds = {spec.kind for spec in parse_processors(self.options.processors)}
+        if not any(map(is_simulated, self.options.processors.split(","))):
+            self.report.note("preparing the processors beside the training: once per version")
+            graph = None
+            if "opencl" in kinds:
+                with suppress(NNStretchError):  # a later stage says why the network cannot be exported
+                    graph = network.export()
+            self._preparation = Preparation(self.options.processors, graph)
+
+    def _end_preparation(self) -> None:
+        if self._preparation is not None:
+            self._preparation.close()
+
+    def _search(self) -> tuple[Sequence[str], StretchOptions]:
+        """The names of the processors, and the options of the search.
+
+        Raises:
+            UsageError: there is no such option or processor, or too few processors.
+        """
+        from nnstretch.api.options import StretchOptions
+
+        options = self.options
+        for name in options.search:
+            if name not in {one.name for one in fields(StretchOptions)}:
+                raise UsageError(f"the search has no option {name!r}; `nnstretch stretch --help` lists them")
+        search = StretchOptions(options.processors, **options.search)
+        search.search_limits()
+        return several_processors(options.processors, "a branching"), search
+
+    def designs(self, original: Candidate, names: Sequence[str], search: StretchOptions) -> list[Path]:
+        """Files of the designs, best first."""
+        from nnstretch.cli.stretching.files import DesignFiles, write_all
+        from nnstretch.cli.stretching.search import find
+
+        options = self.options
+
+        def work(folder: Path) -> Answer:
+            self._end_preparation()  # it would disturb measurements
+            network = self.network(original.weights)
+            found = find(self.report, network, search, None)
+            search_report = found.results[0].report
+            self.report.note(search_report.lifted_note)
+            paths, page = write_all(self.report, DesignFiles(folder, False, None), network, names, found.results)
+            return {
+                "designs": [Path(str(path)).name for path in paths],
+                "page": Path(str(page)).name,
+                "lifted_limits": search_report.lifted or None,
+            }
+
+        settings = {"processors": options.processors, **options.search}
+        stage = self.stage(DESIGNS, "searching designs", settings, work, [BASELINE])
+        return [stage.folder / name for name in stage.answer["designs"]]
+
+    def retrain(self, original: Candidate, designs: Sequence[Path]) -> list[Candidate]:
+        """The designs and the control of the best one, retrained; with inherited weights if that is left out."""
+        made = [self._retrain_one(original, path.stem, self._branched, path) for path in designs]
+        return [*made, self._retrain_one(original, "control", self._control, designs[0])]
+
+    def _retrain_one(
+        self, original: Candidate, name: str, make: Callable[[Candidate, Path], Network], design: Path
+    ) -> Candidate:
+        recipe = self.recipe(self.options.retrain_recipe)
+        trains = RETRAIN not in self.options.skip
+
+        def work(folder: Path) -> Answer:
+            network = make(original, design)
+            history = self._train(network, recipe, self.network(original.weights).module, folder) if trains else {}
+            return self._save(network, folder, history)
+
+        settings = {"recipe": recipe.to_json() if trains else None}
+        title = f"{'retraining' if trains else 'evaluating'} {name}"
+        stage = self.stage(f"{RETRAIN}-{name}", title, settings, work, [BASELINE, DESIGNS])
+        return _candidate(name, stage, None if name == "control" else design)
+
+    def _branched(self, original: Candidate, design: Path) -> Network:
+        """A design with weights inherited from the original."""
+        return self.network(original.weights, design)
+
+    def _control(self, original: Candidate, design: Path) -> Network:
+        """The original scaled in width to the design's MACs."""
+        from nnstretch.branching.design.design import load_design
+        from nnstretch.branching.transform.control import single_branch_control
+
+        network, made = self.network(original.weights), load_design(design)
+        module = single_branch_control(network.module, network.example_input, made.macs, made.multiple)
+        return replace(network, module=module)
+
+    def rebuilt(self, original: Candidate, candidate: Candidate, designs: Sequence[Path]) -> Network:
+        """A candidate with its weights."""
+        from nnstretch.training.weights import load_weights
+
+        if candidate.name == "original":
+            return self.network(candidate.weights)
+        make = self._control if candidate.design is None else self._branched
+        network = make(original, candidate.design or designs[0])
+        load_weights(network.module, candidate.weights)
+        network.module.eval()
+        return network
+
+    def int8(self, candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+        """The networks in int8 and their accuracies; empty if they are not asked for."""
+        if not self.options.int8 or INT8 in self.options.skip:
+            return []
+        original, designs = candidates[0], [c.design for c in candidates if c.design is not None]
+
+        def work(folder: Path) -> Answer:
+            return {
+                "networks": [
+                    self._quantise(candidate.name, self.rebuilt(original, candidate, designs).export(), folder)
+                    for candidate in candidates
+                ]
+            }
+
+        after = [name for name in self.job.stages if name != INT8]
+        return list(self.stage(INT8, "quantising", {"images": _CALIBRATION_IMAGES}, work, after).answer["networks"])
+
+    def _quantise(self, name: str, graph: ir.Model, folder: Path) -> dict[str, Any]:
+        from nnstretch.quantization import quantize
+        from nnstretch.training.data.split import batches
+
+        file = folder / f"{name}-int8.onnx"
+        (read,) = (str(value.name) for value in graph.graph.inputs)
+        feeds = ({read: images} for images, _ in islice(batches(self.dataset.train, 1), _CALIBRATION_IMAGES))
+        counts = quantize(graph, feeds, file)
+        return {"name": name, "file": file.name, "int8_layers": counts.int8, "top1": self._onnx_top1(file)}
+
+    def _onnx_top1(self, file: Path) -> float:
+        """Top-1 on the test images, as ONNX Runtime computes a network for one image."""
+        import onnxruntime
+
+        from nnstretch.training.evaluation.accuracy import top1
+
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        (read,) = (value.name for value in session.get_inputs())
+
+        def logits(images: Any) -> Any:
+            return session.run(None, {read: images})[0]
+
+        return top1(logits, self.dataset.test, self.dataset.num_classes, batch=1)
+
+    def chosen(self, original: Candidate, candidates: Sequence[Candidate]) -> Candidate:
+        """The first design, in the order of the search, that keeps the accuracy; else the most accurate one.
+
+        Only validation images decide.
+        """
+        designs = [candidate for candidate in candidates if candidate.design is not None]
+        least = original.validation_top1 - self.options.max_drop
+        good = (candidate for candidate in designs if candidate.validation_top1 >= least)
+        return next(good, max(designs, key=lambda candidate: candidate.validation_top1))
+
+    def measure(self, original: Candidate, candidates: Sequence[Candidate]) -> dict[str, Any] | None:
+        """The chosen design beside its alternatives; None if that is left out."""
+        if MEASURE in self.options.skip:
+            return None
+        chosen = self.chosen(original, candidates)
+        control = next(candidate for candidate in candidates if candidate.name == "control")
+        designs = [candidate.design for candidate in candidates if candidate.design is not None]
+        settings = {"chosen": chosen.name, "processors": self.options.processors}
+
+        def work(folder: Path) -> Answer:
+            networks = {
+                "original": original,
+                "control": control,
+                "branched": chosen,
+            }
+            graphs = {name: self.rebuilt(original, one, designs).export() for name, one in networks.items()}
+            top1 = {name: one.test_top1 for name, one in networks.items()}
+            assert chosen.design is not None
+            shutil.copyfile(chosen.weights, folder / "branched.safetensors")
+            return self._measured(graphs, top1, chosen.design, folder)
+
+        after = [name for name in self.job.stages if name != INT8]
+        return dict(self.stage(MEASURE, "measuring", settings, work, after).answer)
+
+    def _measured(
+        self, graphs: Mapping[str, ir.Model], top1: Mapping[str, float], design: Path, folder: Path
+    ) -> Answer:
+        """Measures, and writes package, ONNX file, timeline and report."""
+        from nnstretch.bench.ablation.ablation import ablate
+        from nnstretch.bench.timing import MeasurementOptions, TimingOptions
+        from nnstretch.branching.design.design import load_design, save_design
+        from nnstretch.frontends.onnx_file import save
+        from nnstretch.report.charts.timeline import timeline_svg
+        from nnstretch.report.pages.branching import write_report
+        from nnstretch.report.tables.ablation import ablation_table
+        from nnstretch.support.settings import write_text
+
+        def keep(session: PlanSession) -> None:
+            name = f"branched {Path(self.options.model).name}"
+            session.save(folder / "branched.nns", {"name": name, "top1": top1["branched"]})
+
+        made = load_design(design)
+        with self.report.progress("Measuring") as advance:
+            found = ablate(
+                graphs["original"],
+                graphs["control"],
+                graphs["branched"],
+                self.options.processors,
+                top1=top1,
+                design=made,
+                options=MeasurementOptions(TimingOptions(turn=_TURN, precision=_PRECISION)),
+                progress=advance,
+                keep=keep,
+            )
+        save(graphs["branched"].clone(), folder / "branched.onnx")
+        save_design(made, folder / "design.json")
+        write_text(folder / "timeline.json", found.timeline.to_chrome_json())
+        write_text(folder / "timeline.svg", timeline_svg(found.timeline))
+        write_report(folder / "report.html", found, histories=self._histories(design.stem), design=made)
+        self.report.show(ablation_table(found))
+        return found.to_json()
+
+    def stage(
+        self,
+        name: str,
+        title: str,
+        settings: Mapping[str, Any],
+        work: Callable[[Path], Answer],
+        after: Sequence[str] = (),
+    ) -> Stage:
+        """Runs a stage, and says what becomes of it."""
+        stage = self.job.run(name, settings, self._announced(title, work), after)
+        done = "was done" if stage.was_done else f"{stage.seconds:.0f} s"
+        self.report.note(f"{name}: {done}{_accuracy_text(stage.answer)}")
+        return stage
+
+    def _announced(self, title: str, work: Callable[[Path], Answer]) -> Callable[[Path], Answer]:
+        def announced(folder: Path) -> Answer:
+            self.report.note(f"{title} …")
+            return work(folder)
+
+        return announced
+
+    def _train(self, network: Network, recipe: Recipe, teacher: nn.Module | None, folder: Path) -> dict[str, Any]:
+        """Trains a network, a branched one with a block-wise start; goes on with what is in the folder."""
+        from nnstretch.training.loop.run_folder import RunOptions
+        from nnstretch.training.loop.stopping import stopped_by_signals
+        from nnstretch.training.loop.torch_settings import find_device
+        from nnstretch.training.loop.trainer import train
+
+        device = find_device(self.options.device)
+        network.module.to(device)
+        run = RunOptions(folder / "run", resume=True, metadata=network.metadata(**self._about))
+        if teacher is not None:
+            teacher.to(device)
+        with self.report.progress("Training") as advance:
+            start = self._blockwise(network, recipe, teacher, advance)
+            with stopped_by_signals(self._advice) as stop:
+                shown = event_shown(advance)
+                result = train(network.module, self.dataset, recipe, teacher, shown, run, stop, start)
+        network.module.to("cpu")
+        self.report.note(result.note)
+        history = [asdict(record) for record in result.history]
+        return {"history": history, "validation_top1": round(result.validation_score, 4)}
+
+    def _blockwise(
+        self, network: Network, recipe: Recipe, teacher: nn.Module | None, advance: Progress
+    ) -> BlockwisePhase | None:
+        """The start in which the segments of a branched network learn side by side; the control has none."""
+        from nnstretch.branching.transform.network import BranchedNetwork
+
+        if teacher is None or not isinstance(network.module, BranchedNetwork) or not recipe.blockwise_epochs:
+            return None
+        return blockwise_phase(network.module, teacher, self.dataset, recipe, advance)
+
+    def _histories(self, chosen: str) -> dict[str, list[EpochRecord]]:
+        """Trainings of the networks that are compared."""
+        from nnstretch.training.loop.checkpoint import EpochRecord
+
+        stages = {"original": BASELINE, "branched": f"{RETRAIN}-{chosen}", "control": f"{RETRAIN}-control"}
+        return {
+            name: [EpochRecord(**record) for record in self.job.stages[stage].answer.get("history", ())]
+            for name, stage in stages.items()
+        }
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        """What weights say of their images."""
+        return about_images(self.options.data, self.dataset)
+
+    def _save(self, network: Network, folder: Path, found: Mapping[str, Any]) -> Answer:
+        """Writes the weights of a network; returns its accuracies, and what its training found."""
+        from nnstretch.training.evaluation.accuracy import top1
+        from nnstretch.training.weights import save_weights
+
+        splits = {"validation": self.dataset.validation, "test": self.dataset.test}
+        accuracies = {
+            f"{name}_top1": round(top1(network.module, split, self.dataset.num_classes), 4)
+            for name, split in splits.items()
+            if f"{name}_top1" not in found
+        }
+        about = network.metadata(**self._about, top1=accuracies["test_top1"])
+        save_weights(network.module, folder / "weights.safetensors", about)
+        counts = {"macs": network.macs, "params": network.parameters}
+        return {"weights": "weights.safetensors", **counts, **accuracies, **found}
+
+
+def summary(answer: Mapping[str, Any], folder: Path) -> str:
+    """The answer of a job in a few lines: accuracies, the gain, and where the products are."""
+    networks = [answer["original"], *answer["candidates"]]
+    lines = [
+        f"{one['name']}: top-1 {one['test_top1']:.2f} % on the test images, {one['validation_top1']:.2f} % on the "
+        f"validation images{' (chosen)' if one['name'] == answer['chosen'] else ''}"
+        for one in networks
+    ]
+    lines += [f"{one['name']} in int8: top-1 {one['top1']:.2f} % on the test images" for one in answer["int8"]]
+    if answer["comparison"] is not None:
+        best = answer["comparison"]["best_alternative"]
+        gain = answer["comparison"]["speedup_best_alternative"]
+        other = f"the {best['network']}, {best['how']}, on {best['processors']}"
+        lines.append(f"{gain:.2f}× as fast as the best alternative: {other}")
+        lines.append(f"{folder / MEASURE} has report.html, the branched network and its timeline")
+    return "\n".join(lines)
+
+
+def _candidate(name: str, stage: Stage, design: Path | None = None) -> Candidate:
+    validation, test = (float(stage.answer[f"{split}_top1"]) for split in ("validation", "test"))
+    return Candidate(name, stage.file("weights"), validation, test, design)
+
+
+def _accuracy_text(answer: Answer) -> str:
+    return f", top-1 {answer['test_top1']:.2f} % on the test images" if "test_top1" in answer else ""
+
+
+def _fingerprint(file: Path) -> str:
+    """A text that tells the content of a file from others.
+
+    Raises:
+        FileError: it cannot be read.
+    """
+    try:
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise FileError(f"cannot read {file}: {error.strerror}") from error

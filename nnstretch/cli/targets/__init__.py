@@ -1,0 +1,1 @@
+"""Commands on other machines: `--target` of bench, run, tune and stretch."""

@@ -1,0 +1,271 @@
+"""`nnstretch bench --target` and `nnstretch run --target`: models compiled here and measured on other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from nnstretch.api.options import CompileOptions
+from nnstretch.bench.targets.gain import gain_over_alternatives
+from nnstretch.bench.targets.measure import TargetRun, measure_models, on_all
+from nnstretch.bench.targets.models import (
+    TUNED,
+    TargetModel,
+    compile_for_target,
+    package_for_target,
+    with_drawn_inputs,
+)
+from nnstretch.cli.console import Reporter
+from nnstretch.cli.engine_comparison import write_json
+from nnstretch.cli.outputs import check_endings
+from nnstretch.cli.sources import Source, source_of_package
+from nnstretch.compiler.targets.processors import fingerprints_of, processors_of_target
+from nnstretch.devices.engine.build.instruction_sets import Isa
+from nnstretch.devices.targets.device import Device
+from nnstretch.devices.targets.results import BenchOptions
+from nnstretch.devices.targets.schemes import open_device
+from nnstretch.errors import NNStretchError, UsageError
+from nnstretch.package import read_package
+from nnstretch.package.standalone import SUFFIX, has_devices
+from nnstretch.report.pages.targets import write_targets_page
+from nnstretch.report.tables.targets import gain_text, sustained_tables, targets_table
+from nnstretch.support.progress import Progress
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx_ir as ir
+
+
+@dataclass(frozen=True)
+class TargetJob:
+    """A measurement of models on targets.
+
+    Attributes:
+        sources: the models.
+        timing: how the runner measures.
+        seed: of the inputs.
+        keep: leave the pushed files on the targets.
+        feeds: an array for each input of the only model; None: random numbers.
+        has_alternatives: whether the last model is a branched network and the others are its alternatives.
+    """
+
+    sources: Sequence[Source]
+    timing: BenchOptions = field(default_factory=BenchOptions)
+    seed: int = 0
+    keep: bool = False
+    feeds: Mapping[str, np.ndarray] | None = None
+    has_alternatives: bool = False
+
+
+def measure_on_targets(report: Reporter, targets: Sequence[str], job: TargetJob) -> list[TargetRun]:
+    """Measures models on every target, all targets at the same time.
+
+    Returns:
+        A run per target, in their order; one that failed has its reason. An error of the only target is raised.
+
+    Raises:
+        NNStretchError: a model cannot be compiled, or the only target failed.
+    """
+    for source in job.sources:
+        source.check_exists()
+    opencl = any(map(_uses_opencl, job.sources))
+    with ExitStack() as stack, _open_all(targets, keep=job.keep, opencl=opencl) as (devices, failures):
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="nnstretch-models-")))
+        with report.progress("Preparing") as advance:
+
+            def described(name: str, device: Device) -> str:
+                # Devices keep both, so that all are asked at the same time.
+                advance(0, 0, f"{name}: the runner")
+                return f"{device.isa.name} {len(device.probe.cpus)}"
+
+            def failed(name: str, why: str) -> str:
+                failures[name] = why
+                return ""
+
+            ready = on_all(devices, described, failed)
+            compiler = _Compiler(job, folder, advance)
+            usable = {name: device for name, device in devices.items() if ready[name]}
+            models = {name: compiler.models_for(device) for name, device in usable.items()}
+        for note in dict.fromkeys(model.note for found in models.values() for model in found if model.note):
+            report.note(note)
+        if job.has_alternatives:
+            for name, (*_, branched) in models.items():
+                report.note(_routines_note(name, branched))
+        with report.progress("Measuring") as advance:
+
+            def measured(name: str, device: Device) -> TargetRun:
+                run = measure_models(device, models[name], job.timing, lambda line: advance(0, 0, f"{name}: {line}"))
+                return replace(run, gain=gain_over_alternatives(run.measured)) if job.has_alternatives else run
+
+            runs = on_all(usable, measured, lambda name, why: TargetRun(name, failure=why))
+        return [runs.get(name) or TargetRun(name, failure=failures[name]) for name in dict.fromkeys(targets)]
+
+
+def _routines_note(target: str, branched: TargetModel) -> str:
+    """How the routines of a branched network and its alternatives were chosen for a target."""
+    if branched.routines == TUNED:
+        return f"{target}: the routines of all networks are those that are fastest by measurements"
+    return f"{target}: the routines of all networks are chosen by estimates"
+
+
+@contextmanager
+def _open_all(
+    targets: Sequence[str], *, keep: bool, opencl: bool
+) -> Iterator[tuple[dict[str, Device], dict[str, str]]]:
+    """Devices by their targets, and why others cannot be opened. An error of the only one is raised."""
+    devices: dict[str, Device] = {}
+    failures: dict[str, str] = {}
+    unique = list(dict.fromkeys(targets))
+    with ExitStack() as stack:
+        for name in unique:
+            try:
+                devices[name] = stack.enter_context(open_device(name, keep=keep, opencl=opencl))
+            except UsageError:
+                raise
+            except NNStretchError as error:
+                if len(unique) == 1:
+                    raise
+                failures[name] = str(error)
+        yield devices, failures
+
+
+def _uses_opencl(source: Source) -> bool:
+    """Whether a model may have OpenCL queues."""
+    if source.model.endswith(SUFFIX):
+        return has_devices(Path(source.model))
+    if source.is_package:
+        return bool(read_package(Path(source.model)).sources)
+    return "opencl" in source.options.processors
+
+
+class _Compiler:
+    """Compiles models once per instruction set and processors."""
+
+    def __init__(self, job: TargetJob, folder: Path, progress: Progress) -> None:
+        self._job = job
+        self._folder = folder
+        self._progress = progress
+        self._compiled: dict[tuple[int, Isa, str, tuple[str, ...], bool], TargetModel] = {}
+        self._graphs: dict[int, ir.Model | None] = {}
+
+    def models_for(self, device: Device) -> list[TargetModel]:
+        """All models for a device. Raises NNStretchError if one cannot be compiled for it.
+
+        A branched network and its alternatives are all tuned, or none of them is.
+        """
+        numbers = range(len(self._job.sources))
+        models = [self._model(number, device) for number in numbers]
+        if self._job.has_alternatives and len({model.routines for model in models}) > 1:
+            return [self._model(number, device, tune=False) for number in numbers]
+        return models
+
+    def _model(self, number: int, device: Device, *, tune: bool = True) -> TargetModel:
+        source = self._job.sources[number]
+        options = replace(source.options, tune=source.options.tune and tune)
+        processors = ""
+        fingerprints: tuple[str, ...] = ()
+        if not (source.is_package or source.model.endswith(SUFFIX)):
+            if options.plan is None:
+                processors = processors_of_target(device.probe, options.processors, options.threads, device.name)
+                options = replace(options, processors=processors, threads=None)
+            fingerprints = fingerprints_of(device, options)
+        key = (number, device.isa, processors, fingerprints, options.tune)
+        if key not in self._compiled:
+            self._progress(number, len(self._job.sources), source.model)
+            file = self._folder / f"{len(self._compiled)}{SUFFIX}"
+            self._compiled[key] = self._made(number, device, options, file)
+        return self._compiled[key]
+
+    def _made(self, number: int, device: Device, options: CompileOptions, file: Path) -> TargetModel:
+        source = self._job.sources[number]
+        if source.model.endswith(SUFFIX):
+            return TargetModel(source.model, Path(source.model), self._job.feeds or {})
+        if source.is_package:
+            made = package_for_target(Path(source.model), device.isa, file)
+        else:
+            compiling = replace(options, progress=None)
+            made = compile_for_target(source.load(), source.model, device, compiling, file, self._progress)
+            if self._job.has_alternatives:
+                made = replace(made, note="")  # one line says it of all (`_routines_note`)
+        graph = self._graph(number)
+        if self._job.feeds is not None:
+            return made.with_inputs(self._job.feeds, graph)
+        return made if graph is None else with_drawn_inputs(made, graph, self._job.seed)
+
+    def _graph(self, number: int) -> ir.Model | None:
+        """The graph that outputs are compared with; None for a package whose model is not at hand."""
+        if number not in self._graphs:
+            source = self._job.sources[number]
+            try:
+                self._graphs[number] = (source_of_package(Path(source.model)) if source.is_package else source).load()
+            except UsageError:
+                if not source.is_package:
+                    raise
+                self._graphs[number] = None
+        return self._graphs[number]
+
+
+def bench_on_targets(report: Reporter, targets: Sequence[str], job: TargetJob, outputs: Sequence[Path]) -> int:
+    """Measures models on targets, and shows and writes the results.
+
+    Args:
+        report: shows them.
+        targets: as on the command line.
+        job: the measurement.
+        outputs: .json, .csv and .html files; a page has a traced run of every model.
+
+    Returns:
+        The exit status: 1 if a target gave no result.
+
+    Raises:
+        NNStretchError: a model cannot be compiled, or the only target failed.
+    """
+    check_endings(outputs, "measurements of targets are", (".json", ".csv", ".html"))
+    if any(path.suffix == ".html" for path in outputs):
+        job = replace(job, timing=replace(job.timing, timeline=True))
+    runs = measure_on_targets(report, targets, job)
+    answer = {"targets": [run.to_json() for run in runs]}
+    for path in outputs:
+        if path.suffix == ".csv":
+            write_csv(path, runs)
+        elif path.suffix == ".html":
+            write_targets_page(path, runs)
+        else:
+            write_json(path, answer)
+    gains = [f"{run.target}: {gain_text(run)}" for run in runs if run.gain is not None]
+    report.show(*gains, targets_table(runs), *sustained_tables(runs))
+    for run in runs:
+        report.note(f"{run.target} ended early: {run.stopped}" if run.stopped else "")
+    report.finish(answer)
+    return int(any(run.failed for run in runs))
+
+
+def write_csv(path: Path, runs: Sequence[TargetRun]) -> None:
+    """Writes the columns of NN-Stretch's measurements: `cfg,latency,energy`, in milliseconds and joules per run.
+
+    `cfg` is the model, with the target before it if there are several.
+
+    Raises:
+        FileError: the place is not writable or the disk is full.
+    """
+    import csv
+    import io
+
+    from nnstretch.support.settings import write_text
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("cfg", "latency", "energy"))
+    for run in runs:
+        for one in run.measured:
+            name = f"{run.target}/{one.model.name}" if len(runs) > 1 else one.model.name
+            writer.writerow((name, _cell(one.result.p50_ms), _cell(one.result.energy_j)))
+    write_text(path, text.getvalue())
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"

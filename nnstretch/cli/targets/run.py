@@ -1,0 +1,55 @@
+"""`nnstretch run --target`: one model, compiled here and run on another machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nnstretch.bench.targets.measure import Measured
+from nnstretch.bench.targets.timelines import target_timeline
+from nnstretch.cli.console import Reporter
+from nnstretch.cli.outputs import outputs_table, write_outputs
+from nnstretch.cli.run_request import RunRequest
+from nnstretch.cli.sources import Source, read_array
+from nnstretch.cli.targets.benchmark import TargetJob, measure_on_targets
+from nnstretch.cli.targets.options import check_unused
+from nnstretch.devices.targets.results import BenchOptions
+from nnstretch.errors import ModelError
+from nnstretch.report.tables.targets import targets_table
+from nnstretch.support.settings import write_text
+
+
+def run_on_target(report: Reporter, source: Source, request: RunRequest) -> bool:
+    """Runs a model on the target of its source; shows and writes what it gave.
+
+    Returns:
+        Whether the outputs are as ONNX Runtime's, as far as they can be compared.
+
+    Raises:
+        NNStretchError: what was found, what was wanted and what to do.
+    """
+    chosen = source.options
+    fixed = {name: getattr(chosen, name) for name in ("streams", "plans", "policy", "engines")}
+    check_unused({f"--{name}": value for name, value in fixed.items()}, f"--target {chosen.target}")
+    feeds = {name: read_array(Path(file)) for name, file in request.inputs.items()}
+    timing = BenchOptions(runs=request.runs, seed=request.seed, timeline=request.timeline is not None)
+    (run,) = measure_on_targets(report, [chosen.target], TargetJob([source], timing, request.seed, feeds=feeds or None))
+    (measured,) = run.measured
+    if measured.result.error is not None:
+        raise ModelError(f"{source.model} failed on {run.target}: {measured.result.error}")
+    if request.output is not None:
+        write_outputs(request.output, dict(measured.outputs))
+    timeline = target_timeline(measured.model, measured.result)
+    if request.timeline is not None and timeline is not None:
+        write_text(request.timeline, timeline.to_chrome_json())
+    report.show(outputs_table(dict(measured.outputs)), targets_table([run]))
+    passed = request.passes(measured.error)
+    if measured.error is not None:
+        report.show(request.judged(measured.error))
+    report.finish(_answer(run.target, measured, passed))
+    return passed
+
+
+def _answer(target: str, measured: Measured, passed: bool) -> dict[str, Any]:
+    outputs = {name: {"shape": list(y.shape), "dtype": str(y.dtype)} for name, y in measured.outputs.items()}
+    return {"target": target, **measured.to_json(), "outputs": outputs, "passed": passed}

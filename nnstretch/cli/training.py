@@ -1,0 +1,133 @@
+"""What commands and jobs that train have in common: the images, the block-wise start, progress."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from nnstretch.branching.transform.network import BranchedNetwork
+    from nnstretch.support.progress import Progress
+    from nnstretch.training.data.split import Dataset
+    from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
+    from nnstretch.training.loop.events import TrainingEvent
+    from nnstretch.training.recipe import Recipe
+
+
+def let_idle_threads_sleep() -> None:
+    """Sets OpenMP's wait policy to sleep unless the environment sets it; must run before torch is loaded.
+
+    Spinning threads make torch's work many times slower where other work shares their cores. Not where torch itself is timed.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def training_images(
+    data: str,
+    model: str,
+    recipe: Recipe,
+    *,
+    image_size: int | None = None,
+    weights: Path | None = None,
+    design: Path | None = None,
+    teacher: Path | None = None,
+) -> Dataset:
+    """The images of a training.
+
+    Args:
+        data: as `load_dataset` reads it.
+        model: zoo name or `module.py:factory`.
+        recipe: of the training.
+        image_size: side of the images; None: that of the weights, the design, the factory or the recipe, in this order.
+        weights: of the network, whose preprocessing the images get.
+        design: a file.
+        teacher: weights, whose preprocessing the images get if those of the network state none.
+
+    Raises:
+        NNStretchError: the images or a file cannot be read, or they do not fit each other.
+    """
+    from nnstretch.cli.networks import known_options, known_preprocessing, read_about
+    from nnstretch.frontends.resolve import image_size_of_factory
+    from nnstretch.training.data import load_dataset
+    from nnstretch.training.data.unreadable import without_unreadable
+
+    about = read_about(weights) if weights else {}
+    size = image_size or known_options(about, design).image_size or image_size_of_factory(model)
+    stated = known_preprocessing(about, str(weights))
+    if stated is None and teacher is not None:
+        stated = known_preprocessing(read_about(teacher), str(teacher))
+    dataset = load_dataset(data, size or recipe.image_size, crop_pct=recipe.crop_pct, preprocessing=stated)
+    return without_unreadable(dataset)
+
+
+def with_given_head(dataset: Dataset, head: str | None) -> Dataset:
+    """The data set with the head of `--head`, if there is one.
+
+    Raises:
+        UsageError: the data set has no boxes, or there is no such head.
+    """
+    if head is None:
+        return dataset
+    from nnstretch.training.tasks.detection import Detection, with_head
+
+    if not isinstance(dataset.task, Detection):
+        raise UsageError(f"--head is for detection; {dataset.name} is for {dataset.task.name}")
+    return replace(dataset, task=with_head(dataset.task, head, dataset.num_classes, dataset.image_size))
+
+
+def check_classification(dataset: Dataset, what: str) -> None:
+    """Refuses data sets of other tasks.
+
+    Args:
+        dataset: the images.
+        what: works with classification only, as the subject of a sentence.
+
+    Raises:
+        UsageError: it is for another task.
+    """
+    from nnstretch.training.tasks.base import CountedTask
+
+    if not isinstance(dataset.task, CountedTask):
+        raise UsageError(
+            f"{what} is for classification, and {dataset.name} for {dataset.task.name}; use nnstretch train, stretch and "
+            "evaluate, step by step"
+        )
+
+
+def about_images(data: str, dataset: Dataset) -> dict[str, Any]:
+    """What weights say of the images that they were trained on."""
+    return {"data": data, "preprocessing": asdict(dataset.preprocessing)}
+
+
+def blockwise_phase(
+    module: BranchedNetwork, teacher: nn.Module, images: Dataset, recipe: Recipe, advance: Progress
+) -> BlockwisePhase:
+    """The start of a training in which the segments learn side by side."""
+    from nnstretch.training.distillation.blockwise import BlockwiseStart
+    from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
+
+    def show_step(step: int, steps: int, loss: float) -> None:
+        advance(step, steps, f"segments side by side, loss {loss:.3f}")
+
+    return BlockwisePhase(lambda: BlockwiseStart.of(module, teacher, images, recipe), images.name, show_step)
+
+
+def event_shown(advance: Progress) -> Callable[[TrainingEvent], None]:
+    """What shows the events of a training as progress."""
+
+    def show(event: TrainingEvent) -> None:
+        left = event.seconds / max(1, event.step) * (event.steps - event.step)
+        said = f"{event.images_per_second:.0f} images/s, {timedelta(seconds=round(left))} left"
+        if event.validation_score is not None:
+            said = f"{event.measure} {event.validation_score:.1f} %"
+        advance(event.step, event.steps, f"{event.epoch}/{event.epochs}, loss {event.loss:.3f}, {said}")
+
+    return show

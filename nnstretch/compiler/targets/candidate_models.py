@@ -1,0 +1,147 @@
+"""Model files of single layers, which the runner of a target races against each other.
+
+A model file has float32 inputs and outputs. Arrays of other types travel in them as bytes, padded to whole numbers. All files
+of a race have the same inputs: the layer's, once in every layout that a candidate reads. A candidate reads its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from nnstretch.devices.base.routine import PLAIN
+from nnstretch.devices.engine.build.instruction_sets import Isa
+from nnstretch.devices.targets.base import TargetError
+from nnstretch.graph.layer import TensorType
+from nnstretch.package.standalone import SUFFIX, write_model_file
+from nnstretch.scheduler.costmodel.costs import Candidate
+from nnstretch.scheduler.measurement.caches import CacheSizes
+from nnstretch.scheduler.measurement.compare import repeats_of
+from nnstretch.scheduler.measurement.reference_cases import LayerUnderTest
+from nnstretch.scheduler.measurement.runner.single_layer import (
+    SingleLayer,
+    SinglePlan,
+    copied_weights,
+    single_layer_plan,
+)
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.schema import Plan, PlanTensor
+from nnstretch.support.settings import atomic_write
+
+_WORD = 4
+"""Bytes of a float32."""
+_COPIED = 2
+"""Copies of a layer's weights have up to this many times the size of the core's own caches, so that they leave these."""
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateModel:
+    """A candidate as a model file.
+
+    Attributes:
+        file: the model file.
+        repeats: how often a run computes the layer.
+        outputs: types of the outputs as stored.
+    """
+
+    file: Path
+    repeats: int
+    outputs: tuple[TensorType, ...]
+
+    def stored_outputs(self, raw: Iterable[bytes]) -> list[np.ndarray]:
+        """The outputs of a run in the candidate's layouts, from the runner's numbers.
+
+        Raises:
+            TargetError: they have other sizes.
+        """
+        contents = list(raw)
+        if [len(content) for content in contents] != [_words(PLAIN.bytes(t)).bytes for t in self.outputs]:
+            raise TargetError(f"the runner's outputs of {self.file.name} have other sizes than those of the model")
+        return [
+            np.frombuffer(content, np.uint8)[: PLAIN.bytes(tensor)].view(tensor.element.storage).reshape(tensor.shape)
+            for content, tensor in zip(contents, self.outputs, strict=True)
+        ]
+
+
+@dataclass
+class CandidateModels:
+    """The candidates of a layer as model files.
+
+    Attributes:
+        test: what the candidates compute.
+        isa: instruction set of the processor.
+        caches: of its machine.
+        folder: where files are written.
+    """
+
+    test: LayerUnderTest
+    isa: Isa
+    caches: CacheSizes
+    folder: Path
+    _arrays: list[np.ndarray] = field(default_factory=list)  # inputs of all models
+    _first: dict[Hashable, int] = field(default_factory=dict)  # layouts of inputs -> number of their first array
+
+    def add_layouts(self, candidates: Iterable[Candidate]) -> None:
+        """Adds the inputs of candidates to those of all models. Comes before their files are written."""
+        for candidate in candidates:
+            layouts, _ = candidate.routine.layouts(self.test.layer, candidate.parameters)
+            if layouts not in self._first:
+                self._first[layouts] = len(self._arrays)
+                self._arrays += self.test.case.packed(candidate)
+
+    def input_files(self) -> Mapping[str, Path]:
+        """Files of raw float32 numbers by the names of inputs."""
+        files: dict[str, Path] = {}
+        for number, array in enumerate(self._arrays):
+            files[_input_name(number)] = self.folder / f"x{number}.bin"
+            with atomic_write(files[_input_name(number)]) as file:
+                file.write(array.tobytes() + bytes(-array.nbytes % _WORD))
+        return files
+
+    def write(self, number: int, candidate: Candidate) -> CandidateModel:
+        """Writes a candidate.
+
+        Args:
+            number: the file's, unique in the folder.
+            candidate: one whose layouts were added.
+
+        Raises:
+            NNStretchError: the routine cannot compute the layer.
+            FileError: the file cannot be written.
+        """
+        test = self.test
+        lowering = candidate.routine.lower(test.layer, candidate.parameters)
+        single = SingleLayer(test.processor, candidate.routine, test.layer, candidate.parameters, lowering)
+        weights = max(1, lowering.weight_bytes)
+        repeats = min(repeats_of(single, test.state), max(1, _COPIED * self.caches.own // weights))
+        made = single_layer_plan(replace(single, repeats=repeats), test.case.packed(candidate))
+        layouts, _ = candidate.routine.layouts(test.layer, candidate.parameters)
+        plan = self._in_words(made.plan, self._first[layouts])
+        file = self.folder / f"{number}{SUFFIX}"
+        write_model_file(Compiled(plan, _constants(made)), str(candidate.routine.descriptor), self.isa, file)
+        return CandidateModel(file, repeats, tuple(tensor.type for tensor in made.plan.outputs))
+
+    def _in_words(self, plan: Plan, first: int) -> Plan:
+        """A plan with the inputs of all models; its own begin at number `first`. All tensors are float32."""
+        inputs = tuple(PlanTensor(_input_name(n), _words(array.nbytes)) for n, array in enumerate(self._arrays))
+        outputs = tuple(replace(tensor, type=_words(PLAIN.bytes(tensor.type))) for tensor in plan.outputs)
+        buffers = tuple(replace(b, index=b.index + first) if b.memory == "input" else b for b in plan.buffers)
+        return replace(plan, inputs=inputs, outputs=outputs, buffers=buffers)
+
+
+def _input_name(number: int) -> str:
+    return f"x{number}"
+
+
+def _words(size: int) -> TensorType:
+    return TensorType((-(-size // _WORD),))
+
+
+def _constants(single: SinglePlan) -> np.ndarray:
+    """The constants with a copy of the weights per repeat."""
+    base = np.zeros(single.base_bytes, np.uint8)
+    single.write_base(base)
+    return copied_weights(base, single.weights, single.repeats)

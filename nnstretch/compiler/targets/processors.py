@@ -1,0 +1,111 @@
+"""The CPU processors of a target, with fingerprints for the profile store."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import replace
+
+from nnstretch.api.options import CompileOptions
+from nnstretch.compiler.processors import Processors
+from nnstretch.devices.base.description import Description
+from nnstretch.devices.base.spec import ProcessorSpec, parse_processors
+from nnstretch.devices.engine.build.engine_library import engine_identity
+from nnstretch.devices.remote import ProfiledProcessor
+from nnstretch.devices.targets.device import Device
+from nnstretch.devices.targets.probe import Probe
+from nnstretch.errors import UsageError, first_line
+from nnstretch.scheduler.measurement.site import MeasurementSite
+
+
+def processors_of_target(probe: Probe, text: str, threads: int | None, target: str) -> str:
+    """The processors that a user names, with the cores of a target.
+
+    Args:
+        probe: what the target is.
+        text: as `--processors` takes them; "cpu" stands for the fast cores.
+        threads: largest number of cores of the first CPU; None: no limit.
+        target: its name, for messages.
+
+    Raises:
+        UsageError: they are not understood, or the target has no such core.
+    """
+    if text == "cpu":
+        return probe.processor(threads)
+    usable = tuple(cpu.number for cpu in probe.cpus if cpu.usable)
+    try:
+        specs = parse_processors(text, usable or None)
+    except UsageError as error:
+        raise UsageError(f"{target}: {first_line(error)}") from error
+    if threads is not None:
+        specs = (specs[0].limited(threads), *specs[1:])
+    return ",".join(map(str, specs))
+
+
+def target_processors(device: Device, options: CompileOptions, site: MeasurementSite) -> Processors:
+    """The CPU of a target, as groups of cores whose measurements have a place in the profile store.
+
+    Args:
+        device: the target.
+        options: name the processors as the user writes them.
+        site: measures on the target, or knows only what the store has.
+
+    Raises:
+        UsageError: a processor is not a CPU, or the target has no such core.
+        TargetError: the target cannot be described.
+    """
+    specs = _specs(device, options)
+    if other := next((spec for spec in specs if spec.kind != "cpu"), None):
+        raise UsageError(
+            f"{device.name}: {other} is not a group of CPU cores; routines are tuned there for these alone"
+        )
+    named = tuple(ProfiledProcessor(_description(device, spec)) for spec in specs)
+    own = replace(options, processors=",".join(map(str, specs)), threads=None)
+    return Processors(named, named[0], own, site=site)
+
+
+def fingerprints_of(device: Device, options: CompileOptions) -> tuple[str, ...]:
+    """Fingerprints of the processors of a target that options name; none if one is not a CPU.
+
+    Raises:
+        UsageError: the target has no such core.
+        TargetError: the target cannot be described.
+    """
+    specs = _specs(device, options)
+    return tuple(fingerprint(device, spec) for spec in specs if all(one.kind == "cpu" for one in specs))
+
+
+def _specs(device: Device, options: CompileOptions) -> tuple[ProcessorSpec, ...]:
+    text = processors_of_target(device.probe, options.processors, options.threads, device.name)
+    return parse_processors(text, tuple(cpu.number for cpu in device.probe.cpus) or None)
+
+
+def _description(device: Device, spec: ProcessorSpec) -> Description:
+    return Description(
+        fingerprint(device, spec),
+        str(spec),
+        "cpu",
+        device.processor_model,
+        device.isa.block,
+        cores=spec.cores,
+        ratios=spec.ratios,
+        isa=device.isa.name,
+        caches=(),
+    )
+
+
+def fingerprint(device: Device, spec: ProcessorSpec) -> str:
+    """Key of a processor's measurements: CPU, its features, types and clocks of the cores, and the engine.
+
+    Devices of one model have equal fingerprints, so that users can share measurements.
+
+    Raises:
+        TargetError: the target cannot be described.
+        BuildError: there is no compiler.
+    """
+    cpus = {cpu.number: cpu for cpu in device.probe.cpus}
+    kinds = Counter(cpus[core].kind for core in spec.cores if core in cpus)
+    cores = " + ".join(f"{count} × {kind}" if kind else f"{count} cores" for kind, count in kinds.items())
+    ratios = f" {':'.join(map(str, spec.ratios))}" if spec.ratios else ""
+    features = hashlib.sha256(" ".join(sorted(device.probe.features)).encode()).hexdigest()[:6]
+    return f"{device.processor_model} [{features}]|{cores}{ratios}|runner {engine_identity(device.isa)}"

@@ -1,0 +1,1 @@
+"""`nnstretch doctor`: what works on this machine, what is missing, and the command that mends it."""

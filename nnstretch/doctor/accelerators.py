@@ -1,0 +1,63 @@
+"""OpenCL drivers and devices, and where torch trains."""
+
+from __future__ import annotations
+
+import ctypes.util
+from collections.abc import Iterator
+
+from nnstretch.devices.opencl.discovery import failing_drivers, icd_files
+from nnstretch.devices.opencl.drivers import probe
+from nnstretch.doctor.finding import Finding, State
+from nnstretch.errors import NNStretchError
+
+_INSTALL = "apt-get install pocl-opencl-icd (Debian, Ubuntu), or the driver of your GPU"
+
+
+def opencl() -> Iterator[Finding]:
+    """The loader, every driver, and every device, tested with real kernels in processes of their own."""
+    files = icd_files()
+    if not files:
+        yield Finding("OpenCL", State.NOTE, "no driver: groups of CPU cores are the only processors", _INSTALL)
+        return
+    try:
+        failing = failing_drivers()
+        devices = probe()
+    except NNStretchError as error:
+        yield Finding("OpenCL", State.PROBLEM, str(error), _INSTALL)
+        return
+    for file, reason in failing.items():
+        yield Finding(
+            f"OpenCL driver {file.stem}", State.NOTE, reason, f"update or remove the driver that {file} names"
+        )
+    for device in devices:
+        subject, name = f"opencl:{device.index}", f"{device.name} ({device.platform})"
+        if device.usable:
+            yield Finding(subject, State.OK, f"{name}, {device.compute_units} compute units")
+        else:
+            yield Finding(subject, State.NOTE, f"{name}: {device.why_not}", "update the driver")
+    if not devices and not failing:
+        yield Finding("OpenCL", State.NOTE, "drivers are installed, but have no device", _INSTALL)
+
+
+def torch() -> Iterator[Finding]:
+    """Where trainings run."""
+    try:
+        import torch as library
+    except ImportError:
+        return  # the extra's own finding says so
+    except OSError as error:  # a library of a CUDA build that is missing
+        yield Finding("torch", State.PROBLEM, " ".join(str(error).split()), "install a CPU build of torch")
+        return
+    if library.cuda.is_available():
+        names = ", ".join(library.cuda.get_device_name(i) for i in range(library.cuda.device_count()))
+        yield Finding("torch", State.OK, f"{library.__version__}, trains on {names}")
+    else:
+        yield Finding("torch", State.OK, f"{library.__version__}, trains on the CPU")
+
+
+def opencl_loader() -> Iterator[Finding]:
+    """libOpenCL, which standalone models open by themselves."""
+    name = ctypes.util.find_library("OpenCL")
+    if name is None and icd_files():
+        found = "no libOpenCL: standalone models cannot use OpenCL (Python has a loader of its own)"
+        yield Finding("OpenCL loader", State.NOTE, found, "apt-get install ocl-icd-libopencl1")

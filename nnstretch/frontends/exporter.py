@@ -1,0 +1,147 @@
+"""Faster exports: what torch's ONNX exporter repeats or computes needlessly for networks in evaluation mode.
+
+Both blocks replace functions of the exporter while they run, and change nothing where a version of torch lacks them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+_BATCH_NORM = torch.ops.aten.batch_norm.default
+_LOWERED_BATCH_NORM = torch.ops.aten._native_batch_norm_legit_no_training.default
+_POOL = torch.ops.aten.adaptive_avg_pool2d.default
+_MEAN = torch.ops.aten.mean.dim
+_FLATTENED = (torch.ops.aten.flatten.using_ints, torch.ops.aten.reshape.default)
+_VIEW = torch.ops.aten.view.default
+
+
+@contextmanager
+def shared_operators() -> Iterator[None]:
+    """Exports share the exporter's table of operators, which takes longer to build than a small module to export.
+
+    The exporter builds one per call and only reads it. Other exports in this process keep their own tables.
+    """
+    try:
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+        table: Any = ONNXRegistry
+        build = _original(table, "from_torchlib")
+    except (ImportError, KeyError):  # another version of torch: its exports are slower
+        yield
+        return
+    table.from_torchlib = partial(_operators, build.__get__(None, table))
+    try:
+        yield
+    finally:
+        table.from_torchlib = build
+
+
+@contextmanager
+def short_decompositions() -> Iterator[None]:
+    """Networks whose operators have ONNX forms are not traced again, which takes more than half of an export.
+
+    The exporter traces every program again to decompose operators that ONNX lacks. In evaluation mode, a usual CNN
+    has three of these, batch normalisation, global average pooling and flattening, which are replaced in place.
+    """
+    try:
+        from torch.onnx._internal.exporter import _decomp, _fx_passes
+
+        passes: Any = _fx_passes
+        decompose = _original(passes, "decompose_with_registry")
+        implemented: Callable[[Any], list[Any]] = _decomp.get_onnx_implemented_overloads
+    except (ImportError, KeyError, AttributeError):  # another version of torch: its exports are slower
+        yield
+        return
+
+    def decomposed(program: torch.export.ExportedProgram, registry: Any) -> Any:
+        if not _is_decomposed_in_place(program, set(implemented(registry))):
+            return decompose(program, registry)
+        _replace_operators(program.graph_module.graph)
+        return program
+
+    passes.decompose_with_registry = decomposed
+    try:
+        yield
+    finally:
+        passes.decompose_with_registry = decompose
+
+
+@cache
+def _original(owner: Any, name: str) -> Any:
+    """The exporter's own function; blocks of several threads may overlap, and each restores it.
+
+    Raises:
+        KeyError: there is none of this name.
+    """
+    return vars(owner)[name]
+
+
+@cache
+def _operators(build: Callable[..., object], **options: int) -> object:
+    """The table that `build` returns for these options."""
+    return build(**options)
+
+
+def _is_decomposed_in_place(program: torch.export.ExportedProgram, implemented: set[Any]) -> bool:
+    """Whether `_replace_operators` leaves operators with ONNX forms alone, none of which writes to an input."""
+    signature = program.graph_signature
+    if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
+        return False
+    calls = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
+    return all(
+        node.op == "call_function"
+        and (
+            _is_batch_norm(node)
+            or _is_global_pool(node)
+            or _is_flattened(node)
+            or (node.target in implemented and _is_kept(node.target))
+        )
+        for node in calls
+    )
+
+
+def _is_kept(target: Any) -> bool:
+    """Whether tracing again leaves an operator as it is: it neither overwrites an input nor stands for a view."""
+    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+        return False
+    return not (target._can_decompose() and any(returned.alias_info for returned in target._schema.returns))
+
+
+def _is_batch_norm(node: torch.fx.Node) -> bool:
+    """Whether the node normalises by running statistics."""
+    if node.target is not _BATCH_NORM or node.kwargs or len(node.args) != len(_BATCH_NORM._schema.arguments):
+        return False
+    _x, _weight, _bias, mean, variance, training, *_ = node.args
+    return training is False and mean is not None and variance is not None
+
+
+def _is_global_pool(node: torch.fx.Node) -> bool:
+    return node.target is _POOL and not node.kwargs and node.args[1] in ([1, 1], (1, 1))
+
+
+def _is_flattened(node: torch.fx.Node) -> bool:
+    return node.target in _FLATTENED and all(isinstance(size, int) for size in node.meta["val"].shape)
+
+
+def _replace_operators(graph: torch.fx.Graph) -> None:
+    """Replaces operators by what torch decomposes them to. Nodes keep their names, by which the program knows its outputs."""
+    for node in list(graph.nodes):
+        if _is_batch_norm(node):
+            x, weight, bias, mean, variance, _training, momentum, epsilon, _cudnn = node.args
+            arguments = (x, weight, bias, mean, variance, momentum, epsilon)
+            with graph.inserting_before(node):
+                normalised = graph.call_function(_LOWERED_BATCH_NORM, arguments)
+            tensor = node.meta["val"]
+            statistics = tensor.new_empty(0)  # of the batch: none in evaluation mode
+            normalised.meta = {**node.meta, "val": (tensor, statistics, statistics)}
+            node.target, node.args = operator.getitem, (normalised, 0)
+        elif _is_global_pool(node):
+            node.target, node.args = _MEAN, (node.args[0], [-1, -2], True)
+        elif _is_flattened(node):
+            node.target, node.args, node.kwargs = _VIEW, (node.args[0], list(node.meta["val"].shape)), {}

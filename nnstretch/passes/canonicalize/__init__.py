@@ -1,1 +1,0 @@
-"""Passes that bring ONNX operators into one form."""

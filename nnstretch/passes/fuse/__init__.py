@@ -1,1 +1,0 @@
-"""Passes that fuse operators into layers."""

@@ -1,1 +1,0 @@
-"""Passes that turn QDQ patterns into int8 layers."""

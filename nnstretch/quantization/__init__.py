@@ -1,1 +1,0 @@
-"""Quantisation of float32 networks."""

@@ -1,0 +1,94 @@
+"""What a report says, before it has a form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nnstretch.report.charts.svg import Panel
+
+Cell = str | float | int | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values.
+
+    Attributes:
+        titles: of the columns, with units.
+        rows: values as they are; writers format them. None is an empty cell.
+        texts: number of columns at the left that hold text.
+        marked: indices of rows that stand out.
+    """
+
+    titles: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    texts: int = 1
+    marked: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Section:
+    """One subject.
+
+    Attributes:
+        title: its heading.
+        text: a paragraph on how to read it; may be empty.
+        panel: a chart.
+        table: values.
+        folded: whether the page shows the table on a click only.
+        filters: whether readers can narrow the rows of the table, and the dots of the same rows in all charts.
+    """
+
+    title: str
+    text: str = ""
+    panel: Panel | None = None
+    table: Table | None = None
+    folded: bool = False
+    filters: bool = False
+
+    def named(self, title: str) -> Section:
+        """The same section under another title, and without filters: rows of several sections have the same numbers."""
+        return replace(self, title=title, filters=False)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A whole report.
+
+    Attributes:
+        title: names what it is about.
+        lead: one or two sentences.
+        figures: the most important values: meaning with unit -> value. Reports are compared by them.
+        sections: in reading order.
+        facts: name -> value, on how and where the results were made.
+    """
+
+    title: str
+    lead: str
+    figures: Mapping[str, Cell]
+    sections: Sequence[Section]
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def cell_text(value: Cell) -> str:
+    """A value as people read it: four significant digits, "–" for none."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def compared(documents: Sequence[Document]) -> Section:
+    """The figures of several documents side by side, and the ratio of the last to the first where both have one."""
+    names = list(dict.fromkeys(name for document in documents for name in document.figures))
+    rows: list[list[Cell]] = []
+    for name in names:
+        values = [document.figures.get(name) for document in documents]
+        first, last = values[0], values[-1]
+        numbers = isinstance(first, int | float) and isinstance(last, int | float) and first
+        ratio = float(last) / float(first) if numbers and first and last is not None else None
+        rows.append([name, *values, ratio])
+    titles = ["", *(document.title for document in documents), "last / first"]
+    return Section("Side by side", "", table=Table(titles, rows))

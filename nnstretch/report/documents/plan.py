@@ -1,0 +1,112 @@
+"""Plans and packages: what runs where, by which routine, in how much memory."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nnstretch.errors import FileError
+from nnstretch.package.format import read_package
+from nnstretch.report.charts.plan import steps_panel
+from nnstretch.report.documents.document import Cell, Document, Section, Table
+from nnstretch.report.tables.runs import queue_names
+from nnstretch.report.tables.text import parameters_text
+from nnstretch.scheduler.plan.schema import Plan
+
+
+def read_plan_file(path: Path) -> Document:
+    """The document of a plan file.
+
+    Raises:
+        FileError: it cannot be read.
+        PackageError: it is no plan.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"cannot read {path}: {error}") from error
+    plan = Plan.from_json(text, str(path), "tune the model again")
+    return Document(f"Plan {path.name}", _lead(plan), _figures(plan), _sections(plan), {"format": str(plan.version)})
+
+
+def read_package_file(path: Path) -> Document:
+    """The document of a package, with all its plans.
+
+    Raises:
+        FileError, PackageError: it cannot be read, or is damaged.
+    """
+    package = read_package(path)
+    plans = {name: Plan.from_json(packed.plan, f"{path}: {name}") for name, packed in package.plans.items()}
+    first = next(iter(plans.values()))
+    sections = [
+        section
+        for name, plan in plans.items()
+        for section in _sections(plan, f" of plan {name}" if len(plans) > 1 else "")
+    ]
+    figures: dict[str, Cell] = {
+        **_figures(first),
+        "MB of the file": path.stat().st_size / 1e6,
+        "MB of weights": package.constants.nbytes / 1e6,
+        "plans": len(plans),
+    }
+    facts = {str(name): _fact(value) for name, value in package.metadata.items()}
+    return Document(f"Package {path.name}", _lead(first), figures, sections, facts)
+
+
+def _lead(plan: Plan) -> str:
+    inputs = ", ".join(f"{tensor.name} {tensor.type}" for tensor in plan.inputs)
+    processors = ", ".join(queue.processor for queue in plan.queues if queue.processor)
+    return f"Reads {inputs}; runs on {processors}."
+
+
+def _figures(plan: Plan) -> dict[str, Cell]:
+    memory = plan.host_bytes + sum(plan.shared_bytes) + sum(plan.device_bytes.values())
+    return {
+        "predicted ms": plan.predicted_ms,
+        "million multiply-adds": plan.macs / 1e6,
+        "steps": len(plan.steps),
+        "sub-graphs": len(plan.subgraphs),
+        "MB of memory": memory / 1e6,
+    }
+
+
+def _sections(plan: Plan, of: str = "") -> list[Section]:
+    queues = queue_names(plan)
+    by_routine: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+    for step, queue in zip(plan.steps, queues, strict=True):
+        entry = by_routine[queue, step.routine]
+        for number, value in enumerate((1, step.cost_ms or 0.0, step.macs / 1e6)):
+            entry[number] += value
+    routines: list[Sequence[Cell]] = [
+        (routine, queue, int(count), ms, macs)
+        for (queue, routine), (count, ms, macs) in sorted(by_routine.items(), key=lambda item: -item[1][1])
+    ]
+    rows: list[Sequence[Cell]] = [
+        (step.layer, step.op, queue, step.routine, parameters_text(step.parameters), step.cost_ms, step.macs / 1e6)
+        for step, queue in zip(plan.steps, queues, strict=True)
+    ]
+    chart = None
+    if any(step.cost_ms for step in plan.steps):
+        chart = steps_panel(plan, queues)
+    titles = ["layer", "operator", "processor", "routine", "parameters", "ms", "million multiply-adds"]
+    return [
+        Section(
+            f"Routines{of}",
+            "Sums over all steps.",
+            table=Table(["routine", "processor", "steps", "ms", "million multiply-adds"], routines, 2),
+        ),
+        Section(
+            f"Steps{of}",
+            "Predicted, one after another per processor; waits are left out.",
+            chart,
+            Table(titles, rows, 5),
+            folded=True,
+        ),
+    ]
+
+
+def _fact(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

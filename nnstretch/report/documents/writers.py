@@ -1,0 +1,184 @@
+"""Documents as pages, Markdown, CSV and pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from markupsafe import Markup
+
+from nnstretch import __version__
+from nnstretch.errors import UsageError
+from nnstretch.report.charts.style import COLOURS
+from nnstretch.report.charts.svg import Panel, element, label, panel_picture, stacked
+from nnstretch.report.documents.document import Document, Section, Table, cell_text
+from nnstretch.report.pages import render
+from nnstretch.support.settings import atomic_write, write_text
+
+_MOST_FIGURES = 8
+"""At the top of a page; the others stand in a table."""
+
+
+def write(document: Document, path: Path) -> list[Path]:
+    """Writes a document in the form that the file's ending names.
+
+    Args:
+        document: what to write.
+        path: ending in one of `ENDINGS`. Markdown has its charts, and CSV its tables, in files beside it if there are several.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        FileError: a file cannot be written.
+        MissingExtraError: a PNG needs a library that is not installed.
+    """
+    return _WRITERS[path.suffix.lower()](document, path)
+
+
+def html(document: Document) -> str:
+    """One page that needs no network; a script in it filters the rows of tables, if any can be."""
+    figures = list(document.figures.items())
+    sections = [_html_section(section) for section in document.sections]
+    if len(figures) > _MOST_FIGURES:
+        rest = Section("Figures", table=Table(["", "value"], figures))
+        sections.insert(0, _html_section(rest))
+    return render(
+        "document.html",
+        title=document.title,
+        figures=[(cell_text(value), meaning) for meaning, value in figures[:_MOST_FIGURES]],
+        lead=document.lead,
+        sections=sections,
+        facts=list(document.facts.items()),
+        filters=any(section.filters for section in document.sections),
+        version=__version__,
+    )
+
+
+def _html_section(section: Section) -> Mapping[str, object]:
+    table = section.table or Table((), ())
+    first = table.rows[0] if table.rows else ()
+    return {
+        "title": section.title,
+        "text": section.text,
+        "chart": Markup(panel_picture(section.panel, section.title)) if section.panel else "",  # noqa: S704 - escaped by svg
+        "titles": table.titles,
+        "rows": [[cell_text(cell) for cell in row] for row in table.rows],
+        "texts": table.texts,
+        "kinds": ["chosen" if number in table.marked else None for number in range(len(table.rows))],
+        "folded": section.folded,
+        "filters": section.filters,
+        "hints": ["word" if isinstance(cell, str) else "low..high" for cell in first],
+    }
+
+
+def markdown(document: Document, charts: Mapping[str, str]) -> str:
+    """The text; `charts` has the file of each section's chart by its title."""
+    lines = [f"# {document.title}", "", document.lead, ""]
+    lines += _markdown_table(Table(["", "value"], list(document.figures.items())))
+    for section in document.sections:
+        lines += ["", f"## {section.title}", ""]
+        if section.text:
+            lines += [section.text, ""]
+        if section.title in charts:
+            lines += [f"![{section.title}]({charts[section.title]})", ""]
+        if section.table is not None:
+            lines += _markdown_table(section.table)
+    if document.facts:
+        lines += ["", "## How this was made", ""]
+        lines += _markdown_table(Table(["", "value"], list(document.facts.items()), 2))
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_table(table: Table) -> list[str]:
+    def row(cells: list[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), ' ') for cell in cells)} |"
+
+    rule = ["---" if number < table.texts else "---:" for number in range(len(table.titles))]
+    bold = [[cell_text(cell) for cell in cells] for cells in table.rows]
+    for number in table.marked:
+        bold[number][0] = f"**{bold[number][0]}**"
+    return [row([str(title) for title in table.titles]), row(rule), *map(row, bold)]
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def _write_html(document: Document, path: Path) -> list[Path]:
+    write_text(path, html(document))
+    return [path]
+
+
+def _write_markdown(document: Document, path: Path) -> list[Path]:
+    charts = {}
+    for section in document.sections:
+        if section.panel is not None:
+            file = path.with_name(f"{path.stem}-{_slug(section.title)}.svg")
+            write_text(file, stacked([section.panel], section.title))
+            charts[section.title] = file.name
+    write_text(path, markdown(document, charts))
+    return [path, *(path.with_name(name) for name in charts.values())]
+
+
+def _write_csv(document: Document, path: Path) -> list[Path]:
+    tables = {section.title: section.table for section in document.sections if section.table is not None}
+    if not tables:
+        tables = {"figures": Table(["figure", "value"], list(document.figures.items()))}
+    written = []
+    for title, table in tables.items():
+        file = path if len(tables) == 1 else path.with_name(f"{path.stem}-{_slug(title)}.csv")
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(table.titles)
+        writer.writerows(["" if cell is None else cell for cell in row] for row in table.rows)
+        write_text(file, text.getvalue())
+        written.append(file)
+    return written
+
+
+def picture(document: Document) -> str:
+    """All charts in one SVG, one below the other."""
+    panels = [_titled(section.title, section.panel) for section in document.sections if section.panel is not None]
+    if not panels:
+        raise UsageError(f"{document.title} has no chart; write a page (.html), Markdown (.md) or tables (.csv)")
+    return stacked(panels, document.title)
+
+
+def _titled(title: str, panel: Panel) -> Panel:
+    height, content = panel
+    return height + 24, [label(0, 14, title, "strong"), element("g", *content, transform="translate(0 24)")]
+
+
+def _write_svg(document: Document, path: Path) -> list[Path]:
+    write_text(path, picture(document))
+    return [path]
+
+
+def _write_png(document: Document, path: Path) -> list[Path]:
+    import resvg_py
+
+    with atomic_write(path) as file:
+        file.write(bytes(resvg_py.svg_to_bytes(svg_string=_in_light_colours(picture(document)), zoom=2)))
+    return [path]
+
+
+def _in_light_colours(svg: str) -> str:
+    """An SVG whose colours are values: renderers of PNG know no variables and no dark mode."""
+    plain = re.sub(r"svg\{--.*?\}(?=@media)", "", svg)
+    plain = re.sub(r"@media \(prefers-color-scheme:dark\)\{svg\{.*?\}\}", "", plain)
+    return re.sub(r"var\(--([a-z0-9-]+)\)", lambda match: COLOURS[match[1]][0], plain)
+
+
+_WRITERS: Mapping[str, Callable[[Document, Path], list[Path]]] = {
+    ".html": _write_html,
+    ".md": _write_markdown,
+    ".csv": _write_csv,
+    ".svg": _write_svg,
+    ".png": _write_png,
+}
+ENDINGS = tuple(_WRITERS)
+"""Of the files that `write` can write."""

@@ -1,0 +1,37 @@
+"""Locks between processes."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import IO
+
+from nnstretch.errors import FileError, UsageError
+
+_LOCK = ".lock"
+
+
+def lock_folder(folder: Path, option: str) -> IO[bytes]:
+    """Makes a folder and keeps other processes that lock it out, until the result is closed or the process ends.
+
+    Args:
+        folder: where this process is going to write.
+        option: of the command line that names the folder; messages advise another one.
+
+    Raises:
+        FileError: it cannot be made or written.
+        UsageError: another process has locked it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / _LOCK).open("ab")
+    except OSError as error:
+        raise FileError(f"cannot write to {folder}: {error.strerror}; choose another folder with {option}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise UsageError(
+            f"another process is writing to {folder}; wait for its end, or choose another folder with {option}"
+        ) from error
+    return lock

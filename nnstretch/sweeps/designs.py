@@ -1,0 +1,300 @@
+"""Sweeps of designs: from a network and options to a study, its warm start, its workers and its front."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from nnstretch.branching.design.accounting import working_set
+from nnstretch.branching.design.blueprint import Blueprint, blueprint
+from nnstretch.branching.design.design import Design
+from nnstretch.branching.latency.table import LatencyTable
+from nnstretch.branching.search.limits import SearchLimits, family_of
+from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.compiler.costs import latency_predictor
+from nnstretch.compiler.processors import Processors
+from nnstretch.errors import DesignError, UsageError
+from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
+from nnstretch.support.progress import Progress, silent
+from nnstretch.sweeps.evaluation import limited_design
+from nnstretch.sweeps.feasibility import Bounds, limits_reached
+from nnstretch.sweeps.measuring import DesignTimer
+from nnstretch.sweeps.objectives import REDUCTION, Direction
+from nnstretch.sweeps.samplers import find_sampler
+from nnstretch.sweeps.space import DesignSpace, Form
+from nnstretch.sweeps.study import FILES, RATIOS, RUNG, WARM, StudySpec, feasible_front, without_experimental_warnings
+from nnstretch.sweeps.worker import PRUNED, Evaluate, Outcome, StudyWorker, SweepBudget
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import Trial
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """What a sweep of designs explores, and how.
+
+    Attributes:
+        forms: of the network.
+        limits: of segments.
+        bounds: of designs.
+        names: of the values.
+        directions: of the values.
+        budget: of the study.
+        storage: a journal file or a URL.
+        study: its name there.
+        resume: go on with a study of this name.
+        sampler: its name.
+        seed: of all random numbers.
+        workers: processes that write to the study.
+        warm: designs of the analytic search's front that come first; 0: none.
+        reduction: eta of successive halving.
+        learned: see `StretchOptions`.
+        about: more that must be the same in every process that works on the study.
+    """
+
+    forms: tuple[Form, ...] = (Form(),)
+    limits: SearchLimits = field(default_factory=SearchLimits)
+    bounds: Bounds = field(default_factory=Bounds)
+    names: tuple[str, ...] = ("latency", "macs")
+    directions: tuple[Direction, ...] = ("minimize", "maximize")
+    budget: SweepBudget = field(default_factory=lambda: SweepBudget(100))
+    storage: str = "sweep.journal"
+    study: str = "sweep"
+    resume: bool = False
+    sampler: str = "tpe"
+    seed: int = 0
+    workers: int = 1
+    warm: int = 8
+    reduction: int = REDUCTION
+    learned: bool | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """A design on the front of a sweep.
+
+    Attributes:
+        design: with predictions.
+        values: by the name of the objective.
+        number: of the trial.
+        fidelity: of the values; "" for an objective of the caller's.
+        weights: file of the trained weights; None: the design was not trained.
+        form: of the network.
+    """
+
+    design: Design
+    values: Mapping[str, float]
+    number: int
+    fidelity: str = ""
+    weights: Path | None = None
+    form: Form = field(default_factory=Form)
+
+
+@dataclass(frozen=True, eq=False)
+class SweepResult:
+    """What a sweep found.
+
+    Attributes:
+        front: designs that no other one dominates, in order of the first objective.
+        study: Optuna's, with all trials.
+    """
+
+    front: tuple[SweepPoint, ...]
+    study: Study
+
+
+@dataclass(frozen=True, eq=False)
+class DesignSweep:
+    """A sweep of the designs of one network.
+
+    Attributes:
+        module: the original network.
+        example_input: one image, N,C,H,W.
+        processors: open.
+        spec: what is explored, and how.
+        progress: called during long work.
+    """
+
+    module: nn.Module
+    example_input: Tensor
+    processors: Processors
+    spec: SweepSpec
+    progress: Progress = silent
+
+    @property
+    def names(self) -> list[str]:
+        """The processors."""
+        return [processor.name for processor in self.processors.named]
+
+    @cached_property
+    def predictor(self) -> Any:
+        """Predicts latencies of layers on the processors."""
+        size = working_set(self.module, self.example_input)
+        return latency_predictor(self.processors, learned=self.spec.learned, working_set=size)
+
+    @cached_property
+    def space(self) -> DesignSpace:
+        """The designs to choose from."""
+        limits = self.spec.limits.for_family(family_of(self._blueprint(self.spec.forms[0]).traced))
+        return DesignSpace(self._latencies, self.spec.forms, self.names, limits)
+
+    def original(self, image_size: int | None) -> Tensor:
+        """An example input of this size."""
+        if image_size is None or self.example_input.shape[-1] == image_size:
+            return self.example_input
+        shape = (*self.example_input.shape[:2], image_size, image_size)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+    def _blueprint(self, form: Form) -> Blueprint:
+        same = next((b for f, b in self._blueprints.items() if f.image_size == form.image_size), None)
+        if form not in self._blueprints:
+            multiple = self.processors.host.blocked.block
+            self._blueprints[form] = (
+                blueprint(self.module, self.original(form.image_size), multiple, form.merge)
+                if same is None
+                else Blueprint(same.traced, multiple, form.merge)
+            )
+        return self._blueprints[form]
+
+    @cached_property
+    def _blueprints(self) -> dict[Form, Blueprint]:
+        return {}
+
+    def _latencies(self, form: Form) -> LatencyTable:
+        return LatencyTable(self._blueprint(form), self.predictor, len(self.names))
+
+    # -- the study ------------------------------------------------------------------------------------------------
+
+    def open(self) -> Study:
+        """The study, created or resumed.
+
+        Raises:
+            UsageError: there is one and `resume` is false, or it is about something else.
+            FileError: the storage cannot be used.
+            MissingExtraError: the sampler's library is not installed.
+        """
+        spec = self.spec
+        with without_experimental_warnings():
+            find_sampler(spec.sampler)(spec.seed)  # a library that is missing is named before there is a study
+        about = {
+            "network": self.digest,
+            "processors": self.names,
+            "merge": [form.merge.value for form in spec.forms],
+            "image sizes": [self.original(form.image_size).shape[-1] for form in spec.forms],
+            **spec.about,
+        }
+        return StudySpec(spec.storage, spec.study, spec.names, spec.directions, about, spec.resume, spec.workers).open()
+
+    @cached_property
+    def digest(self) -> str:
+        """A short name of the network with its weights and the image that it takes."""
+        found = hashlib.sha256(str(tuple(self.example_input.shape)).encode())
+        for name, tensor in self.module.state_dict().items():
+            found.update(f"{name}{tuple(tensor.shape)}".encode())
+            found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()[:12]
+
+    def warm_start(self, study: Study) -> str:
+        """Queues the analytic search's front of latency and MACs first, if the study has no trials yet.
+
+        Returns:
+            Why there is no such front; "" if there is one, or none is wanted.
+        """
+        if not self.spec.warm or study.get_trials(deepcopy=False):
+            return ""
+        form = self.spec.forms[0]
+        options = SearchOptions(len(self.names), self.spec.limits, self.spec.warm, pareto=True, progress=self.progress)
+        try:
+            found, _ = search(self._blueprint(form), self.predictor, options)
+        except DesignError as error:
+            return str(error)
+        for rank, design in enumerate(found):
+            study.enqueue_trial(self.space.parameters(design, form), user_attrs={WARM: rank})
+        return ""
+
+    def timer(self, **more: Any) -> DesignTimer | None:
+        """Runs designs on the processors; None where they are simulated or remote."""
+        if isinstance(self.predictor, ProfilePredictor) and self.processors.site is None:
+            return DesignTimer(self.processors, self.predictor.costs, **more)
+        return None
+
+    def run(self, study: Study, evaluate: Evaluate, *, worker: int = 0, guarded: bool = False) -> None:
+        """Runs trials until the study has as many as wanted.
+
+        Args:
+            study: open.
+            evaluate: a trial.
+            worker: number of this process among the workers; each has random numbers of its own.
+            guarded: whether `evaluate` calls code of the user's.
+
+        Raises:
+            UsageError: several trials in a row failed.
+            FileError: the storage does not answer.
+        """
+        spec = self.spec
+        StudyWorker(
+            study,
+            self.space.distributions,
+            evaluate,
+            spec.budget,
+            find_sampler(spec.sampler),
+            spec.seed + 1000 * worker,
+            guarded=guarded,
+            progress=self.progress,
+        ).run()
+
+    def limits_note(self, study: Study) -> str:
+        """What the designs of a study have reached of the limits that no branched one meets; "" without designs."""
+        trials = [trial for trial in study.get_trials(deepcopy=False) if RATIOS in trial.user_attrs]
+        ratios = [trial.user_attrs[RATIOS] for trial in trials]
+        return limits_reached(ratios, self.space.limits, self.spec.bounds) if ratios else ""
+
+    def result(self, study: Study) -> SweepResult:
+        """The front of a study.
+
+        Raises:
+            DesignError: no design is within all limits; the message says what was reached.
+            UsageError: no trial is complete.
+        """
+        front = feasible_front(study)
+        if not front:
+            if note := self.limits_note(study):
+                raise DesignError(note)
+            raise UsageError("the study has no complete trial; give it more time (--timeout) or more trials (--trials)")
+        points = []
+        for trial in front:
+            form = self.space.form(trial.params)
+            weights = trial.user_attrs.get(FILES)
+            points.append(
+                SweepPoint(
+                    self.space.design(trial.params).design,
+                    dict(zip(self.spec.names, trial.values, strict=True)),
+                    trial.number,
+                    trial.user_attrs.get(RUNG, ""),
+                    Path(weights) if weights else None,
+                    form,
+                )
+            )
+        return SweepResult(tuple(points), study)
+
+
+def evaluation_by(sweep: DesignSweep, objective: Callable[[Design], float | Sequence[float]]) -> Evaluate:
+    """Evaluates trials by a function of the caller's; it is not called for designs that are beyond a limit."""
+
+    def evaluate(trial: Trial) -> Outcome:
+        limited = limited_design(trial, sweep.space, sweep.space.limits, sweep.spec.bounds)
+        if not limited.is_feasible:
+            return PRUNED
+        found = objective(limited.predicted.design)
+        return Outcome(tuple(found) if isinstance(found, Sequence) and not isinstance(found, str) else (found,))
+
+    return evaluate

@@ -1,0 +1,62 @@
+"""Measured runs of designs with inherited weights: latency, memory and energy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from nnstretch.branching.transform.build import build
+from nnstretch.branching.transform.network import export_branched
+from nnstretch.compiler.compile import plan_model
+from nnstretch.compiler.processors import Processors
+from nnstretch.passes import optimize
+from nnstretch.scheduler.costmodel.costs import CostModel
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.planner import make_plan
+from nnstretch.scheduler.runtime.session import PlanSession
+from nnstretch.sweeps.energy import EnergyMeter
+from nnstretch.sweeps.memory import plan_mib
+from nnstretch.sweeps.space import PredictedDesign
+
+_WARMUP = 5
+_MAX_RUNS = 10_000
+
+
+@dataclass(frozen=True)
+class DesignTimer:
+    """Plans and runs designs on this machine's processors.
+
+    Attributes:
+        processors: one per branch.
+        costs: of layers, for plans that are not tuned.
+        tune: measure routines of layers that have no stored measurement.
+        seconds: of timed runs per design.
+        meter: of energy; None: energy is not measured.
+    """
+
+    processors: Processors
+    costs: CostModel
+    tune: bool = True
+    seconds: float = 0.5
+    meter: EnergyMeter | None = field(default=None)
+
+    def __call__(self, predicted: PredictedDesign) -> dict[str, float]:
+        """Median and 90th percentile of the latency in ms, the plan's memory in MiB, and the energy of a run in mJ."""
+        blueprint = predicted.latencies.blueprint
+        compiled = self._compiled(predicted, blueprint.traced.example_input)
+        with PlanSession(compiled) as session:
+            session.time(warmup=_WARMUP, runs=1, budget=self.seconds)
+            before = self.meter.read() if self.meter else []
+            times = session.time(warmup=0, runs=_MAX_RUNS, budget=self.seconds)
+            joules = self.meter.joules_since(before) if self.meter else 0.0
+        median, high = np.percentile(times, [50, 90])
+        found = {"latency": 1e3 * float(median), "p90": 1e3 * float(high), "memory": plan_mib(compiled)}
+        return found | ({"energy": 1e3 * joules / len(times)} if self.meter else {})
+
+    def _compiled(self, predicted: PredictedDesign, image: Tensor) -> Compiled:
+        model = export_branched(build(predicted.latencies.blueprint, predicted.design), image)
+        if self.tune:
+            return plan_model(model, self.processors)
+        return make_plan(optimize(model), self.processors.named, self.processors.host, self.costs)

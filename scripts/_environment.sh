@@ -3,7 +3,10 @@
 #   prepare_environment EXTRAS   makes .venv and installs the project with these extras (commas between them)
 #   prepare_opencl               makes sure that an OpenCL driver works, installing one where that is allowed;
 #                                sets `opencl_works` to 1 or 0
+#   prepare_other_drivers        installs OpenCL drivers that only tests use, if this user is root
 #   prepare_emulator             installs an emulator of ARM processors where that is allowed
+#   prepare_ssh_server           installs OpenSSH's client where that is allowed, and unpacks its server into .venv for tests
+#   prepare_database             installs PostgreSQL for tests where that is allowed; no server is started
 #
 # What may be set from outside:
 #   NNSTRETCH_PYTHON           the Python to make .venv with, where the one found would be the wrong one
@@ -19,7 +22,7 @@ say() { printf '%s\n' "$*"; }
 
 fail() {
     printf 'error: %s\n' "$*" >&2
-    exit 1
+    exit 2
 }
 
 # Show seconds going by until the main shell stops this or ends; it runs beside a step, on terminals only.
@@ -29,6 +32,25 @@ tick() {
         printf '\r%s … %d s' "$title" $((SECONDS - start))
         sleep 1
     done
+}
+
+# explain_failure TITLE STATUS: one line that says what to do, after the end of the log where it shows no known cause.
+explain_failure() {
+    local advice shown
+    shown=$(tail -n 40 "$setup_log")
+    case $shown in
+        *'No space left on device'*) advice='the disk is full; free some space and run this again' ;;
+        *NewConnectionError* | *NameResolutionError* | *'Max retries exceeded'* | *'Temporary failure resolving'* | \
+            *'Network is unreachable'* | *ConnectTimeout* | *'Connection refused'*)
+            advice='the network or the package index does not answer; check the connection, or name an index with'
+            advice+=' PIP_INDEX_URL, and run this again'
+            ;;
+        *)
+            tail -n 20 "$setup_log" >&2
+            advice="it ended with status $2"
+            ;;
+    esac
+    printf 'error: "%s" failed: %s; its output is in %s\n' "$1" "$advice" "$setup_log" >&2
 }
 
 # step TITLE COMMAND…: run the command with one line on the screen and its output in the log.
@@ -50,9 +72,8 @@ step() {
     fi
     if [ "$status" -ne 0 ]; then
         say "failed"
-        tail -n 20 "$setup_log" >&2
-        printf 'error: "%s" failed with status %d; the whole output is in %s\n' "$title" "$status" "$setup_log" >&2
-        return "$status"
+        explain_failure "$title" "$status"
+        return 2
     fi
     say "done ($((SECONDS - start)) s)"
 }
@@ -190,8 +211,59 @@ prepare_opencl() {
     fi
 }
 
+# Tests name the folder of these drivers themselves: none of them may become the machine's opencl:0.
+prepare_other_drivers() {
+    local package file missing=() vendors=/etc/OpenCL/vendors before
+    [ "$(id -u)" -eq 0 ] && can_install_system_packages || return 0
+    for package in oclgrind mesa-opencl-icd; do
+        dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    before=$(ls "$vendors" 2>/dev/null || true)
+    step "Installing OpenCL drivers for tests (${missing[*]})" install_system_packages "${missing[@]}" || true
+    for file in oclgrind.icd mesa.icd rusticl.icd; do
+        grep -qxF "$file" <<<"$before" || rm -f "$vendors/$file"
+    done
+}
+
 prepare_emulator() {
     if ! command -v qemu-aarch64-static >/dev/null && can_install_system_packages; then
         step "Installing an emulator (qemu-user-static)" install_system_packages qemu-user-static || true
     fi
+}
+
+# Unpacked, not installed: an installed server is started by the system and listens to the network.
+prepare_ssh_server() {
+    local folder="$venv/openssh-server"
+    if ! command -v ssh >/dev/null && can_install_system_packages; then
+        step "Installing OpenSSH's client (openssh-client)" install_system_packages openssh-client || true
+    fi
+    if [ ! -x "$folder/usr/sbin/sshd" ] && command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then
+        step "Unpacking OpenSSH's server for tests" unpack_packages "$folder" openssh-server libwrap0 libnss-wrapper || true
+    fi
+}
+
+# Tests start a server of their own: Debian's package is kept from starting one.
+prepare_database() {
+    local folder=/etc/postgresql-common/createcluster.d
+    if ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null && can_install_system_packages; then
+        as_root mkdir -p "$folder" || return 0
+        echo 'create_main_cluster = false' | as_root tee "$folder/nnstretch.conf" >/dev/null || return 0
+        step "Installing a database for tests (postgresql)" install_system_packages postgresql || true
+    fi
+}
+
+# unpack_packages FOLDER PACKAGE…: the files of Debian packages in a folder, which appears if all of them are there.
+unpack_packages() {
+    local folder=$1 packages status=0
+    shift
+    packages=$(mktemp -d)
+    (
+        cd "$packages" &&
+            { apt-get download "$@" || { as_root apt-get update && apt-get download "$@"; }; } &&
+            find . -name '*.deb' -exec dpkg-deb -x {} files \; &&
+            rm -rf "$folder" && mv files "$folder"
+    ) || status=$?
+    rm -rf "$packages"
+    return "$status"
 }

@@ -1,4 +1,4 @@
-"""Benchmarks the processors of this machine, alone and together.
+"""Benchmarks the processors of this machine, alone and together, or models on targets.
 
 Measures the multiply-add peak of each core, the share of it that convolutions reach (`--layers` lists them), the
 cost of a join of two
@@ -6,6 +6,12 @@ processors, the contention of two equal branches (concurrent latency / the slowe
 steps of a run.
 
     .venv/bin/python scripts/device_benchmark.py [--processors cpu:0,opencl:0@1] [--model resnet50] [--json]
+
+With `--target`, it times models on phones, boards and emulated processors instead, all targets at the same time, and writes the
+columns of NN-Stretch's measurements (`cfg,latency,energy`; milliseconds and joules per run). Options after `--` are those of
+`nnstretch bench`.
+
+    .venv/bin/python scripts/device_benchmark.py --target adb --target ssh:pi@board --model resnet50 --csv found.csv
 """
 
 from __future__ import annotations
@@ -19,7 +25,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from nnstretch.cli.scripts import exit_status, print_answer, script_parser
+from nnstretch.cli.console import exit_status, print_answer, script_parser
+from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -38,24 +45,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--processors", default="cpu,opencl", help="those to measure; of two, also what they do together"
     )
-    parser.add_argument("--model", default="resnet50", help="ONNX file or zoo name whose convolutions are measured")
+    parser.add_argument(
+        "--model",
+        action="append",
+        help="ONNX file or zoo name whose convolutions are measured; with --target the models, repeatable (default: resnet50)",
+    )
     parser.add_argument("--layers", action="store_true", help="list every distinct convolution")
+    parser.add_argument("--target", action="append", help="time models on this machine, such as adb; repeatable")
+    parser.add_argument("--csv", default="device_benchmark.csv", help="with --target: the file of the times")
+    parser.add_argument("more", nargs="*", help="with --target: options of `nnstretch bench`, after --")
     options = parser.parse_args(arguments)
+    models = options.model or ["resnet50"]
+    if options.target:
+        return on_targets(models, options.target, options.csv, [*options.more, *(["--json"] if options.json else [])])
 
     def work() -> None:
+        if len(models) > 1 or options.more:
+            raise UsageError("several models, and options of `nnstretch bench`, go with --target")
         with Console(stderr=True).status(f"measuring {options.processors}; the first time takes minutes"):
-            report = measure(options.processors, options.model)
+            report = measure(options.processors, models[0])
         print_answer(report, lambda report: show(report, options.layers), as_json=options.json)
 
     return exit_status(work)
 
 
+def on_targets(models: Sequence[str], targets: Sequence[str], csv: str, more: Sequence[str]) -> int:
+    """Times models on targets, writes the times, and returns the exit status."""
+    from nnstretch.cli.main import main as nnstretch
+
+    named = [word for target in targets for word in ("--target", target)]
+    return nnstretch(["bench", *models, *named, "-o", csv, *more])
+
+
 def measure(processors: str, model: str) -> dict[str, Any]:
     """All measurements as one JSON object."""
     from nnstretch.compiler.costs import open_profiler
-    from nnstretch.compiler.loading import load_any
     from nnstretch.compiler.processors import build_processors
     from nnstretch.devices.engine.binding.library import engine
+    from nnstretch.frontends.resolve import load_any
 
     opened = build_processors(processors)
     costs = open_profiler(opened)
@@ -122,8 +149,8 @@ def overlap(processors: str, convolution_count: int = 6) -> dict[str, Any]:
     """Latency of two equal branches in ms (medians): each alone, concurrent, and serial."""
     from nnstretch.compiler.compile import plan_model
     from nnstretch.compiler.processors import build_processors
-    from nnstretch.scheduler.measurement.convolution_chains import convolution_chains
-    from nnstretch.scheduler.plan.serial import serial
+    from nnstretch.scheduler.measurement.interference import convolution_chains
+    from nnstretch.scheduler.plan.compiled import serial
     from nnstretch.scheduler.runtime.session import PlanSession
 
     def branches(*placed: int) -> ir.Model:

@@ -1,6 +1,6 @@
 """Fits a profile of simulated processors to measured latencies of networks, and reports the errors.
 
-    python scripts/fit_profile.py measured.json -o mine.json
+    python scripts/fit_profile.py measured.json -o mine.json --hold-out resnet50 --hold-out regnet_x_4gf
     nnstretch stretch resnet50 --processors sim:mine.json/cpu,sim:mine.json/gpu -o designs/
 
 The table is one JSON object: `measurements`, a list of `{"model": …, "processors": [names], "ms": milliseconds}`, and optional
@@ -9,6 +9,7 @@ assumptions: `launch_us` (processor -> microseconds per layer), `sync_us`, `step
 two processors is an ONNX file of `nnstretch stretch`, whose nodes name their processor.
 
 Every processor needs at least two networks, three if some have grouped convolutions. More kinds of networks give a better fit.
+Errors of held-out networks, which the profile is not fitted to, are reported apart. They say how well the profile predicts.
 """
 
 from __future__ import annotations
@@ -20,12 +21,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nnstretch.cli.scripts import exit_status
-from nnstretch.compiler.loading import load_any
-from nnstretch.devices.simulated.profile import save_profile
+import numpy as np
+
+from nnstretch.cli.console import exit_status
+from nnstretch.devices.simulated.profile import SocProfile, save_profile
 from nnstretch.errors import FileError, NNStretchError, UsageError
+from nnstretch.frontends.resolve import load_any
 from nnstretch.passes import optimize
-from nnstretch.scheduler.simulation.fit import Assumptions, Measurement, fit_profile, simulated_seconds
+from nnstretch.scheduler.simulation.fit import (
+    Assumptions,
+    Measurement,
+    fit_profile,
+    relative_errors,
+    simulated_seconds,
+)
 
 
 def main() -> int:
@@ -33,21 +42,57 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True, help="the profile, a .json file")
+    parser.add_argument(
+        "--hold-out", action="append", default=[], metavar="MODEL", help="test this model only; repeat for several"
+    )
     arguments = parser.parse_args()
-    return exit_status(lambda: fit(arguments.table, arguments.output))
+    return exit_status(lambda: fit(arguments.table, arguments.output, arguments.hold_out))
 
 
-def fit(table: Path, output: Path) -> None:
-    """Writes the profile and prints its errors."""
+def fit(table: Path, output: Path, held_out: Sequence[str] = ()) -> None:
+    """Writes the profile and prints its errors.
+
+    Args:
+        table: JSON file of measurements.
+        output: the profile.
+        held_out: models of the table that the profile is tested on and not fitted to.
+
+    Raises:
+        UsageError: a held-out model is not in the table, or too few networks are left.
+    """
     names, measured, given = read_table(table)
-    profile = fit_profile(measured, given)
+    for name in held_out:
+        if name not in names:
+            raise UsageError(
+                f"{table} has no model {name!r} to hold out; name one of {', '.join(dict.fromkeys(names))}"
+            )
+    fitted = [one for name, one in zip(names, measured, strict=True) if name not in held_out]
+    profile = fit_profile(fitted, given)
     save_profile(profile, output)
-    print("measured ms  fitted ms  held out ms")
-    for number, (name, one) in enumerate(zip(names, measured, strict=True)):
-        fitted = f"{1e3 * simulated_seconds(profile, one):9.2f}"
-        print(
-            f"{1e3 * one.seconds:11.2f}  {fitted}  {_held_out(number, measured, given)}  {name} on {', '.join(one.processors)}"
-        )
+    for title, is_shown in (("fitted", False), ("held out", True)):
+        shown = [(n, m) for n, m in zip(names, measured, strict=True) if (n in held_out) == is_shown]
+        if shown:
+            print_errors(title, profile, shown)
+    print("cross-validation: each network by a profile fitted to the other fitted ones")
+    for name, one in zip(names, measured, strict=True):
+        if name not in held_out:
+            print(f"{1e3 * one.seconds:11.2f}  {_cross_validated(one, fitted, given)}  {_named(name, one)}")
+
+
+def print_errors(title: str, profile: SocProfile, networks: Sequence[tuple[str, Measurement]]) -> None:
+    """Prints measured and simulated milliseconds of networks, and the errors of all.
+
+    Args:
+        title: heading of the table.
+        profile: the profile.
+        networks: names and measurements, at least one.
+    """
+    errors = relative_errors(profile, [one for _, one in networks])
+    print(f"{title}\nmeasured ms  simulated ms    error")
+    for (name, one), error in zip(networks, errors, strict=True):
+        milliseconds = 1e3 * one.seconds
+        print(f"{milliseconds:11.2f}  {milliseconds * (1 + error):12.2f}  {error:+7.1%}  {_named(name, one)}")
+    print(f"root mean square {np.sqrt(np.mean(errors**2)):.1%}, largest {np.abs(errors).max():.1%}\n")
 
 
 def read_table(path: Path) -> tuple[list[str], list[Measurement], Assumptions]:
@@ -82,14 +127,17 @@ def _two(numbers: Iterable[_Number]) -> tuple[_Number, _Number]:
     return one, other
 
 
-def _held_out(number: int, measured: Sequence[Measurement], given: Assumptions) -> str:
-    """Cross-validation: the latency of a model by a profile fitted to all other models."""
-    one = measured[number]
+def _named(name: str, measured: Measurement) -> str:
+    return f"{name} on {', '.join(measured.processors)}"
+
+
+def _cross_validated(one: Measurement, measured: Sequence[Measurement], given: Assumptions) -> str:
+    """Milliseconds of a network by a profile fitted to all others; a dash where these are too few."""
     others = [other for other in measured if other.model is not one.model]
     try:
-        return f"{1e3 * simulated_seconds(fit_profile(others, given), one):11.2f}"
+        return f"{1e3 * simulated_seconds(fit_profile(others, given), one):12.2f}"
     except NNStretchError:
-        return f"{'–':>11}"
+        return f"{'–':>12}"
 
 
 if __name__ == "__main__":

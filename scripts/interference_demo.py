@@ -15,9 +15,12 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -25,17 +28,26 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.bench.comparison.subject import plan_feeds
-from nnstretch.cli.scripts import exit_status, print_answer, script_parser
+from nnstretch.cli.console import exit_status, print_answer, script_parser
 from nnstretch.compiler.several_plans import compile_plans
 from nnstretch.devices.base.spec import ProcessorSpec, parse_processors
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_model
-from nnstretch.report.charts.interference import Phase, TimedRun, interference_svg
+from nnstretch.report.charts.svg import BOTTOM, LEFT, TOP, WIDTH, Axes, box, dot, element, label, picture, polyline
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 from nnstretch.support.settings import atomic_write
 
 _TURN = 0.15  # seconds of a turn
+_MARGIN = 16
+_DOWN = 30  # of everything below the title
+_STRIP = BOTTOM + 44
+_LEGEND = _STRIP + 50
+_ROW = 18
+_GLYPH = 6.6  # width of a small letter, generously
+_HEADROOM = 0.985  # quantile of the latencies that the picture shows whole
+_SMOOTHED = 21  # runs per mean of the lines
 _LOOP = """
 import os, sys
 os.sched_setaffinity(0, {int(sys.argv[1])})
@@ -64,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
     report = measure(options.model, options.processors, options.policy, options.seconds, options.tune)
     if options.output:
         with atomic_write(options.output) as file:
-            file.write(picture(report, options.title or Path(options.model).stem).encode())
+            file.write(drawn(report, options.title or Path(options.model).stem).encode())
     print_answer(report, show, as_json=options.json)
 
 
@@ -95,11 +107,11 @@ def measure(model: str, processors: str, policy: str, seconds: float, tune: bool
             f"--processors {processors} are not two processors with cores to disturb, as cpu:0,opencl:0@1 are"
         )
     plans = [processors, *map(str, specs)]
-    with compile_plans(load_model(model), plans, policy=policy, tune=tune) as changing:
+    with compile_plans(load_model(model), plans, policy, CompileOptions(tune=tune)) as changing:
         together = changing.plans[0]
         alone = {together: changing._compiled[together]}
         with AdaptiveSession(alone, "fixed") as fixed:
-            feeds = plan_feeds(changing.plan, 0)
+            feeds = plan_feeds(changing.plan, 0, changing.compiled.models)
             check(changing, fixed, feeds)
             phases, runs = through({"changing": changing, "fixed": fixed}, feeds, specs, seconds)
         facts = {plan.name: plan.seconds * 1e3 for plan in changing.facts}
@@ -161,12 +173,145 @@ def summary(report: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def picture(report: dict[str, Any], name: str) -> str:
+def drawn(report: dict[str, Any], name: str) -> str:
     """The runs over time."""
     changing, fixed = ([TimedRun(*run) for run in report[name]] for name in ("changing", "fixed"))
     phases = [Phase(p["begin"], p["end"], p["disturbed"]) for p in report["phases"]]
     title = f"{name}: a busy loop on one processor's core, then on the other's"
     return interference_svg(title, phases, list(report["undisturbed_ms"]), changing, fixed)
+
+
+@dataclass(frozen=True)
+class TimedRun:
+    """A run: end in seconds from the beginning, duration, plan, and whether it was a probe of that plan."""
+
+    at: float
+    ms: float
+    plan: str
+    probing: bool = False
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A span in seconds, and the processor that another program keeps busy meanwhile; "" if none."""
+
+    begin: float
+    end: float
+    disturbed: str
+
+    def of(self, runs: Sequence[TimedRun]) -> list[TimedRun]:
+        """The runs that ended in the phase."""
+        return [run for run in runs if self.begin < run.at <= self.end]
+
+
+def interference_svg(
+    title: str, phases: Sequence[Phase], plans: Sequence[str], changing: Sequence[TimedRun], fixed: Sequence[TimedRun]
+) -> str:
+    """An SVG picture of latency over time.
+
+    Plans differ in the shape of their marks and in colours that also differ in greyscale.
+
+    Args:
+        title: over the picture.
+        phases: in order, covering the time.
+        plans: all plans, in the order of their colours; three at most.
+        changing: runs that changed between plans.
+        fixed: runs of one plan through the same phases.
+    """
+    everything = sorted(run.ms for run in (*changing, *fixed))
+    highest = everything[int((len(everything) - 1) * _HEADROOM)]
+    axes = Axes([phases[0].begin, phases[-1].end], [0.0, highest])
+    parts = [part for phase in phases for part in _heading(axes, phase, changing, fixed)]
+    parts += axes.frame("seconds", "")
+    parts += [_mark(dot, axes, run, highest, "quiet", 1.4) for run in fixed]
+    for run in changing:
+        number = plans.index(run.plan)
+        parts.append(_mark(_SHAPES[number], axes, run, highest, f"plan-{number}", 3.2 if run.probing else 2.0))
+    for runs, class_ in ((fixed, "trend beside-trend"), (changing, "trend")):
+        parts += [polyline(points, class_) for phase in phases if (points := _smoothed(axes, phase.of(runs), highest))]
+    parts += _strip(axes, plans, changing)
+    legend, rows = _legend(plans, fixed[0].plan)
+    height = _DOWN + _LEGEND + rows * _ROW
+    return picture(
+        WIDTH,
+        height,
+        label(LEFT, 18, title, "strong"),
+        label(WIDTH - _MARGIN, 18, "milliseconds of every run; above, the mean", "small", "end"),
+        element("g", *parts, *legend, transform=f"translate(0,{_DOWN})"),
+        name=title,
+        margin=_MARGIN,
+        alone=True,
+    )
+
+
+def _heading(axes: Axes, phase: Phase, changing: Sequence[TimedRun], fixed: Sequence[TimedRun]) -> Iterator[str]:
+    """The name of a phase and the mean latency in it."""
+    (left, _), (right, _) = axes.at(phase.begin, 0.0), axes.at(phase.end, 0.0)
+    if phase.disturbed:
+        yield box(left, TOP, right - left, BOTTOM - TOP, "faint")
+    middle = (left + right) / 2
+    yield label(
+        middle, TOP - 22, f"{phase.disturbed} disturbed" if phase.disturbed else "undisturbed", "small", "middle"
+    )
+    means = [fmean(run.ms for run in phase.of(runs)) for runs in (changing, fixed) if phase.of(runs)]
+    if len(means) == 2:
+        yield label(middle, TOP - 7, f"{means[0]:.3g} ms, always {means[1]:.3g}", "label", "middle")
+
+
+def _square(x: float, y: float, size: float, class_: str) -> str:
+    return box(x - 0.9 * size, y - 0.9 * size, 1.8 * size, 1.8 * size, class_)
+
+
+def _triangle(x: float, y: float, size: float, class_: str) -> str:
+    corners = ((x - 1.2 * size, y + size), (x + 1.2 * size, y + size), (x, y - 1.2 * size))
+    return element("polygon", points=" ".join(f"{a:.2f},{b:.2f}" for a, b in corners), class_=class_)
+
+
+_Shape = Callable[[float, float, float, str], str]
+_SHAPES: tuple[_Shape, ...] = (dot, _triangle, _square)
+
+
+def _mark(shape: _Shape, axes: Axes, run: TimedRun, highest: float, class_: str, size: float) -> str:
+    """The mark of a run; runs beyond the range lie at the upper edge."""
+    x, y = axes.at(run.at, run.ms)
+    return shape(x, y if run.ms <= highest else TOP, size, f"run {class_}")
+
+
+def _smoothed(axes: Axes, runs: Sequence[TimedRun], highest: float) -> list[tuple[float, float]]:
+    half = _SMOOTHED // 2
+    means = [fmean(run.ms for run in runs[max(0, i - half) : i + half + 1]) for i in range(len(runs))]
+    return [axes.at(run.at, min(ms, highest)) for run, ms in zip(runs, means, strict=True)]
+
+
+def _strip(axes: Axes, plans: Sequence[str], changing: Sequence[TimedRun]) -> Iterator[str]:
+    """The plan in use over time."""
+    yield label(LEFT - 8, _STRIP + 10, "plan", "small", "end")
+    left, _ = axes.at(0.0, 0.0)
+    for plan, runs in groupby((run for run in changing if not run.probing), key=lambda run: run.plan):
+        right, _ = axes.at(list(runs)[-1].at, 0.0)
+        yield box(left, _STRIP, right - left, 12, f"plan-{plans.index(plan)}", plan)
+        if right - left > _GLYPH * len(plan):
+            yield label((left + right) / 2, _STRIP + 25, plan, "small", "middle")
+        left = right
+
+
+def _legend(plans: Sequence[str], fixed: str) -> tuple[list[str], int]:
+    """What the marks, lines and numbers mean, and how many rows that takes."""
+    entries = [(name, _SHAPES[i](5, -4, 3.5, f"plan-{i}")) for i, name in enumerate(plans)]
+    entries.append((f"always {fixed}", dot(5, -4, 3.5, "quiet")))
+    for class_, text in (("trend", "changing plans"), ("trend beside-trend", f"always {fixed}")):
+        entries.append((f"{text}, mean of {_SMOOTHED} runs", polyline([(-4, -4), (11, -4)], class_)))
+    parts: list[str] = []
+    x, row = float(LEFT), 0
+    for text, sign in entries:
+        width = 40 + _GLYPH * len(text)
+        if x + width > WIDTH and x > LEFT:
+            x, row = float(LEFT), row + 1
+        parts.append(
+            element("g", sign, label(17, 0, text, "small"), transform=f"translate({x:g},{_LEGEND + row * _ROW:g})")
+        )
+        x += width
+    return parts, row + 1
 
 
 def show(report: dict[str, Any]) -> None:

@@ -21,11 +21,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from nnstretch.cli.scripts import exit_status, print_answer, script_parser
+from nnstretch.cli.console import exit_status, print_answer, script_parser
 from nnstretch.devices.base.routine import REORDER, KernelCall, Layout, Lowering, Operand, reorder_layer
 from nnstretch.devices.cpu.manifest import kernels
-from nnstretch.devices.cpu.processor import native_routines
-from nnstretch.devices.cpu.routines.memory_bound.routines import REORDER_ROUTINE
+from nnstretch.devices.cpu.routines import REORDER_ROUTINE, native_routines
 from nnstretch.devices.engine.binding.image import (
     Buffer,
     Queue,
@@ -85,6 +84,7 @@ def typical_layers() -> Iterator[Layer]:
         yield convolution(64, 64, 28, (extent, extent))
     for group in (1, 2, 4, 8):
         yield convolution(128, 128, 28, (3, 3), groups=128 // group)
+    yield convolution(64, 128, 28, (3, 3), groups=64)
     for channels in (16, 48, 64, 72, 96):
         depthwise = convolution(4 * channels, 4 * channels, 28, (3, 3), groups=4 * channels)
         yield fused_pair(convolution(channels, 4 * channels, 28, (1, 1)), depthwise)
@@ -93,6 +93,10 @@ def typical_layers() -> Iterator[Layer]:
     yield _layer(
         "Dense", [TensorType(s) for s in ((1, 2048), (1000, 2048), (1000,))], TensorType((1, 1000)), {}, weights
     )
+    tokens = TensorType((1, 192, 1, 197))
+    yield _layer("Attention", (tokens,) * 3, tokens, {"heads": 3, "groups": 3, "scale": 0.125})
+    left, right = TensorType((8, 196, 64)), TensorType((8, 64, 196))
+    yield _layer("MatMul", (left, right), TensorType((8, 196, 196)), {"transpose_x": 0, "transpose_y": 0})
     yield from _memory_bound_layers()
 
 
@@ -105,10 +109,16 @@ def _memory_bound_layers() -> Iterator[Layer]:
     yield _layer("Add", (x, x), x)
     per_channel = np.ones(64, np.float32)
     yield _layer("Affine", (x, *[TensorType((64,))] * 2), x, {}, {1: per_channel, 2: per_channel})
+    yield _layer("PRelu", (x, TensorType((64,))), x, {}, {1: per_channel})
     yield _layer("Concat", (x, x), TensorType((1, 128, 56, 56)), {"axis": 1})
     narrow = TensorType((1, 44, 56, 56))
     yield _layer("Concat", (narrow, narrow), TensorType((1, 88, 56, 56)), {"axis": 1})
     yield _layer("Softmax", (TensorType((64, 1000)),), TensorType((64, 1000)), {"axis": 1})
+    yield _layer("Reduce", (x,), TensorType((1, 1, 56, 56)), {"axes": (1,), "mode": "mean"})
+    padded = TensorType((1, 64, 58, 58))
+    yield _layer("Pad", (x,), padded, {"pads": (0, 0, 1, 1, 0, 0, 1, 1), "mode": "constant", "value": 0.0})
+    yield _layer("LayerNorm", (x,), x, {"axis": 1, "epsilon": 1e-6})
+    yield _layer("GroupNorm", (x,), x, {"groups": 8, "epsilon": 1e-5})
     resize: dict[str, Attribute] = {"coordinates": "asymmetric", "nearest": "floor", "scales": (2.0, 2.0)}
     for mode in ("nearest", "linear"):
         yield _layer("Resize", (half,), x, {**resize, "mode": mode})
@@ -120,27 +130,26 @@ def _memory_bound_layers() -> Iterator[Layer]:
 
 @dataclass(frozen=True)
 class KernelUse:
-    """A layer that one call of a kernel computes.
+    """A layer that one call of a kernel computes, or a part of it that passes results on in a workspace.
 
     Attributes:
         layer: the layer.
-        lowering: that call, and its constants.
+        lowering: the calls of the layer, and their constants.
+        call: one of them.
         sizes: bytes of the layer's run-time inputs by index, and of its output.
     """
 
     layer: Layer
     lowering: Lowering
+    call: KernelCall
     sizes: tuple[Mapping[int, int], int]
-
-    @property
-    def call(self) -> KernelCall:
-        """The call."""
-        return self.lowering.calls[0]
 
     def bytes_of(self, operand: Operand) -> int:
         """Bytes of an operand of the call."""
         if operand.kind == "constant":
             return self.lowering.constants[operand.index].nbytes
+        if operand.kind == "workspace":
+            return self.lowering.workspaces[operand.index]
         return self.sizes[0][operand.index] if operand.kind == "input" else self.sizes[1]
 
 
@@ -159,12 +168,13 @@ def typical_uses(wanted: set[str]) -> dict[str, KernelUse]:
                 if wanted <= found.keys():
                     return found
                 lowering = routine.lower(layer, parameters)
-                if len(lowering.calls) > 1 or lowering.calls[0].kernel in found.keys() | (kernels().keys() - wanted):
+                new = [c for c in lowering.calls if c.kernel in wanted - found.keys()]
+                if not new or (len(lowering.calls) > 1 and not lowering.workspaces):
                     continue
                 inputs, outputs = routine.layouts(layer, parameters)
                 sizes = {i: layout.bytes(layer.type_of(i)) for i, layout in zip(layer.activations, inputs, strict=True)}
-                use = KernelUse(layer, lowering, (sizes, outputs[0].bytes(layer.outputs[0])))
-                found[lowering.calls[0].kernel] = use
+                for call in new:
+                    found[call.kernel] = KernelUse(layer, lowering, call, (sizes, outputs[0].bytes(layer.outputs[0])))
     return found
 
 

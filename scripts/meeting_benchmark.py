@@ -22,11 +22,11 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
-from nnstretch.cli.scripts import exit_status, print_answer, script_parser
+from nnstretch.cli.console import exit_status, print_answer, script_parser
 from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import UsageError
-from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.graph.metadata import PLACEMENT_KEY
 
 LENGTH = 64
 """Layers of a chain; an even number."""

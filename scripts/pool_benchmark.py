@@ -9,6 +9,7 @@ The script measures the time between empty steps and the latency of a network, o
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import subprocess
@@ -24,11 +25,21 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from nnstretch.cli.scripts import exit_status, print_answer, script_parser
+from nnstretch.cli.console import exit_status, print_answer, script_parser
 from nnstretch.devices.base.spec import parse_processors
 from nnstretch.devices.engine.binding.library import Engine
-from nnstretch.devices.engine.build.engine_library import build_engine
-from nnstretch.errors import DeviceError
+from nnstretch.devices.engine.build.engine_library import build_file, engine_sources, source_files
+from nnstretch.devices.engine.build.instruction_sets import BuildTarget, local_isa
+from nnstretch.devices.engine.build.toolchains import (
+    ENGINE_FOLDER,
+    GCC_FLAGS,
+    LINK_FLAGS,
+    Toolchain,
+    described,
+    make_toolchain,
+    output,
+)
+from nnstretch.errors import BuildError, DeviceError
 
 POOLS = ("nnstretch", "openmp")
 JOIN_STEPS = 200
@@ -67,11 +78,11 @@ def serve(pool: str, package: str) -> None:
     from nnstretch.scheduler.runtime.loading import load_program
 
     allowed = os.sched_getaffinity(0)
-    native = Engine(build_engine(openmp=pool == "openmp"))
+    native = Engine(build_pool_engine(pool))
     os.sched_setaffinity(0, allowed)  # OpenMP binds the thread that loads it
     content = read_package(Path(package))
     plan = Plan.from_json(content.first.plan)
-    inputs = list(plan_feeds(plan, 0).values())
+    inputs = list(plan_feeds(plan, 0, content.first.models).values())
     outputs = [np.zeros(t.type.shape, t.type.dtype) for t in plan.outputs]
     programs: dict[tuple[int, ...], Any] = {}
     for line in sys.stdin:
@@ -82,11 +93,70 @@ def serve(pool: str, package: str) -> None:
             programs[cores] = load_program(compiled, content.sources, native).program
         times = programs[cores].time(inputs, outputs, warmup=2, runs=100, budget_ms=400)
         answer = {
-            "join_ns": native.join_ns(cores, JOIN_STEPS),
+            "join_ns": join_ns(native.library, cores, JOIN_STEPS),
             "run_ns": times,
             "outputs": [float(np.abs(output).sum()) for output in outputs],
         }
         print(json.dumps(answer), flush=True)
+
+
+def join_ns(library: ctypes.CDLL, cores: Sequence[int], steps: int) -> float:
+    """Nanoseconds between two empty steps on a pool with one thread per core.
+
+    Args:
+        library: has `pool_join.c`.
+        cores: of the pool.
+        steps: per list; 1 measures the whole cost of waking the workers and waiting for them.
+
+    Raises:
+        DeviceError: this process may not run on these cores.
+    """
+    library.nns_join_ns.restype = ctypes.c_double
+    ns = float(library.nns_join_ns((ctypes.c_int32 * len(cores))(*cores), len(cores), steps))
+    if ns < 0:
+        raise DeviceError(f"no thread pool on cores {list(cores)}; this process may not use them all")
+    return ns
+
+
+def build_pool_engine(pool: str) -> Path:
+    """The engine's library with `pool_join.c`, and for "openmp" with `openmp_pool.c` in place of the engine's pool.
+
+    Raises:
+        BuildError: there is no gcc that has OpenMP, or a source does not compile.
+    """
+    target = BuildTarget(local_isa())
+    sources, toolchain, added = engine_sources(target), make_toolchain(target), ["pool_join.c"]
+    if pool == "openmp":
+        own = ENGINE_FOLDER / "runtime" / "pool.c"
+        sources = [source for source in sources if source.path != own]
+        toolchain, added = openmp_toolchain(), ["openmp_pool.c", "pool_join.c"]
+    paths = [Path(__file__).with_name(name) for name in added]
+    sources += source_files(toolchain, paths, ("include", "runtime"))
+    return build_file(f"{target.isa.name}-{pool}-pool", ".so", sources, toolchain, "-shared")
+
+
+def openmp_toolchain() -> Toolchain:
+    """gcc, which compiles the file that uses OpenMP and links the library.
+
+    Raises:
+        BuildError: there is no gcc that has OpenMP.
+    """
+    command = ("gcc", "-fopenmp")
+    try:
+        library = Path(output([*command, "-print-file-name=libgomp.so"]))
+    except BuildError as error:
+        raise BuildError(f"no compiler with OpenMP: {error}") from error
+    if not library.is_absolute():
+        raise BuildError("no compiler with OpenMP: gcc has no libgomp; install it")
+    isa = local_isa()
+    flags = GCC_FLAGS + isa.flags
+    defines = (
+        "-D_GNU_SOURCE",
+        f"-DNNS_BLOCK={isa.block}",
+        f"-I{ENGINE_FOLDER / 'include'}",
+        f"-I{ENGINE_FOLDER / 'runtime'}",
+    )
+    return described(command, (*flags, *defines), LINK_FLAGS, output([*command, "--version"]))
 
 
 @contextmanager
@@ -131,7 +201,7 @@ def measure(model: str, cores_text: str, rounds: int, tune: bool) -> dict[str, A
     """
     (spec,) = parse_processors(f"cpu:{cores_text}" if cores_text else "cpu")
     counts = sorted({1, len(spec.cores)})
-    build_engine(openmp=True)
+    build_pool_engine("openmp")
     found: dict[str, dict[int, list[dict[str, Any]]]] = {pool: {n: [] for n in counts} for pool in POOLS}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         package = Path(folder) / "model.nns"
@@ -159,8 +229,8 @@ def measure(model: str, cores_text: str, rounds: int, tune: bool) -> dict[str, A
 def write(model: str, processor: str, package: Path, tune: bool) -> None:
     """Compiles a model for the cores; both pools run the same package."""
     from nnstretch.compiler.compile import compile_model
-    from nnstretch.compiler.loading import load_any
     from nnstretch.compiler.processors import build_processors
+    from nnstretch.frontends.resolve import load_any
 
     with compile_model(load_any(model), build_processors(processor), tune=tune) as session:
         session.save(package)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -28,16 +29,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnstretch.cli.scripts import exit_status, print_answer
-from nnstretch.errors import FileError, UsageError
+from nnstretch.branching.channels.scaling import TensorChannels
+from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.design.design import Design
+from nnstretch.branching.design.from_choices import choices_of, make_design, segment_cost
+from nnstretch.branching.search.candidates import processor_groups
+from nnstretch.branching.search.limits import SearchLimits, family_of
+from nnstretch.branching.tracing.operators import channels_of
+from nnstretch.branching.tracing.trace import Segment
+from nnstretch.cli.console import exit_status, print_answer
+from nnstretch.errors import DesignError, FileError, UsageError
+from nnstretch.report.charts.svg import box, dot, label, line, picture, tick_text
 from nnstretch.support.settings import write_text
 
 if TYPE_CHECKING:
-    from nnstretch.branching.design.blueprint import Blueprint
-    from nnstretch.branching.design.design import Design
-    from nnstretch.branching.latency.predictor import DesignRunner
+    from nnstretch.branching.latency.prediction import DesignRunner
     from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
     from nnstretch.scheduler.simulation.costs import SimulatedPredictor
+
+_WIDTHS = 32  # width ratios are k / 32
+_LONGEST = 6  # maximum number of blocks in a segment
+_WHOLE = 0.15  # probability that a segment is not branched
+_MOST_MACS = 1.25  # maximum MACs of branches, over the original segment's
+_TRIES = 50
 
 TOLERANCE = 0.1
 """Relative error of a good prediction."""
@@ -159,7 +173,6 @@ class Checking:
     def subject(self, model: str, image_size: int | None) -> Subject:
         """A network prepared for branching, and the predictor of its layers."""
         from nnstretch.branching.design.accounting import working_set
-        from nnstretch.branching.design.blueprint import blueprint
         from nnstretch.cli.networks import NetworkOptions, build_network
         from nnstretch.compiler.costs import latency_predictor
 
@@ -173,9 +186,7 @@ class Checking:
 
     def design(self, subject: Subject, number: int, seed: int) -> dict[str, Any]:
         """A random design, predicted and measured."""
-        from nnstretch.branching.search.limits import SearchLimits
-        from nnstretch.branching.search.sampling import random_design
-        from nnstretch.latency.design_runs import design_runner
+        from nnstretch.compiler.design_runs import design_runner
 
         generator = Random(f"{seed} {subject.model} {number}")
         design = random_design(subject.plan, generator, SearchLimits(), len(self.names))
@@ -194,7 +205,6 @@ class Checking:
 
     def branches(self, subject: Subject, design: Design, run_design: DesignRunner) -> list[dict[str, Any]]:
         """All branches that run beside others, in milliseconds."""
-        from nnstretch.branching.design.from_choices import choices_of
         from nnstretch.branching.latency.table import LatencyTable
         from nnstretch.branching.search.network_latency import confirm
         from nnstretch.branching.transform.build import build
@@ -226,7 +236,6 @@ class Checking:
 
 def beside(latencies: Any, design: Design) -> list[list[float]]:
     """Predicted seconds of all branches of a design, beside the others of their segments."""
-    from nnstretch.branching.design.from_choices import choices_of
     from nnstretch.branching.search.network_latency import branch_seconds, network_prediction
 
     choices = choices_of(design)
@@ -292,8 +301,6 @@ def write(path: Path, answer: Mapping[str, Any]) -> None:
 
 def write_picture(path: Path, answer: Mapping[str, Any]) -> None:
     """Writes predictions against measurements as SVG."""
-    from nnstretch.report.charts.agreement import Agreement, agreement_svg
-
     series: dict[str, list[Agreement]] = {}
     for one in answer["designs"]:
         for branch in one["branches"]:
@@ -301,6 +308,138 @@ def write_picture(path: Path, answer: Mapping[str, Any]) -> None:
             dot = Agreement(branch["predicted_ms"], branch["measured_ms"], tip)
             series.setdefault(branch["processor"], []).append(dot)
     write_text(path, agreement_svg(series, TOLERANCE))
+
+
+SIDE, LEFT, TOP, MARGIN = 520.0, 70.0, 40.0, 16.0  # of the picture, in pixels
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One predicted and measured value in milliseconds (above 0), and its tooltip."""
+
+    predicted_ms: float
+    measured_ms: float
+    tip: str
+
+
+def agreement_svg(series: Mapping[str, Sequence[Agreement]], tolerance: float) -> str:
+    """A stand-alone SVG: logarithmic axes, one colour per series, lines at the tolerance."""
+    values = [ms for some in series.values() for one in some for ms in (one.predicted_ms, one.measured_ms)]
+    low, high = min(values) / 1.1, max(values) * 1.1
+
+    def at(predicted: float, measured: float) -> tuple[float, float]:
+        across, up = (math.log(ms / low) / math.log(high / low) for ms in (predicted, measured))
+        return LEFT + across * SIDE, TOP + (1 - up) * SIDE
+
+    bottom, right = TOP + SIDE, LEFT + SIDE
+    parts: list[str] = []
+    for tick in round_numbers(low, high):
+        x, y = at(tick, tick)
+        parts += [line(x, TOP, x, bottom, "grid"), line(LEFT, y, right, y, "grid")]
+        parts += [
+            label(x, bottom + 18, tick_text(tick), "small", "middle"),
+            label(LEFT - 8, y + 4, tick_text(tick), "small", "end"),
+        ]
+    parts.append(line(*at(low, low), *at(high, high), "axis"))
+    for factor in (1 - tolerance, 1 + tolerance):
+        # Measured is predicted over 1 + error; the ends are cut off where the picture ends.
+        begin, end = max(low, low * factor), min(high, high * factor)
+        parts.append(line(*at(begin, begin / factor), *at(end, end / factor), "bound"))
+    for number, (name, some) in enumerate(series.items()):
+        for one in some:
+            x, y = at(one.predicted_ms, one.measured_ms)
+            parts.append(dot(x, y, 3.2, f"dot series-{number % 4}", one.tip))
+        y = TOP + 14 + 18 * number
+        parts += [box(right + 16, y - 6, 12, 4, f"series-fill-{number % 4}"), label(right + 34, y, name, "small")]
+    parts += [
+        label(right, bottom + 36, "predicted ms", "small", "end"),
+        label(LEFT, TOP - 10, f"measured ms; dashed: off by {tolerance:.0%}", "small"),
+    ]
+    title = "Predicted and measured latencies of branches"
+    return picture(right + 200, bottom + 44, *parts, name=title, margin=MARGIN, alone=True)
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [tick for power in powers for step in (1, 2, 5) if low <= (tick := step * 10.0**power) <= high]
+
+
+def random_design(blueprint: Blueprint, generator: Random, limits: SearchLimits, processors: int = 2) -> Design:
+    """A design with random segments, processors, depths and widths.
+
+    Args:
+        blueprint: the network.
+        generator: of random numbers; equal states give equal designs.
+        limits: its bounds of depth, width, MACs and segments apply; latencies are ignored.
+        processors: number of processors, at least two.
+
+    Raises:
+        DesignError: no branched design within the limits was found.
+    """
+    sampler = _Sampler(blueprint, generator, limits.for_family(family_of(blueprint.traced)), processors)
+    for _ in range(_TRIES):
+        choices = sampler.network()
+        if any(len(choice.branches) > 1 for choice in choices):
+            return make_design(blueprint, choices)
+    raise DesignError(
+        f"{_TRIES} random designs have no branch; lower min_macs, min_depth or min_width, or raise max_segment"
+    )
+
+
+class _Sampler:
+    def __init__(self, blueprint: Blueprint, generator: Random, limits: SearchLimits, processors: int) -> None:
+        self.blueprint, self.generator, self.limits = blueprint, generator, limits
+        self.groups = list(processor_groups(processors))
+        self.processors = processors
+        count = len(blueprint.traced.blocks)
+        self.macs = [segment_cost(blueprint, Segment(i, i + 1)).macs for i in range(count)]
+
+    def network(self) -> list[SegmentChoice]:
+        """Segments that cover the network."""
+        choices: list[SegmentChoice] = []
+        first, count = 0, len(self.macs)
+        while first < count:
+            stop = self.generator.randint(first + 1, min(first + _LONGEST, count))
+            segment = Segment(first, stop)
+            branches = self.branches(segment) if self.generator.random() >= _WHOLE else None
+            if branches is None:
+                segment = Segment(first, first + 1)
+                branches = (BranchChoice(self.generator.randrange(self.processors), (first,), 1.0),)
+            choices.append(SegmentChoice(segment, branches))
+            first = segment.stop
+        return choices
+
+    def branches(self, segment: Segment) -> tuple[BranchChoice, ...] | None:
+        """Branches of a segment; None if it cannot be branched, or no attempt was within the limits."""
+        if not self.blueprint.branchable(segment) or not self.is_short(segment):
+            return None
+        assert self.limits.min_depth is not None
+        depths = self.blueprint.depth_candidates(segment, self.limits.min_depth)
+        source, original = self.blueprint.boundary(segment.first), self.original(segment)
+        scaled = {source: TensorChannels(channels_of(source), exact=False)}
+        for _ in range(_TRIES if depths else 0):
+            group = self.generator.choice(self.groups)
+            drawn = [BranchChoice(p, self.generator.choice(depths), self.width()) for p in group]
+            met = self.blueprint.meeting(segment, drawn)
+            macs = sum(self.blueprint.cost(segment, one, scaled).macs for one in met)
+            if self.limits.min_macs * original <= macs <= max(_MOST_MACS, self.limits.min_macs) * original:
+                return met
+        return None
+
+    def is_short(self, segment: Segment) -> bool:
+        """Whether the segment's MACs are within `max_segment`."""
+        alone = segment.stop - segment.first == 1
+        return alone or self.original(segment) <= self.limits.max_segment * sum(self.macs)
+
+    def original(self, segment: Segment) -> int:
+        """MACs of the original segment."""
+        return sum(self.macs[segment.first : segment.stop])
+
+    def width(self) -> float:
+        """A width ratio within the limits."""
+        assert self.limits.min_width is not None
+        return max(self.generator.randint(1, _WIDTHS) / _WIDTHS, self.limits.min_width)
 
 
 if __name__ == "__main__":

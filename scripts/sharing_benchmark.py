@@ -28,7 +28,7 @@ from rich.table import Table
 
 import nnstretch as nns
 from nnstretch.bench.comparison.subject import plan_feeds
-from nnstretch.cli.scripts import exit_status, print_answer, script_parser
+from nnstretch.cli.console import exit_status, print_answer, script_parser
 from nnstretch.scheduler.runtime.session import PlanSession
 
 SHARINGS = {"alone": (1, 1), "two sessions in one process": (1, 2), "two processes": (2, 1)}
@@ -97,7 +97,7 @@ def share(package: Path, processes: int, sessions: int, seconds: float) -> dict[
 def serve(package: str, sessions: int, seconds: float) -> None:
     """One of the processes: reports that it is ready, waits for a line, and answers with the runs of its sessions."""
     loaded = [PlanSession.load(package) for _ in range(sessions)]
-    feeds = plan_feeds(loaded[0].plan, 0)
+    feeds = plan_feeds(loaded[0].plan, 0, loaded[0].compiled.models)
     for session in loaded:
         session.run(None, feeds)
     print("ready", flush=True)

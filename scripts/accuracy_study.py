@@ -1,0 +1,73 @@
+"""Measures what branching costs or gains in accuracy: small networks on the generated data set `textures`, with several seeds.
+
+    scripts/accuracy_study.py -o OUT [--models resnet34,regnet_x] [--tables accuracy,quarter,ablation] [--seeds 3]
+
+Every training is resumed where it was stopped and never run twice: give the same command again. The same command in another
+terminal shares the work, one network and seed at a time. Designs do not depend on the machine. OUT/tables.md has the tables.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from nnstretch.bench.accuracy.results import MODELS, TABLES, tables
+from nnstretch.cli.console import exit_status, reporting, script_parser
+from nnstretch.cli.job.accuracy_study import STAGES, AccuracyStudy, StudyOptions
+from nnstretch.cli.training import let_idle_threads_sleep
+from nnstretch.support.settings import write_text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the study; returns the exit status."""
+    given = make_parser().parse_args(arguments)
+    return exit_status(lambda: run(given))
+
+
+def make_parser() -> ArgumentParser:
+    """The command line."""
+    parser = script_parser(__doc__)
+    add = parser.add_argument
+    add("-o", "--output", type=Path, required=True, metavar="OUT", help="folder for all that is written")
+    add("--models", default=",".join(MODELS), help="networks (default: %(default)s)")
+    add("--tables", default=",".join(TABLES), help="tables (default: %(default)s)")
+    add("--seeds", type=int, default=3, metavar="N", help="trainings that are averaged (default: %(default)s)")
+    add("--epochs", type=int, default=16, metavar="N", help="epochs of the first training (default: %(default)s)")
+    add("--retrain-epochs", type=int, default=8, metavar="N", help="of a retraining (default: %(default)s)")
+    add("--epoch-images", type=int, default=10_000, metavar="N", help="images per epoch (default: %(default)s)")
+    add("--held-out", type=int, metavar="N", help="validation images, and test images (default: all)")
+    add("--redo", choices=STAGES, help="run this stage and those after it again; their products are replaced")
+    return parser
+
+
+def run(given: Namespace) -> None:
+    """The study that the command line describes.
+
+    Raises:
+        NNStretchError: what was found, what was wanted and what to do.
+    """
+    let_idle_threads_sleep()
+    options = StudyOptions(
+        given.output,
+        tuple(given.models.split(",")),
+        given.seeds,
+        tuple(given.tables.split(",")),
+        given.epochs,
+        given.retrain_epochs,
+        given.epoch_images,
+        given.held_out,
+        given.redo,
+    )
+    with reporting(as_json=given.json) as report:
+        study = AccuracyStudy(options, report, "go on with the same command, without --redo")
+        results = study.run()
+        text = tables(results)
+        write_text(options.folder / "tables.md", text)
+        report.show(text)
+        report.finish({"results": results, "elsewhere": study.elsewhere})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

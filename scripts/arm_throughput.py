@@ -1,0 +1,381 @@
+"""Predicts the throughput of the engine's ARM kernels by llvm-mca's processor models, without ARM hardware.
+
+The engine's compiler makes assembly for aarch64. From every kernel comes its innermost loop with the most multiply-adds, on
+the path of most multiply-adds and fewest other instructions: interior pixels and whole blocks of channels. llvm-mca (Debian,
+Ubuntu: `apt-get install llvm-22`; version 17 or later) schedules that path for each core. It assumes data in the nearest cache.
+
+A share is the multiply-adds of four floats per cycle over those that the core can issue. llvm-mca lets a Cortex-A55 issue two
+per cycle, but its vector units have 64 bits. There the script counts one cycle per vector instruction and per 128-bit load,
+and takes llvm-mca's cycles if they are more.
+
+    .venv/bin/python scripts/arm_throughput.py [KERNEL…] [--core cortex-a55] [--assembly FOLDER] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nnstretch.cli.console import exit_status, print_answer, script_parser
+from nnstretch.devices.engine.build.instruction_sets import parse_target
+from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, make_toolchain
+from nnstretch.errors import BuildError, UsageError
+
+OLDEST_LLVM = 17
+"""The first version with models of the Neoverse cores."""
+ITERATIONS = 100
+LEAST_FMAS = 8
+"""Loops with fewer multiply-adds are not the kernels' tiles."""
+
+FUNCTIONS: Mapping[str, tuple[str, str]] = {
+    "1×1": ("convolution/conv_direct.c", r"(p\d+v\d)_flat"),
+    "any kernel": ("convolution/conv_direct.c", r"(p\d+v\d)_any"),
+    "first layer": ("convolution/conv_planar.c", r"(p\d+v\d)_tile"),
+    "Strassen product": ("convolution/conv_strassen.c", r"(p\d+v\d)_pair"),
+    "Winograd product": ("winograd/winograd.c", r"product_(\w+)"),
+    "dense": ("convolution/dense.c", r"(\w+)_rows"),
+    "depthwise": ("convolution/depthwise.c", r"strips_(g1_\w+)"),
+    "pair, 1×1": ("convolution/pair.c", r"(p\d+v\d)_tiles"),
+}
+"""Kernels by name: C file, and the functions with their tiles; the group is the tile's name."""
+
+
+@dataclass(frozen=True)
+class Core:
+    """A core.
+
+    Attributes:
+        name: as Arm writes it.
+        model: llvm-mca's name of the model.
+        fmas: multiply-adds of four floats per cycle.
+        halves: whether the vector units have 64 bits.
+        note: what the model stands for, where it is another core's.
+    """
+
+    name: str
+    model: str
+    fmas: int
+    halves: bool = False
+    note: str = ""
+
+
+CORES = (
+    Core("Cortex-A55", "cortex-a55", 1, halves=True),
+    Core("Cortex-A76", "neoverse-n1", 2, note="the model of Neoverse N1, its server sibling; LLVM has none of its own"),
+    Core("Neoverse N2", "neoverse-n2", 2),
+    Core("Neoverse V1", "neoverse-v1", 4),
+    Core("Cortex-X2", "cortex-x2", 4, note="LLVM uses the model of Neoverse V2"),
+)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The hot path of a kernel's inner loop.
+
+    Attributes:
+        kernel: key of FUNCTIONS.
+        tile: such as p12v2.
+        instructions: of one iteration, in order.
+    """
+
+    kernel: str
+    tile: str
+    instructions: tuple[str, ...]
+
+    def count(self, pattern: str) -> int:
+        """Instructions that match a regular expression from their start."""
+        return sum(re.match(pattern, text) is not None for text in self.instructions)
+
+    @property
+    def fmas(self) -> int:
+        """Multiply-adds of four floats."""
+        return self.count(_FMA)
+
+    @property
+    def loads(self) -> int:
+        """Loads of registers, without prefetches."""
+        return self.count(r"ld")
+
+    @property
+    def vector_slots(self) -> int:
+        """Vector instructions and loads of 128-bit registers: an in-order core issues one of them per cycle."""
+        wide = self.count(r"(ldu?r|ldp) q|ld1 ") + self.count(r"ldp q|ld1 .*, v\d+.*\}")
+        arithmetic = sum(
+            re.search(r"\bv\d+\.", text) is not None and not text.startswith(("ld", "st")) for text in self.instructions
+        )
+        return wide + arithmetic
+
+
+_FMA = r"fml[as]\s+v\d+\.4s"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compiles, analyses and prints; returns the exit status."""
+    parser = script_parser(__doc__)
+    parser.add_argument("kernels", nargs="*", help=f"of {', '.join(FUNCTIONS)}, or a tile such as p12v2 (default: all)")
+    parser.add_argument("--core", action="append", help="a core's name; may be given again (default: all)")
+    parser.add_argument("--assembly", type=Path, help="folder for the hot paths as assembly files")
+    options = parser.parse_args(arguments)
+    return exit_status(lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Prints the table of all loops."""
+    program, chosen = find_llvm_mca(), cores(options.core)
+    by_kernel = options.kernels and FUNCTIONS.keys() >= set(options.kernels)
+    compiled_kernels = dict.fromkeys(options.kernels) if by_kernel else FUNCTIONS
+    loops = [loop for loop in kernel_loops(compiled_kernels) if is_asked(loop, options.kernels)]
+    if not loops:
+        raise UsageError(f"no kernel or tile is named {', '.join(options.kernels)}; there are {', '.join(FUNCTIONS)}")
+    if options.assembly:
+        options.assembly.mkdir(parents=True, exist_ok=True)
+        for loop in loops:
+            file = re.sub(r"\W+", "_", f"{loop.kernel} {loop.tile}") + ".s"
+            (options.assembly / file).write_text("\n".join(loop.instructions) + "\n")
+    answer = {
+        "llvm": llvm_version(program),
+        "cores": [asdict(core) for core in chosen],
+        "loops": [described(loop, program, chosen) for loop in loops],
+    }
+    print_answer(answer, print_markdown, as_json=options.json)
+
+
+def is_asked(loop: Loop, names: Sequence[str]) -> bool:
+    """Whether a loop belongs to the kernels or tiles that were named."""
+    return not names or loop.kernel in names or loop.tile in names
+
+
+def cores(names: Sequence[str] | None) -> tuple[Core, ...]:
+    """The cores with these names or models; all for None.
+
+    Raises:
+        UsageError: a name is unknown.
+    """
+    known = {key: core for core in CORES for key in (core.name.lower(), core.model)}
+    if unknown := [name for name in names or () if name.lower() not in known]:
+        raise UsageError(f"no core is named {unknown[0]}; there are {', '.join(core.name for core in CORES)}")
+    return tuple(known[name.lower()] for name in names) if names else CORES
+
+
+def find_llvm_mca() -> str:
+    """The newest llvm-mca of this machine.
+
+    Raises:
+        UsageError: there is none of a version that has the models.
+    """
+    versions = range(99, OLDEST_LLVM - 1, -1)
+    named = (shutil.which(f"llvm-mca-{version}") for version in versions)
+    if found := next(filter(None, named), None):
+        return found
+    plain = shutil.which("llvm-mca")
+    if plain and int(llvm_version(plain).partition(".")[0]) >= OLDEST_LLVM:
+        return plain
+    raise UsageError(
+        f"llvm-mca {OLDEST_LLVM} or later is not there; install it (Debian, Ubuntu: apt-get install llvm-22, or llvm-19)"
+    )
+
+
+def llvm_version(program: str) -> str:
+    """The version of an LLVM tool, such as 22.1.8."""
+    text = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"LLVM version (\S+)", text)
+    return found[1] if found else "0"
+
+
+# ---- loops --------------------------------------------------------------------------------------------------------
+
+
+def kernel_loops(kernels: Iterable[str]) -> Iterator[Loop]:
+    """The hot paths of kernels for aarch64, which are keys of FUNCTIONS."""
+    assembly: dict[str, dict[str, list[str]]] = {}
+    for kernel in kernels:
+        file, pattern = FUNCTIONS[kernel]
+        if file not in assembly:
+            assembly[file] = functions(compiled(file))
+        for name, lines in assembly[file].items():
+            tile = re.fullmatch(pattern, name)
+            path = hot_path(lines) if tile else ()
+            if tile and path:
+                yield Loop(kernel, tile[1], path)
+
+
+def compiled(file: str) -> str:
+    """The assembly of one of the engine's kernel files.
+
+    Raises:
+        BuildError: it does not compile.
+    """
+    toolchain = make_toolchain(parse_target("aarch64-linux-gnu"))
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "kernel.s"
+        source = str(ENGINE_FOLDER / "kernels" / file)
+        flags = (*toolchain.flags, "-Wno-unused-command-line-argument", "-S", source, "-o", str(made))
+        done = subprocess.run([*toolchain.command, *flags], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildError(f"{file} does not compile: {done.stderr.strip().partition(chr(10))[0]}")
+        return made.read_text()
+
+
+def functions(assembly: str) -> dict[str, list[str]]:
+    """Labels and instructions of every function, by its name; directives and comments are left out."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for raw in assembly.splitlines():
+        line = re.sub(r"\s+", " ", raw.partition("//")[0]).strip()
+        if re.fullmatch(r"[A-Za-z_]\w*:", line):
+            lines = found.setdefault(line[:-1], [])
+        elif line.startswith(".L") if line.endswith(":") else line and not line.startswith("."):
+            lines.append(line)
+    return found
+
+
+def hot_path(lines: Sequence[str]) -> tuple[str, ...]:
+    """One iteration of the innermost loop with the most multiply-adds; empty if no loop has any."""
+    if not lines:
+        return ()
+    following = successors(lines)
+    order, backs = sorted_lines(following)
+    paths = {(begin, end): heaviest_path(lines, following, order, begin, end) for end, begin in backs}
+    busy = {begin for (begin, _), path in paths.items() if _fmas(lines, path) >= LEAST_FMAS}
+    innermost = [path for path in paths.values() if path and path[0] in busy and busy.isdisjoint(path[1:])]
+    best = max(innermost, key=lambda path: (_fmas(lines, path), -len(path)), default=())
+    return tuple(lines[index] for index in best if not lines[index].endswith(":"))
+
+
+def _fmas(lines: Sequence[str], path: Sequence[int]) -> int:
+    return sum(_is_fma(lines[index]) for index in path)
+
+
+def successors(lines: Sequence[str]) -> list[tuple[int, ...]]:
+    """The lines that may run after each line. A jump by a table may go to every label that no branch names."""
+    places = {line[:-1]: index for index, line in enumerate(lines) if line.endswith(":")}
+    targets = [places.get(_target(line) or "") for line in lines]
+    unnamed = tuple(sorted(set(places.values()).difference(target for target in targets if target is not None)))
+    found: list[tuple[int, ...]] = []
+    for index, (line, target) in enumerate(zip(lines, targets, strict=True)):
+        ends = re.match(r"(b|br|ret)( |$)", line) is not None or index + 1 == len(lines)
+        after = unnamed if line.startswith("br ") else () if target is None else (target,)
+        found.append((() if ends else (index + 1,)) + after)
+    return found
+
+
+def sorted_lines(following: Sequence[Sequence[int]]) -> tuple[list[int], list[tuple[int, int]]]:
+    """Lines in topological order but for the branches that close loops, and these branches: from, to."""
+    order: list[int] = []
+    backs: list[tuple[int, int]] = []
+    entered, left = {0}, set[int]()
+    stack = [(0, iter(following[0]))]
+    while stack:
+        index, rest = stack[-1]
+        after = next(rest, None)
+        if after is None:
+            stack.pop()
+            left.add(index)
+            order.append(index)
+        elif after not in entered:
+            entered.add(after)
+            stack.append((after, iter(following[after])))
+        elif after not in left:
+            backs.append((index, after))
+    return order[::-1], backs
+
+
+def heaviest_path(
+    lines: Sequence[str], following: Sequence[Sequence[int]], order: Sequence[int], begin: int, end: int
+) -> tuple[int, ...]:
+    """The lines from a loop's first to its last, on the path of most multiply-adds and fewest others."""
+    place = {index: position for position, index in enumerate(order)}
+    weights, before = {begin: (0, 0)}, dict[int, int]()
+    for index in order[place[begin] : place[end] + 1]:
+        if index not in weights:
+            continue
+        fmas, instructions = weights[index]
+        here = (fmas + _is_fma(lines[index]), instructions - (not lines[index].endswith(":")))
+        for after in following[index]:
+            if place[after] > place[index] and (after not in weights or here > weights[after]):
+                weights[after], before[after] = here, index
+    path = [end] if end in weights else []
+    while path and path[-1] != begin:
+        path.append(before[path[-1]])
+    return tuple(reversed(path))
+
+
+def _is_fma(line: str) -> bool:
+    return re.match(_FMA, line) is not None
+
+
+def _target(line: str) -> str | None:
+    """The label that a branch names."""
+    found = re.match(r"(?:b|b\.\w+|cbn?z|tbn?z) (?:.*, )?(\.L\w+)$", line)
+    return found[1] if found else None
+
+
+# ---- throughput ---------------------------------------------------------------------------------------------------
+
+
+def described(loop: Loop, program: str, chosen: Sequence[Core]) -> dict[str, Any]:
+    """A row of the answer: instructions of a loop and its throughput on every core."""
+    return {
+        "kernel": loop.kernel,
+        "tile": loop.tile,
+        "instructions": len(loop.instructions),
+        "multiply_adds": loop.fmas,
+        "loads": loop.loads,
+        "cores": {core.name: throughput(loop, program, core) for core in chosen},
+    }
+
+
+def throughput(loop: Loop, program: str, core: Core) -> dict[str, Any]:
+    """Cycles of an iteration on one core, the share of its multiply-add throughput, and what limits it."""
+    command = [program, "-march=aarch64", f"-mcpu={core.model}", f"-iterations={ITERATIONS}", "-json"]
+    text = "\n".join(line for line in loop.instructions if not _target(line)) + "\n"
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"llvm-mca fails at {loop.kernel} {loop.tile}: {done.stderr.strip().partition(chr(10))[0]}")
+    region = json.loads(done.stdout)["CodeRegions"][0]["SummaryView"]
+    cycles = region["TotalCycles"] / region["Iterations"]
+    issue = region["TotaluOps"] / region["Iterations"] / region["DispatchWidth"]
+    ideal = loop.fmas / core.fmas
+    if core.halves:
+        issue = max(issue, loop.vector_slots)
+        cycles = max(cycles, issue)
+    return {
+        "cycles": round(cycles, 2),
+        "multiply_adds_per_cycle": round(loop.fmas / cycles, 3),
+        "share": round(ideal / cycles, 4),
+        "limit": limit(cycles, ideal, issue, region["BlockRThroughput"]),
+    }
+
+
+def limit(cycles: float, ideal: float, issue: float, block: float) -> str:
+    """What limits a loop: multiply-adds, the issue of instructions, another unit, or waiting for results."""
+    if cycles <= 1.03 * ideal:
+        return "multiply-adds"
+    bounds = {"multiply-adds": ideal, "issue": issue, "a unit": block}
+    name = max(bounds, key=lambda key: bounds[key])
+    return name if cycles <= 1.06 * bounds[name] else "latency"
+
+
+def print_markdown(answer: Mapping[str, Any]) -> None:
+    """Prints the answer as a table in Markdown."""
+    names = [core["name"] for core in answer["cores"]]
+    head = ["kernel", "tile", "multiply-adds", "loads", "others", *names]
+    print("| " + " | ".join(head) + " |")
+    print("|---|---|" + "--:|" * (len(head) - 2))
+    for loop in answer["loops"]:
+        others = loop["instructions"] - loop["multiply_adds"] - loop["loads"]
+        shares = [f"{100 * loop['cores'][name]['share']:.0f} %" for name in names]
+        cells = [loop["kernel"], loop["tile"], loop["multiply_adds"], loop["loads"], others, *shares]
+        print("| " + " | ".join(map(str, cells)) + " |")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import hypothesis
@@ -41,11 +42,31 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["NNSTRETCH_CACHE_DIR"] = kept or str(config.stash[CACHE_DIR])
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Builds the engine in parallel runs before the first test, whose time limit would count it on a slow machine."""
+    if is_xdist_worker(session.config):
+        from nnstretch.devices.engine.build.engine_library import build_engine
+        from nnstretch.errors import NNStretchError
+
+        with suppress(NNStretchError):  # the tests that need it say why
+            build_engine()
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the session's cache folder."""
     folder = config.stash.get(CACHE_DIR, None)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: the short tests left at the end keep all workers busy.
+
+    Files stay whole, as their tests share what they make.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def why_no_opencl(config: pytest.Config) -> str | None:

@@ -9,22 +9,20 @@ import pytest
 
 from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
-from nnstretch.devices.cpu.processor import compute_bound_routines
 from nnstretch.devices.engine.binding.library import Engine
-from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, local_isa
-from nnstretch.devices.opencl.runtime import drivers
+from nnstretch.devices.engine.build.instruction_sets import Isa
+from nnstretch.devices.opencl import drivers
 from tests.kits import kernel_driver
-from tests.kits.cpu_features import masked_engine, variant_masks
+from tests.kits.cpu_features import masked_engine, runnable_isas, variant_masks
+from tests.kits.cpu_routines import compute_bound_routines
+from tests.kits.opencl_driver import quickly_compiling
 
 if TYPE_CHECKING:
     import pyopencl
 
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
-RUNNABLE = [isa for isa in ISAS if isa.features <= local_isa().features or isa == local_isa()]
-
-
-VARIANTS = [(isa, mask) for isa in RUNNABLE for mask in variant_masks(isa)]
+VARIANTS = [(isa, mask) for isa in runnable_isas() for mask in variant_masks(isa)]
 
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=[f"{isa.name}{mask}" for isa, mask in VARIANTS])
@@ -58,11 +56,22 @@ def routines(isa: Isa, native: Engine) -> tuple[Routine, ...]:
 
 
 @pytest.fixture(scope="module")
-def processor() -> OpenCLProcessor:
+def optimised_processor() -> OpenCLProcessor:
     """The first OpenCL device, on all cores if it lives on the CPU."""
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     return OpenCLProcessor(ProcessorSpec("opencl", 0, usable_cores()))
+
+
+@pytest.fixture(scope="module")
+def processor(optimised_processor: OpenCLProcessor) -> OpenCLProcessor:
+    """The same device, which compiles kernels without optimisation: that takes a quarter of the time.
+
+    Optimised kernels run in the tests of tiles, sessions and networks.
+    """
+    found = quickly_compiling(optimised_processor.spec)
+    assert found.runtime.traits == optimised_processor.runtime.traits
+    return found
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nnstretch.scheduler.runtime.adaptive.policy import Observation, PlanChoice, PlanFacts, Policy
+from nnstretch.scheduler.runtime.adaptive.estimator import Observation, PlanFacts
+from nnstretch.scheduler.runtime.adaptive.policies import PlanChoice, Policy
 
 
 def facts(**plans: Mapping[str, float]) -> list[PlanFacts]:

@@ -1,4 +1,4 @@
-"""Shared libraries for tests, written in C."""
+"""Shared libraries for tests, written in C, and engines built with sanitizers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from nnstretch.devices.engine.build.engine_library import SourceFile, engine_sources
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget, local_isa
-from nnstretch.devices.engine.build.toolchains import make_toolchain
+from nnstretch.devices.engine.build.toolchains import make_toolchain, output
+from nnstretch.errors import BuildError
 from nnstretch.support.settings import cache_dir
 
 
@@ -29,3 +31,31 @@ def c_library(source: Path, sanitize: str | None = None, includes: Sequence[Path
         subprocess.run([*toolchain.command, *flags, str(source), "-o", str(part), *toolchain.link_flags], check=True)
         part.replace(made)
     return made
+
+
+def sanitizer_preload(sanitize: str) -> str:
+    """The value of LD_PRELOAD with which a process can load an engine built with `sanitize`.
+
+    Raises:
+        BuildError: gcc or its sanitizer library is not installed.
+    """
+    name = "libasan.so" if sanitize.startswith("address") else "libtsan.so"
+    path = Path(output(["gcc", f"-print-file-name={name}"]))
+    if not path.is_absolute():
+        raise BuildError(f"gcc has no {name}; install its sanitizer libraries")
+    return str(path.resolve())
+
+
+_WATCHED_KERNELS = ("eltwise.c", "reorder.c")
+
+
+def thread_sanitized_sources(target: BuildTarget) -> list[SourceFile]:
+    """The engine's sources with the thread sanitizer.
+
+    Races lie between what queues and threads run. So of the kernels only some watch for them; to build the others so would
+    take longer than all tests that use them.
+    """
+    return [
+        one if one.path.parent.name == "runtime" or one.path.name in _WATCHED_KERNELS else other
+        for one, other in zip(engine_sources(target, "thread"), engine_sources(target), strict=True)
+    ]

@@ -29,6 +29,14 @@ ACTIVATIONS = (
     Activation(ActivationKind.HARD_SWISH),
     Activation(ActivationKind.LEAKY_RELU, 0.1),
     Activation(ActivationKind.TANH),
+    Activation(ActivationKind.GELU),
+    Activation(ActivationKind.GELU_TANH),
+    Activation(ActivationKind.SWISH, 1.702),
+    Activation(ActivationKind.MISH),
+    Activation(ActivationKind.SOFTPLUS),
+    Activation(ActivationKind.ELU, 0.5, 2.0),
+    Activation(ActivationKind.SELU, 1.6732632, 1.050701),
+    Activation(ActivationKind.ERF),
 )
 """Activations of convolutions and dense layers."""
 
@@ -162,7 +170,7 @@ def variants(routine: Routine, layer: Layer) -> list[Parameters]:
         offered = (*space[:2], space[-1])
         space += [{**p, "tiles": 2, "order": 1, "ic_bn": 1} for p in offered]
         space += [{**p, "tiles": 3, "order": 0, "ic_bn": 32} for p in offered]
-    if "rows" in space[0]:
+    if "rows" in space[0] and layer.op != "Dense":  # rows of an image; in dense layers, of a tile
         space += [{**p, "rows": rows} for p in space[:2] for rows in (1, 3)]
     return space
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 from pathlib import Path
 
@@ -9,8 +10,13 @@ import pytest
 
 from nnstretch.devices.engine.binding.library import Engine
 from nnstretch.devices.engine.build import engine_library
-from nnstretch.devices.engine.build.cpu_features import cpu_features
-from nnstretch.devices.engine.build.instruction_sets import Isa
+from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, cpu_features, local_isa
+
+
+def runnable_isas() -> list[Isa]:
+    """The instruction sets that this machine can run, the best first."""
+    here = local_isa()
+    return [isa for isa in ISAS if isa.architecture == here.architecture and isa.features <= here.features]
 
 
 def variant_masks(isa: Isa) -> list[str]:
@@ -18,7 +24,8 @@ def variant_masks(isa: Isa) -> list[str]:
     features = {
         feature
         for path in engine_library.c_files("kernels/**/*.c")
-        for feature in engine_library.variant_features(path)
+        for variant in engine_library.variants(path)
+        for feature in variant
     }
     beyond = {f for f in features - isa.features if cpu_features()[f].architecture == isa.architecture}
     return ["", *(f"-{feature}" for feature in sorted(beyond))]
@@ -39,3 +46,26 @@ def masked_engine(isa: Isa, mask: str, folder: Path) -> Engine:
         masked = Engine(copy)
         masked.kernel_names()
     return masked
+
+
+def engine_features(native: Engine) -> tuple[str, ...]:
+    """The features of this CPU that an engine has found, as /proc/cpuinfo names them."""
+    native.library.nns_cpu_features.restype = ctypes.c_uint64
+    return _names(native, native.library.nns_cpu_features())
+
+
+def kernel_features(native: Engine, kernel: str) -> tuple[str, ...]:
+    """The features that a kernel requires beyond the engine's instruction set. Errors as for `Engine.find`."""
+    native.library.nns_kernel_features.restype = ctypes.c_uint64
+    return _names(native, native.library.nns_kernel_features(ctypes.c_int64(native.find(kernel))))
+
+
+def feature_name(native: Engine, bit: int) -> str | None:
+    """The name of a bit of an engine's masks; None out of range."""
+    native.library.nns_cpu_feature_name.restype = ctypes.c_char_p
+    name = native.library.nns_cpu_feature_name(bit)
+    return None if name is None else str(name.decode())
+
+
+def _names(native: Engine, mask: int) -> tuple[str, ...]:
+    return tuple(feature_name(native, bit) or "" for bit in range(mask.bit_length()) if mask >> bit & 1)

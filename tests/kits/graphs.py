@@ -8,7 +8,7 @@ import onnx_ir as ir
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.graph.metadata import PLACEMENT_KEY
 
 
 class RandomNetwork:

@@ -1,18 +1,19 @@
 /* Stands between a program and its OpenCL loader, hands every call on, and makes some of them fail.
  *
  * A fault strikes the calls number `first` to `last` (from 1, counted since it was set) of one function: they return an
- * error without being made, or come late; or they are made, and their event ends with an error or does not end before the
- * faults are cleared. It is loaded in the place of the loader, or before it (LD_PRELOAD); `faults_open` says where that is.
+ * error without being made, come late, or crash by a signal; or they are made, and their event ends with an error
+ * or does not end before the faults are cleared. It is loaded in the place of the loader, or before it (LD_PRELOAD); `faults_open` says where that is.
  */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { ERROR = 0, LATE = 1, LOST = 2, HANGING = 3 };
-enum { CL_SUBMITTED = 2, CL_EXECUTION_STATUS = 0x11D3, CL_EXEC_STATUS_ERROR = -14, MOST_EVENTS = 1024 };
+enum { ERROR = 0, LATE = 1, LOST = 2, HANGING = 3, CRASH = 4 };
+enum { CL_COMPLETE = 0, CL_SUBMITTED = 2, CL_EXECUTION_STATUS = 0x11D3, CL_EXEC_STATUS_ERROR = -14, MOST_EVENTS = 1024 };
 
 static struct {
     char function[64];
@@ -23,7 +24,8 @@ static struct {
     void *event;
     int kind, value;
 } marked[MOST_EVENTS];
-static int64_t live, mapped;
+static int64_t live, mapped, unsynchronised, objects;
+static void *polled[MOST_EVENTS]; /* events whose status was complete and for which nobody has waited since */
 static void *library;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t cleared = PTHREAD_COND_INITIALIZER;
@@ -63,6 +65,14 @@ int64_t faults_live_events(void) {
     return count;
 }
 
+/* Contexts, queues, programs, kernels and memory that were made and not released. */
+int64_t faults_live_objects(void) {
+    pthread_mutex_lock(&lock);
+    const int64_t count = objects;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
 /* Regions that were mapped and not unmapped. */
 int64_t faults_mapped(void) {
     pthread_mutex_lock(&lock);
@@ -70,6 +80,40 @@ int64_t faults_mapped(void) {
     pthread_mutex_unlock(&lock);
     return count;
 }
+
+/* Events that were released after their status was complete, without a wait in between: a status does not make the
+ * device's writes visible to the host. */
+int64_t faults_unsynchronised(void) {
+    pthread_mutex_lock(&lock);
+    const int64_t count = unsynchronised;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+/* Replaces the first `from` in `polled`; returns whether there is one. With `lock` held. */
+static int replace_polled(const void *from, void *to) {
+    for (int i = 0; i < MOST_EVENTS; i++)
+        if (polled[i] == from) {
+            polled[i] = to;
+            return 1;
+        }
+    return 0;
+}
+
+static void *count_object(void *made) {
+    pthread_mutex_lock(&lock);
+    objects += made != NULL;
+    pthread_mutex_unlock(&lock);
+    return made;
+}
+
+#ifdef FAULTS_OF_HOST
+static void count_released(void) {
+    pthread_mutex_lock(&lock);
+    objects--;
+    pthread_mutex_unlock(&lock);
+}
+#endif
 
 static void count_mapped(int64_t change) {
     pthread_mutex_lock(&lock);
@@ -93,6 +137,8 @@ static int strikes(const char *function, int *value) {
     }
     pthread_mutex_unlock(&lock);
     if (kind == LATE) usleep((useconds_t)*value * 1000);
+    if (kind == CRASH && *value == SIGSEGV) *(volatile int *)(intptr_t)(fault.kind - CRASH) = 0;
+    if (kind == CRASH) raise(*value);
     return kind;
 }
 
@@ -159,7 +205,17 @@ static void wait_until_nothing_hangs(void) {
             if (error) *error = value;                       \
             return NULL;                                     \
         }                                                    \
-        return ((void *(*) parameters)real(#name)) arguments; \
+        return count_object(((void *(*) parameters)real(#name)) arguments); \
+    }
+
+/* The same for one that releases an object, which it does also where it returns an error. */
+#define RELEASER(name)                                                  \
+    int32_t name(void *object) {                                        \
+        int value = 0;                                                  \
+        const int kind = strikes(#name, &value);                        \
+        count_released();                                               \
+        const int32_t error = ((int32_t(*)(void *))real(#name))(object); \
+        return kind == ERROR ? value : error;                           \
     }
 
 COMMAND(clEnqueueNDRangeKernel,
@@ -187,6 +243,52 @@ MAKER(clCreateCommandQueue, (void *context, void *device, uint64_t properties, i
       (context, device, properties, error))
 MAKER(clCreateCommandQueueWithProperties, (void *context, void *device, const uint64_t *properties, int32_t *error),
       (context, device, properties, error))
+
+#ifdef FAULTS_OF_HOST /* opencl_host_faults.c */
+MAKER(clCreateContext,
+      (const intptr_t *properties, uint32_t n, void *const *devices, void *notify, void *data, int32_t *error),
+      (properties, n, devices, notify, data, error))
+MAKER(clCreateProgramWithSource,
+      (void *context, uint32_t n, const char **texts, const size_t *lengths, int32_t *error),
+      (context, n, texts, lengths, error))
+MAKER(clCreateProgramWithBinary,
+      (void *context, uint32_t n, void *const *devices, const size_t *lengths, const unsigned char **binaries,
+       int32_t *statuses, int32_t *error),
+      (context, n, devices, lengths, binaries, statuses, error))
+MAKER(clCreateSubBuffer, (void *buffer, uint64_t flags, uint32_t type, const void *part, int32_t *error),
+      (buffer, flags, type, part, error))
+PLAIN(clGetPlatformIDs, (uint32_t most, void **platforms, uint32_t *count), (most, platforms, count))
+PLAIN(clGetPlatformInfo, (void *platform, uint32_t name, size_t size, void *value_out, size_t *size_out),
+      (platform, name, size, value_out, size_out))
+PLAIN(clGetDeviceIDs, (void *platform, uint64_t type, uint32_t most, void **devices, uint32_t *count),
+      (platform, type, most, devices, count))
+PLAIN(clGetDeviceInfo, (void *device, uint32_t name, size_t size, void *value_out, size_t *size_out),
+      (device, name, size, value_out, size_out))
+PLAIN(clGetProgramInfo, (void *program, uint32_t name, size_t size, void *value_out, size_t *size_out),
+      (program, name, size, value_out, size_out))
+PLAIN(clGetProgramBuildInfo,
+      (void *program, void *device, uint32_t name, size_t size, void *value_out, size_t *size_out),
+      (program, device, name, size, value_out, size_out))
+PLAIN(clGetKernelInfo, (void *kernel, uint32_t name, size_t size, void *value_out, size_t *size_out),
+      (kernel, name, size, value_out, size_out))
+PLAIN(clSetKernelArg, (void *kernel, uint32_t index, size_t size, const void *value_in), (kernel, index, size, value_in))
+RELEASER(clReleaseContext)
+RELEASER(clReleaseCommandQueue)
+RELEASER(clReleaseProgram)
+RELEASER(clReleaseKernel)
+RELEASER(clReleaseMemObject)
+
+void *clSVMAlloc(void *context, uint64_t flags, size_t size, uint32_t alignment) {
+    int value = 0;
+    if (strikes("clSVMAlloc", &value) == ERROR) return NULL;
+    return count_object(((void *(*)(void *, uint64_t, size_t, uint32_t))real("clSVMAlloc"))(context, flags, size, alignment));
+}
+
+void clSVMFree(void *context, void *memory) {
+    count_released();
+    ((void (*)(void *, void *))real("clSVMFree"))(context, memory);
+}
+#endif
 
 int32_t clEnqueueUnmapMemObject(void *queue, void *memory, void *host, uint32_t n, void *const *waits, void **event) {
     int value = 0;
@@ -224,7 +326,11 @@ int32_t clGetEventInfo(void *event, uint32_t name, size_t size, void *value_out,
     pthread_mutex_unlock(&lock);
     if (kind < LOST) {
         int32_t (*info)(void *, uint32_t, size_t, void *, size_t *) = real("clGetEventInfo");
-        return info(event, name, size, value_out, size_out);
+        const int32_t error = info(event, name, size, value_out, size_out);
+        pthread_mutex_lock(&lock);
+        if (!error && name == CL_EXECUTION_STATUS && *(int32_t *)value_out == CL_COMPLETE) replace_polled(NULL, event);
+        pthread_mutex_unlock(&lock);
+        return error;
     }
     *(int32_t *)value_out = kind == LOST ? value : CL_SUBMITTED;
     return 0;
@@ -240,6 +346,11 @@ int32_t clWaitForEvents(uint32_t n, void *const *events) {
     }
     pthread_mutex_unlock(&lock);
     const int32_t error = ((int32_t(*)(uint32_t, void *const *))real("clWaitForEvents"))(n, events);
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < n && !error; i++)
+        while (replace_polled(events[i], NULL)) {
+        }
+    pthread_mutex_unlock(&lock);
     return error ? error : lost ? CL_EXEC_STATUS_ERROR : 0;
 }
 
@@ -255,6 +366,9 @@ int32_t clReleaseEvent(void *event) {
     const int kind = strikes("clReleaseEvent", &value);
     pthread_mutex_lock(&lock);
     live--;
+    unsynchronised += replace_polled(event, NULL);
+    while (replace_polled(event, NULL)) {
+    }
     for (int i = 0; i < MOST_EVENTS; i++)
         if (marked[i].event == event) marked[i].event = NULL;
     pthread_mutex_unlock(&lock);

@@ -25,6 +25,8 @@ class Fault(IntEnum):
     """The call is made, and its event ends with an error."""
     HANGING = 3
     """The call is made, and its event ends when the faults are cleared."""
+    CRASH = 4
+    """The call crashes by the signal of a number."""
 
 
 def library() -> Path:
@@ -32,12 +34,19 @@ def library() -> Path:
     return c_library(Path(__file__).with_suffix(".c"))
 
 
+def host_library() -> Path:
+    """The loader with the functions that make and release objects, for the C host of OpenCL."""
+    source = Path(__file__).with_name("opencl_host_faults.c")
+    return c_library(source, includes=(Path(__file__).with_suffix(".c"),))
+
+
 class Faults:
     """The loader in this process, and an engine of its own that gets its OpenCL functions from it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._library = ctypes.CDLL(str(library()))
-        for name in ("clear", "live_events", "mapped"):
+    def __init__(self, folder: Path, loader: Path | None = None) -> None:
+        loader = loader or library()
+        self._library = ctypes.CDLL(str(loader))
+        for name in ("clear", "live_events", "live_objects", "mapped", "unsynchronised"):
             getattr(self._library, f"faults_{name}").restype = ctypes.c_int64
         self._library.faults_set.argtypes = (
             ctypes.c_char_p,
@@ -48,7 +57,7 @@ class Faults:
         )
         assert self._library.faults_open(opencl_library().encode())
         self.engine = Engine(Path(shutil.copy(engine().path, folder)))
-        self.engine.load_opencl(str(library()))
+        self.engine.load_opencl(str(loader))
 
     def set(
         self, function: str, first: int = 1, last: int = 0, kind: Fault = Fault.ERROR, value: int = OUT_OF_RESOURCES
@@ -64,6 +73,16 @@ class Faults:
     def live_events(self) -> int:
         """Events that the engine got and has not released."""
         return int(self._library.faults_live_events())
+
+    @property
+    def live_objects(self) -> int:
+        """Contexts, queues, programs, kernels and memory that were made through the loader and not released."""
+        return int(self._library.faults_live_objects())
+
+    @property
+    def unsynchronised(self) -> int:
+        """Events that the engine saw complete and released without a wait, so far."""
+        return int(self._library.faults_unsynchronised())
 
     @property
     def mapped(self) -> int:

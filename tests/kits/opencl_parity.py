@@ -28,6 +28,14 @@ ACTIVATIONS = (
     Activation(ActivationKind.LEAKY_RELU, 0.1),
     Activation(ActivationKind.TANH),
     Activation(ActivationKind.EXP),
+    Activation(ActivationKind.GELU),
+    Activation(ActivationKind.GELU_TANH),
+    Activation(ActivationKind.SWISH, 1.702),
+    Activation(ActivationKind.MISH),
+    Activation(ActivationKind.SOFTPLUS),
+    Activation(ActivationKind.ELU, 0.5, 2.0),
+    Activation(ActivationKind.SELU, 1.6732632, 1.050701),
+    Activation(ActivationKind.ERF),
 )
 
 some = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])

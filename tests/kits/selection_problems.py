@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from hypothesis import strategies as st
 
-from nnstretch.scheduler.selection.problem import Costs, Problem
+from nnstretch.scheduler.selection.problem import Costs, Problem, loosened
 
 SHAPES = ("chain", "residual", "dense", "wild", "tree")
 
@@ -63,8 +64,24 @@ def legal(problem: Problem) -> list[tuple[int, ...]]:
 
 
 def best_cost(problem: Problem) -> float | None:
-    """The cost of the best legal assignment, None if there is none."""
-    return min((problem.cost(c) for c in legal(problem)), default=None)
+    """The cost of the best legal assignment, None if there is none: all of them at once, one axis per node."""
+    totals = _totals(problem, problem.costs)
+    for (u, v), matrix in problem.edges.items():
+        totals = totals + _spread(problem, matrix if u < v else matrix.T, u, v)
+    for name, limit in problem.limits.items():
+        totals = np.where(_totals(problem, problem.amounts[name]) <= loosened(limit), totals, np.inf)
+    best = float(totals.min())
+    return best if np.isfinite(best) else None
+
+
+def _totals(problem: Problem, tables: Sequence[Costs]) -> Costs:
+    """The sum of one number per node, for every assignment."""
+    return sum((_spread(problem, table, node) for node, table in enumerate(tables)), np.zeros(problem.sizes))
+
+
+def _spread(problem: Problem, table: Costs, *nodes: int) -> Costs:
+    """A table over some nodes, ascending, with an axis for every node."""
+    return table.reshape([size if node in nodes else 1 for node, size in enumerate(problem.sizes)])
 
 
 def network(rng: np.random.Generator, edges: list[tuple[int, int]], nodes: int, choices: int) -> Problem:

@@ -49,17 +49,18 @@ def cramped() -> list[Selector]:
     return [selector for name in SELECTORS if (selector := made(name, CRAMPED)) is not None]
 
 
-def check_optimum(selector: Selector, problem: Problem) -> None:
-    """An exact selector finds and proves the optimum of brute force."""
+def check_optimum(problem: Problem, *selectors: Selector) -> None:
+    """Exact selectors find and prove the optimum of brute force."""
     best = best_cost(problem)
-    if best is None:
-        with pytest.raises(SelectionError):
-            selector.select(problem)
-        return
-    answer = selector.select(problem)
-    assert answer.optimal, selector.name
-    assert answer.gap == 0
-    assert answer.cost == pytest.approx(best, rel=1e-9, abs=1e-12), selector.name
+    for selector in selectors:
+        if best is None:
+            with pytest.raises(SelectionError):
+                selector.select(problem)
+            continue
+        answer = selector.select(problem)
+        assert answer.optimal, selector.name
+        assert answer.gap == 0, selector.name
+        assert answer.cost == pytest.approx(best, rel=1e-9, abs=1e-12), selector.name
 
 
 def check_answer(selector: Selector, problem: Problem) -> None:

@@ -16,14 +16,12 @@ import runpy, sys
 import numpy as np, onnx_ir as ir
 from onnx import parser
 from nnstretch.compiler.compile import plan_model
-from nnstretch.devices.opencl.runtime import runtime
-from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.devices.opencl.drivers import probe
+from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.compiler.processors import build_processors
 from nnstretch.scheduler.runtime.session import PlanSession
 
-if sys.argv[2] == "without":
-    runtime.probe = list
-text = runpy.run_path(sys.argv[1])["choose_processors"]()
+text = runpy.run_path(sys.argv[1])["choose_processors"](probe() if sys.argv[2] == "with" else [])
 opened = build_processors(text)
 names = ",".join(p.name for p in opened.named)
 model = parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
@@ -67,3 +65,52 @@ def test_two_cores_are_split() -> None:
     printed = choose(f"{one},{other}", "with")
     assert printed.endswith(f"chosen cpu:{one},opencl:0@{other} cpu:{one},opencl:0@{other}")
     assert "take turns" not in printed
+
+
+@pytest.mark.opencl
+def test_a_missing_device_is_named_before_the_training(tmp_path: Path) -> None:
+    core = max(os.sched_getaffinity(0))
+    command = [sys.executable, str(SCRIPT), "--out", str(tmp_path / "out"), "--processors", f"cpu:{core},opencl:99"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert "error: there is no OpenCL device 99; this machine has 0 = " in done.stderr
+    assert "preparing" not in done.stderr
+
+
+RUN = """
+import runpy, sys
+from dataclasses import replace
+from nnstretch.cli.job import transform_and_train as job
+from nnstretch.devices.base.spec import default_cores
+from nnstretch.devices.opencl import drivers
+from nnstretch.errors import DeviceError
+
+listed = drivers.DeviceInfo(0, "broken", "p", "d", 1, True, True, True, True, False, True, False, True, "")
+drivers.listed_devices = lambda: [listed]
+drivers.probe = lambda: [replace(listed, usable=False, why_not="it computes nothing")]
+
+def run(self):
+    print(self.options.processors, self.options.redo)
+    if "opencl" in self.options.processors:
+        raise DeviceError("OpenCL device 0 (broken) does not work")
+    return {"original": {"name": "original", "test_top1": 1, "validation_top1": 1}, "candidates": [], "int8": [],
+            "chosen": "", "comparison": None, "seconds": {}}
+
+job.TransformAndTrain.run = run
+sys.exit(runpy.run_path(sys.argv[1])["main"](sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("given", [None, "cpu:0,opencl:0@1"])
+def test_a_device_that_fails_its_test_is_replaced_unless_it_was_asked_for(tmp_path: Path, given: str | None) -> None:
+    command = [sys.executable, "-c", RUN, str(SCRIPT), "--out", str(tmp_path)]
+    options = [] if given is None else ["--processors", given]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=120)
+    assert "OpenCL device 0 (broken) does not work" in done.stderr
+    chosen = [line.split() for line in done.stderr.splitlines() if line.startswith("cpu:")]
+    assert [redo for _, redo in chosen] == (["baseline"] if given else ["baseline", "designs"])
+    assert "opencl" in chosen[0][0]
+    assert done.returncode == (2 if given else 0), done.stderr
+    if given is None:
+        assert "opencl" not in chosen[1][0]
+        assert "no OpenCL device works" in done.stdout + done.stderr

@@ -1,5 +1,8 @@
 """Weights in files: back as they were, or refused with a reason and nothing half-filled."""
 
+import itertools
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from nnstretch.errors import FileError, ModelError
-from nnstretch.training.weights import load_weights, save_weights
+from nnstretch.training.weights import load_weights, read_tensors, save_weights, write_tensors
 
 
 def network(width: int = 4) -> nn.Sequential:
@@ -77,3 +80,41 @@ def test_files_of_others_need_no_checksum(tmp_path: Path) -> None:
     module, path = network(), tmp_path / "plain.safetensors"
     save_file(module.state_dict(), path)
     assert load_weights(network(), path) == {}
+
+
+def test_a_file_that_is_replaced_meanwhile_is_read_as_one_of_its_versions(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    versions = [tmp_path / name for name in ("0", "1")]
+    for number, version in enumerate(versions):
+        write_tensors(version, {"a": torch.full((1000,), float(number))}, {"version": version.name})
+    os.link(versions[1], path)
+    done = threading.Event()
+
+    def replace() -> None:
+        for version in itertools.cycle(versions):
+            os.link(version, tmp_path / "new")
+            (tmp_path / "new").replace(path)
+            if done.is_set():
+                return
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    try:
+        for _ in range(3000):
+            tensors, metadata = read_tensors(path)
+            assert set(tensors["a"].tolist()) == {float(metadata["version"])}
+    finally:
+        done.set()
+        writer.join()
+
+
+def test_equal_weights_are_equal_files(tmp_path: Path) -> None:
+    """The texts have an order, too."""
+    texts = {f"text {number}": "§" * number for number in range(12)}
+    tensors = {"b": torch.arange(3), "a": torch.ones(2, 2)}
+    for number in range(4):
+        write_tensors(tmp_path / str(number), tensors, texts)
+    assert len({(tmp_path / str(number)).read_bytes() for number in range(4)}) == 1
+    found, metadata = read_tensors(tmp_path / "0")
+    assert metadata == texts
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())

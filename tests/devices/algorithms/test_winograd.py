@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nnstretch.devices.algorithms.winograd import POINTS, kernel_transform
+from nnstretch.devices.algorithms.winograd import POINTS, division_of, kernel_transform
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Parameters, Routine
-from nnstretch.devices.cpu.routines.convolution.winograd import WinogradConvolution, division_of, transforms
+from nnstretch.devices.cpu.routines.winograd import WinogradConvolution, transforms
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer
@@ -44,10 +44,10 @@ def exact(layer: Layer, feeds: list[np.ndarray]) -> np.ndarray:
     batch, outputs, height, width = layer.outputs[0].shape
     x = x.reshape(batch, groups, -1, *x.shape[2:])
     weight = weight.reshape(groups, outputs // groups, -1, *weight.shape[2:])
-    y = np.zeros((batch, groups, outputs // groups, height, width))
+    y = np.zeros((batch, groups, outputs // groups, height * width))
     for i, j in np.ndindex(*weight.shape[3:]):
         shifted = x[..., i : i + down * height : down, j : j + across * width : across][..., :height, :width]
-        y += np.einsum("ngchw,goc->ngohw", shifted, weight[..., i, j])
+        y += np.ascontiguousarray(weight[..., i, j]) @ shifted.reshape(*shifted.shape[:3], -1)
     y = y.reshape(layer.outputs[0].shape)
     if 2 in layer.constants:
         y += layer.constants[2][:, None, None]

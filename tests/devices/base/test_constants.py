@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.algorithms.winograd import Axis, Division, prepared_panels, weight_panels
 from nnstretch.devices.base.constants import Piece, Prepared, whole, write_constants
+from nnstretch.devices.cpu.routines import native_routines
+from nnstretch.devices.engine.build.instruction_sets import ISAS
+from nnstretch.devices.opencl.routines import Traits, routines
+from nnstretch.graph.layer import Layer, TensorType
 
 
 def counting(size: int, pieces: int) -> Prepared:
@@ -73,6 +77,32 @@ def test_weights_are_encoded_in_pieces_as_in_one(
     expected = weight_panels(weight, 1, vectors * block, block, division, halved=False)
     made = prepared_panels(weight, 1, vectors * block, block, division, halved=False)
     np.testing.assert_allclose(np.asarray(made), expected.reshape(-1), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (1, 1), (5, 2)])
+def test_equal_recipes_are_equal_values(kernel: int, stride: int) -> None:
+    """Of all routines and settings for a layer, on the CPU and with OpenCL."""
+    weight = np.random.default_rng(0).standard_normal((48, 32, kernel, kernel)).astype(np.float32)
+    side, pad = -(-12 // stride), kernel // 2
+    layer = Layer(
+        "c",
+        "Conv",
+        (TensorType((1, 32, 12, 12)), TensorType(weight.shape)),
+        (TensorType((1, 48, side, side)),),
+        {"strides": (stride, stride), "pads": (pad,) * 4, "dilations": (1, 1), "groups": 1},
+        constants={1: weight},
+    )
+    isa = next(isa for isa in ISAS if isa.block == 8)
+    known: dict[object, bytes] = {}
+    shared = 0
+    for routine in (*native_routines(isa), *routines(Traits(8, True, 1, 16))):
+        for parameters in routine.search_space(layer)[:60] if routine.supports(layer) else ():
+            for constant in routine.lower(layer, parameters).constants:
+                if isinstance(constant, Prepared) and constant.recipe is not None:
+                    shared += constant.recipe in known
+                    content = np.asarray(constant).tobytes()
+                    assert known.setdefault(constant.recipe, content) == content, routine.descriptor
+    assert shared
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nnstretch.devices.base.description import Description, description_of
-from nnstretch.devices.remote.processor import ProfiledProcessor
+from nnstretch.devices.remote import ProfiledProcessor
 from tests.kits.convolution_parity import conv_layer
 
 LAYERS = (

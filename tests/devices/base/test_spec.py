@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from nnstretch.compiler.processors import build_processors
+from nnstretch.devices import registry
 from nnstretch.devices.base import spec
 from nnstretch.devices.base.cgroup import cpu_quota
-from nnstretch.devices.base.spec import default_cores, parse_processors, usable_cores
-from nnstretch.errors import UsageError
+from nnstretch.devices.base.processor import Processor, ProcessorKind
+from nnstretch.devices.base.spec import ProcessorSpec, default_cores, parse_processors, usable_cores
+from nnstretch.errors import DeviceError, UsageError
 
 NO_GROUPS = "0::/\n"
 
@@ -127,3 +130,29 @@ def test_a_quota_above_the_cores_changes_nothing(four: pytest.MonkeyPatch) -> No
 def test_the_quota_does_not_limit_cores_of_other_machines(four: pytest.MonkeyPatch) -> None:
     four.setattr(spec, "cpu_quota", lambda: 1)
     assert str(parse_processors("cpu", (0, 1, 2))[0]) == "cpu:0-2"
+
+
+class Accelerator(ProcessorKind):
+    """A kind of processor of its own, with the number of a device as argument."""
+
+    def canonical_argument(self, argument: str) -> str:
+        if argument and not argument.isdigit():
+            raise UsageError(f"{argument!r} is not the number of a device; write {registry.KINDS['npu'].form}")
+        return argument.lstrip("0")
+
+    def processor(self, spec: ProcessorSpec) -> Processor:
+        raise DeviceError(str(spec))
+
+
+KIND = Accelerator()
+
+
+def test_a_kind_is_one_class_and_one_entry_of_the_table(four: pytest.MonkeyPatch) -> None:
+    four.setitem(registry.KINDS, "npu", registry.KindEntry(__name__, "npu[:DEVICE][@CORES]"))
+    assert names("cpu:2,npu:01,npu@3") == "cpu:2,npu:1@4-5,npu@3"
+    with pytest.raises(UsageError, match="'one' is not the number of a device"):
+        names("npu:one")
+    with pytest.raises(UsageError, match=r"sim:PROFILE/NAME, npu\[:DEVICE\]\[@CORES\]$"):
+        names("tpu")
+    with pytest.raises(DeviceError, match="npu:1@2"):
+        build_processors("npu:1@2")

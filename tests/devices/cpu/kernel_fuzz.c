@@ -1,14 +1,15 @@
 /* Runs every kernel of the engine on memory of exactly the sizes that its `check` asks for, with random parameters, which are
- * drawn as kernels/manifest.h says. Built with the address sanitizer, which stops at the first access outside. Fails if a
- * kernel's `check` refuses nearly all that the manifest draws.
+ * drawn as kernels/manifest.h says. The address sanitizer stops at the first access outside; without it, operands begin behind
+ * a page that cannot be accessed, or end before one. Fails if a kernel's `check` refuses nearly all that the manifest draws.
  *
  * kernel_fuzz ROUNDS SEED */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "family.h"
 
-enum { MOST_PARAMETERS = 64, LARGEST = 1 << 22, READS_OF_ANY_NUMBER = 3 };
+enum { MOST_PARAMETERS = 64, LARGEST = 1 << 22, READS_OF_ANY_NUMBER = 3, LINE = 64 };
 
 static uint64_t state;
 
@@ -92,16 +93,54 @@ static int64_t least(const nns_kernel *kernel, nns_args *args, int64_t *size) {
     return high;
 }
 
-static float *filled(int64_t bytes) {
-    float *memory = malloc((size_t)bytes);
-    for (int64_t i = 0; i < bytes / 4; i++) memory[i] = (float)between(-8, 8) / 8;
+#if defined(__SANITIZE_ADDRESS__)
+static void *memory_of(int64_t bytes) { return malloc((size_t)bytes); }
+
+/* Aligned as the engine aligns scratch: the sanitizer knows its end to the byte. */
+static void *scratch_of(int64_t bytes) {
+    void *memory = NULL;
+    if (posix_memalign(&memory, LINE, (size_t)bytes)) abort();
     return memory;
 }
 
-/* Memory of exactly that size, aligned as the engine aligns scratch: the sanitizer knows its end to the byte. */
+static void release(void *memory, int64_t bytes) {
+    (void)bytes;
+    free(memory);
+}
+#else
+enum { PAGE = 4096 };
+
+/* Bytes of the pages that hold an operand, without the pages around them. */
+static int64_t paged(int64_t bytes) { return nns_ceil_div(bytes, PAGE) * PAGE; }
+
+/* The first of the pages for `bytes` between two that cannot be accessed. */
+static char *pages_of(int64_t bytes) {
+    const size_t size = (size_t)paged(bytes);
+    char *all = mmap(NULL, size + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED || (size && mprotect(all + PAGE, size, PROT_READ | PROT_WRITE))) abort();
+    return all + PAGE;
+}
+
+static void *memory_of(int64_t bytes) {
+    char *pages = pages_of(bytes);
+    return draw(4) ? pages + paged(bytes) - bytes : pages;
+}
+
+/* Aligned as the engine aligns scratch. */
 static void *scratch_of(int64_t bytes) {
-    void *memory = NULL;
-    if (posix_memalign(&memory, 64, (size_t)bytes)) abort();
+    const int64_t lines = nns_ceil_div(bytes, LINE) * LINE;
+    return pages_of(bytes) + paged(bytes) - lines;
+}
+
+static void release(void *memory, int64_t bytes) {
+    char *pages = (char *)memory - (uintptr_t)memory % PAGE;
+    if (memory) munmap(pages - PAGE, (size_t)paged(bytes) + 2 * PAGE);
+}
+#endif
+
+static float *filled(int64_t bytes) {
+    float *memory = memory_of(bytes);
+    for (int64_t i = 0; i < bytes / 4; i++) memory[i] = (float)between(-8, 8) / 8;
     return memory;
 }
 
@@ -138,9 +177,9 @@ static int run(const nns_kernel *kernel, nns_args *args, const bool *optional) {
         kernel->run(args, begin, end, scratch);
         begin = end;
     }
-    free(scratch);
-    for (int i = 0; i < args->n_out; i++) free(args->out[i]);
-    for (int i = 0; i < args->n_in; i++) free((void *)args->in[i]);
+    release(scratch, work.scratch);
+    for (int i = 0; i < args->n_out; i++) release(args->out[i], args->out_bytes[i]);
+    for (int i = 0; i < args->n_in; i++) release((void *)args->in[i], args->in_bytes[i]);
     return 1;
 }
 
@@ -171,8 +210,10 @@ int main(int argc, char **argv) {
     int64_t failed = 0;
     for (int64_t id = 0; id < nns_kernel_count(); id++) {
         const nns_kernel *kernel = nns_kernel_at(id);
+        printf("%s ", kernel->name);
+        fflush(stdout); /* names the kernel if the next line does not return */
         const int64_t done = try_kernel(kernel, nns_family_of(id), rounds);
-        printf("%s %lld\n", kernel->name, (long long)done);
+        printf("%lld\n", (long long)done);
         if (done * 20 >= rounds) continue;
         fprintf(stderr, "kernel %s ran %lld of %lld times: the manifest draws too few parameters that it accepts\n",
                 kernel->name, (long long)done, (long long)rounds);

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from nnstretch.devices.base.routine import KernelCall, Parameters, Routine
-from nnstretch.devices.cpu.processor import compute_bound_routines
 from nnstretch.devices.engine.binding.image import (
     Buffer,
     Queue,
@@ -29,6 +28,7 @@ from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType, fused_pair
+from tests.kits.cpu_routines import compute_bound_routines
 
 HERE = Path(__file__).parent
 ENGINE = Path(engine_library.__file__).parents[1]

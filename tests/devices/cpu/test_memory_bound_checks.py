@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.base.routine import Layout, Lowering, reorder_layer
-from nnstretch.devices.cpu.routines.memory_bound.routines import REORDER_ROUTINE, memory_bound_routines
+from nnstretch.devices.cpu.routines import REORDER_ROUTINE
+from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType
 from tests.kits.cores import OWN_CORE
+from tests.kits.cpu_routines import memory_bound_routines
 from tests.kits.kernel_driver import run_lowering
 
-BLOCK = 8
+BLOCK = local_isa().block
 RELU = Activation(ActivationKind.RELU)
 X = TensorType((2, 11, 6, 5))
 CHANNELS = TensorType((11,))
@@ -48,6 +50,10 @@ LAYERS = {
     "affine": _layer("Affine", (X, CHANNELS, CHANNELS), X, {}, PER_CHANNEL),
     "concat": _layer("Concat", (X, X, X), TensorType((2, 33, 6, 5)), {"axis": 1}, {}),
     "rows": _layer("Concat", (X, X), TensorType((2, 11, 12, 5)), {"axis": 2}, {}),
+    "prelu": _layer("PRelu", (X, CHANNELS), X, {}, {1: PER_CHANNEL[1]}),
+    "layer norm": _layer("LayerNorm", (X, CHANNELS, CHANNELS), X, {"axis": 1, "epsilon": 1e-5}, PER_CHANNEL),
+    "rows of layer norm": _layer("LayerNorm", (X,), X, {"axis": 3, "epsilon": 1e-5, "rms": 1}, {}),
+    "group norm": _layer("GroupNorm", (X, CHANNELS), X, {"groups": 1, "epsilon": 1e-5}, {1: PER_CHANNEL[1]}),
     "softmax": _layer("Softmax", (X,), X, {"axis": 1}, {}),
     "nearest": _layer("Resize", (X,), TensorType((2, 11, 12, 10)), {**RESIZE, "mode": "nearest"}, {}),
     "linear": _layer("Resize", (X,), TensorType((2, 11, 12, 10)), {**RESIZE, "mode": "linear"}, {}),

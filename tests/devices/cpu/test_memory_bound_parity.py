@@ -11,21 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnstretch.devices.base.routine import PLAIN
+from nnstretch.devices.base.routine import PLAIN, Parameters
 from nnstretch.devices.base.spec import usable_cores
-from nnstretch.devices.cpu.routines.memory_bound.base import MOVED_DTYPES
-from nnstretch.devices.cpu.routines.memory_bound.routines import MEMORY_BOUND_ROUTINES, memory_bound_routines
+from nnstretch.devices.cpu.routines.memory_bound import MOVED_DTYPES, MemoryBoundRoutine
+from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
-from nnstretch.graph.dtypes import element_type
+from nnstretch.graph.dtypes import QuantizationParameters, element_type
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Attribute, Layer, TensorType
-from nnstretch.graph.quantization import QuantizationParameters
 from tests.kits.convolution_parity import ACTIVATIONS
 from tests.kits.cores import OWN_CORE
+from tests.kits.cpu_routines import memory_bound_routines
 from tests.kits.hypothesis_examples import examples
 from tests.kits.kernel_driver import run_lowering
 
 BLOCKS = (4, 8, 16)
+MEMORY_BOUND_ROUTINES = memory_bound_routines(local_isa().block)
 CORES = ((OWN_CORE,), (OWN_CORE, OWN_CORE))
 TWO_CORES = tuple(usable_cores()[:2])
 Shape = tuple[int, ...]
@@ -68,6 +69,15 @@ def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
     return result
 
 
+def settings_of(
+    layer: Layer, routines: Sequence[MemoryBoundRoutine] = MEMORY_BOUND_ROUTINES
+) -> list[tuple[MemoryBoundRoutine, Parameters]]:
+    """All settings of the routines that support `layer`."""
+    found = [(r, parameters) for r in routines if r.supports(layer) for parameters in r.parameter_space(layer)]
+    assert found
+    return found
+
+
 def check(
     layer: Layer,
     *,
@@ -75,8 +85,9 @@ def check(
     blocked: bool = True,
     blocks: Sequence[int] = BLOCKS,
     threads: Sequence[tuple[int, ...]] = CORES,
+    tolerance: float = 2e-6,
 ) -> np.ndarray:
-    """Compares all settings of the routine that supports `layer` with the reference, which is returned.
+    """Compares all settings of the routines that support `layer` with the reference, which is returned.
 
     Two threads that share a core take turns, whatever else runs; `threads` may name cores on which they run at the same time.
     """
@@ -84,19 +95,18 @@ def check(
     wanted = reference(layer, feeds)
     assert wanted.shape == layer.outputs[0].shape
     for block in blocks:
-        (routine,) = [r for r in memory_bound_routines(block) if r.supports(layer)]
-        space = routine.parameter_space(layer)
-        assert [p["block"] for p in space] == ([block, 0] if blocked else [0])
-        for parameters in space:
+        tested = settings_of(layer, memory_bound_routines(block))
+        assert [p["block"] for p in tested[0][0].parameter_space(layer)] == ([block, 0] if blocked else [0])
+        for routine, parameters in tested:
             lowering = routine.lower(layer, parameters)
             for cores in threads:
                 inputs, outputs = routine.layouts(layer, parameters)
                 (found,) = run_lowering(lowering, layer, feeds, inputs, outputs, cores)
-                where = f"{layer.op} {parameters} {cores}"
+                where = f"{routine.descriptor} {parameters} {cores}"
                 if exact:
                     np.testing.assert_array_equal(found, wanted, where)
                 else:
-                    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6, err_msg=where)
+                    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance, err_msg=where)
     return wanted
 
 
@@ -185,8 +195,7 @@ def test_global_pool_of_a_large_plane_keeps_its_digits() -> None:
     shape = (1, 3, 300, 300)
     layer = make_layer("GlobalPool", [shape], (1, 3, 1, 1), {"mode": "average"})
     feed = values(shape, 1) + np.float32(100)
-    (routine,) = [r for r in MEMORY_BOUND_ROUTINES if r.supports(layer)]
-    for parameters in routine.parameter_space(layer):
+    for routine, parameters in settings_of(layer):
         inputs, outputs = routine.layouts(layer, parameters)
         (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], inputs, outputs, CORES[0])
         wanted = feed.mean(axis=(2, 3), keepdims=True, dtype=np.float64)
@@ -205,15 +214,14 @@ def test_activation_of_extreme_values(kind: ActivationKind) -> None:
     activation = next(a for a in WITH_EXP if a.kind is kind)
     feed = np.array([-1e30, -200, -90, -20, -1e-8, -0.0, 0.0, 1e-8, 20, 90, 200, 1e30, np.nan], np.float32)
     layer = make_layer("Activation", [feed.shape], feed.shape, activation=activation)
-    (routine,) = [r for r in MEMORY_BOUND_ROUTINES if r.supports(layer)]
-    (parameters,) = routine.parameter_space(layer)
-    inputs, outputs = routine.layouts(layer, parameters)
-    (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], inputs, outputs, CORES[0])
-    wanted = reference(layer, [feed])
-    if kind is ActivationKind.EXP:  # stays finite, because lanes that pad channels must
-        assert np.isfinite(found[:-1]).all()
-        wanted = np.minimum(wanted, found.max(initial=3.4e38, where=~np.isnan(found)))
-    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6)
+    for routine, parameters in settings_of(layer):
+        inputs, outputs = routine.layouts(layer, parameters)
+        (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], inputs, outputs, CORES[0])
+        wanted = reference(layer, [feed])
+        if kind is ActivationKind.EXP:  # stays finite, because lanes that pad channels must
+            assert np.isfinite(found[:-1]).all()
+            wanted = np.minimum(wanted, found.max(initial=3.4e38, where=~np.isnan(found)))
+        np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6)
 
 
 @st.composite
@@ -226,7 +234,7 @@ def binaries(draw: st.DrawFn) -> Layer:
         others += [(c, 1, 1), (), (1,), (h, w), (n, 1, 1, w)]
     other = draw(st.sampled_from(others))
     constants = {1: values(other, 3)} if constant else {}
-    op = draw(st.sampled_from(["Add", "Sub", "Mul"]))
+    op = draw(st.sampled_from(["Add", "Sub", "Mul", "Max", "Min"]))
     return make_layer(op, [shape, other], shape, activation=draw(activations), constants=constants)
 
 
@@ -236,7 +244,7 @@ def test_binary(layer: Layer) -> None:
     check(layer)
 
 
-@pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Max", "Min"])
 @pytest.mark.parametrize(
     ("shape", "other", "constant"),
     [
@@ -315,14 +323,62 @@ def test_softmax(shape: Shape) -> None:
 
 
 def test_softmax_of_large_values_is_finite() -> None:
-    feed = np.array([[1e4, 1e4 - 1, -1e4], [-3e38, 0, 3e38]], np.float32)
+    feed = np.array([[1e4, 1e4 - 1, -1e4], [-3e38, 0, 3e38], [-1e4, -1e4 - 1, -1e4 - 2]], np.float32)
     for axis, array in ((1, feed), (0, np.ascontiguousarray(feed.T))):
         layer = make_layer("Softmax", [array.shape], array.shape, {"axis": axis})
-        (routine,) = [r for r in MEMORY_BOUND_ROUTINES if r.supports(layer)]
-        (parameters,) = routine.parameter_space(layer)
+        for routine, parameters in settings_of(layer):
+            inputs, outputs = routine.layouts(layer, parameters)
+            (found,) = run_lowering(routine.lower(layer, parameters), layer, [array], inputs, outputs, CORES[0])
+            np.testing.assert_allclose(found, reference(layer, [array]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", [NO_ACTIVATION, Activation(ActivationKind.SILU)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 35), (2, 35, 5, 9), (1, 35, 40, 41), (2, 35, 70)], ids=str)
+def test_prelu(shape: Shape, activation: Activation) -> None:
+    layer = make_layer("PRelu", [shape, (35,)], shape, {}, activation, {1: values((35,), 1)})
+    check(layer, blocked=len(shape) == 4, threads=(*CORES, TWO_CORES))
+
+
+def norm_layer(
+    op: str, shape: Shape, length: int, attributes: Mapping[str, Attribute], activation: Activation = NO_ACTIVATION
+) -> Layer:
+    """A normalisation with scale and shift."""
+    constants = {1: values((length,), 1), 2: values((length,), 2)}
+    return make_layer(op, [shape, (length,), (length,)], shape, {"epsilon": 1e-5, **attributes}, activation, constants)
+
+
+@pytest.mark.parametrize("rms", [0, 1])
+@pytest.mark.parametrize("shape", [(7,), (3, 100), (2, 35, 5, 9), (1, 48, 12, 13), (2, 3, 4, 5, 6)], ids=str)
+def test_layer_norm(shape: Shape, rms: int) -> None:
+    for axis in range(len(shape)):
+        layer = norm_layer("LayerNorm", shape, shape[axis], {"axis": axis, "rms": rms}, WITH_EXP[axis])
+        block = local_isa().block
+        blocked = len(shape) == 4 and axis == 1
+        # ONNX Runtime subtracts the squared mean from the mean of squares.
+        check(layer, blocked=blocked, blocks=(block,), threads=(*CORES, TWO_CORES), tolerance=5e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 5, 7, 35])
+@pytest.mark.parametrize("shape", [(2, 35, 5, 9), (1, 35, 1, 1), (2, 35, 70)], ids=str)
+def test_group_norm(shape: Shape, groups: int) -> None:
+    layer = norm_layer("GroupNorm", shape, 35, {"groups": groups}, WITH_EXP[4])
+    check(layer, blocked=len(shape) == 4, threads=(*CORES, TWO_CORES))
+
+
+@pytest.mark.parametrize(("op", "attributes"), [("LayerNorm", {"axis": 1}), ("GroupNorm", {"groups": 3})])
+def test_a_large_mean_costs_no_digits_of_the_variance(op: str, attributes: Mapping[str, Attribute]) -> None:
+    """The mean is a thousand deviations; a difference of the means of squares would have one digit left."""
+    shape = (1, 48, 8, 9)
+    layer = norm_layer(op, shape, 48, attributes)
+    feed = values(shape, 3) + np.float32(3000)
+    wide = feed.astype(np.float64).reshape(1, -1, 48 if op == "LayerNorm" else 16 * 72, 72 if op == "LayerNorm" else 1)
+    deviation = np.sqrt(wide.var(axis=2, keepdims=True) + 1e-5)
+    normed = ((wide - wide.mean(axis=2, keepdims=True)) / deviation).reshape(shape)
+    scale, shift = (layer.constants[i].reshape(-1, 1, 1) for i in (1, 2))
+    for routine, parameters in settings_of(layer):
         inputs, outputs = routine.layouts(layer, parameters)
-        (found,) = run_lowering(routine.lower(layer, parameters), layer, [array], inputs, outputs, CORES[0])
-        np.testing.assert_allclose(found, reference(layer, [array]), rtol=1e-5, atol=1e-6)
+        (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], inputs, outputs, CORES[0])
+        np.testing.assert_allclose(found, normed * scale + shift, atol=3e-3)
 
 
 @st.composite
@@ -402,12 +458,125 @@ def test_slice_of_blocked_channels(start: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("op", "shape", "mode", "blocked"),
+    [
+        ("DepthToSpace", (1, 64, 5, 3), "DCR", True),
+        ("DepthToSpace", (2, 64, 5, 3), "DCR", True),
+        ("DepthToSpace", (1, 64, 5, 3), "CRD", False),
+        ("DepthToSpace", (2, 12, 5, 33), "DCR", False),
+        ("SpaceToDepth", (1, 32, 6, 10), "", True),
+        ("SpaceToDepth", (2, 5, 6, 10), "", False),
+    ],
+)
+def test_tiles_of_pixels_and_channels(op: str, shape: Shape, mode: str, blocked: bool) -> None:
+    n, c, h, w = shape
+    output = (n, c // 4, 2 * h, 2 * w) if mode else (n, 4 * c, h // 2, w // 2)
+    layer = make_layer(op, [shape], output, {"size": 2, "mode": mode} if mode else {"size": 2})
+    check(layer, exact=True, blocked=blocked)
+
+
+@pytest.mark.parametrize("shape", [(1, 32, 5, 3), (2, 16, 1, 7), (2, 7, 4, 4)])
+def test_channels_last_tensors_are_written_in_blocks(shape: Shape) -> None:
+    """A transpose from N,H,W,C writes the blocked layout if the channels are whole blocks."""
+    n, c, h, w = shape
+    layer = make_layer("Transpose", [(n, h, w, c)], shape, {"perm": (0, 3, 1, 2)})
+    for block in BLOCKS:
+        check(layer, exact=True, blocked=c % block == 0, blocks=(block,))
+
+
+@st.composite
+def rearranged(draw: st.DrawFn) -> Layer:
+    """A Rearrange of pixels into windows or back, of one image or more, or of images into pixels."""
+    images, channels = draw(st.integers(1, 2)), draw(st.integers(1, 40))
+    sizes = [draw(st.integers(1, 4)) for _ in range(draw(st.integers(1, 4)))]
+    order = draw(st.permutations(range(len(sizes))))
+    kept = draw(st.booleans())
+    factors = (images, *sizes) if images > 1 else tuple(sizes)
+    perm = (0, *(axis + 1 for axis in order)) if images > 1 else tuple(order)
+    if not kept and images > 1:
+        perm = tuple(draw(st.permutations(perm)))
+    batch = images if kept else 1
+    pixels = int(np.prod(sizes))
+    source, target = (images, channels, pixels, 1), (batch, channels, pixels * images // batch, 1)
+    return make_layer("Rearrange", [source], target, {"sizes": factors, "perm": perm})
+
+
+@given(rearranged())
+@settings(max_examples=examples(20), deadline=None)
+def test_rearranged_pixels(layer: Layer) -> None:
+    feeds = [values(layer.type_of(0).shape, 3)]
+    wanted = reference(layer, feeds)
+    for block in BLOCKS:
+        for routine, parameters in settings_of(layer, memory_bound_routines(block)):
+            layouts = routine.layouts(layer, parameters)
+            (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, *layouts, CORES[1])
+            np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "result"), [((3, 1, 5), (2, 3, 4, 5)), ((2, 17, 1, 1), (2, 17, 5, 6)), ((1,), (7, 33)), ((4,), (1, 4))]
+)
+def test_expand(shape: Shape, result: Shape) -> None:
+    check(make_layer("Expand", [shape], result, {}, Activation(ActivationKind.RELU)), blocked=False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "other"), [((2, 20, 3, 5), (2, 20, 1, 1)), ((1, 32, 3, 5), (1, 32, 3, 5)), ((33,), ())]
+)
+def test_quotients(shape: Shape, other: Shape) -> None:
+    """Blocked only where channels fill their blocks: 0 / 0 in a padding lane would spread."""
+    for block in BLOCKS:
+        blocked = len(shape) == 4 and shape[1] % block == 0
+        check(make_layer("Div", [shape, other], shape), blocked=blocked, blocks=(block,))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max", "min", "l1", "l2", "squares", "product"])
+@pytest.mark.parametrize(
+    ("shape", "axes", "result"),
+    [((3, 7, 37), (1,), (3, 1, 37)), ((5, 131), (1,), (5,)), ((2, 3, 5, 4), (2, 3), (2, 3)), ((3, 4), (0, 1), ())],
+)
+def test_reduce(mode: str, shape: Shape, axes: Shape, result: Shape) -> None:
+    layer = make_layer("Reduce", [shape], result, {"axes": axes, "mode": mode}, Activation(ActivationKind.TANH))
+    check(layer, blocked=False, blocks=(16,))
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
+@pytest.mark.parametrize("value", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("shape", "pads"),
+    [
+        ((2, 20, 5, 6), (0, 0, 1, 2, 0, 0, 0, 3)),
+        ((1, 16, 4, 4), (0, 0, 3, 0, 0, 0, 3, 0)),
+        ((2, 3, 4, 5), (0, 2, 0, 0, 0, 1, 0, 0)),
+        ((3, 7), (1, 2, 2, 3)),
+    ],
+)
+def test_pad(mode: str, value: float, shape: Shape, pads: Shape) -> None:
+    rank = len(shape)
+    result = tuple(size + pads[axis] + pads[rank + axis] for axis, size in enumerate(shape))
+    layer = make_layer("Pad", [shape], result, {"pads": pads, "mode": mode, "value": value})
+    of_image = rank == 4 and not any(pads[:2])
+    lanes_stay = mode != "constant" or value == 0 or shape[1] % 16 == 0
+    check(layer, exact=True, blocked=of_image and lanes_stay, blocks=(16,))
+
+
+@pytest.mark.parametrize("channels", [(3, 20, 5), (16, 32, 8)])
+@pytest.mark.parametrize("fixed", [(0,), (1, 2)])
+def test_concat_with_constants(channels: Shape, fixed: Shape) -> None:
+    shapes = [(2, c, 3, 5) for c in channels]
+    constants = {i: values(shapes[i], i) for i in fixed}
+    layer = make_layer("Concat", shapes, (2, sum(channels), 3, 5), {"axis": 1}, constants=constants)
+    check(layer, exact=True)
+
+
+@pytest.mark.parametrize(
     ("shape", "result", "blocked"),
     [
         ((2, 33, 1, 1), (2, 33), True),
         ((2, 33), (2, 33, 1, 1), True),
         ((1, 20, 7, 5), (1, 700), True),
         ((2, 6, 2, 2), (4, 3, 4, 1), True),
+        ((2, 20, 4, 3), (2, 20, 6, 2), True),
         ((2, 6, 4), (12, 4), False),
         ((), (1,), False),
     ],

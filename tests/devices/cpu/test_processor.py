@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from nnstretch.devices.base.routine import REORDER, Layout, reorder_layer
+import numpy as np
+import pytest
+
+from nnstretch.devices.base.routine import NO_PARAMETERS, REORDER, Layout, reorder_layer
 from nnstretch.devices.base.spec import ProcessorSpec
-from nnstretch.devices.cpu.backend import HOST
-from nnstretch.devices.cpu.processor import CpuProcessor, compute_bound_routines
-from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
-from nnstretch.devices.cpu.routines.convolution.planar import PlanarConvolution
+from nnstretch.devices.cpu import manifest
+from nnstretch.devices.cpu.manifest import PATH, read_families
+from nnstretch.devices.cpu.processor import CpuProcessor
+from nnstretch.devices.cpu.queues import HOST
+from nnstretch.devices.cpu.routines import dense
+from nnstretch.devices.cpu.routines.dense import Dense
+from nnstretch.devices.cpu.routines.direct import DirectConvolution
+from nnstretch.devices.cpu.routines.planar import PlanarConvolution
 from nnstretch.devices.engine.binding.library import Engine, engine
 from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import Isa
-from nnstretch.graph.layer import TensorType
+from nnstretch.graph.layer import Layer, TensorType
+from tests.kits.cpu_routines import compute_bound_routines
+
+WEIGHTS = np.ones((9, 20), np.float32)
 
 
 def test_it_is_what_the_engine_is_built_for() -> None:
@@ -19,7 +29,6 @@ def test_it_is_what_the_engine_is_built_for() -> None:
     assert processor.name == "cpu:0"
     assert processor.blocked == Layout(engine().block)
     assert processor.backend is HOST
-    assert processor.dtypes == ("float32",)
 
 
 def test_the_fingerprint_tells_cores_and_engines_apart() -> None:
@@ -41,7 +50,29 @@ def test_it_changes_layouts() -> None:
     processor = CpuProcessor(ProcessorSpec("cpu", cores=(0,)))
     layer = reorder_layer(TensorType((1, 5, 3, 3)), Layout(0), processor.blocked)
     assert layer.op == REORDER
-    assert processor.reorder().supports(layer)
+    assert processor.reorder.supports(layer)
+
+
+def test_dense_takes_any_number_of_tiles(isa: Isa, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tile needs no parameter; with several each is measured and names its own kernel."""
+    layer = Layer(
+        "dense", "Dense", (TensorType((3, 20)), TensorType((9, 20))), (TensorType((3, 9)),), constants={1: WEIGHTS}
+    )
+    (given,) = (routine for routine in compute_bound_routines(isa) if isinstance(routine, Dense))
+    one = Dense(isa)
+    one.tiles = given.tiles[:1]
+    assert one.parameter_space(layer) == (NO_PARAMETERS,)
+    row = 'K(another, "dense_another", ANY, 5, 3)'
+    text = PATH.read_text().replace("#define KERNELS_dense(K)", f"#define KERNELS_dense(K) {row}")
+    families = read_families(text)
+    for module in (dense, manifest):
+        monkeypatch.setattr(module, "family", families.__getitem__)
+    monkeypatch.setattr(manifest, "kernels", lambda: {kernel.name: kernel for kernel in families["dense"].kernels})
+    (several,) = (routine for routine in compute_bound_routines(isa) if isinstance(routine, Dense))
+    space = several.parameter_space(layer)
+    kernels = [several.lower(layer, parameters).calls[0].kernel for parameters in space]
+    assert kernels[:2] == ["dense_another", one.lower(layer, NO_PARAMETERS).calls[0].kernel]
+    assert len(kernels) == 1 + len(given.tiles)
 
 
 def test_every_register_tile_is_a_kernel_of_the_engine(isa: Isa) -> None:

@@ -8,7 +8,7 @@ from nnstretch.devices.base.spec import ProcessorSpec, parse_processors
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.costmodel.learned import machine_of
-from nnstretch.scheduler.lowering.queue_pool import queue_pool
+from nnstretch.scheduler.plan.schema import queue_pool
 
 CORES = tuple(range(8))
 

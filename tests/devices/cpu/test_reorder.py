@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.base.routine import PLAIN, REORDER, Layout, reorder_layer
-from nnstretch.devices.cpu.routines.memory_bound.routines import REORDER_ROUTINE
+from nnstretch.devices.cpu.routines import REORDER_ROUTINE
 from nnstretch.graph.layer import Layer, TensorType
 from tests.kits.kernel_driver import run_lowering
 

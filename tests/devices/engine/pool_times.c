@@ -11,6 +11,7 @@ static int stopping_clock(clockid_t clock, struct timespec *now);
 #include "../../../devices/engine/runtime/split.c"
 #include "../../../devices/engine/runtime/status.c"
 #include "../../../devices/engine/runtime/threads.c"
+#include "../../../devices/engine/runtime/turn.c"
 #undef clock_gettime
 
 enum { SHARES = 2, TASKS = 4, LONG_SPIN = 1000000000 };

@@ -14,6 +14,7 @@ from nnstretch.devices.engine.binding.library import Engine
 from nnstretch.devices.engine.build import engine_library, toolchains
 from nnstretch.devices.engine.build.instruction_sets import ISAS, local_isa
 from nnstretch.errors import BuildError, FileError
+from nnstretch.support import stderr_lines
 from nnstretch.support.settings import cache_dir
 
 SMALL = '#include "nns_engine.h"\nint32_t nns_abi(void) { return VALUE; }\n'
@@ -50,6 +51,45 @@ def test_unchanged_sources_are_not_built_again(sources: Sources, monkeypatch: py
     library = engine_library.build_engine()
     monkeypatch.setattr(engine_library, "_compile", lambda *_: pytest.fail("compiled again"))
     assert engine_library.build_engine() == library
+
+
+def test_the_largest_sources_are_compiled_first(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_library, "default_cores", lambda: (0,))
+    compiled: list[str] = []
+    compile_it = engine_library._compile
+
+    def recorded(command: list[str], what: str) -> None:
+        compiled.append(what)
+        compile_it(command, what)
+
+    monkeypatch.setattr(engine_library, "_compile", recorded)
+    comment = "/* a long one */\n"
+    sources({"runtime/a.c": SMALL.replace("VALUE", "1"), "runtime/b.c": comment * 9, "kernels/c.c": comment * 99})
+    engine_library.build_engine()
+    assert compiled == ["c.c", "b.c", "a.c", "linking"]
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="a compiler other than the ziglang wheel's")
+def test_warnings_of_other_compilers_do_not_stop_a_build(sources: Sources) -> None:
+    sources({"runtime/a.c": SMALL.replace("VALUE", "1") + "static int unused(int a) { return 0; }\n"})
+    assert engine_library.build_engine().exists()
+
+
+@pytest.mark.parametrize(("is_command", "is_terminal"), [(True, False), (True, True), (False, False)])
+def test_a_first_build_is_announced_by_a_command_without_a_bar(
+    sources: Sources,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_command: bool,
+    is_terminal: bool,
+) -> None:
+    monkeypatch.setitem(stderr_lines._STATE, "wanted", is_command)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    sources({"runtime/a.c": SMALL.replace("VALUE", "1")})
+    engine_library.build_engine()
+    engine_library.build_engine()
+    line = f"building the native engine for {local_isa().name}: once per version, about a minute\n"
+    assert capsys.readouterr().err == (line if is_command and not is_terminal else "")
 
 
 def test_only_what_changed_is_compiled_again(sources: Sources) -> None:

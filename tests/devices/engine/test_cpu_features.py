@@ -14,11 +14,19 @@ import pytest
 
 from nnstretch.devices.engine.binding.library import Engine, engine
 from nnstretch.devices.engine.build import engine_library
-from nnstretch.devices.engine.build.cpu_features import cpu_features, gcc_flags, local_features, zig_cpu
-from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, local_isa, parse_target
+from nnstretch.devices.engine.build.instruction_sets import (
+    ISAS,
+    BuildTarget,
+    cpu_features,
+    gcc_flags,
+    local_features,
+    local_isa,
+    parse_target,
+    zig_cpu,
+)
 from nnstretch.devices.engine.build.toolchains import make_toolchain
 from nnstretch.errors import DeviceError, PackageError, UsageError
-from tests.kits.cpu_features import masked_engine
+from tests.kits.cpu_features import engine_features, feature_name, kernel_features, masked_engine
 
 X86_V2 = next(isa for isa in ISAS if isa.name == "x86-64-v2")
 
@@ -38,25 +46,25 @@ int main(void) {
 
 
 def test_python_and_the_engine_find_the_same_features() -> None:
-    assert engine().cpu_features == local_features()
-    assert local_isa().features <= set(engine().cpu_features)
+    assert engine_features(engine()) == local_features()
+    assert local_isa().features <= set(engine_features(engine()))
 
 
 def test_bits_are_numbered_as_the_table_lists_them() -> None:
     names = list(cpu_features())
-    library = engine().library
-    assert [library.nns_cpu_feature_name(bit).decode() for bit in range(len(names))] == names
-    assert library.nns_cpu_feature_name(len(names)) is None
-    assert library.nns_cpu_feature_name(-1) is None
+    assert [feature_name(engine(), bit) for bit in range(len(names))] == names
+    assert feature_name(engine(), len(names)) is None
+    assert feature_name(engine(), -1) is None
 
 
 def test_levels_include_the_levels_below() -> None:
-    v4, v3, v2, arm = ISAS
+    v4, v3, v2, arm, risc_v = ISAS
     assert v2.features < v3.features < v4.features
     assert {"sse4_2", "popcnt"} <= v2.features
     assert {"avx2", "fma", "f16c"} == {"avx2", "fma", "f16c"} & (v3.features - v2.features)
     assert "avx512_vnni" not in v4.features
     assert arm.features == {"asimd"}
+    assert risc_v.features == frozenset()
 
 
 def test_compilers_get_the_names_that_they_know() -> None:
@@ -91,10 +99,10 @@ def test_the_instruction_set_follows_the_mask() -> None:
 def test_the_engine_takes_the_variant_that_the_cpu_can_run(tmp_path: Path) -> None:
     best, plain = (masked_engine(X86_V2, mask, tmp_path) for mask in ("", "-fma"))
     assert best.kernel_names() == plain.kernel_names()
-    assert best.kernel_features("dense_v2") == ("fma",)
-    assert plain.kernel_features("dense_v2") == ()
-    assert best.kernel_features("softmax") == ()
-    assert "fma" not in plain.cpu_features
+    assert kernel_features(best, "dense_v2") == ("fma",)
+    assert kernel_features(plain, "dense_v2") == ()
+    assert kernel_features(best, "softmax") == ()
+    assert "fma" not in engine_features(plain)
     with pytest.raises(PackageError, match="no kernel 'dance'"):
         best.find("dance")
 
@@ -153,7 +161,8 @@ def test_a_kernel_that_requires_more_than_the_cpu_has(tmp_path: Path) -> None:
         'static const nns_kernel rows[] = {{.name = "special"}};\n'
         "const nns_family nns_family_dense_fma = {.kernels = rows, .n_kernels = 1, .requires = NNS_REQUIRES};\n"
     )
-    sources = [s for s in engine_library.engine_sources(target) if s.path.name != "dense@fma.c"]
+    dense = make_toolchain(target, features=("fma",))
+    sources = [s for s in engine_library.engine_sources(target) if (s.path.name, s.toolchain) != ("dense.c", dense)]
     sources += engine_library.source_files(toolchain, [source], ())
     library = engine_library.build_file("special", ".so", sources, make_toolchain(target), "-shared")
     with pytest.MonkeyPatch.context() as patch:
@@ -162,7 +171,7 @@ def test_a_kernel_that_requires_more_than_the_cpu_has(tmp_path: Path) -> None:
         with pytest.raises(DeviceError, match=r"this CPU lacks \w+, which the kernel 'special' requires"):
             native.find("special")
     assert "special" not in native.kernel_names()
-    assert native.kernel_features("dense_v2") == ()
+    assert kernel_features(native, "dense_v2") == ()
 
 
 # -- other CPUs -----------------------------------------------------------------------------------------------------
@@ -226,5 +235,6 @@ def test_detection_on_x86(cpu: str, has: set[str], lacks: set[str], tmp_path: Pa
 
 def test_every_variant_names_features_that_exist() -> None:
     for path in engine_library.c_files("kernels/**/*.c"):
-        assert set(engine_library.variant_features(path)) <= cpu_features().keys(), path
+        for features in engine_library.variants(path):
+            assert set(features) <= cpu_features().keys(), path
     assert ctypes.sizeof(ctypes.c_uint64) * 8 > len(cpu_features())

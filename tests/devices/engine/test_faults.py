@@ -154,9 +154,24 @@ def test_every_call_of_every_function_may_fail(opencl: OpenCL, faults: Faults, s
                 assert number < 100, f"{function} is called without end"
             checked.run()
     used = {LAST[sharing]} | ({"clEnqueueUnmapMemObject"} if sharing is Sharing.MAPPED else set())
-    for function in ("clEnqueueNDRangeKernel", "clFlush", "clGetEventInfo", *used):
+    for function in ("clEnqueueNDRangeKernel", "clFlush", "clGetEventInfo", "clWaitForEvents", *used):
         assert (function, Fault.ERROR) in failed
     assert (LAST[sharing], Fault.LOST) in failed
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("sharing", Sharing)
+def test_the_host_waits_for_every_event_that_it_saw_complete(
+    opencl: OpenCL, faults: Faults, sharing: Sharing, traced: bool
+) -> None:
+    """A status alone makes no write visible: OpenCL 1.2, section 5.9."""
+    before = faults.unsynchronised
+    with meeting(opencl, faults, sharing, lambda: None).program() as program:
+        checked = Checked(program, 8)
+        for _ in range(10):
+            checked.run(traced=traced)
+    assert faults.unsynchronised == before
 
 
 @pytest.mark.opencl

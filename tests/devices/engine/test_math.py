@@ -1,4 +1,4 @@
-"""The vector functions of kernel.h, compiled by themselves for every block that this machine can run."""
+"""The vector functions of the engine's headers, compiled by themselves for every block that this machine can run."""
 
 from __future__ import annotations
 
@@ -88,6 +88,10 @@ def sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
 
 
+def softplus(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
 REFERENCES: dict[ActivationKind, Callable[[float, float, float], float]] = {
     ActivationKind.NONE: lambda x, _a, _b: x,
     ActivationKind.RELU: lambda x, _a, _b: max(x, 0.0),
@@ -99,13 +103,28 @@ REFERENCES: dict[ActivationKind, Callable[[float, float, float], float]] = {
     ActivationKind.LEAKY_RELU: lambda x, a, _b: a * x if x < 0 else x,
     ActivationKind.TANH: lambda x, _a, _b: math.tanh(x),
     ActivationKind.EXP: lambda x, _a, _b: math.exp(min(x, float(np.float32(88.72283)))),
+    ActivationKind.GELU: lambda x, _a, _b: x * 0.5 * math.erfc(-x / math.sqrt(2)),
+    ActivationKind.GELU_TANH: lambda x, _a, _b: x * sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
+    ActivationKind.SWISH: lambda x, a, _b: x * sigmoid(a * x),
+    ActivationKind.MISH: lambda x, _a, _b: x * math.tanh(softplus(x)),
+    ActivationKind.SOFTPLUS: lambda x, _a, _b: softplus(x),
+    ActivationKind.ELU: lambda x, a, b: a * math.expm1(b * x) if x < 0 else x,
+    ActivationKind.SELU: lambda x, a, b: b * (a * math.expm1(x) if x < 0 else x),
+    ActivationKind.ERF: lambda x, _a, _b: math.erf(x),
+}
+CONSTANTS = {
+    ActivationKind.CLIP: (-0.5, 6.0),
+    ActivationKind.HARD_SIGMOID: (0.2, 0.5),
+    ActivationKind.SWISH: (1.702, 0.0),
+    ActivationKind.ELU: (0.75, 1.25),
+    ActivationKind.SELU: (1.6732632, 1.050701),
 }
 
 
 @pytest.mark.parametrize("kind", list(ActivationKind), ids=lambda kind: kind.name)
 @pytest.mark.parametrize("count", [0, 1, 3, 15, 16, 17, 1000])
 def test_activations(functions: tuple[ctypes.CDLL, int], kind: ActivationKind, count: int) -> None:
-    a, b = {ActivationKind.CLIP: (-0.5, 6.0), ActivationKind.HARD_SIGMOID: (0.2, 0.5)}.get(kind, (0.01, 0.0))
+    a, b = CONSTANTS.get(kind, (0.01, 0.0))
     x = np.random.default_rng(int(kind)).uniform(-9, 9, count + 1).astype(np.float32)
     if count > 4:
         x[:4] = (0, -0.0, 100, -100)
@@ -114,7 +133,49 @@ def test_activations(functions: tuple[ctypes.CDLL, int], kind: ActivationKind, c
     functions[0].activate(words, pointer(y), ctypes.c_int64(count))
     wanted = [REFERENCES[kind](float(v), a, b) for v in x[:count]]
     np.testing.assert_allclose(y[:count], wanted, rtol=5e-7, atol=1e-7)
-    assert y[count] == x[count], "wrote behind the end"
+    assert y[count] == x[count], "wrote after the end"
+
+
+EXACT_TO = {
+    ActivationKind.TANH: (3.0e-7, 0.0),
+    ActivationKind.ERF: (4e-7, 0.0),
+    ActivationKind.GELU: (7e-7, 1.2e-8),
+    ActivationKind.GELU_TANH: (6e-7, 1e-7),
+    ActivationKind.SOFTPLUS: (4e-7, 1e-37),
+    ActivationKind.MISH: (6e-7, 1e-35),
+    ActivationKind.ELU: (4e-7, 0.0),
+    ActivationKind.SELU: (4e-7, 0.0),
+}
+"""Kind -> largest relative error, and largest absolute error beside it."""
+
+
+@pytest.mark.parametrize("kind", list(EXACT_TO), ids=lambda kind: kind.name)
+def test_activations_are_accurate_over_all_exponents(functions: tuple[ctypes.CDLL, int], kind: ActivationKind) -> None:
+    near = np.concatenate([np.linspace(-12, 12, 40_000), np.linspace(-90, 90, 5_000)])
+    sizes = np.float64(2.0) ** np.linspace(-125, 60, 4_000)
+    x = np.concatenate([near, sizes, -sizes]).astype(np.float32)
+    x = np.concatenate([x, np.zeros(-x.size % 16, np.float32)])
+    a, b = (float(np.float32(value)) for value in CONSTANTS.get(kind, (0.0, 0.0)))
+    y = x.copy()
+    words = (ctypes.c_int64 * 3)(int(kind), float_bits(a), float_bits(b))
+    functions[0].activate(words, pointer(y), ctypes.c_int64(x.size))
+    wanted = np.array([REFERENCES[kind](float(value), a, b) for value in x])
+    relative, absolute = EXACT_TO[kind]
+    excess = np.abs(y - wanted) - relative * np.abs(wanted) - absolute
+    assert excess.max() <= 0, (x[excess.argmax()], y[excess.argmax()], wanted[excess.argmax()])
+
+
+@pytest.mark.parametrize("kind", list(ActivationKind), ids=lambda kind: kind.name)
+def test_activations_of_infinities_are_the_limits(functions: tuple[ctypes.CDLL, int], kind: ActivationKind) -> None:
+    a, b = CONSTANTS.get(kind, (0.01, 0.0))
+    y = np.array([-np.inf, np.inf] * 8, np.float32)
+    functions[0].activate((ctypes.c_int64 * 3)(int(kind), float_bits(a), float_bits(b)), pointer(y), ctypes.c_int64(16))
+    low = -np.inf if kind in (ActivationKind.NONE, ActivationKind.LEAKY_RELU) else REFERENCES[kind](-80.0, a, b)
+    if kind is ActivationKind.HARD_SWISH:
+        low = y[0]  # -inf times 0
+    high = REFERENCES[kind](80.0, a, b)
+    high = high if high <= 6 else y[1] if kind is ActivationKind.EXP else np.inf
+    np.testing.assert_allclose(y[:2], [low, high], rtol=1e-6, atol=1e-7)
 
 
 def test_activations_keep_nan(functions: tuple[ctypes.CDLL, int]) -> None:

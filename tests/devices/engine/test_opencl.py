@@ -28,9 +28,9 @@ from nnstretch.devices.engine.binding.image import (
 )
 from nnstretch.devices.engine.binding.library import Engine, engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
-from nnstretch.devices.opencl.runtime.drivers import probe_device
-from nnstretch.devices.opencl.runtime.runtime import SharedMemory, kernel_source
-from nnstretch.devices.opencl.runtime.semaphores import SEMAPHORE_SOURCE
+from nnstretch.devices.opencl.drivers import probe_device
+from nnstretch.devices.opencl.runtime import SharedMemory, kernel_source
+from nnstretch.devices.opencl.semaphores import SEMAPHORE_SOURCE
 from nnstretch.errors import DeadlineError, DeviceError, FeedError, PackageError
 
 pytestmark = pytest.mark.opencl

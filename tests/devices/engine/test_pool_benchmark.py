@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -9,16 +10,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 from nnstretch.devices.base.spec import usable_cores
+from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
+from nnstretch.errors import DeviceError
+from scripts.pool_benchmark import join_ns
+from tests.kits.c_libraries import c_library
+from tests.kits.graphs import RandomNetwork
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "pool_benchmark.py"
 
 
-def benchmark(**environment: str) -> subprocess.CompletedProcess[str]:
+def benchmark(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     cores = "+".join(map(str, usable_cores()[:2]))
-    arguments = ["--model", "squeezenet", "--cores", cores, "--rounds", "1", "--no-tune", "--json"]
+    model = folder / "model.onnx"
+    onnx.save(RandomNetwork(0, processors=0, nodes=8, size=32).model, model)
+    arguments = ["--model", str(model), "--cores", cores, "--rounds", "1", "--no-tune", "--json"]
     return subprocess.run(
         [sys.executable, str(SCRIPT), *arguments],
         capture_output=True,
@@ -31,8 +40,8 @@ def benchmark(**environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("gcc"), reason="OpenMP comes with gcc")
-def test_both_pools_are_measured_and_agree() -> None:
-    done = benchmark()
+def test_both_pools_are_measured_and_agree(tmp_path: Path) -> None:
+    done = benchmark(tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     threads = {"1", str(len(usable_cores()[:2]))}
@@ -44,6 +53,17 @@ def test_both_pools_are_measured_and_agree() -> None:
 
 
 def test_it_says_so_if_there_is_no_openmp(tmp_path: Path) -> None:
-    done = benchmark(PATH=str(tmp_path))
+    done = benchmark(tmp_path, PATH=str(tmp_path))
     assert done.returncode == 2
     assert "no compiler with OpenMP" in done.stderr
+
+
+def test_pools_meet_and_report_cores_that_they_cannot_have() -> None:
+    sources = [*sorted((ENGINE_FOLDER / "runtime").iterdir()), SCRIPT.with_name("pool_join.c")]
+    library = ctypes.CDLL(str(c_library(Path(__file__).with_name("pool_join.c"), includes=sources)))
+    cores = usable_cores()
+    assert join_ns(library, cores[:2], 200) > 0
+    assert join_ns(library, (cores[0],) * 3, 1) > 0
+    for wrong in ((cores[0], 1023), (-1,), (1 << 20,), ()):
+        with pytest.raises(DeviceError, match="no thread pool"):
+            join_ns(library, wrong, 200)

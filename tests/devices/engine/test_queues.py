@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import random
+import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cache
 from math import ceil, floor
 from pathlib import Path
 
@@ -19,7 +24,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.base.spec import usable_cores
-from nnstretch.devices.engine.binding.execution import CallFunction
+from nnstretch.devices.engine.binding import library as binding
+from nnstretch.devices.engine.binding.execution import CallFunction, address_of
 from nnstretch.devices.engine.binding.image import (
     Buffer,
     Queue,
@@ -33,7 +39,8 @@ from nnstretch.devices.engine.binding.image import (
 from nnstretch.devices.engine.binding.library import MAX_RATIO, engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.devices.engine.build.engine_library import build_engine
-from nnstretch.errors import DeviceError, FeedError, UsageError
+from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
+from nnstretch.errors import DeviceError, FeedError
 from tests.kits.c_libraries import c_library
 
 CORES = usable_cores()
@@ -79,12 +86,28 @@ def test_any_number_of_threads_computes_all_of_it(cores: list[int], floats: int)
     assert (z[floats:] == -1).all()
 
 
+@cache
+def _split_library() -> ctypes.CDLL:
+    runtime = ENGINE_FOLDER / "runtime"
+    source = Path(__file__).with_name("split.c")
+    return ctypes.CDLL(str(c_library(source, includes=sorted(runtime.iterdir()))))
+
+
+def split(units: int, ratios: Sequence[int], threads: int | None = None) -> list[int]:
+    """The engine's division of a step's units among threads."""
+    count = len(ratios) if threads is None else threads
+    parts = (ctypes.c_int64 * count)()
+    shares = (ctypes.c_int64 * count)(*ratios) if ratios else None
+    _split_library().nns_split_units(ctypes.c_int64(units), shares, ctypes.c_int32(count), parts)
+    return list(parts)
+
+
 @given(
     units=st.one_of(st.integers(0, 300), st.integers(0, (1 << 63) - 1)),
     ratios=st.lists(st.one_of(st.integers(1, 4), st.integers(1, MAX_RATIO)), min_size=1, max_size=24),
 )
 def test_units_are_split_fairly_by_ratios(units: int, ratios: list[int]) -> None:
-    parts = engine().split(units, ratios)
+    parts = split(units, ratios)
     exact = [Fraction(units * ratio, sum(ratios)) for ratio in ratios]
     assert sum(parts) == units
     assert all(part in (floor(share), ceil(share)) for part, share in zip(parts, exact, strict=True))
@@ -96,36 +119,11 @@ def test_units_are_split_fairly_by_ratios(units: int, ratios: list[int]) -> None
 
 @given(units=st.integers(0, 1000), threads=st.integers(1, 64))
 def test_units_are_split_evenly_without_ratios(units: int, threads: int) -> None:
-    parts = engine().split(units, (), threads)
-    assert parts == engine().split(units, [7] * threads)
+    parts = split(units, (), threads)
+    assert parts == split(units, [7] * threads)
     assert sum(parts) == units
     assert parts == sorted(parts, reverse=True)
     assert parts[0] - parts[-1] <= 1
-
-
-@pytest.mark.parametrize(
-    ("units", "ratios", "threads"),
-    [
-        (-1, (1,), None),
-        (1 << 63, (1,), None),
-        (1, (), None),
-        (1, (0, 1), None),
-        (1, (1 << 20,), None),
-        (1, (1, 2), 3),
-        (1, (), 1025),
-    ],
-)
-def test_a_split_that_makes_no_sense_is_refused(units: int, ratios: Sequence[int], threads: int | None) -> None:
-    with pytest.raises(UsageError, match="cannot be split"):
-        engine().split(units, ratios, threads)
-
-
-def test_pools_meet_and_report_cores_that_they_cannot_have() -> None:
-    assert engine().join_ns(CORES[:2]) > 0
-    assert engine().join_ns((CORES[0],) * 3, steps=1) > 0
-    for cores in ((CORES[0], 1023), (-1,), (1 << 20,), ()):
-        with pytest.raises(DeviceError, match="no thread pool"):
-            engine().join_ns(cores)
 
 
 def test_a_clock_is_read_on_the_core_that_is_asked_for() -> None:
@@ -146,6 +144,43 @@ def test_the_calling_thread_is_pinned_for_the_run_only() -> None:
     assert os.sched_getaffinity(0) == before
 
 
+@pytest.mark.skipif(len(CORES) < 2, reason="the calling thread moves between two cores")
+def test_a_core_that_is_lost_between_runs_ends_no_run() -> None:
+    kit = Path(__file__).parents[2] / "kits" / "lost_cores.c"
+    script = """
+import ctypes, os, sys
+from nnstretch.devices.engine.binding.image import *
+from nnstretch.devices.engine.binding.program import *
+core, usable, during = int(sys.argv[1]), os.sched_getaffinity(0), []
+lost = ctypes.c_int.in_dll(ctypes.CDLL(os.environ["LD_PRELOAD"]), "cores_lost")
+def program():
+    return Program([Queue(QueueKind.HOST, (core,))], [], [], [Step(StepKind.CALL, 0)], [SubGraph(0, 1)],
+                   calls=[lambda reads, writes: during.append(os.sched_getaffinity(0))])
+with program() as one, program() as other:
+    one.run()
+    lost.value = 1
+    one.run()
+    one.run()
+    try:
+        other.run()
+    except Exception as error:
+        assert f"core {core} cannot be used" in str(error), error
+    else:
+        raise AssertionError("a core that no run has had is no error")
+    lost.value = 0
+    one.run()
+assert during == [{core}, usable, usable, {core}], during
+assert os.sched_getaffinity(0) == usable
+"""
+    command = [sys.executable, "-c", script, str(CORES[-1])]
+    environment = {**os.environ, "LD_PRELOAD": str(c_library(kit))}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    assert done.returncode == 0, done.stderr
+    warnings = done.stderr.splitlines()
+    assert len(warnings) == 1
+    assert f"core {CORES[-1]} cannot be used" in warnings[0]
+
+
 def test_threads_end_with_their_program() -> None:
     def threads() -> int:
         return len(list(Path("/proc/self/task").iterdir()))
@@ -162,6 +197,116 @@ def test_threads_end_with_their_program() -> None:
     while threads() != before and time.monotonic() < end:
         time.sleep(0.01)
     assert threads() == before
+
+
+def test_threads_block_only_the_signals_that_others_raise() -> None:
+    own = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
+
+    def blocked(task: Path) -> set[int]:
+        mask = re.search(r"^SigBlk:\s*(\w+)", (task / "status").read_text(), re.MULTILINE)
+        assert mask
+        return {number for number in range(1, 32) if int(mask[1], 16) >> number - 1 & 1}
+
+    queues = [Queue(QueueKind.HOST, (CORES[0],) * 2), Queue(QueueKind.CALL)]
+    before = {task.name for task in Path("/proc/self/task").iterdir()}
+    with call_program(*[lambda _r, _w: None] * 2, queues=queues):
+        tasks = [task for task in Path("/proc/self/task").iterdir() if task.name not in before]
+        assert len(tasks) == 2
+        for task in tasks:
+            end = time.monotonic() + 10
+            while own & blocked(task) and time.monotonic() < end:  # a thread that starts blocks all signals
+                time.sleep(0.01)
+            assert not own & blocked(task)
+            assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM} <= blocked(task)
+
+
+def test_a_fault_in_a_thread_of_the_engine_is_reported() -> None:
+    script = """
+import ctypes, faulthandler
+from nnstretch.devices.engine.binding.image import *
+from nnstretch.devices.engine.binding.program import *
+faulthandler.enable()
+Program([Queue(QueueKind.HOST), Queue(QueueKind.CALL)], [], [], [Step(StepKind.CALL, 0)], [SubGraph(1, 1)],
+        calls=[lambda reads, writes: ctypes.string_at(1, 9)]).run()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in done.stderr
+
+
+# ---- denormals
+
+DENORMAL = np.float32(1e-40)
+
+
+def binary_program(
+    value: np.float32, cores: tuple[int, ...], *, operator: int = 0, floats: int = 60000
+) -> tuple[Program, np.ndarray]:
+    """A program that computes value + value, or value * value with operator 2, and the memory of its `floats` results."""
+    memory = [aligned_array(4 * floats + 64) for _ in range(2)]
+    x, results = (m.view(np.float32) for m in memory)
+    x[:], results[:] = value, -1
+    regions = [Region(RegionKind.FIXED, 4 * floats, memory=m) for m in memory]
+    buffers = [Buffer(i, 0, 4 * floats) for i in range(2)]
+    step = Step(StepKind.KERNEL, engine().find("eltwise/binary"), (0, 0), (1,), (operator, 1, floats, 0, 1, 0, 0, 0))
+    program = Program([Queue(QueueKind.HOST, cores)], regions, buffers, [step], [SubGraph(0, 1)])
+    return program, results[:floats]
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_kernels_flush_denormals_on_every_thread(threads: int) -> None:
+    program, sums = binary_program(DENORMAL, tuple(CORES[i % len(CORES)] for i in range(threads)))
+    with program:
+        for _ in range(5):
+            sums[:] = -1
+            program.run()
+            assert (sums.view(np.int32) == 0).all()
+
+
+def test_denormals_are_the_callers_own_in_calls_and_after_a_run() -> None:
+    during: list[np.ndarray] = []
+    operands = np.full(8, DENORMAL)
+    program, _ = binary_program(DENORMAL, (CORES[0],) * 2)
+    call = lambda _r, _w: during.append(operands + operands)  # noqa: E731
+    with program, call_program(call, call, queues=[Queue(QueueKind.HOST, CORES[:1]), Queue(QueueKind.CALL)]) as calls:
+        for run in (program.run, calls.run, program.time):
+            run()
+            assert (operands + operands > 0).all()
+    assert len(during) == 2
+    assert all((sums > 0).all() for sums in during)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the layout of fenv_t on x86-64")
+def test_a_run_leaves_the_callers_float_mode_alone() -> None:
+    """Also a mode that is not the usual one."""
+    libm, environment = ctypes.CDLL("libm.so.6"), (ctypes.c_uint32 * 8)()
+
+    def control() -> int:
+        assert libm.fegetenv(environment) == 0
+        return environment[7] & 0xFFC0  # MXCSR without its exception flags
+
+    usual = control()
+    program, _ = binary_program(DENORMAL, CORES[:1])
+    with program:
+        for mode in (usual, usual | 0x8000, usual | 0x2000):
+            environment[7] = mode
+            assert libm.fesetenv(environment) == 0
+            try:
+                program.run()
+                found = control()
+            finally:
+                environment[7] = usual
+                libm.fesetenv(environment)
+            assert found == mode
+
+
+def test_denormals_cost_no_time() -> None:
+    times = []
+    for value in (np.float32(1), DENORMAL):
+        program, _ = binary_program(value, CORES[:1], operator=2)
+        with program:
+            times.append(min(program.time(runs=100)))
+    assert times[1] < 4 * times[0]
 
 
 # ---- queues
@@ -244,6 +389,20 @@ def test_a_trace_shows_steps_after_what_they_wait_for() -> None:
             assert (np.diff(trace.steps[:2]) >= 10_000_000).all()
 
 
+def test_transfers_between_queues_are_delayed_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    delay_us = 30_000
+    calls: list[CallFunction] = [lambda _r, _w: None] * 3
+    for text, least in ((str(delay_us), delay_us), ("0", 0), ("-5", 0), ("nonsense", 0)):
+        monkeypatch.setenv("NNSTRETCH_TRANSFER_DELAY_US", text)
+        with call_program(*calls, waits=[(), (0,), (1,)]) as program:
+            trace = program.run_traced()
+        passed = np.diff(trace.steps[:, 0]) / 1000
+        assert (passed >= least).all()
+        assert trace.waits[0, 0] == trace.waits[0, 1]
+        if not least:
+            assert (passed < delay_us).all()
+
+
 def test_times_are_as_many_as_asked_for() -> None:
     count = []
     with call_program(lambda _r, _w: count.append(1)) as program:
@@ -301,12 +460,63 @@ def test_nothing_runs_after_a_failed_step() -> None:
     assert not ran
 
 
+def test_addresses_of_any_array() -> None:
+    array = np.arange(24, dtype=np.float32).reshape(4, 6)
+    fixed = array.copy()
+    fixed.flags.writeable = False
+    for one in (array, array[1:], array[:, 1:], array.T, fixed, array[:0], array.astype(np.float16), np.array(1.0)):
+        assert address_of(one) == one.ctypes.data
+
+
+def test_sizes_of_inputs_and_outputs_are_checked() -> None:
+    """As C callers see it: the binding checks arrays itself."""
+    floats = 16
+    size = 4 * floats
+    regions = [Region(RegionKind.INPUT, size), Region(RegionKind.OUTPUT, size)]
+    buffers = [Buffer(i, 0, size) for i in range(2)]
+    x, y = np.arange(floats, dtype=np.float32), np.zeros(floats + 1, np.float32)
+    library, text = engine().library, ctypes.create_string_buffer(256)
+
+    def words(*arrays: tuple[np.ndarray | None, int]) -> ctypes.Array[ctypes.c_int64]:
+        flat = [word for array, n in arrays for word in (0 if array is None else array.ctypes.data, n)]
+        return (ctypes.c_int64 * len(flat))(*flat)
+
+    with Program([Queue(QueueKind.HOST)], regions, buffers, [add((0, 0), 1, floats)], [SubGraph(0, 1)]) as program:
+        handle = program._running._handle
+
+        def refusal(feeds: binding.Feeds | None) -> str:
+            given = None if feeds is None else ctypes.byref(feeds)
+            status = library.nns_program_run(handle, given, None, text, 256)
+            times, done = (ctypes.c_int64 * 1)(), ctypes.c_int64()
+            assert library.nns_program_time(handle, given, 0, 1, 0, times, ctypes.byref(done), text, 256) == status
+            assert (status == 0) == (text.value == b"")
+            return text.value.decode()
+
+        whole = words((x, size)), words((y, size))
+        assert refusal(binding.Feeds(*whole, 1, 1)) == ""
+        assert refusal(binding.Feeds(whole[0], words((y, size + 4)), 1, 1)) == ""
+        assert (y == [*(2 * x), 0]).all()
+        y[:] = 0
+        short = "of the run has 63 bytes and needs 64"
+        assert refusal(binding.Feeds(words((x, size - 1)), whole[1], 1, 1)) == f"input 0 {short}"
+        assert refusal(binding.Feeds(whole[0], words((y, size - 1)), 1, 1)) == f"output 0 {short}"
+        assert "has -1 bytes" in refusal(binding.Feeds(words((x, -1)), whole[1], 1, 1))
+        assert refusal(binding.Feeds(words((None, size)), whole[1], 1, 1)) == "input 0 of the run is missing"
+        assert refusal(binding.Feeds(whole[0], words((None, size)), 1, 1)) == "output 0 of the run is missing"
+        assert "arrays of the run" in refusal(binding.Feeds(None, None, 1, 1))
+        for counts in ((0, 1), (1, 0), (2, 1), (1, 2)):
+            assert "the program has 1 inputs and 1 outputs" in refusal(binding.Feeds(*whole, *counts))
+        assert "the run has 0 inputs" in refusal(None)
+        assert not y.any()
+        assert refusal(binding.Feeds(*whole, 1, 1)) == ""
+
+
 def test_a_program_from_before_a_fork_is_refused_in_the_child() -> None:
     script = """
 import os
 from nnstretch.devices.engine.binding.image import *
 from nnstretch.devices.engine.binding.program import *
-from nnstretch.errors import PackageError
+from nnstretch.errors import UsageError
 program = Program([Queue(QueueKind.HOST, (0, 0)), Queue(QueueKind.CALL)], [], [], [Step(StepKind.CALL, 0)], [SubGraph(1, 1)],
                   calls=[lambda reads, writes: None])
 program.run()
@@ -314,7 +524,7 @@ child = os.fork()
 if child == 0:
     try:
         program.run()
-    except PackageError as error:
+    except UsageError as error:
         program.close()
         os._exit(7 if "fork" in str(error) else 8)
     os._exit(9)

@@ -12,31 +12,20 @@ import pytest
 
 from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget, local_isa
-from nnstretch.devices.engine.build.toolchains import make_toolchain, sanitizer_preload
-from tests.kits.c_libraries import c_library
+from nnstretch.devices.engine.build.toolchains import make_toolchain
+from tests.kits.c_libraries import c_library, sanitizer_preload, thread_sanitized_sources
 
 SCRIPT = Path(__file__).parent / "engine_scenarios.py"
 DOUBLE = Path(__file__).parents[2] / "kits" / "opencl_double.c"
-RUN_BY_SCENARIOS = ("eltwise.c", "reorder.c")
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcc"), reason="sanitizers need gcc")]
 
 
 def library(sanitize: str) -> Path:
-    """A sanitized engine.
-
-    Races lie between what queues and threads run. So of the kernels only those that the scenarios run watch for them; to
-    build the others so would take longer than all scenarios.
-    """
     if sanitize != "thread":
         return engine_library.build_engine(sanitize=sanitize)
     target = BuildTarget(local_isa())
-    sources = [
-        one if one.path.parent.name == "runtime" or one.path.name in RUN_BY_SCENARIOS else other
-        for one, other in zip(
-            engine_library.engine_sources(target, sanitize), engine_library.engine_sources(target), strict=True
-        )
-    ]
+    sources = thread_sanitized_sources(target)
     return engine_library.build_file(f"{target}-scenarios", ".so", sources, make_toolchain(target, sanitize), "-shared")
 
 

@@ -21,7 +21,7 @@ from nnstretch.devices.external.engine import (
     ExternalRoutine,
     release_number,
 )
-from nnstretch.devices.external.registry import open_external_model, routines_of_engines
+from nnstretch.devices.registry import open_external_model, routines_of_engines
 from nnstretch.errors import DeviceError, MissingExtraError, ModelError, PackageError, UsageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType, fused_layer, fused_pair

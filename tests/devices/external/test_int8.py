@@ -16,22 +16,22 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
+from nnstretch.devices import registry
 from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.base.spec import ProcessorSpec, parse_processors, usable_cores
-from nnstretch.devices.external import registry
 from nnstretch.devices.external.litert.delegate import Delegate
+from nnstretch.devices.external.litert.engine import LiteRtRoutine
 from nnstretch.devices.external.litert.flatbuffer import load_schema
-from nnstretch.devices.external.litert.routine import LiteRtRoutine
 from nnstretch.devices.external.litert.writer import write_tflite
 from nnstretch.devices.external.processor import ExternalProcessor
-from nnstretch.devices.external.registry import open_external_model
+from nnstretch.devices.registry import open_external_model
 from nnstretch.errors import ModelError
 from nnstretch.frontends.onnx_file import load, save
 from nnstretch.frontends.resolve import load_model
 from nnstretch.graph.activation import ActivationKind
+from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 from nnstretch.graph.layers import layers
-from nnstretch.graph.quantization import QuantizationParameters
 from nnstretch.graph.reference import answer_error, relative_error, run_layer, run_proto
 from nnstretch.passes import optimize
 from nnstretch.scheduler.lowering.views import joinable
@@ -233,13 +233,12 @@ def test_what_tflite_does_not_say_in_int8(name: str) -> None:
 
 def test_engines_report_int8(squeezenet: tuple[Path, Path], tmp_path: Path) -> None:
     """Engines of the benchmark report their data type, and the table shows it."""
-    from nnstretch.bench.engines import litert_engine, nnstretch_engine, onnxruntime_engine
-    from nnstretch.bench.engines.interface import Job
+    from nnstretch.bench.engines import Job, litert_engine, nnstretch_engine, onnxruntime_engine
     from nnstretch.report.tables.bench import failures
 
     feeds = {"x": np.zeros((1, 3, 64, 64), np.float32)}
     for path, dtype in zip(squeezenet, ("float32", "int8"), strict=True):
-        job = Job(str(path), str(path), (CORE,), {"tune": False})
+        job = Job(str(path), str(path), (CORE,), {"compile": {"tune": False}})
         engines = {"onnxruntime": onnxruntime_engine.load(job, feeds, lambda *_: None)}
         for name, module in (("litert", litert_engine), ("nnstretch", nnstretch_engine)):
             made = str(module.prepare(job, tmp_path, lambda *_: None))

@@ -10,8 +10,7 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 from torch import Tensor, nn
 from torch.nn import functional as fn
 
-from nnstretch.bench.comparison.reference import reference_outputs
-from nnstretch.bench.comparison.subject import random_feeds
+from nnstretch.bench.comparison.subject import random_feeds, reference_outputs
 from nnstretch.devices.external.litert import flatbuffer
 from nnstretch.devices.external.litert.writer import write_tflite
 from nnstretch.errors import MissingExtraError, ModelError
@@ -87,10 +86,23 @@ MODULES = {
     "silu": nn.Sequential(conv(), nn.SiLU()),
     "hard swish": nn.Sequential(conv(), nn.Hardswish()),
     "hard sigmoid": nn.Sequential(conv(), nn.Hardsigmoid()),
+    "gelu": nn.Sequential(conv(), nn.GELU()),
+    "gelu of tanh": nn.Sequential(conv(), nn.GELU("tanh")),
+    "mish": nn.Sequential(conv(), nn.Mish()),
+    "softplus": nn.Sequential(conv(), nn.Softplus()),
+    "elu": nn.Sequential(conv(), nn.ELU(0.7)),
+    "celu": nn.Sequential(conv(), nn.CELU(0.7)),
+    "selu": nn.Sequential(conv(), nn.SELU()),
+    "slopes": nn.Sequential(conv(), nn.PReLU(8)),
+    "group norm": nn.Sequential(conv(), nn.GroupNorm(2, 8), nn.SiLU()),
+    "instance norm": nn.Sequential(conv(), nn.InstanceNorm2d(8)),
+    "layer norm of rows": nn.Sequential(conv(), nn.LayerNorm(16)),
+    "layer norm of channels": Calls(lambda x, norm: norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), nn.LayerNorm(8)),
+    "root mean square": nn.RMSNorm(16, eps=1e-6),
     "leaky": nn.Sequential(conv(), nn.LeakyReLU(0.1)),
     "sigmoid": nn.Sequential(conv(), nn.Sigmoid()),
     "tanh alone": nn.Sequential(nn.MaxPool2d(2), nn.Tanh()),
-    "residual": Calls(lambda x, a: fn.relu(a(x) + x), conv(kernel=3)),
+    "residual": Calls(lambda x, a: fn.relu(a(fn.relu(x)) + x), conv(kernel=3)),
     "squeeze and excite": Calls(lambda x, a: x * a(x.mean((2, 3), keepdim=True)).sigmoid(), conv()),
     "sub": Calls(lambda x, a: a(x) - fn.relu(x), conv()),
     "by a constant": Calls(lambda x: fn.max_pool2d(x, 2) * torch.arange(8.0).reshape(8, 1, 1)),

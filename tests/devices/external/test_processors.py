@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from nnstretch.compiler.processors import build_processors
+from nnstretch.devices import registry
 from nnstretch.devices.base.routine import PLAIN, Layout, reorder_layer
 from nnstretch.devices.base.spec import ProcessorSpec, parse_processors, usable_cores
-from nnstretch.devices.external import registry
 from nnstretch.devices.external.litert.delegate import Delegate, parse_delegate
-from nnstretch.devices.external.litert.routine import LiteRtRoutine
+from nnstretch.devices.external.litert.engine import LiteRtRoutine
 from nnstretch.devices.external.processor import ExternalProcessor
-from nnstretch.devices.external.registry import open_external_model
+from nnstretch.devices.registry import open_external_model
 from nnstretch.errors import DeviceError, MissingExtraError, UsageError
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType
@@ -54,11 +54,11 @@ def test_the_alias_of_litert_is_accepted() -> None:
     np.testing.assert_array_equal(y, np.maximum(x, 0))
 
 
-@pytest.mark.parametrize("name", registry.FOLDERS)
+@pytest.mark.parametrize("name", registry.ENGINES)
 def test_every_engine_is_registered_by_its_own_name(name: str) -> None:
     engine = registry.external_engine(name)
     assert engine.name == name
-    assert str(engine.routine().descriptor) == f"cpu:float32/{registry.FOLDERS[name]}"
+    assert str(engine.routine().descriptor) == f"cpu:float32/{registry.ENGINES[name].module}"
 
 
 def test_specifications() -> None:
@@ -119,7 +119,7 @@ def test_supported_layers(external_engine: ExternalProcessor) -> None:
 
 @pytest.mark.parametrize("kind", [IMAGE, TensorType((3, 7)), TensorType((1, 3, 4, 4), "int8")])
 def test_an_identity_call_changes_nothing(external_engine: ExternalProcessor, kind: TensorType) -> None:
-    through = external_engine.reorder()
+    through = external_engine.reorder
     assert not through.supports(reorder_layer(IMAGE, PLAIN, Layout(8)))
     layer = reorder_layer(kind, PLAIN, PLAIN)
     assert through.supports(layer)

@@ -38,8 +38,8 @@ def dense_algorithms(layer: Layer) -> set[str]:
     ],
     ids=["3x3", "3x3 odd channels, batch 2", "1x1"],
 )
-def test_direct_convolution_with_every_tile(processor: OpenCLProcessor, layer: Layer) -> None:
-    check(processor, layer, dense_algorithms(layer))
+def test_direct_convolution_with_every_tile(optimised_processor: OpenCLProcessor, layer: Layer) -> None:
+    check(optimised_processor, layer, dense_algorithms(layer))
 
 
 @st.composite
@@ -135,9 +135,14 @@ def test_planar_convolution(processor: OpenCLProcessor, channels: int, out_chann
     check(processor, layer, {"planar", "direct"}, first_settings=1)
 
 
+def test_planar_convolution_with_gaps_between_taps(processor: OpenCLProcessor) -> None:
+    layer = conv_layer((2, 3, 12, 19), 20, (4, 3), (1, 1), (3, 4, 2, 1), (2, 3), residual=True)
+    check(processor, layer, {"planar", "direct"}, first_settings=1)
+
+
 @pytest.mark.slow  # many builds where nothing is cached
-def test_planar_convolution_with_every_tile(processor: OpenCLProcessor) -> None:
-    check(processor, conv_layer((1, 3, 30, 30), 40, activation=RELU), {"planar", "direct"})
+def test_planar_convolution_with_every_tile(optimised_processor: OpenCLProcessor) -> None:
+    check(optimised_processor, conv_layer((1, 3, 30, 30), 40, activation=RELU), {"planar", "direct"})
 
 
 @given(layer=awkward_layers([9, 16, 17, 40], st.sampled_from([(3, 1, 1), (3, 2, 1), (2, 1, 2), (5, 1, 1)])))
@@ -149,11 +154,11 @@ def test_depthwise_convolution(processor: OpenCLProcessor, layer: Layer) -> None
 @pytest.mark.slow  # many builds where nothing is cached
 @pytest.mark.parametrize(("kernel", "stride", "dilation"), [(3, 2, 1), (5, 1, 1), (3, 1, 2)])
 def test_depthwise_convolution_with_every_tile(
-    processor: OpenCLProcessor, kernel: int, stride: int, dilation: int
+    optimised_processor: OpenCLProcessor, kernel: int, stride: int, dilation: int
 ) -> None:
     reach = dilation * (kernel - 1)
     pads = (reach // 2, reach // 2, reach - reach // 2, reach - reach // 2)
     layer = conv_layer((2, 24, 9, 23), 24, (kernel,) * 2, (stride,) * 2, pads, (dilation,) * 2, 24)
-    routine = next(r for r in processor.routines if r.descriptor.algorithm == "depthwise")
+    routine = next(r for r in optimised_processor.routines if r.descriptor.algorithm == "depthwise")
     assert len(routine.parameter_space(layer)) > 2
-    check(processor, layer, {"depthwise", "direct"})
+    check(optimised_processor, layer, {"depthwise", "direct"})

@@ -11,7 +11,7 @@ from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines import Traits, routines
 from nnstretch.graph.layer import Layer, TensorType
 from tests.kits.convolution_parity import conv_layer, reference
-from tests.kits.opencl_driver import run_lowering
+from tests.kits.opencl_driver import quickly_compiling, run_lowering
 from tests.kits.opencl_parity import ACTIVATIONS, RELU, feeds_of, make_layer, numbers
 
 pytestmark = pytest.mark.opencl
@@ -24,7 +24,7 @@ KINDS = (None, Traits(block=16, on_cpu=False, compute_units=4, registers=4), Tra
 
 @pytest.fixture(scope="module")
 def processor() -> OpenCLProcessor:
-    return OpenCLProcessor(ProcessorSpec("opencl", 0, usable_cores()[:1]), ("float32", HALF))
+    return quickly_compiling(ProcessorSpec("opencl", 0, usable_cores()[:1]), ("float32", HALF))
 
 
 @pytest.mark.parametrize("traits", KINDS, ids=["device", "other device", "block 4"])
@@ -41,6 +41,11 @@ def processor() -> OpenCLProcessor:
         (make_layer("Add", [(2, 5, 3, 3), (2, 5, 3, 3)], (2, 5, 3, 3), {}, RELU), {"binary"}),
         (make_layer("Mul", [(2, 21, 3, 3), numbers((21, 1, 1))], (2, 21, 3, 3)), {"binary_channel"}),
         (make_layer("Affine", [(1, 5, 3, 3), numbers((5,)), numbers((5,))], (1, 5, 3, 3)), {"affine"}),
+        (
+            make_layer("LayerNorm", [(2, 21, 3, 3), numbers((21,))], (2, 21, 3, 3), {"axis": 1, "epsilon": 1e-5}),
+            {"layer_norm_blocked"},
+        ),
+        (make_layer("GroupNorm", [(2, 21, 3, 3)], (2, 21, 3, 3), {"groups": 3, "epsilon": 1e-5}), {"group_norm"}),
         (make_layer("GlobalPool", [(2, 5, 3, 3)], (2, 5, 1, 1), {"mode": "average"}), {"global_pool"}),
     ],
     ids=lambda value: value.op if isinstance(value, Layer) else "",
@@ -55,7 +60,7 @@ def test_half_routines(processor: OpenCLProcessor, layer: Layer, algorithms: set
         for parameters in routine.parameter_space(layer)[:2]:
             layouts = routine.layouts(layer, parameters)
             lowering = routine.lower(layer, parameters)
-            assert all(array.dtype == np.float16 for array in lowering.constants)
+            assert all(np.dtype(constant.dtype) == np.float16 for constant in lowering.constants)
             (found,) = run_lowering(processor.runtime, lowering, layer, inputs, *layouts)
             limit = WINOGRAD_TOLERANCE if routine.algorithm == "winograd" else TOLERANCE
             assert float(np.abs(found - wanted).max()) <= limit * scale, f"{routine.descriptor} {dict(parameters)}"
@@ -77,7 +82,7 @@ def test_reorder_rounds_and_moves_every_number(
     block = processor.blocked.block
     source, target = (Layout(block * b, dtype) for b, dtype in zip(blocks, dtypes, strict=True))
     shape = (2, 19, 3, 7)
-    layer, routine = reorder_layer(TensorType(shape), source, target), processor.reorder()
+    layer, routine = reorder_layer(TensorType(shape), source, target), processor.reorder
     assert routine.supports(layer)
     values = numbers(shape)
     (found,) = run_lowering(processor.runtime, routine.lower(layer, {}), layer, [values], (source,), (target,))

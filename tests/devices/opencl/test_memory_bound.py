@@ -165,6 +165,26 @@ def test_softmax(processor: OpenCLProcessor, shape: tuple[int, ...], axis: int) 
     check(processor, make_layer("Softmax", [shape], shape, {"axis": axis}), {"softmax"})
 
 
+@pytest.mark.parametrize("rms", [0, 1])
+@pytest.mark.parametrize(("shape", "axis"), [((2, 37, 4, 5), 1), ((3, 7, 20), 2), ((2, 5, 3, 6), 3)])
+def test_layer_norm(processor: OpenCLProcessor, shape: tuple[int, ...], axis: int, rms: int) -> None:
+    attributes: dict[str, Attribute] = {"axis": axis, "epsilon": 1e-5, "rms": rms}
+    layer = make_layer("LayerNorm", [shape, *[numbers(shape[axis : axis + 1])] * 2], shape, attributes, RELU)
+    check(processor, layer, {"layer_norm", "layer_norm_blocked"} if axis == 1 else {"layer_norm"})
+
+
+def test_prelu(processor: OpenCLProcessor) -> None:
+    shape = (2, 35, 4, 5)
+    check(processor, make_layer("PRelu", [shape, numbers((35,))], shape, {}, RELU), {"prelu"})
+
+
+@pytest.mark.parametrize("groups", [1, 5, 35])
+def test_group_norm(processor: OpenCLProcessor, groups: int) -> None:
+    shape = (2, 35, 4, 5)
+    layer = make_layer("GroupNorm", [shape, numbers((35,))], shape, {"groups": groups, "epsilon": 1e-5}, RELU)
+    check(processor, layer, {"group_norm"})
+
+
 @given(
     plane=st.tuples(st.integers(1, 9), st.integers(1, 9)),
     scales=st.tuples(*[st.sampled_from([0.5, 0.75, 1.0, 1.6, 2.0, 3.0])] * 2),
@@ -213,6 +233,13 @@ def test_transpose(
     check(processor, make_layer("Transpose", [shape], output, {"perm": order}, RELU), algorithms)
 
 
+def test_expand_and_tiles(processor: OpenCLProcessor) -> None:
+    check(processor, make_layer("Expand", [(2, 5, 1, 1)], (2, 5, 3, 4), {}, RELU), {"strided"})
+    attributes: dict[str, Attribute] = {"size": 2, "mode": "CRD"}
+    check(processor, make_layer("DepthToSpace", [(1, 20, 3, 5)], (1, 5, 6, 10), attributes, RELU), {"strided"})
+    check(processor, make_layer("SpaceToDepth", [(2, 5, 6, 4)], (2, 20, 3, 2), {"size": 2}, RELU), {"strided"})
+
+
 @pytest.mark.parametrize(
     ("shape", "starts", "steps", "output", "algorithms"),
     [
@@ -247,7 +274,7 @@ def test_reorder_moves_every_number_to_its_place(
     source, target = (processor.blocked if blocked else Layout(0) for blocked in pair)
     shape = (n, channels, *plane)
     layer = reorder_layer(TensorType(shape), source, target)
-    routine: Routine = processor.reorder()
+    routine: Routine = processor.reorder
     assert routine.supports(layer)
     values = numbers(shape)
     layouts_in, layouts_out = routine.layouts(layer, {})

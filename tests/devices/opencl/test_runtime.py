@@ -16,10 +16,11 @@ from nnstretch.devices.base.routine import Launch
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.engine.binding.program import opencl_library
+from nnstretch.devices.opencl import drivers, verdicts
+from nnstretch.devices.opencl.drivers import load_drivers, probe
+from nnstretch.devices.opencl.probe_worker import check_kernels, has_command_times
 from nnstretch.devices.opencl.processor import OpenCLProcessor
-from nnstretch.devices.opencl.runtime import drivers
-from nnstretch.devices.opencl.runtime.drivers import load_drivers, probe
-from nnstretch.devices.opencl.runtime.runtime import (
+from nnstretch.devices.opencl.runtime import (
     KERNELS,
     OpenCLRuntime,
     kernel_integers,
@@ -65,6 +66,10 @@ kernel void echo(const global int *x_buffer, global int *y_buffer, const echo_ar
     y[3] = given.rest.c;
 }
 """
+EXTENSION = re.compile(r"__builtin|__attribute__|#pragma")  # of a compiler, beyond OpenCL C
+FOR_ONE_COMPILER = re.compile(
+    r"^#ifdef (?:__clang__|POCL_DEVICE_ADDRESS_BITS)$.*?^#(?:else|endif)$", re.MULTILINE | re.DOTALL
+)
 KERNEL = re.compile(r"^kernel void (\w+)\(([^)]*)\)$", re.MULTILINE)
 
 
@@ -84,26 +89,103 @@ def test_probe_lists_every_device_and_its_usability() -> None:
     assert all(bool(device.why_not) != device.usable for device in found)
 
 
-def test_a_device_with_wrong_results_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "_PROBE", "kernel void probe(global int *x) { x[get_global_id(0)] = 1; }")
-    device = drivers.probe_device.__wrapped__(0)
-    assert not device.usable
-    assert device.why_not == "a test kernel computed [1, 1] where [42, 43] was right"
+@pytest.mark.parametrize("kernel", ["conv.cl", "elementwise.cl"])
+def test_wrong_results_of_a_kernel_are_found(kernel: str) -> None:
+    names = ("conv.cl", "elementwise.cl")
+    sources = {name: kernel_source(name) for name in names}
+    check_kernels(OpenCLRuntime(spec(), sources=sources))
+    sources[kernel] = sources[kernel].replace("max(x, 0.0f)", "x").replace("fma(w[v],", "fma(0.5f * w[v],")
+    with pytest.raises(
+        DeviceError, match=rf"^kernel {re.escape(kernel)} computed .*% of a test layer's numbers wrongly$"
+    ):
+        check_kernels(OpenCLRuntime(spec(), sources=sources))
 
 
-def test_a_device_whose_compiler_fails_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "_PROBE", "kernel void probe(global int *x) { nonsense }")
-    device = drivers.probe_device.__wrapped__(0)
-    assert not device.usable
-    assert "BUILD_PROGRAM_FAILURE" in device.why_not
-    assert "\n" not in device.why_not
+def test_a_device_whose_compiler_fails_is_not_usable() -> None:
+    with pytest.raises(BuildError, match=r"^OpenCL source conv\.cl .* does not compile") as caught:
+        check_kernels(OpenCLRuntime(spec(), sources={"conv.cl": "kernel void conv_direct(global int *x) { nonsense }"}))
+    assert "\n" not in str(caught.value)
 
 
-def test_a_device_that_does_not_work_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "_PROBE", "kernel void probe(global int *x) { }")
+def worker_that(code: str) -> tuple[str, ...]:
+    """A probe worker of the Python statements `code`; `say(message)` sends a frame."""
+    begin = "import os, sys, time\nfrom nnstretch.support.frames import write_frame\n"
+    return sys.executable, "-c", f"{begin}say = lambda message: write_frame(sys.stdout.buffer, message)\n{code}"
+
+
+FAILURES = {
+    "os.abort()": r"^driver .+ \S+ ended a test of kernels: killed by signal 6 \(Aborted\)$",
+    "os._exit(8)": r"^driver .+ \S+ ended a test of kernels, status 8: ended with status 8$",
+    "sys.stderr.write('no such intrinsic'); sys.stderr.flush(); os._exit(8)": r", status 8: no such intrinsic$",
+    "time.sleep(60)": r": no answer within 1 s$",
+    "say({'why_not': 'it is wrong'})": r"^driver .+: it is wrong$",
+}
+
+
+@pytest.mark.parametrize(("code", "message"), FAILURES.items())
+def test_a_driver_that_fails_is_one_line_and_its_device_is_refused(
+    code: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(verdicts, "WORKER", worker_that(code))
+    monkeypatch.setattr(verdicts, "_BUILD_SECONDS", 1 if "sleep" in code else 60)
     monkeypatch.setattr(drivers, "probe_device", drivers.probe_device.__wrapped__)
-    with pytest.raises(DeviceError, match=r"^OpenCL device 0 \(.*\) does not work: a test kernel computed"):
+    device = drivers.probe_device(0)
+    assert not device.usable
+    assert re.search(message, device.why_not), device.why_not
+    with pytest.raises(DeviceError, match=r"^OpenCL device 0 \(.*\) does not work: driver .+$"):
         OpenCLRuntime(spec())
+
+
+def test_a_device_whose_semaphores_hang_is_used_without_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(verdicts, "WORKER", worker_that("say({'why_not': '', 'command_times': True}); time.sleep(60)"))
+    monkeypatch.setattr(verdicts, "_SEMAPHORE_SECONDS", 1)
+    device = drivers.probe_device.__wrapped__(0)
+    assert device.usable
+    assert not device.atomics
+
+
+def test_verdicts_are_kept_and_failures_are_tested_again_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path))
+    info = drivers.device_info(0)
+    monkeypatch.setattr(verdicts, "WORKER", worker_that("say({'why_not': 'bad'})"))
+    failed = verdicts.judge(info)
+    assert failed.why_not
+    monkeypatch.setattr(
+        verdicts, "WORKER", worker_that("say({'why_not': '', 'command_times': True}); say({'semaphores': True})")
+    )
+    assert verdicts.judge(info) == failed
+    (path,) = (tmp_path / "opencl").glob("*.json")
+    os.utime(path, (0, 0))
+    works = verdicts.judge(info)
+    assert works == verdicts.Verdict("", command_times=True, semaphores=True)
+    os.utime(path, (0, 0))
+    monkeypatch.setattr(verdicts, "WORKER", worker_that("os.abort()"))
+    assert verdicts.judge(info) == works
+    assert verdicts.judge(replace(info, driver="another")).why_not  # which has no verdict yet
+
+
+def test_a_driver_without_times_of_commands_is_timed_by_the_host() -> None:
+    info = drivers.device_info(0)
+    assert has_command_times(OpenCLRuntime(spec(), profile=True, info=info))
+    untimed = OpenCLRuntime(spec(), profile=True, info=replace(info, command_times=False))
+    assert not untimed.queue.properties
+    assert not has_command_times(untimed)
+
+
+def test_threads_of_drivers_that_create_them_later_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "POCL", "another driver")
+    monkeypatch.setattr(drivers, "_DRIVERS", drivers._Drivers())
+    assert load_drivers()
+    assert drivers.worker_count() == 0
+    assert drivers.warn_if_short.__wrapped__((0, 1)) == 2
+
+
+def test_devices_that_split_vectors_have_the_tiles_of_gpus() -> None:
+    info = drivers.device_info(0)
+    assert OpenCLRuntime(spec(), info=replace(info, scalar=False)).traits.on_cpu == info.on_cpu
+    assert not OpenCLRuntime(spec(), info=replace(info, scalar=True)).traits.on_cpu
 
 
 def test_a_device_that_does_not_exist_is_refused() -> None:
@@ -114,7 +196,7 @@ def test_a_device_that_does_not_exist_is_refused() -> None:
 def test_no_driver_says_what_to_install(tmp_path: Path) -> None:
     code = (
         "from nnstretch.devices.opencl.processor import OpenCLProcessor\n"
-        "from nnstretch.devices.opencl.runtime.drivers import probe\n"
+        "from nnstretch.devices.opencl.drivers import probe\n"
         "from nnstretch.devices.base.spec import ProcessorSpec\n"
         "from nnstretch.errors import DeviceError\n"
         "assert probe() == []\n"
@@ -132,6 +214,11 @@ def test_a_build_failure_is_one_line_with_the_first_error() -> None:
     with pytest.raises(BuildError, match=r"^OpenCL source bad\.cl .*undefined_name") as caught:
         runtime.program("bad.cl", DEFINES)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(KERNELS.glob("*.cl")), ids=lambda path: path.stem)
+def test_kernels_use_extensions_of_a_compiler_only_where_it_compiles(path: Path) -> None:
+    assert not EXTENSION.search(FOR_ONE_COMPILER.sub("", path.read_text()))
 
 
 def test_a_missing_kernel_is_a_build_error(runtime: OpenCLRuntime) -> None:
@@ -239,6 +326,14 @@ def test_wrong_arguments_are_refused(runtime: OpenCLRuntime) -> None:
         runtime.set_arguments(kernel, [memory, memory], (1, 1, 1))
 
 
+def test_integers_of_more_than_32_bits_are_refused(runtime: OpenCLRuntime) -> None:
+    kernel = runtime.kernel(Launch("reorder.cl", DEFINES, (1,)), "copy")
+    buffer = runtime.buffer(64)
+    for offset, number in ((0, 1 << 32), (0, -(1 << 31) - 1), (1 << 31, 1), (-1, 1)):
+        with pytest.raises(DeviceError, match=r"^OpenCL kernel copy was given the number -?\d+ and counts in 32 bits;"):
+            runtime.set_arguments(kernel, [(buffer, offset), (buffer, 0)], (1, number))
+
+
 def test_a_kernel_finds_offsets_and_parameters_in_its_struct() -> None:
     import pyopencl as cl
 
@@ -339,7 +434,7 @@ def test_the_first_runtime_decides_the_number_of_threads(on_two_cores: tuple[int
         "import json, os, logging, sys\n"
         "logging.basicConfig(level=logging.WARNING)\n"
         "from nnstretch.devices.opencl.processor import OpenCLProcessor\n"
-        "from nnstretch.devices.opencl.runtime import drivers\n"
+        "from nnstretch.devices.opencl import drivers\n"
         "from nnstretch.devices.base.spec import ProcessorSpec\n"
         "before = os.sched_getaffinity(0)\n"
         "one = OpenCLProcessor(ProcessorSpec('opencl', 0, (CORE,)))\n"
@@ -357,7 +452,7 @@ def test_the_first_runtime_decides_the_number_of_threads(on_two_cores: tuple[int
 LOADED_BEFORE = """
 import pyopencl as cl
 cl.Context([cl.get_platforms()[0].get_devices()[0]])
-from nnstretch.devices.opencl.runtime import drivers
+from nnstretch.devices.opencl import drivers
 drivers.load_drivers()
 import os
 from nnstretch.devices.base.spec import usable_cores

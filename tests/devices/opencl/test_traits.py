@@ -42,6 +42,7 @@ GPU = Traits(block=16, on_cpu=False, compute_units=4, registers=4)
         (make_layer("Activation", [(1, 5, 3, 3)], (1, 5, 3, 3), {}, RELU), {"map"}),
         (make_layer("Affine", [(1, 5, 3, 3), numbers((5,)), numbers((5,))], (1, 5, 3, 3)), {"affine"}),
         (make_layer("GlobalPool", [(2, 5, 3, 3)], (2, 5, 1, 1), {"mode": "average"}), {"global_pool"}),
+        (make_layer("GroupNorm", [(1, 21, 3, 3)], (1, 21, 3, 3), {"groups": 7, "epsilon": 1e-5}), {"group_norm"}),
         (make_layer("Softmax", [(2, 5)], (2, 5), {"axis": 1}), {"softmax"}),
         (
             make_layer("Transpose", [(2, 21, 3, 4)], (2, 3, 4, 21), {"perm": (0, 2, 3, 1)}),

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.opencl
 )
 @some
 def test_winograd_of_awkward_sizes(
-    processor: OpenCLProcessor,
+    optimised_processor: OpenCLProcessor,
     n: int,
     channels: int,
     out_channels: int,
@@ -44,7 +44,7 @@ def test_winograd_of_awkward_sizes(
     m, tiles, blocks = setting
     layer = conv_layer((n, channels, height, width), out_channels, pads=pads, residual=residual, activation=activation)
     parameters = {"alpha": m + 2, "taps": 3, "tiles": tiles, "block": tiles * blocks}
-    check_setting(processor, Winograd(processor.runtime.traits), layer, parameters)
+    check_setting(optimised_processor, Winograd(optimised_processor.runtime.traits), layer, parameters)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnstretch.devices.base.spec import parse_processors
-from nnstretch.devices.simulated.latency import layer_seconds
-from nnstretch.devices.simulated.processor import SimulatedProcessor
+from nnstretch.devices.simulated.processor import SimulatedProcessor, layer_seconds
 from nnstretch.devices.simulated.profile import (
     PairProfile,
     ProcessorProfile,

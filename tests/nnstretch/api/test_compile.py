@@ -11,7 +11,8 @@ import pytest
 
 import nnstretch as nns
 from nnstretch.api.options import declared_options
-from nnstretch.cli.main import make_app
+from nnstretch.cli.commands import COMMANDS
+from nnstretch.cli.main import main, make_app
 
 CALLS = ((nns.compile, nns.CompileOptions), (nns.stretch, nns.StretchOptions))
 
@@ -98,11 +99,45 @@ def test_limits_are_changed_one_by_one() -> None:
         assert shown[name] == str(getattr(nns.SearchLimits(), name))
 
 
-def test_commands_offer_the_options_of_the_calls() -> None:
+def test_commands_offer_the_options_that_name_them() -> None:
     import typer
 
     group: Any = typer.main.get_command(make_app())
-    for command, options in (("run", nns.CompileOptions), ("stretch", nns.StretchOptions)):
-        offered = {flag for one in group.commands[command].params for flag in (*one.opts, *one.secondary_opts)}
-        flags = [flag for _, _, option in declared_options(options).values() for flag in option.flags]
-        assert {part for flag in flags for part in flag.split("/")} <= offered
+    commands = {name: one for name, one in group.commands.items() if not hasattr(one, "commands")}
+    commands |= {
+        f"{name}_{inner}": one
+        for name, outer in group.commands.items()
+        for inner, one in getattr(outer, "commands", {}).items()
+    }
+    assert set(group.commands) == set(COMMANDS)
+    for command, declared in commands.items():
+        parameters = declared.params
+        helps = {
+            flag: (getattr(one, "help", None) or "").replace("\\[", "[") for one in parameters for flag in one.opts
+        }
+        for _, options in CALLS:
+            for _, _, option in declared_options(options).values():
+                assert bool(option.flags) == bool(option.commands)
+                for flag in option.flags:
+                    offered = helps.get(flag.split("/")[0], "").startswith(option.help)
+                    assert offered == (command in option.commands), (command, flag)
+
+
+@pytest.mark.parametrize(
+    ("given", "flags", "names"),
+    [
+        ({"processors": "cpu:0"}, ["-p", "cpu:0"], "processors"),
+        ({"threads": 1, "tolerance": 1e-3}, ["-t", "1", "--tolerance", "1e-3"], "threads and tolerance"),
+        ({"plans": ["cpu:0"], "engines": ["ort"]}, ["--plans", "cpu:0", "--engines", "ort"], "engines and plans"),
+    ],
+)
+def test_packages_refuse_what_was_fixed_when_they_were_made(
+    given: dict[str, Any], flags: list[str], names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = f"net.nns is a package, made with its own {names}; leave these options out"
+    with pytest.raises(nns.UsageError, match=message):
+        nns.compile("net.nns", **given)
+    assert main(["run", "net.nns", *flags]) == 2
+    assert message in capsys.readouterr().err
+    with pytest.raises(nns.FileError):
+        nns.compile("net.nns", streams=2, tune=False)

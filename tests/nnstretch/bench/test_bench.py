@@ -1,13 +1,16 @@
 """Engines side by side: the pipe they are spoken to through, what is made of their times, and the ablation of a branching."""
 
 import io
+import json
 import os
+import re
 import struct
 import textwrap
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -16,32 +19,64 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import nn
 
-from nnstretch.bench.ablation.ablation import ablate
-from nnstretch.bench.comparison.client import EngineProcess
-from nnstretch.bench.comparison.compare import Comparison, ComparisonOptions, compare, parse_engines
-from nnstretch.bench.comparison.layers import layer_table
-from nnstretch.bench.comparison.parameters import count_parameters
-from nnstretch.bench.comparison.reference import reference_outputs
-from nnstretch.bench.comparison.subject import Subject, random_feeds, subject
-from nnstretch.bench.comparison.workspace import Workspace
+from nnstretch.api.options import CompileOptions
+from nnstretch.bench.ablation.ablation import SPLIT, ablate
+from nnstretch.bench.comparison.client import EngineProcess, Workspace
+from nnstretch.bench.comparison.compare import (
+    Comparison,
+    ComparisonOptions,
+    compare,
+    compiling_of_process,
+    parse_engines,
+)
+from nnstretch.bench.comparison.subject import (
+    Subject,
+    count_parameters,
+    plan_feeds,
+    random_array,
+    random_feeds,
+    reference_outputs,
+    subject,
+)
+from nnstretch.bench.comparison.suite import widest_interval
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start
-from nnstretch.bench.timing.interleaving import MeasurementOptions, TimingOptions
-from nnstretch.bench.timing.statistics import Latency, latency, perfect_split
+from nnstretch.bench.engines.nnstretch_engine import layer_table
+from nnstretch.bench.timing import (
+    Latency,
+    MeasurementOptions,
+    Timed,
+    TimingOptions,
+    disturbance,
+    interleave,
+    latency,
+    perfect_split,
+    widest,
+)
 from nnstretch.branching.design import accounting
 from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import make_design
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.control import single_branch_control
-from nnstretch.branching.transform.export import export_branched
+from nnstretch.branching.transform.network import export_branched
+from nnstretch.compiler.compile import compile_model
+from nnstretch.compiler.processors import build_processors
+from nnstretch.devices.base.spec import default_cores, format_cores
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.torch_module import export
+from nnstretch.report.tables.text import disturbed_text
+from nnstretch.scheduler.measurement.runner.runner import Runner
+from nnstretch.scheduler.placement import joint
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
 from nnstretch.support.frames import read_frame, write_frame
+from nnstretch.support.progress import Progress
 from nnstretch.support.worker_process import WorkerError
 
 IMAGE = (1, 3, 16, 16)
 CORES = tuple(sorted(os.sched_getaffinity(0)))
+UNTUNED = CompileOptions(tune=False)
 
 
 def network() -> nn.Module:
@@ -128,7 +163,40 @@ def test_a_disturbed_round_counts_once() -> None:
     found = latency([*calm, disturbed])
     assert found.p50_ms == pytest.approx(1.0)
     assert found.min_ms == pytest.approx(0.9)
-    assert found.to_json() == {"p50_ms": 1.0, "p90_ms": 1.08, "min_ms": 0.9, "spread": 0.0}
+    assert found.to_json() == {"p50_ms": 1.0, "p90_ms": 1.08, "min_ms": 0.9, "spread": 0.0, "interval_ms": [1.0, 50.0]}
+    assert "interval_ms" not in latency(calm[:2]).to_json()
+
+
+@pytest.mark.parametrize(
+    ("spread", "precision", "rounds"), [(0.001, 0.02, 5), (0.001, None, 10), (0.2, 0.02, 10), (0.2, 0.5, 5)]
+)
+def test_rounds_end_when_all_latencies_are_precise(spread: float, precision: float | None, rounds: int) -> None:
+    random = np.random.default_rng(0)
+
+    def candidate(own_spread: float) -> Timed:
+        return lambda _: np.full(3, 1e-3 * random.uniform(1 - own_spread, 1 + own_spread))
+
+    candidates = [candidate(0.001), candidate(spread), candidate(0.001)]
+    slices = interleave(candidates, TimingOptions(turn=0.0, precision=precision), silent)
+    assert [len(some) for some in slices] == [rounds] * 3
+    assert interleave([], TimingOptions(precision=precision), silent) == []
+
+
+def test_a_measurement_is_disturbed_if_an_interval_is_wide() -> None:
+    assert widest([(1.0, 1.0), None, (2.0, 2.1), [1.9, 2.1]]) == pytest.approx(0.05)
+    assert widest([None]) is None
+    assert disturbance(0.05) == {"widest_interval": 0.05, "disturbed": False}
+    assert disturbance(0.051) == {"widest_interval": 0.051, "disturbed": True}
+    assert disturbance(None) == {"widest_interval": None, "disturbed": False}
+    assert disturbed_text(0.05) == disturbed_text(None) == ""
+    assert disturbed_text(0.123).startswith("the machine was disturbed: intervals are wide (up to ±12%, more than ±5%)")
+
+
+def test_results_are_as_disturbed_as_their_widest_interval() -> None:
+    engines = {"a": {"p50_ms": 1.0, "interval_ms": [0.9, 1.1]}, "b": {"p50_ms": 1.0}, "c": {"error": "no"}}
+    calm = {"engines": {"a": {"p50_ms": 1.0, "interval_ms": [0.99, 1.01]}}}
+    assert widest_interval([calm, {"engines": engines}]) == pytest.approx(0.1)
+    assert widest_interval([{"engines": {}}]) is None
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=5))
@@ -253,7 +321,7 @@ def test_every_engine_computes_what_torch_computes(entry: EngineEntry, one: Subj
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
     path = tmp_path / "m.onnx"
     save(export(module, torch.zeros(IMAGE)), path)
-    job = Job(f"{tmp_path}/factory.py:make", str(path), CORES[:1], {"tune": False, "layers": True})
+    job = Job(f"{tmp_path}/factory.py:make", str(path), CORES[:1], {"compile": {"tune": False}, "layers": True})
     with Workspace() as workspace:
         job = replace(job, file=workspace.file_for(entry, job, silent))
         with EngineProcess(entry, job, one.feeds, silent) as process:
@@ -344,7 +412,7 @@ def dies_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEntry:
 
 def test_an_engine_that_dies_while_it_is_timed_becomes_an_error(one: Subject, dies_later: EngineEntry) -> None:
     ours = ENGINES[0]
-    settings = ComparisonOptions(CORES[:1], TimingOptions(rounds=2, turn=0.0), tune=False)
+    settings = ComparisonOptions(CORES[:1], TimingOptions(rounds=2, turn=0.001), compiling=UNTUNED)
     with Workspace() as workspace:
         found = compare(one, (ours, dies_later), settings, workspace, silent)
     assert "no memory for the fourth run" in found.errors["custom"]
@@ -355,6 +423,13 @@ def test_an_engine_that_dies_while_it_is_timed_becomes_an_error(one: Subject, di
     assert found.to_json()["engines"]["custom"] == {"error": found.errors["custom"]}
 
 
+def test_the_process_of_our_engine_gets_the_options_of_the_command() -> None:
+    given = CompileOptions("cpu:7", tune=False, batch=2, plan=Path("a.json"), tolerance=1e-3, target="elsewhere")
+    sent = json.loads(json.dumps(compiling_of_process(given)))
+    wanted = CompileOptions("cpu:0", tune=False, plan="a.json", tolerance=1e-3)
+    assert replace(CompileOptions("cpu:0", **sent), engines=()) == wanted
+
+
 def test_a_package_has_no_baselines(one: Subject, tmp_path: Path) -> None:
     import nnstretch
 
@@ -362,7 +437,7 @@ def test_a_package_has_no_baselines(one: Subject, tmp_path: Path) -> None:
     with nnstretch.compile(one.model, tune=False, threads=1) as session:
         session.save(path)
     with subject(str(path), {}, 0) as packed, Workspace() as workspace:
-        options = ComparisonOptions(CORES[:1], TimingOptions(rounds=1, turn=0.0))
+        options = ComparisonOptions(CORES[:1], TimingOptions(rounds=1, turn=0.001))
         found = compare(packed, parse_engines("ort"), options, workspace, silent)
     assert "package" in found.errors["onnxruntime"]
     assert found.latencies["nnstretch"].p50_ms > 0
@@ -372,8 +447,11 @@ def test_a_package_has_no_baselines(one: Subject, tmp_path: Path) -> None:
 # -- ablation ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
-def test_ablation_of_a_branched_network(graph: ir.Model) -> None:
+TWO_CORES = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+
+
+def networks(graph: ir.Model) -> tuple[Design, tuple[ir.Model, ir.Model, ir.Model]]:
+    """A design of two half-width branches per stage; original, control and branched network."""
     module, image = network(), torch.zeros(IMAGE)
     plan = blueprint(module, image)
     choices = [
@@ -381,31 +459,49 @@ def test_ablation_of_a_branched_network(graph: ir.Model) -> None:
         for stage in plan.traced.stages
     ]
     design = make_design(plan, choices)
-    branched = build(plan, design)
     control = single_branch_control(module, image, design.macs)
+    return design, (graph, export(control, image), export_branched(build(plan, design), image))
+
+
+@TWO_CORES
+def test_ablation_of_a_branched_network(graph: ir.Model, tmp_path: Path) -> None:
+    design, models = networks(graph)
     processors = f"cpu:{CORES[0]},cpu:{CORES[1]}"
     events: list[tuple[int, int, str]] = []
+    kept: list[int] = []
+
+    def keep(session: PlanSession) -> None:
+        session.save(tmp_path / "measured.nns")
+        kept.append(len(session.plan.queues))
+
     ablation = ablate(
-        graph,
-        export(control, image),
-        export_branched(branched, image),
+        *models,
         processors,
         top1={"branched": 91.5},
-        options=MeasurementOptions(TimingOptions(rounds=2, turn=0.01), tune=False),
+        keep=keep,
+        options=MeasurementOptions(TimingOptions(rounds=2, turn=0.01), compiling=UNTUNED),
         progress=lambda *event: events.append(event),
     )
+    assert kept == [2]
+    assert (tmp_path / "measured.nns").stat().st_size > 0
     names = processors.split(",")
+    split = {row.network: row.how for row in ablation.rows if "layer" in row.how or "placed" in row.how}
     assert [(row.network, row.how) for row in ablation.rows] == [
         ("original", "alone"),
         ("original", "alone"),
         ("original", "all CPU cores"),
+        ("original", split["original"]),
         ("original", "ONNX Runtime"),
         ("branched", "concurrent"),
         ("branched", "one after another"),
         ("control", "alone"),
         ("control", "alone"),
+        ("control", "all CPU cores"),
+        ("control", split["control"]),
+        ("control", "ONNX Runtime"),
         ("control", "perfect split, a bound"),
     ]
+    assert all(re.fullmatch(r"split layer by layer|placed on .* alone", how) for how in split.values())
     assert list(ablation.original_ms) == list(ablation.control_ms) == names
     assert ablation.max_rel_error < 1e-4
     assert {row.macs for row in ablation.rows if row.network == "branched"} == {design.macs}
@@ -418,10 +514,98 @@ def test_ablation_of_a_branched_network(graph: ir.Model) -> None:
     assert answer["speedup"] == pytest.approx(min(answer["original_ms"].values()) / answer["branched_ms"], rel=1e-3)
     equal = min(answer["control_ms"].values()) / answer["branched_ms"]
     assert answer["speedup_equal_macs"] == pytest.approx(equal, rel=1e-3)
+    others = [*answer["original_ms"].values(), *answer["control_ms"].values()]
+    others += [answer["onnxruntime_ms"], answer["control_onnxruntime_ms"]]
+    others += [answer[f"{network}_{how}_ms"] for network in ("original", "control") for how in ("all_cores", "split")]
+    best = answer["best_alternative"]
+    assert best["p50_ms"] == min(others)
+    assert best["network"] != "branched"
+    assert answer["speedup_best_alternative"] == pytest.approx(best["p50_ms"] / answer["branched_ms"], rel=1e-3)
+    low, high = answer["intervals"]["speedup_best_alternative"]
+    assert low <= high
+    assert {"control_split_ms", "control_all_cores_ms", "original_split_ms"} <= answer["intervals"].keys()
     assert answer["perfect_split_ms"] == pytest.approx(perfect_split(list(answer["control_ms"].values())), rel=1e-3)
     assert any("round 2 of 2" in what for _, _, what in events)
+
+
+@TWO_CORES
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_row_says_whether_its_layers_were_split(pays: bool, graph: ir.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan of the scheduler is timed, whatever it decides."""
+    processors = [f"cpu:{core}" for core in CORES[:2]]
+    monkeypatch.setattr(joint, "_MARGIN", -10.0 if pays else 10.0)
+    sessions: list[PlanSession] = []
+
+    class Recording(MeasurementOptions):
+        def session(
+            self, graph: ir.Model, processors: str, progress: Progress, runner: Runner | None = None
+        ) -> PlanSession:
+            sessions.append(super().session(graph, processors, progress, runner))
+            return sessions[-1]
+
+    _, models = networks(graph)
+    options = Recording(TimingOptions(rounds=1, turn=0.001), compiling=UNTUNED)
+    ablation = ablate(*models, ",".join(processors), options=options)
+    found = {row.how for row in ablation.rows if row.how.startswith(("split", "placed"))}
+    reports = [s.compiled.placement for s in sessions if s.compiled.placement is not None]
+    assert len(reports) == 2
+    assert {report.pays for report in reports} == {pays}
+    assert found <= ({SPLIT} if pays else {f"placed on {name} alone" for name in processors})
+    assert ablation.control_split_ms > 0
+
+
+@TWO_CORES
+def test_a_processor_of_all_cores_has_one_row(graph: ir.Model) -> None:
+    _, models = networks(graph)
+    everything = f"cpu:{format_cores(default_cores())}"
+    options = MeasurementOptions(TimingOptions(rounds=1, turn=0.001), compiling=UNTUNED)
+    ablation = ablate(*models, f"{everything},cpu", options=options)
+    assert "all CPU cores" not in {row.how for row in ablation.rows}
+    assert ablation.control_all_cores_ms == ablation.control_ms[everything]
+    assert ablation.original_all_cores_ms == ablation.original_ms[everything]
+    assert "control_all_cores_ms" in ablation.intervals
 
 
 def test_ablation_needs_two_processors(graph: ir.Model) -> None:
     with pytest.raises(UsageError, match="names 1"):
         ablate(graph, graph, graph, f"cpu:{CORES[0]}")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"), [("int64", 0, 1), ("int32", 0, 1), ("bool", 0, 1), ("uint8", 0, 255), ("int8", -128, 127)]
+)
+def test_random_integers_that_may_be_indices_differ_and_stay_in_a_small_range(dtype: str, low: int, high: int) -> None:
+    drawn = random_array(np.random.default_rng(0), (4, 5000), np.dtype(dtype), indices=True)
+    assert drawn.dtype == dtype
+    assert (int(drawn.min()), int(drawn.max())) == (low, high)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_random_integers_of_arithmetic_take_all_values_of_up_to_32_bits(dtype: str) -> None:
+    drawn = random_array(np.random.default_rng(0), (4, 50000), np.dtype(dtype))
+    limits = np.iinfo(dtype if np.dtype(dtype).itemsize <= 4 else f"{dtype[:-2]}32")
+    assert drawn.dtype == dtype
+    assert limits.min <= drawn.min() <= limits.min + 0.01 * limits.max
+    assert 0.99 * limits.max <= drawn.max() <= limits.max
+
+
+@pytest.mark.parametrize(
+    ("lines", "output", "wide"),
+    [
+        ("s = Add(i, j) y = Neg(s)", "int32[40, 50] y", True),
+        ("s = Add(i, j) y = Gather(t, s)", "float[40, 50] y", False),
+        ("s = Mul(i, j) c = Cast<to = 7>(s) y = Gather(t, c)", "float[40, 50] y", False),
+        ("s = Sub(i, j) y = Gather(s, z)", "int32[3, 50] y", False),  # any operand of such an operator
+        ("y = Gather(t, z) s = Add(i, j)", "float[3] y, int32[40, 50] s", True),  # a plan has both in one call
+        ("a = Abs(z) y = Gather(t, a) s = Add(i, j) n = Neg(s)", "float[3] y, int32[40, 50] n", True),
+        ("y = Gather(t, z) s = Add(i, j) x = Gather(t, s)", "float[3] y, float[40, 50] x", False),
+    ],
+)
+def test_feeds_of_arithmetic_are_wide_and_indices_stay_valid(lines: str, output: str, wide: bool) -> None:
+    header = '<ir_version: 8, opset_import: ["": 18]> m (int32[40, 50] i, int32[40, 50] j, int32[3] z, float[4] t)'
+    proto = onnx.parser.parse_model(f"{header} => ({output}) {{ {lines} }}")
+    graph = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    with compile_model(graph, build_processors(f"cpu:{CORES[0]}"), tune=False) as session:
+        for feeds in (random_feeds(graph, 0), plan_feeds(session.plan, 0, session.compiled.models)):
+            assert wide == (np.abs(feeds["i"].astype(np.int64)).max() > 1 << 30)
+            session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnstretch.bench.ablation.breakdown import CAUSES, JOINING, UNBRANCHED, break_down, causes, step_keys
-from nnstretch.bench.timing.statistics import interval, perfect_split, resampled
+from nnstretch.bench.timing import interval, perfect_split, resampled
 from nnstretch.devices.engine.binding.program import RunTrace
 from nnstretch.scheduler.plan.schema import Plan, PlanQueue, PlanStep, PlanSubgraph
 

@@ -22,16 +22,15 @@ from nnstretch.bench.comparison.suite import (
     Result,
     Series,
     highest_peak,
+    models_of_suite,
     outcome,
     parse_threads,
     read_results,
     run_series,
-    suite,
     summaries,
 )
 from nnstretch.bench.engines import EngineEntry
-from nnstretch.bench.timing.interleaving import TimingOptions
-from nnstretch.bench.timing.statistics import geometric_mean
+from nnstretch.bench.timing import TimingOptions, geometric_mean
 from nnstretch.cli.main import main
 from nnstretch.errors import FileError, ModelError, UsageError
 from nnstretch.frontends.onnx_file import save
@@ -145,11 +144,11 @@ def test_more_threads_than_cores(engine: EngineEntry) -> None:
 
 
 def test_suites() -> None:
-    assert {"resnet50", "vgg16"} <= set(suite("neocpu"))
-    assert "mobilenetv2" in suite("mobile")
-    assert set(suite("all")) == {*suite("neocpu"), *suite("mobile")}
+    assert {"resnet50", "vgg16"} <= set(models_of_suite("neocpu"))
+    assert "mobilenetv2" in models_of_suite("mobile")
+    assert set(models_of_suite("all")) == {*models_of_suite("neocpu"), *models_of_suite("mobile")}
     with pytest.raises(UsageError, match="neocpu, mobile, all"):
-        suite("neocpuu")
+        models_of_suite("neocpuu")
 
 
 def test_models_that_are_not_there() -> None:
@@ -359,6 +358,16 @@ def test_an_interrupted_run_shows_and_keeps_what_it_has(
 def test_an_interrupted_run_that_has_nothing(measured: list[Result], capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "resnet18"]) == 130
     assert capfd.readouterr()[0] == ""
+
+
+@pytest.mark.parametrize(("failing", "status"), [(0, 0), (1, 0), (2, 1)])
+def test_a_run_without_any_latency_of_ours_fails(failing: int, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [result("resnet18"), result("resnet34")]
+    for one in found[:failing]:
+        one["engines"]["nnstretch"] = {"error": "gone"}
+        one["speedup"] = None
+    monkeypatch.setattr(series_module, "run_series", lambda *_: iter(found))
+    assert main(["bench", "resnet18", "resnet34"]) == status
 
 
 @pytest.mark.parametrize(

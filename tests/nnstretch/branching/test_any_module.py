@@ -16,17 +16,18 @@ from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.design.from_choices import make_design, original_cost
+from nnstretch.branching.search.dynamic_programming import _merged
 from nnstretch.branching.search.limits import SearchLimits
-from nnstretch.branching.search.search import search_blueprint
+from nnstretch.branching.search.report import diagnose
+from nnstretch.branching.search.search import SearchOptions, search
 from nnstretch.branching.stretch import rebuild
 from nnstretch.branching.tracing.canonicalize import canonicalize
 from nnstretch.branching.tracing.capture import _by_export, _by_fx, capture, tensors_of
-from nnstretch.branching.tracing.diagnostics import diagnose
 from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice
 from nnstretch.branching.tracing.operators import module_of, shape_of
 from nnstretch.branching.tracing.trace import Segment, trace
 from nnstretch.branching.transform.build import build
-from nnstretch.branching.transform.export import export_branched
+from nnstretch.branching.transform.network import export_branched
 from nnstretch.errors import DesignError
 from tests.kits.any_module import ANY, Basic, ConvNext, Detector, Shuffled, Tail, UNet, conv, small
 from tests.nnstretch.branching.test_search import Rates
@@ -99,7 +100,7 @@ def test_a_detector_and_a_segmenter_go_through_the_search_to_onnx(name: str) -> 
     image = IMAGES[:1]
     plan = blueprint(network, image, 4)
     limits = SearchLimits(alpha=2.0, beta=1.2, min_macs=0.3)
-    (design,), report = search_blueprint(plan, Rates(1e9, 0.8e9, meeting=1e-7), 2, limits, designs=1)
+    (design,), report = search(plan, Rates(1e9, 0.8e9, meeting=1e-7), SearchOptions(2, limits, designs=1))
     assert design.meeting_points >= 1
     assert design.predicted_ms is not None
     assert design.predicted_ms < min(report.original_ms)
@@ -126,7 +127,7 @@ def test_a_head_with_skip_inputs_is_one_block_and_predicted_with_their_channels(
     # Wider maps make the head's first layers larger.
     heads = [design.macs - sum(b.macs for s in design.segments for b in s.branches) for design in (narrow, wide)]
     assert heads[0] < heads[1]
-    with pytest.raises(DesignError, match="read behind"):
+    with pytest.raises(DesignError, match="read after"):
         make_design(
             plan,
             [SegmentChoice(Segment(0, len(traced.blocks)), (BranchChoice(0, tuple(range(len(traced.blocks))), 1.0),))],
@@ -141,6 +142,39 @@ def test_downsampling_and_upsampling_paths_form_a_chain_with_skip_connections() 
     assert sides[-1] == 32
     skips = [skip for block in traced.blocks for skip in block.skips]
     assert [shape_of(skip) for skip in skips] == [(2, 16, 16, 16), (2, 8, 32, 32)]
+
+
+class InnerSkip(nn.Module):
+    """Goes down and up again, and reads on the way up the body of a residual sum: no cut point, as the sum bypasses it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.body, self.bottom = conv(3, 8), conv(8, 8), conv(8, 8)
+        self.up, self.across = nn.ConvTranspose2d(8, 8, 2, 2), conv(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        inner = self.body(x)
+        low = self.bottom(functional.max_pool2d(x + inner, 2))
+        y: Tensor = self.across(torch.cat([self.up(low), inner], dim=1))
+        return y
+
+
+def test_tensors_inside_a_block_are_not_read_outside() -> None:
+    traced = trace(small(InnerSkip()), IMAGES)
+    skips = {skip for block in traced.blocks for skip in block.skips}
+    for block in traced.blocks:
+        inner = {*block.nodes} - {block.output}
+        assert not inner & skips, block.name
+        assert all(user in block.nodes for node in inner for user in node.users), block.name
+
+
+def test_whole_blocks_are_joined_up_to_where_a_skip_connection_leaves() -> None:
+    traced = trace(small(UNet()), IMAGES)
+    single = [Segment(block, block + 1) for block in range(len(traced.blocks))]
+    joined = _merged(traced, [SegmentChoice(one, (BranchChoice.whole(one, 0),)) for one in single])
+    assert 1 < len(joined) < len(single)
+    assert all(traced.is_self_contained(choice.segment) for choice in joined if len(choice.segment.blocks) > 1)
 
 
 def test_all_spellings_of_slices_and_shuffles_become_layers() -> None:

@@ -16,11 +16,11 @@ from nnstretch.branching.design.blueprint import Blueprint, blueprint
 from nnstretch.branching.search.bounds import (
     Bounds,
     BoundsCandidate,
+    BoundsSearch,
     ShortTraining,
     candidates_by_depth,
     candidates_by_macs,
     candidates_by_width,
-    learn_bounds,
 )
 from nnstretch.branching.search.bounds_file import BoundsSetup, LearnedBounds, load_bounds, weights_digest
 from nnstretch.branching.transform.network import BranchedNetwork
@@ -71,7 +71,7 @@ class Nature:
 def learned(plan: Blueprint, network: nn.Module, nature: Nature, **options: Any) -> tuple[Bounds, list[Bounds]]:
     kept: list[Bounds] = []
     known = options.pop("known", Bounds(0.2, 100_000))
-    return learn_bounds(plan, network, nature, known, kept.append, **options), kept
+    return BoundsSearch(plan, network, nature, known, kept.append, **options).run(), kept
 
 
 def test_bisection_finds_the_smallest_candidate_within_the_tolerance(plan: Blueprint, network: nn.Module) -> None:
@@ -116,7 +116,7 @@ def test_interrupted_learning_resumes(plan: Blueprint, network: nn.Module) -> No
     kept: list[Bounds] = []
     first, second = Nature(ends_after=5), Nature()
     with pytest.raises(KeyboardInterrupt):
-        learn_bounds(plan, network, first, Bounds(0.2, 100_000), kept.append)
+        BoundsSearch(plan, network, first, Bounds(0.2, 100_000), kept.append).run()
     found, _ = learned(plan, network, second, known=kept[-1])
     assert found == whole
     assert len(first.trained) + len(second.trained) == len(whole.trainings)
@@ -129,7 +129,7 @@ def test_interrupted_learning_resumes(plan: Blueprint, network: nn.Module) -> No
 def test_an_exhausted_budget_stops_learning_and_a_larger_one_resumes_it(plan: Blueprint, network: nn.Module) -> None:
     kept: list[Bounds] = []
     with pytest.raises(DesignError, match=r"budget of 3 trainings ended .* --budget"):
-        learn_bounds(plan, network, Nature(), Bounds(0.2, 100_000), kept.append, budget=3)
+        BoundsSearch(plan, network, Nature(), Bounds(0.2, 100_000), kept.append, budget=3).run()
     assert len(kept[-1].trainings) == 3
     assert learned(plan, network, Nature(), known=kept[-1], budget=20)[0] == learned(plan, network, Nature())[0]
 
@@ -185,7 +185,7 @@ def test_files_round_trip(tmp_path: Path) -> None:
     for other in (replace(SUBJECT, data="folder:x"), replace(SUBJECT, recipe={"epochs": 2})):
         with pytest.raises(UsageError, match=r"trainings of another kind: (data|recipe) is not the same"):
             LearnedBounds(other, Bounds(0.5, 500)).resumed(LEARNED, path)
-    with pytest.raises(UsageError, match="test images"):
+    with pytest.raises(UsageError, match="validation images"):
         LearnedBounds(SUBJECT, Bounds(0.5, 400)).resumed(LEARNED, path)
 
 

@@ -41,7 +41,7 @@ LENGTH = 41
 
 
 def placed(number: int, branches: tuple[BranchDesign, ...]) -> SegmentDesign:
-    """A segment of `LENGTH` blocks behind `number` others."""
+    """A segment of `LENGTH` blocks after `number` others."""
     first = number * LENGTH
     moved = tuple(replace(branch, blocks=tuple(first + block for block in branch.blocks)) for branch in branches)
     return SegmentDesign(first, first + LENGTH, moved)
@@ -60,6 +60,7 @@ DESIGNS = st.builds(
     params=COUNTS,
     predicted_ms=TIMES,
     merge=st.sampled_from(Merge),
+    image_size=st.none() | st.integers(1, 512),
 )
 
 
@@ -143,6 +144,8 @@ BRANCH = ("segments", 0, "branches", 0)
         (("multiple",), 0),
         (("macs",), -1),
         (("macs",), True),
+        (("image_size",), 0),
+        (("image_size",), "224"),
         (("predicted_ms",), "fast"),
         (("predicted_ms",), float("nan")),
         (("segments",), []),
@@ -179,9 +182,15 @@ def test_designs_with_missing_fields_are_refused(data: st.DataObject) -> None:
     with pytest.raises(DesignError, match="not a whole design"):
         Design.from_json(text[:cut])
     fields = json.loads(text)
-    del fields[data.draw(st.sampled_from(sorted(fields)))]
-    with pytest.raises(DesignError, match="not a whole design"):
+    del fields[name := data.draw(st.sampled_from(sorted(fields.keys() - {"image_size"})))]
+    with pytest.raises(DesignError, match=rf"not a whole design \(it has no '{name}'\); make it again"):
         Design.from_json(json.dumps(fields))
+
+
+def test_designs_of_earlier_files_have_no_image_size() -> None:
+    fields = json.loads(example().to_json())
+    del fields["image_size"]
+    assert Design.from_json(json.dumps(fields)) == example()
 
 
 def test_formats_of_other_versions_are_refused() -> None:

@@ -7,27 +7,27 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from nnstretch import zoo
-from nnstretch.branching.channels.scaling import kept_counts
+from nnstretch.branching.channels.scaling import TensorChannels, kept_counts
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.design.from_choices import choices_of, make_design
-from nnstretch.branching.latency.noise import noise
+from nnstretch.branching.latency.fused_plan import noise
 from nnstretch.branching.latency.workloads import merge_layers, part_layers
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
-from nnstretch.branching.transform.export import export_branched
 from nnstretch.branching.transform.merge import merged_channels
+from nnstretch.branching.transform.network import export_branched
 from nnstretch.frontends import onnx_file
 from nnstretch.frontends.torch_module import export
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import layers
-from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.passes import optimize
-from nnstretch.scheduler.lowering.fusion_groups import find_fusion_groups
+from nnstretch.scheduler.lowering.choices import find_fusion_groups
 from nnstretch.scheduler.lowering.units import unit_graph
 
 IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
@@ -47,19 +47,20 @@ def uneven(plan: Blueprint) -> Design:
 
 def predicted_layers(plan: Blueprint, design: Design) -> list[Layer]:
     found: list[Layer] = []
-    channels, exact = plan.channels_before(0), True
+    reads = dict[fx.Node, TensorChannels]()
     for choice in choices_of(design):
         ends = []
         for branch in choice.branches:
             counts = plan.counts(choice.segment, branch)
-            run = list(part_layers(plan.plan(choice.segment, branch), counts, channels, exact=exact).layers)
+            run = list(part_layers(plan.plan(choice.segment, branch), counts, reads).layers)
             found += run
             ends.append(run[-1].outputs[0].shape)
         if len(ends) > 1:
             found += merge_layers(plan.merge, ends)
         channels = merged_channels(plan.merge, [shape[1] for shape in ends])
         exact = plan.merge is not Merge.CONCAT and channels == plan.channels_before(choice.segment.stop)
-    return [*found, *part_layers(plan.head, kept_counts(plan.head, 1.0), channels, exact=exact).layers]
+        reads[plan.boundary(choice.segment.stop)] = TensorChannels(channels, exact)
+    return [*found, *part_layers(plan.head, kept_counts(plan.head, 1.0), reads).layers]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_pairs_of_layers_are_those_of_the_optimised_graph(name: str, least: int)
     pairs: Counter[str] = Counter()
     for block in range(len(plan.traced.blocks)):
         part = plan.whole(Segment(block, block + 1))
-        row = part_layers(part, kept_counts(part, 1.0), plan.channels_before(block), exact=True)
+        row = part_layers(part, kept_counts(part, 1.0))
         pairs.update(pair.workload for pair in row.joined.values())
     assert pairs.total() >= least
     assert pairs <= runs

@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from nnstretch import zoo
-from nnstretch.branching.channels.scaling import kept_counts
+from nnstretch.branching.channels.scaling import TensorChannels, kept_counts
 from nnstretch.branching.design.blueprint import blueprint
 from nnstretch.branching.latency import exported_operations, fused_plan
 from nnstretch.branching.latency.workloads import part_layers
@@ -54,7 +54,9 @@ def test_equal_layers_of_copies_are_one_object() -> None:
     plan = blueprint(zoo.build("resnet18", num_classes=10, small_images=True), IMAGES)
     part = plan.whole(Segment(1, 4))
     counts = kept_counts(part, 0.5)
-    first, second = (part_layers(part, counts, channels, exact=False) for channels in (64, 32))
+    first, second = (
+        part_layers(part, counts, {part.source: TensorChannels(channels, exact=False)}) for channels in (64, 32)
+    )
     shared = [a is b for a, b in zip(first.layers, second.layers, strict=True)]
     assert shared == [a.workload == b.workload for a, b in zip(first.layers, second.layers, strict=True)]
     assert not all(shared)

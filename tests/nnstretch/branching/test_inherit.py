@@ -19,24 +19,23 @@ from nnstretch.branching.channels.scaling import full_selection
 from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.from_choices import make_design, original_cost
+from nnstretch.branching.tracing.operators import Role, channels_of, role_of, tensor_operands
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
-from nnstretch.branching.transform.inherit import scaled_copy
+from nnstretch.branching.transform.inherit import ChannelOrigins, _Channels, _Copier, scaled_copy
 from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.errors import DesignError
 from nnstretch.zoo import weights
 from nnstretch.zoo.blocks import (
     Chain,
-    InvertedRow,
-    InvertedStyle,
     Residual,
     bottleneck,
     classifier,
     conv_bn,
     conv_relu,
-    inverted_stages,
     with_shortcut,
 )
+from nnstretch.zoo.mobilenet import InvertedRow, inverted_stages
 
 # One network of every kind of block; the others are deeper or wider ones of the same.
 CHAINS = (
@@ -51,7 +50,7 @@ def basic(channels: int, out: int, stride: int) -> Residual:
 
 
 def resnet_like() -> Chain:
-    """The pool gives the first stage the stem's channels behind an identity shortcut: it needs an entry."""
+    """The pool gives the first stage the stem's channels after an identity shortcut: it needs an entry."""
     stem = nn.Sequential(*conv_bn(3, 16, 3, stride=2), nn.MaxPool2d(2))
     stages = [nn.Sequential(basic(16, 16, 1), basic(16, 16, 1)), nn.Sequential(basic(16, 32, 2), basic(32, 32, 1))]
     return Chain(stem, stages, nn.Sequential(*classifier(32, 5)))
@@ -61,7 +60,7 @@ def mobilenet_like() -> Chain:
     rows = [InvertedRow(1, 8, 1, 2), InvertedRow(4, 16, 2, 1), InvertedRow(4, 24, 3, 2, kernel=5)]
     stem = nn.Sequential(*conv_bn(3, 16, 3, stride=2, activation=nn.ReLU6))
     head = nn.Sequential(conv_bn(24, 40, 1, activation=nn.ReLU6), *classifier(40, 5, dropout=0.1))
-    return Chain(stem, inverted_stages(16, rows, InvertedStyle()), head)
+    return Chain(stem, inverted_stages(16, rows), head)
 
 
 def regnet_like() -> Chain:
@@ -282,7 +281,9 @@ def test_branches_write_different_channels_and_the_head_reads_each_once() -> Non
 def test_a_dense_layer_over_a_flattened_map_divides_by_how_often_a_channel_is_there() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Flatten(), nn.Linear(16, 2))
     plan = blueprint(network, torch.zeros(1, 3, 2, 2), 1)
-    copied, written = scaled_copy(plan.head, full_selection(plan.head), np.array([2, 0, 2, 2]), exact=False)
+    copied, written = scaled_copy(
+        plan.head, full_selection(plan.head), {plan.head.source: ChannelOrigins(np.array([2, 0, 2, 2]), exact=False)}
+    )
     layer, original = copied.get_submodule("3"), network.get_submodule("3")
     assert isinstance(layer, nn.Linear)
     assert isinstance(original, nn.Linear)
@@ -295,9 +296,9 @@ def test_a_dense_layer_over_a_flattened_map_divides_by_how_often_a_channel_is_th
 def test_an_entry_takes_the_mean_of_equal_channels_and_leaves_missing_ones_zero() -> None:
     _, plan = prepared("resnet")
     branch = plan.whole(Segment(1, 2))
-    assert branch.has_entry
+    assert branch.source in branch.entries
     origins = np.array([*range(15), 3, 3])  # channel 15 is missing, channel 3 is there three times
-    copied, _ = scaled_copy(branch, full_selection(branch), origins, exact=False)
+    copied, _ = scaled_copy(branch, full_selection(branch), {branch.source: ChannelOrigins(origins, exact=False)})
     entry = copied.get_submodule("entry")
     assert isinstance(entry, nn.Conv2d)
     weight = entry.weight.detach()[:, :, 0, 0]
@@ -317,6 +318,24 @@ def test_channels_in_original_order_by_chance_are_counted_like_others() -> None:
         first = SegmentChoice(stage.segment, tuple(replace(branch, width=0.5) for branch in stage.branches))
         design = make_design(plan, [first, *others])
         assert design.macs == count_macs(build(plan, design), IMAGES)
+
+
+def test_sums_of_different_channels_are_refused() -> None:
+    _, plan = prepared("resnet")
+    part = plan.whole(Segment(2, 3))
+    copier = _Copier(part, full_selection(part))
+    every = {tensor: np.arange(channels_of(tensor), dtype=np.int64) for tensor in part.sources}
+    copier.run({tensor: ChannelOrigins(origins, exact=True) for tensor, origins in every.items()})
+    addition = next(node for node in part.nodes if role_of(node) is Role.BINARY)
+    first, second = (part.read(operand) for operand in tensor_operands(addition))
+    origins = copier.channels[first].origins
+    assert np.array_equal(copier._summed(addition).origins, origins)
+    for changed in (first, second):
+        kept = copier.channels[changed]
+        copier.channels[changed] = _Channels(origins[::-1].copy())
+        with pytest.raises(DesignError, match="combines tensors that would keep different channels"):
+            copier._summed(addition)
+        copier.channels[changed] = kept
 
 
 @pytest.mark.parametrize("training", [True, False])

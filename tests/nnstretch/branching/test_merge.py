@@ -13,7 +13,7 @@ from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, Segmen
 from nnstretch.branching.design.design import Design, Entry, Merge
 from nnstretch.branching.design.from_choices import choices_of, make_design
 from nnstretch.branching.search.limits import SearchLimits
-from nnstretch.branching.search.search import search
+from nnstretch.branching.search.search import SearchOptions, search
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.merge import even_ranges
 from nnstretch.branching.transform.network import BranchedNetwork
@@ -225,7 +225,7 @@ class Steady:
 def test_searches_find_designs_that_can_be_built(merge: Merge) -> None:
     module = small()
     limits = SearchLimits(alpha=1.0, beta=1.0, min_macs=0.5, max_segment=1.0)
-    designs, _ = search(module, IMAGES[:1], Steady(), 2, limits, designs=2, merge=merge)
+    designs, _ = search(blueprint(module, IMAGES[:1], merge=merge), Steady(), SearchOptions(2, limits, designs=2))
     for design in designs:
         assert design.merge is merge
         assert design.meeting_points
@@ -235,8 +235,8 @@ def test_searches_find_designs_that_can_be_built(merge: Merge) -> None:
 
 
 def test_a_sum_where_branches_meet_is_a_layer_that_any_processor_may_run() -> None:
-    from nnstretch.branching.transform.export import export_branched
-    from nnstretch.graph.placement import PLACEMENT_KEY
+    from nnstretch.branching.transform.network import export_branched
+    from nnstretch.graph.metadata import PLACEMENT_KEY
 
     plan = blueprint(small(), IMAGES[:1], merge=Merge.ADD)
     design = designed(plan, (1.0, 0.5, 0.5), shallow=False)

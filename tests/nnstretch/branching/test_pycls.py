@@ -1,6 +1,6 @@
 """Published files: reading, writing, and the networks that they describe."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,23 @@ from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, blueprint
 from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.design.from_choices import choices_of
-from nnstretch.branching.pycls.files import published_text, read_published, write_published
+from nnstretch.branching.pycls.files import (
+    BASIC,
+    BLOCKS,
+    BOTTLENECK,
+    STEMS,
+    PublishedNetwork,
+    PublishedStage,
+    parse_published,
+    published_text,
+    read_published,
+    write_published,
+)
 from nnstretch.branching.pycls.from_design import published_of
-from nnstretch.branching.pycls.network import BASIC, BLOCKS, BOTTLENECK, STEMS, PublishedNetwork, PublishedStage
-from nnstretch.branching.pycls.parser import parse_published
-from nnstretch.branching.pycls.to_design import design_of, differences, merge_of
+from nnstretch.branching.pycls.to_design import design_of, differences
 from nnstretch.branching.stretch import published, reinitialise
 from nnstretch.branching.transform.build import build
-from nnstretch.branching.transform.export import export_branched
+from nnstretch.branching.transform.network import export_branched
 from nnstretch.errors import DesignError, FileError
 from nnstretch.frontends import onnx_file
 from tests.kits.published_networks import BASELINES, MORE, SETTINGS, Setting, reference
@@ -41,7 +50,22 @@ def named(names: list[str], slow: tuple[str, ...]) -> list[Any]:
 def prepared(setting: Setting, size: int | None = None) -> tuple[PublishedNetwork, Blueprint]:
     network = parse_published(setting.text())
     images = torch.randn(1, 3, size or setting.size, size or setting.size, generator=torch.Generator().manual_seed(0))
-    return network, blueprint(zoo.build(setting.model), images, merge=merge_of(network))
+    return network, blueprint(zoo.build(setting.model), images, merge=network.merge)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A published network, and the zoo's network for small images that it is a design of."""
+
+    name: str
+    network: PublishedNetwork
+    plan: Blueprint
+
+
+@pytest.fixture(scope="module")
+def small(request: pytest.FixtureRequest) -> Prepared:
+    """The network of the test's parameter; tests with the same one follow each other and share it."""
+    return Prepared(request.param, *prepared(ALL[request.param], 64))
 
 
 @pytest.mark.parametrize("name", named(list(ALL), LARGE))
@@ -59,10 +83,10 @@ def test_designs_count_what_the_published_networks_count(name: str) -> None:
         assert (design.macs, design.params) == (entry.macs, entry.parameters)
 
 
-@pytest.mark.parametrize("name", named(list(ALL), LARGE))
-def test_built_networks_count_what_their_designs_say(name: str) -> None:
-    network, plan = prepared(ALL[name], 64)
-    design = design_of(network, plan)
+@pytest.mark.parametrize("small", named(list(ALL), LARGE), indirect=True)
+def test_built_networks_count_what_their_designs_say(small: Prepared) -> None:
+    name, plan = small.name, small.plan
+    design = design_of(small.network, plan)
     assert Design.from_json(design.to_json()) == design
     branched = build(plan, Design.from_json(design.to_json()))
     images = plan.traced.example_input
@@ -80,11 +104,10 @@ def test_built_networks_count_what_their_designs_say(name: str) -> None:
 
 @pytest.mark.slow
 # The largest network is left to the tests that build it: exporting it takes half a minute and says nothing new.
-@pytest.mark.parametrize("name", [name for name in (*SETTINGS, *MORE) if not name.startswith("EN-B5")])
-def test_exported_networks_compute_the_same(name: str, tmp_path: Path) -> None:
-    network, plan = prepared(ALL[name], 64)
-    branched = build(plan, design_of(network, plan))
-    images = plan.traced.example_input
+@pytest.mark.parametrize("small", [name for name in (*SETTINGS, *MORE) if not name.startswith("EN-B5")], indirect=True)
+def test_exported_networks_compute_the_same(small: Prepared, tmp_path: Path) -> None:
+    branched = build(small.plan, design_of(small.network, small.plan))
+    images = small.plan.traced.example_input
     path = tmp_path / "branched.onnx"
     onnx_file.save(export_branched(branched, images), path)
     session = onnxruntime.InferenceSession(path)
@@ -94,9 +117,9 @@ def test_exported_networks_compute_the_same(name: str, tmp_path: Path) -> None:
     assert np.abs(answer - expected).max() <= 1e-5 * np.ptp(expected)
 
 
-@pytest.mark.parametrize("name", named(list(SETTINGS), ("EN-B5 C+D",)))
-def test_designs_of_files_become_the_same_files(name: str) -> None:
-    network, plan = prepared(SETTINGS[name], 64)
+@pytest.mark.parametrize("small", named(list(SETTINGS), ("EN-B5 C+D",)), indirect=True)
+def test_designs_of_files_become_the_same_files(small: Prepared) -> None:
+    network, plan = small.network, small.plan
     assert published_of(design_of(network, plan), plan, network.processors, network.sections) == network
 
 
@@ -337,7 +360,7 @@ def test_networks_of_other_families_are_refused(
     model: str, setting: Setting, changed: dict[str, Any], message: str
 ) -> None:
     network = parse_published(setting.text(**changed))
-    plan = blueprint(zoo.build(model), torch.randn(1, 3, 64, 64), merge=merge_of(network))
+    plan = blueprint(zoo.build(model), torch.randn(1, 3, 64, 64), merge=network.merge)
     with pytest.raises(DesignError, match=message):
         design_of(network, plan)
 

@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import pytest
 import torch
@@ -13,30 +14,28 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nnstretch import zoo
-from nnstretch.branching.channels.scaling import kept_counts
+from nnstretch.branching.channels.scaling import TensorChannels, kept_counts
 from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.cost import part_cost
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import make_design, segment_cost
-from nnstretch.branching.latency.families import layer_family
-from nnstretch.branching.latency.predictor import MeasuredDesign
+from nnstretch.branching.latency.prediction import MeasuredDesign
 from nnstretch.branching.latency.table import LatencyTable
-from nnstretch.branching.latency.workloads import LayerRow, part_layers
+from nnstretch.branching.latency.workloads import LayerRow, layer_family, part_layers
 from nnstretch.branching.search.limits import Family, SearchLimits, family_of
 from nnstretch.branching.search.network_latency import branch_seconds, network_prediction
 from nnstretch.branching.search.report import SearchReport
-from nnstretch.branching.search.search import search, search_blueprint
+from nnstretch.branching.search.search import SearchOptions, search
 from nnstretch.branching.stretch import rebuild, stretch
 from nnstretch.branching.tracing.operators import shape_of
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
-from nnstretch.branching.transform.export import export_branched
-from nnstretch.branching.transform.network import BranchedNetwork
+from nnstretch.branching.transform.network import BranchedNetwork, export_branched
 from nnstretch.errors import DesignError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.layers import layers
-from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.passes import optimize
 from nnstretch.zoo import weights
 from nnstretch.zoo.blocks import Chain, Residual, classifier, conv_bn, with_shortcut
@@ -96,7 +95,7 @@ def resnet() -> nn.Module:
 
 def test_designs_are_within_the_limits_and_ranked() -> None:
     network, predictor = resnet(), Rates(100e9, 70e9)
-    designs, report = search(network, IMAGES, predictor, 2, designs=4)
+    designs, report = search(blueprint(network, IMAGES), predictor, SearchOptions(2, designs=4))
     assert 1 <= len(designs) <= 4
     times = [design.predicted_ms for design in designs]
     assert times == sorted(times, key=lambda ms: ms or 0.0)
@@ -118,13 +117,13 @@ def test_designs_are_within_the_limits_and_ranked() -> None:
 
 def test_few_distinct_layers_are_predicted() -> None:
     predictor = Rates(100e9, 70e9)
-    _, report = search(resnet(), IMAGES, predictor, 2)
+    _, report = search(blueprint(resnet(), IMAGES), predictor, SearchOptions(2))
     assert report.predicted_workloads == len(predictor.asked)
     assert report.predicted_workloads <= 2200  # all of them could be measured in minutes
 
 
 def test_the_report_counts_designs_after_every_step() -> None:
-    _, report = search(resnet(), IMAGES, Rates(100e9, 70e9), 2)
+    _, report = search(blueprint(resnet(), IMAGES), Rates(100e9, 70e9), SearchOptions(2))
     assert report.family is Family.RESIDUAL
     assert (report.limits.min_depth, report.limits.min_width) == (Family.RESIDUAL.depth, Family.RESIDUAL.width)
     assert report.boundaries == tuple(range(1, report.cut_points + 1))
@@ -136,7 +135,7 @@ def test_the_report_counts_designs_after_every_step() -> None:
 
 def exported_ms(plan: Blueprint, design_index: int, predictor: Rates) -> tuple[float, float]:
     """Latency of a design predicted by the search, and added up from the layers of its exported graph."""
-    designs, _ = search_blueprint(plan, predictor, 2)
+    designs, _ = search(plan, predictor, SearchOptions(2))
     design = designs[design_index]
     graph = layers(optimize(export_branched(build(plan, design), IMAGES)))
     total, last = 0.0, "0"
@@ -271,19 +270,21 @@ def test_fetching_inputs_is_part_of_the_branches() -> None:
     assert again.seconds == pytest.approx(found.seconds)
 
 
-@pytest.mark.parametrize("rates", [(100e9, 60e9), (100e9, 35e9)])
-def test_no_design_is_faster_with_as_many_macs(rates: tuple[float, float]) -> None:
+@pytest.mark.parametrize(
+    ("rates", "widths"), [((100e9, 60e9), (0.5, 0.75, 1.0)), ((100e9, 35e9), (0.5, 1.0))], ids=["0.6", "0.35"]
+)
+def test_no_design_is_faster_with_as_many_macs(rates: tuple[float, float], widths: tuple[float, ...]) -> None:
     """Against brute force over all meeting points, depths and widths of a small network."""
     plan, predictor = blueprint(small(1), IMAGES, 16), Rates(*rates)
     limits = SearchLimits(min_width=0.5, min_depth=0.5, beta=0.9, min_macs=0.7, max_segment=1.0)
     latencies = LatencyTable(plan, predictor, 2)
     best: dict[int, float] = {}
-    for choices in every_design(plan, (0.5, 0.75, 1.0), limits):
+    for choices in every_design(plan, widths, limits):
         if within(plan, latencies, choices, limits):
             macs = make_design(plan, choices).macs
             seconds = network_prediction(latencies, choices, branch_seconds(latencies, choices)).seconds
             best[macs] = min(best.get(macs, math.inf), seconds)
-    designs, _ = search_blueprint(plan, predictor, 2, limits, designs=1000, pareto=True)
+    designs, _ = search(plan, predictor, SearchOptions(2, limits, designs=1000, pareto=True))
     unit = designs[0].original_macs / 1000
     found = {design.macs: (design.predicted_ms or 0.0) / 1e3 for design in designs}
     assert min(found.values()) <= min(best.values()) * (1 + 1e-9)
@@ -295,18 +296,18 @@ def test_no_design_is_faster_with_as_many_macs(rates: tuple[float, float]) -> No
 
 def test_a_target_gives_the_most_macs_within_it() -> None:
     plan, predictor = blueprint(small(), IMAGES), Rates(100e9, 80e9)
-    (fastest, *_), report = search_blueprint(plan, predictor, 2)
+    (fastest, *_), report = search(plan, predictor, SearchOptions(2))
     target = ((fastest.predicted_ms or 0.0) + min(report.original_ms)) / 2
-    designs, _ = search_blueprint(plan, predictor, 2, SearchLimits(target_ms=target), designs=3)
+    designs, _ = search(plan, predictor, SearchOptions(2, SearchLimits(target_ms=target), designs=3))
     assert all(design.predicted_ms is not None and design.predicted_ms <= target for design in designs)
     assert designs[0].macs > fastest.macs
     assert [design.macs for design in designs] == sorted((design.macs for design in designs), reverse=True)
     with pytest.raises(DesignError, match=r"at most 0\.001 ms; the fastest takes \d"):
-        search_blueprint(plan, predictor, 2, SearchLimits(target_ms=1e-3))
+        search(plan, predictor, SearchOptions(2, SearchLimits(target_ms=1e-3)))
 
 
 def test_a_front_spreads_over_latency_and_macs() -> None:
-    designs, _ = search_blueprint(blueprint(small(), IMAGES), Rates(100e9, 80e9), 2, designs=4, pareto=True)
+    designs, _ = search(blueprint(small(), IMAGES), Rates(100e9, 80e9), SearchOptions(2, designs=4, pareto=True))
     assert len(designs) == 4
     assert [design.macs for design in designs] == sorted(design.macs for design in designs)
     assert designs[-1].macs > 1.1 * designs[0].macs
@@ -314,21 +315,50 @@ def test_a_front_spreads_over_latency_and_macs() -> None:
 
 def test_an_infeasible_beta_is_refused_with_the_best_one() -> None:
     with pytest.raises(DesignError) as caught:
-        search(resnet(), IMAGES, Rates(100e9, 2e9), 2)
+        search(blueprint(resnet(), IMAGES), Rates(100e9, 2e9), SearchOptions(2))
     message = str(caught.value)
     assert "\n" not in message
     assert "beta = 0.8" in message
     assert "the least that can be reached is" in message
+    assert "--beta" in message
 
 
 def test_an_infeasible_alpha_is_refused_with_the_best_one() -> None:
-    with pytest.raises(DesignError, match=r"alpha = 0\.1 .*the least that can be reached is"):
-        search(resnet(), IMAGES, Rates(100e9, 100e9, meeting=1.0), 2, SearchLimits(alpha=0.1))
+    with pytest.raises(DesignError, match=r"alpha = 0\.1 .*the least that can be reached is .*--alpha"):
+        search(blueprint(resnet(), IMAGES), Rates(100e9, 100e9, meeting=1.0), SearchOptions(2, SearchLimits(alpha=0.1)))
 
 
 def test_infeasible_min_macs_are_refused_with_the_best_ones() -> None:
-    with pytest.raises(DesignError, match=r"min_macs = 3 .*the most that can be reached is 1\.\d"):
-        search(resnet(), IMAGES, Rates(100e9, 100e9), 2, SearchLimits(min_macs=3.0))
+    with pytest.raises(DesignError, match=r"min_macs = 3 .*the most that can be reached is 1\.\d.*--min-macs"):
+        search(blueprint(resnet(), IMAGES), Rates(100e9, 100e9), SearchOptions(2, SearchLimits(min_macs=3.0)))
+
+
+@pytest.mark.parametrize("predictor", [Rates(100e9, 100e9, together=3.0), Rates(100e9, 100e9, meeting=1.0)])
+def test_a_best_effort_finds_designs_where_none_is_within_alpha_and_beta(predictor: Rates) -> None:
+    """As where other programs take the time of the processors: branches, or what they exchange, seem slow."""
+    plan, limits = blueprint(resnet(), IMAGES), SearchLimits(alpha=0.1)
+    with pytest.raises(DesignError) as caught:
+        search(plan, predictor, SearchOptions(2, limits))
+    designs, report = search(plan, predictor, SearchOptions(2, limits, designs=2, best_effort=True))
+    assert report.lifted == str(caught.value)
+    assert report.lifted in report.lifted_note
+    assert (report.limits.alpha, report.limits.beta) == (math.inf, math.inf)
+    for design in designs:
+        assert design.meeting_points
+        for segment in design.segments:
+            if len(segment.branches) > 1:
+                whole = segment_cost(plan, Segment(segment.first, segment.stop)).macs
+                assert sum(branch.macs for branch in segment.branches) >= 0.8 * whole  # as the other limits say
+
+
+def test_a_best_effort_keeps_the_limits_that_can_be_kept() -> None:
+    plan, predictor = blueprint(small(), IMAGES), Rates(100e9, 70e9)
+    usual, _ = search(plan, predictor, SearchOptions(2))
+    designs, report = search(plan, predictor, SearchOptions(2, best_effort=True))
+    assert (report.lifted, report.lifted_note, report.limits.alpha) == ("", "", 0.3)
+    assert [design.id for design in designs] == [design.id for design in usual]
+    with pytest.raises(DesignError, match="min_macs = 3 "):
+        search(plan, predictor, SearchOptions(2, SearchLimits(min_macs=3.0), best_effort=True))
 
 
 def test_segments_are_left_whole_where_branching_would_not_be_faster() -> None:
@@ -338,7 +368,7 @@ def test_segments_are_left_whole_where_branching_would_not_be_faster() -> None:
         def meeting_seconds(self, tensor: TensorType, /) -> float:
             return 1.0 if 8 < tensor.shape[2] < 64 else 1e-6
 
-    designs, _ = search(resnet(), IMAGES, Uneven(100e9, 90e9), 2, SearchLimits(beta=0.99))
+    designs, _ = search(blueprint(resnet(), IMAGES), Uneven(100e9, 90e9), SearchOptions(2, SearchLimits(beta=0.99)))
     # The image can be read by all; between it and the 8x8 map there is no place to meet.
     assert all(len(segment.branches) == 1 or segment.stop >= 8 for segment in designs[0].segments)
     branched = rebuild(resnet(), IMAGES, designs[0])
@@ -348,7 +378,7 @@ def test_segments_are_left_whole_where_branching_would_not_be_faster() -> None:
 def test_branches_meet_before_they_have_done_too_much() -> None:
     plan = blueprint(resnet(), IMAGES)
     for share in (0.2, 0.5):
-        designs, _ = search_blueprint(plan, Rates(100e9, 90e9), 2, SearchLimits(max_segment=share))
+        designs, _ = search(plan, Rates(100e9, 90e9), SearchOptions(2, SearchLimits(max_segment=share)))
         for segment in designs[0].segments:
             macs = segment_cost(plan, Segment(segment.first, segment.stop)).macs
             assert segment.stop - segment.first == 1 or macs <= share * designs[0].original_macs
@@ -373,10 +403,10 @@ def test_underestimated_layers_are_measured() -> None:
             return self.seconds(found, processor) != before
 
     plan, predictor = blueprint(small(), IMAGES), Guessing()
-    designs, _ = search_blueprint(plan, predictor, 2, designs=1)
+    designs, _ = search(plan, predictor, SearchOptions(2, designs=1))
     assert predictor.known
     assert designs[0].predicted_ms is not None
-    sure, _ = search_blueprint(plan, predictor, 2, designs=1)
+    sure, _ = search(plan, predictor, SearchOptions(2, designs=1))
     assert sure[0].predicted_ms == pytest.approx(designs[0].predicted_ms)
 
 
@@ -398,8 +428,8 @@ def test_measured_runs_rebalance_the_branches() -> None:
         return second / first
 
     plan, predictor = blueprint(small(), IMAGES), Rates(100e9, 100e9)
-    (plain, *_), untried = search_blueprint(plan, predictor, 2)
-    (best, *_), report = search_blueprint(plan, predictor, 2, runner=runner)
+    (plain, *_), untried = search(plan, predictor, SearchOptions(2))
+    (best, *_), report = search(plan, predictor, SearchOptions(2, runner=runner))
     # Before the first run nothing was corrected.
     assert report.front == untried.front
     assert runs[0][1].id == plain.id
@@ -408,6 +438,40 @@ def test_measured_runs_rebalance_the_branches() -> None:
     assert {design.id: 1e3 * seconds for _, design, seconds in tuned} == report.measured_ms
     assert report.measured_ms[best.id] == min(report.measured_ms.values())
     assert share(best) < share(tuned[0][1]) < share(plain)
+
+
+def test_no_design_runs_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, tuned_runs = [0.0], []
+
+    def runner(network: BranchedNetwork, /, *, tuned: bool) -> MeasuredDesign:
+        """A run takes 10 seconds, or 30 with tuning; processor 1 is slower than predicted."""
+        now[0] += 30.0 if tuned else 10.0
+        tuned_runs.append(tuned)
+        factors = (0.8, 1.2) if tuned else (1.0, 1.25)
+        branches = tuple(
+            tuple((branch.predicted_ms or 0.0) * 1e-3 * factors[branch.processor] for branch in segment.branches)
+            for segment in network.design.segments
+        )
+        return MeasuredDesign(sum(map(max, branches)), branches)
+
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    plan, predictor = blueprint(small(), IMAGES), Rates(100e9, 100e9)
+
+    def searched(seconds: float) -> tuple[list[bool], SearchReport]:
+        now[0] = 0.0
+        tuned_runs.clear()
+        designs, report = search(plan, predictor, SearchOptions(2, runner=runner, time_limit=seconds))
+        assert designs
+        return list(tuned_runs), report
+
+    everything, report = searched(math.inf)
+    assert not report.cut_short
+    assert everything.count(False) > 1
+    runs, report = searched(1.0)  # the length of the first run is not known before it
+    assert (runs, report.cut_short, dict(report.measured_ms)) == ([False], True, {})
+    runs, report = searched(10.0 * everything.count(False) + 1.0)
+    assert runs == [False] * everything.count(False) + [True]
+    assert len(report.measured_ms) == 1
 
 
 class NoFives(Rates):
@@ -431,7 +495,7 @@ def test_segments_without_predictions_stay_whole() -> None:
         )
         return MeasuredDesign(1e-3, branches)
 
-    designs, report = search_blueprint(plan, NoFives(100e9, 100e9), 2, runner=runner)
+    designs, report = search(plan, NoFives(100e9, 100e9), SearchOptions(2, runner=runner))
     assert report.unpredicted == ("Conv",)
     assert report.blocks[1].ms == report.blocks[2].ms == (0.0, 0.0)
     for segment in designs[0].segments:
@@ -439,15 +503,15 @@ def test_segments_without_predictions_stay_whole() -> None:
 
 
 def test_three_processors_and_any_two_of_them() -> None:
-    designs, _ = search(small(), IMAGES, Rates(100e9, 80e9, 60e9), 3)
+    designs, _ = search(blueprint(small(), IMAGES), Rates(100e9, 80e9, 60e9), SearchOptions(3))
     assert designs[0].processors == (0, 1, 2)
-    designs, _ = search(small(), IMAGES, Rates(100e9, 1e9, 90e9), 3)
+    designs, _ = search(blueprint(small(), IMAGES), Rates(100e9, 1e9, 90e9), SearchOptions(3))
     assert {branch.processor for segment in designs[0].segments for branch in segment.branches} == {0, 2}
 
 
 def test_contention_reduces_the_work_in_branches() -> None:
-    free, _ = search(small(), IMAGES, Rates(100e9, 100e9))
-    bound, _ = search(small(), IMAGES, Rates(100e9, 100e9, together=1.3))
+    free, _ = search(blueprint(small(), IMAGES), Rates(100e9, 100e9), SearchOptions())
+    bound, _ = search(blueprint(small(), IMAGES), Rates(100e9, 100e9, together=1.3), SearchOptions())
     assert (bound[0].predicted_ms or 0.0) > 1.05 * (free[0].predicted_ms or 0.0)
 
 
@@ -469,26 +533,29 @@ def test_families(name: str, family: Family) -> None:
 @settings(max_examples=10)
 @given(data=st.data())
 def test_a_family_gives_the_layers_for_any_number_of_channels(name: str, data: st.DataObject) -> None:
-    plan = PREPARED.setdefault(name, blueprint(zoo.build(name, num_classes=10, small_images=True), IMAGES))
+    plan = prepared(name)
     first = data.draw(st.integers(1, len(plan.traced.blocks) - 1))
     segment = Segment(first, data.draw(st.integers(first + 1, min(first + 4, len(plan.traced.blocks)))))
     part = plan.whole(segment)
     counts = kept_counts(part, data.draw(st.sampled_from([0.25, 0.5, 1.0])), 8)
     before = plan.channels_before(segment.first)
-    family = layer_family(part, counts, before, exact=False)
+    family = layer_family(part, counts, exact=False)
     channels = 8 * data.draw(st.integers(1, before // 4))
-    expected = Counter(layer.workload for layer in part_layers(part, counts, channels, exact=False).layers)
+    reads = {part.source: TensorChannels(channels, exact=False)}
+    expected = Counter(layer.workload for layer in part_layers(part, counts, reads).layers)
     found = [*family.fixed.layers, *(layer.at(channels) for layer in family.varying)]
     assert Counter(layer.workload for layer in found) == expected
-    assert family.macs(channels) == part_cost(part, counts, channels, exact=False).macs
+    assert family.macs(channels) == part_cost(part, counts, reads).macs
 
 
-PREPARED: dict[str, Blueprint] = {}
+@cache
+def prepared(name: str) -> Blueprint:
+    return blueprint(zoo.build(name, num_classes=10, small_images=True), IMAGES)
 
 
 def test_equal_searches_give_equal_designs() -> None:
     def run() -> tuple[list[str], SearchReport]:
-        designs, report = search(small(), IMAGES, Rates(100e9, 70e9), 2)
+        designs, report = search(blueprint(small(), IMAGES), Rates(100e9, 70e9), SearchOptions(2))
         return [design.to_json() for design in designs], report
 
     assert run() == run()
@@ -509,30 +576,30 @@ def test_equal_searches_give_equal_designs() -> None:
 )
 def test_limits_out_of_range_are_refused(limits: dict[str, float], words: str) -> None:
     with pytest.raises(DesignError, match=re.escape(words)) as caught:
-        search(small(), IMAGES, Rates(1e11, 1e11), limits=SearchLimits(**limits))
+        search(blueprint(small(), IMAGES), Rates(1e11, 1e11), SearchOptions(limits=SearchLimits(**limits)))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"processors": 1}, "1 processors"), ({"designs": 0}, "0 designs"), ({"multiple": 0}, "multiples of 0")],
+    [({"processors": 1}, "1 processors"), ({"designs": 0}, "0 designs"), ({"time_limit": 0}, "time limit of 0")],
 )
 def test_options_out_of_range_are_refused(options: dict[str, int], words: str) -> None:
     with pytest.raises(DesignError, match=words) as caught:
-        search(small(), IMAGES, Rates(1e11, 1e11), **options)  # type: ignore[arg-type]
+        search(blueprint(small(), IMAGES), Rates(1e11, 1e11), SearchOptions(**options))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
 def test_progress_ends_complete() -> None:
     reports: list[tuple[int, int, str]] = []
-    search(small(), IMAGES, Rates(1e11, 1e11), progress=lambda *now: reports.append(now))
+    search(blueprint(small(), IMAGES), Rates(1e11, 1e11), SearchOptions(progress=lambda *now: reports.append(now)))
     assert reports[-1][0] == reports[-1][1]
     assert all(0 <= done <= total for done, total, _ in reports)
 
 
 def test_stretch_builds_what_the_designs_say() -> None:
     network = small().train()
-    results = stretch(network, IMAGES, Rates(100e9, 70e9), designs=2)
+    results = stretch(blueprint(network, IMAGES), Rates(100e9, 70e9), SearchOptions(designs=2))
     assert [result.design.predicted_ms for result in results] == sorted(
         result.design.predicted_ms or 0.0 for result in results
     )
@@ -542,3 +609,8 @@ def test_stretch_builds_what_the_designs_say() -> None:
         assert count_parameters(result.module) == result.design.params
         again = rebuild(network, IMAGES, result.design).state_dict()
         assert all(torch.equal(value, again[name]) for name, value in result.module.state_dict().items())
+
+
+def test_channels_in_multiples_of_nothing_are_refused() -> None:
+    with pytest.raises(DesignError, match="multiples of 0; give 1 or more"):
+        blueprint(small(), IMAGES, 0)

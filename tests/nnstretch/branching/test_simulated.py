@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import nnstretch as nns
-from nnstretch.branching.transform.export import export_branched
+from nnstretch.branching.transform.network import export_branched
 from nnstretch.compiler.compile import simulate_model
 from nnstretch.compiler.processors import build_processors
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 
 import nnstretch as nns
+from nnstretch.cli.main import main
+from nnstretch.compiler.compile import measured_space, unmeasured_space
 from nnstretch.compiler.costs import open_profiler
 from nnstretch.compiler.processors import build_processors
 from nnstretch.compiler.saved_plan import plan_file
-from nnstretch.compiler.spaces import measured_space, unmeasured_space
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.planner import ChoiceSpace, plan_of
@@ -40,11 +42,23 @@ def wide():
 CORES = usable_cores()
 
 
-@pytest.fixture
-def plan(cli: Cli, folder: Path) -> Path:
-    """A plan of a network in the working directory."""
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a network and its plan."""
+    folder = tmp_path_factory.mktemp("tuned")
     (folder / "net.py").write_text(NETWORK)
-    answer_of(cli("tune", "net.py:small", "--threads", "1", "-o", "plan.json", "--json"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["tune", "net.py:small", "--threads", "1", "-o", "plan.json", "--json"]) == 0
+    return folder
+
+
+@pytest.fixture
+def plan(tuned: Path, folder: Path) -> Path:
+    """A plan of a network in the working directory."""
+    for file in tuned.iterdir():
+        if file.is_file():
+            shutil.copy(file, folder)
     return folder / "plan.json"
 
 
@@ -126,7 +140,7 @@ def test_plans_with_split_layers_are_made_again(tmp_path: Path) -> None:
 
     layers = [torch.nn.Conv2d(a, 256, 3, padding=1) for a in (3, 256, 256)]
     network, image = torch.nn.Sequential(*layers).eval(), torch.zeros(1, 3, 56, 56)
-    from nnstretch.compiler.loading import load_any
+    from nnstretch.frontends.resolve import load_any
 
     usable = build_processors(f"cpu:{CORES[0]},cpu:{CORES[1]}")
     with open_profiler(usable) as costs:

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
+from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesign
+from nnstretch.cli.stretching.answer import branches_table, designs_table
 from nnstretch.devices.base.spec import usable_cores
+from nnstretch.training.data import load_dataset
+from nnstretch.training.data.split import Dataset
 from tests.kits.command_line import Cli, answer_of, refuses
+from tests.kits.small_network import SMALL_NETWORK
+from tests.kits.splits import UntouchableSplit
 
-NETWORK = """
-import torch
-from torch import nn
-
-
-def block(a, b, stride=1):
-    return nn.Sequential(nn.Conv2d(a, b, 3, stride, 1, bias=False), nn.BatchNorm2d(b), nn.ReLU())
-
-
-def small():
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        block(1, 16, 2), block(16, 16), block(16, 32, 2), block(32, 32),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
-    )
-    return net, torch.zeros(1, 1, 16, 16)
-
+NETWORK = (
+    SMALL_NETWORK
+    + """
 
 def coloured():
     return nn.Sequential(block(3, 16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+
+
+def grey():
+    flat = (nn.AvgPool2d(2), nn.Flatten(), nn.Linear(128, 10))
+    return nn.Sequential(block(1, 16, 2), block(16, 16), block(16, 32, 2), block(32, 32), *flat)
 
 
 def varied():
@@ -40,6 +41,7 @@ def varied():
     net = nn.Sequential(block(1, 16, 2), block(16, 32), depthwise, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
     return net, torch.zeros(1, 1, 16, 16)
 """
+)
 RECIPE = {"name": "brief", "epochs": 1, "batch": 64, "learning_rate": 0.05, "distillation_weight": 0.5, "threads": 1}
 SIMULATED = ("-p", "sim:phone/cpu,sim:phone/gpu", "--alpha", "100", "--beta", "100", "--top", "1")
 CORES = usable_cores()
@@ -52,10 +54,20 @@ def files(folder: Path) -> None:
     (folder / "brief.json").write_text(json.dumps(RECIPE))
 
 
-def test_bounds_are_learned_kept_and_used(cli: Cli, folder: Path) -> None:
+def without_test_images(*arguments: Any, **keywords: Any) -> Dataset:
+    """A data set whose test images cannot be read."""
+    return replace(load_dataset(*arguments, **keywords), test=UntouchableSplit())
+
+
+def test_bounds_are_learned_kept_and_used(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = ("--data", "digits", "--image-size", "16", "--threads", "1", "--epochs", "2", "-o", "w.safetensors")
-    refuses(cli("train", "net.py:coloured", *training), "does not run on an input of shape (1, 1, 16, 16)")
+    refuses(
+        cli("train", "net.py:coloured", *training),
+        "does not run on an input of shape (1, 1, 16, 16)",
+        "in_channels of the data or weights is 1",
+    )
     answer_of(cli("train", "net.py:small", *training, "--json"))
+    monkeypatch.setattr("nnstretch.training.data.load_dataset", without_test_images)
     stretch = ("stretch", "net.py:small", "-w", "w.safetensors", *SIMULATED, "--json")
     learn = (*stretch, "--learn-bounds", "--data", "digits", "--recipe", "brief.json", "--max-drop", "5")
     refuses(cli(*learn, "--bounds", "b.json", "--budget", "2"), "budget of 2 trainings")
@@ -77,6 +89,17 @@ def test_bounds_are_learned_kept_and_used(cli: Cli, folder: Path) -> None:
         assert one["width"] >= written["min_width"]
     refuses(cli(*learn, "--bounds", "b.json", "--seed", "1"), "b.json", "recipe")
     refuses(cli("stretch", "net.py:small", *SIMULATED, *learn[-7:], "--bounds", "c.json"), "chance", "--weights")
+
+
+def test_weights_that_say_nothing_of_their_network(cli: Cli, folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    from nnstretch.frontends.resolve import load_module
+
+    save_file(load_module("net.py:grey")[0].state_dict(), "plain.safetensors")
+    stretch = ("stretch", "net.py:grey", "-w", "plain.safetensors", *SIMULATED, "--json")
+    refuses(cli(*stretch, "--image-size", "8"), "(1, 1, 8, 8)", "--image-size", "(module, example input)")
+    assert answer_of(cli(*stretch, "--image-size", "16"))["designs"]
 
 
 def test_what_bounds_cannot_be_learned_with(cli: Cli, folder: Path) -> None:
@@ -171,6 +194,73 @@ def test_a_design_is_proven_for_the_input_that_is_given(cli: Cli, folder: Path) 
         assert macs[side]["control"] == pytest.approx(macs[side]["branched"], rel=0.3)
         assert (found["predicted_ms"] is None) == ("the design was made for" in done[2]) == (side == 32)
     assert macs[32]["branched"] > 3 * macs[16]["branched"]
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+def test_weights_of_the_original_are_taken_as_such_beside_a_design(cli: Cli, folder: Path) -> None:
+    """Their top-1 is not reported as the branched network's."""
+    from nnstretch.cli.networks import NetworkOptions, build_network
+    from nnstretch.training.weights import save_weights
+
+    answer_of(cli("stretch", "net.py:small", *SIMULATED, "-o", "designs", "--json"))
+    (design,) = Path("designs").glob("*.json")
+    network = build_network("net.py:small", NetworkOptions())
+    save_weights(network.module, Path("w.safetensors"), network.metadata(top1=87.5))
+    cores = f"cpu:{CORES[0]},cpu:{CORES[1]}"
+    prove = ("bench", "net.py:small", "--design", str(design), "-p", cores, "--no-tune", "-r", "1", "--json")
+    done = cli(*prove, "-w", "w.safetensors")
+    tops = {row["network"]: row["top1"] for row in answer_of(done)["rows"]}
+    assert tops == {"original": 87.5, "branched": None, "control": None}
+    assert "w.safetensors are weights of the original, which the branched network inherits" in done[2]
+    made = ("compile", "net.py:small", "--design", str(design), "-p", cores, "--no-tune", "-o", "net.nns")
+    done = cli(*made, "-w", "w.safetensors")
+    assert done[0] == 0
+    assert "w.safetensors are weights of the original; the branched network inherits them" in done[2]
+    assert "inherit" not in cli(*made, "-w", str(design.with_suffix(".safetensors")))[2]
+    other = {**json.loads(design.read_text()), "id": "d000"}
+    Path("other.json").write_text(json.dumps(other))
+    refuses(
+        cli("compile", "net.py:small", "--design", "other.json", "-w", str(design.with_suffix(".safetensors"))),
+        "weights of the branching",
+        "--design is",
+    )
+
+
+def branches(*sizes: tuple[int, float, float]) -> tuple[BranchDesign, ...]:
+    """Branches by processor, depth and width."""
+    return tuple(BranchDesign(p, (0,), depth, width, 32, 10**7, 0.4) for p, depth, width in sizes)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_tables_of_designs_are_whole_on_narrow_terminals(width: int) -> None:
+    segments = (
+        SegmentDesign(0, 1, branches((1, 1.0, 1.0))),
+        SegmentDesign(1, 10, branches((0, 0.67, 0.97), (1, 1.0, 0.41))),
+    )
+    found = Design("d90294bb4b3", segments, 16, 18 * 10**8, 10**6, 148 * 10**7, 10_200_000, 108.837)
+    names = ("cpu:0-1", "opencl:0@2-3")
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(designs_table([found], names, (112.575, 121.199), {found.id: 107.123}))
+    console.print(branches_table([found], names))
+    text = console.export_text()
+    assert "…" not in text
+    head, rows = text.partition("original:")[0], text.partition("depth × width")[2]
+    for cell in (
+        "d90294bb4b3",
+        "1.48 G 82%",
+        "10.2 M",
+        "108.837",
+        "107.123",
+        "1.03×",
+        "44%",
+        "params",
+        "meets",
+    ):
+        assert cell in head, cell
+    lines = [line.split("  ") for line in rows.splitlines()]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    assert ["1", "0", "–", "whole"] in cells
+    assert ["1–9", "0.67 × 0.97", "1.00 × 0.41"] in cells
 
 
 def test_what_no_design_can_meet(cli: Cli) -> None:

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from nnstretch.cli.main import main
-from nnstretch.cli.tuning_report import parse_request
+from nnstretch.cli.tuning_report import parse_front, parse_limits
 from nnstretch.errors import UsageError
 from nnstretch.report.charts.selection import selection_picture
 from nnstretch.report.pages.selection import selection_html
-from nnstretch.report.tables.selection import comparison_table, explanation_table, front_table
+from nnstretch.report.tables.selection import comparison_rows, comparison_table, explanation_table, front_table
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.selection import SELECTORS
 
@@ -68,6 +68,13 @@ def test_all_that_was_asked_for_is_answered(tuned: Path, answer: dict[str, Any])
             assert dict(step.parameters) == chosen[step.layer]["parameters"]
 
 
+def test_differences_of_selectors_are_shares_of_their_own_cost() -> None:
+    row = {"selector": "s", "optimal": False, "gap": 0.5, "states": 1, "seconds": 0.1}
+    rows = comparison_rows([{**row, "predicted_ms": ms} for ms in (2.0, 4.0)])
+    assert [cells[3] for cells in rows] == ["0.00%", "50.00%"]
+    assert rows[1][1] == "at most 50.00% from the optimum"  # the best may be the optimum
+
+
 def test_fronts_lead_from_the_fastest_to_the_smallest(answer: dict[str, Any]) -> None:
     front = answer["pareto"]
     assert front["objectives"] == ["latency", "memory"]
@@ -101,12 +108,12 @@ def test_tables_say_the_same(answer: dict[str, Any]) -> None:
     text = console.export_text()
     assert all(name in text for name in SELECTORS)
     assert f"{answer['pareto']['points'][-1]['latency_ms']:.3f}" in text
-    assert text.count("●") == 1 + sum(len(u["candidates"]) > 1 for u in answer["explanation"])
+    assert text.count("●") == 1 + len(answer["explanation"])  # layers with one candidate too, and the caption
 
 
 def test_long_and_unfinished_fronts_are_shown_in_steps() -> None:
-    points = [{"latency_ms": 1.0 + i, "memory": 1e9 - i, "accuracy": 1e-6} for i in range(500)]
-    front = {"objectives": ["latency", "memory", "accuracy"], "complete": False, "gap": 0.01, "points": points}
+    points = [{"latency_ms": 1.0 + i, "memory": 1e9 - i, "error": 1e-6} for i in range(500)]
+    front = {"objectives": ["latency", "memory", "error"], "complete": False, "gap": 0.01, "points": points}
     console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     console.print(front_table(front))
     text = console.export_text()
@@ -143,15 +150,20 @@ def test_another_selector_may_be_asked_for(tuned: Path, capsys: pytest.CaptureFi
     ],
 )
 def test_amounts_are_understood(text: str, amount: float | None) -> None:
-    def parse() -> dict[str, float]:
-        request = parse_request(None, explain=False, compare=False, front=None, limits=[f"memory={text}"], seed=0)
-        return request.limits
-
     if amount is None:
         with pytest.raises(UsageError, match="not understood"):
-            parse()
+            parse_limits([f"memory={text}"])
     else:
-        assert parse() == {"memory": amount}
+        assert parse_limits([f"memory={text}"]) == {"memory": amount}
+
+
+def test_the_former_name_of_the_error_is_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert parse_limits(["accuracy=0.001", "memory=1"]) == {"error": 0.001, "memory": 1.0}
+    assert parse_front("latency, accuracy") == parse_front("latency,error") == ("error",)
+    assert [record.getMessage() for record in caplog.records] == [
+        "--limit calls accuracy error now: it is the routines' numeric error, not top-1",
+        "--pareto calls accuracy error now: it is the routines' numeric error, not top-1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -160,11 +172,11 @@ def test_amounts_are_understood(text: str, amount: float | None) -> None:
         (("--selector", "best"), "elimination"),
         (("--pareto", "memory"), "write latency"),
         (("--pareto", "latency"), "write latency"),
-        (("--pareto", "latency,speed"), "memory, accuracy"),
+        (("--pareto", "latency,speed"), "memory, error"),
         (("--pareto", "latency,memory,memory"), "write latency"),
         (("--limit", "memory"), "NAME=VALUE"),
-        (("--limit", "power=3"), "resources are memory, accuracy"),
-        (("--limit", "accuracy=3MB"), "accuracy=0.001"),
+        (("--limit", "power=3"), "resources are memory, error"),
+        (("--limit", "error=3MB"), "error=0.001"),
         (("--limit", "memory=lots"), "memory=200MB"),
         (("-o", "all.svg"), "nothing to draw"),
         (("--limit", "memory=1", "--threads", "1"), "memory is limited to 1"),

@@ -20,11 +20,15 @@ from onnx import helper, numpy_helper, parser
 from torch import Tensor, nn
 
 from nnstretch.errors import FileError, ModelError, NNStretchError, UsageError
-from nnstretch.frontends import ModelWarning, load, load_model, load_module, module_path, parse_shapes, save
+from nnstretch.frontends.input_shapes import parse_shapes
+from nnstretch.frontends.onnx_file import ModelWarning, load, save
+from nnstretch.frontends.resolve import image_size_of_factory, load_model, load_module
 from nnstretch.frontends.torch_module import export
 from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
-from nnstretch.graph.reference import relative_error, run_layers, run_proto
+from nnstretch.graph.metadata import module_path
+from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
+from tests.kits.fused_graphs import run_layers
 
 Check = Callable[..., list[GraphNode]]
 
@@ -453,8 +457,8 @@ def test_export_failure_is_one_line(module: nn.Module, capfd: pytest.CaptureFixt
 
 
 def test_load_model_by_zoo_name() -> None:
-    model = load_model("squeezenet1_1", {"": (2, 3, 64, 64)}, num_classes=7)
-    assert [kind.shape for _, kind in graph_inputs(model) + graph_outputs(model)] == [(2, 3, 64, 64), (2, 7)]
+    model = load_model("squeezenet1_1", {"": (2, 3, 64, 64)})
+    assert [kind.shape for _, kind in graph_inputs(model) + graph_outputs(model)] == [(2, 3, 64, 64), (2, 1000)]
 
 
 def test_load_model_by_path(dynamic: Path) -> None:
@@ -474,6 +478,18 @@ def with_input():
 def wants(argument):
     return argument
 
+def grey():
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 4, 3), nn.Conv2d(4, 2, 3))
+
+
+def late():
+    return nn.Conv2d(16, 8, 3)
+
+
+def sized():
+    return nn.Conv2d(3, 8, 3), torch.zeros(1, 3, 48, 48)
+
+
 def number():
     return 7
 """
@@ -485,7 +501,12 @@ def test_load_by_factory(tmp_path: Path) -> None:
     module, example = load_module(f"{file}:plain")
     assert isinstance(module, nn.Conv2d)
     assert example.shape == (1, 3, 224, 224)
+    assert load_module(f"{file}:grey")[1].shape == (1, 1, 224, 224)
+    assert load_module(f"{file}:late")[1].shape == (1, 3, 224, 224)  # no convolution reads an image
     assert graph_outputs(load_model(f"{file}:with_input"))[0][1].shape == (3, 2)
+    assert image_size_of_factory(f"{file}:sized") == 48
+    for unsized in (f"{file}:plain", f"{file}:with_input", "resnet18"):
+        assert image_size_of_factory(unsized) is None
     for spec, message in {
         f"{file}:missing": "has no function 'missing'",
         f"{file}:wants": "cannot be called without arguments",
@@ -513,7 +534,7 @@ def test_unknown_names(dynamic: Path) -> None:
 def test_onnx_files_need_no_torch(dynamic: Path) -> None:
     code = f"""
 import sys
-from nnstretch.frontends import load_model
+from nnstretch.frontends.resolve import load_model
 from nnstretch.passes import optimize
 optimize(load_model({str(dynamic)!r}, {{"x": (1, 3, 8, 8)}}))
 assert "torch" not in sys.modules

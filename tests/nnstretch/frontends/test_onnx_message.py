@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from nnstretch.errors import ModelError, NNStretchError
-from nnstretch.frontends import load, onnx_message
+from nnstretch.frontends import onnx_message
+from nnstretch.frontends.onnx_file import load
 from nnstretch.frontends.onnx_message import LARGE, read_message
 
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checksum.h"
 #include "nnstretch.h"
 
 enum { WORD = 8, HEADER_WORDS = 8, N_WORDS = 3, N_TEXT = 4, CHECK = 7, MOST_NUMBERS = 1 << 22 };
@@ -44,14 +45,8 @@ static void set_word(unsigned char *content, size_t word, uint64_t value) {
     memcpy(content + word * WORD, &value, sizeof value);
 }
 
-/* As devices/engine/standalone/file.c computes it. */
 static void mend_check(unsigned char *content, size_t size) {
-    const uint64_t end = HEADER_WORDS + word_at(content, N_WORDS) + word_at(content, N_TEXT) / WORD;
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    if (end > size / WORD) return;
-    for (uint64_t i = 0; i < end; i++)
-        if (i != CHECK) hash = (hash ^ word_at(content, i)) * UINT64_C(0x100000001b3);
-    set_word(content, CHECK, hash);
+    if (size > CHECK * WORD + WORD) set_word(content, CHECK, nns_checksum(content, size, CHECK));
 }
 
 /* A number of the kind that a program has, or one that it should not have. */
@@ -91,17 +86,21 @@ static float *new_array(const nns_tensor *tensor, int64_t *left) {
 
 static int run(nns_model *model) {
     const int32_t n_in = nns_model_input_count(model), n_out = nns_model_output_count(model);
-    float **arrays = calloc((size_t)(n_in + n_out) + 1, sizeof *arrays);
+    nns_input *inputs = calloc((size_t)n_in + 1, sizeof *inputs);
+    nns_output *arrays = calloc((size_t)(n_in + n_out) + 1, sizeof *arrays);
     int64_t left = MOST_NUMBERS;
     int good = 1;
     for (int32_t i = 0; i < n_in + n_out && good; i++) {
-        arrays[i] = new_array(i < n_in ? nns_model_input(model, i) : nns_model_output(model, i - n_in), &left);
-        good = arrays[i] != NULL;
+        const nns_tensor *tensor = i < n_in ? nns_model_input(model, i) : nns_model_output(model, i - n_in);
+        arrays[i] = (nns_output){new_array(tensor, &left), tensor->count * (int64_t)sizeof(float)};
+        good = arrays[i].data != NULL;
+        if (i < n_in) inputs[i] = (nns_input){arrays[i].data, arrays[i].bytes};
     }
     char error[256];
-    good = good && !nns_model_run(model, (const float *const *)arrays, arrays + n_in, error, sizeof error);
-    for (int32_t i = 0; i < n_in + n_out; i++) free(arrays[i]);
+    good = good && !nns_model_run(model, inputs, n_in, arrays + n_in, n_out, error, sizeof error);
+    for (int32_t i = 0; i < n_in + n_out; i++) free(arrays[i].data);
     free(arrays);
+    free(inputs);
     return good;
 }
 

@@ -20,9 +20,8 @@ from nnstretch.package.format import FORMAT_VERSION
 def package() -> Package:
     rng = np.random.default_rng(0)
     constants = rng.integers(0, 256, 10_000, dtype=np.uint8)
-    return Package.of_one(
-        '{"version": 1}', constants, {"direct": "kernel void f() {}"}, {"a/b": b"\x01\x02"}, {"model": "m"}
-    )
+    plan = PackagedPlan('{"version": 1}', {"a/b": b"\x01\x02"})
+    return Package({"plan": plan}, constants, {"direct": "kernel void f() {}"}, {"model": "m"})
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -10,30 +11,40 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.cli.main import main
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import foreign_processors
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine.build import toolchains
-from nnstretch.devices.engine.build.cpu_features import local_features
-from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, Isa, local_isa, parse_target
+from nnstretch.devices.engine.build.instruction_sets import (
+    ISAS,
+    BuildTarget,
+    Isa,
+    local_features,
+    local_isa,
+    parse_target,
+)
 from nnstretch.devices.engine.build.standalone import build_binaries
-from nnstretch.errors import DeviceError, PackageError, UsageError
+from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
+from nnstretch.errors import DeviceError, FeedError, FileError, PackageError, UsageError
 from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.resolve import load_model
 from nnstretch.graph.reference import relative_error
-from nnstretch.package.model_file import check, write_model_file
-from nnstretch.package.standalone import standalone_files, write_standalone
+from nnstretch.package.standalone import check, standalone_files, write_model_file, write_standalone
+from nnstretch.package.standalone_session import StandaloneSession, is_standalone
 from nnstretch.passes import optimize
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
+from tests.kits.cpu_features import runnable_isas
 from tests.kits.graphs import RandomNetwork
 
 HERE = Path(__file__).parent
@@ -144,7 +155,9 @@ def small(network: Path) -> Case:
 
 
 def planned(network: Path, target: BuildTarget, threads: int) -> Compiled:
-    return plan_model(load_model(str(network)), foreign_processors(target.isa, threads=threads), tune=False)
+    return plan_model(
+        load_model(str(network)), foreign_processors(target.isa, CompileOptions(threads=threads)), tune=False
+    )
 
 
 # -- what is made, and what it computes -----------------------------------------------------------------------------
@@ -221,6 +234,13 @@ def test_the_command_answers_with_what_it_wrote(
     assert os.access(folder / "small", os.X_OK)
 
 
+def test_the_runner_is_written_where_it_is_asked_for(network: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    assert main(["compile", str(network), "--standalone", "--runner", "--no-tune", "-o", str(folder)]) == 0
+    done = run(folder / "nns-bench", "--runs", "1", folder / "small.nnm")
+    assert json.loads(done.stdout)["models"][0]["name"] == "small"
+
+
 def test_equal_models_are_equal_files(network: Path, tmp_path: Path) -> None:
     compiled = planned(network, parse_target("local"), 1)
     for name in ("a", "b"):
@@ -263,13 +283,15 @@ def test_queues_run_on_the_cores_that_they_were_planned_for(small: Case, network
 
 def test_groups_of_cores_of_another_machine() -> None:
     other = next(isa for isa in ISAS if isa != local_isa())
-    named = foreign_processors(other, "cpu:4-7,cpu:0-3").named
+    named = foreign_processors(other, CompileOptions("cpu:4-7,cpu:0-3")).named
     assert [processor.spec.cores for processor in named] == [(4, 5, 6, 7), (0, 1, 2, 3)]
-    assert [processor.spec.cores for processor in foreign_processors(other).named] == [(0,)]
-    assert [processor.spec.cores for processor in foreign_processors(other, threads=4).named] == [(0, 1, 2, 3)]
+    assert [processor.spec.cores for processor in foreign_processors(other, CompileOptions()).named] == [(0,)]
+    assert [processor.spec.cores for processor in foreign_processors(other, CompileOptions(threads=4)).named] == [
+        (0, 1, 2, 3)
+    ]
     for wrong in ("opencl:0", "cpu:0,opencl:0@1", "cpu:1024", "cpu:0,cpu:0"):
         with pytest.raises(UsageError):
-            foreign_processors(other, wrong)
+            foreign_processors(other, CompileOptions(wrong))
 
 
 def test_cores_can_be_named(small: Case) -> None:
@@ -290,6 +312,17 @@ def emulator(name: str) -> str:
     return found
 
 
+@pytest.fixture
+def compile_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sets the level of optimisation: what is not measured need not be fast."""
+
+    def level(option: str) -> None:
+        flags = tuple(flag if flag != "-O3" else option for flag in toolchains.FLAGS)
+        monkeypatch.setattr(toolchains, "FLAGS", flags)
+
+    return level
+
+
 @pytest.mark.slow
 def test_a_static_executable_for_aarch64_runs_under_qemu(network: Path, tmp_path: Path) -> None:
     qemu = emulator("qemu-aarch64-static")
@@ -301,10 +334,8 @@ def test_a_static_executable_for_aarch64_runs_under_qemu(network: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_a_library_for_aarch64_is_built(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nothing of it is run here, so it need not be fast.
-    quick = tuple(flag if flag != "-O3" else "-O0" for flag in toolchains.FLAGS)
-    monkeypatch.setattr(toolchains, "FLAGS", quick)
+def test_a_library_for_aarch64_is_built(network: Path, tmp_path: Path, compile_with: Callable[[str], None]) -> None:
+    compile_with("-O0")
     target = parse_target("aarch64-linux-gnu")
     files = write_standalone(planned(network, target, 1), "small", target, tmp_path)
     for what in ("library", "executable"):
@@ -314,7 +345,7 @@ def test_a_library_for_aarch64_is_built(network: Path, tmp_path: Path, monkeypat
     assert b"nns_model_load\0" in files["library"].read_bytes()
 
 
-RUNNABLE = [isa for isa in ISAS if isa.features < local_isa().features]
+RUNNABLE = [isa for isa in runnable_isas() if isa != local_isa()]
 
 
 @pytest.mark.slow
@@ -388,25 +419,37 @@ def test_nothing_can_be_measured_for_another_machine() -> None:
 def test_plans_that_need_more_than_the_engine_are_refused(network: Path, tmp_path: Path) -> None:
     compiled = planned(network, parse_target("local"), 1)
     plan = compiled.plan
-    for kind, need in (("call", "ONNX Runtime or LiteRT"), ("opencl", "OpenCL")):
-        steps = (replace(plan.steps[0], kind=kind, layer="odd/layer"), *plan.steps[1:])  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match=f"{need} computes odd/layer"):
-            write_model_file(replace(compiled, plan=replace(plan, steps=steps)), "a", local_isa(), tmp_path / "a")
+    steps = (replace(plan.steps[0], kind="call", layer="odd/layer"), *plan.steps[1:])
+    with pytest.raises(UsageError, match="ONNX Runtime or LiteRT computes odd/layer"):
+        write_model_file(replace(compiled, plan=replace(plan, steps=steps)), "a", local_isa(), tmp_path / "a")
     with pytest.raises(PackageError, match="vectors of"):
         write_model_file(replace(compiled, plan=replace(plan, block=3)), "a", local_isa(), tmp_path / "a")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["", "../up", "a/b", "libnnstretch.so", "-x", "a b"])
+@pytest.mark.parametrize("name", ["", "../up", "a/b", "-x", "a b"])
 def test_names_that_are_no_file_names_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="cannot be called"):
         standalone_files(name, Path())
+
+
+@pytest.mark.parametrize("name", ["libnnstretch.so", "nnstretch.h", "example.c", "nns-bench"])
+def test_names_by_which_one_file_would_overwrite_another_are_refused(name: str) -> None:
+    """The executable has the model's name, beside files that are called the same in every folder."""
+    with pytest.raises(UsageError, match="cannot be called"):
+        standalone_files(name, Path())
+    files = standalone_files(f"{name}.x", Path())
+    assert len(set(files.values())) == len(files) == 5
+    assert {path.name for what, path in files.items() if what not in ("model", "executable")} == {
+        "libnnstretch.so", "nnstretch.h", "example.c",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--target", "local"), "--standalone"),
+        (("--runner",), "--standalone"),
         (("--standalone", "--target", "z80"), "unknown target"),
         (("--standalone", "--target", "aarch64", "-p", "cpu:0,opencl:0"), "only groups of CPU cores"),
         (("--standalone", "-o", "/proc/nowhere"), "/proc/nowhere"),
@@ -431,11 +474,15 @@ def changed(case: Case, path: Path, change: Callable[[bytearray], object], *, me
     content = bytearray(case.model.read_bytes())
     change(content)
     if mend:
-        words, text = struct.unpack_from("<2q", content, 24)
-        body = content[8 * HEADER_WORDS : 8 * HEADER_WORDS + 8 * words + text]
-        struct.pack_into("<Q", content, 56, check(bytes(content[:56]) + bytes(body)))
+        struct.pack_into("<Q", content, 56, 0)
+        start = struct.unpack_from("<q", content, 40)[0]
+        struct.pack_into("<Q", content, 56, check(content[:start], bytes(content[start:])))
     path.write_bytes(content)
     return path
+
+
+def _set_format(number: int, content: bytearray) -> None:
+    struct.pack_into("<q", content, 8, number)
 
 
 def test_files_that_are_no_models(small: Case, tmp_path: Path) -> None:
@@ -455,8 +502,40 @@ def test_damaged_files(small: Case, tmp_path: Path) -> None:
     refuses(small.executable, "-m", tmp_path / "a", words=["copy it again"])
     flipped = changed(small, tmp_path / "a", lambda c: c.__setitem__(200, c[200] ^ 4), mend=False)
     refuses(small.executable, "-m", flipped, words=["checksum"])
-    newer = changed(small, tmp_path / "a", lambda c: struct.pack_into("<q", c, 8, 2))
-    refuses(small.executable, "-m", newer, words=["format 2"])
+    for other in (1, 4):
+        file = changed(small, tmp_path / "a", partial(_set_format, other))
+        refuses(small.executable, "-m", file, words=[f"format {other}", "nnstretch compile MODEL --standalone"])
+
+
+def test_no_damaged_byte_gives_an_answer(small: Case, tmp_path: Path) -> None:
+    """Every byte of header and program in turn, and bytes all over padding and weights."""
+    library = ctypes.CDLL(str(small.folder / "libnnstretch.so"))
+    whole = small.model.read_bytes()
+    words, text, start = struct.unpack_from("<3q", whole, 24)
+    head = 8 * HEADER_WORDS + 8 * words + text
+    rng = np.random.default_rng(0)
+    places = [*range(head), *rng.integers(head, start, 100), *rng.integers(start, len(whole), 500), len(whole) - 1]
+    path = tmp_path / "a"
+    path.write_bytes(whole)
+    model, error = ctypes.c_void_p(), ctypes.create_string_buffer(512)
+
+    def load() -> int:
+        return int(library.nns_model_load(str(path).encode(), None, ctypes.byref(model), error, ctypes.c_size_t(512)))
+
+    assert load() == 0
+    library.nns_model_free(model)
+    with path.open("r+b", buffering=0) as file:
+        for place in map(int, places):
+            file.seek(place)
+            file.write(bytes([whole[place] ^ 1 << int(rng.integers(8))]))
+            assert load() != 0, place
+            assert model.value is None
+            assert error.value.startswith(str(path).encode())
+            assert b"\n" not in error.value
+            file.seek(place)
+            file.write(whole[place : place + 1])
+    assert load() == 0
+    library.nns_model_free(model)
 
 
 def test_models_for_other_libraries(small: Case, network: Path, tmp_path: Path) -> None:
@@ -489,6 +568,80 @@ def test_inputs_that_do_not_fit(small: Case, tmp_path: Path) -> None:
     refuses(small.executable, wrong, wrong, words=["2 inputs"])
 
 
+def test_the_library_checks_the_sizes_of_a_run(small: Case) -> None:
+    library = ctypes.CDLL(str(small.folder / "libnnstretch.so"))
+    assert not hasattr(library, "nns_model_run"), "programs made for the function without sizes would run it"
+    model, text = ctypes.c_void_p(), ctypes.create_string_buffer(256)
+    assert library.nns_model_load(str(small.model).encode(), None, ctypes.byref(model), text, ctypes.c_size_t(256)) == 0
+    x, y = np.ascontiguousarray(small.x), np.zeros_like(small.y)
+
+    def refusal(x_bytes: int, y_bytes: int, n_inputs: int = 1, n_outputs: int = 1) -> str:
+        inputs, outputs = ((ctypes.c_int64 * 2)(a.ctypes.data, n) for a, n in ((x, x_bytes), (y, y_bytes)))
+        status = library.nns_model_run_sized(model, inputs, n_inputs, outputs, n_outputs, text, ctypes.c_size_t(256))
+        assert (status == 0) == (text.value == b"")
+        return text.value.decode()
+
+    name = run(small.executable, "--info").stdout.splitlines()[1].split()[1].rstrip(":")
+    for wrong in (0, 4, x.nbytes - 1, x.nbytes + 4, -1):
+        assert refusal(wrong, y.nbytes) == f"input {name} has {wrong} bytes and needs {x.nbytes}: 2340 float32 numbers"
+    assert refusal(x.nbytes, y.nbytes + 4).endswith("has 44 bytes and needs 40: 10 float32 numbers")
+    for counts in ((0, 1), (2, 1), (1, 0), (1, 2), (-1, 1)):
+        assert "the model has 1 inputs and 1 outputs" in refusal(x.nbytes, y.nbytes, *counts)
+    assert not y.any()
+    assert refusal(x.nbytes, y.nbytes) == ""
+    assert relative_error(y, small.y) < TOLERANCE
+    library.nns_model_free(model)
+
+
+def test_sessions_in_python_compute_the_same(small: Case, tmp_path: Path) -> None:
+    with StandaloneSession(small.model) as session:
+        (x,), (y,) = session.get_inputs(), session.get_outputs()
+        assert (x.shape, y.shape, x.type) == ((1, 3, 30, 26), (1, 10), "tensor(float)")
+        session.run(None, {x.name: small.x})
+        (found,) = session.run(None, {x.name: small.x})
+        assert relative_error(found, small.y) < TOLERANCE
+        assert np.array_equal(session.run([y.name], {x.name: np.asfortranarray(small.x)})[0], found)
+        for feeds in ({}, {"z": small.x}, {x.name: small.x[:, :, 1:]}, {x.name: small.x.astype(np.float64)}):
+            with pytest.raises(FeedError, match=x.name):
+                session.run(None, feeds)
+        with pytest.raises(FeedError, match="nothing"):
+            session.run(["nothing"], {x.name: small.x})
+    session.close()
+    with pytest.raises(UsageError, match="closed"):
+        session.run(None, {x.name: small.x})
+    StandaloneSession(small.model, threads=1).close()
+
+
+def test_files_that_sessions_refuse(small: Case, network: Path, tmp_path: Path) -> None:
+    assert is_standalone(small.model)
+    shutil.copy(small.model, tmp_path / "renamed")
+    assert is_standalone(tmp_path / "renamed")
+    assert not is_standalone(network)
+    assert not is_standalone(tmp_path)
+    with pytest.raises(FileError, match="none"):
+        StandaloneSession(tmp_path / "none.nnm")
+    for content in (b"", b"x" * 100):
+        (tmp_path / "a.nnm").write_bytes(content)
+        with pytest.raises(PackageError, match="no model file"):
+            StandaloneSession(tmp_path / "a.nnm")
+    with pytest.raises(PackageError, match="checksum"):
+        StandaloneSession(changed(small, tmp_path / "a.nnm", lambda c: c.__setitem__(-1, c[-1] ^ 4), mend=False))
+    with pytest.raises(PackageError, match="format 4"):
+        StandaloneSession(changed(small, tmp_path / "a.nnm", partial(_set_format, 4)))
+    other = next(isa for isa in ISAS if isa.architecture != local_isa().architecture)
+    write_model_file(planned(network, BuildTarget(other), 1), "small", other, tmp_path / "a.nnm")
+    with pytest.raises(PackageError, match=f"{other.name}.*--target {local_isa().name}"):
+        StandaloneSession(tmp_path / "a.nnm")
+
+
+def test_no_library_beside_a_model_is_loaded(small: Case, tmp_path: Path) -> None:
+    """It may be anybody's program."""
+    shutil.copy(small.model, tmp_path / "small.nnm")
+    (tmp_path / "libnnstretch.so").write_text("not a library")
+    with StandaloneSession(tmp_path / "small.nnm") as session:
+        assert session.get_inputs()
+
+
 def test_options_that_cannot_be_met(small: Case, tmp_path: Path) -> None:
     refuses(small.executable, "-o", tmp_path / "no" / "y.npy", words=["cannot write"])
     refuses(small.executable, "-o", tmp_path / "a", "-o", tmp_path / "b", words=["2 files"])
@@ -509,7 +662,7 @@ def test_damaged_models_are_refused_or_run_without_a_wrong_access(small: Case, t
     flags = ("-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
     shutil.copy(library, tmp_path / "libnnstretch.so")
     links = (f"-L{tmp_path}", "-lnnstretch", "-Wl,-rpath,$ORIGIN")
-    includes = (f"-I{small.folder}",)
+    includes = (f"-I{small.folder}", f"-I{ENGINE_FOLDER / 'standalone'}")
     subprocess.run(["gcc", *flags, *includes, str(HERE / "standalone_fuzz.c"), "-o", str(program), *links], check=True)
     refused, ran = map(int, run(program, small.model, tmp_path / "copy.nnm", "4000", "1").stdout.split())
     assert refused > 1000

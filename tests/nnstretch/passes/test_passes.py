@@ -13,8 +13,10 @@ from onnx import numpy_helper, parser
 
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layers import GraphNode, layers
-from nnstretch.graph.reference import run_layers, run_proto
+from nnstretch.graph.metadata import PLACEMENT_KEY
+from nnstretch.graph.reference import run_proto
 from nnstretch.passes import optimize
+from tests.kits.fused_graphs import run_layers
 
 Check = Callable[..., list[GraphNode]]
 
@@ -85,6 +87,39 @@ def test_activation_is_fused_into_convolution(check: Check, nodes: str, activati
     assert node.layer.activation.kind is activation.kind
     assert math.isclose(node.layer.activation.a, activation.a, rel_tol=1e-6)
     assert math.isclose(node.layer.activation.b, activation.b, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_equal_nodes_are_merged_unless_a_design_has_placed_them(placed: bool) -> None:
+    pools = "p = MaxPool<kernel_shape=[2,2]>(x) q = MaxPool<kernel_shape=[2,2]>(x)"
+    model = model_of(
+        f"g (float[1,4,6,6] x) => (float[1,8,5,5] y) {{ {pools} r = Relu(p) s = Sigmoid(q) y = Concat<axis=1>(r, s) }}",
+        {},
+    )
+    if placed:
+        for node, branch in zip(model.graph, ("0", "1", "0", "1"), strict=False):
+            node.metadata_props[PLACEMENT_KEY] = branch
+    assert sum(node.layer.op == "MaxPool" for node in layers(optimize(model))) == (2 if placed else 1)
+
+
+def test_a_slice_that_reverses_is_kept(check: Check) -> None:
+    weights = {name: np.array([value]) for name, value in (("begin", -1), ("end", -6), ("axis", 3), ("step", -1))}
+    check(
+        model_of(
+            "g (float[2,4,6,5] x) => (float[2,4,6,5] y) { s = Slice(x, begin, end, axis, step) y = Relu(s) }", weights
+        )
+    )
+
+
+def test_a_difference_keeps_its_order(check: Check) -> None:
+    check(model_of("g (float[2,4,1,1] s, float[2,4,6,5] x) => (float[2,4,6,5] y) { y = Sub(s, x) }", {}))
+
+
+def test_a_gate_with_another_shift_is_no_hard_swish(check: Check) -> None:
+    weights = {name: np.array(value, np.float32) for name, value in (("zero", 0.0), ("two", 2.0), ("six", 6.0))}
+    lines = "u = Add(x, two) v = Clip(u, zero, six) q = Div(v, six) y = Mul(x, q)"
+    nodes = check(model_of(f"g (float[2,4,6,5] x) => (float[2,4,6,5] y) {{ {lines} }}", weights))
+    assert not any("hard" in name for name in operators(nodes))
 
 
 SQUEEZE = {
@@ -181,9 +216,9 @@ def test_batch_normalisation_and_residual_are_fused_into_convolution(check: Chec
 
 
 def test_of_two_convolutions_the_later_takes_the_sum(check: Check) -> None:
-    text = """g (float[1,3,6,6] x) => (float[1,4,4,4] y) {
+    text = """g (float[1,3,6,6] x, float[1,3,6,6] z) => (float[1,4,4,4] y) {
         t = Conv(x, w, b)
-        u = Conv(x, v)
+        u = Conv(z, v)
         s = Add(u, t)
         y = Relu(s)
     }"""
@@ -268,12 +303,52 @@ def test_arithmetic_with_channel_constants_is_folded(check: Check, operation: st
         ("Div(x, c)", normal(5, 5), "Mul"),
         ("Add(x, c)", normal(4, 1, 1), "Affine"),
         ("Div(c, x)", normal(1), "onnx:Div"),
-        ("Sub(c, x)", normal(5), "onnx:Sub"),
+        ("Sub(c, x)", normal(5), "Mul Add"),
+        ("Max(x, c)", normal(4, 5, 5), "Max"),
+        ("Min(c, x)", normal(5), "Min"),
     ],
 )
 def test_arithmetic_with_constants_alone(check: Check, operation: str, operand: np.ndarray, expected: str) -> None:
     model = model_of(f"g (float[1,4,5,5] x) => (float[1,4,5,5] y) {{ y = {operation} }}", {"c": operand})
-    assert operators(check(model)) == [f"{expected}+none"]
+    assert operators(check(model)) == [f"{op}+none" for op in expected.split()]
+
+
+@pytest.mark.parametrize(
+    ("operation", "other", "expected"),
+    [
+        ("Div(x, z)", "2,3,4,5", "Div"),
+        ("Max(z, x)", "2,3,1,1", "Max"),
+        ("Max(x, z, x)", "2,3,4,5", "Max Max"),
+        ("Mul(x, z)", "2,1,4,5", "Expand Mul"),
+        ("Sub(z, x)", "4,1", "Expand Sub"),
+        ("Div(x, z)", "2,3,4,1", "Reshape Reshape Div Reshape"),
+        ("Min(z, x)", "2,1,1,1", "Reshape Reshape Min Reshape"),
+        ("Add(z, p)", "1,1,4,5", "GlobalPool Expand Expand Add"),
+    ],
+)
+def test_arithmetic_of_tensors_that_broadcast(check: Check, operation: str, other: str, expected: str) -> None:
+    pool = "p = GlobalMaxPool(x)" if "p" in operation else ""
+    text = f"g (float[2,3,4,5] x, float[{other}] z) => (float[2,3,4,5] y) {{ {pool} y = {operation} }}"
+    assert operators(check(model_of(text))) == [f"{op}+none" for op in expected.split()]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("y = Pow(x, two)", ["Mul+none"]),
+        ("y = Pow(x, three)", ["Mul+none", "Mul+none"]),
+        ("y = Pow(x, half)", ["onnx:Pow+none"]),
+        ("y = Neg(x)", ["Mul+none"]),
+        ("y = Abs(x)", ["Activation+leaky_relu(-1)"]),
+    ],
+)
+def test_functions_that_are_arithmetic(check: Check, nodes: str, expected: list[str]) -> None:
+    weights: dict[str, np.ndarray] = {
+        "two": np.array(2, np.float32),
+        "three": np.array([3], np.int64),
+        "half": np.array(1.5, np.float32),
+    }
+    assert operators(check(model_of(f"g (float[2,3,5] x) => (float[2,3,5] y) {{ {nodes} }}", weights))) == expected
 
 
 def test_squeeze_and_excite_keeps_the_large_operand_first(check: Check) -> None:
@@ -305,11 +380,11 @@ def test_matmul_and_bias_is_dense(check: Check) -> None:
     assert operators(check(flattened)) == ["Reshape+none", "Dense+none", "Reshape+none"]
 
 
-def test_gemm_that_is_no_dense_stays(check: Check) -> None:
+def test_products_that_are_no_dense_layers(check: Check) -> None:
     transposed = model_of("g (float[5,3] x) => (float[3,7] y) { y = Gemm<transA=1>(x, w) }", {"w": normal(5, 7)})
     assert operators(check(transposed)) == ["onnx:Gemm+none"]
     product = model_of("g (float[3,5] x, float[5,2] z) => (float[3,2] y) { y = MatMul(x, z) }")
-    assert operators(check(product)) == ["onnx:MatMul+none"]
+    assert operators(check(product)) == ["MatMul+none"]
 
 
 @pytest.mark.parametrize("keep", [0, 1])
@@ -341,7 +416,7 @@ def test_pads_go_into_windows(check: Check) -> None:
     largest = "g (float[1,3,6,6] x) => (float[1,3,5,7] y) { t = Pad(x, p%s) y = MaxPool<kernel_shape=[3,3]>(t) }"
     assert operators(check(model_of(largest % ", lowest", pads))) == ["MaxPool+none"]
     # Zeros are larger than what else there is, unless an activation says that there is nothing below zero.
-    assert operators(check(model_of(largest % "", pads))) == ["onnx:Pad+none", "MaxPool+none"]
+    assert operators(check(model_of(largest % "", pads))) == ["Pad+none", "MaxPool+none"]
     positive = largest.replace("t = Pad(x,", "r = Relu(x) t = Pad(r,") % ""
     assert operators(check(model_of(positive, pads))) == ["Activation+relu", "MaxPool+none"]
 
@@ -404,6 +479,65 @@ def test_shape_arithmetic_becomes_one_reshape(check: Check) -> None:
     }"""
     weights = {"first": np.array(0), "axis": np.array([0]), "rest": np.array([-1])}
     assert operators(check(model_of(text, weights))) == ["Reshape+none"]
+
+
+def test_pads_that_torch_writes_for_a_stem_are_the_convolution_s(check: Check) -> None:
+    """Pads of the last axes first, which become ONNX's order by a ConstantOfShape, Reshape, Slice and Transpose."""
+    text = """g (float[1,3,8,8] x) => (float[1,4,4,4] y) {
+        rest = ConstantOfShape<value = int64[1] {0}>(four)
+        all = Concat<axis=0>(pads, rest)
+        rows = Reshape(all, pairs)
+        back = Slice(rows, last, first, axis, last)
+        columns = Transpose<perm=[1,0]>(back)
+        flat = Reshape(columns, last)
+        p = Pad(x, flat, zero)
+        s = Shape(p)
+        y = Conv<strides=[2,2]>(p, w, b)
+    }"""
+    weights = {
+        "four": np.array([4]),
+        "pads": np.array([0, 1, 0, 1]),
+        "pairs": np.array([-1, 2]),
+        "last": np.array([-1]),
+        "first": np.array([-(2**63) + 1]),
+        "axis": np.array([0]),
+        "zero": np.zeros((), np.float32),
+    }
+    (node,) = check(model_of(text, weights | CONV))
+    assert (node.layer.op, node.layer.ints("pads")) == ("Conv", (0, 0, 1, 1))
+
+
+def test_weights_that_are_standardised_in_the_graph_are_constants(check: Check) -> None:
+    """As torch exports `F.batch_norm(weight, training=True)`; a Split of constants has several outputs."""
+    text = """g (float[1,3,8,8] x) => (float[1,2,6,6] y) {
+        normal, mean, variance = BatchNormalization<training_mode=1>(w, gain, zero, m, v)
+        low, high = Split<axis=0, num_outputs=2>(normal)
+        y = Conv(x, high)
+    }"""
+    # ONNX Runtime writes the running statistics over those that it reads.
+    ones, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)
+    weights = {"w": normal(4, 3, 3, 3), "gain": ones, "zero": zeros, "m": zeros, "v": ones}
+    assert operators(check(model_of(text, weights))) == ["Conv+none"]
+
+
+def test_a_class_token_is_expanded_before_the_run(check: Check) -> None:
+    text = """g (float[1,4,8] x) => (float[1,5,8] y) {
+        ones = ConstantOfShape<value = int64[1] {1}>(three)
+        low = Mul(ones, minus)
+        whole = Equal(wanted, low)
+        shape = Where(whole, ones, wanted)
+        tokens = Expand(token, shape)
+        z = Concat<axis=1>(tokens, x)
+        y = Relu(z)
+    }"""
+    weights = {
+        "three": np.array([3]),
+        "minus": np.array(-1),
+        "wanted": np.array([1, -1, -1]),
+        "token": normal(1, 1, 8),
+    }
+    nodes = check(model_of(text, weights))
+    assert not {node.layer.op for node in nodes} & {f"onnx:{op}" for op in ("ConstantOfShape", "Where", "Expand")}
 
 
 def test_transposition_of_single_elements_is_a_reshape(check: Check) -> None:
@@ -476,6 +610,68 @@ def test_resize(check: Check, mode: str, coordinates: str, nearest: str, scales:
     assert operators(check(model)) == ["Resize+none"]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "shape", "weights", "expected"),
+    [
+        ("y = Gather<axis=-1>(x, i)", "2,3,4", {"i": np.array(-1)}, ["Slice", "Reshape"]),
+        ("y = Gather<axis=1>(x, i)", "2,2,4,5", {"i": np.array([0, 2])}, ["Slice"]),
+        ("y = Gather<axis=1>(x, i)", "2,2,4,5", {"i": np.array([2, 0])}, ["onnx:Gather"]),
+        ("y = Concat<axis=2>(c, x, c)", "2,3,8,5", {"c": normal(2, 3, 2, 5)}, ["Concat"]),
+        ("y = Expand(x, s)", "4,2,3,4,5", {"s": np.array([4, 1, 1, 1, 1])}, ["Expand"]),
+        ("y = Tile(x, s)", "4,3,8,15", {"s": np.array([2, 1, 2, 3])}, ["Reshape", "Expand", "Reshape"]),
+        (
+            "p = GlobalMaxPool(x) t = Expand(p, s) y = Mul(t, x)",
+            "2,3,4,5",
+            {"s": np.array([2, 3, 4, 5])},
+            ["GlobalPool", "Mul"],
+        ),
+        (
+            "t = Conv(x, w) y = SpaceToDepth<blocksize=2>(t)",
+            "2,16,2,2",
+            {"w": normal(4, 3, 1, 2)},
+            ["Conv", "SpaceToDepth"],
+        ),
+    ],
+)
+def test_elements_are_moved(
+    check: Check, nodes: str, shape: str, weights: Mapping[str, np.ndarray], expected: list[str]
+) -> None:
+    found = check(model_of(f"g (float[2,3,4,5] x) => (float[{shape}] y) {{ {nodes} }}", weights))
+    assert [node.layer.op for node in found] == expected
+
+
+@pytest.mark.parametrize("mode", ["CRD", "DCR"])
+def test_a_convolution_makes_channels_in_the_order_of_whole_blocks(check: Check, mode: str) -> None:
+    text = f"""g (float[1,3,4,4] x) => (float[1,2,8,8] y) {{
+        t = Conv(x, w, b)
+        u = Relu(t)
+        y = DepthToSpace<blocksize=2, mode="{mode}">(u)
+    }}"""
+    first, second = check(model_of(text, {"w": normal(8, 3, 1, 1), "b": normal(8)}))
+    assert (first.layer.op, second.layer.op, second.layer.attributes["mode"]) == ("Conv", "DepthToSpace", "DCR")
+
+
+@pytest.mark.parametrize("attributes", ["group=3, pads=[2,1], strides=[2]", 'auto_pad="SAME_UPPER", group=3'])
+def test_a_convolution_of_one_axis_is_one_of_two(check: Check, attributes: str) -> None:
+    length = 5 if "strides" in attributes else 9
+    text = f"g (float[2,3,9] x) => (float[2,6,{length}] y) {{ y = Conv<{attributes}>(x, w, b) }}"
+    nodes = check(model_of(text, {"w": normal(6, 1, 4 if "strides" in attributes else 3), "b": normal(6)}))
+    assert [node.layer.op for node in nodes] == ["Reshape", "Conv", "Reshape"]
+
+
+@pytest.mark.parametrize(
+    ("operator", "length", "expected"),
+    [
+        ("MaxPool<kernel_shape=[3], strides=[2], pads=[1,1]>", 5, "MaxPool"),
+        ("AveragePool<kernel_shape=[2], strides=[2], ceil_mode=1>", 5, "AveragePool"),
+        ("AveragePool<kernel_shape=[9]>", 1, "GlobalPool"),
+    ],
+)
+def test_a_pool_of_one_axis_is_one_of_two(check: Check, operator: str, length: int, expected: str) -> None:
+    nodes = check(model_of(f"g (float[2,6,9] x) => (float[2,6,{length}] y) {{ y = {operator}(x) }}"))
+    assert [node.layer.op for node in nodes] == ["Reshape", expected, "Reshape"]
+
+
 def test_resize_by_sizes_and_of_other_kinds(check: Check) -> None:
     sizes = {"s": np.array([1, 2, 10, 3])}
     by_size = 'g (float[1,2,7,7] x) => (float[1,2,10,3] y) { y = Resize<mode="%s">(x, , , s) }'
@@ -498,16 +694,12 @@ def test_softmax_before_opset_13(check: Check) -> None:
 
 
 def test_what_the_table_lacks_stays_onnx(check: Check) -> None:
-    one_axis = model_of("g (float[1,3,9] x) => (float[1,4,7] y) { y = Conv(x, w) }", {"w": normal(4, 3, 3)})
-    assert operators(check(one_axis)) == ["onnx:Conv+none"]
+    volume = model_of("g (float[1,3,9,3,3] x) => (float[1,4,7,1,1] y) { y = Conv(x, w) }", {"w": normal(4, 3, 3, 3, 3)})
+    assert operators(check(volume)) == ["onnx:Conv+none"]
     runtime_weight = model_of("g (float[1,3,6,6] x, float[4,3,3,3] w) => (float[1,4,4,4] y) { y = Conv(x, w) }")
     assert operators(check(runtime_weight)) == ["onnx:Conv+none"]
     double = model_of("g (double[2,3] x) => (double[2,3] y) { y = Relu(x) }")
     assert operators(check(double)) == ["onnx:Relu+none"]
-    transposed = model_of(
-        "g (float[1,3,4,4] x) => (float[1,2,6,6] y) { t = ConvTranspose(x, w) y = Relu(t) }", {"w": normal(3, 2, 3, 3)}
-    )
-    assert operators(check(transposed)) == ["onnx:ConvTranspose+none", "Activation+relu"]
     indices = model_of(
         "g (float[1,3,4,4] x) => (float[1,3,2,2] y, int64[1,3,2,2] i) { y, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }"
     )
@@ -564,3 +756,152 @@ def test_shared_weights_are_folded_apart(check: Check) -> None:
         z = Add(v, y)
     }"""
     check(model_of(text, CONV | BATCH_NORM))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "weight", "size", "expected"),
+    [
+        ("strides=[2,2]", (6, 4, 2, 2), (10, 12), ["Conv", "DepthToSpace"]),
+        ("strides=[2,2], pads=[1,1,1,1]", (6, 4, 4, 4), (10, 12), [*["Conv"] * 4, "Concat", "DepthToSpace"]),
+        ("strides=[2,2], pads=[1,1,1,1], output_padding=[1,1]", (6, 4, 3, 3), (10, 12), None),
+        ("strides=[2,2], pads=[1,0,0,1], group=2", (6, 2, 3, 3), (10, 12), None),
+        ("strides=[3,3], pads=[2,0,3,1]", (6, 4, 5, 4), (12, 18), None),
+        ("strides=[4,4]", (6, 4, 3, 3), (19, 23), None),
+        ("pads=[1,1,0,2]", (6, 4, 3, 3), (6, 5), ["Conv"]),
+        ('strides=[2,2], auto_pad="SAME_UPPER"', (6, 4, 3, 3), (10, 12), None),
+        ("strides=[2,2], output_shape=[11,12]", (6, 4, 5, 4), (11, 12), None),
+        ("strides=[2,2], pads=[4,4,4,4]", (6, 4, 3, 3), (3, 5), None),
+        ("strides=[2,1]", (6, 4, 2, 2), (10, 7), ["onnx:ConvTranspose"]),
+    ],
+)
+def test_transposed_convolutions(
+    check: Check, attributes: str, weight: tuple[int, ...], size: tuple[int, int], expected: list[str] | None
+) -> None:
+    text = f"g (float[2,6,5,6] x) => (float[2,4,{size[0]},{size[1]}] y) {{ y = ConvTranspose<{attributes}>(x, w, b) }}"
+    found = [node.layer.op for node in check(model_of(text, {"w": normal(*weight), "b": normal(4)}))]
+    assert found == expected if expected else "onnx:ConvTranspose" not in found
+
+
+@pytest.mark.parametrize("taps", [2, 4])
+def test_what_follows_a_transposed_convolution_goes_into_its_phases(check: Check, taps: int) -> None:
+    pads = "" if taps == 2 else ", pads=[1,1,1,1]"
+    text = f"""g (float[1,6,5,6] x) => (float[1,4,10,12] y) {{
+        t = ConvTranspose<strides=[2,2]{pads}>(x, w)
+        u = BatchNormalization(t, gain, shift, shift, gain)
+        y = Relu(u)
+    }}"""
+    weights = {"w": normal(6, 4, taps, taps), "gain": np.abs(normal(4)), "shift": normal(4, seed=2)}
+    nodes = check(model_of(text, weights))
+    assert {node.layer.op for node in nodes} <= {"Conv", "Concat", "DepthToSpace"}
+    assert all(node.layer.activation.kind == ActivationKind.RELU for node in nodes if node.layer.op == "Conv")
+
+
+@pytest.mark.parametrize(
+    ("operator", "axes", "keep", "expected"),
+    [
+        ("ReduceSum", [2, 3], 0, ["GlobalPool", "Mul", "Reshape"]),
+        ("ReduceSum", [1], 1, ["Reduce"]),
+        ("ReduceMean", [-1], 0, ["Reduce"]),
+        ("ReduceMax", [1, 2, 3], 0, ["Reduce"]),
+        ("ReduceMin", [0, 2], 1, ["Reduce", "Reduce"]),
+        ("ReduceL1", [1, 3], 0, ["Reduce", "Reduce"]),
+        ("ReduceSumSquare", [1, 3], 1, ["Reduce", "Reduce"]),
+        ("ReduceL2", [1, 2], 1, ["Reduce"]),
+        ("ReduceL2", [1, 3], 1, ["onnx:ReduceL2"]),
+        ("ReduceProd", [3], 1, ["Reduce"]),
+    ],
+)
+def test_reductions(check: Check, operator: str, axes: list[int], keep: int, expected: list[str]) -> None:
+    whole = {axis % 4 for axis in axes}
+    sizes = [1 if a in whole else n for a, n in enumerate((2, 3, 4, 5)) if keep or a not in whole]
+    text = f"g (float[2,3,4,5] x) => (float[{','.join(map(str, sizes))}] y) {{ y = {operator}<keepdims={keep}>(x, a) }}"
+    nodes = check(model_of(text, {"a": np.array(axes)}))
+    assert [node.layer.op for node in nodes] == expected
+
+
+@pytest.mark.parametrize("opset", [13, 20])
+def test_a_reduction_of_everything(check: Check, opset: int) -> None:
+    nodes = check(model_of("g (float[2,3,4] x) => (float y) { y = ReduceMean<keepdims=0>(x) }", opset=opset))
+    assert [node.layer.op for node in nodes] == ["Reduce"]
+
+
+@pytest.mark.parametrize(
+    ("pads", "mode", "expected"),
+    [
+        ([0, 0, 1, 2, 0, 0, 0, 1], "constant", 1),
+        ([0, 0, 1, 2, 0, 0, 0, 1], "reflect", 1),
+        ([0, 0, 3, 2, 0, 0, 4, 1], "wrap", 1),
+        ([0, 2, 1, 0, 0, 0, 0, 0], "edge", 2),
+        ([1, 2, 1, 2, 0, 0, 0, 0], "constant", 2),
+        ([1, 0, 0, 2, 0, 0, 0, 0], "constant", 2),
+        ([0, 0, -1, 2, 0, 0, 0, 0], "constant", 0),
+    ],
+)
+def test_pads_that_no_layer_takes(check: Check, pads: list[int], mode: str, expected: int) -> None:
+    sizes = [n + pads[a] + pads[4 + a] for a, n in enumerate((2, 3, 4, 5))]
+    text = f'g (float[2,3,4,5] x) => (float[{",".join(map(str, sizes))}] y) {{ y = Pad<mode="{mode}">(x, p, v) }}'
+    nodes = check(model_of(text, {"p": np.array(pads), "v": np.array(0.5, np.float32)}))
+    assert [node.layer.op for node in nodes] == (["Pad"] * expected or ["onnx:Pad"])
+
+
+def test_shapes_that_depend_on_values_stay_in_one_call_of_the_fallback(check: Check) -> None:
+    """The sum of the positive elements, by their places; two regions with a convolution between them."""
+    text = """g (float[1,3,6,6] x) => (float[1,4,4,4] y) {
+        zero = Sub(x, x)
+        positive = Greater(x, zero)
+        places = NonZero(positive)
+        turned = Transpose<perm=[1,0]>(places)
+        found = GatherND(x, turned)
+        sum = ReduceSum<keepdims=0>(found)
+        larger = Mul(x, sum)
+        t = Conv(larger, w, b)
+        low = Compress(t, first)
+        s = ReduceMean<keepdims=0>(low)
+        u = Sub(t, s)
+        y = Relu(u)
+    }"""
+    nodes = check(model_of(text, CONV | {"first": np.array([True, False, True])}))
+    assert [node.layer.op for node in nodes if node.layer.op != "onnx:Greater"] == [
+        "Sub",
+        "onnx:If",
+        "Mul",
+        "Conv",
+        "onnx:If",
+        "Sub",
+    ]
+
+
+def test_views_with_axes_of_one_length_are_told_apart(check: Check) -> None:
+    """A view whose last axis is its base's channels is imported with other channels, as rotary embeddings need."""
+    text = """g (float[2,4,3,8] x, float[2,3,8,2] z) => (float[2,4,3,8] y) {
+        a = Transpose<perm=[0,2,1,3]>(x)
+        q = Slice(a, four, eight, last)
+        e = Relu(z)
+        f = Reshape(e, shape)
+        c = Concat<axis=-1>(f, q)
+        y = Transpose<perm=[0,2,1,3]>(c)
+    }"""
+    weights = {
+        "four": np.array([4]),
+        "eight": np.array([8]),
+        "last": np.array([3]),
+        "shape": np.array([2, 3, 4, 4]),
+    }
+    check(model_of(text, weights))
+
+
+def test_bodies_may_read_shapes_that_depend_on_values(check: Check) -> None:
+    text = """g (float[1,3,6,6] x) => (float[1,3,6,6] y) {
+        zero = Sub(x, x)
+        positive = Greater(x, zero)
+        places = NonZero(positive)
+        some = Size(places)
+        enough = Greater(some, few)
+        s = If(enough) <
+            then_branch = many () => (float l) { t = Cast<to=1>(places) l = ReduceMean<keepdims=0>(t) },
+            else_branch = none () => (float e) { e = Constant<value = float {1.0}>() }
+        >
+        y = Mul(x, s)
+    }"""
+    nodes = check(model_of(text, {"few": np.array(3)}))
+    assert [node.layer.op for node in nodes if node.layer.op != "onnx:Greater"] == ["Sub", "onnx:If"]

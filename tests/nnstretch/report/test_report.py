@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -11,20 +12,19 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from nnstretch.bench.ablation.result import Ablation, AblationRow
-from nnstretch.bench.timing.statistics import Latency
+from nnstretch.bench.timing import Latency
 from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesign
 from nnstretch.errors import FileError
-from nnstretch.report.charts.branching import latency_svg, training_svg
-from nnstretch.report.charts.design import design_svg
-from nnstretch.report.charts.style import _DARK, _LIGHT, standalone
+from nnstretch.report.charts.branching import design_svg, latency_svg, training_svg
+from nnstretch.report.charts.style import COLOURS, standalone
 from nnstretch.report.charts.svg import label, picture, ticks
 from nnstretch.report.charts.timeline import timeline_svg
+from nnstretch.report.pages import TEMPLATES
 from nnstretch.report.pages.branching import write_report
-from nnstretch.report.pages.render import TEMPLATES
 from nnstretch.report.tables.ablation import ablation_table
 from nnstretch.report.tables.text import count_text
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
-from nnstretch.training.checkpoint import EpochRecord
+from nnstretch.training.loop.checkpoint import EpochRecord
 
 MACHINE = {"cpu": "A CPU & co <x86>", "cores": 2, "peak_gflops_per_core": 250.0}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -56,22 +56,48 @@ def ablation(timeline: Timeline) -> Ablation:
         row("branched", "concurrent", both, 4.25),
         row("branched", "one after another", both, 7.5),
         row("control", "alone", "cpu:0", 7.0),
+        row("control", "all CPU cores", "cpu:0-1", 4.0),
+        row("control", "split layer by layer", both, 4.5),
         AblationRow("control", "perfect split, a bound", both, 10**8, 10**6, None, None, 3.5),
     )
     return Ablation(
         ("cpu:0", "opencl:0@1"),
         rows,
-        {"cpu:0": 8.125, "opencl:0@1": 9.0},
-        5.0,
-        6.5,
-        "",
-        4.25,
-        7.5,
-        {"cpu:0": 7.0, "opencl:0@1": 7.0},
-        3e-7,
-        timeline,
-        timeline,
+        original_ms={"cpu:0": 8.125, "opencl:0@1": 9.0},
+        original_all_cores_ms=5.0,
+        original_split_ms=5.5,
+        onnxruntime_ms=6.5,
+        onnxruntime_error="",
+        branched_ms=4.25,
+        branched_serial_ms=7.5,
+        control_ms={"cpu:0": 7.0, "opencl:0@1": 7.0},
+        control_all_cores_ms=4.0,
+        control_split_ms=4.5,
+        control_onnxruntime_ms=None,
+        max_rel_error=3e-7,
+        timeline=timeline,
+        serial_timeline=timeline,
+        intervals={"speedup_best_alternative": (0.9, 1.0)},
     )
+
+
+def with_intervals(ablation: Ablation, half_width: float) -> Ablation:
+    """The comparison with intervals of this half width around all latencies."""
+    around = (1 - half_width, 1 + half_width)
+    rows = (replace(r, interval_ms=(r.p50_ms * around[0], r.p50_ms * around[1])) for r in ablation.rows)
+    return replace(ablation, rows=tuple(rows))
+
+
+@pytest.mark.parametrize("half_width", [0.02, 0.3])
+def test_a_disturbed_machine_is_reported(ablation: Ablation, half_width: float, tmp_path: Path) -> None:
+    found = with_intervals(ablation, half_width)
+    said = "he machine was disturbed: intervals are wide (up to ±30%, more than ±5%)"
+    wide = half_width > 0.05
+    write_report(tmp_path / "page.html", found, machine=MACHINE)
+    assert (said in (tmp_path / "page.html").read_text()) == wide
+    assert (said in str(ablation_table(found).caption)) == wide
+    answer = found.to_json()
+    assert (answer["widest_interval"], answer["disturbed"]) == (half_width, wide)
 
 
 @pytest.fixture
@@ -159,6 +185,16 @@ def test_bars_are_as_long_as_latencies(ablation: Ablation) -> None:
     assert (number(bound, "x1") - left) / number(ours, "width") == pytest.approx(3.5 / 4.25, rel=1e-2)
 
 
+def test_the_chart_shows_the_best_alternative_in_bold(ablation: Ablation) -> None:
+    bold = [element.text for element in shapes(latency_svg(ablation), "text", "strong")]
+    assert bold == ["control, all CPU cores", "4"]
+
+
+def test_the_best_alternative_is_never_a_bound_or_a_branched_row(ablation: Ablation) -> None:
+    rows = tuple(replace(r, latency=Latency(1, 1, 1)) if r.network == "branched" else r for r in ablation.rows)
+    assert replace(ablation, rows=rows).best_alternative.how == "all CPU cores"
+
+
 def test_training_curves_have_a_line_for_every_network_that_was_trained(
     histories: dict[str, list[EpochRecord]],
 ) -> None:
@@ -167,6 +203,15 @@ def test_training_curves_have_a_line_for_every_network_that_was_trained(
     assert len(shapes(text, "polyline", "series-1")) == 2
     assert len(shapes(text, "circle", "dot")) == 2
     assert "control" not in text
+
+
+def test_a_training_of_one_epoch_is_a_dash(histories: dict[str, list[EpochRecord]]) -> None:
+    first = next(records[0] for records in histories.values() if records)
+    lines = shapes(training_svg({"short": [first]}), "polyline", "series-0")
+    assert len(lines) == 2
+    for found in lines:
+        (left, y), (right, same) = (tuple(map(float, place.split(","))) for place in found.get("points", "").split())
+        assert (right - left, y) == (16, same)
 
 
 def test_design_shows_kept_and_dropped_blocks(design: Design) -> None:
@@ -213,18 +258,17 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("palette", [_LIGHT, _DARK], ids=["light", "dark"])
-def test_text_can_be_read(palette: dict[str, str]) -> None:
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+def test_text_can_be_read(mode: int) -> None:
     """Contrast against the page of at least 4.5 : 1 for text (WCAG 2, AA)."""
-    for name in ("ink", "soft"):
-        bright, dim = sorted((luminance(palette[name]), luminance(palette["paper"])), reverse=True)
+    for text in ("ink", "soft"):
+        bright, dim = sorted((luminance(COLOURS[name][mode]) for name in (text, "paper")), reverse=True)
         assert (bright + 0.05) / (dim + 0.05) >= 4.5
 
 
 def test_every_colour_is_defined_for_light_and_dark() -> None:
     used = set(re.findall(r"var\(--([a-z0-9-]+)\)", (TEMPLATES / "page.css").read_text() + standalone()))
-    assert used <= _LIGHT.keys()
-    assert _LIGHT.keys() == _DARK.keys()
+    assert used <= COLOURS.keys()
 
 
 # -- the whole -----------------------------------------------------------------------------------------------------
@@ -239,6 +283,8 @@ def test_report_is_one_file_that_needs_nothing_else(
     for needle in ("4.250", "98.77 %", "1.91×", "82%", "A CPU &amp; co &lt;x86&gt;", "perfect split", "d123"):
         assert needle in text
     assert text.count("<tr") == 1 + len(ablation.rows)
+    assert text.index("0.94×") < text.index("1.91×")
+    assert "The best alternative is the control, all CPU cores, on cpu:0-1." in text
     assert len(re.findall("<svg", text)) == 5
     outside = re.sub(r'xmlns="http://www.w3.org/2000/svg"', "", text)
     assert not re.search(r"https?://|<script|<link|@import|src=", outside)
@@ -263,6 +309,13 @@ def test_table_for_terminals(ablation: Ablation) -> None:
     with console.capture() as captured:
         console.print(ablation_table(ablation))
     text = captured.get()
-    assert len([line for line in text.splitlines() if "cpu:0" in line]) == len(ablation.rows)
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert len([line for line in lines if line.startswith((" original ", " branched ", " control "))]) == len(
+        ablation.rows
+    )
+    assert "0.94× (0.90–1.00) as fast as the best alternative: the control, all CPU cores, on cpu:0-1" in " ".join(
+        lines[-6:]
+    )
+    assert text.index("best alternative") < text.index("Branching pays where") < text.index("fastest single processor")
     assert "4.250" in text
     assert "82% of the perfect split" in text

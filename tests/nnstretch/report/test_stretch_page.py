@@ -1,4 +1,4 @@
-"""The page of a search for branchings, and the picture of predictions: complete, self-contained, true, and safe to open."""
+"""The page of a search for branchings: complete, self-contained, true, and safe to open."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 import torch
 from torch import nn
 
+from nnstretch.branching.design.blueprint import blueprint
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.report import SearchReport
+from nnstretch.branching.search.search import SearchOptions
 from nnstretch.branching.stretch import StretchResult, stretch
 from nnstretch.cli.stretching.files import PAGE, write_page
 from nnstretch.errors import FileError
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.report.charts.agreement import Agreement, agreement_svg
 from nnstretch.report.pages.stretch import PredictedDesign, stretch_html
 from nnstretch.report.tables.text import power_text
 
@@ -59,7 +59,7 @@ def results() -> list[StretchResult]:
         *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 4)),
     )
     limits = SearchLimits(alpha=1.0, beta=0.95, max_segment=1.0)
-    return stretch(network.eval(), torch.zeros(1, 3, 32, 32), Rates(), 2, limits, designs=3)
+    return stretch(blueprint(network.eval(), torch.zeros(1, 3, 32, 32)), Rates(), SearchOptions(2, limits, designs=3))
 
 
 class Text(HTMLParser):
@@ -103,6 +103,15 @@ def test_the_page_says_what_was_dropped_and_why(results: list[StretchResult]) ->
     assert "plain" in page.text  # the family whose bounds hold
 
 
+def test_the_page_says_that_limits_were_left_out() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 32, 3), nn.Conv2d(32, 32, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    plan, limits = blueprint(network, torch.zeros(1, 3, 32, 32)), SearchLimits(beta=1e-3)
+    page = shown(stretch(plan, Rates(), SearchOptions(2, limits, best_effort=True)))
+    assert "little or no gain is predicted" in page.text
+    assert "beta = 0.001" in page.text
+    assert "inf" not in page.text.split()
+
+
 def test_the_page_shows_every_design_part_by_part(results: list[StretchResult]) -> None:
     page = shown(results)
     assert len(results) > 1
@@ -140,27 +149,3 @@ def test_the_page_lies_beside_the_designs(results: list[StretchResult], tmp_path
     assert {Path(file).name for file in files} <= set(links)  # so that the folder can be moved
     with pytest.raises(FileError):
         write_page(tmp_path / "missing", "m", ("a", "b"), results, files)
-
-
-def test_agreement_has_a_dot_for_everything_and_its_bounds() -> None:
-    dots = [Agreement(1.0, 1.0, HOSTILE), Agreement(2.0, 2.5, "too low"), Agreement(4.0, 3.0, "too high")]
-    text = agreement_svg({"cpu:0": dots[:2], HOSTILE: dots[2:]}, 0.1)
-    picture = ET.fromstring(text)  # noqa: S314 - our own text
-    namespace = "{http://www.w3.org/2000/svg}"
-    circles = list(picture.iter(f"{namespace}circle"))
-    assert [circle.findtext(f"{namespace}title") for circle in circles] == [dot.tip for dot in dots]
-    (axis,) = (e for e in picture.iter(f"{namespace}line") if e.get("class") == "axis")
-    bounds = [e for e in picture.iter(f"{namespace}line") if e.get("class") == "bound"]
-    assert len(bounds) == 2
-
-    def above(circle: ET.Element) -> float:
-        """How far a dot lies above the line of agreement."""
-        x, y = float(circle.get("cx", "")), float(circle.get("cy", ""))
-        x1, y1, x2, y2 = (float(axis.get(name, "")) for name in ("x1", "y1", "x2", "y2"))
-        return y1 + (x - x1) / (x2 - x1) * (y2 - y1) - y
-
-    exact, slow, fast = map(above, circles)
-    assert abs(exact) < 0.1
-    assert slow > 1.0
-    assert fast < -1.0
-    assert HOSTILE not in text

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
+from torch import nn
 
 from nnstretch import zoo
 from nnstretch.compiler.compile import plan_model
-from nnstretch.compiler.loading import load_any
 from nnstretch.compiler.processors import build_processors
+from nnstretch.frontends.resolve import load_any
+from nnstretch.frontends.torch_module import export
 from nnstretch.graph.layers import GraphNode, layers
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
@@ -23,6 +26,13 @@ TOLERANCE = 1e-4
 # MACs up to which a network runs layer by layer, and on OpenCL, which is a CPU's in tests; the others are planned there.
 FEW_MACS = 2e9
 FAST = ("resnet18", "squeezenet1_1")
+# Wider or deeper ones of the same layers. The graphs of the wider ones are tested; of the deeper ones it is enough that they
+# have more of the layers (and the MACs and parameters that `test_zoo.py` tests).
+WIDER = ("vgg13", "vgg16", "vgg19", "squeezenet1_0", "mobilenetv3_large")
+DEEPER = (
+    *("resnet34", "resnet101", "resnet152", "resnetxy", "regnet_x_4gf"),
+    *("densenet161", "densenet169", "densenet201"),
+)
 ZOO_LAYERS = {
     "resnet18": {"Conv": 20, "MaxPool": 1, "GlobalPool": 1, "Reshape": 1, "Dense": 1},
     "resnet34": {"Conv": 36, "MaxPool": 1, "GlobalPool": 1, "Reshape": 1, "Dense": 1},
@@ -80,12 +90,13 @@ class Exported:
         return zoo.entry(self.name).macs
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in zoo.names()],
-)
+def named(names: Iterable[str]) -> list[object]:
+    return [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in names]
+
+
+@pytest.fixture(scope="module", params=named(name for name in zoo.names() if name not in (*WIDER, *DEEPER)))
 def exported(request: pytest.FixtureRequest) -> Exported:
-    """Every network of the zoo, exported once for all tests."""
+    """Every network of the zoo but the wider and deeper ones, exported once for all tests."""
     name = str(request.param)
     model = load_any(name)
     (image,) = model.graph.inputs
@@ -97,13 +108,39 @@ def exported(request: pytest.FixtureRequest) -> Exported:
 
 def test_every_network_of_the_zoo_is_covered() -> None:
     assert set(ZOO_LAYERS) == set(zoo.names())
+    assert {*WIDER, *DEEPER} < set(zoo.names())
 
 
 def test_layers(exported: Exported, check: Callable[..., list[GraphNode]]) -> None:
     # Numbers of the large ones are compared where they run on kernels, which is much faster than layer by layer.
-    nodes = check(exported.model) if exported.macs < FEW_MACS else layers(optimize(exported.model))
-    assert Counter(node.layer.op for node in nodes) == ZOO_LAYERS[exported.name]
-    assert sum(node.layer.macs for node in nodes) == exported.macs
+    check_layers(exported.name, check(exported.model) if exported.macs < FEW_MACS else layers(optimize(exported.model)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WIDER)
+def test_layers_of_wider_networks(name: str) -> None:
+    network = unfilled(name).to_empty(device="cpu")  # to draw millions of numbers would take longer than all else
+    with torch.no_grad():
+        for tensor in (*network.parameters(), *network.buffers()):
+            tensor.fill_(0.5)
+    check_layers(name, layers(optimize(export(network, zoo.example_input(name)))))
+
+
+@pytest.mark.parametrize("name", DEEPER)
+def test_layers_of_deeper_networks(name: str) -> None:
+    kinds = {nn.Conv2d: "Conv", nn.Linear: "Dense", nn.MaxPool2d: "MaxPool", nn.AvgPool2d: "AveragePool"}
+    found = Counter(kinds[type(layer)] for layer in unfilled(name).modules() if type(layer) in kinds)
+    assert found == {kind: count for kind, count in ZOO_LAYERS[name].items() if kind in kinds.values()}
+
+
+def unfilled(name: str) -> nn.Module:
+    with torch.device("meta"):
+        return zoo.entry(name).build(num_classes=1000, in_channels=3, small_images=False).eval()
+
+
+def check_layers(name: str, nodes: list[GraphNode]) -> None:
+    assert Counter(node.layer.op for node in nodes) == ZOO_LAYERS[name]
+    assert sum(node.layer.macs for node in nodes) == zoo.entry(name).macs
     # No activation and no sum is a layer where a convolution could have taken it.
     assert {str(node.layer.activation) for node in nodes if node.layer.op == "Affine"} <= {"relu", "exp"}
     assert not any(node.layer.op == "Activation" for node in nodes)

@@ -13,7 +13,7 @@ from torch import nn
 from nnstretch import zoo
 from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.errors import ModelError
-from nnstretch.zoo.blocks import Residual
+from nnstretch.zoo.blocks import Chain, Residual
 from nnstretch.zoo.registry import SUITES
 from nnstretch.zoo.ssd import Detector
 
@@ -65,9 +65,9 @@ def _small(name: str, seed: int | None = 0) -> nn.Module:
     return zoo.build(name, num_classes=10, small_images=True, pretrained_seed=seed, in_channels=1)
 
 
-def _small_chain(name: str, seed: int | None = 0) -> zoo.Chain:
+def _small_chain(name: str, seed: int | None = 0) -> Chain:
     network = _small(name, seed)
-    assert isinstance(network, zoo.Chain)
+    assert isinstance(network, Chain)
     return network
 
 
@@ -108,7 +108,7 @@ def test_resnetxy_has_the_macs_of_its_paper() -> None:
     with torch.device("meta"):
         network = entry.build(num_classes=1000, in_channels=3, small_images=False)
         images = torch.empty(1, 3, 224, 224)
-        assert isinstance(network, zoo.Chain)
+        assert isinstance(network, Chain)
         x, sides = network.stem(images), []
         for stage in network.stages:
             x = stage(x)
@@ -170,7 +170,7 @@ def test_stages_each_have_one_resolution(name: str) -> None:
     with torch.device("meta"):
         network = zoo.entry(name).build(num_classes=10, in_channels=1, small_images=True).eval()
         images = torch.empty(1, 1, 64, 64)
-    assert isinstance(network, zoo.Chain)
+    assert isinstance(network, Chain)
     assert len(network.stages) == _STAGES.get(name, 4)
     with torch.no_grad():
         x = network.stem(images)
@@ -264,7 +264,7 @@ def test_a_seed_fixes_the_weights_and_spares_the_global_generator() -> None:
     assert not torch.equal(first["stem.0.weight"], other["stem.0.weight"])
 
 
-def _stem_layers(network: zoo.Chain) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+def _stem_layers(network: Chain) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
     convolution, norm = network.stem[0], network.stem[1]
     assert isinstance(convolution, nn.Conv2d)
     assert isinstance(norm, nn.BatchNorm2d)

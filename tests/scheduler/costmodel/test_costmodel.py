@@ -23,16 +23,15 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import Candidate, Estimates
 from nnstretch.scheduler.costmodel.features import NAMES, Machine, columns, features, matrix
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
-from nnstretch.scheduler.costmodel.samples import Sample, stored_count, stored_samples
-from nnstretch.scheduler.costmodel.trees import CostTrees, Point, cross_validate
+from nnstretch.scheduler.costmodel.trees import CostTrees, Point, Sample, cross_validate, stored_samples
 from nnstretch.scheduler.costmodel.workload import Workload, parse_workload
 from nnstretch.scheduler.lowering.candidates import is_native
-from nnstretch.scheduler.lowering.queue_pool import queue_pool
 from nnstretch.scheduler.lowering.units import unit_graph, working_set
 from nnstretch.scheduler.measurement.store.rows import Measurement
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.parameter_search.explorer import Exploration, Explorer, Schedule, SearchTask
 from nnstretch.scheduler.parameter_search.thoroughness import all_settings, explore, remembered_settings
+from nnstretch.scheduler.plan.schema import queue_pool
 from tests.kits.graphs import RandomNetwork
 
 pytest.importorskip("xgboost", reason="the cost model's trees are xgboost's")
@@ -105,7 +104,6 @@ def test_a_workload_is_read_as_the_layer_that_it_was(channels: int, outputs: int
         found = parsed(layer)
         assert (found.op, found.macs, found.weight_bytes) == (layer.op, layer.macs, layer.weight_bytes)
         assert found.read_bytes == 4 * sum(layer.type_of(i).elements for i in layer.activations)
-    assert parsed(fused_pair(first, second)).middle_bytes == 4 * first.outputs[0].elements
 
 
 @pytest.mark.parametrize("text", ["transfer float32[1]", "{", '{"op":"Conv"}', "[1]", '{"op":1,"inputs":["x"]}'])
@@ -292,7 +290,6 @@ def test_what_nothing_can_be_learned_of_is_left_out(tmp_path: Path) -> None:
     store.put("p", f"{text} in 0123456789abcdef", DIRECT, {"a": 1}, Measurement(1.0, (1.0,)))
     store.put("q", text, DIRECT, {"a": 1}, Measurement(1.0, (1.0,)))
     assert stored_samples(store, "p") == [Sample(text, DIRECT, {"a": 1}, 1.0, "l3")]
-    assert stored_count(store, "p") == 1
 
 
 def test_trees_are_kept_until_the_store_has_grown(tmp_path: Path, processor: CpuProcessor) -> None:
@@ -342,22 +339,6 @@ def explored(layers: Sequence[Layer], schedule: Schedule, seed: int = 0, fails: 
     found = Explorer(tasks, measure, MACHINE, schedule=schedule, seed=seed, clock=lambda: now[0]).run()
     assert set(found.measured) == asked
     return found
-
-
-def loss(layers: Sequence[Layer], found: Exploration) -> float:
-    working = [s for s in SETTINGS if s["reg_n"] != 14]
-    best = sum(min(truth(layer, s) for s in working) for layer in layers)
-    chosen = [SETTINGS[i] for i in found.best if i is not None]
-    return sum(truth(layer, s) for layer, s in zip(layers, chosen, strict=True)) / best - 1
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_search_finds_what_an_exhaustive_one_finds_with_few_measurements(seed: int) -> None:
-    found = explored(LAYERS, Schedule(runs=100_000), seed)
-    assert loss(LAYERS, found) < 0.02
-    assert found.saved > 0.6
-    assert [r.measurements for r in found.rounds] == [50 + 5 * (i + 1) for i in range(len(found.rounds))]
-    assert explored(LAYERS, Schedule(runs=100_000), seed).measured == found.measured
 
 
 def test_a_search_stops_when_a_round_is_not_worth_its_time() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from nnstretch.compiler.profile_files import open_profiles
 from nnstretch.devices.base.description import Description
-from nnstretch.devices.remote.processor import ProfiledProcessor
+from nnstretch.devices.remote import ProfiledProcessor
 from nnstretch.errors import DeviceError, MissingExtraError, UsageError
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.latency.profile_files import open_profiles
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.predictor import default_candidates
 from nnstretch.scheduler.costmodel.stored_predictor import StoredPredictor, StoredTransfers
@@ -78,7 +78,7 @@ def test_faster_parameters_that_were_measured_count(tmp_path: Path) -> None:
     setting = {**candidate.parameters, "tiles": 77}
     seconds = truth(layer) / 2
     better = Measurement(seconds, (seconds,), state="l3")
-    found._store.put(ARM.fingerprint, layer.workload, str(candidate.routine.descriptor), setting, better)
+    found.store.put(ARM.fingerprint, layer.workload, str(candidate.routine.descriptor), setting, better)
     assert found.seconds([layer], 0) == pytest.approx(seconds)
 
 

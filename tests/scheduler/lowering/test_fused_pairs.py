@@ -9,10 +9,10 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper, parser
 
-from nnstretch.compiler.loading import load_any
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Parameters, Routine
+from nnstretch.frontends.resolve import load_any
 from nnstretch.graph.layer import FUSION_GROUP, Layer, TensorType
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize

@@ -23,7 +23,7 @@ ROUTINES = {"Transpose": "strided", "Slice": "strided", "Concat": "concat"}
 
 
 def moving_model(dtype: str, shape: tuple[int, ...], order: tuple[int, ...], start: int) -> ModelProto:
-    """Transposes, cuts the last axis from `start` on, and puts the halves behind the whole."""
+    """Transposes, cuts the last axis from `start` on, and puts the halves after the whole."""
     kind = helper.np_dtype_to_tensor_dtype(element_type(dtype).storage)
     moved = tuple(shape[axis] for axis in order)
     bounds = [numpy_helper.from_array(np.array([v]), n) for n, v in (("a", start), ("e", 1 << 30), ("x_", -1))]

@@ -68,6 +68,9 @@ class Memory:
     def is_slowed(self) -> bool:
         return next(self._slowed, False)
 
+    def step_seconds(self, compiled: Compiled) -> np.ndarray:
+        raise AssertionError("runs are given")
+
 
 class Runs:
     """Runs of plans in which steps take `seconds`, times what disturbs the first runs of all, and then the `last`."""

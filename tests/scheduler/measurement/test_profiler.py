@@ -17,14 +17,15 @@ import pytest
 
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.cpu.processor import CpuProcessor
+from nnstretch.devices.external.onnxruntime import OnnxRuntimeRoutine
 from nnstretch.devices.opencl.processor import OpenCLProcessor
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Layer, TensorType, fused_layer
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import Candidate
-from nnstretch.scheduler.measurement import profiler as profiler_module
 from nnstretch.scheduler.measurement.caches import CacheSizes, cache_sizes, layer_state, network_state, written_afar
+from nnstretch.scheduler.measurement.local_site import LocalSite
 from nnstretch.scheduler.measurement.profiler import Profiler
-from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Runner, TimedRun
+from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Runner, SharedRunner, TimedRun
 from nnstretch.scheduler.measurement.runner.single_layer import SinglePlan
 from nnstretch.scheduler.measurement.store.rows import CacheState, Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
@@ -71,7 +72,7 @@ def test_equal_workloads_are_measured_once(processor: CpuProcessor, store: Profi
         assert profiler.measurements == len(store) == 3
         again = profiler.seconds(processor, found[0].routine, second, found[0].parameters)
         assert again == seconds[0]
-    with Profiler(store, processor, runner=Silent()) as profiler:
+    with Profiler(store, processor, site=LocalSite(processor, Silent())) as profiler:
         assert profiler.compare(processor, second, found[:3]) == seconds
 
 
@@ -86,7 +87,7 @@ def test_a_measurement_is_judged_by_the_tolerance_of_whoever_asks(processor: Cpu
     with Profiler(store, processor, tolerance=1e-2) as lenient:
         assert None not in lenient.compare(processor, layer, found)
         assert lenient.measurements == 2
-    with Profiler(store, processor, runner=Silent(), tolerance=1e-12) as strict:
+    with Profiler(store, processor, site=LocalSite(processor, Silent()), tolerance=1e-12) as strict:
         assert strict.compare(processor, layer, found) == [None, None]
 
 
@@ -100,6 +101,18 @@ def test_a_fresh_profiler_ignores_what_was_known_before_it(processor: CpuProcess
         profiler.compare(processor, layer, found)
         assert profiler.measurements == 2
     assert len(store) == 2
+
+
+def test_layers_that_onnx_runtime_refuses_on_random_inputs_have_no_seconds(
+    processor: CpuProcessor, store: ProfileStore
+) -> None:
+    image, scales = TensorType((1, 2, 4, 4)), TensorType((4,))
+    layer = Layer("larger", "onnx:Resize", (image, None, scales), (image,), {"opset_version": 17})
+    group, routine = fused_layer((layer,), ((0, 1),)), OnnxRuntimeRoutine()
+    assert routine.supports(group)
+    with Profiler(store, processor, site=LocalSite(processor, Silent())) as profiler:
+        assert profiler.seconds(processor, routine, group, routine.parameter_space(group)[0]) is None
+    assert len(store) == 0
 
 
 class Silent(Runner):
@@ -127,13 +140,56 @@ class Scripted(Runner):
         return [TimedRun(self._seconds[layer.number] * layer.single.repeats, self._clock) for layer in layers]
 
 
+class Counting(SharedRunner):
+    """A runner that counts what it opens."""
+
+    opens = 0
+
+    def open(self, single, outputs=False):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201
+        self.opens += 1
+        return super().open(single, outputs)
+
+
+def test_candidates_of_a_layer_stay_open_while_it_is_searched(processor: CpuProcessor, store: ProfileStore) -> None:
+    layer, other = convolution(), convolution(size=10)
+    found = candidates(processor, layer)[:3]
+    runner = Counting()
+    with Profiler(store, processor, site=LocalSite(processor, runner)) as profiler:
+        profiler.compare(processor, layer, found[:2])
+        profiler.compare(processor, layer, found)  # together with the best one known
+        assert runner.opens == 3
+        profiler.compare(processor, other, found[:1])
+        assert runner.opens == 4
+        profiler.compare(processor, layer, found)
+        assert runner.opens == 4
+    runner.end()
+
+
+def test_profilers_share_a_runner_one_after_another(processor: CpuProcessor, store: ProfileStore) -> None:
+    """The other one's layers are not taken for open ones."""
+    layer = convolution()
+    found = candidates(processor, layer)[:3]
+    runner = Counting()
+    with Profiler(store, processor, site=LocalSite(processor, runner)) as first:
+        first.compare(processor, layer, found[:1])
+        with Profiler(store, processor, site=LocalSite(processor, runner)) as second:
+            second.compare(processor, layer, found[:2])
+        assert None not in first.compare(processor, layer, found)
+    assert runner.opens == 1 + 2 + 2  # with the best one known
+    worker = runner._process
+    assert worker is not None
+    assert not worker.ended
+    runner.end()
+    assert worker.ended
+
+
 def test_later_candidates_are_compared_with_the_best_known(processor: CpuProcessor, store: ProfileStore) -> None:
     """The machine is half as fast the second time; new times are scaled by the known ones."""
     layer = convolution()
     found = candidates(processor, layer)
-    with Profiler(store, processor, runner=Scripted([0.010, 0.020])) as profiler:
+    with Profiler(store, processor, site=LocalSite(processor, Scripted([0.010, 0.020]))) as profiler:
         assert profiler.compare(processor, layer, found[:2]) == pytest.approx([0.010, 0.020])
-    with Profiler(store, processor, runner=Scripted([0.020, 0.016])) as profiler:
+    with Profiler(store, processor, site=LocalSite(processor, Scripted([0.020, 0.016]))) as profiler:
         assert profiler.compare(processor, layer, found[:3]) == pytest.approx([0.010, 0.020, 0.008])
 
 
@@ -143,19 +199,19 @@ def test_times_are_normalised_to_the_reference_frequency(
     """The first clock is the reference; others are a share or a multiple of it."""
     layer = convolution()
     found = candidates(processor, layer)[:3]
-    monkeypatch.setattr(profiler_module, "_reading", lambda _: 100.0)
-    with Profiler(store, processor, runner=Scripted([0.010], clock=100.0)) as profiler:
+    monkeypatch.setattr(LocalSite, "frequency", lambda *_: 100.0)
+    with Profiler(store, processor, site=LocalSite(processor, Scripted([0.010], clock=100.0))) as profiler:
         assert profiler.compare(processor, layer, found[:1]) == pytest.approx([0.010])
         assert profiler.pace(processor) == 1.0
-    monkeypatch.setattr(profiler_module, "_reading", lambda _: 95.0)
-    with Profiler(store, processor, runner=Scripted([0.020], clock=95.0)) as profiler:
+    monkeypatch.setattr(LocalSite, "frequency", lambda *_: 95.0)
+    with Profiler(store, processor, site=LocalSite(processor, Scripted([0.020], clock=95.0))) as profiler:
         assert profiler.seconds(processor, found[1].routine, convolution(seed=3), found[1].parameters) == pytest.approx(
             0.019
         )
         assert profiler.pace(processor) == pytest.approx(0.95)
         assert profiler.is_slowed() is False
     assert store.reference_gflops(processor.fingerprint) == [100.0]
-    monkeypatch.setattr(profiler_module, "_reading", lambda _: 80.0)
+    monkeypatch.setattr(LocalSite, "frequency", lambda *_: 80.0)
     with Profiler(store, processor) as profiler:
         assert profiler.is_slowed()
 
@@ -168,7 +224,7 @@ def test_clocks_of_several_processors_are_told_at_one_moment(
     if other.fingerprint == processor.fingerprint:
         pytest.skip("needs two cores")
     now = 1.0
-    monkeypatch.setattr(profiler_module, "_reading", lambda p: now * (200.0 if p is other else 100.0))
+    monkeypatch.setattr(LocalSite, "frequency", lambda _, p: now * (200.0 if p is other else 100.0))
     with Profiler(store, processor) as profiler:
         assert profiler.pace(processor) == 1.0
         now = 0.9
@@ -215,12 +271,12 @@ def test_settings_of_a_routine_whose_first_is_far_behind_are_not_measured(
     """Unless the profiler is exhaustive. An eliminated candidate is no failure, and the others are not measured again."""
     layer = convolution()
     found = two_families(processor, layer)
-    with Profiler(store, processor, runner=Scripted([0.010, 0.017])) as profiler:
+    with Profiler(store, processor, site=LocalSite(processor, Scripted([0.010, 0.017]))) as profiler:
         assert profiler.compare(processor, layer, found) == [pytest.approx(0.010), pytest.approx(0.017), None]
-    with Profiler(store, processor, runner=Silent()) as profiler:
+    with Profiler(store, processor, site=LocalSite(processor, Silent())) as profiler:
         assert profiler.compare(processor, layer, found)[2] is None
         assert profiler.failure(processor, found[2].routine, layer, found[2].parameters) is None
-    with Profiler(store, processor, exhaustive=True, runner=Scripted([0.010, 0.005])) as profiler:
+    with Profiler(store, processor, exhaustive=True, site=LocalSite(processor, Scripted([0.010, 0.005]))) as profiler:
         assert profiler.compare(processor, layer, found)[2] == pytest.approx(0.005)
 
 
@@ -228,7 +284,7 @@ def test_a_routine_whose_first_setting_is_not_far_behind_may_win_with_another(
     processor: CpuProcessor, store: ProfileStore
 ) -> None:
     layer = convolution()
-    with Profiler(store, processor, runner=Scripted([0.010, 0.015, 0.009])) as profiler:
+    with Profiler(store, processor, site=LocalSite(processor, Scripted([0.010, 0.015, 0.009]))) as profiler:
         assert profiler.compare(processor, layer, two_families(processor, layer)) == pytest.approx(
             [0.010, 0.015, 0.009]
         )
@@ -286,7 +342,7 @@ def test_results_that_lie_in_no_cache_are_written_once_in_a_run(
 ) -> None:
     layer = pool(16)
     recorded = Recorded()
-    with Profiler(store, processor, runner=recorded) as profiler:
+    with Profiler(store, processor, site=LocalSite(processor, recorded)) as profiler:
         routine = next(r for r in processor.routines if r.supports(layer))
         profiler.in_network(working_set).compare(
             processor, layer, [Candidate(routine, routine.parameter_space(layer)[0])]
@@ -301,7 +357,7 @@ def test_a_device_s_results_that_lie_in_no_cache_have_a_place_each(
 ) -> None:
     device, layer, recorded = OpenCLProcessor(ProcessorSpec("opencl", 0, usable_cores()[:1])), pool(16), Recorded()
     routine = next(r for r in device.routines if r.supports(layer))
-    with Profiler(store, processor, runner=recorded) as profiler:
+    with Profiler(store, processor, site=LocalSite(processor, recorded)) as profiler:
         profiler.in_network(working_set).compare(device, layer, [Candidate(routine, routine.parameter_space(layer)[0])])
     timed = recorded.opened[-1]
     written = [number for step in timed.plan.steps if step.layer == "p" for number in step.writes]
@@ -330,6 +386,7 @@ import onnx_ir as ir
 from nnstretch.passes import optimize
 from nnstretch.compiler.processors import build_processors
 from nnstretch.scheduler.planner import make_plan
+from nnstretch.scheduler.measurement.local_site import LocalSite
 from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 store, model, cores = sys.argv[1:]
@@ -376,6 +433,6 @@ def test_tuners_that_are_killed_lose_nothing_finished(processor: CpuProcessor, t
     last = subprocess.run(command, capture_output=True, text=True, check=True)
     store = ProfileStore(path)
     assert int(last.stdout) == len(store) - len(finished)
-    with Profiler(store, processor, runner=Silent()) as profiler:
+    with Profiler(store, processor, site=LocalSite(processor, Silent())) as profiler:
         assert make_plan(optimize(ir.load(model)), [processor], processor, profiler).plan.predicted_ms is not None
     store.close()

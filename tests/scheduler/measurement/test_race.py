@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnstretch.scheduler.measurement.racing.race import RaceRules, interval, race, typical
+from nnstretch.scheduler.measurement.race import Race, RaceRules, Timer, interval, typical
 
 RULES = RaceRules()
+
+
+def race(timer: Timer, candidates: int, rules: RaceRules) -> list[list[float]]:
+    """Samples of every candidate. Eliminated ones have few; one that failed has those from before."""
+    made = Race(timer, rules)
+    for number in range(candidates):
+        made.enter(number)
+    samples = made.run()
+    return [samples[number] for number in range(candidates)]
 
 
 class Clockwork:
@@ -92,6 +101,12 @@ def test_one_that_fails_is_left_out_and_the_others_go_on() -> None:
     assert len(samples[0]) == len(samples[2]) == RULES.separate
     assert race(lambda order: [None] * len(order), 2, RULES) == [[], []]
     assert race(timer, 0, RULES) == []
+
+
+def test_a_clock_that_does_not_advance_ends_no_race() -> None:
+    samples = race(Clockwork([0.0, 0.0], noise=0), 2, RULES)
+    assert all(samples)
+    assert not any(map(any, samples))
 
 
 def test_long_runs_stop_at_the_budget() -> None:

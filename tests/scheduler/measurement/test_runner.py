@@ -20,12 +20,13 @@ import pytest
 from nnstretch.devices.base.routine import Descriptor, Layout, Lowering, Parameters, Routine
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.cpu.processor import CpuProcessor
-from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
+from nnstretch.devices.cpu.routines.direct import DirectConvolution
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.errors import DeviceError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.reference import run_layer
 from nnstretch.scheduler.costmodel.costs import Candidate
+from nnstretch.scheduler.measurement.local_site import LocalSite
 from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.measurement.runner.executor import PAGE, Executor
 from nnstretch.scheduler.measurement.runner.runner import Runner, RunnerError
@@ -121,6 +122,27 @@ def test_outputs_and_times(processor: CpuProcessor, repeats: int) -> None:
         assert runner.time([again], "warm")[0] is not None
 
 
+def test_layers_with_equal_constants_share_them(processor: CpuProcessor) -> None:
+    layer, routine = convolution(), direct(processor)
+    settings = routine.search_space(layer)
+    inputs = random_inputs(layer)
+    expected = run_layer(layer, *inputs)[0]
+    recipes: dict[object, set[bytes]] = {}
+    with Runner() as runner:
+        for parameters in settings[:40]:
+            single = SingleLayer(processor, routine, layer, parameters, routine.lower(layer, parameters))
+            given, made = routine.layouts(layer, parameters)
+            plan = single_layer_plan(single, packed_inputs(layer, inputs, given))
+            memory = np.zeros(plan.base_bytes, np.uint8)
+            plan.write_base(memory)
+            recipes.setdefault(plan.recipe(), set()).add(memory.tobytes())
+            _, outputs = runner.open(plan, outputs=True)
+            np.testing.assert_allclose(made[0].unpack(outputs[0], layer.outputs[0]), expected, atol=1e-4)
+        assert len(runner._bases) == len(recipes) < len(settings[:40])
+    assert None not in recipes
+    assert all(len(contents) == 1 for contents in recipes.values())
+
+
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
@@ -156,7 +178,7 @@ def test_failures_are_remembered_with_their_reasons(processor: CpuProcessor, tmp
     routines = [direct(processor), Renamed(direct(processor), "segfault"), Renamed(direct(processor), "late-abort")]
     routines.append(Renamed(direct(processor), "off", wrong=True))
     candidates = [Candidate(r, r.parameter_space(layer)[0]) for r in routines]
-    with Profiler(store, processor, runner=Runner(FAULTY, patience=4)) as profiler:
+    with Profiler(store, processor, site=LocalSite(processor, Runner(FAULTY, patience=4))) as profiler:
         seconds = profiler.compare(processor, layer, candidates)
     assert [s is None for s in seconds] == [False, True, True, True]
     failures = {row.routine.rpartition("/")[2]: row.measurement.failure for row in store.rows()}
@@ -197,8 +219,8 @@ def test_a_process_that_does_not_start_is_said_so(processor: CpuProcessor, comma
 def test_a_process_that_died_meanwhile_is_nobodys_fault(processor: CpuProcessor) -> None:
     with Runner() as runner:
         layer, _ = runner.open(plan_of(processor))
-        assert runner._worker is not None
-        runner._worker._process.kill()
+        assert runner._process is not None
+        runner._process.kill()
         assert runner.time([layer], "warm")[0] is not None
 
 
@@ -207,8 +229,8 @@ import sys, time
 from nnstretch.scheduler.measurement.runner.runner import Runner
 runner = Runner()
 runner.start()
-runner._worker._await_ready()
-print(runner._worker._process._process.pid, flush=True)
+runner._exchange(runner._process, {"do": "clear"})
+print(runner._process._process.pid, flush=True)
 time.sleep(1000)
 """
 

@@ -19,9 +19,9 @@ from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.lowering.candidates import is_native
-from nnstretch.scheduler.lowering.queue_pool import queue_pool
 from nnstretch.scheduler.lowering.units import unit_graph
 from nnstretch.scheduler.parameter_search.coordinate_descent import descend, neighbours
+from nnstretch.scheduler.plan.schema import queue_pool
 
 
 class Valleys(CostModel):

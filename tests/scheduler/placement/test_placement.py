@@ -23,21 +23,19 @@ from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.simulated.profile import SocProfile
 from nnstretch.errors import SelectionError
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.graph.slices import RESIDUAL, is_divisible, sliced_inputs
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.placement.apply import apply
 from nnstretch.scheduler.placement.contraction import contract
-from nnstretch.scheduler.placement.heft import heft
+from nnstretch.scheduler.placement.heuristics import by_rank, heft
 from nnstretch.scheduler.placement.joint import completed, is_placed, only, placed, with_costs
-from nnstretch.scheduler.placement.local_search import by_rank
 from nnstretch.scheduler.placement.problem import Part, Placement, PlacementProblem, Turn, Way, makespan
-from nnstretch.scheduler.placement.regions import find_regions, place
+from nnstretch.scheduler.placement.regions import Region, _Answer, _best, find_regions, place
 from nnstretch.scheduler.placement.splitting import Division, Divisions, even_division
-from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.plan.serial import serial
+from nnstretch.scheduler.plan.compiled import Compiled, serial
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection import default_selector
@@ -147,6 +145,29 @@ def test_heuristics_make_legal_plans(problem: PlacementProblem, seed: int) -> No
             assert max(before, default=-1) < min(position[turn] for turn in turns[unit])
     found = place(problem, most_states=200)
     assert found.bound <= found.makespan + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("most_states", "after", "bound"),
+    [
+        # Proved best before a part that is not: what that part may still gain comes off the sum.
+        (1_500, {(0,): (10.0, 4.0), (1,): (10.0, 4.0)}, 5.0),
+        (1_500, {(0,): (10.0, 9.0), (1,): (10.0, 4.0)}, 5.0),
+        # Proved best, and what follows as well: the sum is the bound, although the second way bounds it lower.
+        (1_500, {(0,): (10.0, 10.0), (1,): (9.0, 9.0)}, 11.0),
+        # Given up: the least of both parts.
+        (0, {(0,): (10.0, 10.0), (1,): (9.0, 9.0)}, 10.0),
+        (0, {(0,): (10.0, 6.0), (1,): (10.0, 4.0)}, 5.0),
+    ],
+)
+def test_bounds_before_a_part_without_a_proof(
+    most_states: int, after: dict[tuple[int, ...], tuple[float, float]], bound: float
+) -> None:
+    problem = PlacementProblem(np.array([[1.0, 3.0]]), ((),), (0,))
+    answers = {ways: _Answer((), (), seconds, least) for ways, (seconds, least) in after.items()}
+    found = _best(problem, Region(0, 0, (), (0,)), (), answers, most_states)
+    assert found.seconds == 11.0
+    assert found.bound == pytest.approx(bound)
 
 
 def modules(count: int, seed: int, queues: int = 2) -> PlacementProblem:
@@ -376,9 +397,9 @@ def test_a_chain_is_shared_out_by_splitting_its_layers(processors: str) -> None:
 
 CHANNELWISE = parser.parse_model("""
 <ir_version: 10, opset_import: ["" : 20]>
-net (float[1,40,13,13] x) => (float[1,40,1,1] y) <float[40,1,3,3] w, float[40] b> {
+net (float[1,40,13,13] x, float[1,40,6,6] z) => (float[1,40,1,1] y) <float[40,1,3,3] w, float[40] b> {
     p = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (x)
-    q = Conv <group = 40, pads = [1, 1, 1, 1]> (p, w, b)  r = Add (q, p)  s = Relu (r)
+    q = Conv <group = 40, pads = [1, 1, 1, 1]> (p, w, b)  r = Add (q, z)  s = Relu (r)
     t = AveragePool <kernel_shape = [2, 2]> (s)  y = GlobalAveragePool (t)
 }""")
 
@@ -394,7 +415,8 @@ def test_layers_that_work_channel_by_channel_are_split_with_what_they_read(proce
     model.CopyFrom(CHANNELWISE)
     for name, shape in (("w", (40, 1, 3, 3)), ("b", (40,))):
         model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
-    feeds = {"x": rng.standard_normal((1, 40, 13, 13)).astype(np.float32)}
+    shapes = {"x": (1, 40, 13, 13), "z": (1, 40, 6, 6)}
+    feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     space = space_of(ir.from_proto(model), processors)
     units = [unit for unit in space.graph.units if is_divisible(unit.layer)]
     assert [unit.layer.op for unit in units] == ["MaxPool", "Conv", "AveragePool", "GlobalPool"]
@@ -479,7 +501,7 @@ def test_what_is_refined_on_one_processor_changes_no_other_costs() -> None:
     model = ir.from_proto(
         parser.parse_model(
             """<ir_version: 10, opset_import: ["" : 20]>
-            net (float[1,32,8,8] x) => (float[1,32,8,8] y) { a = Relu (x) b = Erf (a) y = Sigmoid (b) }"""
+            net (float[1,32,8,8] x) => (float[1,32,8,8] y) { a = Relu (x) b = Sinh (a) y = Sigmoid (b) }"""
         )
     )
     space = corrected = space_of(model, TWO_CPUS)

@@ -84,3 +84,8 @@ def test_the_engine_trusts_no_plan(data: st.DataObject) -> None:
 def test_values_of_other_types(place: Path, value: object) -> None:
     with pytest.raises(PackageError, match=r"plan is damaged: .*; compile it again"):
         Plan.from_json(altered((place, value)))
+
+
+def test_another_version_names_the_source_and_the_remedy() -> None:
+    with pytest.raises(PackageError, match=r"^p\.json has plan version 1, .*; write it again with `tune`$"):
+        Plan.from_json(altered((("version",), 1)), "p.json", "write it again with `tune`")

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
 from nnstretch.compiler.compile import plan_model
-from nnstretch.compiler.loading import load_any
 from nnstretch.compiler.processors import build_processors
+from nnstretch.frontends.resolve import load_any
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.scheduler.lowering import assembly
-from nnstretch.scheduler.plan.happens_before import HappensBefore
 from nnstretch.scheduler.plan.memory import Tenant, least_bytes, plan_arena
 from nnstretch.scheduler.plan.schema import ALIGNMENT, PlanSubgraph
+from nnstretch.scheduler.plan.validate import HappensBefore
 from nnstretch.scheduler.runtime.session import PlanSession
 
 

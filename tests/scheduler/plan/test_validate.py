@@ -6,17 +6,17 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors
+from nnstretch.devices.base.routine import Launch
 from nnstretch.errors import PackageError
-from nnstretch.scheduler.plan.happens_before import HappensBefore
-from nnstretch.scheduler.plan.schema import Plan, PlanBuffer
-from nnstretch.scheduler.plan.validate import validate
+from nnstretch.scheduler.plan.schema import Plan, PlanBuffer, PlanStep
+from nnstretch.scheduler.plan.validate import HappensBefore, validate
 from tests.kits.graphs import RandomNetwork
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -139,6 +139,17 @@ def kernel_on_a_device(plan: Plan, rng: np.random.Generator) -> Plan | None:
     return replace(plan, queues=_replace_at(plan.queues, 1, replace(plan.queues[1], kind="opencl")))
 
 
+def launch_on_the_host(plan: Plan, rng: np.random.Generator) -> Plan:
+    i = int(rng.integers(len(plan.steps)))
+    return replace(plan, steps=_replace_at(plan.steps, i, replace(plan.steps[i], launch=Launch("conv.cl", (), (1,)))))
+
+
+def unknown_kind(plan: Plan, rng: np.random.Generator) -> Plan:
+    i = int(rng.integers(len(plan.steps)))
+    odd: Any = "other"
+    return replace(plan, steps=_replace_at(plan.steps, i, replace(plan.steps[i], kind=odd)))
+
+
 BREAKS: list[Break] = [
     drop_a_wait,
     wait_for_the_future,
@@ -152,6 +163,8 @@ BREAKS: list[Break] = [
     write_to_constants,
     huge_arena,
     kernel_on_a_device,
+    launch_on_the_host,
+    unknown_kind,
 ]
 
 
@@ -176,6 +189,43 @@ def test_ratios_that_do_not_fit_a_queue_are_refused(ratios: tuple[int, ...]) -> 
     queues = _replace_at(plan.queues, 0, replace(plan.queues[0], ratios=ratios))
     with pytest.raises(PackageError, match="ratios"):
         validate(replace(plan, queues=queues))
+
+
+def _with_step(plan: Plan, index: int, step: PlanStep) -> Plan:
+    return replace(plan, steps=_replace_at(plan.steps, index, step))
+
+
+@pytest.mark.opencl
+def test_what_an_opencl_kernel_cannot_count_is_refused_when_the_plan_is_made() -> None:
+    """Its integers have 32 bits, signed or unsigned; places of elements are signed."""
+    processors = build_processors(f"opencl:0@{CORES[-1]}")
+    plan = plan_model(RandomNetwork(0, processors=1, nodes=6).graph(), processors, tune=False).plan
+    validate(plan)
+    at, step = next((i, s) for i, s in enumerate(plan.steps) if s.launch is not None)
+    launch = step.launch
+    assert launch is not None
+    for number in (-(1 << 31), (1 << 32) - 1):
+        validate(_with_step(plan, at, replace(step, arguments=(*step.arguments, number))))
+    wide = [replace(step, arguments=(*step.arguments, n)) for n in (-(1 << 31) - 1, 1 << 32, 1 << 62)]
+    wide += [replace(step, launch=replace(launch, defines=(*launch.defines, ("NNS_ODD", 1 << 32))))]
+    for changed in wide:
+        with pytest.raises(PackageError, match=rf"^layer {step.layer} needs the number -?\d+ in .* counts in 32 bits"):
+            validate(_with_step(plan, at, changed))
+    for sizes in ((), (0,), (-1,), (1 << 31,), (1, 1, 1, 1)):
+        with pytest.raises(PackageError, match="launches"):
+            validate(_with_step(plan, at, replace(step, launch=replace(launch, global_size=sizes, local_size=None))))
+
+
+@pytest.mark.opencl
+def test_an_arena_beyond_the_elements_that_a_kernel_can_count_is_refused() -> None:
+    processors = build_processors(f"opencl:0@{CORES[-1]}")
+    plan = plan_model(RandomNetwork(0, processors=1, nodes=6).graph(), processors, tune=False).plan
+    written = next(b for s in plan.steps if s.launch for b in s.writes if plan.buffers[b].memory == "device")
+    far = replace(plan.buffers[written], offset=1 << 33)
+    (queue,) = plan.device_bytes
+    larger = replace(_with_buffer(plan, written, far), device_bytes={queue: 1 << 34})
+    with pytest.raises(PackageError, match="counts in 32 bits; compute the layer on the CPU"):
+        validate(larger)
 
 
 def test_ratios_survive_json_and_are_optional_in_it() -> None:
@@ -203,3 +253,21 @@ def test_planned_plans_pass_and_survive_json(seed: int) -> None:
 def test_damaged_json(text: str) -> None:
     with pytest.raises(PackageError):
         Plan.from_json(text)
+
+
+@pytest.mark.opencl
+def test_a_device_names_the_shared_memory_that_it_reads_and_writes() -> None:
+    processors = build_processors(f"cpu:{CORES[0]},opencl:0@{CORES[-1]}")
+    plan = plan_model(RandomNetwork(1, processors=2, nodes=14, size=4).graph(), processors, tune=False).plan
+    assert any(s.acquires for s in plan.subgraphs)
+    assert any(s.releases for s in plan.subgraphs)
+    for number, broken, words in (
+        *(
+            (i, replace(s, acquires=()), "acquiring")
+            for i, s in enumerate(plan.subgraphs)
+            if {*s.acquires} - {*s.releases}
+        ),
+        *((i, replace(s, releases=()), "releasing") for i, s in enumerate(plan.subgraphs) if s.releases),
+    ):
+        with pytest.raises(PackageError, match=f"without {words}"):
+            validate(replace(plan, subgraphs=_replace_at(plan.subgraphs, number, broken)))

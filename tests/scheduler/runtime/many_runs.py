@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnstretch.devices.external.onnxruntime.model import OnnxRuntimeModel
+from nnstretch.devices.external.onnxruntime import OnnxRuntimeModel
 from nnstretch.errors import DeviceError
 from nnstretch.scheduler.runtime import loading
 from nnstretch.scheduler.runtime.session import PlanSession

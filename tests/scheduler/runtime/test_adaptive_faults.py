@@ -11,6 +11,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.compiler.several_plans import compile_plans
 from nnstretch.devices.opencl import queues
 from nnstretch.errors import DeviceError
@@ -32,7 +33,7 @@ pytestmark = [pytest.mark.opencl, pytest.mark.skipif(len(CORES) < 2, reason="two
 
 @pytest.fixture(scope="module")
 def plans() -> Mapping[str, Compiled]:
-    with compile_plans(NETWORK.graph(), [BOTH, ALONE, C], policy="fixed", tune=False) as session:
+    with compile_plans(NETWORK.graph(), [BOTH, ALONE, C], "fixed", CompileOptions(tune=False)) as session:
         return dict(session._compiled)
 
 

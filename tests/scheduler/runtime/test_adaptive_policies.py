@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.runtime.adaptive.circuit_breaker import CircuitBreaker
+from nnstretch.scheduler.runtime.adaptive.estimator import FEWEST, MOST, SPAN, Observation, Recent
 from nnstretch.scheduler.runtime.adaptive.policies import (
     GAIN,
     PROBING,
     Adaptive,
     Deadline,
     Fastest,
+    Policy,
     make_policy,
     parse_policy,
 )
-from nnstretch.scheduler.runtime.adaptive.policy import Observation, Policy
-from nnstretch.scheduler.runtime.adaptive.recent import FEWEST, MOST, SPAN, Recent
 from tests.kits.adaptive_world import THREE, World, facts, uses
 
 SLOWNESS = st.fixed_dictionaries({name: st.sampled_from([1.0, 1.0, 1.3, 2.0, 3.0, 8.0]) for name in "CG"})

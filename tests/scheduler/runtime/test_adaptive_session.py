@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import nnstretch as nns
+from nnstretch.api.options import CompileOptions
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.compiler.several_plans import compile_plans
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="two processors need two 
 @pytest.fixture(scope="module")
 def cpus() -> Mapping[str, Compiled]:
     """Plans of one branched network for two cores and for each of them, with constants of their own."""
-    with compile_plans(NETWORK.graph(), [f"{C},{D}", C, D], policy="fixed", tune=False) as session:
+    with compile_plans(NETWORK.graph(), [f"{C},{D}", C, D], "fixed", CompileOptions(tune=False)) as session:
         shared = {name: session._compiled[name] for name in session.plans}
     with PlanSession(shared[C]) as one:
         assert one.plan.inputs
@@ -139,6 +140,21 @@ def test_a_package_of_plans_on_a_cpu_and_a_device(tmp_path: Path) -> None:
         with AdaptiveSession({name: compiled}, "fixed", sources=package.sources) as alone:
             check_answers(alone, network=SMALL)
             assert alone.current == name
+
+
+@pytest.mark.parametrize("kind", [PlanSession, AdaptiveSession])
+def test_metadata_survives_opening_a_package_and_saving_it_again(
+    cpus: Mapping[str, Compiled], tmp_path: Path, kind: type[PlanSession | AdaptiveSession]
+) -> None:
+    once, again = tmp_path / "once.nns", tmp_path / "again.nns"
+    about = {"source": {"model": "m.onnx"}, "mean": [0.5, 0.25], "note": "first"}
+    with AdaptiveSession(cpus, "fixed") as session:
+        session.save(once, about)
+    with kind.load(once) as opened:
+        opened.save(again)
+        assert read_package(again).metadata.items() >= about.items()
+        opened.save(again, {"note": "second"})
+    assert read_package(again).metadata.items() >= {**about, "note": "second"}.items()
 
 
 def test_times_of_plans_are_kept_in_the_package(cpus: Mapping[str, Compiled], tmp_path: Path) -> None:
@@ -278,6 +294,6 @@ def test_plans_that_do_not_go_together(cpus: Mapping[str, Compiled]) -> None:
     with pytest.raises(UsageError, match="policy"):
         AdaptiveSession(cpus, "fast")
     with pytest.raises(UsageError, match="twice"):
-        compile_plans(NETWORK.graph(), [C, C], tune=False)
+        compile_plans(NETWORK.graph(), [C, C], options=CompileOptions(tune=False))
     with pytest.raises(UsageError, match="none"):
-        compile_plans(NETWORK.graph(), [], tune=False)
+        compile_plans(NETWORK.graph(), [], options=CompileOptions(tune=False))

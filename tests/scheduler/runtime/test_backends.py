@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from nnstretch.devices.backends import BACKENDS
-from nnstretch.devices.base.backend import Backend
-from nnstretch.devices.base.loading import LoadableStep, LoadedQueues, LoadRequest, StepTarget
+from nnstretch.devices.base.backend import Backend, LoadableStep, LoadedQueues, LoadRequest, StepTarget
 from nnstretch.devices.base.processor import Processor
-from nnstretch.devices.base.routine import PLAIN, Descriptor, KernelCall, Layout, Lowering, Operand, Parameters, Routine
+from nnstretch.devices.base.routine import Descriptor, KernelCall, Layout, Lowering, Operand, Parameters, Routine
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine.binding.image import Queue, QueueKind
@@ -40,9 +39,6 @@ class PythonRoutine(Routine):
 
     def supports(self, layer: Layer) -> bool:
         return not layer.parts
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        return (PLAIN,) * len(layer.activations), (PLAIN,) * len(layer.outputs)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         LAYERS[layer.name] = layer
@@ -77,23 +73,17 @@ PYTHON = Backend("python", "Python queue", ("call",), PythonQueues, changes_layo
 
 
 class PythonProcessor(Processor):
-    dtypes = ("float32",)
     backend = PYTHON
     spec = ProcessorSpec("python")
 
     def __init__(self, blocked: Layout) -> None:
         self.blocked = blocked
+        self.reorder = PythonRoutine()
+        self.routines = (self.reorder,)
 
     @property
     def fingerprint(self) -> str:
         return "python"
-
-    @property
-    def routines(self) -> Sequence[Routine]:
-        return (PythonRoutine(),)
-
-    def reorder(self) -> Routine:
-        return PythonRoutine()
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 import nnstretch as nns
-from nnstretch.bench.comparison.reference import reference_outputs
-from nnstretch.bench.comparison.subject import random_feeds
+from nnstretch.bench.comparison.subject import random_feeds, reference_outputs
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
@@ -43,7 +42,7 @@ class EveryKind(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.relu(self.stem(x))
-        x = torch.relu(self.wide(x) + x)
+        x = torch.relu(self.wide(torch.relu(x)) + x)
         x = nn.functional.hardswish(self.depthwise(x))
         y = torch.relu(self.grouped(self.pointwise(x)))
         y = y * torch.sigmoid(self.semaphore(nn.functional.adaptive_avg_pool2d(y, 1)))

@@ -22,19 +22,18 @@ from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import REORDER, Parameters, Routine
 from nnstretch.devices.base.spec import parse_processors, usable_cores
-from nnstretch.devices.external.litert.model import LiteRtModel
-from nnstretch.devices.external.onnxruntime.model import OnnxRuntimeModel
+from nnstretch.devices.external.litert.engine import LiteRtModel
+from nnstretch.devices.external.onnxruntime import OnnxRuntimeModel
 from nnstretch.errors import DeviceError, PackageError
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
 from nnstretch.scheduler.lowering.calls import inner_seconds
 from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.measurement.store.store import ProfileStore
-from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.compiled import Compiled, serial
 from nnstretch.scheduler.plan.schema import Plan, PlanQueue
-from nnstretch.scheduler.plan.serial import serial
 from nnstretch.scheduler.plan.validate import validate
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.runtime.session import PlanSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnstretch.report.tables.timeline import timeline_table, timeline_text
+from nnstretch.report.tables.runs import timeline_table, timeline_text
 from nnstretch.scheduler.plan.schema import Plan, PlanQueue, PlanStep, PlanSubgraph
 from nnstretch.scheduler.runtime.critical_path import QueueTime, critical_path_seconds, run_summary
 from nnstretch.scheduler.runtime.timeline import Event, Timeline

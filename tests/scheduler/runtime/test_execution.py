@@ -8,14 +8,15 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import DesignError, FeedError, PackageError
-from nnstretch.graph.reference import relative_error
-from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.plan.serial import serial
+from nnstretch.graph.reference import relative_error, run_proto
+from nnstretch.scheduler.plan.compiled import Compiled, serial
 from nnstretch.scheduler.runtime.critical_path import run_summary
 from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork
@@ -65,6 +66,23 @@ def test_opencl_alone(seed: int) -> None:
 
 def test_one_cpu_with_all_cores() -> None:
     check(RandomNetwork(7, processors=0, nodes=20), "cpu", runs=10)
+
+
+def test_a_convolution_does_not_write_over_a_residual_that_it_convolves() -> None:
+    lines = """
+        <ir_version: 8, opset_import: ["": 18]> m (float[1, 16, 9, 9] x) => (float[1, 16, 9, 9] y)
+        { a = Conv<pads = [1, 1, 1, 1]>(x, w) b = Conv<pads = [1, 1, 1, 1]>(a, w) c = Add(a, b) y = Relu(c) }
+    """
+    proto = onnx.parser.parse_model(lines)
+    rng = np.random.default_rng(0)
+    weight = (rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    feeds = {"x": rng.standard_normal((1, 16, 9, 9)).astype(np.float32)}
+    plan = plan_model(ir.from_proto(proto), build_processors(f"cpu:{CORES[0]}"), tune=False)
+    assert any(step.op == "Conv" and len(set(step.reads)) < len(step.reads) for step in plan.plan.steps)
+    with PlanSession(plan) as session:
+        (found,) = session.run(None, feeds)
+    assert relative_error(found, run_proto(proto, feeds)[0]) < 1e-4
 
 
 @pytest.mark.parametrize("ratios", ["1:2", "5:1"])

@@ -13,19 +13,20 @@ import pytest
 from onnx import numpy_helper, parser
 
 import nnstretch
+from nnstretch.api.options import CompileOptions
 from nnstretch.cli.main import main
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.base.spec import usable_cores
-from nnstretch.devices.external.litert.routine import LiteRtRoutine
-from nnstretch.devices.external.onnxruntime.routine import OnnxRuntimeRoutine
+from nnstretch.devices.external.litert.engine import LiteRtRoutine
+from nnstretch.devices.external.onnxruntime import OnnxRuntimeRoutine
 from nnstretch.errors import ModelError, PackageError, UsageError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.package import read_package
-from nnstretch.package.model_file import check_standalone
+from nnstretch.package.standalone import check_standalone
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.measurement.profiler import Profiler
@@ -64,7 +65,7 @@ class RandomPrices(CostModel):
 
 
 def planned(network: RandomNetwork, seed: int, processors: str = CPU) -> Compiled:
-    usable = build_processors(processors, engines=ENGINES)
+    usable = build_processors(CompileOptions(processors, engines=ENGINES))
     return make_plan(optimize(network.graph()), usable.named, usable.host, RandomPrices(seed))
 
 
@@ -144,7 +145,7 @@ def test_plans_and_models_that_do_not_fit() -> None:
 
 
 def tuned(network: RandomNetwork, folder: Path) -> tuple[Compiled, ProfileStore]:
-    usable = build_processors(CPU, engines=ENGINES)
+    usable = build_processors(CompileOptions(CPU, engines=ENGINES))
     store = ProfileStore(folder / "profiles.sqlite")
     with Profiler(store, usable.host) as profiler:
         return make_plan(optimize(network.graph()), usable.named, usable.host, profiler), store
@@ -203,7 +204,7 @@ def test_a_run_takes_the_fallback_in() -> None:
 
     network = RandomNetwork(0, processors=0)
     graph = foreign(network)
-    usable = build_processors(CPU, engines=("ort",))
+    usable = build_processors(CompileOptions(CPU, engines=("ort",)))
     compiled = make_plan(optimize(graph), usable.named, usable.host, FreeExternalEngine(0))
     assert [step.routine for step in compiled.plan.steps] == [ONNXRUNTIME]
     assert not compiled.plan.fallback_layers
@@ -231,7 +232,7 @@ def foreign(network: RandomNetwork) -> ir.Model:
         <ir_version: 10, opset_import: ["" : 20]>
         net (float[SHAPE] x) => (float[SHAPE] y) <float[16,16,3,3] w> {
             a = Conv <pads = [1, 1, 1, 1]> (x, w)
-            b = Erf (a)
+            b = Sinh (a)
             y = Conv <pads = [1, 1, 1, 1]> (b, w)
         }""".replace("SHAPE", ",".join(map(str, network.input.shape)))
     )
@@ -258,15 +259,15 @@ def test_without_the_option_there_are_none() -> None:
 def test_engines_are_for_tuned_plans_on_a_cpu() -> None:
     graph = RandomNetwork(1, processors=0, nodes=4).graph()
     with pytest.raises(UsageError, match="tune, or leave them out"):
-        plan_model(graph, build_processors(CPU, engines=ENGINES), tune=False)
+        plan_model(graph, build_processors(CompileOptions(CPU, engines=ENGINES)), tune=False)
     with pytest.raises(UsageError, match="no CPU"):
-        build_processors("opencl:0", engines=ENGINES)
+        build_processors(CompileOptions("opencl:0", engines=ENGINES))
     with pytest.raises(UsageError, match="abacus"):
-        build_processors(CPU, engines=("abacus",))
+        build_processors(CompileOptions(CPU, engines=("abacus",)))
 
 
 def test_untuned_plans_have_none() -> None:
-    usable = build_processors(CPU, engines=ENGINES)
+    usable = build_processors(CompileOptions(CPU, engines=ENGINES))
     for seed in range(4):
         compiled = make_plan(optimize(RandomNetwork(seed, 0).graph()), usable.named, usable.host)
         assert not {ONNXRUNTIME, LITERT} & routines(compiled)
@@ -296,7 +297,7 @@ def test_only_the_first_cpu_has_external_engines() -> None:
     cores = usable_cores()
     if len(cores) < 2:
         pytest.skip("needs two cores")
-    first, second = build_processors(f"cpu:{cores[0]},cpu:{cores[1]}", engines=ENGINES).named
+    first, second = build_processors(CompileOptions(f"cpu:{cores[0]},cpu:{cores[1]}", engines=ENGINES)).named
     assert [str(r.descriptor) for r in first.routines][-2:] == [ONNXRUNTIME, LITERT]
     assert ONNXRUNTIME not in {str(r.descriptor) for r in second.routines}
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import parser
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.compiler.processors import HALF_TOLERANCE, build_processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import (
@@ -53,20 +54,12 @@ class FakeDevice(Processor):
     def __init__(self, index: int, block: int, dtypes: Sequence[str]) -> None:
         traits = Traits(block, on_cpu=True, compute_units=1, registers=32)
         self.spec = ProcessorSpec("opencl", index)
-        self.dtypes = tuple(dtypes)
         self.blocked = Layout(block)
-        self._routines, self._reorder = routines(traits, dtypes), Reorder(traits)
+        self.routines, self.reorder = routines(traits, dtypes), Reorder(traits)
 
     @property
     def fingerprint(self) -> str:
         return f"fake{self.spec.index}"
-
-    @property
-    def routines(self) -> Sequence[Routine]:
-        return self._routines
-
-    def reorder(self) -> Routine:
-        return self._reorder
 
 
 class Prices(CostModel):
@@ -182,7 +175,7 @@ def test_answers_of_plans_that_mix_types(host: CpuProcessor, seed: int) -> None:
     placed = seed % 2 and len(CORES) > 1
     text = f"cpu:{CORES[0]},opencl:0@{CORES[-1]}" if placed else f"opencl:0@{CORES[-1]}"
     network = RandomNetwork(300 + seed, processors=2 if placed else 0, nodes=10, channels=(5, 16, 19))
-    found = build_processors(text, tolerance=TOLERANCE)
+    found = build_processors(CompileOptions(text, tolerance=TOLERANCE))
     compiled = planned(network, found.named, found.host, Prices(seed, (1.0, 0.3)[seed % 3 == 0]))
     with PlanSession(compiled) as session:
         results = session.run(None, {"x": network.input})
@@ -203,9 +196,9 @@ def test_layouts_of_another_type() -> None:
 def test_the_cpu_does_not_change_types(host: CpuProcessor) -> None:
     tensor = TensorType((1, 20, 3, 5))
     block = host.blocked.block
-    assert host.reorder().supports(reorder_layer(tensor, PLAIN, Layout(block)))
-    assert not host.reorder().supports(reorder_layer(tensor, PLAIN, Layout(block, HALF)))
-    assert not host.reorder().supports(reorder_layer(tensor, Layout(0, HALF), PLAIN))
+    assert host.reorder.supports(reorder_layer(tensor, PLAIN, Layout(block)))
+    assert not host.reorder.supports(reorder_layer(tensor, PLAIN, Layout(block, HALF)))
+    assert not host.reorder.supports(reorder_layer(tensor, Layout(0, HALF), PLAIN))
 
 
 def test_offsets_count_elements() -> None:
@@ -219,12 +212,12 @@ def test_offsets_count_elements() -> None:
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, math.nan, math.inf])
 def test_a_tolerance_that_is_no_positive_number_is_refused(tolerance: float) -> None:
     with pytest.raises(UsageError, match=r"^tolerance is .*; it must be a positive number"):
-        build_processors(f"cpu:{CORES[0]}", tolerance=tolerance)
+        build_processors(CompileOptions(f"cpu:{CORES[0]}", tolerance=tolerance))
 
 
 @pytest.mark.opencl
 def test_halves_are_offered_from_a_tolerance_on() -> None:
     for tolerance, dtypes in ((HALF_TOLERANCE, {"float32", HALF}), (1e-4, {"float32"})):
-        (device,) = build_processors(f"opencl:0@{CORES[0]}", tolerance=tolerance).named
-        assert {routine.descriptor.dtype for routine in device.routines} == dtypes == set(device.dtypes)
+        (device,) = build_processors(CompileOptions(f"opencl:0@{CORES[0]}", tolerance=tolerance)).named
+        assert {routine.descriptor.dtype for routine in device.routines} == dtypes
         assert np.dtype(device.blocked.dtype or "float32") == np.float32

@@ -13,7 +13,7 @@ import pytest
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.spec import usable_cores
-from nnstretch.devices.external.onnxruntime.model import OnnxRuntimeModel
+from nnstretch.devices.external.onnxruntime import OnnxRuntimeModel
 from nnstretch.errors import DeadlineError, DeviceError
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.runtime.session import PlanSession

@@ -14,15 +14,15 @@ import pytest
 
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors
-from nnstretch.compiler.streams import arrangements
+from nnstretch.compiler.several_plans import arrangements
 from nnstretch.errors import DeadlineError, DeviceError, FeedError, NNStretchError, UsageError
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
+from nnstretch.scheduler.runtime.arrangement import Arrangement, ReplicaGroup, choose, relocated, state_bytes
+from nnstretch.scheduler.runtime.dispatch import Dispatch
 from nnstretch.scheduler.runtime.session import PlanSession
-from nnstretch.scheduler.runtime.streams.arrangement import Arrangement, ReplicaGroup, choose, relocated, state_bytes
-from nnstretch.scheduler.runtime.streams.dispatch import Dispatch
-from nnstretch.scheduler.runtime.streams.session import StreamSession
+from nnstretch.scheduler.runtime.stream_session import StreamSession
 from tests.kits.graphs import RandomNetwork
 from tests.kits.opencl_sessions import opencl_queues
 

@@ -19,12 +19,11 @@ from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.opencl.queues import installed_runtime
-from nnstretch.graph.placement import PLACEMENT_KEY
+from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
-from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.compiled import Compiled, serial
 from nnstretch.scheduler.plan.schema import Plan
-from nnstretch.scheduler.plan.serial import serial
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs import RandomNetwork

@@ -23,7 +23,7 @@ from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.selection.constraints.pareto import pareto
 from nnstretch.scheduler.selection.explanation import explain
 from nnstretch.scheduler.selection.problem import Problem
-from nnstretch.scheduler.selection.resources import ACCURACY, MEMORY, with_resources
+from nnstretch.scheduler.selection.resources import ERROR, MEMORY, with_resources
 
 CORE = min(os.sched_getaffinity(0))
 
@@ -107,7 +107,7 @@ def test_greedy_loss_is_what_the_whole_network_loses(space: ChoiceSpace, seed: i
 
 
 def test_slower_choices_that_need_less_are_kept(space: ChoiceSpace) -> None:
-    wide = with_resources(space, [MEMORY, ACCURACY])
+    wide = with_resources(space, [MEMORY, ERROR])
     assert wide.problem.sizes >= space.problem.sizes
     assert sum(wide.problem.sizes) > sum(space.problem.sizes)
     fastest = default_selector().select(wide.problem)
@@ -124,19 +124,19 @@ def test_slower_choices_that_need_less_are_kept(space: ChoiceSpace) -> None:
 
 
 def test_limits_hold_in_plans(space: ChoiceSpace) -> None:
-    wide = with_resources(space, [ACCURACY])
-    limited = replace(wide.problem, limits={ACCURACY: 1.2e-5})
+    wide = with_resources(space, [ERROR])
+    limited = replace(wide.problem, limits={ERROR: 1.2e-5})
     answer = default_selector().select(limited)
     assert answer.optimal
-    assert answer.amounts[ACCURACY] <= 1.2e-5
+    assert answer.amounts[ERROR] <= 1.2e-5
     plan = plan_of(wide, answer).plan
     assert len({step.layer for step in plan.steps if step.routine.endswith("/winograd")}) == 1
-    with pytest.raises(SelectionError, match="accuracy is limited to 1e-12"):
-        default_selector().select(replace(wide.problem, limits={ACCURACY: 1e-12}))
+    with pytest.raises(SelectionError, match="error is limited to 1e-12"):
+        default_selector().select(replace(wide.problem, limits={ERROR: 1e-12}))
 
 
 def test_what_is_not_known_cannot_be_traded(space: ChoiceSpace) -> None:
     with pytest.raises(UsageError, match="no resource 'power'"):
         with_resources(space, ["power"])
     with pytest.raises(UsageError, match="has no errors of routines"):
-        with_resources(space_of(Prices(errors=False)), [ACCURACY])
+        with_resources(space_of(Prices(errors=False)), [ERROR])

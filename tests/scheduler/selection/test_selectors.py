@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from nnstretch.errors import SelectionError, UsageError
 from nnstretch.scheduler.selection import SELECTORS, default_selector, selector_class, selector_named
-from nnstretch.scheduler.selection.baselines.dijkstra import Dijkstra
-from nnstretch.scheduler.selection.baselines.dprs import Dprs
-from nnstretch.scheduler.selection.baselines.global_search import GlobalSearch
+from nnstretch.scheduler.selection.baselines.dynamic_programming import Dprs, GlobalSearch
 from nnstretch.scheduler.selection.baselines.q_learning import QLearning, schedule
 from nnstretch.scheduler.selection.baselines.random_search import RandomSearch
-from nnstretch.scheduler.selection.comparison import compare
+from nnstretch.scheduler.selection.bounds import reparametrised
+from nnstretch.scheduler.selection.exact.best_first import Dijkstra, a_star
 from nnstretch.scheduler.selection.exact.elimination import Elimination
+from nnstretch.scheduler.selection.explanation import compare
 from nnstretch.scheduler.selection.problem import Problem, Selector
 from tests.kits import selector_conformance as conformance
 from tests.kits.selection_problems import best_cost, legal, network, problems
@@ -41,19 +41,27 @@ def test_every_selector_is_known_by_its_name() -> None:
         selector_named("best")
 
 
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_brute_force_at_once_is_brute_force_one_by_one(data: st.DataObject) -> None:
+    problem = data.draw(problems(most=5, resources=data.draw(st.integers(0, 2))))
+    costs = [problem.cost(choices) for choices in legal(problem)]
+    assert best_cost(problem) == (pytest.approx(min(costs)) if costs else None)
+
+
 @pytest.mark.parametrize("selector", EXACT, ids=named)
 @given(problem=problems())
 @settings(max_examples=400, deadline=None)
 def test_exact_ones_find_the_optimum(selector: Selector, problem: Problem) -> None:
-    conformance.check_optimum(selector, problem)
+    conformance.check_optimum(problem, selector)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("selector", EXACT, ids=named)
 @given(problem=problems())
-@settings(max_examples=4000, deadline=None)
-def test_exact_ones_find_the_optimum_of_thousands(selector: Selector, problem: Problem) -> None:
-    conformance.check_optimum(selector, problem)
+@settings(max_examples=1500, deadline=None)
+def test_exact_ones_find_the_optimum_of_thousands(problem: Problem) -> None:
+    """All of them in one test: most of its time goes into problems and brute force."""
+    conformance.check_optimum(problem, *EXACT)
 
 
 @given(problem=problems())
@@ -88,6 +96,16 @@ def test_exact_ones_are_exact_within_limits(resources: int, data: st.DataObject)
         answer = selector.select(problem)
         assert answer.optimal
         assert answer.cost == pytest.approx(best, rel=1e-9, abs=1e-12)
+
+
+@given(problem=problems(most=5))
+@settings(max_examples=60, deadline=None)
+def test_searches_that_give_up_state_the_bound_that_they_began_with(problem: Problem) -> None:
+    least = reparametrised(problem.costs, problem.edges).bound
+    answer = a_star(problem, 1)
+    if answer.choices is None:
+        assert answer.bound is not None
+        assert answer.bound >= least
 
 
 def residual(nodes: int) -> list[tuple[int, int]]:
@@ -203,9 +221,9 @@ def test_all_on_one_problem() -> None:
     assert [r.name for r in rows] == [s.name for s in EVERY]
     best = min(r.answer.cost for r in rows)
     assert all(r.answer.cost == pytest.approx(best) for r in rows if r.answer.optimal)
-    curve = next(r for r in rows if r.name == "random").best_curve
-    assert [c for _, c in curve[:-1]] == sorted({c for _, c in curve}, reverse=True)[: len(curve) - 1]
-    assert curve[-1][0] == conformance.QUICK["episodes"]
+    drawn = next(r for r in rows if r.name == "random").answer
+    assert [step for step, _ in drawn.curve][-1] == conformance.QUICK["episodes"]
+    assert min(cost for _, cost in drawn.curve) == pytest.approx(drawn.cost)
 
 
 @pytest.mark.parametrize("selector", EVERY, ids=named)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from nnstretch.compiler.compile import plan_model, simulate_model
 from nnstretch.compiler.costs import latency_predictor, open_profiler
 from nnstretch.compiler.processors import build_processors
-from nnstretch.devices.simulated.latency import layer_seconds
+from nnstretch.devices.simulated.processor import layer_seconds
 from nnstretch.devices.simulated.profile import (
     PairProfile,
     ProcessorProfile,
@@ -35,6 +36,7 @@ from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 from nnstretch.scheduler.simulation.events import SimulatedTask, run_tasks
 from nnstretch.scheduler.simulation.timing import NoInterference, ProfiledInterference, critical_path, simulate
+from scripts.fit_profile import fit
 from tests.kits.graphs import RandomNetwork
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "fit_profile.py"
@@ -282,8 +284,9 @@ def test_unplaced_layers_leave_a_processor_where_that_pays(tmp_path: Path) -> No
 
 
 def test_the_script_fits_a_profile(tmp_path: Path) -> None:
-    """Two networks of known price give back that price, and a third, on both processors, the bandwidth."""
-    soc, rows = some_soc(gb_per_s=0.5), []
+    """Two networks of known price give back that price, a third, on both processors, the bandwidth; a fourth is only tested."""
+    soc = some_soc(gb_per_s=0.5)
+    rows: list[dict[str, Any]] = []
     for number, (model, names) in enumerate(
         [(chain((0,)), "a"), (wide(), "a"), (chain((0,)), "b"), (wide(), "b"), (chain((0, 1, 0)), "ab")]
     ):
@@ -293,15 +296,22 @@ def test_the_script_fits_a_profile(tmp_path: Path) -> None:
         seconds = simulate_model(model, build_processors(specs_of))[1].total
         rows.append({"model": str(path), "processors": [*names], "ms": seconds * 1e-6})
     table, made = tmp_path / "table.json", tmp_path / "made.json"
+    ir.save(wide(), tmp_path / "held.onnx")
+    rows.append({"model": str(tmp_path / "held.onnx"), "processors": ["a"], "ms": 2 * rows[1]["ms"]})
     table.write_text(json.dumps({"measurements": rows, "launch_us": {"a": 1.0, "b": 0.5}}))
-    command = [sys.executable, str(SCRIPT), str(table), "-o", str(made)]
-    subprocess.run(command, check=True, capture_output=True, timeout=250)
+    command = [sys.executable, str(SCRIPT), str(table), "-o", str(made), "--hold-out", str(tmp_path / "held.onnx")]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=250).stdout
+    fitted, held_out = printed.split("held out")
+    assert "held.onnx" not in fitted
+    assert "root mean square 50.0%, largest 50.0%" in held_out
     found = load_profile(str(made))
     assert found.pair("a", "b").gb_per_s == pytest.approx(0.5, rel=0.02)
     for name in "ab":
         one, other = found.processors[name], soc.processors[name]
         assert one.compute["conv"].gmacs_per_s[0][1] == pytest.approx(other.compute["conv"].gmacs_per_s[0][1], rel=0.02)
         assert one.memory_gb_per_s["any"] == pytest.approx(other.memory_gb_per_s["any"], rel=0.02)
+    with pytest.raises(UsageError, match="no model 'missing' to hold out"):
+        fit(table, made, ["missing"])
     table.write_text('{"measurements": [{}]}')
     result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)
     assert result.returncode == 2
@@ -315,7 +325,7 @@ def test_simulated_processors_run_and_measure_nothing(tmp_path: Path) -> None:
     processors = build_processors(specs(tmp_path, some_soc(), 1))
     compiled = plan_model(chain((0,)), processors, tune=False)
     with pytest.raises(DeviceError, match="only exist in a profile"):
-        PlanSession.from_compiled(compiled)
+        PlanSession(compiled)
     with pytest.raises(UsageError, match="are simulated and cannot be measured"):
         open_profiler(processors)
 

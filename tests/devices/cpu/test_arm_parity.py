@@ -1,0 +1,81 @@
+"""Kernels for 64-bit ARM against ONNX Runtime, on CPUs that qemu emulates."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nnstretch.devices.cpu.manifest import families
+from nnstretch.graph.layer import Layer
+from tests.kits.convolution_parity import activations, pointwise_layers
+from tests.kits.convolution_shapes import (
+    LAYERS,
+    convolutions,
+    dense_channels,
+    dense_layers,
+    few_channels,
+    grouped_channels,
+    kernels,
+    narrow_channels,
+)
+from tests.kits.cpu_routines import compute_bound_routines
+from tests.kits.emulated_kernels import CPUS, TARGET, cases_of, check_cases, emulator, program
+from tests.kits.hypothesis_examples import examples
+from tests.kits.pair_shapes import depthwise_project, expand_depthwise
+
+pytestmark = pytest.mark.slow
+
+FUZZ_ROUNDS = 20
+ROUTINES = compute_bound_routines(TARGET.isa)
+few = settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow])
+odd_channels = st.sampled_from([2, 32, 33, 64, 65, 100])
+
+
+@few
+@given(
+    layer=convolutions(dense_channels, kernels)
+    | convolutions(dense_channels, st.just((1, 1)))
+    | convolutions(grouped_channels, kernels)
+    | convolutions(narrow_channels, st.sampled_from([(3, 3), (5, 5), (7, 7)]))
+    | convolutions(few_channels, kernels)
+    | pointwise_layers(odd_channels, odd_channels, activations)
+    | dense_layers
+    | expand_depthwise()
+    | depthwise_project(),
+    cpu=st.sampled_from(CPUS),
+)
+def test_random_layers(layer: Layer, cpu: str) -> None:
+    if cases := cases_of(ROUTINES, layer):
+        check_cases(cases, cpu)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_layers_of_networks_use_every_kernel_for_convolutions(cpu: str) -> None:
+    """Every tile of the direct convolution and of the first layer, on layers of networks."""
+    tried: set[str] = set()
+    for name in (
+        "resnet_stem",
+        "mobilenet_stem",
+        "resnet_3x3",
+        "resnet_wide",
+        "regnet_stride",
+        "odd_channels",
+        "efficientnet",
+    ):
+        cases = cases_of(ROUTINES, LAYERS[name][0])
+        check_cases(cases, cpu)
+        tried |= {case.call.kernel for case in cases}
+    for family in ("conv_direct", "conv_planar"):
+        assert {kernel.name for kernel in families()[family].on(TARGET.isa)} <= tried
+
+
+def test_no_access_beside_operands() -> None:
+    """Every kernel with random parameters, on memory of exactly the sizes that it asks for."""
+    command = [emulator(), "-cpu", "cortex-a53", str(program("kernel_fuzz.c")), str(FUZZ_ROUNDS), "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout.rpartition(chr(10))[2]}: {done.stderr}"
+    names = {kernel.name for family in families().values() for kernel in family.on(TARGET.isa)}
+    assert {line.split()[0] for line in done.stdout.splitlines()} == names

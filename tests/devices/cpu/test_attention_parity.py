@@ -1,0 +1,192 @@
+"""Attention against a float64 reference: uneven sizes, biases and masks, both forms of tokens, one and two threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnstretch.devices.base.routine import Parameters
+from nnstretch.devices.cpu.routines.attention import Attention
+from nnstretch.devices.engine.build.instruction_sets import local_isa
+from nnstretch.graph.expand import expand
+from nnstretch.graph.layer import Layer, TensorType
+from tests.kits.cores import OWN_CORE
+from tests.kits.hypothesis_examples import examples
+from tests.kits.kernel_driver import run_lowering
+
+CORES = ((OWN_CORE,), (OWN_CORE, OWN_CORE))
+ROUTINE = Attention(local_isa())
+Shape = tuple[int, ...]
+
+
+def attention_layer(
+    sizes: Shape,
+    *,
+    heads: int,
+    groups: int,
+    rows: bool = False,
+    biases: Sequence[np.ndarray | Shape] = (),
+    scale: float = 0.25,
+) -> Layer:
+    """Attention of `sizes`: images, windows, queries, keys, channels per head of keys, and of values."""
+    batch, windows, queries, keys, depth, width = sizes
+
+    def tokens(count: int, channels: int) -> TensorType:
+        shape = (batch * windows, count, channels) if rows else (batch, channels, windows, count)
+        return TensorType(shape)
+
+    inputs = [tokens(queries, heads * depth), tokens(keys, groups * depth), tokens(keys, groups * width)]
+    inputs += [TensorType(bias.shape if isinstance(bias, np.ndarray) else bias) for bias in biases]
+    constants = {3 + i: bias for i, bias in enumerate(biases) if isinstance(bias, np.ndarray)}
+    return Layer(
+        "tested",
+        "Attention",
+        tuple(inputs),
+        (tokens(queries, heads * width),),
+        MappingProxyType({"heads": heads, "groups": groups, "scale": scale}),
+        constants=MappingProxyType(constants),
+    )
+
+
+def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
+    """Attention in float64."""
+    given_feeds = iter(feeds)
+    arrays = [layer.constants[i] if i in layer.constants else next(given_feeds) for i in range(len(layer.inputs))]
+    heads, groups = layer.integer("heads"), layer.integer("groups")
+
+    def split(array: np.ndarray, count: int) -> np.ndarray:
+        if array.ndim == 4:
+            array = array.transpose(0, 2, 3, 1).reshape(-1, array.shape[3], array.shape[1])
+        parts = array.astype(np.float64).reshape(*array.shape[:2], count, -1).transpose(0, 2, 1, 3)
+        return np.repeat(parts, heads // count, axis=1)
+
+    scores = split(arrays[0], heads) @ split(arrays[1], groups).swapaxes(2, 3) * layer.attributes["scale"]
+    for bias in arrays[3:]:
+        scores = scores + bias.astype(np.float64)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    result = (weights / weights.sum(-1, keepdims=True)) @ split(arrays[2], groups)
+    rows: np.ndarray = result.transpose(0, 2, 1, 3).reshape(result.shape[0], result.shape[2], -1)
+    shape = layer.outputs[0].shape
+    if len(shape) == 3:
+        return rows
+    return rows.reshape(shape[0], shape[2], shape[3], shape[1]).transpose(0, 3, 1, 2)
+
+
+def inputs_of(layer: Layer, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(0, 1.5, layer.type_of(i).shape).astype(np.float32) for i in layer.activations]
+
+
+def run(layer: Layer, parameters: Parameters, feeds: Sequence[np.ndarray], cores: tuple[int, ...]) -> np.ndarray:
+    layouts = ROUTINE.layouts(layer, parameters)
+    (result,) = run_lowering(ROUTINE.lower(layer, parameters), layer, feeds, *layouts, cores)
+    return result
+
+
+def compare(layer: Layer, seed: int = 0) -> None:
+    assert ROUTINE.supports(layer)
+    feeds = inputs_of(layer, seed)
+    expected = reference(layer, feeds)
+    for parameters in ROUTINE.parameter_space(layer):
+        for cores in CORES:
+            result = run(layer, parameters, feeds, cores)
+            np.testing.assert_allclose(result, expected, rtol=2e-5, atol=2e-5)
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> Layer:
+    """Attention of small sizes."""
+    heads = draw(st.integers(1, 3))
+    batch, windows = draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    queries, keys = draw(st.integers(1, 70)), draw(st.integers(1, 70))
+    depth, width = draw(st.integers(1, 36)), draw(st.integers(1, 36))
+    biases: list[np.ndarray | Shape] = []
+    for _ in range(draw(st.integers(0, 2))):
+        flags = [draw(st.booleans()) for _ in range(3)]
+        whole = (batch * windows, heads, queries)
+        shape = (*(size if flag else 1 for size, flag in zip(whole, flags, strict=True)), keys)
+        array = np.random.default_rng(3).normal(0, 2, shape).astype(np.float32)
+        biases.append(array if draw(st.booleans()) else shape)
+    return attention_layer(
+        (batch, windows, queries, keys, depth, width),
+        heads=heads,
+        groups=draw(st.sampled_from([1, heads])),
+        rows=draw(st.booleans()),
+        biases=biases,
+    )
+
+
+@given(layers(), st.integers(0, 99))
+@settings(max_examples=examples(25), deadline=None)
+def test_any_attention_is_that_of_float64(layer: Layer, seed: int) -> None:
+    compare(layer, seed)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "heads"), [((1, 1, 197, 197, 64, 64), 3), ((1, 4, 256, 256, 36, 36), 4), ((1, 64, 49, 49, 32, 32), 3)]
+)
+def test_attention_of_networks(sizes: Shape, heads: int) -> None:
+    compare(attention_layer(sizes, heads=heads, groups=heads))
+
+
+def test_many_keys_pass_in_tiles() -> None:
+    """Keys that do not fit one tile, with maxima that grow from tile to tile."""
+    layer = attention_layer((1, 1, 20, 1300, 8, 24), heads=1, groups=1, scale=1.0)
+    feeds = inputs_of(layer, 1)
+    feeds[1] = np.sort(feeds[1], axis=3)
+    expected = reference(layer, feeds)
+    for parameters in ROUTINE.parameter_space(layer):
+        result = run(layer, parameters, feeds, CORES[0])
+        np.testing.assert_allclose(result, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_masks_of_minus_infinity() -> None:
+    """Masked keys have no weight."""
+    mask = np.where(np.tri(40), 0, -np.inf).astype(np.float32)[None, None]
+    compare(attention_layer((1, 1, 40, 40, 8, 8), heads=2, groups=2, biases=[mask]))
+
+
+@pytest.mark.parametrize("keys", [20, 600])
+def test_rows_without_keys_are_those_of_onnx_runtime(keys: int) -> None:
+    """Minus infinity everywhere is not a number; the lowest float everywhere gives all keys the same weight."""
+    mask = np.zeros((1, 1, 5, keys), np.float32)
+    mask[..., 1, :], mask[..., 2, 5:], mask[..., 3, :], mask[..., 4, :-3] = (
+        -np.inf,
+        -np.inf,
+        np.finfo(np.float32).min,
+        -np.inf,
+    )
+    layer = attention_layer((1, 1, 5, keys, 8, 16), heads=1, groups=1, biases=[mask])
+    feeds = inputs_of(layer, 3)
+    session = onnxruntime.InferenceSession(expand(layer).SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {f"x{i}": feed for i, feed in enumerate(feeds)})
+    assert np.isnan(expected[..., 1]).all()
+    assert np.isfinite(np.delete(expected, 1, axis=3)).all()
+    for parameters in ROUTINE.parameter_space(layer):
+        np.testing.assert_allclose(run(layer, parameters, feeds, CORES[0]), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_numbers_that_are_not_finite_stay_visible() -> None:
+    layer = attention_layer((1, 1, 5, 20, 8, 8), heads=1, groups=1)
+    feeds = inputs_of(layer, 2)
+    feeds[0][0, 3, 0, 2] = np.nan
+    (parameters, *_) = ROUTINE.parameter_space(layer)
+    result = run(layer, parameters, feeds, CORES[0])
+    assert np.isnan(result[0, :, 0, 2]).all()
+    assert np.isfinite(np.delete(result, 2, axis=3)).all()
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_the_onnx_form_computes_the_same(rows: bool) -> None:
+    bias = np.random.default_rng(0).normal(size=(1, 4, 5, 7)).astype(np.float32)
+    layer = attention_layer((2, 3, 5, 7, 6, 3), heads=4, groups=1, rows=rows, biases=[bias, (6, 1, 1, 7)])
+    feeds = inputs_of(layer, 5)
+    session = onnxruntime.InferenceSession(expand(layer).SerializeToString(), providers=["CPUExecutionProvider"])
+    (result,) = session.run(None, {f"x{i}": feed for i, feed in enumerate(feeds)})
+    np.testing.assert_allclose(result, reference(layer, feeds), rtol=2e-5, atol=2e-5)

@@ -1,0 +1,91 @@
+"""The static runner: what it needs, and what it computes on emulated cores."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnstretch.devices.engine.build import toolchains
+from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, Isa
+from nnstretch.devices.engine.build.standalone import build_runner
+from nnstretch.graph.reference import relative_error
+from tests.kits.graphs import RandomNetwork
+from tests.kits.runner import QUICK, bench, write_model
+
+MOST_BYTES = 3_000_000
+_PT_DYNAMIC, _PT_INTERP = 2, 3
+_MACHINES = {"aarch64": 183, "riscv64": 243}
+"""ELF's numbers of the architectures."""
+_LEVELS = {"aarch64": "-O3", "riscv64": "-O0"}
+"""Optimisation: other tests build the engine for 64-bit ARM, too, that for RISC-V only these."""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=["aarch64", "riscv64"])
+def isa(request: pytest.FixtureRequest) -> Isa:
+    return next(isa for isa in ISAS if isa.name == request.param)
+
+
+@pytest.fixture(scope="module")
+def static_runner(isa: Isa) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        level = _LEVELS[isa.name]
+        patch.setattr(toolchains, "FLAGS", tuple(level if flag == "-O3" else flag for flag in toolchains.FLAGS))
+        return build_runner(BuildTarget(isa, "linux-musl"))
+
+
+def test_it_is_small_and_needs_no_library(isa: Isa, static_runner: Path) -> None:
+    content = static_runner.read_bytes()
+    assert len(content) <= (MOST_BYTES if _LEVELS[isa.name] != "-O0" else 3 * MOST_BYTES)
+    assert content[:6] == b"\x7fELF\x02\x01"
+    assert struct.unpack_from("<H", content, 18) == (_MACHINES[isa.name],)
+    (offset,), (size, count) = struct.unpack_from("<Q", content, 32), struct.unpack_from("<2H", content, 54)
+    segments = {struct.unpack_from("<I", content, offset + size * number)[0] for number in range(count)}
+    assert not segments & {_PT_DYNAMIC, _PT_INTERP}
+
+
+def check(isa: Isa, static_runner: Path, folder: Path, *options: str) -> list[str]:
+    """Runs a network of two queues on an emulated CPU, compares its outputs, and returns the CPU's features."""
+    qemu = shutil.which(f"qemu-{isa.name}-static")
+    if qemu is None:
+        pytest.skip(f"qemu-{isa.name}-static is not there (Debian, Ubuntu: apt-get install qemu-user-static)")
+    network = RandomNetwork(2, 2)
+    model = write_model(network, folder / "random.nnm", ((0,), (1,)), isa)
+    network.input.tofile(folder / "x")
+    given = ("--input", f"x={folder / 'x'}", "--outputs", folder / "out", "--timeline")
+    answer = bench(static_runner, *QUICK, *given, model, prefix=(qemu, *options))
+    assert (answer["runner"]["isa"], answer["runner"]["system"]) == (isa.name, "linux-musl")
+    device = answer["device"]
+    assert (device["machine"], device["libc"], device["isa_levels"]) == (isa.name, "musl", [isa.name])
+    assert "statically" in device["opencl_error"]
+    (entry,) = answer["models"]
+    assert entry["runs"] == 3
+    assert entry["repeatable"]
+    for place, (output, wanted) in enumerate(zip(entry["outputs"], network.expected(), strict=True)):
+        found = np.fromfile(folder / "out" / f"0-{place}.bin", np.float32).reshape(output["shape"])
+        assert relative_error(found, wanted) < 1e-4
+    features = device["features"]
+    assert isinstance(features, list)
+    return features
+
+
+@pytest.mark.parametrize(
+    ("cpu", "has_dot_product"), [("cortex-a53", False), ("cortex-a76", True), ("max,sve=off", True)]
+)
+@pytest.mark.parametrize("isa", ["aarch64"], indirect=True)
+def test_emulated_arm_cores_compute_the_same(
+    isa: Isa, static_runner: Path, tmp_path: Path, cpu: str, *, has_dot_product: bool
+) -> None:
+    features = check(isa, static_runner, tmp_path, "-cpu", cpu)
+    assert ("asimddp" in features) is has_dot_product
+    assert "sve" not in features
+
+
+@pytest.mark.parametrize("isa", ["riscv64"], indirect=True)
+def test_an_emulated_risc_v_core_computes_the_same(isa: Isa, static_runner: Path, tmp_path: Path) -> None:
+    assert check(isa, static_runner, tmp_path) == []

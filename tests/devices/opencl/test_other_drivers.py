@@ -1,0 +1,118 @@
+"""Other OpenCL drivers: Mesa's rusticl, and Oclgrind, a simulator that reports invalid reads and writes and data races."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nnstretch.devices.opencl.runtime import KERNELS
+
+OCLGRIND = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
+RUSTICL = next(Path("/usr/lib").glob("*/libRusticlOpenCL.so.1"), None)
+INCLUDED = {"common.cl", "tile.cl", "strides.cl", "winograd_transform.cl"}
+SEMAPHORE = "semaphore.cl"  # needs a host that runs meanwhile
+WRITES_BEHIND = """
+import numpy as np, pyopencl as cl
+(device,) = cl.get_platforms()[0].get_devices()
+context = cl.Context([device])
+queue = cl.CommandQueue(context)
+program = cl.Program(context, "kernel void f(global int *x) { x[get_global_id(0)] = 1; }").build()
+cl.Kernel(program, "f")(queue, (5,), (1,), cl.Buffer(context, cl.mem_flags.READ_WRITE, 16))
+queue.finish()
+"""
+
+PROBE = (
+    "from nnstretch.devices.opencl.drivers import probe\nfor device in probe(): print(device.platform, device.why_not)"
+)
+
+CHECKS = (
+    """
+from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.opencl.drivers import device_info, probe
+from nnstretch.devices.opencl.probe_worker import check_kernels, check_loops
+from nnstretch.devices.opencl.runtime import OpenCLRuntime
+from nnstretch.errors import DeviceError
+runtime = OpenCLRuntime(ProcessorSpec("opencl", 0), info=device_info(0))
+for check in (check_kernels, check_loops):
+    try:
+        check(runtime)
+        print("right")
+    except DeviceError as error:
+        print(error)
+"""
+    + PROBE
+)
+
+needs_oclgrind = pytest.mark.skipif(not OCLGRIND.exists(), reason="Oclgrind is not installed")
+
+
+def output_of(arguments: list[str], library: Path, folder: Path, settings: dict[str, str]) -> str:
+    """What a Python process prints whose only OpenCL driver is `library`."""
+    (folder / "vendors").mkdir()
+    (folder / "vendors" / "driver.icd").write_text(f"{library}\n")
+    vendors = {name: str(folder / "vendors") for name in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")}
+    environment = os.environ | vendors | settings | {"PYOPENCL_NO_CACHE": "1"}
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def reports(arguments: list[str], folder: Path, check: str = "DATA_RACES") -> tuple[str, str]:
+    """What a Python process prints, and what Oclgrind reports."""
+    log = folder / "log"
+    settings = {f"OCLGRIND_{check}": "1", "OCLGRIND_LOG": str(log)}
+    return output_of(arguments, OCLGRIND, folder, settings), log.read_text()
+
+
+@pytest.mark.slow  # its compiler takes seconds per kernel
+@pytest.mark.skipif(RUSTICL is None, reason="Mesa's rusticl is not installed")
+def test_rusticl_computes_the_right_results_and_is_refused_where_it_ends_loops(tmp_path: Path) -> None:
+    assert RUSTICL is not None
+    settings = {"RUSTICL_ENABLE": "llvmpipe", "NNSTRETCH_CACHE_DIR": str(tmp_path / "cache")}
+    found = output_of(["-c", CHECKS], RUSTICL, tmp_path, settings)
+    kernels, loops, probed = found.splitlines()
+    assert kernels == "right"
+    assert re.fullmatch(
+        r"a loop of 262144 iterations ended after \d+, so large layers would be computed wrongly|right", loops
+    )
+    assert probed.startswith("rusticl")
+    assert (loops in probed) == (loops != "right")
+
+
+@needs_oclgrind
+def test_invalid_writes_are_reported(tmp_path: Path) -> None:
+    _, report = reports(["-c", WRITES_BEHIND], tmp_path)
+    assert "Invalid write of size 4" in report
+
+
+@pytest.mark.slow
+@needs_oclgrind
+def test_all_kernels_stay_within_their_tensors_and_have_no_races(tmp_path: Path) -> None:
+    sources, report = reports(["-m", "tests.kits.oclgrind_cases"], tmp_path)
+    assert set(sources.split()) == {path.name for path in KERNELS.glob("*.cl")} - INCLUDED - {SEMAPHORE}
+    assert not report, report
+
+
+READS_UNWRITTEN = WRITES_BEHIND.replace("x[get_global_id(0)] = 1", "int a[4]; a[0] = 1; x[0] = a[x[1] & 3]").replace(
+    ".build()", ".build(['-cl-opt-disable'])"
+)
+
+
+@needs_oclgrind
+def test_reads_of_unwritten_numbers_are_reported(tmp_path: Path) -> None:
+    _, report = reports(["-c", READS_UNWRITTEN], tmp_path, "UNINITIALIZED")
+    assert "ninitialized" in report
+
+
+@pytest.mark.slow
+@needs_oclgrind
+def test_no_kernel_uses_numbers_that_were_not_written(tmp_path: Path) -> None:
+    """Without optimisation: Oclgrind's check knows no `freeze`, an instruction that optimised kernels have."""
+    sources, report = reports(["-m", "tests.kits.oclgrind_cases", "-cl-opt-disable"], tmp_path, "UNINITIALIZED")
+    assert "conv.cl" in sources
+    assert not report, report

@@ -1,0 +1,66 @@
+"""Processes that are forks of one with everything imported: a new one imports torch and the trainer for seconds."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.multiprocessing.spawn import start_processes
+
+from nnstretch.training.loop.distributed import end_group
+
+FORKS = multiprocessing.get_context("forkserver")
+"""Its server is started by the first process of a session, and imports these modules."""
+FORKS.set_forkserver_preload(
+    [
+        *("tests.kits.killable_commands", "nnstretch.cli.networks", "nnstretch.cli.stretching.search", "pytest"),
+        *("nnstretch.branching.stretch", "nnstretch.training.loop.trainer", "onnxruntime"),
+    ]
+)
+
+
+def run_side_by_side(function: Callable[..., None], count: int, *arguments: object) -> None:
+    """Calls `function(rank, count, *arguments)` in `count` processes; the first failure ends all of them.
+
+    Raises:
+        ProcessRaisedException: a process failed; has its traceback.
+        ProcessExitedException: a process was killed.
+    """
+    everything: tuple[Any, ...] = (count, *arguments)
+    start_processes(function, everything, count, start_method="forkserver")  # type: ignore[no-untyped-call]
+
+
+def run_in_group(function: Callable[..., None], count: int, *arguments: object) -> None:
+    """Calls `function(rank, count, *arguments)` in `count` processes of one gloo group, on one thread each.
+
+    Raises:
+        ProcessRaisedException: a process failed, or threads of its group outlived it; has its traceback.
+        ProcessExitedException: a process was killed.
+    """
+    with TemporaryDirectory() as folder:
+        run_side_by_side(_in_group, count, function, f"{folder}/meet", *arguments)
+
+
+def join_group(rank: int, count: int, file: str) -> None:
+    """Joins a gloo group whose processes meet in a file."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=count)
+
+
+def assert_no_threads_of_a_group() -> None:
+    """Threads that outlive their group may abort the process as it ends."""
+    assert not [name for name in Path("/proc/self/task").glob("*/comm") if "gloo" in name.read_text()]
+
+
+def _in_group(rank: int, count: int, function: Callable[..., None], file: str, *arguments: object) -> None:
+    join_group(rank, count, file)
+    try:
+        function(rank, count, *arguments)
+    finally:
+        end_group()
+    assert_no_threads_of_a_group()

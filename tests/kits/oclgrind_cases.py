@@ -1,0 +1,93 @@
+"""Small layers for every OpenCL kernel, without guards around tensors: `python -m tests.kits.oclgrind_cases [OPTION…]`.
+
+The first OpenCL device runs them and should be Oclgrind's, which reports invalid accesses. Options are
+added to those of the compiler. Compares no results.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+from nnstretch.devices.base.routine import Layout, Parameters, Routine, reorder_layer
+from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.opencl import runtime as runtime_module
+from nnstretch.devices.opencl.drivers import device_info
+from nnstretch.devices.opencl.routines import Reorder, Traits, routines
+from nnstretch.devices.opencl.runtime import OpenCLRuntime
+from nnstretch.graph.layer import Attribute, Layer, TensorType
+from tests.kits import opencl_driver
+from tests.kits.convolution_parity import conv_layer
+from tests.kits.opencl_parity import ACTIVATIONS, RELU, feeds_of, make_layer, numbers
+
+IMAGE = (1, 5, 3, 4)
+POOL: dict[str, Attribute] = {"kernel": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1)}
+RESIZE: dict[str, Attribute] = {"nearest": "floor", "scales": (2.0, 1.5)}
+LAYERS = (
+    conv_layer((1, 6, 5, 6), 7, residual=True, activation=RELU),
+    conv_layer((1, 6, 4, 7), 6, (3, 2), (2, 2), (0, 1, 1, 0), groups=3, activation=ACTIVATIONS[4]),
+    conv_layer((1, 5, 4, 5), 9, (1, 1), pads=(0, 0, 0, 0), residual=True),
+    conv_layer((1, 3, 7, 6), 5, (3, 3), (2, 2)),
+    conv_layer((1, 6, 5, 7), 6, groups=6, activation=RELU),
+    conv_layer((1, 6, 5, 7), 6, strides=(2, 2), groups=6, residual=True),
+    conv_layer((1, 96, 3, 3), 64, (1, 1), pads=(0, 0, 0, 0)),
+    make_layer("Dense", [(3, 9), numbers((7, 9)), numbers((7,)), (3, 7)], (3, 7), {}, RELU),
+    make_layer("MaxPool", [IMAGE], (1, 5, 2, 4), {**POOL, "dilations": (1, 1)}),
+    make_layer("AveragePool", [IMAGE], (1, 5, 2, 4), {**POOL, "count_include_pad": 0}),
+    make_layer("GlobalPool", [IMAGE], (1, 5, 1, 1), {"mode": "average"}),
+    *(make_layer("Activation", [IMAGE], IMAGE, {}, activation) for activation in ACTIVATIONS[1:]),
+    make_layer("Sub", [IMAGE, IMAGE], IMAGE, {}, RELU),
+    make_layer("Mul", [IMAGE, (1, 5, 1, 1)], IMAGE),
+    make_layer("Sub", [(2, 1, 5), (3, 1)], (2, 3, 5)),
+    make_layer("Affine", [IMAGE, numbers((5,)), numbers((5,))], IMAGE),
+    make_layer("Concat", [IMAGE, (1, 6, 3, 4)], (1, 11, 3, 4), {"axis": 1}),
+    make_layer("Concat", [(3, 4), (3, 7)], (3, 11), {"axis": 1}),
+    make_layer("Softmax", [(2, 21)], (2, 21), {"axis": 1}),
+    make_layer("LayerNorm", [IMAGE, numbers((5,))], IMAGE, {"axis": 1, "epsilon": 1e-5}),
+    make_layer("LayerNorm", [(3, 7)], (3, 7), {"axis": 1, "epsilon": 1e-5}),
+    make_layer("PRelu", [IMAGE, numbers((5,))], IMAGE),
+    make_layer("GroupNorm", [IMAGE], IMAGE, {"groups": 5, "epsilon": 1e-5}),
+    make_layer("Resize", [IMAGE], (1, 5, 6, 6), {**RESIZE, "mode": "linear", "coordinates": "half_pixel"}),
+    make_layer("Resize", [IMAGE], (1, 5, 6, 6), {**RESIZE, "mode": "nearest", "coordinates": "asymmetric"}),
+    make_layer("Reshape", [IMAGE], (5, 12)),
+    make_layer("Transpose", [IMAGE], (1, 3, 4, 5), {"perm": (0, 2, 3, 1)}),
+    make_layer("Transpose", [(7, 3)], (3, 7), {"perm": (1, 0)}),
+    make_layer("Slice", [(1, 9, 3, 4)], (1, 5, 3, 2), {"starts": (0, 4, 0, 0), "steps": (1, 1, 1, 2)}),
+)
+KINDS = (
+    Traits(block=4, on_cpu=True, compute_units=3, registers=32),
+    Traits(block=8, on_cpu=False, compute_units=2, registers=8),
+)
+
+
+def cases(traits: Traits) -> Iterator[tuple[Routine, Layer, Parameters]]:
+    """All routines of a device with `traits`, with their first parameters for every layer that they support."""
+    for layer in LAYERS:
+        for routine in routines(traits, ("float32", "float16")):
+            if routine.supports(layer):
+                for parameters in routine.parameter_space(layer)[:1]:
+                    yield routine, layer, parameters
+    for blocks in ((0, 1), (1, 0), (1, 1)):
+        source, target = (Layout(traits.block * blocked) for blocked in blocks)
+        yield Reorder(traits), reorder_layer(TensorType(IMAGE), source, target), {}
+
+
+def main() -> int:
+    """Runs all cases and prints the kernel files that they used."""
+    opencl_driver.GUARD = 0
+    runtime_module._OPTIONS = (*runtime_module._OPTIONS, *sys.argv[1:])
+    runtime = OpenCLRuntime(ProcessorSpec("opencl", 0), info=replace(device_info(0), unified=False))
+    sources: set[str] = set()
+    for traits in KINDS:
+        for routine, layer, parameters in cases(traits):
+            lowering = routine.lower(layer, parameters)
+            sources.update(call.launch.source for call in lowering.calls if call.launch)
+            layouts = routine.layouts(layer, parameters)
+            opencl_driver.run_lowering(runtime, lowering, layer, feeds_of(layer), *layouts)
+    sys.stdout.write(" ".join(sorted(sources)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,3 @@
+/* opencl_faults.c with the functions that make and release objects, for the C host of OpenCL. */
+#define FAULTS_OF_HOST
+#include "opencl_faults.c"

@@ -1,0 +1,100 @@
+"""This machine as a board of its own: the real runner, with other times and answers, and with what goes wrong on devices."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nnstretch.devices.targets.base import Finished, OnLine, TargetError, TargetTimeoutError, TransientTargetError
+from nnstretch.devices.targets.local import LocalTransport
+
+Event = Callable[[], None]
+"""Called before a measurement of the runner; may raise."""
+
+
+class Board(LocalTransport):
+    """A board whose runs take made-up times, by routine.
+
+    Attributes:
+        factors: routine -> its time as a multiple of a millisecond; others take one.
+        wrong: routines whose outputs are zeros.
+        crashing, hanging: routines that end the runner, or let it hang.
+        events: number of a measurement, from 1 -> what happens before it.
+        measurements: number of measurements so far.
+        measured: routines of each measurement.
+        is_full: whether files can no longer be stored.
+        is_hot: whether clocks are lowered while the runner measures.
+    """
+
+    system = ""
+
+    def __init__(self, folder: Path, cpu: str) -> None:
+        super().__init__()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.name = f"ssh:{cpu}"
+        self.folders = (str(folder),)
+        self.factors: dict[str, float] = {}
+        self.wrong: set[str] = set()
+        self.crashing: set[str] = set()
+        self.hanging: set[str] = set()
+        self.events: dict[int, Event] = {}
+        self.measurements = 0
+        self.measured: list[list[str]] = []
+        self.is_full = False
+        self.is_hot = False
+        self._cpu = cpu
+
+    def read(self, path: str) -> bytes:
+        content = super().read(path)
+        if path == "/proc/cpuinfo":
+            lines = content.decode().splitlines()
+            names = ("model name", "CPU part")
+            return "\n".join(f"model name : {self._cpu}" if line.startswith(names) else line for line in lines).encode()
+        return content
+
+    def write(self, path: str, content: bytes | Path, executable: bool = False) -> None:
+        if self.is_full:
+            raise TargetError(f"{self.name} cannot write {path}: No space left on device; free some space there")
+        super().write(path, content, executable)
+
+    def run(self, command: Sequence[str], *, timeout: float, on_stderr: OnLine | None = None) -> Finished:
+        models = [word for word in command if word.endswith(".nnm")]
+        if not models or command[0] != "sh":
+            return super().run(command, timeout=timeout, on_stderr=on_stderr)
+        self.measurements += 1
+        if event := self.events.get(self.measurements):
+            event()
+        contents = [Path(model).read_bytes() for model in models]
+
+        def has(routines: set[str]) -> bool:
+            return any(routine.encode() in content for routine in routines for content in contents)
+
+        if has(self.crashing):
+            return Finished(139, b"", b"Segmentation fault")
+        if has(self.hanging):
+            raise TargetTimeoutError("no answer")
+        found = super().run(command, timeout=timeout, on_stderr=on_stderr)
+        answer = json.loads(found.stdout)
+        self.measured.append([entry["name"] for entry in answer["models"]])
+        for number, entry in enumerate(answer["models"]):
+            milliseconds = self.factors.get(entry["name"], 1.0) * (1 + number * 1e-3)
+            entry["samples_ms"], entry["p50_ms"] = [milliseconds] * 3, milliseconds
+            entry["throttled"] = self.is_hot
+            if entry["name"] in self.wrong and "--outputs" in command:
+                file = Path(command[list(command).index("--outputs") + 1]) / f"{number}-0.bin"
+                zeros = bytes(file.stat().st_size)
+                file.write_bytes(zeros)
+                entry["outputs"][0]["crc32"] = zlib.crc32(zeros)
+        return Finished(found.status, json.dumps(answer).encode(), found.stderr)
+
+    @property
+    def left(self) -> list[str]:
+        """Names of files that were left on the board."""
+        return sorted(file.name for file in Path(self.folders[0]).rglob("*") if file.is_file())
+
+
+def lost() -> None:
+    """The connection is lost."""
+    raise TransientTargetError("the connection was lost")

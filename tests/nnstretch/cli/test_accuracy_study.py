@@ -1,0 +1,226 @@
+"""The accuracy study: equal budgets, nothing trained twice, nothing lost, tables by seed."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from nnstretch.bench.accuracy import networks
+from nnstretch.bench.accuracy.designs import ABLATION, ablation_designs, searched_design
+from nnstretch.bench.accuracy.images import look, stored_textures
+from nnstretch.bench.accuracy.networks import NETWORKS, build_network
+from nnstretch.bench.accuracy.results import BRANCHED, CONTROL, FURTHER, MODELS, ORIGINAL, Results, differences, tables
+from nnstretch.branching.design.accounting import count_macs
+from nnstretch.cli.console import silent_reporter
+from nnstretch.cli.job import accuracy_study as study
+from nnstretch.cli.job.accuracy_study import AccuracyStudy, StudyOptions
+from nnstretch.cli.training import event_shown
+from nnstretch.errors import StoppedError, UsageError
+from nnstretch.support.locks import lock_folder
+from nnstretch.support.progress import silent
+from nnstretch.training.data.textures import Difficulty, Range
+from nnstretch.zoo.blocks import Chain, classifier, conv_bn, with_shortcut
+
+TINY: dict[str, Any] = {"epochs": 1, "retrain_epochs": 8, "epoch_images": 44, "held_out": 22}
+
+
+def tiny_network(num_classes: int) -> nn.Module:
+    """Two stages of two residual blocks."""
+
+    def block(width: int, out: int, stride: int) -> nn.Module:
+        body = nn.Sequential(conv_bn(width, out, 3, stride=stride), conv_bn(out, out, 3, activation=None))
+        return with_shortcut(body, width, out, stride)
+
+    stages = [nn.Sequential(block(16, 16, 1), block(16, 16, 1)), nn.Sequential(block(16, 32, 2), block(32, 32, 1))]
+    return Chain(nn.Sequential(*conv_bn(3, 16, 3, stride=2)), stages, nn.Sequential(*classifier(32, num_classes)))
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "NETWORKS", {"resnet34": tiny_network})
+    monkeypatch.setattr(study, "_COMMON", {**study._COMMON, "batch_size": 22, "precise_bn_samples": 0})
+
+
+def run(folder: Path, *tables: str, **changes: Any) -> Results:
+    options = StudyOptions(folder, ("resnet34",), tables=tables, **{"seeds": 1, **TINY, **changes})
+    return AccuracyStudy(options, silent_reporter()).run()
+
+
+def images_seen(folder: Path) -> float:
+    """Epochs of a training, with those of its block-wise start."""
+    recipe: dict[str, Any] = json.loads((folder / "stage.json").read_text())["settings"]["recipe"]
+    return float(recipe["epochs"] + recipe["blockwise_epochs"])
+
+
+@pytest.mark.usefixtures("tiny")
+def test_rows_of_a_table_see_as_many_images_and_nothing_is_trained_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = run(tmp_path, "accuracy", "quarter")
+    rows = results["accuracy"]["resnet34"]
+    assert list(rows) == [ORIGINAL, FURTHER, CONTROL, BRANCHED]
+    assert len(results["quarter"]["resnet34"]) == 6
+    folder = tmp_path / "resnet34" / "seed-0"
+    assert {images_seen(path) for path in folder.glob("accuracy-*")} == {8}
+    assert {images_seen(path) for path in folder.glob("quarter-*")} == {2}
+    macs = {name: found[0]["macs"] for name, found in rows.items()}
+    assert macs[FURTHER] == macs[ORIGINAL] > macs[BRANCHED]
+    assert macs[CONTROL] == pytest.approx(macs[BRANCHED], rel=0.01)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr("nnstretch.training.loop.trainer.train", refuse)
+    monkeypatch.setattr("nnstretch.training.evaluation.accuracy.top1", refuse)
+    assert run(tmp_path, "accuracy", "quarter") == results
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_stopped_training_goes_on_and_ends_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(tmp_path / "whole", "accuracy")
+    shown = event_shown
+
+    def stopping(advance: Any) -> Callable[[Any], None]:
+        def show(event: Any) -> None:
+            shown(advance)(event)
+            if event.epoch == 3:
+                raise StoppedError("stopped", 143)
+
+        return show
+
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "event_shown", stopping)
+        with pytest.raises(StoppedError):
+            run(tmp_path / "stopped", "accuracy")
+    folder = tmp_path / "stopped" / "resnet34" / "seed-0"
+    assert not json.loads((folder / "accuracy-further" / "stage.json").read_text())["done"]
+    original = (folder / "original" / "weights.safetensors").stat().st_mtime_ns
+    resumed = run(tmp_path / "stopped", "accuracy")
+    assert resumed == whole
+    assert (folder / "original" / "weights.safetensors").stat().st_mtime_ns == original
+
+
+@pytest.mark.usefixtures("tiny")
+def test_what_another_process_trains_is_left_to_it(tmp_path: Path) -> None:
+    with lock_folder(tmp_path / "resnet34" / "seed-0", "-o"):
+        options = StudyOptions(tmp_path, ("resnet34",), 1, ("accuracy",), **TINY)
+        one = AccuracyStudy(options, silent_reporter())
+        assert one.run() == {}
+    assert one.elsewhere == [str(tmp_path / "resnet34" / "seed-0")]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_trainings_with_other_settings_are_refused(tmp_path: Path) -> None:
+    run(tmp_path, "accuracy")
+    with pytest.raises(UsageError, match="holds products of other settings"):
+        run(tmp_path, "accuracy", epochs=2)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_stage_is_run_again_with_those_after_it_on_request(tmp_path: Path) -> None:
+    results = run(tmp_path, "accuracy")
+    folder = tmp_path / "resnet34" / "seed-0"
+    stages = {path.parent.name: json.loads(path.read_text())["run"] for path in folder.glob("*/stage.json")}
+    assert run(tmp_path, "accuracy", redo="accuracy") == results
+    again = {path.parent.name: json.loads(path.read_text())["run"] for path in folder.glob("*/stage.json")}
+    assert {name for name in stages if again[name] != stages[name]} == {
+        "accuracy-further",
+        "accuracy-control",
+        "accuracy-branched",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"models": ("resnet35",)}, "resnet35: there are resnet34"),
+        ({"tables": ("acuracy",)}, "acuracy: there are accuracy"),
+        ({"seeds": 0}, "1 or more"),
+        ({"redo": "retrain"}, "the stages are original"),
+        ({"retrain_epochs": 12}, "a multiple of 8"),
+    ],
+)
+def test_impossible_studies_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        StudyOptions(**{"folder": tmp_path, "models": ("resnet34",), **changes})
+
+
+def test_images_are_those_of_the_data_set_and_generated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = stored_textures(tmp_path, 16, 44, 22)
+    source: Any = dataset.train
+    expected = source.source.raw(5, 3)
+    np.testing.assert_array_equal(dataset.train.raw(5, 3), expected)
+    assert (dataset.train.raw(5, 3) != dataset.train.raw(5, 4)).any()
+    held_out: Any = dataset.test
+    np.testing.assert_array_equal(dataset.test.arrays(np.arange(22)), held_out.source.arrays(np.arange(22)))
+    harder = replace(held_out.source, difficulty=Difficulty(grain=Range(0.3, 0.4)))
+    assert look(harder) != look(held_out.source) == look(held_out)
+    again = stored_textures(tmp_path, 16, 44, 22)
+    monkeypatch.setattr("nnstretch.training.data.textures.texture", None)
+    np.testing.assert_array_equal(again.train.raw(5, 3), expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_networks_are_small_and_drawn_by_seed(name: str) -> None:
+    network, image = build_network(name, 22, 0).eval(), torch.randn(2, 3, 32, 32)
+    assert network(image).shape == (2, 22)
+    assert count_macs(network, image[:1]) < 25e6
+    assert torch.equal(network(image), build_network(name, 22, 0).eval()(image))
+    assert not torch.equal(network(image), build_network(name, 22, 1).eval()(image))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_the_search_branches_every_network(name: str) -> None:
+    design = searched_design(build_network(name, 22, 0).eval(), torch.randn(1, 3, 32, 32), silent)
+    assert 0.75 < design.macs / design.original_macs < 1
+    assert any(len(segment.branches) == 2 for segment in design.segments)
+
+
+def test_ways_of_a_group_have_equal_macs() -> None:
+    designs = ablation_designs(build_network("resnet34", 22, 0).eval(), torch.randn(1, 3, 32, 32))
+    for group in ABLATION.values():
+        macs = [designs[name].macs for name in group]
+        assert max(macs) / min(macs) < 1.03
+
+
+def test_networks_are_listed_without_torch() -> None:
+    assert tuple(NETWORKS) == MODELS
+    code = "import sys; sys.path.insert(0, 'scripts'); import accuracy_study; print('torch' in sys.modules)"
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def result(seed: int, top1: float) -> dict[str, Any]:
+    return {"seed": seed, "test_top1": top1, "macs": 2_500_000, "params": 12_000, "epochs": 8}
+
+
+def test_tables_have_means_intervals_and_differences_paired_by_seed() -> None:
+    original = [result(0, 80.0), result(1, 82.0), result(2, 84.0)]
+    further = [result(seed, 83.0) for seed in range(3)]
+    branched = [result(2, 84.5), result(0, 80.5), result(1, 82.5)]
+    assert differences(branched, original) == [0.5, 0.5, 0.5]
+    text = tables({"accuracy": {"resnet34": {ORIGINAL: original, FURTHER: further, BRANCHED: branched}}})
+    half = f"{4.303 * 2 / math.sqrt(3):.2f}"
+    assert "| top-1 in % | against: original | against: original, trained further |" in text
+    assert f"| resnet34 | original | 2.50 M | 12 k | 8 | 82.00 ± {half} |  | -1.00 ± {half} |" in text
+    assert f"| resnet34 | branched | 2.50 M | 12 k | 8 | 82.50 ± {half} | +0.50 ± 0.00 | -0.50 ± {half} |" in text
+
+
+def test_a_single_seed_has_no_interval() -> None:
+    found = {ORIGINAL: [result(0, 80.0)], "depth only": [result(0, 79.5)]}
+    assert "| 79.50 | -0.50 |" in tables({"ablation": {"resnet34": found}})

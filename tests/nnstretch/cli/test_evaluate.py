@@ -1,0 +1,121 @@
+"""`nnstretch evaluate`: every form that a network ships in, classes one by one, two networks on the same images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nnstretch.training.evaluation.statistics import mcnemar, wilson_interval
+from tests.kits.command_line import Cli, answer_of, refuses
+
+pytestmark = pytest.mark.usefixtures("network")
+
+IMAGES = 539
+LEARNING = """
+import torch
+from torch import nn
+
+
+def network():
+    torch.manual_seed(0)
+    layers = []
+    for before, after in ((1, 16), (16, 24), (24, 32)):
+        layers += [nn.Conv2d(before, after, 3, 2, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 4, 10)), torch.zeros(1, 1, 16, 16)
+"""
+"""A network that learns digits within seconds."""
+QUICK = ("--data", "digits", "--no-tune", "--threads", "1", "--json")
+
+
+def test_every_form_of_a_network_has_the_same_accuracy(cli: Cli, folder: Path) -> None:
+    (folder / "learning.py").write_text(LEARNING)
+    network = ("learning.py:network", "--weights", "w.safetensors")
+    trained = answer_of(cli("train", network[0], "--data", "digits", "-t", "1", "-o", "w.safetensors", "--json"))
+    assert trained["top1"] > 85
+    for product in (("w.nns",), ("alone", "--standalone")):
+        assert cli("compile", *network, "--no-tune", "--threads", "1", "-o", *product)[0] == 0
+    made = cli("quantize", *network, "--data", "digits", "--images", "64", "-o", "int8.onnx")
+    assert made[0] == 0, made
+    (model_file,) = (folder / "alone").glob("*.nnm")
+    forms: dict[str, tuple[str, ...]] = {
+        "torch": (*network, "--engine", "torch"),
+        "compiled": network,
+        "onnxruntime": (*network, "--engine", "onnxruntime"),
+        "package": ("w.nns",),
+        "standalone": (str(model_file),),
+        "int8": ("int8.onnx",),
+        "int8 on onnxruntime": ("int8.onnx", "--engine", "onnxruntime"),
+    }
+    for name, form in forms.items():
+        how = QUICK if name not in ("package", "standalone") else ("--data", "digits", "--json")
+        answer = answer_of(cli("evaluate", *form, *how))
+        assert answer["top1"] == pytest.approx(trained["top1"], abs=2 if "int8" in name else 0.4), name
+        assert answer["top5"] > answer["top1"]
+        assert answer["top5"] == pytest.approx(trained["top5"], abs=0.6)
+        assert (answer["images"], answer["image_size"]) == (IMAGES, 16)
+        right = round(answer["top1"] / 100 * IMAGES)
+        assert answer["top1_interval"] == pytest.approx([100 * end for end in wilson_interval(right, IMAGES)])
+    both = answer_of(cli("evaluate", *network, *QUICK, "--engine", "onnxruntime", "--compare", "int8.onnx"))["compare"]
+    assert 95 < both["agreement"] <= 100
+    assert both["top1"] == pytest.approx(trained["top1"], abs=2)
+    refuses(cli("evaluate", str(model_file), "--data", "digits", "--engine", "torch"), "standalone", "torch")
+    refuses(cli("evaluate", str(model_file), *QUICK, "-p", "cpu:0"), "processors")
+    refuses(cli("evaluate", "w.nns", "--data", "digits", "--image-size", "32"), "16 pixels", "--image-size is 32")
+    refuses(cli("evaluate", "int8.onnx", *QUICK, "--image-size", "32"), "16 pixels", "--image-size is 32")
+
+
+def test_other_image_sizes(cli: Cli) -> None:
+    for engine in ("torch", "nnstretch"):
+        answer = answer_of(cli("evaluate", "net.py:small", "--engine", engine, *QUICK, "--image-size", "24"))
+        assert answer["image_size"] == 24
+    refuses(
+        cli("evaluate", "net.py:small", *QUICK, "--image-size", "24", "--shape", "x=1,1,24,24"),
+        "--shape",
+        "--image-size",
+    )
+
+
+def test_classes_one_by_one(cli: Cli) -> None:
+    command = ("evaluate", "net.py:small", "--data", "digits", "--engine", "torch", "--device", "cpu", "--per-class")
+    classes = answer_of(cli(*command, "--json"))["per_class"]
+    assert [one["class"] for one in classes] == [str(digit) for digit in range(10)]
+    assert sum(one["images"] for one in classes) == IMAGES == sum(one["answered"] for one in classes)
+    for one in classes:
+        low, high = one["top1_interval"]
+        assert low <= one["top1"] <= high
+        assert one["top1"] == 100 or one["most_taken_for"]["images"] >= 1
+    status, out, err = cli(*command)
+    assert status == 0, err
+    assert len(out.splitlines()) == 12
+    assert "most taken for" in out
+
+
+def test_two_networks_on_the_same_images(cli: Cli, folder: Path, onnx_file: Path) -> None:
+    command = ("evaluate", "net.py:small", "--data", "digits", "--engine", "torch", "--compare")
+    same = answer_of(cli(*command, "net.py:unsized", "--image-size", "16", "--json"))["compare"]
+    assert (same["agreement"], same["only_first"], same["only_second"], same["mcnemar_p"]) == (100, 0, 0, 1)
+    assert same["confusion_changes"] == []
+    trained = cli("train", "net.py:small", "--data", "digits", "--epochs", "1", "-t", "1", "-o", "w.safetensors")
+    assert trained[0] == 0
+    answer = answer_of(cli(*command, "net.py:small:w.safetensors", "--json"))
+    other = answer["compare"]
+    assert other["model"] == "net.py:small:w.safetensors"
+    assert other["both_right"] + other["only_first"] == round(answer["top1"] / 100 * IMAGES)
+    assert other["both_right"] + other["only_second"] == round(other["top1"] / 100 * IMAGES)
+    assert other["both_right"] + other["only_first"] + other["only_second"] + other["both_wrong"] == IMAGES
+    assert other["mcnemar_p"] == pytest.approx(mcnemar(other["only_first"], other["only_second"]))
+    changes = other["confusion_changes"]
+    assert 0 < len(changes) <= 10
+    differences = [abs(one["first"] - one["second"]) for one in changes]
+    assert differences == sorted(differences, reverse=True)
+    status, out, err = cli(*command, "net.py:small:w.safetensors")
+    assert status == 0, err
+    assert "McNemar" in out
+    assert "taken for" in out
+    compiled = answer_of(cli("evaluate", str(onnx_file), *QUICK, "--compare", str(onnx_file)))
+    assert compiled["compare"]["agreement"] == 100
+    refuses(cli("evaluate", "net.py:small", "--data", "digits", "--compare-design", "d.json"), "--compare")
+    refuses(cli(*command, "net.py:small:missing.safetensors"), "missing.safetensors")
+    refuses(cli("evaluate", "net.py:small", *QUICK, "--device", "cpu"), "--device cpu", "--engine torch")
+    refuses(cli("evaluate", "net.py:small", *QUICK, "--engine", "torch", "--device", "abacus"), "abacus")

@@ -1,0 +1,231 @@
+"""The command line as a user calls it: one clear line for everything that can be wrong."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from nnstretch.cli.main import main
+from nnstretch.devices.engine.binding.library import engine
+from nnstretch.package.format import FORMAT_VERSION
+from tests.kits.command_line import Cli, answer_of, refuses
+
+pytestmark = pytest.mark.usefixtures("network")
+
+
+def subprocess_cli(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nnstretch.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)
+
+
+def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
+    (folder / "text.onnx").write_text("hello")
+    (folder / "half.onnx").write_bytes(onnx_file.read_bytes()[:2000])
+    (folder / "empty.onnx").touch()
+    refuses(cli("run", "missing.onnx"), "missing.onnx", "No such file")
+    refuses(cli("run", "text.onnx"), "text.onnx", "not an ONNX file")
+    refuses(cli("compile", "half.onnx"), "half.onnx", "truncated")
+    refuses(cli("tune", "empty.onnx"), "empty.onnx", "empty")
+    refuses(cli("bench", "text.onnx"), "text.onnx")
+    (folder / "directory").mkdir()
+    refuses(cli("run", "directory"), "directory is a folder", "ONNX file")
+    refuses(cli("bench", "directory"), "directory is a folder")
+    refuses(cli("bench", str(folder)), f"{folder} is a folder")
+    refuses(cli("bench", str(onnx_file), "--plan", "missing.json"), "cannot read missing.json")
+    refuses(cli("bench", str(onnx_file), "--plan", "text.onnx"), "text.onnx is damaged")
+    refuses(cli("compile", str(onnx_file), "-o", "x.onnx"), "-o x.onnx", "written as .nns")
+    quantize = ("quantize", str(onnx_file), "--data", "digits")
+    refuses(cli(*quantize, "-o", "x.nns"), "-o x.nns", "written as .onnx")
+    refuses(cli(*quantize, "-o", "missing/x.onnx"), "cannot write missing/x.onnx")
+    refuses(cli("train", "resnet18", "--data", "digits", "-o", "x.pt"), "-o x.pt", "written as .safetensors")
+    refuses(cli("run", str(onnx_file), "--timeline", "directory"), "cannot write directory", "--timeline")
+    refuses(cli("run", "resnet18", "--weights", "directory"), "directory", "it is a folder")
+    refuses(cli("zoo", "resnet5"), "did you mean", "resnet50")
+    refuses(cli("run", "resnet5"), "did you mean", "resnet50")
+    refuses(cli("run", "net.py"), "net.py:FACTORY")
+    refuses(cli("run", "net.py:tall"), "tall")
+    refuses(cli("run", "net.py:wants_an_argument"), "without arguments")
+    refuses(cli("run", "net.py:not_a_module"), "int")
+    refuses(cli("stretch", str(onnx_file)), "torch module")
+    assert sorted(p.name for p in folder.iterdir() if p.suffix == ".nns") == []
+
+
+def test_shapes_and_feeds(cli: Cli, onnx_file: Path) -> None:
+    name = onnxruntime.InferenceSession(str(onnx_file)).get_inputs()[0].name
+    np.save("good.npy", np.zeros((1, 1, 16, 16), np.float32))
+    np.save("double.npy", np.zeros((1, 1, 16, 16)))
+    np.save("large.npy", np.zeros((1, 1, 17, 16), np.float32))
+    np.save("objects.npy", np.array([{}]), allow_pickle=True)
+    run = ("run", str(onnx_file), "--no-tune")
+    refuses(cli(*run, "--shape", "x=1,a"), "x=1,a")
+    refuses(cli(*run, "--shape", "nobody=1,1,16,16"), "nobody")
+    refuses(cli(*run, "-i", "nobody=good.npy"), "nobody", name)
+    refuses(cli(*run, "-i", f"{name}=double.npy"), "float64", "float32")
+    refuses(cli(*run, "-i", f"{name}=large.npy"), "[1, 1, 17, 16]", "[1, 1, 16, 16]")
+    refuses(cli(*run, "-i", f"{name}=objects.npy"), "objects.npy")
+    refuses(cli(*run, "-i", f"{name}=missing.npy"), "missing.npy")
+    refuses(cli(*run, "-i", "good.npy"), "NAME=VALUE")
+    refuses(cli(*run, "-i", f"{name}=good.npy", "-i", f"{name}=good.npy"), "twice")
+
+
+def test_packages_that_are_damaged_or_newer(cli: Cli, package: Path, folder: Path) -> None:
+    data = package.read_bytes()
+    flipped = bytearray(data)
+    flipped[data.index(b'"subgraphs"') + 3] ^= 1
+    (folder / "flipped.nns").write_bytes(bytes(flipped))
+    (folder / "half.nns").write_bytes(data[: len(data) // 2])
+    newer = data.replace(b'"format": 1', f'"format": {FORMAT_VERSION + 1}'.encode())
+    (folder / "newer.nns").write_bytes(newer)
+    refuses(cli("run", "flipped.nns"), "damaged", "checksum")
+    refuses(cli("run", "half.nns"), "half.nns", "not a whole")
+    refuses(cli("run", "newer.nns"), "upgrade")
+    refuses(cli("run", "missing.nns"), "missing.nns")
+    refuses(cli("tune", str(package)), "package")
+    refuses(cli("run", str(package), "-p", "cpu:0"), "package")
+    refuses(cli("evaluate", str(package), "--data", "digits", "--engine", "torch"), "package")
+
+
+def test_processors(cli: Cli, onnx_file: Path) -> None:
+    run = ("run", str(onnx_file), "--no-tune")
+    refuses(cli(*run, "-p", "gpu"), "gpu", "cpu[:CORES")
+    refuses(cli(*run, "-p", "cpu:100000"), "100000")
+    refuses(cli(*run, "-p", "cpu:0,cpu:0"), "twice")
+    refuses(cli("stretch", "net.py:small", "-p", "cpu:0"), "processor")
+    refuses(cli("bench", str(onnx_file), "--threads", "100000"), "100000")
+    refuses(cli("bench", str(onnx_file), "--against", "abacus"), "abacus", "openvino")
+
+
+def test_no_opencl_driver(onnx_file: Path) -> None:
+    environment = {**os.environ, "OCL_ICD_VENDORS": "/nonexistent", "OCL_ICD_FILENAMES": ""}
+    done = subprocess_cli("run", str(onnx_file), "-p", "opencl", env=environment)
+    refuses((done.returncode, done.stdout, done.stderr), "OpenCL", "pocl-opencl-icd")
+    listed = subprocess_cli("devices", "--json", env=environment)
+    assert listed.returncode == 0
+    kinds = [one["kind"] for one in json.loads(listed.stdout)["processors"]]
+    assert kinds[0] == "cpu" and "opencl" not in kinds
+
+
+def test_usage(cli: Cli) -> None:
+    refuses(cli("frobnicate"), "frobnicate")
+    refuses(cli("run"), "MODEL")
+    refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "integer")
+    refuses(cli("train", "resnet18", "--data", "nothing", "-o", "w.safetensors"), "nothing", "digits")
+    refuses(cli("train", "resnet18", "--data", "digits", "--recipe", "stew", "-o", "w.safetensors"), "stew", "quick")
+    refuses(
+        cli("train", "resnet18", "--data", "digits", "--teacher", "resnet18", "-o", "w.safetensors"), "MODEL:WEIGHTS"
+    )
+    refuses(
+        cli("train", "net.py:small", "--data", "digits", "--unlabelled", "textures", "-o", "w.safetensors"),
+        "--unlabelled", "--design", "blockwise_epochs",
+    )  # fmt: skip
+    refuses(cli("evaluate", "resnet18", "--data", "digits", "--engine", "abacus"), "abacus")
+    refuses(cli("zoo", "resnet18", "--weights", "missing.safetensors"), "missing.safetensors")
+    refuses(cli("bench", "resnet18", "vgg16", "--design", "d.json"), "one network")
+    refuses(cli("bench", "resnet18", "--design", "d.json", "-o", "d.svg"), "d.svg", ".json, .html")
+    refuses(cli("bench", "resnet18", "--original-weights", "w.safetensors"), "--original-weights", "--design")
+
+
+def test_places_that_cannot_be_written(cli: Cli, onnx_file: Path, folder: Path) -> None:
+    (folder / "file").touch()
+    for place in ("file/x", "/proc/x", "missing/x"):
+        refuses(cli("compile", str(onnx_file), "-o", place), f"cannot write {place}")
+        refuses(cli("run", str(onnx_file), "-o", place), place)
+        refuses(cli("zoo", "resnet18", "-o", place), place)
+        refuses(cli("tune", str(onnx_file), "-o", place), place)
+        refuses(cli("train", "net.py:small", "--data", "digits", "-o", place), place)
+    refuses(cli("compile", str(onnx_file), "-o", str(folder)), "directory")
+    refuses(cli("stretch", "net.py:small", "-o", "file/x"), "file/x")
+
+
+def test_a_disk_without_room(onnx_file: Path, folder: Path) -> None:
+    """A limit on the size of files stands for the full disk: writing fails in the middle."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    engine()  # has been built: its files are larger
+    (folder / "small.nns").write_bytes(b"what was there before")
+    done = subprocess_cli("compile", str(onnx_file), "-p", "cpu:0", "--no-tune", "-o", "small.nns", preexec_fn=limit)
+    refuses((done.returncode, done.stdout, done.stderr), "cannot write small.nns")
+    assert (folder / "small.nns").read_bytes() == b"what was there before"
+    assert sorted(p.name for p in folder.iterdir()) == ["net.py", "small.nns"]
+
+
+def test_an_output_without_room() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "nnstretch.cli.main", "zoo", "--json"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    refuses((done.returncode, "", done.stderr), "No space left")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            PermissionError(13, "Permission denied", "x.onnx"),
+            "error: x.onnx: Permission denied; change its permissions",
+        ),
+        (OSError(24, "Too many open files"), "error: the system: Too many open files; raise the limit"),
+        (TimeoutError("timed out"), "error: the system: timed out; "),
+    ],
+)
+def test_errors_of_the_system_are_one_line(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, error: OSError, words: str
+) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr("nnstretch.zoo.names", fails)
+    refuses(cli("zoo"), words)
+
+
+def test_a_reader_that_has_enough() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "nnstretch.cli.main", "zoo", "--json"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    os.close(writing)
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_a_checkpoint_to_resume_from(cli: Cli, folder: Path, number: int, status: int) -> None:
+    arguments = (
+        "train", "net.py:small", "--data", "digits", "--image-size", "16", "--epochs", "3", "--threads", "1",
+        "-o", "w.safetensors",
+    )  # fmt: skip
+    command = [sys.executable, "-m", "nnstretch.cli.main", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    checkpoint = folder / "w.run" / "checkpoints" / "last.safetensors"
+    while not checkpoint.exists() and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == status, err
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("stopped after step ")
+    assert line.endswith(f"resume with: nnstretch {' '.join(arguments)} --resume")
+    assert not (folder / "w.safetensors").exists()
+    answer = answer_of(cli(*arguments, "--resume", "--json"))
+    assert [record["epoch"] for record in answer["history"]] == [1, 2, 3]
+    assert answer["run"] == "w.run"
+
+
+def test_a_bug_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("nnstretch.cli.commands.zoo._list", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["zoo"])

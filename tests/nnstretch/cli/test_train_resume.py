@@ -1,0 +1,67 @@
+"""`train --resume` without a value, with `auto`, and with a run folder or a checkpoint."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nnstretch.cli.commands.train import completed_resume
+from nnstretch.training.weights import read_tensors
+from tests.kits.command_line import Cli, answer_of, refuses
+
+NETWORK = """
+import torch
+from torch import nn
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(64, 10)), torch.randn(1, 1, 8, 8)
+"""
+TRAIN = (
+    *(
+        "train",
+        "net.py:small",
+        "--data",
+        "digits",
+        "--image-size",
+        "8",
+        "--batch-size",
+        "256",
+        "--threads",
+        "1",
+        "--json",
+    ),
+    *("--target-accuracy", "0", "--epochs", "2"),
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "completed"),
+    [
+        (["--resume"], ["--resume", "auto"]),
+        (["--resume", "--json"], ["--resume", "auto", "--json"]),
+        (["--resume", "auto", "-o", "w"], ["--resume", "auto", "-o", "w"]),
+        (["--resume", "w.run"], ["--resume", "w.run"]),
+        (["--resume", "w.run/checkpoints/last.safetensors"], ["--resume", "w.run/checkpoints/last.safetensors"]),
+        (["--resume", "resnet18"], ["--resume", "auto", "resnet18"]),
+        (["--resume=w"], ["--resume=w"]),
+        (["net.py:f", "--data", "digits"], ["net.py:f", "--data", "digits"]),
+    ],
+)
+def test_a_resume_without_a_value_is_auto(given: list[str], completed: list[str]) -> None:
+    assert completed_resume(given) == completed
+
+
+def test_a_run_folder_or_its_checkpoint_is_resumed(cli: Cli, folder: Path) -> None:
+    (folder / "net.py").write_text(NETWORK)
+    whole = answer_of(cli(*TRAIN, "-o", "w.safetensors"))
+    for number, value in enumerate(([], ["auto"], ["w.run"], ["w.run/checkpoints/last.safetensors"])):
+        output = "w.safetensors" if number < 2 else f"{number}.safetensors"
+        again = answer_of(cli(*TRAIN, "-o", output, "--resume", *value))
+        assert Path(again["run"]) == Path("w.run")
+        assert [one["loss"] for one in again["history"]] == [one["loss"] for one in whole["history"]]
+        assert json.dumps(again["top1"]) == json.dumps(whole["top1"])
+        assert read_tensors(folder / output)[0].keys() == read_tensors(folder / "w.safetensors")[0].keys()
+    (folder / "empty.run").mkdir()
+    refuses(cli(*TRAIN, "-o", "x.safetensors", "--resume", "empty.run"), "neither auto nor a run folder")
+    refuses(cli(*TRAIN, "-o", "x.safetensors", "--resume", "w.run", "--run-dir", "y.run"), "give one of them")

@@ -1,0 +1,140 @@
+"""`nnstretch doctor` on this machine, on made-up ones, and with parts missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from nnstretch.cli.main import main
+from nnstretch.doctor import accelerators, machine, native, software, tools
+from nnstretch.doctor.diagnosis import diagnose
+from nnstretch.doctor.finding import Finding, State
+from nnstretch.errors import BuildError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def by_subject(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in findings}
+
+
+def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    found = by_subject([Finding(**finding) for finding in answer["findings"]])
+    assert answer["problems"] == 0
+    assert {found[name].state for name in ("Python", "packages", "cache", "engine", "a small network")} == {State.OK}
+    assert all(finding.remedy for finding in found.values() if finding.state != State.OK)
+
+
+def test_every_extra_for_users_is_looked_at() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(software.PURPOSES) == set(extras) - {"all", "dev", "docs"}
+
+
+def test_missing_and_old_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"numpy": "1.26.0", "torch": "2.13.0+cpu"}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    wanted = ["numpy>=2.0", "torch>=2.13; extra == 'train'", "xgboost-cpu>=3.2; extra == 'tune'"]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: wanted)
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    found = by_subject(list(software.packages()))
+    assert found["packages"] == Finding(
+        "packages", State.PROBLEM, "numpy is 1.26.0, wanted >=2.0", "pip install --upgrade nnstretch"
+    )
+    assert found["extra train"].state is State.OK
+    assert found["extra tune"].state is State.NOTE
+    assert "xgboost-cpu is missing" in found["extra tune"].found
+    assert found["extra tune"].remedy == "pip install 'nnstretch[tune]'"
+
+
+def test_a_check_that_cannot_be_loaded_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "nnstretch.doctor.native")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    checks = {"Python": "software.python", "engine": "native.native_engine"}
+    monkeypatch.setattr("nnstretch.doctor.diagnosis.CHECKS", checks)
+    found = by_subject(diagnose())
+    assert found["Python"].state is State.OK
+    assert found["engine"].state is State.PROBLEM
+    assert "onnxruntime" in found["engine"].found
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    (finding,) = software.cache()
+    assert finding.state is State.PROBLEM
+    assert "NNSTRETCH_CACHE_DIR" in finding.remedy
+
+
+def test_a_cache_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "_LEAST_ROOM", 1 << 62)
+    (finding,) = software.cache()
+    assert finding.state is State.NOTE
+
+
+def test_an_engine_that_cannot_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise BuildError("no compiler")
+
+    monkeypatch.setattr(native, "engine", fail)
+    (finding,) = native.native_engine()
+    assert (finding.state, finding.found) == (State.PROBLEM, "no compiler")
+
+
+def test_an_engine_that_computes_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_TOLERANCE", -1.0)
+    assert list(native.native_engine())[-1].state is State.PROBLEM
+
+
+def test_no_opencl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    (finding,) = accelerators.opencl()
+    assert finding.state is State.NOTE
+    assert "pocl-opencl-icd" in finding.remedy
+
+
+def test_cores_of_a_made_up_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "usable_cores", lambda: (0, 1, 2))
+    monkeypatch.setattr(machine, "cpu_quota", lambda: 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    for core, siblings, governor in ((0, "0-1", "powersave"), (1, "0-1", "powersave"), (2, "2,6", "performance")):
+        for name, text in (("topology/thread_siblings_list", siblings), ("cpufreq/scaling_governor", governor)):
+            (tmp_path / f"cpu{core}" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / f"cpu{core}" / name).write_text(f"{text}\n")
+    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu hypervisor\n")
+    found = by_subject(list(machine.cores(tmp_path, tmp_path)))
+    assert found["cores"].found.startswith("0-2 of 8, ")
+    assert "2 of its 3 cores" in found["CPU limit"].found
+    assert found["hyper-threads"].found.endswith("each: 0-1")
+    assert found["clock governor"].found.startswith("powersave:")
+    assert "virtual machine" in found
+
+
+def test_little_memory(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 4000000 kB\nMemAvailable: 500000 kB\n")
+    (finding,) = machine.memory(tmp_path)
+    assert (finding.state, finding.found) == (State.NOTE, "0.5 GB free")
+    assert not list(machine.memory(tmp_path / "elsewhere"))
+
+
+def test_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([0.0, 1000.0])
+    monkeypatch.setattr(machine, "_busy_seconds", lambda _: next(readings))
+    monkeypatch.setattr(machine, "_clock", lambda _: [100.0, 50.0, 50.0, 50.0])
+    assert [finding.state for finding in machine.steadiness()] == [State.NOTE, State.NOTE]
+
+
+def test_missing_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert all(finding.remedy for finding in tools.targets() if finding.subject != "adb")

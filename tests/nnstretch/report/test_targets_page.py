@@ -1,0 +1,98 @@
+"""The page of measurements on targets, and the gain of a branched network there."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnstretch.bench.targets.gain import gain_over_alternatives
+from nnstretch.bench.targets.measure import Measured, TargetRun
+from nnstretch.bench.targets.models import TargetModel
+from nnstretch.devices.targets.probe import Probe
+from nnstretch.devices.targets.results import ModelResult
+from nnstretch.report.pages.targets import write_targets_page
+from tests.kits.fake_runner import PROBE
+
+
+def measured(name: str, p50_ms: float | None, *, spread: float = 0.0, runs: int = 0, **more: object) -> Measured:
+    """A model's measurement whose runs vary by a share of the median."""
+    samples = np.random.default_rng(len(name)).normal(p50_ms or 0.0, spread * (p50_ms or 0.0), runs).tolist()
+    entry = {"file": "m.nnm", "p50_ms": p50_ms, "samples_ms": samples, **more}
+    return Measured(TargetModel(name, Path("m.nnm")), ModelResult.from_json(entry), None, {})
+
+
+def test_the_gain_is_that_over_the_fastest_alternative() -> None:
+    slow, fast, branched = (
+        measured("slow", 9.0, spread=0.01, runs=100),
+        measured("fast", 3.0, spread=0.01, runs=90),
+        measured("branched", 2.0, spread=0.01, runs=200),
+    )
+    gain = gain_over_alternatives([slow, fast, measured("failed", None, error="why"), branched])
+    assert gain is not None
+    assert (gain.alternative.model.name, gain.speedup) == ("fast", 1.5)
+    assert gain.ends is not None
+    low, high = gain.ends
+    assert 1.45 < low < 1.5 < high < 1.55
+    assert gain.to_json()["speedup_best_alternative_interval"] == pytest.approx([low, high], rel=1e-3)
+
+
+def test_few_runs_have_no_interval_and_failures_no_gain() -> None:
+    fast, branched, failed = measured("fast", 3.0, runs=90), measured("branched", 2.0, runs=3), measured("no", None)
+    gain = gain_over_alternatives([fast, branched])
+    assert gain is not None
+    assert gain.ends is None
+    assert gain.to_json()["speedup_best_alternative_interval"] is None
+    assert gain_over_alternatives([fast, failed]) is None
+    assert gain_over_alternatives([failed, branched]) is None
+    assert gain_over_alternatives([branched]) is None
+
+
+class _Tags(HTMLParser):
+    """Open tags of a page, and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        """Nothing is opened."""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag == self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_says_what_devices_are_and_what_failed(tmp_path: Path) -> None:
+    seconds = [{"s": n, "p50_ms": 3 + n / 10, "khz": 2_000_000 - n, "temperature_c": 40 + n} for n in range(9)]
+    steps = [{"step": "<k>", "queue": q, "begin": 1000 * q, "end": 1000 * q + 900} for q in (0, 1)]
+    queues = [{"kind": "cpu", "cores": [0, 1]}, {"kind": "opencl", "device": "GPU"}]
+    models = [
+        measured("a & b", 3.0, sustained=seconds, queues=queues),
+        measured("c", None, error="it <failed>"),
+        measured("branched", 2345.6, timeline=steps, queues=queues),
+    ]
+    run = TargetRun("ssh:board", models, Probe.from_json(PROBE), "thermal limit", gain=gain_over_alternatives(models))
+    path = tmp_path / "page.html"
+    write_targets_page(path, [run, TargetRun("adb:x", failure="there is no device x")])
+    page = _Tags()
+    page.feed(path.read_text())
+    assert page.open == []
+    for words in (
+        *("0.00×", "as fast as the best alternative", "a & b", "it <failed>", "aarch64 Linux", "thermal limit"),
+        *("adb:x", "there is no device x", "mean clock in GHz", "opencl (GPU)", "2346", "Sustained runs"),
+    ):
+        assert words in page.text, words
+    write_targets_page(path, [TargetRun("ssh:board", models[:2], Probe.from_json(PROBE))])
+    page.feed(path.read_text())
+    assert "3 ms" in page.text
+    assert "Models on devices" in page.text

@@ -1,0 +1,300 @@
+"""Sweeps of designs: parameters and designs, limits, the fidelity ladder, and the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+import torch
+
+import nnstretch as nns
+from nnstretch.branching.design.design import Design, Merge, load_design
+from nnstretch.branching.search.limits import SearchLimits
+from nnstretch.branching.transform.build import build
+from nnstretch.compiler.processors import build_processors
+from nnstretch.errors import DesignError, UsageError
+from nnstretch.scheduler.costmodel.costs import Estimates
+from nnstretch.sweeps.designs import DesignSweep, SweepSpec, evaluation_by
+from nnstretch.sweeps.energy import EnergyMeter
+from nnstretch.sweeps.evaluation import DesignEvaluation, predicted_values
+from nnstretch.sweeps.feasibility import Bounds
+from nnstretch.sweeps.ladder import front_numbers, hypervolume, is_promoted, ranks
+from nnstretch.sweeps.measuring import DesignTimer
+from nnstretch.sweeps.objectives import Fidelity, fidelity_of, parse_objectives
+from nnstretch.sweeps.results import ResultStore
+from nnstretch.sweeps.space import DesignSpace, Form
+from nnstretch.sweeps.study import RUNG, VALUES, states
+from nnstretch.sweeps.worker import SweepBudget
+from tests.kits.command_line import Cli
+from tests.kits.tiny_branching import SIDE, original
+
+PROCESSORS = "sim:phone/cpu,sim:phone/gpu"
+LOOSE = SearchLimits(alpha=1e4, beta=1e4, min_macs=0.01, max_segment=1.0)
+
+
+def sweep_of(folder: Path, **more: Any) -> DesignSweep:
+    spec = SweepSpec(**{"storage": str(folder / "sweep.journal"), "limits": LOOSE, "budget": SweepBudget(20), **more})
+    return DesignSweep(original(), torch.randn(1, 1, SIDE, SIDE), build_processors(PROCESSORS), spec)
+
+
+def evaluation(sweep: DesignSweep, study: optuna.Study, objectives: str, **more: Any) -> DesignEvaluation:
+    wanted = parse_objectives(objectives)
+    fidelity = more.pop("fidelity", fidelity_of(wanted, None))
+    store = ResultStore(Path(sweep.spec.storage).parent / "work")
+    return DesignEvaluation(study, sweep.space, wanted, fidelity, sweep.space.limits, sweep.spec.bounds, store, **more)
+
+
+def random_parameters(space: DesignSpace, seed: int) -> dict[str, Any]:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
+    return study.ask(dict(space.distributions)).params
+
+
+@pytest.mark.parametrize("merge", list(Merge))
+def test_every_combination_of_parameters_is_a_design_that_can_be_built_and_found_again(
+    tmp_path: Path, merge: Merge
+) -> None:
+    sweep = sweep_of(tmp_path, forms=(Form(merge), Form(merge, SIDE * 2)))
+    found: dict[str, Design] = {}
+    for seed in range(16):
+        parameters = random_parameters(sweep.space, seed)
+        predicted = sweep.space.design(parameters)
+        found[predicted.design.id] = predicted.design
+        again = sweep.space.design(sweep.space.parameters(predicted.design, sweep.space.form(parameters)))
+        assert again.design.segments[0].stop == predicted.design.segments[0].stop
+        if seed < 2:
+            image = predicted.latencies.blueprint.traced.example_input
+            assert build(predicted.latencies.blueprint, predicted.design)(image).shape == (1, 10)
+    assert len(found) > 8
+    assert {design.meeting_points for design in found.values()} >= {0, 1}
+    assert any(branch.width < 1 for design in found.values() for s in design.segments for branch in s.branches)
+
+
+def test_a_segment_that_is_too_large_ends_where_it_may(tmp_path: Path) -> None:
+    space = sweep_of(tmp_path, limits=replace(LOOSE, max_segment=0.3)).space
+    both = list(space.groups)[-1]
+    parameters = {name: both for name in space.distributions if name.startswith("processors.")}
+    segments = space.design(parameters).design.segments
+    assert len(segments) > 1
+    assert segments[-1].stop == space.boundaries[-1]
+
+
+def test_the_front_of_the_analytic_search_comes_first_and_is_not_lost(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, warm=4)
+    study = sweep.open()
+    assert sweep.warm_start(study) == ""
+    queued = len(study.trials)
+    assert queued > 1
+    assert sweep.warm_start(study) == ""  # a study with trials has begun
+    assert len(study.trials) == queued
+    sweep.run(study, evaluation(sweep, study, "latency,macs"))
+    assert states(study)["complete"] == 20
+    front = sweep.result(study).front
+    analytic = [trial.values for trial in study.trials[:queued]]
+    for latency, macs in analytic:
+        assert any(p.values["latency"] <= latency * 1.0001 and p.values["macs"] >= macs * 0.9999 for p in front)
+
+
+def test_impossible_limits_are_said_with_the_best_that_was_reached(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, bounds=Bounds(latency=1e-6), warm=0, budget=SweepBudget(6))
+    study = sweep.open()
+    sweep.run(study, evaluation(sweep, study, "latency,macs"))
+    with pytest.raises(
+        DesignError, match=r"6 designs were tried: latency is to be at most 1e-06, the best is [0-9.]+; change"
+    ):
+        sweep.result(study)
+
+
+@dataclass(frozen=True)
+class CountedTimer:
+    """Pretends to run designs."""
+
+    counts: dict[str, int]
+    tune: bool = False
+    meter: None = None
+
+    def __call__(self, predicted: Any) -> dict[str, float]:
+        name = predicted.design.id
+        self.counts[name] = self.counts.get(name, 0) + 1
+        values = predicted_values(predicted)
+        return {"latency": 1.1 * values["latency"], "p90": 1.2 * values["latency"], "memory": values["memory"]}
+
+
+def test_the_ladder_measures_a_share_of_the_designs_and_none_twice(tmp_path: Path) -> None:
+    counts: dict[str, int] = {}
+    for study_name in ("one", "two"):
+        sweep = sweep_of(tmp_path, warm=0, budget=SweepBudget(18), study=study_name, names=("latency", "p90", "macs"),
+                         directions=("minimize", "minimize", "maximize"))  # fmt: skip
+        study = sweep.open()
+        timer: Any = CountedTimer(counts)
+        sweep.run(study, evaluation(sweep, study, "latency,p90,macs", timer=timer))
+        counted = states(study)
+        assert counted["complete"] + counted["pruned"] == 18
+        assert 4 <= counted["complete"] <= 14
+        for trial in study.trials:
+            measured = trial.user_attrs[RUNG] == "measured"
+            assert measured == (trial.state.name == "COMPLETE") == (f"{VALUES}measured" in trial.user_attrs)
+    assert set(counts.values()) == {1}
+
+
+def test_an_objective_of_the_callers_sees_designs_within_the_limits_only(tmp_path: Path) -> None:
+    seen: list[Design] = []
+
+    def objective(design: Design) -> float:
+        seen.append(design)
+        return float(design.macs)
+
+    sweep = sweep_of(tmp_path, warm=0, limits=replace(LOOSE, min_macs=0.7), names=("value",), directions=("minimize",))
+    study = sweep.open()
+    sweep.run(study, evaluation_by(sweep, objective), guarded=True)
+    (best,) = sweep.result(study).front
+    assert best.values["value"] == min(design.macs for design in seen)
+    assert len(seen) == states(study)["complete"] < 20
+
+
+def test_fronts_ranks_and_hypervolume() -> None:
+    points = np.array([[1.0, 4.0], [2.0, 2.0], [4.0, 1.0], [3.0, 3.0], [5.0, 5.0]])
+    assert front_numbers(points).tolist() == [0, 0, 0, 1, 2]
+    assert ranks(points).tolist()[3:] == [3, 4]
+    assert hypervolume(points, (6.0, 6.0)) == 20.0
+    assert hypervolume(points[:1], (6.0, 6.0)) == 10.0
+    assert hypervolume(points[:2], (6.0, 6.0)) == 18.0
+    assert hypervolume(np.array([[1.0, 1.0, 1.0]]), (2.0, 3.0, 4.0)) == 6.0
+    assert hypervolume(points, (0.5, 0.5)) == 0.0
+
+
+def test_promotion_counts_what_all_know() -> None:
+    objectives = parse_objectives("latency,accuracy")
+    fast, slow = {"latency": 1.0, "macs": 5.0}, {"latency": 2.0, "macs": 4.0}
+    assert is_promoted(slow, [], objectives, 3)
+    assert is_promoted(fast, [slow, slow], objectives, 3)
+    assert not is_promoted(slow, [fast, fast], objectives, 3)
+    assert is_promoted(slow | {"accuracy": 90.0}, [fast | {"accuracy": 10.0}], objectives, 2) != is_promoted(
+        slow | {"accuracy": 5.0}, [fast | {"accuracy": 10.0}], objectives, 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("objectives", "fidelity", "message"),
+    [
+        ("latency,speed", None, "'speed' is none; give some of latency"),
+        ("latency,latency", None, "names one twice"),
+        ("latency,p90", "predicted", "does not know p90; give measured or more"),
+        ("latency", "best", "--fidelity best is unknown"),
+    ],
+)
+def test_objectives_that_cannot_be_known_are_refused(objectives: str, fidelity: str | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        fidelity_of(parse_objectives(objectives), fidelity)
+    assert fidelity_of(parse_objectives("latency,accuracy"), None) is Fidelity.DISTILLED
+
+
+def test_energy_is_read_from_power_zones(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no energy counter can be read"):
+        EnergyMeter(tmp_path)
+    for name, energy in (("intel-rapl:0", 900), ("intel-rapl:0:0", 5), ("intel-rapl:1", 100)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "energy_uj").write_text(f"{energy}\n")
+        (tmp_path / name / "max_energy_range_uj").write_text("1000\n")
+    meter = EnergyMeter(tmp_path)
+    before = meter.read()
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("100\n")  # it began again at zero
+    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("150\n")
+    assert meter.joules_since(before) == pytest.approx(250e-6)
+
+
+def test_a_design_is_planned_and_run(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path)
+    predicted = sweep.space.design(random_parameters(sweep.space, 0))
+    here = build_processors("cpu:0,cpu:1")
+    found = DesignTimer(here, Estimates(), tune=False, seconds=0.05)(predicted)
+    assert 0 < found["latency"] <= found["p90"] < 1e3
+    assert found["memory"] * 2**20 > 4 * predicted.design.params
+
+
+NETWORK = """
+import torch
+
+import nnstretch as nns
+from torch import nn
+
+def block(read, written, stride=1):
+    return nn.Sequential(nn.Conv2d(read, written, 3, stride, 1, bias=False), nn.BatchNorm2d(written), nn.ReLU())
+
+def tiny():
+    torch.manual_seed(0)
+    body = [block(1, 16, 2), block(16, 16), block(16, 32, 2), block(32, 32)]
+    return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)).eval(), torch.randn(1, 1, 16, 16)
+"""
+LIMITS = ("--alpha", "10000", "--beta", "10000", "--min-macs", "0.01", "--max-segment", "1")
+
+
+def test_the_command_writes_a_front_of_distilled_designs(folder: Path, cli: Cli) -> None:
+    Path("net.py").write_text(NETWORK)
+    common = ("sweep", "designs", "net.py:tiny", "-p", PROCESSORS, *LIMITS, "--json")
+    wanted = ("--objectives", "latency,memory,accuracy", "--data", "digits", "--warm-start", "0", "-n", "3")
+    status, out, error = cli(*common, *wanted, "-o", "front")
+    assert status == 0, error
+    answer: Mapping[str, Any] = MappingProxyType(json.loads(out))
+    assert answer["fidelity"] == "distilled"
+    assert answer["trials"]["complete"] >= 1
+    for one in answer["front"]:
+        design = load_design(Path(one["file"]))
+        assert design.id == one["id"]
+        assert set(one["values"]) == {"latency", "memory", "accuracy"}
+        assert Path(one["file"]).with_suffix(".safetensors").is_file()
+    status, _, error = cli(*common, *wanted)
+    assert status == 2
+    assert "go on with it (--resume)" in error
+    status, out, error = cli(*common, *wanted, "--resume")
+    assert status == 0, error
+    assert json.loads(out)["front"][0]["values"] == answer["front"][0]["values"]
+    status, _, error = cli(*common[:-1], "--resume", "--objectives", "latency,macs")
+    assert status == 2
+    assert "is for objectives latency, memory, accuracy" in error
+
+
+def test_the_public_function_takes_an_objective_in_a_few_lines(folder: Path) -> None:
+    def work_per_branch(design: Design) -> tuple[float, float]:
+        if design.meeting_points > 3:
+            raise ValueError("too many")
+        return design.macs / 1e6, float(design.meeting_points)
+
+    network, image = original(), torch.randn(1, 1, SIDE, SIDE)
+    limits = nns.StretchOptions(limits=LOOSE)
+    both: Any = {"directions": ("minimize", "maximize"), "warm_start": 0, "options": limits}
+    result = nns.sweep(network, image, PROCESSORS, work_per_branch, trials=12, **both)
+    assert {point.values["value 1"] for point in result.front} <= {0.0, 1.0, 2.0, 3.0}
+    again = nns.sweep(network, image, PROCESSORS, work_per_branch, trials=14, resume=True, **both)
+    assert len(again.study.trials) >= 14
+    default = nns.sweep(network, image, PROCESSORS, trials=6, study="default", options=limits)
+    assert default.front[0].values.keys() == {"latency", "macs"}
+    with pytest.raises(UsageError, match="is for network"):
+        nns.sweep(original()[:6], image, PROCESSORS, work_per_branch, trials=14, resume=True, **both)
+    with pytest.raises(UsageError, match="give minimize or maximize"):
+        nns.sweep(network, image, PROCESSORS, work_per_branch, directions=("best",))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--sampler best is unknown"):
+        nns.sweep(network, image, PROCESSORS, sampler="best")
+
+
+def test_what_a_sweep_refuses_leaves_no_study(folder: Path, cli: Cli) -> None:
+    Path("net.py").write_text(NETWORK)
+    common = ("sweep", "designs", "net.py:tiny", "-p", PROCESSORS, *LIMITS)
+    for wanted, message in (
+        (("--objectives", "latency,p90"), "designs cannot run on sim:phone/cpu"),
+        (("--objectives", "accuracy"), "name them with --data"),
+        (("--sampler", "auto"), "pip install optunahub"),
+        (("--data", "digits", "--image-sizes", "16,32"), "--image-sizes is for sweeps without --data"),
+        (("--image-sizes", "large"), "--image-sizes large is not understood"),
+        (("--merges", "sum"), "concat"),
+    ):
+        status, _, error = cli(*common, *wanted)
+        assert (status, message in error) == (2, True), error
+    assert not Path("sweep.journal").exists()
+    assert cli("sweep", "designs", "resnet18", "-p", PROCESSORS, "--objectives", "accuracy")[0] == 2

@@ -1,0 +1,310 @@
+"""Workers of a study: budgets, failures, seeds, several workers, and kills."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.trial import TrialState
+
+from nnstretch.errors import FileError, MissingExtraError, UsageError
+from nnstretch.sweeps.leases import (
+    AGAIN,
+    GIVEN_UP,
+    LEASE,
+    LOST,
+    SURPLUS,
+    LeaseObserver,
+    LeaseTimes,
+    is_given_up,
+    leased,
+)
+from nnstretch.sweeps.samplers import SAMPLERS, find_sampler
+from nnstretch.sweeps.study import ERROR, StudySpec, states
+from nnstretch.sweeps.worker import PRUNED, Outcome, StudyWorker, SweepBudget
+from tests.kits.databases import postgresql
+
+SPACE: Mapping[str, BaseDistribution] = {"x": FloatDistribution(0, 1), "way": CategoricalDistribution(["a", "b"])}
+SHORT = LeaseTimes(interval=0.1, patience=0.6)
+
+
+def spec(storage: str, *, resume: bool = False, about: Mapping[str, Any] | None = None, workers: int = 1) -> StudySpec:
+    return StudySpec(storage, "study", ("first", "second"), ("minimize", "maximize"), about or {}, resume, workers)
+
+
+def value(trial: optuna.Trial) -> Outcome:
+    x = trial.params["x"] + (trial.params["way"] == "b")
+    return Outcome((x, math.sin(3 * x)))
+
+
+def worker(
+    study: optuna.Study,
+    trials: int,
+    evaluate: Callable[[optuna.Trial], Outcome] = value,
+    sampler: str = "tpe",
+    **more: Any,
+) -> StudyWorker:
+    return StudyWorker(study, SPACE, evaluate, SweepBudget(trials), find_sampler(sampler), times=SHORT, **more)
+
+
+def journal(tmp_path: Path) -> str:
+    return str(tmp_path / "study.journal")
+
+
+def params(study: optuna.Study) -> list[dict[str, Any]]:
+    return [trial.params for trial in study.trials if not is_given_up(trial)]
+
+
+@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name not in {"auto", "gp"}])
+def test_the_same_seed_makes_the_same_study_whether_interrupted_or_not(tmp_path: Path, sampler: str) -> None:
+    whole = spec(journal(tmp_path)).open()
+    worker(whole, 24, sampler=sampler).run()
+    parts = str(tmp_path / "parts.journal")
+    worker(spec(parts).open(), 11, sampler=sampler).run()
+    resumed = spec(parts, resume=True).open()
+    worker(resumed, 24, sampler=sampler).run()
+    assert params(resumed) == params(whole)
+    other = spec(str(tmp_path / "other.journal")).open()
+    worker(other, 24, sampler=sampler, seed=1).run()
+    assert params(other) != params(whole)
+
+
+def test_gaussian_processes_use_one_thread_and_give_the_others_back(tmp_path: Path) -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    study = spec(journal(tmp_path)).open()
+    worker(study, 12, sampler="gp").run()
+    assert states(study)["complete"] == 12
+    assert torch.get_num_threads() == before
+
+
+def test_a_queued_trial_comes_first_and_keeps_its_parameters(tmp_path: Path) -> None:
+    study = spec(journal(tmp_path)).open()
+    study.enqueue_trial({"x": 0.125, "way": "b"})
+    worker(study, 2).run()
+    assert study.trials[0].params == {"x": 0.125, "way": "b"}
+
+
+def test_constraints_decide_what_is_on_the_front(tmp_path: Path) -> None:
+    def limited(trial: optuna.Trial) -> Outcome:
+        trial.set_constraint("way", float(trial.params["way"] == "a"))
+        return value(trial) if trial.params["x"] < 0.7 else PRUNED
+
+    study = spec(journal(tmp_path)).open()
+    worker(study, 30, limited).run()
+    assert {trial.params["way"] for trial in study.best_trials} == {"b"}
+    assert states(study)["pruned"] + states(study)["complete"] == 30
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ((1.0,), "returned 1 values; the study has 2"),
+        ((math.nan, 1.0), "return finite numbers"),
+        (("fast", 1.0), "return a number for each direction"),
+    ],
+)
+def test_wrong_values_fail_their_trial_alone(tmp_path: Path, found: Any, message: str) -> None:
+    study = spec(journal(tmp_path)).open()
+    worker(study, 6, lambda trial: Outcome(found) if trial.number == 2 else value(trial)).run()
+    assert states(study) == {"complete": 5, "pruned": 0, "fail": 1, "running": 0, "waiting": 0}
+    assert message in study.trials[2].user_attrs[ERROR]
+
+
+def test_an_objective_that_always_raises_ends_the_worker_with_its_reason(tmp_path: Path) -> None:
+    def broken(trial: optuna.Trial) -> Outcome:
+        raise ZeroDivisionError("by nothing")
+
+    study = spec(journal(tmp_path)).open()
+    with pytest.raises(
+        UsageError, match="5 trials in a row failed: the objective raised ZeroDivisionError: by nothing"
+    ):
+        worker(study, 20, broken, guarded=True).run()
+    with pytest.raises(ZeroDivisionError):  # an error of our own is a bug
+        worker(study, 20, broken).run()
+
+
+def test_a_study_about_something_else_is_refused(tmp_path: Path) -> None:
+    spec(journal(tmp_path), about={"model": "resnet18"}).open()
+    with pytest.raises(UsageError, match=r"has a study 'study' already; go on with it \(--resume\)"):
+        spec(journal(tmp_path), about={"model": "resnet18"}).open()
+    spec(journal(tmp_path), about={"model": "resnet18"}, resume=True).open()
+    with pytest.raises(UsageError, match="is for model resnet18, not for vgg16"):
+        spec(journal(tmp_path), about={"model": "vgg16"}, resume=True).open()
+    foreign = str(tmp_path / "foreign.journal")
+    backend = optuna.storages.journal.JournalFileBackend(foreign)
+    optuna.create_study(storage=optuna.storages.JournalStorage(backend), study_name="study")
+    with pytest.raises(UsageError, match="was not made by nnstretch"):
+        spec(foreign, resume=True).open()
+
+
+@pytest.mark.parametrize(
+    ("storage", "error", "message"),
+    [
+        ("{folder}", FileError, "cannot open the journal"),
+        ("{folder}/absent/a.journal", FileError, "cannot open the journal"),
+        ("{folder}/text", FileError, "is no journal of a study"),
+        ("postgresql://me:secret@127.0.0.1:1/none", FileError, r"cannot reach the storage postgresql://me:\*\*\*@127"),
+        ("mysql+mysqldb://here/none", MissingExtraError, "needs MySQLdb, which is not installed; pip install MySQLdb"),
+        ("nosuchdatabase://here", UsageError, "is not understood"),
+        ("sqlite:///{folder}/a.db", UsageError, "SQLite is not for several writers"),
+        ("grpc://nowhere", UsageError, "write grpc://HOST:PORT"),
+    ],
+)
+def test_a_storage_that_cannot_be_used_is_one_line(
+    tmp_path: Path, storage: str, error: type[Exception], message: str
+) -> None:
+    (tmp_path / "text").write_text("no journal\n")
+    with pytest.raises(error, match=message) as caught:
+        spec(storage.format(folder=tmp_path), workers=2).open()
+    assert "secret" not in str(caught.value)
+
+
+def test_a_full_disk_is_one_line_and_the_study_goes_on_when_there_is_space(tmp_path: Path) -> None:
+    import resource
+
+    study = spec(journal(tmp_path)).open()
+    worker(study, 3).run()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (Path(journal(tmp_path)).stat().st_size + 40, limits[1]))
+    try:
+        with pytest.raises(FileError, match=r"cannot write the journal .*resume"):
+            worker(study, 6).run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    resumed = spec(journal(tmp_path), resume=True).open()  # the torn record is not read
+    worker(resumed, 6).run()
+    assert states(resumed)["complete"] == 6
+    assert states(spec(journal(tmp_path), resume=True).open())["complete"] == 6
+
+
+def test_a_trial_whose_heartbeat_stops_is_queued_again_once(tmp_path: Path) -> None:
+    study = spec(journal(tmp_path)).open()
+    trial = study.ask(dict(SPACE))
+    trial.set_user_attr(LEASE, {"worker": "another machine:1:1", "beat": 7})
+    observers = [LeaseObserver(spec(journal(tmp_path), resume=True).open(), SHORT) for _ in range(2)]
+    assert [observer.requeue_lost() for observer in observers] == [0, 0]
+    time.sleep(SHORT.patience)
+    assert sum(observer.requeue_lost() for observer in observers) == 1
+    lost, queued = study.trials
+    assert (lost.state, lost.user_attrs[GIVEN_UP]) == (TrialState.FAIL, LOST)
+    assert (queued.state, queued.user_attrs[AGAIN]) == (TrialState.WAITING, 0)
+    worker(study, 1).run()
+    assert study.trials[1].params == trial.params
+    study.tell(trial, (0.0, 0.0), skip_if_finished=True)  # its worker was merely slow
+    assert study.trials[0].values is None
+
+
+def test_a_trial_that_nobody_queued_is_queued_by_another_observer_and_counted_once(tmp_path: Path) -> None:
+    study = spec(journal(tmp_path)).open()
+    trial = study.ask(dict(SPACE))
+    trial.set_user_attr(GIVEN_UP, LOST)
+    study.tell(trial, state=TrialState.FAIL)
+    observer = LeaseObserver(study, SHORT)
+    assert observer.requeue_lost() == 0
+    time.sleep(SHORT.patience)
+    assert observer.requeue_lost() == 1
+    study.enqueue_trial(trial.params, user_attrs={AGAIN: 0})  # by a second observer at the same moment
+    worker(study, 4).run()
+    assert states(study)["complete"] == 4
+    assert [t.user_attrs.get(GIVEN_UP) for t in study.trials[:3]] == [LOST, None, SURPLUS]
+
+
+def test_a_worker_that_lives_keeps_its_trial(tmp_path: Path) -> None:
+    study = spec(journal(tmp_path)).open()
+    observer = LeaseObserver(study, SHORT)
+    with leased(study.ask(dict(SPACE)), SHORT) as is_lost:
+        for _ in range(10):
+            assert observer.requeue_lost() == 0
+            time.sleep(SHORT.patience / 6)
+        assert not is_lost()
+
+
+WORKER = """
+import sys, time
+from pathlib import Path
+from nnstretch.sweeps.leases import LeaseTimes
+from nnstretch.sweeps.samplers import find_sampler
+from nnstretch.sweeps.study import StudySpec
+from nnstretch.sweeps.worker import Outcome, StudyWorker, SweepBudget
+from optuna.distributions import FloatDistribution
+
+storage, log, trials, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+
+def evaluate(trial):
+    time.sleep(0.03)
+    return Outcome((trial.params["x"], 1.0))
+
+class Logged(StudyWorker):
+    def _finish(self, trial, values, state):
+        super()._finish(trial, values, state)
+        with log.open("a") as file:
+            file.write(f"{trial.number} {trial.params['x']!r}\\n")
+
+study = StudySpec(storage, "study", ("first", "second"), ("minimize", "maximize"), {}, True, 3).open()
+print("ready", flush=True)
+space, times = {"x": FloatDistribution(0, 1)}, LeaseTimes(0.2, 1.5)
+Logged(study, space, evaluate, SweepBudget(trials), find_sampler("random"), seed, times).run()
+"""
+
+
+@contextmanager
+def opened_storage(kind: str, folder: Path) -> Iterator[str]:
+    if kind == "journal":
+        yield str(folder / "study.journal")
+        return
+    with postgresql(folder) as url:
+        yield url
+
+
+@pytest.mark.parametrize("kind", ["journal", "postgresql"])
+def test_workers_killed_at_random_moments_lose_nothing_and_repeat_nothing(tmp_path: Path, kind: str) -> None:
+    kills = int(os.environ.get("NNSTRETCH_KILLS", "2"))
+    trials = 10 * kills
+    random = np.random.default_rng(5)
+    log = tmp_path / "log"
+
+    def start(seed: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", WORKER, storage, str(log), str(trials), str(seed)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    with opened_storage(kind, tmp_path) as storage:
+        spec(storage).open()
+        running = [start(seed) for seed in range(3)]
+        for kill in range(kills):
+            time.sleep(float(random.uniform(0.0, 0.3)))
+            victim = running.pop(0)
+            assert victim.stdout is not None
+            victim.stdout.readline()  # from here on it asks, evaluates and writes
+            time.sleep(float(random.uniform(0.0, 0.2)))
+            victim.send_signal(signal.SIGKILL)
+            victim.communicate()
+            running.append(start(10 + kill))
+        for process in running:
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+        found = spec(storage, resume=True).open().trials
+    complete = {trial.number: trial.params["x"] for trial in found if trial.state is TrialState.COMPLETE}
+    assert len(complete) == trials
+    assert len(set(complete.values())) == trials, "a trial ran twice to the end"
+    assert all(trial.state.is_finished() for trial in found)
+    lost = [t for t in found if t.state is TrialState.FAIL and t.user_attrs.get(GIVEN_UP) == LOST]
+    again = [trial.user_attrs[AGAIN] for trial in found if AGAIN in trial.user_attrs and not is_given_up(trial)]
+    assert {t.number for t in lost} >= set(again)
+    logged = dict(line.split() for line in log.read_text().splitlines())
+    assert all(complete[int(number)] == float(x) for number, x in logged.items()), "a finished trial was lost"

@@ -1,0 +1,142 @@
+"""The table of branched networks and their strongest alternatives: measured, kept, and true where rows are shared."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.design.design import save_design
+from nnstretch.branching.design.from_choices import make_design
+from nnstretch.devices.base.spec import usable_cores
+from nnstretch.frontends.resolve import load_module
+from scripts import alternatives
+
+CORES = usable_cores()
+SCRIPT = Path(alternatives.__file__)
+NETWORK = """\
+import torch
+from torch import nn
+
+def small():
+    torch.manual_seed(0)
+    widths = [3, *[16] * 4]
+    layers = [nn.Sequential(nn.Conv2d(a, b, 3, 1, 1), nn.ReLU()) for a, b in zip(widths, widths[1:])]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)), torch.zeros(1, 3, 16, 16)
+"""
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), "--quick", "--rounds", "1", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=250, cwd=folder)
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of a Markdown table."""
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in text.splitlines() if line[:1] == "|"]
+
+
+def write_design(folder: Path) -> None:
+    """net.py with a network, and design.json: two half-width branches per stage."""
+    (folder / "net.py").write_text(NETWORK)
+    plan = blueprint(*load_module(f"{folder / 'net.py'}:small"))
+    choices = [
+        SegmentChoice(stage, tuple(BranchChoice(processor, tuple(stage.blocks), 0.5) for processor in (0, 1)))
+        for stage in plan.traced.stages
+    ]
+    save_design(make_design(plan, choices), folder / "design.json")
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
+def test_networks_are_measured_once_and_a_failure_is_a_row(tmp_path: Path) -> None:
+    write_design(tmp_path)
+    first, missing = (f"net.py:{factory}=design.json" for factory in ("small", "missing"))
+    command = ("-p", f"cpu:{CORES[0]},cpu:{CORES[1]}", "--work", "kept", "-o", "table.md", first)
+    done = run(tmp_path, *command)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "table.md").read_text() == done.stdout
+    titles, _, measured = rows(done.stdout)
+    assert titles == list(alternatives.COLUMNS)
+    assert len(measured) == len(titles)
+    assert all(float(cell.split()[0].rstrip("×")) > 0 for cell in measured[1:-1])
+    assert "nnstretch bench net.py:small --design design.json" in done.stderr
+
+    again = run(tmp_path, *command, missing)
+    assert again.returncode == alternatives.FAILED
+    assert "bench net.py:small" not in again.stderr  # its result was kept
+    assert rows(again.stdout)[2] == measured
+    failed = rows(again.stdout)[3]
+    assert (failed[0], failed[-1]) == (missing, "failed")
+    other = run(tmp_path, *command, "--rounds", "2")
+    assert other.returncode == 2
+    assert "other options; give another folder with --work" in other.stderr
+
+
+def test_a_network_without_a_design_is_searched_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[Sequence[str]] = []
+
+    def kept(file: Path, command: Sequence[str], announce: Callable[[str], None]) -> dict[str, Any]:
+        commands.append(command)
+        return {"designs": [{"file": "best.json"}, {"file": "second.json"}]} if "stretch" in command else answer()
+
+    monkeypatch.setattr(alternatives, "kept_answer", kept)
+    networks = ("resnet18", "net.py:small")
+    assert alternatives.main([*networks, "-p", "cpu:0,cpu:1", "--image-size", "64", "--work", str(tmp_path)]) == 0
+    assert [command[:2] for command in commands] == [[how, net] for net in networks for how in ("stretch", "bench")]
+    assert [("--image-size" in command) for command in commands] == [True, True, False, False]
+    assert all(command[command.index("--design") + 1] == "best.json" for command in commands[1::2])
+    assert all("0.95" in command for command in commands[::2])
+
+
+def answer(**changes: Any) -> dict[str, Any]:
+    """An answer of `nnstretch bench --design`."""
+    rows = [{"network": network, "how": "split layer by layer"} for network in alternatives.UNBRANCHED]
+    figures = {f"{network}_{way}_ms": 3.0 for network in alternatives.UNBRANCHED for way in ("all_cores", "split")}
+    return {
+        "original_ms": {"cpu:0": 5.0, "opencl:0@1": 4.0},
+        "control_ms": {"cpu:0": 5.0, "opencl:0@1": 6.0},
+        **figures,
+        "onnxruntime_ms": 3.5,
+        "control_onnxruntime_ms": None,
+        "branched_ms": 2.5,
+        "speedup_best_alternative": 1.2,
+        "best_alternative": {"network": "control", "how": "split layer by layer", "processors": "cpu:0,opencl:0@1"},
+        "intervals": {"speedup_best_alternative": [1.1, 1.3]},
+        "rows": rows,
+        **changes,
+    }
+
+
+def row(**changes: Any) -> dict[str, str]:
+    return dict(zip(alternatives.COLUMNS, alternatives.cells("net", answer(**changes)), strict=True))
+
+
+def test_a_row_has_the_gain_its_interval_and_the_best_alternative() -> None:
+    found = row()
+    assert found["× best alternative (95 % interval)"] == "1.20× (1.10–1.30)"
+    assert found["best alternative"] == "the control, split layer by layer, on cpu:0,opencl:0@1"
+    assert found["original: fastest processor"] == "4.000 (opencl:0@1)"
+    assert found["control: fastest processor"] == "5.000 (cpu:0)"
+    assert found["original: split"] == "3.000"
+    assert found["control: ONNX Runtime"] == "–"
+
+
+def test_a_split_that_keeps_one_processor_is_marked() -> None:
+    rows = [
+        {"network": "original", "how": "placed on cpu:0 alone"},
+        {"network": "control", "how": "split layer by layer"},
+    ]
+    found = row(rows=rows)
+    assert found["original: split"] == "3.000 (placed on cpu:0 alone)"
+    assert found["control: split"] == "3.000"
+
+
+def test_a_processor_of_all_cores_fills_both_columns() -> None:
+    found = row(original_ms={"cpu:0,1": 3.0, "opencl:0": 9.0})
+    assert found["original: fastest processor"] == "3.000 (cpu:0,1)"
+    assert found["original: all cores"] == "3.000"

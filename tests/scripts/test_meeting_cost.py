@@ -1,0 +1,78 @@
+"""The series of slower transfers: designs are searched and measured per delay, and kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from nnstretch.bench.kept_answers import CommandError, kept_answer
+from nnstretch.errors import FileError
+from scripts import meeting_cost
+from tests.scripts.test_alternatives import answer, rows
+
+
+def test_a_row_per_delay_and_none_where_no_design_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[tuple[Sequence[str], Mapping[str, str]]] = []
+
+    def kept(
+        file: Path, command: Sequence[str], announce: Callable[[str], None], environment: Mapping[str, str]
+    ) -> dict[str, Any]:
+        commands.append((command, environment))
+        delay = float(environment["NNSTRETCH_TRANSFER_DELAY_US"])
+        if command[0] == "stretch" and delay == 2000:
+            raise CommandError("no design")
+        return (
+            {"designs": [{"file": "best.json"}]} if command[0] == "stretch" else answer(branched_ms=2.5 + delay / 1000)
+        )
+
+    monkeypatch.setattr(meeting_cost, "kept_answer", kept)
+    table, chart = tmp_path / "t.md", tmp_path / "t.svg"
+    arguments = ["net", "-p", "cpu:0,cpu:1", "--delays", "2000,0,100", "-o", str(table), "-o", str(chart)]
+    assert meeting_cost.main(arguments) == 0
+    assert [environment["NNSTRETCH_TRANSFER_DELAY_US"] for _, environment in commands] == [
+        "0",
+        "0",
+        "100",
+        "100",
+        "2000",
+    ]
+    titles, _, *measured = rows(table.read_text())
+    assert [dict(zip(titles, row, strict=True))["branched"] for row in measured] == ["2.500", "2.600", "–"]
+    assert measured[0][titles.index("original, one processor")] == "4.000"
+    assert [row[-2] for row in measured] == ["1.20×", "1.15×", "1 (unbranched)"]
+    texts = [text.text for text in ET.fromstring(chart.read_text()).iter("{http://www.w3.org/2000/svg}text")]  # noqa: S314
+    assert {"branched", "control, split", "0 µs", "100 µs"} <= set(texts)
+
+
+@pytest.mark.parametrize("delays", ["", "1,x", "-1", "2e6", "nan"])
+def test_delays_that_are_none(delays: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert meeting_cost.main(["net", "-p", "cpu:0,cpu:1", f"--delays={delays}"]) == 2
+    assert "give microseconds from 0 to" in capsys.readouterr().err
+
+
+def test_answers_are_kept_with_their_command_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def run(command: Sequence[str], env: Mapping[str, str], **options: object) -> subprocess.CompletedProcess[str]:
+        assert command[:3] == [sys.executable, "-m", "nnstretch.cli.main"]
+        return subprocess.CompletedProcess(command, 2 * (command[-1] == "bad"), f'{{"n": {env["N"]}}}')
+
+    monkeypatch.setattr(subprocess, "run", run)
+    file = tmp_path / "new" / "answer.json"
+    for _ in range(2):
+        assert kept_answer(file, ["zoo", "--json"], ran.append, {"N": "3"}) == {"n": 3}
+    assert ran == ["N=3 nnstretch zoo --json"]
+    for command, environment in ((["zoo"], {"N": "3"}), (["zoo", "--json"], {"N": "4"})):
+        with pytest.raises(FileError, match="other options"):
+            kept_answer(file, command, ran.append, environment)
+    with pytest.raises(CommandError, match="status 2"):
+        kept_answer(tmp_path / "b.json", ["bad"], ran.append, {"N": "1"})
+    file.write_text("{")
+    with pytest.raises(FileError, match="delete it"):
+        kept_answer(file, ["zoo", "--json"], ran.append)

@@ -1,0 +1,334 @@
+"""Trainings that are stopped and go on: bit for bit, after any step, with any optimiser; what is on disk meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nnstretch.branching.transform.network import BranchedNetwork
+from nnstretch.errors import FileError, ModelError, StoppedError, UsageError
+from nnstretch.training.data import load_dataset
+from nnstretch.training.data.split import ArraySplit, Dataset
+from nnstretch.training.distillation.blockwise import BlockwiseStart
+from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
+from nnstretch.training.loop.checkpoint import load_checkpoint
+from nnstretch.training.loop.events import TrainingEvent, TrainingResult
+from nnstretch.training.loop.run_folder import RunFolder, RunOptions
+from nnstretch.training.loop.stopping import StopRequest
+from nnstretch.training.loop.trainer import train
+from nnstretch.training.recipe import Recipe
+from nnstretch.training.recipe_files import load_recipe
+from nnstretch.training.weights import read_tensors
+from tests.kits.small_training import digit_network, few_digits
+from tests.kits.splits import UntouchableSplit
+from tests.kits.tiny_branching import SIDE, branched, original
+
+RECIPE = Recipe(
+    epochs=3, batch_size=8, lr=0.05, warmup_epochs=0.5, model_ema=True, model_ema_decay=0.9, precise_bn_samples=32,
+    shift=0.05, rotation=5.0, grad_accum_steps=3, clip_grad=1.0, amp_dtype="float32", threads=1, workers=0,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def few() -> Dataset:
+    """80 digits: an epoch has 10 batches, and 4 steps of up to 3 batches."""
+    return replace(few_digits(80, 20), test=UntouchableSplit())
+
+
+def stop_behind(step: int, request: StopRequest) -> Callable[[TrainingEvent], None]:
+    """Asks for a stop in the given step."""
+
+    def see(event: TrainingEvent) -> None:
+        if event.step == step:
+            request.signal = signal.SIGTERM
+
+    return see
+
+
+def fail_at(step: int) -> Callable[[TrainingEvent], None]:
+    """Ends the training without a word, like a kill."""
+
+    def see(event: TrainingEvent) -> None:
+        if event.step == step:
+            raise KeyboardInterrupt
+
+    return see
+
+
+def tensors_of(folder: Path) -> dict[str, Tensor]:
+    return read_tensors(RunOptions(folder).last)[0]
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@pytest.mark.parametrize("opt", ["sgd", "momentum", "adamw", "lamb", "rmsproptf"])
+def test_every_state_of_an_optimiser_goes_on_bit_for_bit(few: Dataset, tmp_path: Path, opt: str) -> None:
+    recipe = replace(RECIPE, opt=opt, lr=0.01)
+    whole, stopped = digit_network(), digit_network()
+    train(whole, few, recipe, run=RunOptions(tmp_path / "whole"))
+    chosen = sorted(random.Random(opt).sample(range(1, 12), 3))
+    for number, step in enumerate(chosen):
+        request = StopRequest("go on")
+        with pytest.raises(StoppedError, match=f"step {step % 4 or 4} of 4 of epoch {(step + 3) // 4}; go on"):
+            train(
+                stopped, few, recipe, progress=stop_behind(step, request), stop=request,
+                run=RunOptions(tmp_path / "parts", resume=number > 0),
+            )  # fmt: skip
+        stopped = digit_network(seed=step)  # everything comes from the checkpoint
+    train(stopped, few, recipe, run=RunOptions(tmp_path / "parts", resume=True))
+    assert same(whole.state_dict(), stopped.state_dict())
+    one, other = tensors_of(tmp_path / "whole"), tensors_of(tmp_path / "parts")
+    assert same(one, other)
+    assert any(name.startswith("optimiser/") for name in one)
+    assert any(name.startswith("average/") for name in one)
+
+
+def test_a_stop_within_accumulated_gradients_ends_behind_the_step(few: Dataset, tmp_path: Path) -> None:
+    """Batches within a step leave nothing behind: a training that dies there goes on from the step before."""
+    whole, died = digit_network(), digit_network()
+    train(whole, few, RECIPE, run=RunOptions(tmp_path / "whole"))
+    calls = 0
+
+    def die(module: nn.Module, inputs: Any) -> None:
+        nonlocal calls
+        calls += module.training
+        if calls == 14:  # in the middle of the second step of the second epoch
+            raise KeyboardInterrupt
+
+    hook = died.register_forward_pre_hook(die)
+    with pytest.raises(KeyboardInterrupt):
+        train(died, few, RECIPE, run=RunOptions(tmp_path / "parts", minutes=0))
+    hook.remove()
+    assert load_checkpoint(RunOptions(tmp_path / "parts").last).counters.step == 1
+    train(died, few, RECIPE, run=RunOptions(tmp_path / "parts", resume=True))
+    assert same(tensors_of(tmp_path / "whole"), tensors_of(tmp_path / "parts"))
+
+
+def test_checkpoints_within_an_epoch_come_by_the_clock(few: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(digit_network(), few, RECIPE, progress=fail_at(7), run=RunOptions(tmp_path, minutes=0))
+    saved = load_checkpoint(RunOptions(tmp_path).last).counters
+    assert (saved.epoch, saved.step) == (1, 2)
+    resumed = RunOptions(tmp_path, resume=True, minutes=60)
+    with pytest.raises(KeyboardInterrupt):
+        train(digit_network(), few, RECIPE, progress=fail_at(8), run=resumed)
+    saved = load_checkpoint(resumed.last).counters
+    assert (saved.epoch, saved.step) == (1, 2)
+
+
+def test_the_last_epochs_and_the_best_weights_are_kept(few: Dataset, tmp_path: Path) -> None:
+    options = RunOptions(tmp_path, keep=2, metadata={"net": "small"})
+    result = train(digit_network(), few, replace(RECIPE, epochs=4), run=options)
+    names = {path.name for path in options.last.parent.iterdir()}
+    assert names == {"last.safetensors", "best.safetensors", "epoch-3.safetensors", "epoch-4.safetensors"}
+    assert len(load_checkpoint(options.last.with_name("epoch-3.safetensors")).history) == 3
+    tensors, metadata = read_tensors(options.best)
+    assert metadata == {"net": "small"}
+    best = digit_network()
+    best.load_state_dict(tensors)
+    assert json.loads(options.result.read_text())["validation_top1"] == result.validation_score
+    none = RunOptions(tmp_path / "none", keep=0)
+    train(digit_network(), few, RECIPE, run=none)
+    assert {path.name for path in none.last.parent.iterdir()} == {"last.safetensors", "best.safetensors"}
+
+
+def test_the_log_has_every_step_once(few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nnstretch.training.loop.trainer._LOG_INTERVAL", 1)
+    request = StopRequest()
+    with pytest.raises(StoppedError):
+        train(digit_network(), few, RECIPE, progress=stop_behind(6, request), stop=request, run=RunOptions(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        train(digit_network(), few, RECIPE, progress=fail_at(9), run=RunOptions(tmp_path, resume=True))
+    with (tmp_path / "log.jsonl").open("a") as file:
+        file.write('{"step": 9')  # a line that was cut off
+    train(digit_network(), few, RECIPE, run=RunOptions(tmp_path, resume=True))
+    entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in entries if "top1" not in entry] == list(range(1, 13))
+    assert [entry["step"] for entry in entries if "top1" in entry] == [4, 8, 12]
+    assert all({"epoch", "loss", "lr", "images_per_second"} <= entry.keys() for entry in entries)
+    assert load_recipe(str(tmp_path / "recipe.yaml")) == replace(RECIPE)
+
+
+@pytest.mark.parametrize("target", [0.0, 1.0])
+def test_the_last_evaluation_is_logged_once(few: Dataset, tmp_path: Path, target: float) -> None:
+    """Also that which ends a training early, and when a finished training returns its result again."""
+    recipe = replace(RECIPE, epochs=2, target_accuracy=target)
+    events: list[TrainingEvent] = []
+    for resume in (False, True):
+        train(digit_network(), few, recipe, progress=events.append, run=RunOptions(tmp_path, resume=resume))
+    entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in entries if "top1" in entry] == ([4] if target else [4, 8])
+    assert [event.step for event in events if event.validation_score is not None] == ([4] if target else [4, 8])
+
+
+def test_tensorboard_has_every_curve_once(few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses of steps and of epochs are two curves, and a training that goes on hides what it repeats."""
+    written: list[tuple[str, int]] = []
+    purged: list[int] = []
+
+    class Writer:
+        def __init__(self, folder: str, purge_step: int) -> None:
+            purged.append(purge_step)
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            written.append((name, step))
+
+        def close(self) -> None:
+            pass
+
+    board = ModuleType("torch.utils.tensorboard")
+    monkeypatch.setattr(board, "SummaryWriter", Writer, raising=False)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
+    monkeypatch.setattr("nnstretch.training.loop.run_folder.importlib.util.find_spec", lambda _: board)
+    monkeypatch.setattr("nnstretch.training.loop.trainer._LOG_INTERVAL", 2)
+    with pytest.raises(KeyboardInterrupt):
+        train(digit_network(), few, RECIPE, progress=fail_at(6), run=RunOptions(tmp_path))
+    train(digit_network(), few, RECIPE, run=RunOptions(tmp_path, resume=True))
+    assert purged == [1, 5]
+    assert [step for name, step in written if name == "loss"] == [2, 4, 6, 6, 8, 10, 12]
+    assert [step for name, step in written if name == "epoch_loss"] == [4, 8, 12]
+    assert [step for name, step in written if name == "top1"] == [4, 8, 12]
+
+
+def test_an_unfinished_training_is_not_lost(few: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(digit_network(), few, RECIPE, progress=fail_at(6), run=RunOptions(tmp_path))
+    with pytest.raises(UsageError, match=r"unfinished training; go on with it by --resume"):
+        train(digit_network(), few, RECIPE, run=RunOptions(tmp_path))
+    first = train(digit_network(), few, RECIPE, run=RunOptions(tmp_path, resume=True))
+    again = train(digit_network(), few, RECIPE, run=RunOptions(tmp_path, resume=True))
+    assert [record.loss for record in again.history] == [record.loss for record in first.history]
+    begun = train(digit_network(), few, RECIPE, run=RunOptions(tmp_path))  # a finished one makes place
+    assert begun.validation_score == first.validation_score == again.validation_score
+
+
+def test_two_trainings_cannot_share_a_folder(few: Dataset, tmp_path: Path) -> None:
+    folder = RunFolder(RunOptions(tmp_path))
+    with pytest.raises(UsageError, match="another process is writing"):
+        train(digit_network(), few, RECIPE, run=RunOptions(tmp_path))
+    folder.close()
+    train(digit_network(), few, replace(RECIPE, epochs=1), run=RunOptions(tmp_path))
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(
+    few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, writes = os.fsync, 0
+
+    def fill_up(descriptor: int) -> None:
+        nonlocal writes
+        writes += 1
+        if writes > 6:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fill_up)
+    with pytest.raises(FileError, match=r"No space left on device; free some space") as caught:
+        train(digit_network(), few, RECIPE, run=RunOptions(tmp_path, minutes=0))
+    assert "\n" not in str(caught.value)
+    monkeypatch.undo()
+    whole, resumed = digit_network(), digit_network(4)
+    train(whole, few, RECIPE)
+    assert load_checkpoint(RunOptions(tmp_path).last).counters.step > 0
+    train(resumed, few, RECIPE, run=RunOptions(tmp_path, resume=True))
+    assert same(whole.state_dict(), resumed.state_dict())
+
+
+def test_a_loss_that_is_not_finite_names_its_images_and_keeps_the_checkpoint(few: Dataset, tmp_path: Path) -> None:
+    images = few.train.arrays(np.arange(80))
+    images[13] = np.nan
+    broken = replace(few, train=ArraySplit(images, few.train.labels))
+    seen: list[int] = []
+    with pytest.raises(ModelError, match=r"loss is nan in epoch 1, step \d of 4.* last checkpoint is whole") as caught:
+        train(
+            digit_network(), broken, RECIPE, progress=lambda e: seen.append(e.step), run=RunOptions(tmp_path, minutes=0)
+        )
+    assert "13" in str(caught.value).rpartition("step, ")[2] or "…" in str(caught.value)
+    kept = load_checkpoint(RunOptions(tmp_path).last)
+    assert kept.counters.step == len(seen)
+    assert all(torch.isfinite(value).all() for value in kept.tensors.values())
+
+
+def test_checkpoints_of_other_networks_are_refused(few: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(digit_network(), few, RECIPE, progress=fail_at(6), run=RunOptions(tmp_path))
+    other = nn.Sequential(*list(digit_network())[:-1], nn.Linear(128, 10), nn.Linear(10, 10))
+    with pytest.raises(ModelError, match=r"7\.weight is absent"):
+        train(other, few, RECIPE, run=RunOptions(tmp_path, resume=True))
+
+
+def digits_of_side(side: int) -> Dataset:
+    digits = load_dataset("digits", side)
+    return replace(
+        digits,
+        train=ArraySplit(digits.train.arrays(np.arange(80)), digits.train.labels[:80]),
+        validation=ArraySplit(digits.validation.arrays(np.arange(20)), digits.validation.labels[:20]),
+        test=UntouchableSplit(),
+    )
+
+
+@pytest.mark.parametrize("stop", [2, 5])
+def test_a_start_of_segments_goes_on_and_is_not_repeated(tmp_path: Path, stop: int) -> None:
+    """The start has 5 steps. What it leaves in the network, such as gradients, must not differ when it is resumed."""
+    images = digits_of_side(SIDE)
+    recipe = replace(RECIPE, batch_size=16, blockwise_epochs=1.0, kd_feature_weight=0.5, grad_accum_steps=1)
+    teacher = original()
+
+    def run(folder: str, stop: int | None = None) -> tuple[BranchedNetwork, TrainingResult]:
+        network, request = branched(0.5), StopRequest()
+
+        def see(step: int, steps: int, loss: float) -> None:
+            if step == stop:
+                request.signal = signal.SIGINT
+
+        phase = BlockwisePhase(lambda: BlockwiseStart.of(network, teacher, images, recipe), images.name, see)
+        options = RunOptions(tmp_path / folder, resume=stop is None)
+        return network, train(network, images, recipe, teacher, None, options, request, phase)
+
+    whole, expected = run("whole")
+    assert expected.blockwise is not None
+    assert expected.blockwise.steps == 5
+    with pytest.raises(StoppedError, match=f"step {stop} of 5 of the block-wise start") as caught:
+        run("parts", stop)
+    assert caught.value.status == 130
+    with pytest.raises(UsageError, match="unfinished"):
+        train(branched(0.5), images, recipe, teacher, run=RunOptions(tmp_path / "parts"))
+    _, result = run("parts")
+    assert result.blockwise is not None
+    assert (result.blockwise.before, result.blockwise.after) == (expected.blockwise.before, expected.blockwise.after)
+    assert same(tensors_of(tmp_path / "whole"), tensors_of(tmp_path / "parts"))
+    assert not RunOptions(tmp_path / "parts").start.exists()
+    again, result = run("parts")
+    assert result.blockwise is None
+    assert same(again.state_dict(), whole.state_dict())
+
+
+def test_a_stopped_start_makes_place_in_the_folder_of_a_finished_training(tmp_path: Path) -> None:
+    images = digits_of_side(SIDE)
+    recipe = replace(RECIPE, epochs=1, batch_size=16, blockwise_epochs=1.0)
+    options = RunOptions(tmp_path)
+    train(branched(0.5), images, recipe, original(), run=options)
+    network, request = branched(0.5), StopRequest()
+    request.signal = signal.SIGTERM
+    phase = BlockwisePhase(lambda: BlockwiseStart.of(network, original(), images, recipe), images.name)
+    with pytest.raises(StoppedError) as caught:
+        train(network, images, recipe, original(), None, options, request, phase)
+    assert caught.value.status == 143
+    assert [path.name for path in options.last.parent.iterdir()] == ["start.safetensors"]
+    assert not options.result.exists()

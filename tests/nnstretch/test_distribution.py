@@ -51,6 +51,11 @@ CASES: dict[str, list[tuple[str, str | None]]] = {
     "compile": [("model.onnx --no-tune -o model.nns", None), ("resnet18 -o model.nns", "train")],
     "run": [("model.nns --runs 2", None), ("model.onnx --no-tune -p litert", "litert")],
     "bench": [("model.onnx --no-tune -r 1", None), ("model.onnx --against ncnn", "bench")],
+    "sweep": [
+        ("latency model.onnx --no-tune --seconds 0.02 -o latency.csv", None),
+        ("tune model.onnx -p cpu:0 -n 1", "sweep"),
+        ("designs resnet18 -p cpu:0,cpu:1", "train"),
+    ],
     "report": [
         ("model.nns -o model.html", None),
         ("plan.json -o plan.png", "report"),

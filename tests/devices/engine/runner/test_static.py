@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnstretch.devices.engine.build import toolchains
 from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, Isa
 from nnstretch.devices.engine.build.standalone import build_runner
 from nnstretch.graph.reference import relative_error
@@ -20,8 +19,6 @@ MOST_BYTES = 3_000_000
 _PT_DYNAMIC, _PT_INTERP = 2, 3
 _MACHINES = {"aarch64": 183, "riscv64": 243}
 """ELF's numbers of the architectures."""
-_LEVELS = {"aarch64": "-O3", "riscv64": "-O0"}
-"""Optimisation: other tests build the engine for 64-bit ARM, too, that for RISC-V only these."""
 
 pytestmark = pytest.mark.slow
 
@@ -33,15 +30,12 @@ def isa(request: pytest.FixtureRequest) -> Isa:
 
 @pytest.fixture(scope="module")
 def static_runner(isa: Isa) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        level = _LEVELS[isa.name]
-        patch.setattr(toolchains, "FLAGS", tuple(level if flag == "-O3" else flag for flag in toolchains.FLAGS))
-        return build_runner(BuildTarget(isa, "linux-musl"))
+    return build_runner(BuildTarget(isa, "linux-musl"))
 
 
 def test_it_is_small_and_needs_no_library(isa: Isa, static_runner: Path) -> None:
     content = static_runner.read_bytes()
-    assert len(content) <= (MOST_BYTES if _LEVELS[isa.name] != "-O0" else 3 * MOST_BYTES)
+    assert len(content) <= MOST_BYTES
     assert content[:6] == b"\x7fELF\x02\x01"
     assert struct.unpack_from("<H", content, 18) == (_MACHINES[isa.name],)
     (offset,), (size, count) = struct.unpack_from("<Q", content, 32), struct.unpack_from("<2H", content, 54)

@@ -40,7 +40,7 @@ class Reporter:
     def finish(self, answer: Mapping[str, Any]) -> None:
         """Prints the answer as one JSON object, with what it was made with, if `--json` is given."""
         if self.as_json:
-            from nnstretch.cli.environment import with_environment
+            from nnstretch.compiler.environment import with_environment
 
             self._answer.write(f"{json_text(with_environment(answer))}\n")
             self._answer.flush()

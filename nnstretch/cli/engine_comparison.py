@@ -173,7 +173,7 @@ def write_json(path: Path, answer: Mapping[str, Any]) -> None:
     Raises:
         FileError: the place is not writable or the disk is full.
     """
-    from nnstretch.cli.environment import with_environment
+    from nnstretch.compiler.environment import with_environment
     from nnstretch.support.settings import write_text
 
     write_text(path, json_text(with_environment(answer)))

@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 BASE = {"jinja2", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "platformdirs", "pyopencl", "rich"}
 BASE |= {"nnstretch", "packaging", "safetensors", "typer", "yaml", "ziglang", *sys.stdlib_module_names}
 BASE |= {"google", "markupsafe"}  # protobuf comes with onnx, markupsafe with jinja2
-HANDLED = {"optunahub", "tflite_runtime"}
-"""Libraries that are in no extra: a sampler that a message names, and the older name of LiteRT, tried where that is absent."""
+HANDLED = {"tflite_runtime"}
+"""A library that is in no extra: the older name of LiteRT, tried where that is absent."""
 
 WITHOUT = """
 import json, sys

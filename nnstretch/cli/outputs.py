@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nnstretch.cli.images import answer_table
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import plain_table
 from nnstretch.support.settings import atomic_write
@@ -14,6 +15,10 @@ from nnstretch.support.settings import atomic_write
 if TYPE_CHECKING:
     import numpy as np
     from rich.table import Table
+
+    from nnstretch.cli.console import Reporter
+    from nnstretch.cli.run_request import RunRequest
+    from nnstretch.vision.answer import Answer, ImageInput
 
 
 def write_outputs(path: Path, outputs: Mapping[str, np.ndarray]) -> None:
@@ -29,6 +34,38 @@ def write_outputs(path: Path, outputs: Mapping[str, np.ndarray]) -> None:
     np.savez(archive, **outputs)  # type: ignore[arg-type]
     with atomic_write(path) as file:
         file.write(archive.getvalue())
+
+
+def show_outputs(
+    report: Reporter, request: RunRequest, image: ImageInput | None, outputs: Mapping[str, np.ndarray]
+) -> Answer | None:
+    """Shows the outputs of a run, and writes or draws them where that is asked for.
+
+    Args:
+        report: where they are shown.
+        request: what the command is asked to do.
+        image: that the network has read, if any.
+        outputs: by name.
+
+    Returns:
+        What they say of the image.
+
+    Raises:
+        NNStretchError: they cannot be drawn or written.
+    """
+    answer = None if image is None or request.image is None else request.image.answer(image, outputs)
+    picture = None if answer is None else answer.picture
+    if picture is not None and request.image is not None and request.image.drawn is not None:
+        from nnstretch.vision.drawing import write_picture
+
+        write_picture(request.image.drawn, picture)
+    elif request.output is not None:
+        write_outputs(request.output, outputs)
+    report.show(outputs_table(outputs))
+    if answer is not None and image is not None:
+        report.show(answer_table(answer))
+        report.note(image.model.assumption)
+    return answer
 
 
 def outputs_table(outputs: Mapping[str, np.ndarray]) -> Table:

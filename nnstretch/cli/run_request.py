@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from nnstretch.cli.images import ImageRequest
+
 
 @dataclass(frozen=True)
 class RunRequest:
@@ -13,7 +15,8 @@ class RunRequest:
 
     Attributes:
         inputs: .npy files by the names of inputs; all are random if empty.
-        output: where the outputs are written (.npz), if anywhere.
+        image: the image that the network reads, instead of `inputs`.
+        output: where the outputs are written (.npz) or drawn on the image, if anywhere.
         runs: maximum number of timed runs.
         timeline: where a trace of one run is written, if anywhere.
         allowed: largest error of the outputs, relative to their range.
@@ -21,6 +24,7 @@ class RunRequest:
     """
 
     inputs: Mapping[str, str]
+    image: ImageRequest | None
     output: Path | None
     runs: int
     timeline: Path | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -61,12 +62,20 @@ class Source:
         Raises:
             NNStretchError: the model is not found or cannot be read.
         """
-        from nnstretch.package import read_package
         from nnstretch.training.data.preprocessing import stated_preprocessing
 
-        path = Path(self.model)
-        metadata = read_package(path).metadata if self.is_package else self._graph.metadata_props
-        return stated_preprocessing(metadata, self.model)
+        return stated_preprocessing(self.metadata, self.model)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the model's file says of itself.
+
+        Raises:
+            NNStretchError: the model is not found or cannot be read.
+        """
+        from nnstretch.package import read_package
+
+        return read_package(Path(self.model)).metadata if self.is_package else self._graph.metadata_props
 
     def to_json(self) -> dict[str, Any]:
         """What a package remembers of where it came from."""

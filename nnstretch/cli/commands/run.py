@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
+from nnstretch.cli.images import answer_json, image_request
 from nnstretch.cli.options import (
     DesignFile,
     Json,
@@ -22,7 +22,7 @@ from nnstretch.cli.options import (
     parse_assignments,
     with_options,
 )
-from nnstretch.cli.outputs import outputs_table, write_outputs
+from nnstretch.cli.outputs import show_outputs
 from nnstretch.cli.run_request import RunRequest
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.runs import idle_text, placement_text, timeline_table, timeline_text
@@ -37,12 +37,31 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.runtime.base_session import Session
     from nnstretch.scheduler.runtime.critical_path import RunSummary
     from nnstretch.scheduler.runtime.stream_session import StreamSession
+    from nnstretch.vision.answer import ImageInput
 
 _ERRORS_OF_OUTPUTS = 5.0
 """Largest error of outputs that --check allows, in multiples of the error that each routine may have."""
 
+_DETECTION = "Detection"
+
 Inputs = Annotated[list[str] | None, option("--input -i x=FILE.npy", "An input; all are random if none is given.")]
-Output = Annotated[Path | None, option("--output -o FILE", "Write the outputs (.npz).")]
+Image = Annotated[
+    Path | None,
+    option("--image FILE", "The image that the network reads: shows classes, or the boxes of a detector."),
+]
+Confidence = Annotated[
+    float | None, option("--conf P", "Least probability of a detector's box.", shown="0.25", panel=_DETECTION)
+]
+Overlap = Annotated[
+    float | None,
+    option(
+        "--iou P", "Largest overlap of two boxes of a class (intersection over union).", shown="0.7", panel=_DETECTION
+    ),
+]
+Output = Annotated[
+    Path | None,
+    option("--output -o FILE", "Write the outputs (.npz), or draw them on the image (.png, .jpg, .webp)."),
+]
 Runs = Annotated[int, option("--runs -n N", "Maximum number of timed runs.", minimum=1)]
 Timeline = Annotated[
     Path | None, option("--timeline FILE", "Write a trace of one run for Perfetto (.json), and show its critical path.")
@@ -63,6 +82,9 @@ MaxError = Annotated[
 def run_command(
     model: Model,
     inputs: Inputs = None,
+    image: Image = None,
+    confidence: Confidence = None,
+    overlap: Overlap = None,
     output: Output = None,
     runs: Runs = 50,
     timeline: Timeline = None,
@@ -77,8 +99,9 @@ def run_command(
 ) -> None:
     """Run a model or package and report its latency, or with --streams its throughput.
 
-    With --check, exit status 1 means that the outputs differ from ONNX Runtime's. With --target, compile the model for another
-    machine and run it there by a runner that needs no Python; the outputs are always compared.
+    With --image, say what the network sees: the most probable classes, or the boxes of a detector. With --check, exit status 1
+    means that the outputs differ from ONNX Runtime's. With --target, compile the model for another machine and run it there by
+    a runner that needs no Python; the outputs are always compared.
 
     Example: nnstretch run resnet50.nns --input x=image.npy -o outputs.npz --timeline timeline.json
     """
@@ -88,7 +111,9 @@ def run_command(
         if options.streams is not None and timeline is not None:
             raise UsageError("--timeline shows a single run; leave it or --streams out")
         allowed = _ERRORS_OF_OUTPUTS * options.tolerance if max_error is None else max_error
-        request = RunRequest(parse_assignments(inputs or [], "--input"), output, runs, timeline, allowed, seed)
+        asked = image_request(image, confidence, overlap, output, has_inputs=bool(inputs))
+        files = parse_assignments(inputs or [], "--input")
+        request = RunRequest(files, asked, output, runs, timeline, allowed, seed)
         source = Source(model, options, weights, design)
         for path, name in ((output, "-o"), (timeline, "--timeline")):
             if path is not None:
@@ -114,12 +139,11 @@ def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool
     with report.progress("Compiling") as advance:
         session = source.open(advance)
     with session:
-        feeds = _feeds(session, request.inputs, request.seed)
+        image = _image(source, session, request)
+        feeds = _feeds(session, request) if image is None else image.feeds
         outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
-        if request.output is not None:
-            write_outputs(request.output, outputs)
+        answer = show_outputs(report, request, image, outputs)
         error = _error(source, feeds, outputs) if check else None
-        report.show(outputs_table(outputs))
         if isinstance(session, StreamSession):
             times = _time_streams(report, session, feeds, request.runs)
         else:
@@ -132,6 +156,7 @@ def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool
         {
             "model": source.model,
             **times,
+            **answer_json(answer),
             "macs": plan.macs,
             "outputs": {name: {"shape": list(y.shape), "dtype": str(y.dtype)} for name, y in outputs.items()},
             "fallback_layers": list(plan.fallback_layers),
@@ -185,14 +210,22 @@ def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.
     }
 
 
-def _feeds(session: Session, files: Mapping[str, str], seed: int) -> dict[str, np.ndarray]:
+def _image(source: Source, session: Session, request: RunRequest) -> ImageInput | None:
+    """The image that the network is to read, if one is given."""
+    if request.image is None:
+        return None
+    inputs = [(one.name, one.shape) for one in session.get_inputs()]
+    return request.image.read(source, inputs, {one.name: one.shape for one in session.get_outputs()})
+
+
+def _feeds(session: Session, request: RunRequest) -> dict[str, np.ndarray]:
     """Inputs from files, or all of them random; the session checks names and shapes."""
     from nnstretch.bench.comparison.subject import plan_feeds
     from nnstretch.cli.sources import read_array
 
-    if not files:
-        return plan_feeds(session.plan, seed, session.compiled.models)
-    return {name: read_array(Path(file)) for name, file in files.items()}
+    if not request.inputs:
+        return plan_feeds(session.plan, request.seed, session.compiled.models)
+    return {name: read_array(Path(file)) for name, file in request.inputs.items()}
 
 
 def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) -> RunSummary:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnstretch.bench.targets.measure import Measured
 from nnstretch.bench.targets.timelines import target_timeline
 from nnstretch.cli.console import Reporter
-from nnstretch.cli.outputs import outputs_table, write_outputs
+from nnstretch.cli.images import answer_json
+from nnstretch.cli.outputs import show_outputs
 from nnstretch.cli.run_request import RunRequest
 from nnstretch.cli.sources import Source, read_array
 from nnstretch.cli.targets.benchmark import TargetJob, measure_on_targets
 from nnstretch.cli.targets.options import check_unused
 from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.errors import ModelError
+from nnstretch.graph.layers import graph_inputs, graph_outputs
+from nnstretch.passes import optimize
 from nnstretch.report.tables.targets import targets_table
 from nnstretch.support.settings import write_text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from nnstretch.vision.answer import ImageInput
 
 
 def run_on_target(report: Reporter, source: Source, request: RunRequest) -> bool:
@@ -31,23 +39,34 @@ def run_on_target(report: Reporter, source: Source, request: RunRequest) -> bool
     chosen = source.options
     fixed = {name: getattr(chosen, name) for name in ("streams", "plans", "policy", "engines")}
     check_unused({f"--{name}": value for name, value in fixed.items()}, f"--target {chosen.target}")
-    feeds = {name: read_array(Path(file)) for name, file in request.inputs.items()}
+    image = _image(source, request)
+    feeds: dict[str, np.ndarray] = {name: read_array(Path(file)) for name, file in request.inputs.items()}
+    if image is not None:
+        feeds.update(image.feeds)
     timing = BenchOptions(runs=request.runs, seed=request.seed, timeline=request.timeline is not None)
     (run,) = measure_on_targets(report, [chosen.target], TargetJob([source], timing, request.seed, feeds=feeds or None))
     (measured,) = run.measured
     if measured.result.error is not None:
         raise ModelError(f"{source.model} failed on {run.target}: {measured.result.error}")
-    if request.output is not None:
-        write_outputs(request.output, dict(measured.outputs))
+    answer = show_outputs(report, request, image, measured.outputs)
     timeline = target_timeline(measured.model, measured.result)
     if request.timeline is not None and timeline is not None:
         write_text(request.timeline, timeline.to_chrome_json())
-    report.show(outputs_table(dict(measured.outputs)), targets_table([run]))
+    report.show(targets_table([run]))
     passed = request.passes(measured.error)
     if measured.error is not None:
         report.show(request.judged(measured.error))
-    report.finish(_answer(run.target, measured, passed))
+    report.finish({**_answer(run.target, measured, passed), **answer_json(answer)})
     return passed
+
+
+def _image(source: Source, request: RunRequest) -> ImageInput | None:
+    """The image that the network is to read, if one is given."""
+    if request.image is None:
+        return None
+    graph = optimize(source.load())
+    inputs = [(name, kind.shape) for name, kind in graph_inputs(graph)]
+    return request.image.read(source, inputs, {name: kind.shape for name, kind in graph_outputs(graph)})
 
 
 def _answer(target: str, measured: Measured, passed: bool) -> dict[str, Any]:

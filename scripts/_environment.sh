@@ -5,6 +5,7 @@
 #                                sets `opencl_works` to 1 or 0
 #   prepare_other_drivers        installs OpenCL drivers that only tests use, if this user is root
 #   prepare_emulator             installs an emulator of ARM processors where that is allowed
+#   prepare_processor_models     installs llvm-mca with models of ARM cores where that is allowed
 #   prepare_ssh_server           installs OpenSSH's client where that is allowed, and unpacks its server into .venv for tests
 #   prepare_database             installs PostgreSQL for tests where that is allowed; no server is started
 #
@@ -17,8 +18,15 @@ venv="$root/.venv"
 venv_python="$venv/bin/python"
 setup_log="$root/.venv-setup.log"
 opencl_works=0
+unchecked=()
 
 say() { printf '%s\n' "$*"; }
+
+# note_unchecked TEXT…: say what the tests cannot check here, and keep it in `unchecked` for a summary.
+note_unchecked() {
+    unchecked+=("not checked: $*")
+    say "${unchecked[-1]}"
+}
 
 fail() {
     printf 'error: %s\n' "$*" >&2
@@ -232,6 +240,30 @@ prepare_emulator() {
     fi
 }
 
+# Whether there is an llvm-mca that scripts/arm_throughput.py takes: version 17 or later.
+has_processor_models() {
+    local version
+    for version in {17..40}; do
+        ! command -v "llvm-mca-$version" >/dev/null || return 0
+    done
+    version=$(llvm-mca --version 2>/dev/null | sed -n 's/.*LLVM version \([0-9]*\).*/\1/p')
+    [ "${version:-0}" -ge 17 ]
+}
+
+prepare_processor_models() {
+    local version
+    has_processor_models && return
+    if can_install_system_packages; then
+        apt-cache show llvm-22 >/dev/null 2>&1 || as_root apt-get update >>"$setup_log" 2>&1 || true
+        for version in 22 19 18 17; do
+            apt-cache show "llvm-$version" >/dev/null 2>&1 || continue
+            step "Installing llvm-mca (llvm-$version)" install_system_packages "llvm-$version" || true
+            has_processor_models && return
+        done
+    fi
+    note_unchecked "the throughput of ARM kernels: llvm-mca 17 or later is missing (Debian, Ubuntu: apt-get install llvm-22, or llvm-19)"
+}
+
 # Unpacked, not installed: an installed server is started by the system and listens to the network.
 prepare_ssh_server() {
     local folder="$venv/openssh-server"
@@ -241,6 +273,10 @@ prepare_ssh_server() {
     if [ ! -x "$folder/usr/sbin/sshd" ] && command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then
         step "Unpacking OpenSSH's server for tests" unpack_packages "$folder" openssh-server libwrap0 libnss-wrapper || true
     fi
+    command -v ssh >/dev/null && [ -x "$folder/usr/sbin/sshd" ] && return
+    [ "$(id -u)" -eq 0 ] || ! PATH=$PATH:/usr/sbin:/sbin command -v sshd >/dev/null || return 0
+    note_unchecked "targets over ssh: OpenSSH's client is missing, or its server could not be unpacked into $folder" \
+        "(Debian, Ubuntu: apt-get install openssh-client; apt-get download openssh-server libwrap0 libnss-wrapper)"
 }
 
 # Tests start a server of their own: Debian's package is kept from starting one.

@@ -20,11 +20,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from nnstretch.cli.console import exit_status, print_answer, script_parser
+from nnstretch.devices.base.spec import default_cores
 from nnstretch.devices.engine.build.instruction_sets import parse_target
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, make_toolchain
 from nnstretch.errors import BuildError, UsageError
@@ -39,13 +41,16 @@ FUNCTIONS: Mapping[str, tuple[str, str]] = {
     "1×1": ("convolution/conv_direct.c", r"(p\d+v\d)_flat"),
     "any kernel": ("convolution/conv_direct.c", r"(p\d+v\d)_any"),
     "first layer": ("convolution/conv_planar.c", r"(p\d+v\d)_tile"),
-    "Strassen product": ("convolution/conv_strassen.c", r"(p\d+v\d)_pair"),
+    "Strassen product": ("convolution/conv_strassen.c", r"(p(\d+)v\d)_pair_\2"),
     "Winograd product": ("winograd/winograd.c", r"product_(\w+)"),
-    "dense": ("convolution/dense.c", r"(\w+)_rows"),
+    "dense": ("convolution/dense.c", r"(r?\d*v\d)_rows"),
     "depthwise": ("convolution/depthwise.c", r"strips_(g1_\w+)"),
+    "two channels": ("convolution/depthwise.c", r"strips_(g2_\w+)"),
     "pair, 1×1": ("convolution/pair.c", r"(p\d+v\d)_tiles"),
+    "matrix product": ("attention/matmul.c", r"(r\d+v\d)_run"),
+    "attention": ("attention/attention.c", r"(q\d+v\d)_tile"),
 }
-"""Kernels by name: C file, and the functions with their tiles; the group is the tile's name."""
+"""Kernels by name: C file, and the functions with their tiles; the first group is the tile's name."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ CORES = (
     Core("Cortex-A76", "neoverse-n1", 2, note="the model of Neoverse N1, its server sibling; LLVM has none of its own"),
     Core("Neoverse N2", "neoverse-n2", 2),
     Core("Neoverse V1", "neoverse-v1", 4),
-    Core("Cortex-X2", "cortex-x2", 4, note="LLVM uses the model of Neoverse V2"),
+    Core("Cortex-X2", "neoverse-v2", 4, note="the model of Neoverse V2, its server sibling's successor"),
 )
 
 
@@ -143,7 +148,7 @@ def run(options: argparse.Namespace) -> None:
     answer = {
         "llvm": llvm_version(program),
         "cores": [asdict(core) for core in chosen],
-        "loops": [described(loop, program, chosen) for loop in loops],
+        "loops": described(loops, program, chosen),
     }
     print_answer(answer, print_markdown, as_json=options.json)
 
@@ -195,11 +200,11 @@ def llvm_version(program: str) -> str:
 
 def kernel_loops(kernels: Iterable[str]) -> Iterator[Loop]:
     """The hot paths of kernels for aarch64, which are keys of FUNCTIONS."""
-    assembly: dict[str, dict[str, list[str]]] = {}
-    for kernel in kernels:
-        file, pattern = FUNCTIONS[kernel]
-        if file not in assembly:
-            assembly[file] = functions(compiled(file))
+    chosen = [(kernel, *FUNCTIONS[kernel]) for kernel in kernels]
+    files = list(dict.fromkeys(file for _, file, _ in chosen))
+    with ThreadPoolExecutor(len(default_cores())) as pool:
+        assembly = dict(zip(files, map(functions, pool.map(compiled, files)), strict=True))
+    for kernel, file, pattern in chosen:
         for name, lines in assembly[file].items():
             tile = re.fullmatch(pattern, name)
             path = hot_path(lines) if tile else ()
@@ -321,28 +326,43 @@ def _target(line: str) -> str | None:
 # ---- throughput ---------------------------------------------------------------------------------------------------
 
 
-def described(loop: Loop, program: str, chosen: Sequence[Core]) -> dict[str, Any]:
-    """A row of the answer: instructions of a loop and its throughput on every core."""
-    return {
-        "kernel": loop.kernel,
-        "tile": loop.tile,
-        "instructions": len(loop.instructions),
-        "multiply_adds": loop.fmas,
-        "loads": loop.loads,
-        "cores": {core.name: throughput(loop, program, core) for core in chosen},
-    }
+def described(loops: Sequence[Loop], program: str, chosen: Sequence[Core]) -> list[dict[str, Any]]:
+    """The rows of the answer: instructions of every loop and its throughput on every core."""
+    found = {core.name: throughputs(loops, program, core) for core in chosen}
+    return [
+        {
+            "kernel": loop.kernel,
+            "tile": loop.tile,
+            "instructions": len(loop.instructions),
+            "multiply_adds": loop.fmas,
+            "loads": loop.loads,
+            "cores": {name: figures[number] for name, figures in found.items()},
+        }
+        for number, loop in enumerate(loops)
+    ]
 
 
-def throughput(loop: Loop, program: str, core: Core) -> dict[str, Any]:
-    """Cycles of an iteration on one core, the share of its multiply-add throughput, and what limits it."""
+def throughputs(loops: Sequence[Loop], program: str, core: Core) -> list[dict[str, Any]]:
+    """Of every loop the cycles of an iteration on one core, the share of its multiply-add throughput, and what limits it.
+
+    Raises:
+        BuildError: llvm-mca fails.
+    """
     command = [program, "-march=aarch64", f"-mcpu={core.model}", f"-iterations={ITERATIONS}", "-json"]
-    text = "\n".join(line for line in loop.instructions if not _target(line)) + "\n"
+    text = "".join(
+        f"# LLVM-MCA-BEGIN {number}\n{_straight(loop)}# LLVM-MCA-END {number}\n" for number, loop in enumerate(loops)
+    )
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BuildError(f"llvm-mca fails at {loop.kernel} {loop.tile}: {done.stderr.strip().partition(chr(10))[0]}")
-    region = json.loads(done.stdout)["CodeRegions"][0]["SummaryView"]
-    cycles = region["TotalCycles"] / region["Iterations"]
-    issue = region["TotaluOps"] / region["Iterations"] / region["DispatchWidth"]
+        raise BuildError(f"llvm-mca fails for {core.name}: {done.stderr.strip().partition(chr(10))[0]}")
+    regions = json.loads(done.stdout)["CodeRegions"]
+    return [figures(loop, region["SummaryView"], core) for loop, region in zip(loops, regions, strict=True)]
+
+
+def figures(loop: Loop, summary: Mapping[str, Any], core: Core) -> dict[str, Any]:
+    """A loop's throughput on one core from llvm-mca's summary of it."""
+    cycles = summary["TotalCycles"] / summary["Iterations"]
+    issue = summary["TotaluOps"] / summary["Iterations"] / summary["DispatchWidth"]
     ideal = loop.fmas / core.fmas
     if core.halves:
         issue = max(issue, loop.vector_slots)
@@ -351,8 +371,13 @@ def throughput(loop: Loop, program: str, core: Core) -> dict[str, Any]:
         "cycles": round(cycles, 2),
         "multiply_adds_per_cycle": round(loop.fmas / cycles, 3),
         "share": round(ideal / cycles, 4),
-        "limit": limit(cycles, ideal, issue, region["BlockRThroughput"]),
+        "limit": limit(cycles, ideal, issue, summary["BlockRThroughput"]),
     }
+
+
+def _straight(loop: Loop) -> str:
+    """A loop's assembly without its branches."""
+    return "".join(f"{line}\n" for line in loop.instructions if not _target(line))
 
 
 def limit(cycles: float, ideal: float, issue: float, block: float) -> str:

@@ -1,5 +1,6 @@
-"""Tests for `scripts/_environment.sh`: how a failed step of the set-up is reported."""
+"""Tests for `scripts/_environment.sh`: how a failed step of the set-up is reported, and what tests cannot check without it."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -30,3 +31,65 @@ def test_a_failed_step_says_what_to_do(tmp_path: Path, cause: str, advice: str, 
     assert last.endswith(f"its output is in {tmp_path}/.venv-setup.log")
     assert bool(output) == shows_output
     assert cause in (tmp_path / ".venv-setup.log").read_text()
+
+
+def prepared(tmp_path: Path, function: str, programs: dict[str, str]) -> str:
+    """What a function says, and the notes it leaves for the summary, where only these programs and basic ones are installed."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("bash", "dirname", "grep", "mktemp", "rm", "sed", "sh", "tail", "cat"):
+        (folder / name).symlink_to(shutil.which(name) or name)
+    for name, script in {"id": "echo 0", **programs}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    script = f'set -euo pipefail; root=$1; source "$2"; {function}; printf "summary: %s\\n" "${{unchecked[@]-}}"'
+    command = ["bash", "-c", script, "bash", str(tmp_path), str(ENVIRONMENT)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env={"PATH": str(folder), "LC_ALL": "C"}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+BROKEN_APT = {"apt-get": "echo no network >&2; exit 100", "apt-cache": "exit 0", "sudo": 'exec "$@"'}
+
+
+def test_an_ssh_server_that_cannot_be_unpacked_is_told_in_the_summary(tmp_path: Path) -> None:
+    programs = {**BROKEN_APT, "dpkg-deb": "exit 1", "ssh": "exit 0"}
+    said = prepared(tmp_path, "prepare_ssh_server", programs)
+    assert "Unpacking OpenSSH's server for tests … failed" in said
+    assert "summary: not checked: targets over ssh" in said
+    assert "apt-get download openssh-server" in said
+    unpacked = tmp_path / ".venv" / "openssh-server" / "usr" / "sbin" / "sshd"
+    unpacked.parent.mkdir(parents=True)
+    unpacked.touch(0o755)
+    shutil.rmtree(tmp_path / "bin")
+    assert prepared(tmp_path, "prepare_ssh_server", programs) == "summary: \n"
+
+
+@pytest.mark.parametrize(
+    ("programs", "is_checked"),
+    [
+        ({"llvm-mca": "echo 'Debian LLVM version 14.0.6'", **BROKEN_APT}, False),
+        ({"llvm-mca": "echo 'Debian LLVM version 19.1.7'"}, True),
+        ({"llvm-mca-22": "exit 0"}, True),
+        ({}, False),
+    ],
+)
+def test_an_llvm_mca_that_is_missing_or_too_old_is_told_in_the_summary(
+    tmp_path: Path, programs: dict[str, str], is_checked: bool
+) -> None:
+    said = prepared(tmp_path, "prepare_processor_models", programs)
+    assert ("Installing llvm-mca (llvm-22) … failed" in said) == ("apt-get" in programs)
+    assert said.endswith("summary: \n") == is_checked
+    assert ("summary: not checked: the throughput of ARM kernels: llvm-mca 17 or later" in said) != is_checked
+
+
+def test_an_llvm_mca_that_can_be_installed_is(tmp_path: Path) -> None:
+    install = f'case "$*" in *install*llvm-22*) printf "#!/bin/sh\\n" >{tmp_path}/bin/llvm-mca-19; '
+    apt = {
+        **BROKEN_APT,
+        "apt-get": f"{install}/bin/chmod +x {tmp_path}/bin/llvm-mca-19 ;; esac",
+        "env": 'shift; exec "$@"',
+    }
+    assert "summary: \n" in prepared(tmp_path, "prepare_processor_models", apt)

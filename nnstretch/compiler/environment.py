@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -58,11 +59,14 @@ def environment() -> dict[str, Any]:
 
 
 def _loaded_libraries() -> list[tuple[str, str]]:
-    found = []
-    for module, name in _LIBRARIES.items():
-        if module in sys.modules:
-            try:
-                found.append((name, version(name)))
-            except PackageNotFoundError:  # such as a torch that was built by hand
-                continue
-    return found
+    found = ((name, _version(name)) for module, name in _LIBRARIES.items() if module in sys.modules)
+    return [(name, number) for name, number in found if number]
+
+
+@cache
+def _version(name: str) -> str:
+    """The version of a distribution; "" if it has none, such as a torch that was built by hand."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,10 +14,10 @@ from torch import nn
 
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import BranchedNetwork
-from nnstretch.support.progress import Progress, silent
 from nnstretch.sweeps.objectives import Fidelity
 from nnstretch.sweeps.results import ResultStore, digest
 from nnstretch.sweeps.space import PredictedDesign
+from nnstretch.sweeps.turns import Turns
 from nnstretch.training.data.split import Dataset
 from nnstretch.training.distillation.blockwise import BlockwiseStart
 from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
@@ -26,6 +27,7 @@ from nnstretch.training.recipe import Recipe
 from nnstretch.training.weights import load_weights, save_weights
 
 _SHORT = 10  # a short training has a tenth of the recipe's epochs, and one at least
+_TRAININGS = (Fidelity.DISTILLED, Fidelity.FINETUNED, Fidelity.TRAINED)
 _START = 0.5  # epochs of the block-wise start where the recipe has none
 
 
@@ -40,7 +42,7 @@ class DesignTraining:
         device: that trains.
         results: where accuracies and weights are kept.
         about: what results depend on beside the design and the recipe.
-        progress: called during trainings.
+        turns: trainings wait while another process of this machine measures.
     """
 
     original: nn.Module
@@ -49,42 +51,63 @@ class DesignTraining:
     device: torch.device
     results: ResultStore
     about: Mapping[str, Any]
-    progress: Progress = silent
+    turns: Turns = field(default_factory=Turns)
 
     def recipe_of(self, fidelity: Fidelity) -> Recipe:
-        """The recipe of a fidelity: all designs train equally long below the last one."""
+        """The recipe of a fidelity, which goes on from the weights of the one before.
+
+        The short and the full training together have the recipe's epochs. All designs train equally long below the full one.
+        """
+        recipe = self.recipe
+        short = min(recipe.epochs, max(1, recipe.epochs // _SHORT))
         if fidelity is Fidelity.TRAINED:
-            return replace(self.recipe, blockwise_epochs=0.0)
-        whole = replace(self.recipe, target_accuracy=0.0, patience=0, scales=())
+            whole, epochs = replace(recipe, scales=()), recipe.epochs - short
+        else:
+            whole = replace(recipe, target_accuracy=0.0, patience=0, scales=())
+            epochs = short
         if fidelity is Fidelity.DISTILLED:
-            return replace(whole, epochs=0, blockwise_epochs=self.recipe.blockwise_epochs or _START)
-        short = max(1, self.recipe.epochs // _SHORT)
-        scale = short / max(1, self.recipe.epochs)
-        warmup, hold = self.recipe.warmup_epochs * scale, self.recipe.hold_epochs * scale
-        return replace(whole, epochs=short, blockwise_epochs=0.0, warmup_epochs=warmup, hold_epochs=hold)
+            return replace(whole, epochs=0, blockwise_epochs=recipe.blockwise_epochs or _START)
+        share = epochs / max(1, recipe.epochs)
+        return replace(
+            whole,
+            epochs=epochs,
+            blockwise_epochs=0.0,
+            warmup_epochs=recipe.warmup_epochs * share,
+            hold_epochs=recipe.hold_epochs * share,
+            scales=_scales_after(recipe, short) if fidelity is Fidelity.TRAINED else (),
+        )
 
     def key(self, predicted: PredictedDesign, fidelity: Fidelity) -> str:
-        """The name of a result."""
+        """The name of a result: of the design, the images, and the recipes up to this fidelity."""
         design = predicted.design
         parts = {**self.about, "design": design.id, "image_size": design.image_size, "fidelity": fidelity.label}
-        return digest({**parts, "data": self.dataset.name, "recipe": asdict(self.recipe_of(fidelity))})
+        recipes = [asdict(self.recipe_of(one)) for one in _TRAININGS if one <= fidelity]
+        return digest({**parts, "data": self.dataset.name, "recipes": recipes})
 
     def __call__(self, predicted: PredictedDesign, fidelity: Fidelity) -> dict[str, float]:
         """The accuracy of a design in percent; it and its weights are kept."""
         key = self.key(predicted, fidelity)
-        return self.results.get(key, lambda: {"accuracy": self._train(predicted, fidelity, key)})
+        return self.results.get(
+            key, lambda: {"accuracy": self._train(predicted, fidelity, key)}, self.results.weights(key)
+        )
 
     def _train(self, predicted: PredictedDesign, fidelity: Fidelity, key: str) -> float:
-        """Trains a design from the weights of the block-wise start; returns its accuracy on the validation images."""
+        """Trains a design from the weights of the fidelity before; returns its accuracy on the validation images.
+
+        Processes that wait to measure do so between two steps.
+        """
         network = build(predicted.latencies.blueprint, predicted.design)
-        recipe, start = self.recipe_of(fidelity), None
-        if fidelity is Fidelity.DISTILLED:
-            start = BlockwisePhase(lambda: self._start(network, recipe), self.dataset.name)
-        else:
-            load_weights(network, self.results.weights(self.key(predicted, Fidelity.DISTILLED)))
+        recipe = self.recipe_of(fidelity)
+        before = _TRAININGS.index(fidelity) - 1
+        if before >= 0:
+            load_weights(network, self.results.weights(self.key(predicted, _TRAININGS[before])))
         network.to(self.device)
         run = RunOptions(self.results.run_folder(key), resume=True, keep=0)
-        result = train(network, self.dataset, recipe, self._teacher, run=run, start=start)
+        with self.turns.beside_others() as pause:
+            start = None
+            if fidelity is Fidelity.DISTILLED:
+                start = BlockwisePhase(lambda: self._start(network, recipe), self.dataset.name, pause)
+            result = train(network, self.dataset, recipe, self._teacher, progress=pause, run=run, start=start)
         save_weights(network.cpu(), self.results.weights(key), {})
         shutil.rmtree(run.folder, ignore_errors=True)
         return result.validation_score
@@ -95,3 +118,9 @@ class DesignTraining:
     @cached_property
     def _teacher(self) -> nn.Module:
         return self.original.to(self.device).eval()
+
+
+def _scales_after(recipe: Recipe, epochs: int) -> tuple[tuple[int, float], ...]:
+    """Scales of a recipe's images after its first epochs."""
+    each = [scale for count, scale in recipe.scales for _ in range(count)][epochs:]
+    return tuple((len(list(group)), scale) for scale, group in itertools.groupby(each))

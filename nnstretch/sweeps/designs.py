@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +29,7 @@ from nnstretch.sweeps.objectives import REDUCTION, Direction
 from nnstretch.sweeps.samplers import find_sampler
 from nnstretch.sweeps.space import DesignSpace, Form
 from nnstretch.sweeps.study import FILES, RATIOS, RUNG, WARM, StudySpec, feasible_front, without_experimental_warnings
+from nnstretch.sweeps.turns import Turns
 from nnstretch.sweeps.worker import PRUNED, Evaluate, Outcome, StudyWorker, SweepBudget
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class SweepPoint:
         values: by the name of the objective.
         number: of the trial.
         fidelity: of the values; "" for an objective of the caller's.
-        weights: file of the trained weights; None: the design was not trained.
+        weights: key of the trained weights in the folder of results; None: the design was not trained.
         form: of the network.
     """
 
@@ -95,7 +95,7 @@ class SweepPoint:
     values: Mapping[str, float]
     number: int
     fidelity: str = ""
-    weights: Path | None = None
+    weights: str | None = None
     form: Form = field(default_factory=Form)
 
 
@@ -207,7 +207,7 @@ class DesignSweep:
         """Queues the analytic search's front of latency and MACs first, if the study has no trials yet.
 
         Returns:
-            Why there is no such front; "" if there is one, or none is wanted.
+            Why there is no such front, or only a part of it; "" if all of it is queued, or none is wanted.
         """
         if not self.spec.warm or study.get_trials(deepcopy=False):
             return ""
@@ -216,10 +216,16 @@ class DesignSweep:
         try:
             found, _ = search(self._blueprint(form), self.predictor, options)
         except DesignError as error:
-            return str(error)
+            return f"no warm start: {error}"
+        reasons = []
         for rank, design in enumerate(found):
-            study.enqueue_trial(self.space.parameters(design, form), user_attrs={WARM: rank})
-        return ""
+            try:
+                parameters = self.space.parameters(design, form)
+            except DesignError as error:
+                reasons.append(str(error))
+            else:
+                study.enqueue_trial(parameters, user_attrs={WARM: rank})
+        return f"warm start without {len(reasons)} of {len(found)} designs: {reasons[0]}" if reasons else ""
 
     def timer(self, **more: Any) -> DesignTimer | None:
         """Runs designs on the processors; None where they are simulated or remote."""
@@ -227,7 +233,9 @@ class DesignSweep:
             return DesignTimer(self.processors, self.predictor.costs, **more)
         return None
 
-    def run(self, study: Study, evaluate: Evaluate, *, worker: int = 0, guarded: bool = False) -> None:
+    def run(
+        self, study: Study, evaluate: Evaluate, *, worker: int = 0, guarded: bool = False, turns: Turns | None = None
+    ) -> None:
         """Runs trials until the study has as many as wanted.
 
         Args:
@@ -235,10 +243,11 @@ class DesignSweep:
             evaluate: a trial.
             worker: number of this process among the workers; each has random numbers of its own.
             guarded: whether `evaluate` calls code of the user's.
+            turns: of the processes that measure here.
 
         Raises:
             UsageError: several trials in a row failed.
-            FileError: the storage does not answer.
+            FileError: the storage does not answer, or a disk is full.
         """
         spec = self.spec
         StudyWorker(
@@ -249,6 +258,7 @@ class DesignSweep:
             find_sampler(spec.sampler),
             spec.seed + 1000 * worker,
             guarded=guarded,
+            turns=turns or Turns(),
             progress=self.progress,
         ).run()
 
@@ -273,14 +283,13 @@ class DesignSweep:
         points = []
         for trial in front:
             form = self.space.form(trial.params)
-            weights = trial.user_attrs.get(FILES)
             points.append(
                 SweepPoint(
                     self.space.design(trial.params).design,
                     dict(zip(self.spec.names, trial.values, strict=True)),
                     trial.number,
                     trial.user_attrs.get(RUNG, ""),
-                    Path(weights) if weights else None,
+                    trial.user_attrs.get(FILES),
                     form,
                 )
             )

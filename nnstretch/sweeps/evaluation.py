@@ -17,6 +17,7 @@ from nnstretch.sweeps.objectives import REDUCTION, Fidelity, Objective, Values
 from nnstretch.sweeps.results import ResultStore, digest
 from nnstretch.sweeps.space import DesignSpace, PredictedDesign
 from nnstretch.sweeps.study import DESIGN, FILES, RATIOS, RUNG, VALUES
+from nnstretch.sweeps.turns import Turns
 from nnstretch.sweeps.worker import PRUNED, Outcome
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class DesignEvaluation:
         timer: of measured runs; None: latencies are predicted at every fidelity.
         training: None without data.
         reduction: eta of successive halving.
+        turns: of the processes that measure here.
     """
 
     study: Study
@@ -55,6 +57,7 @@ class DesignEvaluation:
     timer: DesignTimer | None = None
     training: DesignTraining | None = None
     reduction: int = REDUCTION
+    turns: Turns = field(default_factory=Turns)
     _rungs: tuple[Fidelity, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,7 +65,8 @@ class DesignEvaluation:
 
     def __call__(self, trial: Trial) -> Outcome:
         """The values at the study's fidelity; a trial is pruned where it is beyond a limit, or others are better."""
-        limited = limited_design(trial, self.space, self.limits, self.bounds)
+        with self.turns.alone():  # layers that are not known yet are measured
+            limited = limited_design(trial, self.space, self.limits, self.bounds)
         predicted, values = limited.predicted, limited.values
         for rung in self._rungs:
             values = values | self._at(rung, predicted)
@@ -75,7 +79,7 @@ class DesignEvaluation:
             ):
                 return PRUNED
         if self.training is not None and self.fidelity >= Fidelity.DISTILLED:
-            trial.set_user_attr(FILES, str(self.results.weights(self.training.key(predicted, self.fidelity))))
+            trial.set_user_attr(FILES, self.training.key(predicted, self.fidelity))
         return Outcome([values[objective.name] for objective in self.objectives])
 
     def _at(self, rung: Fidelity, predicted: PredictedDesign) -> dict[str, float]:
@@ -87,14 +91,14 @@ class DesignEvaluation:
         return {}
 
     def _measured(self, predicted: PredictedDesign, timer: DesignTimer) -> dict[str, float]:
-        """Measured values; processes take turns, because they would disturb each other."""
+        """Measured values; no other process works meanwhile, because it would disturb the runs."""
         design = predicted.design
         key = digest(
             {"design": design.id, "image_size": design.image_size, "machine": self.machine, "tune": timer.tune}
         )
 
         def measure() -> dict[str, float]:
-            with self.results.locked("measuring.lock"):
+            with self.turns.alone():
                 return timer(predicted)
 
         return self.results.get(key, measure)

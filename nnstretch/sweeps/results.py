@@ -34,18 +34,27 @@ class ResultStore:
 
     folder: Path
 
-    def get(self, key: str, make: Callable[[], Mapping[str, float]]) -> dict[str, float]:
+    def get(self, key: str, make: Callable[[], Mapping[str, float]], needed: Path | None = None) -> dict[str, float]:
         """The result of this key, which `make` makes if there is none.
+
+        Args:
+            key: its name.
+            make: makes it, and the file that belongs to it.
+            needed: that file; the result is made again if it is gone.
 
         Raises:
             FileError: the folder cannot be written.
         """
         path = self.folder / f"{key}.json"
-        known = _read(path)
+
+        def read() -> dict[str, float] | None:
+            return None if needed is not None and not needed.is_file() else _read(path)
+
+        known = read()
         if known is not None:
             return known
         with self.locked(f"{key}.lock"):
-            known = _read(path)
+            known = read()
             if known is None:
                 known = dict(make())
                 write_text(path, json.dumps(known))

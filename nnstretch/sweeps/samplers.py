@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from nnstretch.errors import MissingExtraError, UsageError
+from nnstretch.errors import FileError, MissingExtraError, UsageError, first_line
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -46,15 +48,32 @@ def _random(seed: int) -> BaseSampler:
 
 
 def _auto(seed: int) -> BaseSampler:
+    sampler: BaseSampler = _auto_sampler()(seed=seed)
+    return sampler
+
+
+@cache
+def _auto_sampler() -> Any:
+    """The class AutoSampler. OptunaHub downloads it if it is not in its cache, so it is loaded once per process.
+
+    Raises:
+        MissingExtraError: optunahub, or a library that the sampler needs, is not installed.
+        FileError: it cannot be downloaded.
+    """
+    advice = "or give another --sampler"
     try:
         import optunahub
-    except ModuleNotFoundError as error:
+
+        return optunahub.load_module("samplers/auto_sampler").AutoSampler
+    except ImportError as error:
         raise MissingExtraError(
-            "the sampler auto is OptunaHub's AutoSampler, which is not installed; pip install optunahub, or give another "
-            "--sampler"
+            "the sampler auto is OptunaHub's AutoSampler, which needs optunahub, cmaes, scipy and torch; "
+            f"pip install 'nnstretch[auto]', {advice}"
         ) from error
-    sampler: BaseSampler = optunahub.load_module("samplers/auto_sampler").AutoSampler(seed=seed)
-    return sampler
+    except Exception as error:  # whatever git, GitHub's interface or the network raise
+        raise FileError(
+            f"cannot download the sampler auto from OptunaHub: {first_line(error)}; check the network, {advice}"
+        ) from error
 
 
 SAMPLERS: Mapping[str, MakeSampler] = {
@@ -66,6 +85,10 @@ SAMPLERS: Mapping[str, MakeSampler] = {
     "auto": _auto,
 }
 """Samplers by name; a new one is a function and a line here."""
+FITTING = frozenset({"gp", "auto"})
+"""Samplers that fit Gaussian processes with torch."""
+OPENMP_THREADS = "OMP_NUM_THREADS"
+"""Environment variable with the number of OpenMP's threads, which torch reads when it is loaded."""
 
 
 def find_sampler(name: str) -> MakeSampler:
@@ -77,6 +100,15 @@ def find_sampler(name: str) -> MakeSampler:
     if name not in SAMPLERS:
         raise UsageError(f"--sampler {name} is unknown; give one of {', '.join(SAMPLERS)}")
     return SAMPLERS[name]
+
+
+def limit_openmp(sampler: str) -> None:
+    """Limits OpenMP to one thread for a sampler that fits Gaussian processes, unless the environment sets its threads.
+
+    For sweeps that train nothing; must run before torch is loaded. Idle threads would wake on cores that are measured.
+    """
+    if sampler in FITTING:
+        os.environ.setdefault(OPENMP_THREADS, "1")
 
 
 @contextmanager

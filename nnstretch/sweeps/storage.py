@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.storages.journal import JournalFileBackend
 
+_OUTAGES_OF_PROXIES = frozenset({"ABORTED", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "UNKNOWN"})
+"""Names of gRPC's status codes."""
 _ATTEMPTS = 3  # at a database whose tables another process may be making
 _PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
 
@@ -200,7 +202,7 @@ def _proxy(url: str) -> BaseStorage:
         proxy: BaseStorage = GrpcStorageProxy(host=host, port=int(port))
     except ImportError as error:
         raise MissingExtraError(
-            f"the storage {url} needs grpcio, which is not installed; pip install grpcio protobuf"
+            f"the storage {url} needs grpcio, which is not installed; pip install 'nnstretch[grpc]'"
         ) from error
     try:
         proxy.get_all_studies()
@@ -212,7 +214,12 @@ def _proxy(url: str) -> BaseStorage:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether a storage failed, rather than what was asked of it: another attempt may succeed."""
+    """Whether a storage failed, rather than what was asked of it: another attempt may succeed.
+
+    Behind a proxy, the failure of its database is an error of status UNKNOWN.
+    """
+    if type(error).__module__.startswith("grpc") and callable(code := getattr(error, "code", None)):
+        return code().name in _OUTAGES_OF_PROXIES
     with suppress(ImportError):
         from sqlalchemy.exc import DBAPIError
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnstretch.errors import UsageError
 from nnstretch.sweeps.objectives import Direction
+from nnstretch.sweeps.stamps import stamp_study
 from nnstretch.sweeps.storage import open_storage, shown
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 ABOUT = "nnstretch"
 """Attribute of a study with what it is about."""
 DESIGN, RUNG, FILES = "design", "rung", "weights"
-"""Attributes of a trial: its design, the last fidelity that it reached, and the file of the trained weights."""
+"""Attributes of a trial: its design, the last fidelity that it reached, and the key of its result with the trained weights."""
 VALUES = "values."
 """Begin of the attributes with the values at every fidelity: `values.measured`."""
 ERROR = "error"
@@ -80,6 +81,7 @@ class StudySpec:
         with without_experimental_warnings():
             study.set_metric_names(list(self.objectives))
         study.set_user_attr(ABOUT, wanted)
+        stamp_study(study)
         return study
 
     def _check(self, study: Study, wanted: Mapping[str, Any]) -> None:

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from nnstretch.errors import FileError, NNStretchError, UsageError, first_line
 from nnstretch.support.progress import Progress, silent
-from nnstretch.sweeps.leases import AGAIN, SURPLUS, LeaseObserver, LeaseTimes, give_up, is_given_up, leased
+from nnstretch.support.settings import NO_ROOM
+from nnstretch.sweeps.leases import AGAIN, LOST, SURPLUS, LeaseObserver, LeaseTimes, give_up, is_given_up, leased
 from nnstretch.sweeps.objectives import checked_values
 from nnstretch.sweeps.samplers import MakeSampler, one_torch_thread
+from nnstretch.sweeps.stamps import stamp_trial
 from nnstretch.sweeps.storage import is_outage
 from nnstretch.sweeps.study import ERROR, without_experimental_warnings
+from nnstretch.sweeps.turns import Turns
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -76,6 +79,7 @@ class StudyWorker:
         seed: of the sweep, and of this worker among several.
         times: of leases.
         guarded: whether `evaluate` is a user's code, whose exceptions are failures of the trial.
+        turns: samplers wait while another process of this machine measures.
         progress: called as progress(done, total, what).
     """
 
@@ -87,7 +91,9 @@ class StudyWorker:
     seed: int = 0
     times: LeaseTimes = field(default_factory=LeaseTimes)
     guarded: bool = False
+    turns: Turns = field(default_factory=Turns)
     progress: Progress = silent
+    _stamps: set[str] = field(default_factory=set, init=False)
     _failures: int = field(default=0, init=False)
     _last_error: str = field(default="", init=False)
 
@@ -96,7 +102,7 @@ class StudyWorker:
 
         Raises:
             UsageError: several trials in a row failed.
-            FileError: the storage does not answer any more.
+            FileError: the storage does not answer any more, or a disk is full.
         """
         observer = LeaseObserver(self.study, self.times)
         end = time.monotonic() + self.budget.seconds
@@ -145,7 +151,7 @@ class StudyWorker:
         asked before.
         """
         number = len(self.study.get_trials(deepcopy=False))
-        with one_torch_thread(), without_experimental_warnings():
+        with self.turns.beside_others(), one_torch_thread(), without_experimental_warnings():
             self.study.sampler = self.make_sampler(zlib.crc32(f"{self.seed}/{number}".encode()))
             return self.study.ask(dict(self.space))
 
@@ -160,13 +166,23 @@ class StudyWorker:
         return False
 
     def _run(self, trial: Trial) -> None:
-        """Evaluates a trial and writes its values, unless it was given up meanwhile."""
+        """Evaluates a trial and writes its values, unless it was given up meanwhile.
+
+        A trial during which the storage fails for a moment is evaluated again; what it has measured and trained is kept.
+
+        Raises:
+            UsageError: several trials in a row failed.
+            FileError: the storage does not answer any more, or a disk is full; the trial will be queued again.
+        """
         from optuna.trial import TrialState
 
         with leased(trial, self.times) as is_lost:
             try:
-                outcome = self._evaluated(trial)
+                outcome = self._reached(lambda: self._evaluated(trial))
             except NNStretchError as error:
+                if _is_no_room(error):
+                    self._reached(lambda: give_up(self.study, trial._trial_id, LOST))
+                    raise
                 self._fail(trial, error)
                 return
             if is_lost():
@@ -188,7 +204,7 @@ class StudyWorker:
         except NNStretchError:
             raise
         except Exception as error:
-            if not self.guarded:
+            if not self.guarded or is_outage(error):
                 raise
             raise UsageError(f"the objective raised {type(error).__name__}: {first_line(error)}") from error
         if outcome.values is None:
@@ -200,6 +216,7 @@ class StudyWorker:
 
         def tell() -> None:
             try:
+                stamp_trial(self.study, trial, self._stamps)
                 self.study.tell(trial, values, state)
             except (UpdateFinishedTrialError, ValueError):
                 # Another worker has given it up, or an attempt before this one got through.
@@ -240,3 +257,8 @@ class StudyWorker:
         return f"best {self.study.metric_names[0] if self.study.metric_names else 'value'} " + format(
             min(values) if minimised else max(values), ".4g"
         )
+
+
+def _is_no_room(error: BaseException) -> bool:
+    """Whether a disk is full: further trials would fail, too."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_ROOM

@@ -28,7 +28,7 @@ from nnstretch.cli.options import (
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import UsageError
 from nnstretch.sweeps.objectives import FIDELITIES, REDUCTION, fidelity_of, objectives_help, parse_objectives
-from nnstretch.sweeps.samplers import SAMPLERS
+from nnstretch.sweeps.samplers import SAMPLERS, find_sampler, limit_openmp
 from nnstretch.training.data import usage
 from nnstretch.training.recipe_files import PRESETS
 
@@ -83,7 +83,13 @@ Images = Annotated[str | None, option("--data SET", f"Images to train and valida
 RecipeName = Annotated[
     str, option("--recipe NAME", f"Of the full training: {', '.join(PRESETS)}, or a YAML file.", panel=_TRAINING)
 ]
-Device = Annotated[str | None, option("--device NAME", "That trains: cpu, cuda:0 …", shown="cuda:0 where there is one")]
+Devices = Annotated[
+    list[str] | None,
+    option(
+        "--device NAME", "That trains: cpu, cuda:0 … Repeatable: workers take them in turn.", panel=_TRAINING,
+        shown="cuda:0 where there is one",
+    ),
+]  # fmt: skip
 Tune = Annotated[bool, option("--tune/--no-tune", "Tune designs before they are measured.")]
 Work = Annotated[Path | None, option("--work DIR", "Folder for results that are not made twice.", shown="STUDY.work")]
 FrontFolder = Annotated[
@@ -118,7 +124,7 @@ def sweep_designs_command(
     max_macs: MaxMacs = None,
     data: Images = None,
     recipe: RecipeName = "quick-retrain",
-    device: Device = None,
+    device: Devices = None,
     weights: Weights = None,
     num_classes: Classes = None,
     small_images: SmallImages = False,
@@ -137,16 +143,17 @@ def sweep_designs_command(
         let_idle_threads_sleep()
         wanted = parse_objectives(objectives)
         last = fidelity_of(wanted, fidelity)
+        find_sampler(sampler)
+        if last < FIDELITIES["distilled"]:
+            limit_openmp(sampler)
         options.search_limits()
         several_processors(options.processors, "a branching")
         from nnstretch.cli.networks import NetworkOptions, build_network
         from nnstretch.cli.sweeping.designs import DesignJob, about_job
         from nnstretch.sweeps.designs import SweepSpec
         from nnstretch.sweeps.feasibility import Bounds
-        from nnstretch.sweeps.samplers import find_sampler
         from nnstretch.sweeps.worker import SweepBudget
 
-        find_sampler(sampler)
         if data is not None and image_sizes is not None:
             raise UsageError("--image-sizes is for sweeps without --data: images have the size that the network learnt")
         if last >= FIDELITIES["distilled"] and weights is None and ".py" not in model:
@@ -173,7 +180,7 @@ def sweep_designs_command(
             model, NetworkOptions(num_classes, small_images or None, None, image_size, seed), weights
         )
         job = DesignJob(
-            network, options.processors, wanted, last, spec, data, recipe, device, tune,
+            network, options.processors, wanted, last, spec, data, recipe, tuple(device or ()), tune,
             work or Path(f"{name}.work"), make_directory(output) if output else None, workers, worker,
         )  # fmt: skip
         replace(job, spec=replace(spec, about=about_job(job, options))).run(report)
@@ -279,6 +286,8 @@ def sweep_tune_command(
     Example: nnstretch sweep tune resnet18 -p cpu:0 --trials 60
     """
     with reporting(as_json=json) as report:
+        find_sampler(sampler)
+        limit_openmp(sampler)
         from nnstretch.cli.sources import Source
         from nnstretch.cli.sweeping.tune import TuneJob
         from nnstretch.sweeps.study import StudySpec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.api.options import StretchOptions
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.stretching.files import DesignFiles, write_design
-from nnstretch.errors import UsageError
+from nnstretch.errors import FileError, UsageError
 from nnstretch.report.tables.text import plain_table
 from nnstretch.sweeps.objectives import Fidelity, Objective
+from nnstretch.sweeps.samplers import OPENMP_THREADS
 from nnstretch.sweeps.study import WARM, states
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from nnstretch.sweeps.designs import DesignSweep, SweepPoint, SweepResult, SweepSpec
     from nnstretch.sweeps.evaluation import DesignEvaluation
     from nnstretch.sweeps.measuring import DesignTimer
+    from nnstretch.sweeps.turns import Turns
 
 _TICK = 0.5
 
@@ -42,7 +45,7 @@ class DesignJob:
         spec: what is explored, and how.
         data: of trainings; None: nothing is trained.
         recipe: of the full training.
-        device: that trains; None: the fastest one.
+        devices: that train: worker n takes number n, modulo their count; empty: all take the fastest one.
         tune: whether measured designs are tuned.
         work: folder of results.
         output: folder for the front; None: it is not written.
@@ -57,7 +60,7 @@ class DesignJob:
     spec: SweepSpec
     data: str | None
     recipe: str
-    device: str | None
+    devices: tuple[str, ...]
     tune: bool
     work: Path
     output: Path | None
@@ -72,28 +75,35 @@ class DesignJob:
         """
         from nnstretch.compiler.processors import build_processors
         from nnstretch.sweeps.designs import DesignSweep
+        from nnstretch.sweeps.turns import Turns
 
         with report.progress("Sweeping") as advance:
             sweep = DesignSweep(
                 self.network.module, self.network.example_input, build_processors(self.processors), self.spec, advance
             )
-            timer, training = self._timer(sweep), self._training(sweep)  # what they refuse leaves no study behind
+            timer = self._timer(sweep)  # what it refuses leaves no study behind, and so does the training
+            turns = Turns() if timer is None else Turns(self.work)
+            training = self._training(sweep, turns)
             study = sweep.open()
-            evaluation = self._evaluation(sweep, study, timer, training)
+            evaluation = self._evaluation(sweep, study, timer, training, turns)
             if self.worker is not None:
-                sweep.run(study, evaluation, worker=self.worker)
+                sweep.run(study, evaluation, worker=self.worker, turns=turns)
                 return
-            if reason := sweep.warm_start(study):
-                report.note(f"no warm start: {reason}")
+            report.note(sweep.warm_start(study))
             if self.workers > 1:
-                self._run_workers()
+                self._run_workers(report)
             else:
-                sweep.run(study, evaluation)
+                sweep.run(study, evaluation, turns=turns)
             result = sweep.result(study)
         self._finish(report, result, sweep)
 
     def _evaluation(
-        self, sweep: DesignSweep, study: Study, timer: DesignTimer | None, training: DesignTraining | None
+        self,
+        sweep: DesignSweep,
+        study: Study,
+        timer: DesignTimer | None,
+        training: DesignTraining | None,
+        turns: Turns,
     ) -> DesignEvaluation:
         from nnstretch.sweeps.evaluation import DesignEvaluation
         from nnstretch.sweeps.results import ResultStore
@@ -111,6 +121,7 @@ class DesignJob:
             timer,
             training,
             self.spec.reduction,
+            turns,
         )
 
     def _timer(self, sweep: DesignSweep) -> DesignTimer | None:
@@ -130,7 +141,7 @@ class DesignJob:
             )
         return timer
 
-    def _training(self, sweep: DesignSweep) -> DesignTraining | None:
+    def _training(self, sweep: DesignSweep, turns: Turns) -> DesignTraining | None:
         """Trains designs; None if the study's fidelity needs no training.
 
         Raises:
@@ -151,7 +162,9 @@ class DesignJob:
         image = self.network.example_input
         dataset = load_dataset(self.data, image.shape[-1], image.shape[1], preprocessing=self.network.preprocessing)
         check_classification(dataset, "a sweep for accuracy")
-        device = torch.device(self.device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+        fastest = "cuda:0" if torch.cuda.is_available() else "cpu"
+        devices = self.devices or (fastest,)
+        device = torch.device(devices[(self.worker or 0) % len(devices)])
         return DesignTraining(
             self.network.module,
             dataset,
@@ -159,18 +172,23 @@ class DesignJob:
             device,
             ResultStore(self.work),
             {"network": sweep.digest},
+            turns,
         )
 
-    def _run_workers(self) -> None:
+    def _run_workers(self, report: Reporter) -> None:
         """Runs the command in several processes; those of a study take over the trials of one that dies.
 
         Raises:
             UsageError: none of them ended well.
         """
+        environment = dict(os.environ)
+        if self.fidelity < Fidelity.DISTILLED:
+            environment.setdefault(OPENMP_THREADS, "1")  # before torch is loaded there
         given = [argument for argument in sys.argv[1:] if argument not in {"--json", "--resume"}]
         command = [sys.executable, "-m", "nnstretch", *given, "--resume"]
         children = [
-            subprocess.Popen([*command, "--worker", str(n)], stdout=subprocess.DEVNULL) for n in range(self.workers)
+            subprocess.Popen([*command, "--worker", str(n)], stdout=subprocess.DEVNULL, env=environment)
+            for n in range(self.workers)
         ]
         try:
             statuses = [child.wait() for child in children]
@@ -180,6 +198,10 @@ class DesignJob:
             raise
         if all(statuses):
             raise UsageError(f"all {self.workers} workers failed; what they wrote says why: mend that and use --resume")
+        for number, status in enumerate(statuses):
+            if status:
+                how = f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"
+                report.note(f"worker {number} {how}; the others took over its trial")
 
     def _finish(self, report: Reporter, result: SweepResult, sweep: DesignSweep) -> None:
         """Writes and shows the front."""
@@ -232,10 +254,26 @@ class DesignJob:
             original = resized(original, size)
         module = rebuild(original.module, original.example_input, point.design).eval()
         if point.weights is not None:
-            load_weights(module, point.weights)
+            load_weights(module, self._weights(point, point.weights))
         branched = replace(original, module=module, design=point.design)
         path, _ = write_design(DesignFiles(self.output, False, None), f"{rank + 1}-", original, branched, ())
         return str(path)
+
+    def _weights(self, point: SweepPoint, key: str) -> Path:
+        """The file of a design's trained weights.
+
+        Raises:
+            FileError: this machine does not have it.
+        """
+        from nnstretch.sweeps.results import ResultStore
+
+        path = ResultStore(self.work).weights(key)
+        if not path.is_file():
+            raise FileError(
+                f"the weights of trial {point.number} are not in {self.work}; name the folder of the worker that trained it "
+                "(--work), or copy its files here"
+            )
+        return path
 
 
 def resized(network: Network, size: int) -> Network:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.sources import Source
+from nnstretch.compiler.environment import environment, with_environment
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import plain_table
 from nnstretch.support.json_text import json_text
@@ -73,21 +74,32 @@ def sweep_latency(
     with report.progress("Sweeping") as advance:
         points = grid(models, processors, threads, image_sizes, batches)
         results = list(measured(points, open_session, seconds, advance))
+    answer = {"results": [one.row() for one in results]}
     for path in outputs:
-        write_text(
-            path, json_text({"results": [one.row() for one in results]}) if path.suffix == ".json" else _csv(results)
-        )
+        write_text(path, json_text(with_environment(answer)) if path.suffix == ".json" else _csv(results))
     report.show(latency_table(results))
-    report.finish({"results": [one.row() for one in results]})
+    report.finish(answer)
     return int(all(one.error for one in results))
 
 
 def _csv(results: Sequence[GridResult]) -> str:
+    """A row per point, with what it was measured by in the last columns."""
+    stamp = _flat(environment())
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(results[0].row()), lineterminator="\n")
+    writer = csv.DictWriter(text, [*results[0].row(), *stamp], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(one.row() for one in results)
+    writer.writerows({**one.row(), **stamp} for one in results)
     return text.getvalue()
+
+
+def _flat(found: Mapping[str, Any]) -> dict[str, str]:
+    """An environment as columns: `environment.NAME`, of libraries `environment.libraries.NAME`."""
+    plain = {name: value for name, value in found.items() if name != "libraries"}
+    plain |= {f"libraries.{name}": value for name, value in found["libraries"].items()}
+    return {
+        f"environment.{name}": "; ".join(value) if isinstance(value, list) else str(value)
+        for name, value in plain.items()
+    }
 
 
 def latency_table(results: Sequence[GridResult]) -> Table:

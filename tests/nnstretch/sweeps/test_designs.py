@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,6 +100,18 @@ def test_the_front_of_the_analytic_search_comes_first_and_is_not_lost(tmp_path: 
     analytic = [trial.values for trial in study.trials[:queued]]
     for latency, macs in analytic:
         assert any(p.values["latency"] <= latency * 1.0001 and p.values["macs"] >= macs * 0.9999 for p in front)
+
+
+def test_a_warm_start_leaves_out_designs_that_the_space_does_not_have(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, warm=4, budget=SweepBudget(6))
+    full = replace(sweep.space.limits, min_width=1.0)  # designs with narrow branches are not in this space
+    sweep.__dict__["space"] = DesignSpace(sweep._latencies, sweep.spec.forms, sweep.names, full)
+    study = sweep.open()
+    note = sweep.warm_start(study)
+    assert re.fullmatch(r"warm start without \d of 4 designs: design \S+ is not in the search space of the sweep", note)
+    assert 0 < len(study.trials) < 4
+    sweep.run(study, evaluation(sweep, study, "latency,macs"))
+    assert states(study)["complete"] == 6
 
 
 def test_impossible_limits_are_said_with_the_best_that_was_reached(tmp_path: Path) -> None:
@@ -289,7 +302,7 @@ def test_what_a_sweep_refuses_leaves_no_study(folder: Path, cli: Cli) -> None:
     for wanted, message in (
         (("--objectives", "latency,p90"), "designs cannot run on sim:phone/cpu"),
         (("--objectives", "accuracy"), "name them with --data"),
-        (("--sampler", "auto"), "pip install optunahub"),
+        (("--sampler", "auto"), "pip install 'nnstretch[auto]'"),
         (("--data", "digits", "--image-sizes", "16,32"), "--image-sizes is for sweeps without --data"),
         (("--image-sizes", "large"), "--image-sizes large is not understood"),
         (("--merges", "sum"), "concat"),

@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scripts.latency_sweep import main
@@ -34,9 +35,14 @@ def test_every_combination_is_a_row_and_one_that_cannot_run_has_its_reason(folde
     assert [(row["processors"], row["batch"]) for row in rows] == [(p, b) for p in ("cpu:0", "cpu:999") for b in (1, 2)]
     assert all(0 < row["p50_ms"] <= row["p90_ms"] and row["images_per_s"] > 0 for row in rows[:2])
     assert all(row["p50_ms"] is None and "999" in row["error"] for row in rows[2:])
-    assert json.loads(Path("a.json").read_text())["results"] == rows
+    answer = json.loads(Path("a.json").read_text())
+    assert answer["results"] == rows
+    assert {"nnstretch", "cpu", "engine"} <= set(answer["environment"])
     with Path("a.csv").open() as file:
-        assert [row["batch"] for row in csv.DictReader(file)] == ["1", "2", "1", "2"]
+        lines = list(csv.DictReader(file))
+    assert [row["batch"] for row in lines] == ["1", "2", "1", "2"]
+    assert {row["environment.engine"] for row in lines} == {answer["environment"]["engine"]}
+    assert {row["environment.libraries.numpy"] for row in lines} == {np.__version__}
     status, _, error = cli("sweep", "latency", "net.py:network", *QUICK, "-p", "cpu:999")
     assert status == 1, error
 

@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import optuna
 import pytest
+import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 
+import nnstretch as nns
 from nnstretch.errors import FileError, MissingExtraError, UsageError
 from nnstretch.sweeps.leases import (
     AGAIN,
@@ -31,9 +34,10 @@ from nnstretch.sweeps.leases import (
     is_given_up,
     leased,
 )
-from nnstretch.sweeps.samplers import SAMPLERS, find_sampler
+from nnstretch.sweeps.samplers import OPENMP_THREADS, SAMPLERS, _auto_sampler, find_sampler
 from nnstretch.sweeps.study import ERROR, StudySpec, states
 from nnstretch.sweeps.worker import PRUNED, Outcome, StudyWorker, SweepBudget
+from tests.kits.command_line import Cli
 from tests.kits.databases import postgresql
 
 SPACE: Mapping[str, BaseDistribution] = {"x": FloatDistribution(0, 1), "way": CategoricalDistribution(["a", "b"])}
@@ -81,14 +85,79 @@ def test_the_same_seed_makes_the_same_study_whether_interrupted_or_not(tmp_path:
     assert params(other) != params(whole)
 
 
-def test_gaussian_processes_use_one_thread_and_give_the_others_back(tmp_path: Path) -> None:
-    import torch
-
+@pytest.fixture
+def two_torch_threads() -> Iterator[None]:
     before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_torch_threads")
+def test_gaussian_processes_use_one_thread_and_give_the_others_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    class Recorded(optuna.samplers.GPSampler):
+        def _sample_relative_impl(self, *arguments: Any, **more: Any) -> dict[str, Any]:
+            threads.append(torch.get_num_threads())
+            return super()._sample_relative_impl(*arguments, **more)
+
+    monkeypatch.setattr("optuna.samplers.GPSampler", Recorded)
     study = spec(journal(tmp_path)).open()
     worker(study, 12, sampler="gp").run()
     assert states(study)["complete"] == 12
-    assert torch.get_num_threads() == before
+    assert threads == [1, 1]  # the first ten trials are random
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(("command", "more"), [("designs", ("-p", "cpu:0")), ("tune", ())])
+def test_commands_limit_openmp_before_they_load_torch_unless_the_user_has(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, more: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv(OPENMP_THREADS, raising=False)
+    for sampler, given, wanted in (("tpe", None, None), ("gp", None, "1"), ("gp", "4", "4")):
+        if given:
+            monkeypatch.setenv(OPENMP_THREADS, given)
+        assert cli("sweep", command, "nosuch", *more, "--sampler", sampler)[0] == 2  # after the limit is set
+        assert os.environ.get(OPENMP_THREADS) == wanted
+    monkeypatch.delenv(OPENMP_THREADS)
+
+
+def test_the_sampler_auto_is_downloaded_once_and_its_failures_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def load_module(name: str) -> Any:
+        loaded.append(name)
+        if len(loaded) == 1:
+            raise ConnectionError("Cmd('git') failed\nexit code 128")
+        return SimpleNamespace(AutoSampler=optuna.samplers.TPESampler)
+
+    monkeypatch.setitem(sys.modules, "optunahub", SimpleNamespace(load_module=load_module))
+    _auto_sampler.cache_clear()
+    try:
+        with pytest.raises(FileError, match=r"from OptunaHub: Cmd\('git'\) failed; check the network, or give another"):
+            find_sampler("auto")(0)
+        for seed in range(3):
+            assert isinstance(find_sampler("auto")(seed), optuna.samplers.TPESampler)
+    finally:
+        _auto_sampler.cache_clear()
+    assert loaded == ["samplers/auto_sampler"] * 2
+
+
+def test_a_study_and_each_trial_say_what_they_were_made_with(tmp_path: Path) -> None:
+    study = spec(journal(tmp_path)).open()
+    worker(study, 2, lambda trial: Outcome((math.nan, 0.0)) if trial.number else value(trial)).run()
+    names = {trial.user_attrs["environment"] for trial in study.trials}
+    assert len(names) == 1
+    made = study.user_attrs[f"environment.{names.pop()}"]
+    assert made["nnstretch"] == nns.__version__
+    assert made["libraries"]["optuna"] == optuna.__version__
+    assert study.user_attrs["environment"].keys() >= {"nnstretch", "python", "system"}
+    worker(spec(journal(tmp_path), resume=True).open(), 3).run()
+    resumed = spec(journal(tmp_path), resume=True).open()
+    assert len([key for key in resumed.user_attrs if key.startswith("environment.")]) == 1
 
 
 def test_a_queued_trial_comes_first_and_keeps_its_parameters(tmp_path: Path) -> None:

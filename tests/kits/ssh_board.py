@@ -35,6 +35,8 @@ PATH={folder}/bin:$PATH
 . {folder}/before
 eval "$(printf '%s' "$SSH_ORIGINAL_COMMAND" | sed -E 's#([A-Za-z0-9_./-]+\\.run) --#{folder}/launch \\1 --#g')"
 """
+DROP = "kill -9 $PPID $(cut -d' ' -f4 /proc/$PPID/stat); exit 1"
+"""For `Board.before`: ends the server's process of the connection, and with it the command and all others of the connection."""
 _LAUNCH = """\
 #!/bin/sh
 case $(head -c 4 "$1") in *ELF) exec {launcher} "$@" ;; *) exec "$@" ;; esac

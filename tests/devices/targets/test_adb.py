@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import struct
 import subprocess
 import time
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nnstretch.devices.targets import device as device_module
 from nnstretch.devices.targets.adb import AdbTransport
 from nnstretch.devices.targets.base import TargetError, TargetTimeoutError
 from nnstretch.devices.targets.results import BenchOptions
@@ -122,6 +125,52 @@ def test_a_phone_that_is_unplugged_during_a_run(fake_runner: Path, plug_in: Plug
         phone.phone.rewrite = rewrite
         assert device.bench([model("one")], QUICK).models[0].p50_ms == 1.0
     assert unplugged
+    assert not list(phone.phone.folder.iterdir())
+
+
+def test_a_phone_that_restarts_gets_its_files_again(fake_runner: Path, plug_in: PlugIn, model: Write) -> None:
+    """Its folder is empty then, and the connection is lost in the middle of a run."""
+    phone = plug_in()
+    restarts: list[str] = []
+
+    def rewrite(script: str) -> str:
+        if ".nnm" in script and "--progress" in script and not restarts:
+            restarts.append(script)
+            for folder in phone.phone.folder.iterdir():
+                shutil.rmtree(folder)
+            phone.unplug()
+        return script
+
+    with open_device(f"adb:{phone.serial}") as device:
+        assert device.probe.cpus
+        phone.phone.rewrite = rewrite
+        phone.phone.commands.clear()
+        assert device.bench([model("one")], QUICK).models[0].p50_ms == 1.0
+    stored = [script for script in phone.phone.commands if "mv -f" in script]
+    assert [".run" in script for script in stored] == [False, True, False]
+    assert restarts
+    assert not list(phone.phone.folder.iterdir())
+
+
+FOR_ANOTHER_PROCESSOR = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 2, 0xF7, 1, 0, 64, 0, 0, 64, 56, 0, 64, 0, 0)
+"""The header of an executable for a processor that this machine is not."""
+
+
+def test_a_program_for_another_processor_is_one_line(
+    plug_in: PlugIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_bytes(FOR_ANOTHER_PROCESSOR)
+    monkeypatch.setattr(device_module, "build_runner", lambda _: wrong)
+    phone = plug_in()
+    with (
+        open_device(f"adb:{phone.serial}") as device,
+        pytest.raises(
+            TargetError, match=r"does not run the runner, which is built for aarch64-linux-musl: .*Exec format"
+        ) as caught,
+    ):
+        assert device.probe.cpus
+    assert "\n" not in str(caught.value)
     assert not list(phone.phone.folder.iterdir())
 
 

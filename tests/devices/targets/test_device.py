@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nnstretch.devices.engine.build.instruction_sets import BuildTarget
+from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget
 from nnstretch.devices.targets import device as device_module
+from nnstretch.devices.targets import local
 from nnstretch.devices.targets.base import (
     Finished,
     OnLine,
@@ -316,8 +317,15 @@ def test_targets_are_read_as_they_are_written() -> None:
     for text in ("local:1", "ssh:", "ssh:-oProxyCommand=x", "ssh:a b", "ssh:host:port", "qemu:", "qemu:z80"):
         with pytest.raises(UsageError, match="is not understood"):
             open_device(text)
+    for text in ("qemu:armv7", "qemu:arm:cortex-a9", "qemu:armv7l"):
+        with pytest.raises(UsageError, match=f"{text}: the engine has no kernels for 32-bit ARM; .* aarch64, riscv64"):
+            open_device(text)
     with open_device("local") as device:
         assert device.name == "local"
+
+
+def test_every_emulated_architecture_can_be_built_for() -> None:
+    assert set(local._EMULATED) <= {isa.architecture for isa in ISAS}
 
 
 def test_an_emulator_that_is_missing_or_does_not_know_the_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

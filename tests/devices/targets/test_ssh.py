@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from nnstretch.devices.targets import device as device_module
 from nnstretch.devices.targets.base import TargetError, TargetTimeoutError, TransientTargetError
 from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.devices.targets.schemes import open_device
 from nnstretch.devices.targets.ssh import SshTransport
-from tests.kits.ssh_board import Board
+from tests.kits.ssh_board import DROP, Board
 
 QUICK = BenchOptions(seconds=0, warmup=0, patience=30)
 
@@ -83,7 +84,7 @@ def test_hosts_that_refuse(board: Board, address: str, monkeypatch: pytest.Monke
 def test_a_connection_that_breaks_during_a_run(fake_runner: Path, board: Board, model: Write) -> None:
     board.before(
         f"case $SSH_ORIGINAL_COMMAND in *--progress*) [ -f {board.home}/broke ] || "
-        f"{{ touch {board.home}/broke; kill -9 $PPID; }} ;; esac"
+        f"{{ touch {board.home}/broke; {DROP}; }} ;; esac"
     )
     with open_device(board.target) as device:
         assert device.bench([model("one")], QUICK).models[0].p50_ms == 1.0
@@ -103,13 +104,27 @@ def test_a_file_that_arrives_in_part_does_not_appear(board: Board, address: str)
     (board.home / "model").unlink()
 
 
+FULL = """
+case $SSH_ORIGINAL_COMMAND in *.nnm.part*)
+  ln -s /dev/full "$(printf %s "$SSH_ORIGINAL_COMMAND" | grep -o '[^ >]*[.]nnm[.]part' | head -n 1)" ;;
+esac
+"""
+"""Has the system itself refuse the bytes of a model file, as it does on a full disk."""
+
+
 @pytest.mark.parametrize(
     ("before", "program", "script", "message"),
     [
         (
-            "case $SSH_ORIGINAL_COMMAND in *chmod*) ulimit -f 1; trap '' XFSZ ;; esac",
+            FULL,
             *("uname", "echo aarch64"),
-            r"cannot write .*(File too large|part)",
+            r"cannot write \.cache/nnstretch-\S+\.nnm: No space left on device; free some space there$",
+        ),
+        (
+            "",
+            "chmod",
+            'exec /bin/chmod 644 "$2"',
+            r"does not run programs in \.cache \(.*denied.*; mount it without noexec",
         ),
         (
             "",
@@ -132,6 +147,36 @@ def test_a_board_that_cannot_be_used_is_one_line(
     board.restore()
     with open_device(board.target) as device:
         assert device.bench([model("one")], QUICK).models[0].p50_ms == 1.0
+
+
+def test_a_program_for_another_processor_is_one_line(
+    board: Board, emulator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The board's processor, an emulated one, refuses a program of this machine."""
+    if Path("/bin/true").read_bytes()[18:20] == b"\xb7\0":
+        pytest.skip("this machine has the processor of the board")
+    monkeypatch.setattr(device_module, "build_runner", lambda _: Path("/bin/true"))
+    with (
+        open_device(board.target) as device,
+        pytest.raises(TargetError, match=r"runner, which is built for aarch64-linux-musl: .*ELF image") as caught,
+    ):
+        assert device.probe.cpus
+    assert "\n" not in str(caught.value)
+
+
+def test_a_board_that_restarts_gets_its_files_again(fake_runner: Path, board: Board, model: Write) -> None:
+    """Its folder is empty then, and the connection is lost in the middle of a run."""
+    board.before(
+        f"""case $SSH_ORIGINAL_COMMAND in
+*chmod*) echo stored >>{board.home}/log ;;
+*--progress*) grep -q restarted {board.home}/log || {{
+  echo restarted >>{board.home}/log; rm -rf .cache/nnstretch-*; {DROP}; }} ;;
+esac"""
+    )
+    with open_device(board.target) as device:
+        assert device.bench([model("one")], QUICK).models[0].p50_ms == 1.0
+    assert (board.home / "log").read_text().split() == ["stored", "stored", "restarted", "stored", "stored"]
+    (board.home / "log").unlink()
 
 
 def test_the_connection_ends_with_the_device(board: Board, address: str) -> None:

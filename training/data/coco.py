@@ -87,10 +87,14 @@ class CocoSplit(SpatialImages):
     rows: NDArray[np.float32]
     starts: NDArray[np.int64]
 
+    def image_name(self, index: int) -> str:
+        """The path of the file."""
+        return str(self.root / os.fsdecode(bytes(self.files[index])))
+
     def raw(self, index: int, epoch: int) -> Pixels:
         """The decoded image."""
-        path = self.root / os.fsdecode(bytes(self.files[index]))
-        return decode(path, str(path), self.preprocessing.channels)
+        name = self.image_name(index)
+        return decode(Path(name), name, self.preprocessing.channels)
 
     def target(self, index: int, epoch: int) -> Boxes:
         """The boxes."""

@@ -64,14 +64,18 @@ class FolderSplit(RawImages):
     labels: Indices
     preprocessing: Preprocessing
 
+    def image_name(self, index: int) -> str:
+        """The path of the file."""
+        return str(self.root / os.fsdecode(bytes(self.files[index])))
+
     def raw(self, index: int, epoch: int) -> Pixels:
         """The decoded file.
 
         Raises:
             UnreadableImageError: it is no whole image.
         """
-        path = self.root / os.fsdecode(bytes(self.files[index]))
-        return decode(path, str(path), self.preprocessing.channels)
+        name = self.image_name(index)
+        return decode(Path(name), name, self.preprocessing.channels)
 
 
 def unlabelled(path: Path, preprocessing: Preprocessing) -> FolderSplit:

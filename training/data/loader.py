@@ -25,8 +25,8 @@ from nnstretch.training.augmentation import (
     without_moves,
 )
 from nnstretch.training.data.preprocessing import Images, Pixels
-from nnstretch.training.data.split import Dataset, Indices, RawImages, names
-from nnstretch.training.data.unreadable import readable_sample, refuse_many
+from nnstretch.training.data.split import Dataset, Indices, RawImages
+from nnstretch.training.data.unreadable import readable_sample, refuse_many, replaced_note
 from nnstretch.training.randomness import ImageDraws, permutation, preserved_generators, seed_generators, seed_of
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.tasks.base import SpatialTask
@@ -120,12 +120,7 @@ class TrainingBatches:
     @property
     def note(self) -> str:
         """What is said of images that could not be decoded; one line, or empty."""
-        if not self.unreadable:
-            return ""
-        return (
-            f"{len(self.unreadable)} of {self._images} training images cannot be decoded, and others of their classes took "
-            f"their place: {names([name for _, name in sorted(self.unreadable.items())])}"
-        )
+        return replaced_note(self.unreadable, self._images)
 
     def _note(self, unreadable: dict[int, str]) -> None:
         self.unreadable |= unreadable

@@ -85,10 +85,14 @@ class MaskSplit(SpatialImages):
     files: NDArray[np.bytes_]
     num_classes: int
 
+    def image_name(self, index: int) -> str:
+        """The path of the file."""
+        return str(self.root / _IMAGES / os.fsdecode(bytes(self.files[index])))
+
     def raw(self, index: int, epoch: int) -> Pixels:
         """The decoded image."""
-        path = self.root / _IMAGES / os.fsdecode(bytes(self.files[index]))
-        return decode(path, str(path), self.preprocessing.channels)
+        name = self.image_name(index)
+        return decode(Path(name), name, self.preprocessing.channels)
 
     def target(self, index: int, epoch: int) -> Mask:
         """The mask.

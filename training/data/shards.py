@@ -112,6 +112,10 @@ class ShardSplit(RawImages):
     labels: Indices
     preprocessing: Preprocessing
 
+    def image_name(self, index: int) -> str:
+        """The tar file and the sample in it."""
+        return f"{self.files[self.file_numbers[index]]}:{self.keys[index]}"
+
     def raw(self, index: int, epoch: int) -> Pixels:
         """The decoded image.
 
@@ -119,7 +123,7 @@ class ShardSplit(RawImages):
             UnreadableImageError: it is no whole image, or the tar file cannot be read any more.
         """
         path = self.files[self.file_numbers[index]]
-        name = f"{path}:{self.keys[index]}"
+        name = self.image_name(index)
         size = int(self.sizes[index])
         try:
             with path.open("rb") as file:

@@ -73,6 +73,10 @@ class TensorImages:
         """Whether an image costs so little that no other process should load it."""
         return False
 
+    def image_name(self, index: int) -> str:
+        """What messages call the image at ``index``: its file, or else its number."""
+        return str(index)
+
     def images(self: Split, indices: Tensor) -> Tensor:
         """`arrays` as a tensor; ``indices`` are int64, on the CPU."""
         import torch
@@ -194,6 +198,10 @@ class SubsetSplit(RawImages):
     def raw(self, index: int, epoch: int) -> Pixels:
         """The image at ``index``."""
         return self.whole.raw(int(self.indices[index]), epoch)
+
+    def image_name(self, index: int) -> str:
+        """That of the image in the whole split."""
+        return self.whole.image_name(int(self.indices[index]))
 
     def target(self, index: int, epoch: int) -> Any:
         """The target of the image at ``index``."""
@@ -431,6 +439,18 @@ def batches(split: Split, batch: int) -> Iterator[tuple[Images, Targets]]:
     for start in range(0, len(split), batch):
         indices = np.arange(start, min(start + batch, len(split)))
         yield split.arrays(indices), split.targets(indices)
+
+
+def image_names(split: Split, indices: Indices, most: int) -> str:
+    """What messages call the first images at ``indices``, on one line: their files, where the split has files.
+
+    Args:
+        split: with the images; a split without `image_name` has numbers alone.
+        indices: of the images.
+        most: that are named; `` …`` stands for the others.
+    """
+    named = getattr(split, "image_name", str)
+    return ", ".join(named(index) for index in indices[:most].tolist()) + (" …" if len(indices) > most else "")
 
 
 def names(things: Sequence[str], separator: str = ", ") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -74,15 +74,36 @@ def _sample(split: Split, index: int, epoch: int) -> tuple[Pixels, Any]:
     return raw, split.target(index, epoch) if isinstance(split, RawImages) else split.labels[index]
 
 
-def inputs_to_learn_from(split: Split, indices: Indices) -> Images:
+def replaced_note(unreadable: Mapping[int, str], images: int, what: str = "training") -> str:
+    """What is said of images that others have replaced; one line, or empty.
+
+    Args:
+        unreadable: index and name of those that cannot be decoded.
+        images: number of all images.
+        what: they are for.
+    """
+    if not unreadable:
+        return ""
+    return (
+        f"{len(unreadable)} of {images} {what} images cannot be decoded, and others of their classes took their place: "
+        f"{names([name for _, name in sorted(unreadable.items())])}"
+    )
+
+
+def inputs_to_learn_from(split: Split, indices: Indices, unreadable: dict[int, str] | None = None) -> Images:
     """`Split.arrays`, with other images of their classes in the place of those that cannot be decoded.
+
+    Args:
+        split: with the images.
+        indices: of the images.
+        unreadable: gets index and name of the images that cannot be decoded.
 
     Raises:
         FileError: no image of a class can be decoded.
     """
     if not isinstance(split, RawImages):
         return split.arrays(indices)
-    unreadable: dict[int, str] = {}
+    unreadable = {} if unreadable is None else unreadable
     preprocessing = split.preprocessing
     pixels = [preprocessing.pixels(readable_sample(split, index, 0, unreadable)[0]) for index in indices.tolist()]
     return preprocessing.normalised(np.stack(pixels))

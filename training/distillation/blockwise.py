@@ -24,7 +24,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,7 +35,7 @@ from nnstretch.branching.transform.features import meeting_point_features
 from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.errors import ModelError
 from nnstretch.training.data.loader import Batch, TrainingBatches
-from nnstretch.training.data.split import Dataset
+from nnstretch.training.data.split import Dataset, Indices, Split, image_names, names
 from nnstretch.training.data.unreadable import inputs_to_learn_from
 from nnstretch.training.distillation.segments import (
     Features,
@@ -47,6 +47,7 @@ from nnstretch.training.distillation.segments import (
 )
 from nnstretch.training.loop.cpu_convolutions import cpu_convolutions
 from nnstretch.training.loop.distributed import Ranks
+from nnstretch.training.loop.finite import learned_names, non_finite
 from nnstretch.training.loop.torch_settings import autocast, channels_last, threads
 from nnstretch.training.randomness import seed_of
 from nnstretch.training.recipe import Recipe
@@ -56,6 +57,7 @@ _EXACT = 1e-4
 _WARMUP_STEPS = 5
 _FETCH_STEPS = 16  # steps between looks at the losses on a device, which has to finish its work first
 _EXAMPLES = 32
+_NAMED_IMAGES = 8
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,16 @@ class BlockwiseResult:
         after: loss of every segment in its last step; that of `before` for segments that were not trained.
         steps: number of steps.
         seconds: duration, all parts of a resumed start together.
+        unreadable: index of every image that could not be decoded -> its name and the reason.
+        note: what is to be said of these images; one line, or empty.
     """
 
     before: tuple[float, ...]
     after: tuple[float, ...]
     steps: int
     seconds: float
+    unreadable: Mapping[int, str] = field(default_factory=dict)
+    note: str = ""
 
 
 StepProgress = Callable[[int, int, float], None]
@@ -81,7 +87,13 @@ StepProgress = Callable[[int, int, float], None]
 
 
 class ImageBatches(Protocol):
-    """Batches of training images; only `images` of each batch is read."""
+    """Batches of training images; `images` and `indices` of each batch are read.
+
+    Attributes:
+        unreadable: index of every image that could not be decoded so far -> its name and the reason.
+    """
+
+    unreadable: dict[int, str]
 
     @property
     def steps_per_epoch(self) -> int:
@@ -92,6 +104,10 @@ class ImageBatches(Protocol):
 
     def close(self) -> None:
         """Ends what loads the images."""
+
+    @property
+    def note(self) -> str:
+        """What is to be said of `unreadable`; one line, or empty."""
 
 
 def train_segments(
@@ -126,6 +142,8 @@ class BlockwiseStart:
     Attributes:
         steps: number of steps; 0 if there is nothing to learn.
         step: number of steps taken.
+        split: the images, if they are known by more than their batches: it names them in messages.
+        teacher: the network that teaches, if it is known by more than its features.
     """
 
     def __init__(
@@ -135,6 +153,8 @@ class BlockwiseStart:
         batches: ImageBatches,
         examples: Tensor,
         recipe: Recipe,
+        split: Split | None = None,
+        teacher: nn.Module | None = None,
     ) -> None:
         """Looks which segments have to learn.
 
@@ -144,7 +164,10 @@ class BlockwiseStart:
             batches: the same in all processes: no part of a batch, but all of it.
             examples: some images, the same in all processes: `N,C,H,W`.
             recipe: `blockwise_epochs`, `blockwise_lr`, `amp_dtype`, `channels_last`, `seed` and `threads` are used.
+            split: the images of the batches.
+            teacher: the network whose feature maps `features` gives.
         """
+        self.split, self.teacher = split, teacher
         self._students = list(students)
         self._features = features
         self._batches = batches
@@ -157,7 +180,7 @@ class BlockwiseStart:
         self._owners = owners_of(costs, self._ranks.count)
         self._learners: dict[int, SegmentLearner] = {}
         self._set_learning([number for number, loss in enumerate(self._before) if not loss <= _EXACT])
-        self._pending: list[Tensor] = []
+        self._pending: list[tuple[Tensor, Indices]] = []  # losses of a step, and its images
         self._seconds = 0.0
         self._started: float | None = None
         self.step = 0
@@ -178,11 +201,11 @@ class BlockwiseStart:
             DesignError: the branched network was made from another network.
         """
         device = next(network.parameters()).device
-        examples = torch.from_numpy(inputs_to_learn_from(dataset.train, np.arange(min(_EXAMPLES, len(dataset.train)))))
-        examples = examples.to(device)
-        features = meeting_point_features(original, examples[:1], network.design)
         batches = TrainingBatches(dataset, replace(recipe, mixup=0.0, cutmix=0.0))
-        return cls(segment_students(network), features, batches, examples, recipe)
+        first = np.arange(min(_EXAMPLES, len(dataset.train)))
+        examples = torch.from_numpy(inputs_to_learn_from(dataset.train, first, batches.unreadable)).to(device)
+        features = meeting_point_features(original, examples[:1], network.design)
+        return cls(segment_students(network), features, batches, examples, recipe, dataset.train, original)
 
     @property
     def finished(self) -> bool:
@@ -206,8 +229,8 @@ class BlockwiseStart:
                 stack.enter_context(channels_last(learner.student.module, wanted=self._recipe.channels_last))
                 stack.enter_context(cpu_convolutions(learner.student.module))
             self._started = time.perf_counter()
-            for images in self._images():
-                self._pending.append(self._train(images))
+            for images, indices in self._images():
+                self._pending.append((self._train(images), indices))
                 self.step += 1
                 losses = self._fetch() if self._is_looked_at() else None
                 if losses and progress is not None:
@@ -227,12 +250,18 @@ class BlockwiseStart:
         losses = [
             [self._known(values, number) for number in range(len(values))] for values in (self._before, self._after)
         ]
-        return BlockwiseResult(tuple(losses[0]), tuple(losses[1]), self.steps, self._seconds)
+        unreadable = dict(self._batches.unreadable)
+        return BlockwiseResult(
+            tuple(losses[0]), tuple(losses[1]), self.steps, self._seconds, unreadable, self._batches.note
+        )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What a checkpoint keeps beside the network's weights: tensors by name, and values for JSON.
 
         With several processes all have to call it together. The network's weights are those of all segments afterwards.
+
+        Raises:
+            ModelError: a loss or a weight is not finite.
         """
         self._fetch()
         self._gather()
@@ -248,6 +277,7 @@ class BlockwiseStart:
             "before": [self._known(self._before, number) for number in range(len(self._before))],
             "after": [self._known(self._after, number) for number in range(len(self._after))],
             "seconds": self._seconds + self._running(),
+            "unreadable": {str(index): name for index, name in self._batches.unreadable.items()},
         }
         return tensors, values
 
@@ -266,6 +296,7 @@ class BlockwiseStart:
         self.step = int(values["step"])
         self._before, self._after = list(values["before"]), list(values["after"])
         self._seconds = float(values["seconds"])
+        self._batches.unreadable |= {int(index): name for index, name in values.get("unreadable", {}).items()}
         self._pending.clear()
         for number, learner in self._learners.items():
             prefix = f"{number}/"
@@ -283,13 +314,14 @@ class BlockwiseStart:
     def _owns(self, number: int) -> bool:
         return self._owners[number] == self._ranks.rank
 
-    def _images(self) -> Iterator[Tensor]:
-        """The images of the remaining steps, on the device."""
+    def _images(self) -> Iterator[tuple[Tensor, Indices]]:
+        """The images of the remaining steps, on the device, and their numbers in the split."""
         per_epoch = self._batches.steps_per_epoch
         while not self.finished:
             epoch, first = divmod(self.step, per_epoch)
             for batch in self._batches.epoch(epoch, first):
-                yield batch.images.to(self._device, memory_format=torch.channels_last, non_blocking=True)
+                images = batch.images.to(self._device, memory_format=torch.channels_last, non_blocking=True)
+                yield images, batch.indices.numpy()
                 if self.finished:
                     return
 
@@ -313,18 +345,21 @@ class BlockwiseStart:
         return self._device.type == "cpu" or self.finished or self.step % _FETCH_STEPS in (0, 1)
 
     def _fetch(self) -> list[float]:
-        """Takes the losses since the last call from the device; returns those of the last step."""
+        """Takes the losses since the last call from the device; returns those of the last step.
+
+        Raises:
+            ModelError: one is not finite.
+        """
         if not self._pending:
             return []
-        rows = torch.stack(self._pending).tolist()
+        rows = torch.stack([losses for losses, _ in self._pending]).tolist()
+        images = [indices for _, indices in self._pending]
         first = self.step - len(rows)
         self._pending.clear()
-        for step, row in enumerate(rows, first):
+        for step, (row, indices) in enumerate(zip(rows, images, strict=True), first):
             for number, loss in zip(self._learners, row, strict=True):
                 if not math.isfinite(loss):
-                    raise ModelError(
-                        f"the loss of segment {number} is {loss} in step {step + 1} of the block-wise start; lower blockwise_lr"
-                    )
+                    raise ModelError(self._divergence(f"the loss of segment {number} is {loss} in", step, indices))
                 if step == 0:
                     self._before[number] = loss
                 self._after[number] = loss
@@ -334,11 +369,38 @@ class BlockwiseStart:
         """A segment's loss, from the process that trains it."""
         return float(self._broadcast(torch.tensor(losses[number], dtype=torch.float64), self._owners[number]))
 
+    def _divergence(self, what: str, step: int, indices: Indices | None = None) -> str:
+        """The message for values that are not finite.
+
+        Args:
+            what: was found, up to the word before the step.
+            step: from 0.
+            indices: images of the step, if they are known.
+        """
+        text = f"{what} step {step + 1} of the block-wise start; lower blockwise_lr"
+        if indices is None:
+            return text
+        if self.split is None:
+            named = names(list(map(str, indices.tolist())))
+        else:
+            named = image_names(self.split, indices, _NAMED_IMAGES)
+        return f"{text}, and look for values that are not finite in the images of this step, {named}"
+
     def _gather(self) -> None:
-        """Gives all processes the weights of all segments."""
+        """Gives all processes the weights of all segments.
+
+        Raises:
+            ModelError: a weight is not finite.
+        """
+        learned: dict[str, Tensor] = {}
         for number in self._learning:
-            for tensor in self._students[number].module.state_dict().values():
+            module = self._students[number].module
+            state = module.state_dict()
+            for tensor in state.values():
                 tensor.copy_(self._broadcast(tensor, self._owners[number]))
+            learned |= {f"{name} of segment {number}": state[name] for name in learned_names(module) & state.keys()}
+        if bad := non_finite(learned):
+            raise ModelError(self._divergence(f"{bad} after", self.step - 1))
 
     def _broadcast(self, tensor: Tensor, owner: int) -> Tensor:
         """The tensor of one process, in all of them."""

@@ -21,7 +21,9 @@ from nnstretch.training.recipe_files import recipe_from_json
 from nnstretch.training.weights import fill, read_tensors, write_tensors
 
 _KEY = "nnstretch.blockwise"
-_VERSION = 1
+_VERSION = 2
+_READABLE = (1, 2)
+"""Version 1 does not have the identity of images and teacher."""
 _WEIGHTS, _STATE = "weights/", "state/"
 # Steps between which several processes agree whether to stop or to write a checkpoint.
 _AGREE_STEPS = 16
@@ -64,7 +66,7 @@ def load_blockwise_checkpoint(path: Path) -> BlockwiseCheckpoint:
     """
     tensors, metadata = read_tensors(path)
     header: dict[str, Any] = json.loads(metadata.get(_KEY, "{}"))
-    if header.get("version") != _VERSION:
+    if header.get("version") not in _READABLE:
         raise FileError(
             f"{path} is no checkpoint of a block-wise start that this nnstretch reads; remove it to train again"
         )
@@ -110,7 +112,10 @@ class BlockwisePhase:
         """
         if run is not None and run.resume and run.last.exists():
             return None
-        start, setup = self.make(), TrainingSetup(recipe, self.images, distilled=True)
+        start = self.make()
+        setup = TrainingSetup(recipe, self.images, distilled=True)
+        if start.split is not None:
+            setup = TrainingSetup.of(recipe, self.images, start.split, start.teacher)
         if run is not None and run.resume and run.start.exists():
             saved = load_blockwise_checkpoint(run.start)
             saved.setup.check(setup)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from nnstretch.branching.search.bounds_file import weights_digest
 from nnstretch.errors import FileError, ModelError, UsageError
+from nnstretch.training.data.split import Split
 from nnstretch.training.distillation.objectives import Objective
 from nnstretch.training.loop.averaging import WeightAverage
 from nnstretch.training.loop.sharding import ShardedCopy, divided_as, whole
@@ -22,7 +26,9 @@ from nnstretch.training.recipe_files import recipe_from_json
 from nnstretch.training.weights import fill, read_tensors, write_tensors
 
 _KEY = "nnstretch.checkpoint"
-_VERSION = 3
+_VERSION = 4
+_READABLE = (3, 4)
+"""Version 3 has neither the identity of data and teacher nor images that cannot be decoded."""
 # Fields that do not change what the weights become (but for rounding).
 _FREE_FIELDS = frozenset({"name", "threads", "workers", "channels_last", "torchcompile", "fsdp"})
 # Stands in the JSON of the optimiser's state for a tensor; its value is the tensor's name in the file.
@@ -66,6 +72,8 @@ class TrainingCounters:
         history: one record per finished epoch.
         best: highest score on the validation images so far, in percent.
         seconds: duration so far, all parts of a resumed training together.
+        unreadable: index of every training image that could not be decoded so far -> its name and the reason.
+        start_note: what is to be said of the images of a block-wise start, if it had others than the training.
     """
 
     step: int = 0
@@ -76,6 +84,8 @@ class TrainingCounters:
     history: list[EpochRecord] = field(default_factory=list)
     best: float | None = None
     seconds: float = 0.0
+    unreadable: dict[int, str] = field(default_factory=dict)
+    start_note: str = ""
 
     @property
     def epoch(self) -> int:
@@ -101,17 +111,44 @@ class TrainingSetup:
         recipe: its recipe.
         dataset: the data set's name.
         distilled: whether there is a teacher.
+        teacher: digest of the teacher's weights; None without a teacher, or where it is not known.
+        images: number of training images; None where it is not known.
+        labels: digest of their labels; None where it is not known.
     """
 
     recipe: Recipe
     dataset: str
     distilled: bool
+    teacher: str | None = None
+    images: int | None = None
+    labels: str | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe, dataset: str, train: Split, teacher: nn.Module | None) -> TrainingSetup:
+        """The setup of a training.
+
+        Args:
+            recipe: of the training.
+            dataset: name of the data set.
+            train: the training images.
+            teacher: whose weights the training depends on.
+        """
+        labels = np.ascontiguousarray(train.labels, np.int64)
+        return cls(
+            recipe,
+            dataset,
+            teacher is not None,
+            None if teacher is None else weights_digest(teacher),
+            len(train),
+            hashlib.sha256(labels.tobytes()).hexdigest()[:16],
+        )
 
     def check(self, now: TrainingSetup) -> None:
         """Refuses to go on with another training.
 
         Raises:
-            UsageError: recipe, data set or the presence of a teacher differ; names what does.
+            UsageError: recipe, data set, training images or teacher differ; names what does. What an older checkpoint does
+                not know is not compared.
         """
         mine, other = self.recipe.to_json(), now.recipe.to_json()
         # Evaluations change the weights only if they can end the training.
@@ -125,6 +162,15 @@ class TrainingSetup:
             differences.append(f"data set was {self.dataset} and is {now.dataset}")
         if self.distilled != now.distilled:
             differences.append("a teacher was there and is not" if self.distilled else "a teacher is new")
+        differences += [
+            f"{what} was {before} and is {after}"
+            for what, before, after in (
+                ("digest of the teacher's weights", self.teacher, now.teacher),
+                ("number of training images", self.images, now.images),
+                ("digest of the training labels", self.labels, now.labels),
+            )
+            if None not in (before, after) and before != after
+        ]
         if differences:
             raise UsageError(
                 f"the checkpoint is of another training: {'; '.join(differences)}; use the same or do not resume"
@@ -190,12 +236,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
     # The checksum has vouched for the header, so its fields are those that were written.
     header: dict[str, Any] = json.loads(metadata[_KEY])
     version = header.pop("version")
-    if version != _VERSION:
+    if version not in _READABLE:
         advice = "update it" if version > _VERSION else "train again without resuming"
-        raise FileError(f"{path} is a checkpoint of version {version}; this nnstretch reads {_VERSION}: {advice}")
+        readable = " and ".join(map(str, _READABLE))
+        raise FileError(f"{path} is a checkpoint of version {version}; this nnstretch reads {readable}: {advice}")
     setup, counters = header.pop("setup"), header.pop("counters")
     setup["recipe"] = recipe_from_json(setup["recipe"])
     counters["history"] = [_epoch_record(record) for record in counters["history"]]
+    counters["unreadable"] = {int(index): name for index, name in counters.get("unreadable", {}).items()}
     return Checkpoint(TrainingSetup(**setup), TrainingCounters(**counters), tensors=tensors, **header)
 
 

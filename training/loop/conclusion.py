@@ -30,6 +30,7 @@ class Conclusion:
         device: of the network.
         batch: images per batch.
         ranks: the processes that share the work.
+        unreadable: gets index and name of training images that cannot be decoded.
     """
 
     dataset: Dataset
@@ -37,6 +38,7 @@ class Conclusion:
     device: torch.device
     batch: int
     ranks: Ranks
+    unreadable: dict[int, str]
 
     def copy(self, module: nn.Module, average: WeightAverage | None) -> nn.Module:
         """A copy of `module` as a result."""
@@ -79,7 +81,8 @@ class Conclusion:
 
     def images(self, indices: Indices) -> Tensor:
         """Training images, preprocessed as for evaluation, on the device."""
-        return moved(torch.from_numpy(inputs_to_learn_from(self.dataset.train, indices)), self.device, self.recipe)
+        images = inputs_to_learn_from(self.dataset.train, indices, self.unreadable)
+        return moved(torch.from_numpy(images), self.device, self.recipe)
 
     def _statistics_batches(self, samples: int) -> Iterator[Tensor]:
         """The part of this process of `samples` training images at full size, in batches of equal size."""

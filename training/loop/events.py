@@ -51,6 +51,7 @@ class TrainingResult:
         note: what is to be said of the training images; one line, or empty.
         blockwise: the block-wise start; None without one, or if the training was resumed after it.
         measure: name of the task's measure, such as top-1.
+        unreadable: number of training images that cannot be decoded and that others replaced.
     """
 
     history: tuple[EpochRecord, ...]
@@ -59,11 +60,17 @@ class TrainingResult:
     note: str = ""
     blockwise: BlockwiseResult | None = None
     measure: str = "top-1"
+    unreadable: int = 0
 
 
 def result_json(result: TrainingResult, key: str) -> dict[str, Any]:
-    """A result as JSON values; scores stand under ``validation_KEY``, with the key of the task's measure."""
+    """A result as JSON values; scores stand under ``validation_KEY``, with the key of the task's measure.
+
+    Of images that cannot be decoded, JSON has the number.
+    """
     values = dataclasses.asdict(result)
+    if result.blockwise is not None:
+        values["blockwise"]["unreadable"] = len(result.blockwise.unreadable)
     for fields in (values, *values["history"]):
         fields[f"validation_{key}"] = fields.pop("validation_score")
     return values

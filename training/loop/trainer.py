@@ -15,7 +15,8 @@ from torch import nn
 
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.training.data.loader import TrainingBatches, lost_workers_named
-from nnstretch.training.data.split import Dataset
+from nnstretch.training.data.split import Dataset, image_names
+from nnstretch.training.distillation.blockwise import BlockwiseResult
 from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
 from nnstretch.training.distillation.objectives import Distillation, TargetObjective
 from nnstretch.training.loop.averaging import WeightAverage
@@ -31,6 +32,7 @@ from nnstretch.training.loop.conclusion import Conclusion
 from nnstretch.training.loop.cpu_convolutions import cpu_convolutions
 from nnstretch.training.loop.distributed import Ranks, parallel, synchronised_batch_norms
 from nnstretch.training.loop.events import Progress, TrainingEvent, TrainingResult, log_entry, result_json
+from nnstretch.training.loop.finite import learned_names, non_finite
 from nnstretch.training.loop.optimisers import make_optimiser
 from nnstretch.training.loop.run_folder import RunFolder, RunOptions
 from nnstretch.training.loop.sharding import sharded_copy
@@ -92,7 +94,7 @@ def train(
     Raises:
         UsageError: a resume of another training, a folder in use, or data the recipe cannot use.
         FileError: a checkpoint that is damaged or cannot be written, or an unreadable image.
-        ModelError: the loss is not finite, or the checkpoint's weights are not this module's.
+        ModelError: the loss or the weights are not finite, or the checkpoint's weights are not this module's.
         StoppedError: a stop was requested.
     """
     if len(dataset.train) < 2:
@@ -116,8 +118,10 @@ def train(
         stack.enter_context(compiled(module, recipe.torchcompile))
         for network in filter(None, (module, teacher)):
             stack.enter_context(cpu_convolutions(network, wanted=recipe.torchcompile is None))
+        if start is not None and started is not None:
+            trainer.follow(started, start.images)
         trainer.begin(run)
-        return dataclasses.replace(trainer.run(), blockwise=started)
+        return trainer.run()
 
 
 @contextmanager
@@ -155,10 +159,12 @@ class Trainer:
         self._module, self._dataset, self._recipe, self._ranks = module, dataset, recipe, ranks
         self._progress, self._folder, self._stop = progress, folder, stop
         self._device = _device(module)
-        self._setup = TrainingSetup(recipe, dataset.name, teacher is not None)
+        self._setup = TrainingSetup.of(recipe, dataset.name, dataset.train, teacher)
         self._batches = TrainingBatches(dataset, recipe, rank=ranks.rank, ranks=ranks.count)
         self._steps_per_epoch = math.ceil(self._batches.steps_per_epoch / recipe.grad_accum_steps)
-        self._conclusion = Conclusion(dataset, recipe, self._device, self._batches.batch, ranks)
+        self._conclusion = Conclusion(
+            dataset, recipe, self._device, self._batches.batch, ranks, self._batches.unreadable
+        )
         objective = TargetObjective(dataset.task) if teacher is None else self._distillation(module, teacher)
         sharded = sharded_copy(module, recipe, ranks, self._device)
         trained = sharded.network if sharded else module
@@ -171,10 +177,13 @@ class Trainer:
             TrainingCounters(),
             sharded,
         )
+        self._learned = learned_names(trained)
         self._stepper = Stepper(self.state, module, dataset, recipe, ranks, self._device)
         self._pending: list[TakenStep] = []
         self._evaluated: nn.Module | None = None  # the result if the training ended after the last epoch
         self._was_finished = False  # its log has the last evaluation
+        self._blockwise: BlockwiseResult | None = None
+        self._has_folder = False  # of the first process
         self._start_accuracy: float | None = None  # if it was evaluated before the first epoch
         self._started = self._fetched = time.perf_counter()
         self._images_per_second = 0.0
@@ -194,20 +203,38 @@ class Trainer:
 
     def begin(self, run: RunOptions | None) -> None:
         """Resumes, if that is wanted and there is a checkpoint, and opens the run folder."""
+        self._has_folder = run is not None
         if run is not None and run.resume and run.last.exists():
             saved = load_checkpoint(run.last)
             saved.setup.check(self._setup)
             self.state.restore(saved, str(run.last))
             self._was_finished = run.result.exists()
             self._started -= self.state.counters.seconds
+        if bad := self._non_finite():
+            where = f"of the checkpoint {run.last}" if run is not None and self._steps_done else "of the network"
+            raise ModelError(f"{bad} among the weights {where}; train from weights that are finite")
         self.state.optimiser.zero_grad(set_to_none=True)  # what came before may have left gradients
         self._ranks.wait()
         sharded = self.state.sharded
         network = sharded.network if sharded else parallel(self._module, self._ranks, self._device)
         self._stepper = Stepper(self.state, network, self._dataset, self._recipe, self._ranks, self._device)
+        self._gather_unreadable()
         checkpoint = self._checkpoint()
         if self._folder is not None and checkpoint is not None:
             self._folder.begin(checkpoint, self._steps_done)
+
+    def follow(self, start: BlockwiseResult, images: str) -> None:
+        """Takes over the result of a block-wise start, and what it has found out about the images; called before `begin`.
+
+        Args:
+            start: that came before the first step.
+            images: name of its data set.
+        """
+        self._blockwise = start
+        if images == self._dataset.name:
+            self.state.counters.unreadable |= start.unreadable
+        elif start.note:
+            self.state.counters.start_note = f"block-wise start on {images}: {start.note}"
 
     def close(self) -> None:
         """Ends the processes that load images, and leaves the network without hooks."""
@@ -272,6 +299,7 @@ class Trainer:
         is_stopped, is_due = self._ranks.any(self._stop is not None and self._stop.is_requested, is_due)
         if is_stopped or is_due:
             self._fetch()
+            self._refuse_non_finite()
             self._save()
         if is_stopped:
             raise (self._stop or StopRequest()).error(self._place())
@@ -300,7 +328,7 @@ class Trainer:
         for number, (one, loss, recognised) in enumerate(zip(pending, losses, right, strict=True)):
             loss /= self._ranks.count
             if not math.isfinite(loss):
-                raise ModelError(self._divergence(first + number, loss, one.rate))
+                raise ModelError(self._divergence(first + number, f"the loss is {loss} in", one.rate))
             counters.losses += loss
             counters.right += round(recognised)
             counters.images += one.images
@@ -308,8 +336,34 @@ class Trainer:
             step = counters.epoch * self._steps_per_epoch + first + number + 1
             self._report(step, one.size, loss, one.rate, None)
 
-    def _divergence(self, step: int, loss: float, rate: float) -> str:
-        """The message for a loss that is not finite, in `step` (from 0) of the running epoch."""
+    def _refuse_non_finite(self) -> None:
+        """Ends the training before values that are not finite are written or evaluated.
+
+        Raises:
+            ModelError: a weight, an average or a statistic of a norm is not finite.
+        """
+        if bad := self._non_finite():
+            counters = self.state.counters
+            raise ModelError(self._divergence(counters.step - 1, f"{bad} after", counters.rate))
+
+    def _non_finite(self) -> str:
+        """Says which values of the state are not finite; empty if there are none."""
+        state = self.state
+        weights = state.trained.state_dict()
+        values = {name: weights[name] for name in self._learned if name in weights}
+        if state.average is not None:
+            values |= {f"average of {name}": state.average.state[name] for name in values}
+        values |= {f"objective's {name}": value for name, value in state.objective.state().items()}
+        return non_finite(values, self._ranks)
+
+    def _divergence(self, step: int, what: str, rate: float) -> str:
+        """The message for values that are not finite, in `step` (from 0) of the running epoch.
+
+        Args:
+            step: of the epoch.
+            what: was found, up to the word before the step.
+            rate: learning rate of the step.
+        """
         recipe, epoch = self._recipe, self.state.counters.epoch
         advice = f"lower lr (it was {rate:.3g} here) or set clip_grad"
         if amp_dtype(recipe, self._device) != torch.float32:
@@ -318,12 +372,10 @@ class Trainer:
             advice += f"; the last checkpoint is whole ({self._folder.options.last})"
         order = permutation(recipe.seed, epoch, len(self._dataset.train))
         count = self._batches.batch * recipe.grad_accum_steps
-        images = order[step * count : (step + 1) * count].tolist()
-        named = ", ".join(map(str, images[:_NAMED_IMAGES]))
+        images = image_names(self._dataset.train, order[step * count : (step + 1) * count], _NAMED_IMAGES)
         return (
-            f"the training diverged: the loss is {loss} in epoch {epoch + 1}, step {step + 1} of "
-            f"{self._steps_per_epoch}; {advice}, and look for values that are not finite in weights and in the training "
-            f"images of this step, {named}{' …' if len(images) > _NAMED_IMAGES else ''}"
+            f"the training diverged: {what} epoch {epoch + 1}, step {step + 1} of {self._steps_per_epoch}; {advice}, and look "
+            f"for values that are not finite in weights and in the training images of this step, {images}"
         )
 
     def _report(self, step: int, size: int, loss: float, rate: float, accuracy: float | None) -> None:
@@ -351,9 +403,16 @@ class Trainer:
 
     def _save(self) -> None:
         self.state.counters.seconds = self._seconds()
+        self._gather_unreadable()
         checkpoint = self._checkpoint()
         if self._folder is not None and checkpoint is not None:
             self._folder.save(checkpoint)
+
+    def _gather_unreadable(self) -> None:
+        """Brings together the images that the processes could not decode; all have to call it together."""
+        for found in self._ranks.gathered(self._batches.unreadable):
+            self.state.counters.unreadable |= found
+        self._batches.unreadable |= self.state.counters.unreadable
 
     def _checkpoint(self) -> Checkpoint | None:
         """The state, where it is written or where all processes have to put it together."""
@@ -364,7 +423,12 @@ class Trainer:
     # -- epochs and evaluations ----------------------------------------------------------------------------------
 
     def _close_epoch(self, size: int) -> None:
-        """Evaluates if the recipe does so here, and writes the checkpoint after the epoch."""
+        """Evaluates if the recipe does so here, and writes the checkpoint after the epoch.
+
+        Raises:
+            ModelError: the weights are not finite; neither they nor their evaluation are kept.
+        """
+        self._refuse_non_finite()
         counters = self.state.counters
         epoch = counters.epoch
         mean_loss = counters.losses / max(1, counters.step)
@@ -396,6 +460,20 @@ class Trainer:
         return self._conclusion.copy(self._module, self.state.average)
 
     def _keep_best(self, result: nn.Module, accuracy: float) -> None:
+        """Keeps the weights of a result if none before was more accurate.
+
+        Args:
+            result: the network as the training would return it.
+            accuracy: its `quick_accuracy`.
+
+        Raises:
+            ModelError: the result is not finite, as batch-norm statistics may be that were taken for it.
+        """
+        state = result.state_dict()
+        if bad := non_finite({name: state[name] for name in self._learned if name in state}, self._ranks):
+            raise ModelError(
+                f"{bad} in the trained network, after its averages were taken; take precise_bn_samples 0 or amp_dtype float32"
+            )
         best = self.state.counters.best
         if best is None or accuracy > best:
             self.state.counters.best = accuracy
@@ -409,10 +487,16 @@ class Trainer:
         if self._evaluated is not None and measured is not None:
             fill(self._module, self._evaluated.state_dict(), "the evaluated network")
             accuracy = measured if self._conclusion.is_exact else self._conclusion.accuracy(self._module)
+            quick = measured
         else:
             self.state.collect()
             self._conclusion.conclude(self._module, self.state.average)
             accuracy = self._conclusion.accuracy(self._module)
+            quick = accuracy
+            if self._has_folder and not self._conclusion.is_exact:
+                # Scores of earlier epochs are in the recipe's precision, so this one is compared in it.
+                quick = self._conclusion.quick_accuracy(self._module)
+        self._keep_best(self._module, quick)
         self._module.eval()
         history = list(counters.history)
         if history:
@@ -422,7 +506,11 @@ class Trainer:
                 self._report(step, last.image_size, last.loss, last.learning_rate, accuracy)
             history[-1] = dataclasses.replace(last, validation_score=accuracy, seconds=self._seconds())
         measure = self._dataset.task.measure
-        result = TrainingResult(tuple(history), accuracy, self._seconds(), self._batches.note, measure=measure)
-        if self._folder is not None:
+        self._gather_unreadable()
+        note = "; ".join(filter(None, (counters.start_note, self._batches.note)))
+        result = TrainingResult(
+            tuple(history), accuracy, self._seconds(), note, self._blockwise, measure, len(counters.unreadable)
+        )
+        if self._folder is not None and not self._was_finished:
             self._folder.finish(result_json(result, self._dataset.task.key))
         return result

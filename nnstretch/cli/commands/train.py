@@ -204,7 +204,7 @@ class _Job:
                 **reached.json,
                 "macs": network.macs,
                 "params": network.parameters,
-                **{name: values[name] for name in (f"validation_{key}", "seconds", "blockwise", "history")},
+                **{name: values[name] for name in (f"validation_{key}", "seconds", "unreadable", "blockwise", "history")},
             }
         )
 

@@ -3,7 +3,7 @@
 import random
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,8 @@ import torch
 from nnstretch.errors import FileError, UsageError
 from nnstretch.training.data import load_dataset
 from nnstretch.training.data.loader import Batch, TrainingBatches
-from nnstretch.training.data.preprocessing import Pixels, Preprocessing
-from nnstretch.training.data.split import Dataset, Indices, RawImages, UnreadableImageError, dataset_of
 from nnstretch.training.recipe import Recipe
+from tests.kits.unreadable_images import made
 
 SIDE = 16
 PLAIN = Recipe(batch_size=8, seed=5, workers=0)
@@ -31,29 +30,6 @@ CHANGES: list[dict[str, Any]] = [
 
 def recipe(**changes: Any) -> Recipe:
     return replace(PLAIN, **changes)
-
-
-@dataclass(frozen=True, eq=False)
-class Made(RawImages):
-    """Images of random pixels; some cannot be read."""
-
-    labels: Indices
-    preprocessing: Preprocessing
-    bad: frozenset[int] = frozenset()
-
-    def raw(self, index: int, epoch: int) -> Pixels:
-        if index in self.bad:
-            raise UnreadableImageError(f"{index}.jpg (truncated)")
-        generator = np.random.default_rng([index, epoch])
-        shape = (int(generator.integers(SIDE, 2 * SIDE)), 20, self.preprocessing.channels)
-        return generator.integers(0, 256, shape, dtype=np.uint8)
-
-
-def made(count: int = 44, channels: int = 3, bad: frozenset[int] = frozenset()) -> Dataset:
-    preprocessing = Preprocessing(SIDE, channels, (0.5,) * channels, (0.25,) * channels)
-    split = Made(np.arange(count) % 4, preprocessing, bad)
-    held_out = replace(split, labels=split.labels[:4], bad=frozenset())
-    return dataset_of("made", ("a", "b", "c", "d"), (split, held_out, held_out))
 
 
 def assert_equal(found: list[Batch], wanted: list[Batch]) -> None:

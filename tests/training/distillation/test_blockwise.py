@@ -130,10 +130,34 @@ def test_any_part_can_learn_from_any_teacher(images: ArraySplit) -> None:
 def test_a_loss_that_is_not_finite_and_another_network_are_refused(images: ArraySplit) -> None:
     network = branched(0.5)
     broken = ArraySplit(images.pixels * np.float32(np.nan), images.labels)
-    with pytest.raises(ModelError, match="blockwise_lr"):
+    with pytest.raises(ModelError, match=r"loss of segment 0 is nan in step 1 of .*; lower blockwise_lr, and look for"):
         learn(segment_students(branched(0.5)), features_of(network), broken, RECIPE)
     with pytest.raises(DesignError, match="5 blocks"):
         meeting_point_features(nn.Sequential(*list(original())[:2]), torch.randn(1, 1, SIDE, SIDE), network.design)
+
+
+def test_a_start_names_the_images_of_a_loss_that_is_not_finite() -> None:
+    pixels = np.zeros((32, 1, SIDE, SIDE), np.float32)
+    pixels[7] = np.nan
+
+    class Named(ArraySplit):
+        def image_name(self, index: int) -> str:
+            return f"{index}.png"
+
+    dataset = dataset_of(Named(pixels, np.zeros(32, np.int64)))
+    recipe = replace(RECIPE, batch_size=2, blockwise_epochs=1.0)
+    start = BlockwiseStart.of(branched(0.5), original(), dataset, recipe)
+    with pytest.raises(ModelError, match=r"look for values that are not finite in the images of this step, .*\b7\.png"):
+        start.run()
+
+
+def test_a_start_with_weights_that_are_not_finite_gives_no_state(images: ArraySplit) -> None:
+    network = branched(0.5)
+    start = BlockwiseStart.of(network, original(), dataset_of(images), RECIPE)
+    with torch.no_grad():
+        next(network.segments[1].parameters())[0] = torch.inf
+    with pytest.raises(ModelError, match=r"weight of segment 1 is not finite after step 0 of the block-wise start"):
+        start.state()
 
 
 class StopError(Exception):

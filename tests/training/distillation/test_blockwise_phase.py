@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,7 @@ from nnstretch.training.recipe import Recipe
 from tests.kits.forks import run_in_group
 from tests.kits.splits import UntouchableSplit
 from tests.kits.tiny_branching import CLASSES, SIDE, branched, original
+from tests.kits.unreadable_images import made
 
 RECIPE = Recipe(
     epochs=2, batch_size=8, lr=0.01, blockwise_epochs=2.0, shift=0.1, kd_feature_weight=1.0, amp_dtype="float32",
@@ -99,11 +101,43 @@ def test_starts_of_other_trainings_are_refused(dataset: Dataset, tmp_path: Path)
     refused("unfinished training", UsageError, lambda: trained(branched(0.5), dataset, run))
     other = replace(RECIPE, blockwise_lr=1e-4)
     refused("blockwise_lr", UsageError, lambda: trained(branched(0.5), dataset, resumed, other))
+    labels = replace(dataset, train=ArraySplit(dataset.train.arrays(np.arange(32)), np.zeros(32, np.int64)))
+    refused("digest of the training labels", UsageError, lambda: trained(branched(0.5), labels, resumed))
     renamed = replace(dataset, name="sound")
     refused("data set was noise and is sound", UsageError, lambda: trained(branched(0.5), renamed, resumed))
     assert run.start.read_bytes() == kept
     run.start.write_bytes(kept[:-9])
     refused("start.safetensors", FileError, lambda: trained(branched(0.5), dataset, resumed))
+
+
+def test_images_of_a_start_that_cannot_be_decoded_are_told_and_kept(dataset: Dataset, tmp_path: Path) -> None:
+    """Other images than the training's: nothing else would tell of them."""
+    others = replace(made(44, 1, frozenset({8, 13}), SIDE), name="folder")
+    network, teacher, recipe = branched(0.5), original(), replace(RECIPE, epochs=1, blockwise_epochs=1.0)
+
+    def run(stop_behind: int | None, options: RunOptions) -> TrainingResult:
+        request = StopRequest()
+
+        def see(step: int, steps: int, loss: float) -> None:
+            if step == stop_behind:
+                request.signal = signal.SIGTERM
+
+        phase = BlockwisePhase(lambda: BlockwiseStart.of(network, teacher, others, recipe), others.name, see)
+        return train(network, dataset, recipe, teacher, run=options, stop=request, start=phase)
+
+    with pytest.raises(StoppedError):
+        run(1, RunOptions(tmp_path))
+    result = run(None, RunOptions(tmp_path, resume=True))
+    assert result.blockwise is not None
+    assert dict(result.blockwise.unreadable) == {8: "8.jpg (truncated)", 13: "13.jpg (truncated)"}
+    said = "block-wise start on folder: 2 of 44 training images cannot be decoded, and others"
+    assert result.note.startswith(said)
+    assert result.unreadable == 0
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert found["blockwise"]["unreadable"] == 2
+    again = run(None, RunOptions(tmp_path, resume=True))
+    assert again.note == result.note
+    assert json.loads((tmp_path / "result.json").read_text()) == found
 
 
 def test_a_start_without_a_folder(dataset: Dataset) -> None:

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from nnstretch.cli.main import main
 from nnstretch.errors import StoppedError, UsageError
+from nnstretch.training.data.loader import TrainingBatches
 from nnstretch.training.data.split import Dataset
 from nnstretch.training.distillation.objectives import TargetObjective
 from nnstretch.training.loop.averaging import recompute_batch_norms
@@ -40,6 +41,7 @@ from nnstretch.training.weights import read_tensors
 from tests.kits.forks import assert_no_threads_of_a_group, join_group, run_in_group, run_side_by_side
 from tests.kits.small_network import SMALL_NETWORK
 from tests.kits.small_training import few_digits
+from tests.kits.unreadable_images import made
 
 RECIPE = Recipe(
     epochs=2, batch_size=16, lr=0.05, model_ema=True, model_ema_decay=0.9, precise_bn_samples=48, shift=0.05,
@@ -149,6 +151,31 @@ def test_batch_norms_may_have_statistics_of_their_own(tmp_path: Path) -> None:
     train(module, few(), replace(recipe, sync_bn=True), network())
     assert all(torch.equal(value, second[name]) for name, value in first.items())
     assert any(not torch.allclose(value, first[name], atol=1e-3) for name, value in module.state_dict().items())
+
+
+BAD, SEED = frozenset({8, 13}), 2
+"""Images that cannot be decoded, and a seed that gives each of two processes one of them."""
+
+
+def _train_on_unreadable(rank: int, count: int, folder: str) -> None:
+    images, recipe = made(64, bad=BAD, side=8), Recipe(epochs=1, batch_size=4, workers=0, seed=SEED)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+    result = train(module, images, recipe, run=RunOptions(Path(folder) / "run"))
+    torch.save([result.unreadable, result.note], f"{folder}/{rank}")
+
+
+def test_images_that_any_process_could_not_decode_are_counted(tmp_path: Path) -> None:
+    recipe = Recipe(epochs=1, batch_size=4, workers=0, seed=SEED)
+    batches = [TrainingBatches(made(64, bad=BAD, side=8), recipe, rank=rank, ranks=2) for rank in (0, 1)]
+    assert [len(list(one.epoch(0))) for one in batches] == [16, 16]
+    assert all(len(one.unreadable) == 1 for one in batches), "each process sees one of them"
+    run_in_group(_train_on_unreadable, 2, str(tmp_path))
+    for rank in range(2):
+        count, note = torch.load(tmp_path / str(rank), weights_only=True)
+        assert count == 2
+        assert note.startswith("2 of 64 training images cannot be decoded")
+    assert len(load_checkpoint(RunOptions(tmp_path / "run").last).counters.unreadable) == 2
 
 
 def _fail() -> None:

@@ -1,5 +1,6 @@
 """The training loop: it learns, goes on exactly where it stopped, and says what went wrong."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from nnstretch.training.loop.events import TrainingEvent
 from nnstretch.training.loop.run_folder import RunOptions
 from nnstretch.training.loop.trainer import train
 from nnstretch.training.recipe import Recipe
-from nnstretch.training.weights import save_weights
+from nnstretch.training.weights import read_tensors, save_weights, write_tensors
 from tests.kits.splits import UntouchableSplit
 
 RECIPE = Recipe(
@@ -209,6 +210,14 @@ def test_what_cannot_be_resumed_is_refused(few: Dataset, tmp_path: Path) -> None
         train(network(), few, replace(RECIPE, lr=0.2), run=options)
     with pytest.raises(UsageError, match="a teacher is new"):
         train(network(), few, RECIPE, teacher=network(), run=options)
+    train(network(), few, RECIPE, teacher=network(), run=replace(options, folder=tmp_path / "taught"))
+    with pytest.raises(UsageError, match=r"digest of the teacher's weights was \w{16} and is \w{16}; use the same"):
+        train(network(), few, RECIPE, teacher=network(1), run=replace(options, folder=tmp_path / "taught"))
+    fewer = replace(few, train=ArraySplit(few.train.arrays(np.arange(69)), few.train.labels[:69]))
+    with pytest.raises(
+        UsageError, match="number of training images was 70 and is 69; digest of the training labels was"
+    ):
+        train(network(), fewer, RECIPE, run=options)
     with pytest.raises(UsageError, match="data set was digits and is letters"):
         train(network(), replace(few, name="letters"), RECIPE, run=options)
     with pytest.raises(ModelError, match=r"9\.weight"):
@@ -221,6 +230,29 @@ def test_what_cannot_be_resumed_is_refused(few: Dataset, tmp_path: Path) -> None
     save_weights(network(), options.last)
     with pytest.raises(FileError, match="no training checkpoint"):
         train(network(), few, RECIPE, run=options)
+
+
+def test_checkpoints_of_the_version_before_are_resumed(few: Dataset, tmp_path: Path) -> None:
+    """They know neither the teacher's weights nor the labels."""
+    options = RunOptions(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        train(network(), few, RECIPE, network(5), progress=stop_at(6, KeyboardInterrupt), run=options)
+    tensors, metadata = read_tensors(options.last)
+    header = json.loads(metadata["nnstretch.checkpoint"])
+    header["version"] = 3
+    for name in ("teacher", "images", "labels"):
+        del header["setup"][name]
+    for name in ("unreadable", "start_note"):
+        del header["counters"][name]
+    write_tensors(options.last, tensors, {"nnstretch.checkpoint": json.dumps(header)})
+    whole, resumed = network(), network(9)
+    train(whole, few, RECIPE, network(5))
+    train(resumed, few, RECIPE, network(5), run=replace(options, resume=True))
+    assert same_weights(whole, resumed)
+    header["version"] = 99
+    write_tensors(options.last, tensors, {"nnstretch.checkpoint": json.dumps(header)})
+    with pytest.raises(FileError, match="of version 99; this nnstretch reads 3 and 4: update it"):
+        train(network(), few, RECIPE, network(5), run=replace(options, resume=True))
 
 
 def test_a_run_folder_that_cannot_be_written_is_named(few: Dataset, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from nnstretch.branching.transform.network import BranchedNetwork
@@ -25,17 +26,21 @@ from nnstretch.training.data import load_dataset
 from nnstretch.training.data.split import ArraySplit, Dataset
 from nnstretch.training.distillation.blockwise import BlockwiseStart
 from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
+from nnstretch.training.evaluation.accuracy import top1
 from nnstretch.training.loop.checkpoint import load_checkpoint
+from nnstretch.training.loop.conclusion import Conclusion
 from nnstretch.training.loop.events import TrainingEvent, TrainingResult
 from nnstretch.training.loop.run_folder import RunFolder, RunOptions
 from nnstretch.training.loop.stopping import StopRequest
 from nnstretch.training.loop.trainer import train
+from nnstretch.training.randomness import permutation
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.recipe_files import load_recipe
 from nnstretch.training.weights import read_tensors
 from tests.kits.small_training import digit_network, few_digits
 from tests.kits.splits import UntouchableSplit
 from tests.kits.tiny_branching import SIDE, branched, original
+from tests.kits.unreadable_images import made
 
 RECIPE = Recipe(
     epochs=3, batch_size=8, lr=0.05, warmup_epochs=0.5, model_ema=True, model_ema_decay=0.9, precise_bn_samples=32,
@@ -142,10 +147,44 @@ def test_the_last_epochs_and_the_best_weights_are_kept(few: Dataset, tmp_path: P
     assert metadata == {"net": "small"}
     best = digit_network()
     best.load_state_dict(tensors)
+    scores = [record.validation_score or 0.0 for record in result.history]
+    assert top1(best, few.validation, 10) == max(scores)
     assert json.loads(options.result.read_text())["validation_top1"] == result.validation_score
     none = RunOptions(tmp_path / "none", keep=0)
     train(digit_network(), few, RECIPE, run=none)
     assert {path.name for path in none.last.parent.iterdir()} == {"last.safetensors", "best.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("amp_dtype", "scores", "best"),
+    [("float32", (50.0, 70.0, 60.0), 2), ("float32", (50.0, 70.0, 80.0), 3), ("bfloat16", (50.0, 70.0, 60.0), 2)],
+)
+def test_the_best_weights_may_be_those_of_any_epoch(
+    few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amp_dtype: str, scores: tuple[float, ...], best: int
+) -> None:
+    """The last epoch is compared in the precision of the others, where the float32 score of the result is higher."""
+    left = list(scores)
+
+    def accuracy(conclusion: Conclusion, module: nn.Module) -> float:
+        return left.pop(0) if torch.is_autocast_enabled("cpu") or conclusion.is_exact else 99.0
+
+    monkeypatch.setattr(Conclusion, "accuracy", accuracy)
+    options = RunOptions(tmp_path, keep=3)
+    recipe = replace(RECIPE, model_ema=False, precise_bn_samples=0, amp_dtype=amp_dtype)
+    train(digit_network(), few, recipe, run=options)
+    kept = load_checkpoint(options.last.with_name(f"epoch-{best}.safetensors"))
+    assert same(read_tensors(options.best)[0], kept.group("weights"))
+    before = options.best.read_bytes()
+    left = [scores[-1]]
+    train(digit_network(4), few, recipe, run=replace(options, resume=True))  # finished: it gives its result again
+    assert options.best.read_bytes() == before
+
+
+@pytest.mark.parametrize("changes", [{"epochs": 1}, {"epochs": 2, "evaluate_every": 0}, {"epochs": 0}])
+def test_the_only_evaluation_gives_the_best_weights(few: Dataset, tmp_path: Path, changes: dict[str, int]) -> None:
+    module, options = digit_network(), RunOptions(tmp_path)
+    train(module, few, replace(RECIPE, warmup_epochs=0.0, **changes), run=options)
+    assert same(read_tensors(options.best)[0], module.state_dict())
 
 
 def test_the_log_has_every_step_once(few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,6 +302,92 @@ def test_a_loss_that_is_not_finite_names_its_images_and_keeps_the_checkpoint(few
     kept = load_checkpoint(RunOptions(tmp_path).last)
     assert kept.counters.step == len(seen)
     assert all(torch.isfinite(value).all() for value in kept.tensors.values())
+
+
+class Overflowing(nn.Module):
+    """Has a weight that becomes infinite in `step` (from 1), while the loss of that step is finite."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.linear, self.unused = nn.Linear(256, 10), nn.Parameter(torch.zeros(3))
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf))  # as those of attention
+        self.step, self.calls = step, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += self.training
+        found: Tensor = self.linear(x.flatten(1))
+        return found + 0 * self.unused.sum() if self.calls != self.step else found + 1e38 * self.unused.sum() * 1e30
+
+
+@pytest.mark.parametrize(("step", "minutes"), [(5, 0.0), (10, 60.0)])
+def test_weights_that_are_not_finite_are_never_written(few: Dataset, tmp_path: Path, step: int, minutes: float) -> None:
+    """Neither when a checkpoint is due after every step nor at the end of an epoch, here the first one."""
+    recipe = replace(RECIPE, grad_accum_steps=1, clip_grad=None, precise_bn_samples=0)
+    options = RunOptions(tmp_path, minutes=minutes)
+    said = rf"diverged: unused, average of unused are not finite after epoch 1, step {step} of 10; lower lr .* is whole"
+    with pytest.raises(ModelError, match=said) as caught:
+        train(Overflowing(step), few, recipe, run=options)
+    order = permutation(recipe.seed, 0, 80)[8 * (step - 1) : 8 * step]
+    assert str(caught.value).endswith(f"images of this step, {', '.join(map(str, order.tolist()))}")
+    kept = load_checkpoint(options.last)
+    assert kept.counters.step == (step - 1 if minutes == 0 else 0)
+    for name, value in kept.tensors.items():
+        assert torch.isfinite(value).all() or name.endswith("mask")
+    assert {path.name for path in options.last.parent.iterdir()} == {"last.safetensors"}
+
+
+def test_a_training_does_not_begin_with_weights_that_are_not_finite(few: Dataset, tmp_path: Path) -> None:
+    module, options = digit_network(), RunOptions(tmp_path, resume=True)
+    train(module, few, replace(RECIPE, epochs=1), run=options)
+    saved = load_checkpoint(options.last)
+    saved.tensors["weights/6.bias"][3] = torch.nan
+    saved.save(options.last)
+    with pytest.raises(
+        ModelError, match=r"6\.bias is not finite among the weights of the checkpoint .*last\.safetensors"
+    ):
+        train(digit_network(), few, replace(RECIPE, epochs=1), run=options)
+    with torch.no_grad():
+        module[0].weight[0] = torch.inf
+    with pytest.raises(
+        ModelError, match=r"0\.weight, average of 0\.weight are not finite among the weights of the network"
+    ):
+        train(module, few, RECIPE)
+
+
+def test_images_that_cannot_be_decoded_are_kept_over_a_stop(tmp_path: Path) -> None:
+    """The first part sees one of the two in its half of the epoch, and the second part the other."""
+    images = made(64, bad=frozenset({8, 12}), side=8)
+    recipe = Recipe(epochs=1, batch_size=4, workers=0, threads=1, amp_dtype="float32", seed=3)
+    order = permutation(3, 0, 64).tolist()
+    first, second = sorted((8, 12), key=order.index)
+    step = order.index(first) // 4 + 1
+    assert order.index(second) // 4 >= step
+    module, request = nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), StopRequest()
+    with pytest.raises(StoppedError):
+        train(module, images, recipe, progress=stop_behind(step, request), stop=request, run=RunOptions(tmp_path))
+    assert load_checkpoint(RunOptions(tmp_path).last).counters.unreadable == {first: f"{first}.jpg (truncated)"}
+    result = train(module, images, recipe, run=RunOptions(tmp_path, resume=True))
+    assert result.unreadable == 2
+    assert result.note.startswith("2 of 64 training images cannot be decoded, and others of their classes took")
+    assert json.loads((tmp_path / "result.json").read_text())["unreadable"] == 2
+
+
+def test_images_that_made_a_loss_infinite_are_named_by_their_files(tmp_path: Path) -> None:
+    for split in ("train", "val", "test"):
+        for name in "ab":
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8), (9, 90, 200)).save(tmp_path / split / name / "1.png")
+
+    class Broken(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = super().forward(x)
+            return found / 0
+
+    module = Broken(nn.Flatten(), nn.Linear(192, 2))
+    with pytest.raises(ModelError, match="the loss is nan in epoch 1, step 1 of 1") as caught:
+        train(module, load_dataset(f"folder:{tmp_path}", 8), Recipe(epochs=1, batch_size=2, workers=0))
+    named = {f"{tmp_path}/train/{name}/1.png" for name in "ab"}
+    assert set(str(caught.value).partition("images of this step, ")[2].split(", ")) == named
 
 
 def test_checkpoints_of_other_networks_are_refused(few: Dataset, tmp_path: Path) -> None:

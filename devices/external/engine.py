@@ -202,11 +202,15 @@ class ExternalRoutine(ModelRoutine):
             and fits
             and bool(layer.activations)
             and plain
-            and (not self._alone or self._can_express(links))
+            and (not self._alone or self.can_express(layer))
         )
 
-    def _can_express(self, links: Sequence[Layer]) -> bool:
-        """Whether the format can express layers, which are converted to find out; of those with weights only the activation."""
+    def can_express(self, layer: Layer) -> bool:
+        """Whether the format can express a layer, or all parts of a fusion group.
+
+        Layers are converted to find out; of those with weights only the activation.
+        """
+        links = layer.parts or (layer,)
         return all(self._is_expressible(_activation_of(link) if link.op in _WEIGHTED else link) for link in links)
 
     def _is_expressible(self, layer: Layer) -> bool:

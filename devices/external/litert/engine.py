@@ -117,6 +117,10 @@ class LiteRtRoutine(ExternalRoutine):
         super().__init__(release_number(litert_release()[1]), alone=delegate is not None, dtype=dtype)
         self.descriptor = _ON_CPU if delegate is None else delegate_descriptor(delegate, dtype)
 
+    def supports(self, layer: Layer) -> bool:
+        """Whether LiteRT computes `layer`; none that TFLite files cannot express."""
+        return super().supports(layer) and self.can_express(layer)
+
     def model(self, layer: Layer) -> bytes:
         """The layer as a TFLite file with plain inputs and outputs."""
         import onnx_ir as ir

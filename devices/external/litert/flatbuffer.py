@@ -16,10 +16,14 @@ IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
 _ALIGNMENT = 16  # bytes, guaranteed for weights by the format
 _ROOM = 1 << 20  # bytes reserved for all but the weights, so that the builder does not grow repeatedly
+_SIGNATURE = "serving_default"  # the name that converters give
 _LIMIT = (1 << 31) - 1  # bytes; offsets of a flatbuffer have 31 bits
 _INT8_VERSIONS = {"RESHAPE": 1, "QUANTIZE": 1, "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4}
 _INT8_VERSION = 2
 """Lowest version with int8, of the operators listed above and of all others."""
+_HALF_VERSION = 3
+"""Lowest version of DEQUANTIZE with float16."""
+_LARGEST_HALF = float(np.finfo(np.float16).max)
 _DENSE_PER_CHANNEL = 12
 """Lowest version of FULLY_CONNECTED with a scale per output."""
 
@@ -44,11 +48,12 @@ class FlatModel:
 
     Args:
         name: name of the sub-graph and description of the file.
+        halves: whether weights are stored as float16; LiteRT converts them to float32 when it loads the file.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, halves: bool = False) -> None:
         self.schema = load_schema()
-        self._name = name
+        self._name, self._halves = name, halves
         self._buffers: list[Any] = [self.schema.BufferT()]  # number 0 is the empty one of all computed tensors
         self._tensors: list[Any] = []
         self._operators: list[Any] = []
@@ -68,7 +73,7 @@ class FlatModel:
     def constant(
         self, value: np.ndarray, name: str, scales: np.ndarray | None = None, axis: int = 0, zero_point: int = 0
     ) -> int:
-        """Adds a constant of float32, int32 or int8.
+        """Adds a constant of float32, float16, int32 or int8.
 
         Args:
             value: the values.
@@ -78,14 +83,24 @@ class FlatModel:
             zero_point: quantized value of 0.
         """
         types = self.schema.TensorType
-        kinds = {"float32": types.FLOAT32, "int32": types.INT32, "int8": types.INT8}
-        buffer = self.schema.BufferT()
-        buffer.data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
-        self._bytes += buffer.data.nbytes + _ALIGNMENT
-        self._buffers.append(buffer)
-        made = self._add(value.shape, kinds[value.dtype.name], name, len(self._buffers) - 1)
+        kinds = {
+            "float32": types.FLOAT32,
+            "float16": types.FLOAT16,
+            "int32": types.INT32,
+            "int8": types.INT8,
+        }
+        made = self._add(value.shape, kinds[value.dtype.name], name, self._buffer(value.tobytes()))
         if scales is not None:
             self._quantize(made, scales, zero_point, axis)
+        return made
+
+    def weight(self, value: np.ndarray, name: str) -> int:
+        """Adds a constant of float32, stored as float16 if the file's weights are and all its values are in range."""
+        if not self._halves or not value.size or float(np.abs(value).max()) > _LARGEST_HALF:
+            return self.constant(value, name)
+        stored = self.constant(value.astype(np.float16), f"{name}:float16")
+        made = self.tensor(value.shape, name)
+        self.operator("DEQUANTIZE", [stored], [made], table="DequantizeOptions", version=_HALF_VERSION)
         return made
 
     def number(self, value: float, like: int) -> int:
@@ -153,8 +168,22 @@ class FlatModel:
                 setattr(made.builtinOptions, key, value)
         self._operators.append(made)
 
-    def finish(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
+    def rename(self, tensor: int, name: str) -> None:
+        """Changes the display name of a tensor."""
+        self._tensors[tensor].name = name
+
+    def finish(
+        self,
+        inputs: Mapping[str, int] | Sequence[int],
+        outputs: Mapping[str, int] | Sequence[int],
+        metadata: Mapping[str, str] | None = None,
+    ) -> bytes:
         """Serialises the file.
+
+        Args:
+            inputs: tensors; with names, the file has a signature of these names.
+            outputs: tensors, with names if `inputs` have them.
+            metadata: texts by key.
 
         Raises:
             ModelError: the weights exceed the size limit of the format.
@@ -166,16 +195,46 @@ class FlatModel:
         graph = self.schema.SubGraphT()
         graph.name = self._name
         graph.tensors, graph.operators = self._tensors, self._operators
-        graph.inputs, graph.outputs = list(inputs), list(outputs)
+        graph.inputs, graph.outputs = _numbers(inputs), _numbers(outputs)
         model = self.schema.ModelT()
         model.version = _SCHEMA_VERSION
         model.description = "nnstretch"
         model.operatorCodes = [self._operator_code(*key) for key in self._codes]
         model.subgraphs = [graph]
+        if isinstance(inputs, Mapping) and isinstance(outputs, Mapping):
+            model.signatureDefs = [self._signature(inputs, outputs)]
+        model.metadata = [self._metadata(key, text) for key, text in (metadata or {}).items()]
         builder = flatbuffers.Builder(self._bytes + _ROOM)
         model.buffers = [_Aligned(buffer) for buffer in self._buffers]
         builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)
         return bytes(builder.Output())
+
+    def _signature(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> Any:
+        """The names under which `Interpreter.get_signature_runner` takes inputs and returns outputs."""
+        made = self.schema.SignatureDefT()
+        made.signatureKey, made.subgraphIndex = _SIGNATURE, 0
+        made.inputs, made.outputs = (
+            [self._named(name, tensor) for name, tensor in tensors.items()] for tensors in (inputs, outputs)
+        )
+        return made
+
+    def _named(self, name: str, tensor: int) -> Any:
+        made = self.schema.TensorMapT()
+        made.name, made.tensorIndex = name, tensor
+        return made
+
+    def _metadata(self, key: str, text: str) -> Any:
+        made = self.schema.MetadataT()
+        made.name, made.buffer = key, self._buffer(text.encode())
+        return made
+
+    def _buffer(self, content: bytes) -> int:
+        """Adds a buffer; returns its number."""
+        buffer = self.schema.BufferT()
+        buffer.data = np.frombuffer(content, np.uint8)
+        self._bytes += buffer.data.nbytes + _ALIGNMENT
+        self._buffers.append(buffer)
+        return len(self._buffers) - 1
 
     def _add(self, shape: Sequence[int], kind: int, name: str, buffer: int) -> int:
         made = self.schema.TensorT()
@@ -203,6 +262,10 @@ class FlatModel:
         made.builtinCode, made.version = builtin, version
         made.deprecatedBuiltinCode = min(builtin, self.schema.BuiltinOperator.PLACEHOLDER_FOR_GREATER_OP_CODES)
         return made
+
+
+def _numbers(tensors: Mapping[str, int] | Sequence[int]) -> list[int]:
+    return list(tensors.values() if isinstance(tensors, Mapping) else tensors)
 
 
 class _Aligned:

@@ -9,7 +9,8 @@ from types import MappingProxyType
 import numpy as np
 
 from nnstretch.devices.base.geometry import KernelGeometry
-from nnstretch.devices.external.litert.activation import FIXED_QUANTIZATION
+from nnstretch.devices.external.litert.operators.activation import FIXED_QUANTIZATION
+from nnstretch.devices.external.litert.operators.resize import is_bilinear
 from nnstretch.graph.activation import ActivationKind
 from nnstretch.graph.dtypes import LOWEST, QuantizationParameters
 from nnstretch.graph.layer import Layer, TensorType
@@ -22,9 +23,9 @@ _FIXED = {ActivationKind.SIGMOID: "LOGISTIC", ActivationKind.TANH: "TANH"}
 
 
 def supports_int8(layer: Layer) -> bool:
-    """Whether TFLite has int8 operators for an int8 layer."""
-    known = _SPOKEN.get(layer.op)
-    return known is None or known(layer)
+    """Whether TFLite files have int8 operators for an int8 layer."""
+    known = _KNOWN.get(layer.op)
+    return layer.op in _ALWAYS or (known is not None and known(layer))
 
 
 def _weighted(layer: Layer) -> bool:
@@ -63,11 +64,21 @@ def _is_finer(made: QuantizationParameters | None, wanted: QuantizationParameter
     return made is not None and wanted is not None and wanted.scale >= _FINEST * made.scale
 
 
-_SPOKEN: Mapping[str, Callable[[Layer], bool]] = {
+def _resize(layer: Layer) -> bool:
+    """Linear interpolation that TFLite does not have needs products with fractions."""
+    return _keeps_enough(layer) and (layer.attributes["mode"] == "nearest" or is_bilinear(layer))
+
+
+_ALWAYS = frozenset(
+    {"Add", "Sub", "Mul", "Concat", "GlobalPool", "MaxPool", "Reshape", "Transpose", "Slice", "Quantize", "Dequantize"}
+)
+"""Operators with int8 operators in all their forms."""
+
+_KNOWN: Mapping[str, Callable[[Layer], bool]] = {
     "Conv": _weighted,
     "Dense": _weighted,
     "AveragePool": _average_pool,
-    "Resize": _keeps_enough,
+    "Resize": _resize,
     "Activation": _activation,
     "Softmax": _softmax,
 }

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Literal
 
 import numpy as np
 
 from nnstretch.devices.external.litert.flatbuffer import FlatModel
+from nnstretch.errors import ModelError
 from nnstretch.graph.layer import TensorType
 from nnstretch.graph.layers import GraphNode
 
 Form = Literal["plain", "last"]
 TO_LAST = (0, 2, 3, 1)
 TO_PLAIN = (0, 3, 1, 2)
+_MOST_AXES = 6
+"""Axes that TRANSPOSE takes everywhere; tensors with more are reshaped first."""
 
 
 class FormedTensors:
@@ -36,7 +40,15 @@ class FormedTensors:
         self._forms[name] = {form: tensor}
 
     def new(self, name: str, kind: TensorType, form: Form) -> int:
-        """Adds the tensor of `name` in a form; `kind` is its type in the graph."""
+        """Adds the tensor of `name` in a form; `kind` is its type in the graph.
+
+        Raises:
+            ModelError: the type has no place in these files.
+        """
+        if kind.dtype != "float32" and kind.quantization is None:
+            raise ModelError(
+                f"tensor {name!r} is {kind.dtype}; TFLite files are written for float32 and quantised int8"
+            )
         made = self._file.tensor(formed(kind.shape, form), name, kind.quantization)
         self._forms.setdefault(name, {})[form] = made
         return made
@@ -58,12 +70,22 @@ class FormedTensors:
         """Writes a transpose, as a reshape if it moves no values."""
         shape = self._file.shape(source)
         result = self._file.like(source, name, [shape[axis] for axis in order])
-        if [axis for axis in order if shape[axis] != 1] == [axis for axis in range(len(shape)) if shape[axis] != 1]:
+        extents, simple = _simplified(shape, order)
+        if len(simple) < 2:
             self.reshaped(source, result)
+        elif len(shape) <= _MOST_AXES:
+            self._write_transpose(source, order, result)
         else:
-            axes = self._file.constant(np.array(order, np.int32), f"{name}:order")
-            self._file.operator("TRANSPOSE", [source, axes], [result], table="TransposeOptions")
+            merged = self._file.like(source, f"{name}:merged", extents)
+            moved = self._file.like(source, f"{name}:moved", [extents[axis] for axis in simple])
+            self.reshaped(source, merged)
+            self._write_transpose(merged, simple, moved)
+            self.reshaped(moved, result)
         return result
+
+    def _write_transpose(self, source: int, order: Sequence[int], result: int) -> None:
+        axes = self._file.constant(np.array(order, np.int32), f"order:{result}")
+        self._file.operator("TRANSPOSE", [source, axes], [result], table="TransposeOptions")
 
     def reshaped(self, source: int, result: int) -> None:
         """Writes a reshape."""
@@ -83,8 +105,8 @@ class FormedTensors:
         return self._file.constant(value, name)
 
     def form_of(self, node: GraphNode) -> Form:
-        """The form for a layer that works in both: an existing form of its first input."""
-        forms = self._forms[str(node.inputs[0])]
+        """The form for a layer that works in both: an existing form of its first input, "plain" for a constant."""
+        forms = self._forms.get(str(node.inputs[0]), {})
         return "last" if "last" in forms else "plain"
 
     @contextmanager
@@ -105,3 +127,15 @@ def natural_form(shape: Sequence[int]) -> Form:
 def formed(shape: Sequence[int], form: Form) -> tuple[int, ...]:
     """Converts one value per axis from the graph's order to that of a form."""
     return tuple(shape[axis] for axis in TO_LAST) if form == "last" else tuple(shape)
+
+
+def _simplified(shape: Sequence[int], order: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Extents and order of a transposition without axes of size 1, with axes that stay neighbours as one."""
+    runs: list[list[int]] = []
+    for axis in (axis for axis in order if shape[axis] != 1):
+        if runs and all(shape[between] == 1 for between in range(runs[-1][-1] + 1, axis)) and axis > runs[-1][-1]:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    ordered = sorted(runs)
+    return [prod(shape[axis] for axis in run) for run in ordered], [ordered.index(run) for run in runs]

@@ -24,7 +24,10 @@ FIXED_QUANTIZATION = {
 }
 """Fixed quantization parameters of int8 results in TFLite, by operator."""
 
-_WITHOUT_FUSION = ("MEAN", "SOFTMAX", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "CONCATENATION")
+_WITH_FUSION = (
+    *("ADD", "SUB", "MUL", "DIV", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "MAX_POOL_2D", "AVERAGE_POOL_2D"),
+)
+"""Operators whose options have a fused activation that LiteRT applies."""
 _BOUNDED = "MaximumMinimumOptions"
 _OPERATORS = {
     ActivationKind.SIGMOID: "LOGISTIC",
@@ -51,7 +54,7 @@ class Activations:
         version: int = 1,
     ) -> None:
         """Writes an operator and its activation, whose result is the tensor `result`."""
-        fusable = name not in _WITHOUT_FUSION
+        fusable = name in _WITH_FUSION
         if activation == NO_ACTIVATION or (fusable and activation in _FUSED):
             self._file.operator(
                 name, inputs, [result], {**options, **self._fused(activation, fusable)}, table=table, version=version

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 
-from nnstretch.devices.external.litert.activation import Activations
-from nnstretch.devices.external.litert.flatbuffer import FlatModel
-from nnstretch.devices.external.litert.tensors import Form, FormedTensors
-from nnstretch.errors import ModelError
+from nnstretch.devices.external.litert.operators.family import Lowering, OperatorFamily
+from nnstretch.devices.external.litert.tensors import Form
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import GraphNode
 
 
-class Normalizations:
-    """Writes layers that have a factor per channel."""
+class Normalizations(OperatorFamily):
+    """Layers that have a factor per channel."""
 
-    def __init__(self, file: FlatModel, tensors: FormedTensors, activations: Activations) -> None:
-        self._file, self._tensors, self._activations = file, tensors, activations
+    @property
+    def lowerings(self) -> Mapping[str, Lowering]:
+        return {"LayerNorm": self._layer_norm, "GroupNorm": self._group_norm, "PRelu": self._prelu}
 
-    def layer_norm(self, node: GraphNode) -> None:
+    def _layer_norm(self, node: GraphNode) -> None:
         """Writes a LayerNorm over one axis."""
         layer, rank = node.layer, len(node.layer.outputs[0].shape)
         axis = layer.integer("axis")
@@ -31,27 +31,23 @@ class Normalizations:
         normed = self._normed(source, [place], layer)
         self._scale(normed, result, layer, [-1 if i == place else 1 for i in range(rank)])
 
-    def group_norm(self, node: GraphNode) -> None:
-        """Writes a GroupNorm of an image as one over pixels and the channels of a group.
-
-        Raises:
-            ModelError: the tensor is no image.
-        """
+    def _group_norm(self, node: GraphNode) -> None:
+        """Writes a GroupNorm as one over pixels and the channels of a group."""
         layer, shape = node.layer, node.layer.outputs[0].shape
-        if len(shape) != 4:
-            raise ModelError(
-                f"layer {layer.name} normalises groups of a tensor with {len(shape)} axes; TFLite files have images"
-            )
-        images, channels, height, width = shape
         groups = layer.integer("groups")
-        source, result = self._tensors.read(node, 0, "last"), self._tensors.result(node, "last")
-        grouped = self._file.tensor((images, height * width, groups, channels // groups), f"{layer.name}:grouped")
-        self._tensors.reshaped(source, grouped)
-        back = self._file.like(result, f"{layer.name}:normed")
-        self._tensors.reshaped(self._normed(grouped, [1, 3], layer), back)
-        self._scale(back, result, layer, [1, 1, 1, -1])
+        if len(shape) == 4:
+            images, channels, height, width = shape
+            form: Form = "last"
+            grouped, axes, along = (images, height * width, groups, channels // groups), [1, 3], [1, 1, 1, -1]
+        else:
+            form = "plain"
+            grouped, axes = (shape[0], groups, prod(shape[1:]) // groups, 1), [2]
+            along = [1, -1, *(1,) * (len(shape) - 2)]
+        source, result = self._tensors.read(node, 0, form), self._tensors.result(node, form)
+        normed = self._normed(self._reshaped(source, grouped), axes, layer)
+        self._scale(self._reshaped(normed, self._file.shape(result)), result, layer, along)
 
-    def prelu(self, node: GraphNode) -> None:
+    def _prelu(self, node: GraphNode) -> None:
         """Writes a PRelu with its slope along the channels."""
         layer, rank = node.layer, len(node.layer.outputs[0].shape)
         form: Form = "last" if rank == 4 else "plain"

@@ -12,6 +12,7 @@ import numpy as np
 from nnstretch.errors import NNStretchError, UsageError, first_line
 from nnstretch.frontends.resolve import import_file
 from nnstretch.training.data.split import Dataset
+from nnstretch.training.data.unreadable import inputs_to_learn_from
 
 
 def load(source: str, size: int | None, channels: int | None, split_seed: int) -> Dataset:
@@ -81,7 +82,7 @@ def _check_images(dataset: Dataset) -> None:
         split = getattr(dataset, name)
         if not len(split):
             raise UsageError(f"{dataset.name}: {name} has no images")
-    found = dataset.train.arrays(np.arange(1))
+    found = inputs_to_learn_from(dataset.train, np.arange(1))
     wanted = (1, dataset.channels, dataset.image_size, dataset.image_size)
     if found.shape != wanted or found.dtype != np.float32:
         raise UsageError(

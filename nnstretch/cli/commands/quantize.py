@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from nnstretch.quantization import Feeds
+    from nnstretch.training.data.calibration import CalibrationImages
 
 Calibration = Annotated[
     str, option("--data SET", f"Calibration data: {usage()}, or a .npz file with an array for every input.")
@@ -63,8 +63,9 @@ def quantize_command(
         check_writable(output)
         graph = Source(model, options, weights, design).load()
         with report.progress("Quantising") as advance:
-            feeds = _examples(graph, data, images)
+            feeds, calibration = _examples(graph, data, images)
             counts = quantize(graph, _counted(feeds, images, advance), output, method)  # type: ignore[arg-type]
+        report.note(calibration.note if calibration else "")
         size = output.stat().st_size
         report.show(f"{output}: {counts.int8} layers in int8, {counts.others} in float32; {size / 1e6:.1f} MB")
         report.finish(
@@ -75,6 +76,7 @@ def quantize_command(
                 "int8_layers": counts.int8,
                 "other_layers": counts.others,
                 "bytes": size,
+                "unreadable": len(calibration.unreadable) if calibration else 0,
             }
         )
 
@@ -85,8 +87,8 @@ def _counted(feeds: Iterator[Feeds], total: int, advance: Progress) -> Iterator[
         yield feed
 
 
-def _examples(graph: ir.Model, data: str, count: int) -> Iterator[Feeds]:
-    """Batches of examples of `data`, of the graph's batch size.
+def _examples(graph: ir.Model, data: str, count: int) -> tuple[Iterator[Feeds], CalibrationImages | None]:
+    """Batches of examples of `data`, of the graph's batch size, and the images that they are, if they are of a data set.
 
     Raises:
         ModelError: a data set of images, and the network does not read square images alone.
@@ -95,7 +97,7 @@ def _examples(graph: ir.Model, data: str, count: int) -> Iterator[Feeds]:
     from nnstretch.quantization import read_feeds
 
     if data.endswith(".npz"):
-        return read_feeds(data, graph, count)
+        return read_feeds(data, graph, count), None
     shapes = {str(v.name): tuple(v.shape.numpy()) if v.shape is not None else () for v in graph.graph.inputs}
     name, shape = next(iter(shapes.items()))
     if len(shapes) != 1 or len(shape) != 4 or shape[2] != shape[3]:
@@ -104,10 +106,10 @@ def _examples(graph: ir.Model, data: str, count: int) -> Iterator[Feeds]:
             f"the model's inputs are {wanted}; calibrate with a .npz file, since images need one input of shape N,C,S,S"
         )
     from nnstretch.training.data import load_dataset
+    from nnstretch.training.data.calibration import CalibrationImages
     from nnstretch.training.data.preprocessing import stated_preprocessing
-    from nnstretch.training.data.split import batches
 
     preprocessing = stated_preprocessing(graph.metadata_props, "the model")
     split = load_dataset(data, shape[2], shape[1], preprocessing=preprocessing).train
-    whole = (images for images, _ in batches(split, shape[0]) if len(images) == shape[0])
-    return ({name: images} for images in islice(whole, -(-count // shape[0])))
+    calibration = CalibrationImages(split, count, shape[0])
+    return ({name: images} for images in calibration), calibration

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -198,16 +197,19 @@ class TransformAndTrain:
 
     def network(self, weights: Path | None, design: Path | None = None) -> Network:
         """The model, or a branching of it. Its example input is a training image, by which the search ranks blocks."""
+        import numpy as np
         import torch
 
         from nnstretch.cli.networks import NetworkOptions, build_network
+        from nnstretch.training.data.unreadable import inputs_to_learn_from
 
         dataset, seed = self.dataset, self.recipe(self.options.recipe).seed
         form = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size, seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # a factory of the caller's draws its weights from torch's global generator
             network = build_network(self.options.model, form, weights)
-        network = replace(network, example_input=dataset.train.images(torch.arange(1)))
+        example = torch.from_numpy(inputs_to_learn_from(dataset.train, np.arange(1)))
+        network = replace(network, example_input=example)
         return network if design is None else branch(network, design)
 
     def baseline(self) -> Candidate:
@@ -359,12 +361,13 @@ class TransformAndTrain:
 
     def _quantise(self, name: str, graph: ir.Model, folder: Path) -> dict[str, Any]:
         from nnstretch.quantization import quantize
-        from nnstretch.training.data.split import batches
+        from nnstretch.training.data.calibration import CalibrationImages
 
         file = folder / f"{name}-int8.onnx"
         (read,) = (str(value.name) for value in graph.graph.inputs)
-        feeds = ({read: images} for images, _ in islice(batches(self.dataset.train, 1), _CALIBRATION_IMAGES))
-        counts = quantize(graph, feeds, file)
+        calibration = CalibrationImages(self.dataset.train, _CALIBRATION_IMAGES)
+        counts = quantize(graph, ({read: images} for images in calibration), file)
+        self.report.note(calibration.note)
         return {"name": name, "file": file.name, "int8_layers": counts.int8, "top1": self._onnx_top1(file)}
 
     def _onnx_top1(self, file: Path) -> float:
@@ -494,7 +497,8 @@ class TransformAndTrain:
         network.module.to("cpu")
         self.report.note(result.note)
         history = [asdict(record) for record in result.history]
-        return {"history": history, "validation_top1": round(result.validation_score, 4)}
+        score = round(result.validation_score, 4)
+        return {"history": history, "validation_top1": score, "unreadable": result.unreadable}
 
     def _blockwise(
         self, network: Network, recipe: Recipe, teacher: nn.Module | None, advance: Progress

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from nnstretch.errors import UsageError
 from nnstretch.training.data.preprocessing import Preprocessing
-from nnstretch.training.data.split import ArraySplit, Dataset, RawImages, dataset_of
+from nnstretch.training.data.split import ArraySplit, Dataset, RawImages, UnreadableImageError, dataset_of
 
 @dataclass(frozen=True, eq=False)
 class Squares(RawImages):
@@ -34,6 +34,17 @@ def without_size():
 def in_memory():
     split = ArraySplit(np.zeros((4, 1, 12, 12), np.float32), np.arange(4) % 2)
     return Dataset("zeros", 2, 1, 12, ("a", "b"), (0.0,), (1.0,), split, split, split)
+
+def with_a_broken_first_image():
+    class Broken(Squares):
+        def raw(self, index, epoch):
+            if index == 0:
+                raise UnreadableImageError("0.png (truncated)")
+            return super().raw(index, epoch)
+
+    one = Preprocessing(24, 3, (0.5,) * 3, (0.5,) * 3)
+    splits = [kind(np.arange(count) % 2, one) for kind, count in ((Broken, 8), (Squares, 4), (Squares, 4))]
+    return dataset_of("squares", ("even", "odd"), splits)
 
 def out_of_range():
     split = ArraySplit(np.zeros((4, 1, 12, 12), np.float32), np.array([0, 1, 2, 1]))
@@ -119,3 +130,9 @@ def test_files_that_cannot_be_imported_are_one_line(file: Path, tmp_path: Path) 
     file.write_text("import nothing_of_this_name")
     with pytest.raises(ModelError, match="cannot be imported: ModuleNotFoundError"):
         load_dataset(f"{file}:whole")
+
+
+def test_a_first_image_that_cannot_be_decoded_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text(SOURCE)
+    dataset = load_dataset(f"{tmp_path / 'data.py'}:with_a_broken_first_image")
+    assert len(dataset.train) == 8

@@ -181,7 +181,7 @@ def test_the_best_weights_may_be_those_of_any_epoch(
 
 
 @pytest.mark.parametrize("changes", [{"epochs": 1}, {"epochs": 2, "evaluate_every": 0}, {"epochs": 0}])
-def test_the_only_evaluation_gives_the_best_weights(few: Dataset, tmp_path: Path, changes: dict[str, int]) -> None:
+def test_the_only_evaluation_gives_the_best_weights(few: Dataset, tmp_path: Path, changes: dict[str, Any]) -> None:
     module, options = digit_network(), RunOptions(tmp_path)
     train(module, few, replace(RECIPE, warmup_epochs=0.0, **changes), run=options)
     assert same(read_tensors(options.best)[0], module.state_dict())
@@ -309,14 +309,16 @@ class Overflowing(nn.Module):
 
     def __init__(self, step: int) -> None:
         super().__init__()
-        self.linear, self.unused = nn.Linear(256, 10), nn.Parameter(torch.zeros(3))
-        self.register_buffer("mask", torch.full((2, 2), -torch.inf))  # as those of attention
+        self.linear = nn.Linear(256, 10)
+        self.unused = nn.Parameter(torch.zeros(3))
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf))  # as masks of attention
         self.step, self.calls = step, 0
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += self.training
         found: Tensor = self.linear(x.flatten(1))
-        return found + 0 * self.unused.sum() if self.calls != self.step else found + 1e38 * self.unused.sum() * 1e30
+        scale = 1e38 if self.calls == self.step else 0.0
+        return found + scale * self.unused.sum() * 1e30
 
 
 @pytest.mark.parametrize(("step", "minutes"), [(5, 0.0), (10, 60.0)])
@@ -378,12 +380,11 @@ def test_images_that_made_a_loss_infinite_are_named_by_their_files(tmp_path: Pat
             (tmp_path / split / name).mkdir(parents=True)
             Image.new("RGB", (8, 8), (9, 90, 200)).save(tmp_path / split / name / "1.png")
 
-    class Broken(nn.Sequential):
+    class Broken(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
-            found: Tensor = super().forward(x)
-            return found / 0
+            return super().forward(x.flatten(1)) / 0
 
-    module = Broken(nn.Flatten(), nn.Linear(192, 2))
+    module = Broken(192, 2)
     with pytest.raises(ModelError, match="the loss is nan in epoch 1, step 1 of 1") as caught:
         train(module, load_dataset(f"folder:{tmp_path}", 8), Recipe(epochs=1, batch_size=2, workers=0))
     named = {f"{tmp_path}/train/{name}/1.png" for name in "ab"}

@@ -237,9 +237,8 @@ class CompileOptions:
     )
     target: str = _option(
         "--target TARGET",
-        "evaluate tune run",
-        "The machine to measure and run on; local is this machine. `tune` and `run` take ssh:[USER@]HOST[:PORT], adb[:SERIAL] "
-        "and qemu:aarch64[:CPU], too.",
+        "evaluate",
+        "The machine to run on; local is this machine.",
         default="local",
         of_packages=True,
     )

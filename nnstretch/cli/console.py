@@ -45,6 +45,10 @@ class Reporter:
             self._answer.write(f"{json_text(with_environment(answer))}\n")
             self._answer.flush()
 
+    def part(self, answers: list[Mapping[str, Any]]) -> Reporter:
+        """A reporter for a part of the work, whose answers are added to a list instead of being printed."""
+        return _PartReporter(self._answer, as_json=self.as_json, answers=answers)
+
     def note(self, text: str) -> None:
         """Prints a note on the standard error, unless it is empty."""
         if text:
@@ -86,6 +90,15 @@ class Reporter:
         # Names of files, layers and models are shown as they are, whatever they look like.
         width = None if file.isatty() else _PIPE_WIDTH
         return Console(file=file, soft_wrap=False, width=width, markup=False, emoji=False)
+
+
+class _PartReporter(Reporter):
+    def __init__(self, answer: IO[str], *, as_json: bool, answers: list[Mapping[str, Any]]) -> None:
+        super().__init__(answer, as_json=as_json)
+        self._answers = answers
+
+    def finish(self, answer: Mapping[str, Any]) -> None:
+        self._answers.append(answer)
 
 
 def silent_reporter() -> Reporter:

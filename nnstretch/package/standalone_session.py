@@ -197,6 +197,16 @@ def _opencl_options(trusted_sources: bool) -> _OpenCLOptions:
     return _OpenCLOptions(library, os.fsencode(cache_dir("opencl")), None, trusted_sources, 0)
 
 
+def model_file_isa(path: Path) -> str:
+    """The name of the instruction set that a model file is for; empty if the file is too short to name one.
+
+    Raises:
+        FileError: it cannot be read.
+        PackageError: it is no model file.
+    """
+    return _read_header(path).isa
+
+
 class _Header(NamedTuple):
     """What a model file says of itself: its format, and an instruction set, empty if the file is too short to name one."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,11 +15,13 @@ from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors, foreign_processors
 from nnstretch.compiler.targets.stored import plan_from_file, stored_plan
 from nnstretch.devices.base.spec import parse_processors
-from nnstretch.devices.engine.build.instruction_sets import Isa, local_isa
+from nnstretch.devices.cpu.manifest import families
+from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, local_isa
 from nnstretch.devices.targets.device import Device
 from nnstretch.errors import FeedError, ModelError, NNStretchError, PackageError, UsageError, first_line
 from nnstretch.package import read_package
 from nnstretch.package.standalone import check_standalone, write_model_file
+from nnstretch.package.standalone_session import model_file_isa
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import unpackaged
 from nnstretch.scheduler.plan.schema import Plan
@@ -116,21 +118,65 @@ def _planned(
     return compiled, ESTIMATED, advice if options.tune else ""
 
 
-def package_for_target(path: Path, isa: Isa, file: Path) -> TargetModel:
-    """The first plan of a package as a model file.
+def model_file_for_target(path: Path, device: Device, feeds: Mapping[str, np.ndarray]) -> TargetModel:
+    """A model file of the user for a target.
 
     Raises:
-        PackageError: the package is for other vectors, or damaged.
-        ModelError: a layer has no native routine, or is not for a CPU.
+        PackageError: it is no model file, or for another instruction set.
+        FileError: it cannot be read.
     """
-    compiled = next(iter(unpackaged(read_package(path)).values()))
-    if compiled.plan.block != isa.block:
+    isa = model_file_isa(path)
+    if isa != device.isa.name:
         raise PackageError(
-            f"{path} is compiled for vectors of {compiled.plan.block} floats, {isa.name} has {isa.block}; give the model that "
-            "it was made from"
+            f"{path} is for {isa or 'no instruction set'}, {device.name} has {device.isa.name}; compile the model with "
+            f"--standalone --target {device.isa.name}-linux-musl, or give the model itself"
         )
-    write_for_target(compiled, str(path), isa, file)
-    return TargetModel(str(path), file, macs=compiled.plan.macs, plan=compiled.plan)
+    return TargetModel(str(path), path, feeds)
+
+
+def package_for_target(path: Path, device: Device, file: Callable[[], Path]) -> list[TargetModel]:
+    """The plans of a package as model files; those that the target cannot run are left out and noted.
+
+    Args:
+        path: the package.
+        device: the target.
+        file: gives the next model file to write.
+
+    Raises:
+        FileError, PackageError: the package cannot be read, is damaged, or is for another instruction set.
+        ModelError: no plan can run there: a layer has no native routine, or is not for a CPU.
+    """
+    found: list[TargetModel] = []
+    refused: list[ModelError] = []
+    plans = unpackaged(read_package(path))
+    for plan, compiled in plans.items():
+        name = f"{path}: {plan}" if len(plans) > 1 else str(path)
+        _check_instruction_set(compiled.plan, path, device)
+        made = file()
+        try:
+            write_for_target(compiled, name, device.isa, made)
+        except ModelError as error:
+            refused.append(error)
+            continue
+        found.append(TargetModel(name, made, macs=compiled.plan.macs, plan=compiled.plan))
+    if not found:
+        raise refused[0]
+    left_out = "; ".join(f"left out: {first_line(error)}" for error in refused)
+    return [replace(found[0], note=left_out), *found[1:]]
+
+
+def _check_instruction_set(plan: Plan, path: Path, device: Device) -> None:
+    """Refuses a plan whose kernels the engine of a target does not have. Raises PackageError."""
+    isa = device.isa
+    here = {kernel.name for family in families().values() for kernel in family.on(isa)}
+    kernels = {step.kernel for step in plan.steps if step.kind == "kernel"}
+    if plan.block == isa.block and kernels <= here:
+        return
+    names = " or ".join(one.name for one in ISAS if one.block == plan.block and one.name != isa.name) or "another CPU"
+    raise PackageError(
+        f"{path} is for {names} (vectors of {plan.block} floats), {device.name} has {isa.name} (vectors of {isa.block}); "
+        "give the model that it was made from"
+    )
 
 
 def write_for_target(compiled: Compiled, name: str, isa: Isa, file: Path) -> None:

@@ -6,20 +6,24 @@ from typing import Annotated
 
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import Json, option
+from nnstretch.cli.targets.several import for_each_target
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import plain_table
 
-Target = Annotated[
-    str | None,
-    option("--target TARGET", "Describe another machine: ssh:[USER@]HOST[:PORT], adb[:SERIAL] or qemu:aarch64[:CPU]."),
+Targets = Annotated[
+    list[str] | None,
+    option(
+        "--target TARGET",
+        "Describe another machine: ssh:[USER@]HOST[:PORT], adb[:SERIAL] or qemu:aarch64[:CPU]. Repeatable.",
+    ),
 ]
 
 
 def devices_command(
     peak: Annotated[bool, option("--peak", "Measure the float32 peak of one core.")] = False,
-    target: Target = None,
+    targets: Targets = None,
     json: Json = False,
-) -> None:
+) -> int:
     """List the processors of this machine that branches can run on.
 
     With --target, describe another machine: clusters of cores, clocks, CPU features, memory, OpenCL devices, temperatures.
@@ -27,11 +31,10 @@ def devices_command(
     Example: nnstretch devices --peak
     """
     with reporting(as_json=json) as report:
-        if target is not None:
+        if targets:
             if peak:
                 raise UsageError("--peak measures this machine; leave it or --target out")
-            _describe(report, target)
-            return
+            return for_each_target(report, targets, _describe)
         from nnstretch.api.devices import list_devices
 
         with report.progress("Looking for processors") as advance:
@@ -53,10 +56,11 @@ def devices_command(
                 "No OpenCL device was found; on Debian or Ubuntu, `apt-get install pocl-opencl-icd` installs one."
             )
         report.finish({"processors": [one.to_json() for one in found]})
+        return 0
 
 
-def _describe(report: Reporter, target: str) -> None:
-    """Shows what a target is."""
+def _describe(report: Reporter, target: str) -> int:
+    """Shows what a target is; returns 0."""
     from nnstretch.devices.targets.schemes import open_device
     from nnstretch.report.tables.targets import device_card
 
@@ -68,3 +72,4 @@ def _describe(report: Reporter, target: str) -> None:
         {"processor": cluster.specification, "cpus": [c.number for c in cluster.cpus]} for cluster in probe.clusters
     ]
     report.finish({"target": target, "device": probe.raw, "clusters": clusters})
+    return 0

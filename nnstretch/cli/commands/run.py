@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
@@ -24,6 +22,8 @@ from nnstretch.cli.options import (
 )
 from nnstretch.cli.outputs import show_outputs
 from nnstretch.cli.run_request import RunRequest
+from nnstretch.cli.targets.options import OneAfterAnother
+from nnstretch.cli.targets.several import for_each_target
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.runs import idle_text, placement_text, timeline_table, timeline_text
 from nnstretch.report.tables.text import count_text
@@ -94,9 +94,10 @@ def run_command(
     options: CompileOptions,
     weights: Weights = None,
     design: DesignFile = None,
+    targets: OneAfterAnother = None,
     seed: Seed = 0,
     json: Json = False,
-) -> None:
+) -> int:
     """Run a model or package and report its latency, or with --streams its throughput.
 
     With --image, say what the network sees: the most probable classes, or the boxes of a detector. With --check, exit status 1
@@ -114,18 +115,22 @@ def run_command(
         asked = image_request(image, confidence, overlap, output, has_inputs=bool(inputs))
         files = parse_assignments(inputs or [], "--input")
         request = RunRequest(files, asked, output, runs, timeline, allowed, seed)
-        source = Source(model, options, weights, design)
+        chosen = targets or ["local"]
         for path, name in ((output, "-o"), (timeline, "--timeline")):
             if path is not None:
                 check_writable(path, name)
-        if options.target == "local":
-            passed = _run_here(report, source, request, check)
-        else:
+                if len(dict.fromkeys(chosen)) > 1:
+                    raise UsageError(f"{name} holds one run; name one --target, or leave {name} out")
+
+        def work(report: Reporter, target: str) -> int:
+            source = Source(model, replace(options, target=target), weights, design)
+            if target == "local":
+                return int(not _run_here(report, source, request, check))
             from nnstretch.cli.targets.run import run_on_target
 
-            passed = run_on_target(report, source, request)
-        if not passed:
-            raise typer.Exit(1)
+            return int(not run_on_target(report, source, request))
+
+        return for_each_target(report, chosen, work)
 
 
 def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool) -> bool:

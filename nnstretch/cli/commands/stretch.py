@@ -25,6 +25,7 @@ from nnstretch.cli.options import (
     with_options,
 )
 from nnstretch.cli.stretching.bounds import BoundsLearning, bounds_object, open_bounds, with_bounds
+from nnstretch.cli.targets.several import for_each_target, path_for_target
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import UsageError
 from nnstretch.training.data import usage
@@ -90,12 +91,13 @@ ProfileFile = Annotated[
         panel=_ELSEWHERE,
     ),
 ]
-TargetOfDesigns = Annotated[
-    str | None,
+TargetsOfDesigns = Annotated[
+    list[str] | None,
     option(
         "--target TARGET",
         "Measure layers on another machine by a runner that needs no Python: ssh:[USER@]HOST[:PORT], adb[:SERIAL], "
-        "qemu:aarch64[:CPU]. A branch for each cluster of cores, or for each of --processors; designs do not run there.",
+        "qemu:aarch64[:CPU]. A branch for each cluster of cores, or for each of --processors; designs do not run there. "
+        "Repeatable; the designs for one of several targets are in a folder with its name.",
         panel=_ELSEWHERE,
     ),
 ]
@@ -124,7 +126,7 @@ def stretch_command(
     budget: Budget = None,
     predict_only: PredictOnly = False,
     profile: ProfileFile = None,
-    target: TargetOfDesigns = None,
+    targets: TargetsOfDesigns = None,
     published: Published = None,
     yaml: Yaml = False,
     from_scratch: FromScratch = False,
@@ -134,7 +136,7 @@ def stretch_command(
     image_size: ImageSize = None,
     seed: Seed = 0,
     json: Json = False,
-) -> None:
+) -> int:
     """Find branched designs of a network, one branch per processor, best first; weights are inherited.
 
     Example: nnstretch stretch resnet18 --processors cpu:0,opencl:0@1 -o designs/
@@ -151,7 +153,7 @@ def stretch_command(
         _check_needed("--predict-only", predict_only, {"--profile": profile})
         if options.learned is False:
             _check_alone("--measure-all", "runs layers", {"--predict-only": predict_only})
-        if target is not None:
+        if targets:
             _check_alone("--target", "measures layers on another machine", {**searching, "--published": published})
         if published is not None:
             _check_alone(
@@ -159,25 +161,30 @@ def stretch_command(
             )
         options.search_limits()  # refuses numbers out of range before the long work
         merge = parse_merge(options.merge)
-        files = DesignFiles(make_directory(output) if output else None, yaml, seed if from_scratch else None)
         learning = BoundsLearning(data, recipe, max_drop, budget) if learn_bounds else None
-        known = open_bounds(bounds, files.folder, learning)
         profiled = opened_profiles(profile, options.processors) if predict_only else None
-        with ExitStack() as stack:
-            opened = None if target is None else stack.enter_context(_opened(report, target, options))
-            names = _names(options, profiled, opened)
-            network = build_network(
-                model, NetworkOptions(num_classes, small_images or None, None, image_size, seed), weights
-            )
-            if published is not None:
-                make_published(report, network, published, names, files)
-                return
-            bounded = known.of(report, network, names, merge, profiled) if known else None
-            if bounded is not None:
-                options = with_bounds(options, bounded.bounds)
-            options = replace(options, processors=",".join(names))
-            written = _search(report, network, options, files, profiled, bounded, opened)
-        _advise(report, network, written[0], weights)
+
+        def work(report: Reporter, target: str) -> int:
+            folder = make_directory(path_for_target(output, target, targets or [""])) if output else None
+            files = DesignFiles(folder, yaml, seed if from_scratch else None)
+            known = open_bounds(bounds, files.folder, learning)
+            with ExitStack() as stack:
+                opened = stack.enter_context(_opened(report, target, options)) if target else None
+                names = _names(options, profiled, opened)
+                network = build_network(
+                    model, NetworkOptions(num_classes, small_images or None, None, image_size, seed), weights
+                )
+                if published is not None:
+                    make_published(report, network, published, names, files)
+                    return 0
+                bounded = known.of(report, network, names, merge, profiled) if known else None
+                limited = options if bounded is None else with_bounds(options, bounded.bounds)
+                limited = replace(limited, processors=",".join(names))
+                written = _search(report, network, limited, files, profiled, bounded, opened)
+            _advise(report, network, written[0], weights)
+            return 0
+
+        return for_each_target(report, targets or [""], work)
 
 
 def _check_needed(option: str, is_given: bool, others: Mapping[str, object]) -> None:

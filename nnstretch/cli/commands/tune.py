@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import DesignFile, Json, ModelToCompile, Seed, Weights, check_writable, option, with_options
+from nnstretch.cli.targets.options import OneAfterAnother
+from nnstretch.cli.targets.several import for_each_target, path_for_target
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.runs import idle_text, placement_text, queue_names
 from nnstretch.report.tables.text import ms_text, parameters_text, plain_table
@@ -75,6 +77,7 @@ def tune_command(
     options: CompileOptions,
     weights: Weights = None,
     design: DesignFile = None,
+    targets: OneAfterAnother = None,
     search: SearchParameters = "default",
     fresh: Fresh = False,
     selector: SelectorName = None,
@@ -91,13 +94,14 @@ def tune_command(
     ] = False,
     seed: Seed = 0,
     json: Json = False,
-) -> None:
+) -> int:
     """Measure the routines of every layer and select the fastest plan.
 
     The profile store (`nnstretch profiles`) keeps all measurements: an interrupted tuning resumes, and further models tune
     faster. `--search learned` searches more routine parameters with a cost model and keeps the best for later tunings.
     compile, run and bench take the plan with --plan. With --target, routines are measured on another machine, such as a phone
-    or a board, by a runner that needs no Python; run and bench for this target then use what was measured.
+    or a board, by a runner that needs no Python; run and bench for this target then use what was measured. The plan of one of
+    several targets has the target's name in that of its file.
 
     Example: nnstretch tune resnet50 --threads 1 -o plan.json
     """
@@ -108,7 +112,14 @@ def tune_command(
         name = (selector_named(selector) if selector else default_selector()).name
         limits, traded = parse_limits(limit or ()), parse_front(pareto)
         request = TuningRequest(name, explain, compare, traded, limits, seed, fresh, search)
-        _tune(report, Source(model, options, weights, design), request, output or [])
+        chosen = targets or ["local"]
+
+        def work(report: Reporter, target: str) -> int:
+            outputs = [path_for_target(path, target, chosen) for path in output or []]
+            _tune(report, Source(model, replace(options, target=target), weights, design), request, outputs)
+            return 0
+
+        return for_each_target(report, chosen, work)
 
 
 def _tune(report: Reporter, source: Source, request: TuningRequest, outputs: Sequence[Path]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.bench.targets.gain import gain_over_alternatives
@@ -16,6 +18,7 @@ from nnstretch.bench.targets.models import (
     TUNED,
     TargetModel,
     compile_for_target,
+    model_file_for_target,
     package_for_target,
     with_drawn_inputs,
 )
@@ -51,6 +54,7 @@ class TargetJob:
         keep: leave the pushed files on the targets.
         feeds: an array for each input of the only model; None: random numbers.
         has_alternatives: whether the last model is a branched network and the others are its alternatives.
+        every_plan: whether all plans of a package are measured, or only the first.
     """
 
     sources: Sequence[Source]
@@ -59,10 +63,23 @@ class TargetJob:
     keep: bool = False
     feeds: Mapping[str, np.ndarray] | None = None
     has_alternatives: bool = False
+    every_plan: bool = True
 
 
-def measure_on_targets(report: Reporter, targets: Sequence[str], job: TargetJob) -> list[TargetRun]:
+OnRuns = Callable[[Sequence[TargetRun]], None]
+"""Called with the runs of all targets that have ended, in the order of the targets."""
+
+
+def measure_on_targets(
+    report: Reporter, targets: Sequence[str], job: TargetJob, on_runs: OnRuns | None = None
+) -> list[TargetRun]:
     """Measures models on every target, all targets at the same time.
+
+    Args:
+        report: shows the progress.
+        targets: as on the command line.
+        job: the measurement.
+        on_runs: called after each target, so that what was measured is not lost with a later one; calls do not overlap.
 
     Returns:
         A run per target, in their order; one that failed has its reason. An error of the only target is raised.
@@ -96,10 +113,18 @@ def measure_on_targets(report: Reporter, targets: Sequence[str], job: TargetJob)
             for name, (*_, branched) in models.items():
                 report.note(_routines_note(name, branched))
         with report.progress("Measuring") as advance:
+            ended: dict[str, TargetRun] = {}
+            turn = threading.Lock()
 
             def measured(name: str, device: Device) -> TargetRun:
                 run = measure_models(device, models[name], job.timing, lambda line: advance(0, 0, f"{name}: {line}"))
-                return replace(run, gain=gain_over_alternatives(run.measured)) if job.has_alternatives else run
+                if job.has_alternatives:
+                    run = replace(run, gain=gain_over_alternatives(run.measured))
+                with turn:
+                    ended[name] = run
+                    if on_runs is not None:
+                        on_runs([ended[target] for target in dict.fromkeys(targets) if target in ended])
+                return run
 
             runs = on_all(usable, measured, lambda name, why: TargetRun(name, failure=why))
         return [runs.get(name) or TargetRun(name, failure=failures[name]) for name in dict.fromkeys(targets)]
@@ -149,26 +174,32 @@ class _Compiler:
         self._job = job
         self._folder = folder
         self._progress = progress
-        self._compiled: dict[tuple[int, Isa, str, tuple[str, ...], bool], TargetModel] = {}
+        self._compiled: dict[tuple[int, Isa, str, tuple[str, ...], bool], list[TargetModel]] = {}
         self._graphs: dict[int, ir.Model | None] = {}
+        self._files = count()
 
     def models_for(self, device: Device) -> list[TargetModel]:
-        """All models for a device. Raises NNStretchError if one cannot be compiled for it.
+        """All models for a device, one for each plan of a package. Raises NNStretchError if one cannot be compiled for it.
 
         A branched network and its alternatives are all tuned, or none of them is.
         """
-        numbers = range(len(self._job.sources))
-        models = [self._model(number, device) for number in numbers]
+        models = self._all(device, tune=True)
         if self._job.has_alternatives and len({model.routines for model in models}) > 1:
-            return [self._model(number, device, tune=False) for number in numbers]
+            return self._all(device, tune=False)
         return models
 
-    def _model(self, number: int, device: Device, *, tune: bool = True) -> TargetModel:
+    def _all(self, device: Device, *, tune: bool) -> list[TargetModel]:
+        numbers = range(len(self._job.sources))
+        return [model for number in numbers for model in self._models(number, device, tune=tune)]
+
+    def _models(self, number: int, device: Device, *, tune: bool) -> list[TargetModel]:
         source = self._job.sources[number]
+        if source.model.endswith(SUFFIX):
+            return [model_file_for_target(Path(source.model), device, self._job.feeds or {})]
         options = replace(source.options, tune=source.options.tune and tune)
         processors = ""
         fingerprints: tuple[str, ...] = ()
-        if not (source.is_package or source.model.endswith(SUFFIX)):
+        if not source.is_package:
             if options.plan is None:
                 processors = processors_of_target(device.probe, options.processors, options.threads, device.name)
                 options = replace(options, processors=processors, threads=None)
@@ -176,25 +207,29 @@ class _Compiler:
         key = (number, device.isa, processors, fingerprints, options.tune)
         if key not in self._compiled:
             self._progress(number, len(self._job.sources), source.model)
-            file = self._folder / f"{len(self._compiled)}{SUFFIX}"
-            self._compiled[key] = self._made(number, device, options, file)
+            made = self._made(number, device, options)
+            graph = self._graph(number)
+            self._compiled[key] = [self._with_inputs(model, graph) for model in made]
         return self._compiled[key]
 
-    def _made(self, number: int, device: Device, options: CompileOptions, file: Path) -> TargetModel:
+    def _made(self, number: int, device: Device, options: CompileOptions) -> list[TargetModel]:
         source = self._job.sources[number]
-        if source.model.endswith(SUFFIX):
-            return TargetModel(source.model, Path(source.model), self._job.feeds or {})
         if source.is_package:
-            made = package_for_target(Path(source.model), device.isa, file)
-        else:
-            compiling = replace(options, progress=None)
-            made = compile_for_target(source.load(), source.model, device, compiling, file, self._progress)
-            if self._job.has_alternatives:
-                made = replace(made, note="")  # one line says it of all (`_routines_note`)
-        graph = self._graph(number)
+            found = package_for_target(Path(source.model), device, self._file)
+            return found if self._job.every_plan else found[:1]
+        compiling = replace(options, progress=None)
+        made = compile_for_target(source.load(), source.model, device, compiling, self._file(), self._progress)
+        # Of a branched network and its alternatives, one line says it of all (`_routines_note`).
+        return [replace(made, note="") if self._job.has_alternatives else made]
+
+    def _with_inputs(self, model: TargetModel, graph: ir.Model | None) -> TargetModel:
         if self._job.feeds is not None:
-            return made.with_inputs(self._job.feeds, graph)
-        return made if graph is None else with_drawn_inputs(made, graph, self._job.seed)
+            return model.with_inputs(self._job.feeds, graph)
+        return model if graph is None else with_drawn_inputs(model, graph, self._job.seed)
+
+    def _file(self) -> Path:
+        """The next model file."""
+        return self._folder / f"{next(self._files)}{SUFFIX}"
 
     def _graph(self, number: int) -> ir.Model | None:
         """The graph that outputs are compared with; None for a package whose model is not at hand."""
@@ -216,7 +251,7 @@ def bench_on_targets(report: Reporter, targets: Sequence[str], job: TargetJob, o
         report: shows them.
         targets: as on the command line.
         job: the measurement.
-        outputs: .json, .csv and .html files; a page has a traced run of every model.
+        outputs: .json, .csv and .html files, written after each target; a page has a traced run of every model.
 
     Returns:
         The exit status: 1 if a target gave no result.
@@ -227,21 +262,31 @@ def bench_on_targets(report: Reporter, targets: Sequence[str], job: TargetJob, o
     check_endings(outputs, "measurements of targets are", (".json", ".csv", ".html"))
     if any(path.suffix == ".html" for path in outputs):
         job = replace(job, timing=replace(job.timing, timeline=True))
-    runs = measure_on_targets(report, targets, job)
-    answer = {"targets": [run.to_json() for run in runs]}
-    for path in outputs:
-        if path.suffix == ".csv":
-            write_csv(path, runs)
-        elif path.suffix == ".html":
-            write_targets_page(path, runs)
-        else:
-            write_json(path, answer)
+    runs = measure_on_targets(report, targets, job, lambda ended: _write(outputs, ended))
+    _write(outputs, runs)
+    answer = _answer(runs)
     gains = [f"{run.target}: {gain_text(run)}" for run in runs if run.gain is not None]
     report.show(*gains, targets_table(runs), *sustained_tables(runs))
     for run in runs:
         report.note(f"{run.target} ended early: {run.stopped}" if run.stopped else "")
     report.finish(answer)
     return int(any(run.failed for run in runs))
+
+
+def _answer(runs: Sequence[TargetRun]) -> dict[str, Any]:
+    """What `bench --json` prints."""
+    return {"targets": [run.to_json() for run in runs]}
+
+
+def _write(outputs: Sequence[Path], runs: Sequence[TargetRun]) -> None:
+    """Writes runs to files. Raises FileError."""
+    for path in outputs:
+        if path.suffix == ".csv":
+            write_csv(path, runs)
+        elif path.suffix == ".html":
+            write_targets_page(path, runs)
+        else:
+            write_json(path, _answer(runs))
 
 
 def write_csv(path: Path, runs: Sequence[TargetRun]) -> None:

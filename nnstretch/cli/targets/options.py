@@ -24,6 +24,15 @@ Targets = Annotated[
         shown="local, without the runner",
     ),
 ]
+OneAfterAnother = Annotated[
+    list[str] | None,
+    option(
+        "--target TARGET",
+        "Another machine, by a runner that needs no Python: ssh:[USER@]HOST[:PORT], adb[:SERIAL], qemu:aarch64[:CPU]. "
+        "The option may be repeated; targets come one after the other.",
+        shown="local",
+    ),
+]
 Keep = Annotated[
     bool, option("--keep", "Leave the pushed files on the targets; the next run with --keep uses them.", panel=_PANEL)
 ]

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +19,20 @@ import onnx
 import onnxruntime
 import pytest
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.cli.main import main
+from nnstretch.cli.targets.several import path_for_target
+from nnstretch.compiler.compile import plan_model
+from nnstretch.compiler.processors import foreign_processors
 from nnstretch.compiler.targets import site
+from nnstretch.devices.engine.build.instruction_sets import ISAS
 from nnstretch.devices.targets.device import Device
+from nnstretch.frontends.resolve import load_any
+from nnstretch.package import write_package
+from nnstretch.package.standalone import write_model_file
 from nnstretch.scheduler.measurement.store import store
+from nnstretch.scheduler.plan.compiled import Compiled
+from nnstretch.scheduler.plan.packaging import packaged
 from scripts import device_benchmark
 from tests.kits.adb_daemon import AdbDaemon
 from tests.kits.command_line import Answer, Cli, answer_of, refuses
@@ -204,12 +214,14 @@ def test_model_files_and_packages(emulator: str, cli: Cli, network: Path) -> Non
     target = ("--target", "qemu:aarch64")
     assert cli("compile", str(network), "--no-tune", "-p", "cpu", "-o", "net.nns")[0] == 0
     if local_isa().block != 4:
-        refuses(cli("bench", "net.nns", *target), "vectors of", "aarch64 has 4")
-    status, out, err = cli("bench", "net.nnm", *target)
-    assert (status, out) == (2, "")
-    assert "net.nnm" in err
+        refuses(cli("bench", "net.nns", *target), "vectors of", "aarch64 (vectors of 4)")
+    refuses(cli("bench", "net.nnm", *target), "net.nnm")
     Path("net.nnm").write_bytes(b"no model file")
-    status, out, err = cli("bench", "net.nnm", str(network), *target, *QUICK)
+    refuses(cli("bench", "net.nnm", str(network), *target), "net.nnm is no model file")
+    made = ("--no-tune", "--threads", "1", "--standalone", "--target", "aarch64-linux-musl", "-o", "made")
+    assert cli("compile", str(network), *made)[0] == 0
+    Path("net.nnm").write_bytes(Path(f"made/{network.stem}.nnm").read_bytes()[:-1] + b"x")
+    status, out, _ = cli("bench", "net.nnm", str(network), *target, *QUICK)
     failed, fine = json.loads(out)["targets"][0]["results"]
     assert (status, "net.nnm" in failed["model"]) == (0, True)
     assert failed["error"]
@@ -282,6 +294,117 @@ def test_two_devices_are_measured_at_the_same_time(
         assert cli("bench", str(one_number), *named, *QUICK)[0] == 0
     (first, first_end), (second, second_end) = spans
     assert max(first, second) < min(first_end, second_end)
+
+
+@pytest.fixture
+def phones(fake_runner: Path, plug_in: Callable[..., AdbDaemon]) -> tuple[str, str]:
+    """The targets of two phones with the fake runner."""
+    return f"adb:{plug_in().serial}", f"adb:{plug_in().serial}"
+
+
+def named(targets: Sequence[str]) -> list[str]:
+    return [word for target in targets for word in ("--target", target)]
+
+
+def test_devices_and_run_take_several_targets(cli: Cli, one_number: Path, phones: tuple[str, str]) -> None:
+    found = answer_of(cli("devices", *named(phones), "--json"))["targets"]
+    assert [entry["target"] for entry in found] == list(phones)
+    assert all(entry["device"]["machine"] == "aarch64" for entry in found)
+    status, out, err = cli("devices", *named([phones[0], "adb:nosuch"]), "--json")
+    assert (status, [entry["target"] for entry in json.loads(out)["targets"]]) == (1, [phones[0], "adb:nosuch"])
+    assert "there is no device nosuch" in json.loads(out)["targets"][1]["error"]
+    assert "there is no device nosuch" in err
+    allowed = ("--runs", "1", "--max-error", "10", "--json")
+    runs = answer_of(cli("run", str(one_number), *named(phones), *allowed))["targets"]
+    assert [(run["target"], run["p50_ms"], run["passed"]) for run in runs] == [(phone, 1.0, True) for phone in phones]
+    refuses(cli("run", str(one_number), *named(phones), "-o", "y.npz"), "-o holds one run")
+
+
+def test_tune_and_stretch_try_every_target(cli: Cli, one_number: Path, adb_server: str) -> None:
+    """The first error is that of the command; the others are notes."""
+    targets = named(["adb:nosuch", "adb:none"])
+    for command in (("tune", str(one_number)), ("stretch", "resnet18")):
+        status, out, err = cli(*command, *targets)
+        assert (status, out.splitlines()) == (2, ["adb:nosuch:", "adb:none:"])
+        assert "there is no device nosuch" in err.splitlines()[-1]
+        assert "there is no device none" in err
+
+
+def test_files_for_several_targets_have_their_names() -> None:
+    one, two = "qemu:aarch64:max,sve=off", "ssh:pi@board:22"
+    assert path_for_target(Path("a/plan.json"), one, [one, one]) == Path("a/plan.json")
+    assert path_for_target(Path("a/plan.json"), one, [one, two]) == Path("a/plan-qemu-aarch64-max-sve-off.json")
+    assert path_for_target(Path("designs"), two, [one, two]) == Path("designs-ssh-pi-board-22")
+
+
+def test_what_is_measured_is_written_before_the_last_target_has_ended(
+    fake_runner: Path, plug_in: Callable[..., AdbDaemon], cli: Cli, one_number: Path
+) -> None:
+    """A slow device that goes away, or an interrupt, loses nothing of the others."""
+    seen: list[list[str]] = []
+    folder = one_number.parent
+
+    def rewrite(script: str) -> str:
+        if "--seconds" in script:
+            end = time.monotonic() + 60
+            while not (folder / "found.json").exists() and time.monotonic() < end:
+                time.sleep(0.02)
+            rows = list(csv.DictReader((folder / "found.csv").read_text().splitlines()))
+            seen.append([run["target"] for run in json.loads((folder / "found.json").read_text())["targets"]])
+            seen.append([row["latency"] for row in rows])
+        return script
+
+    fast, slow = plug_in(), plug_in(rewrite=rewrite)
+    targets = [f"adb:{slow.serial}", f"adb:{fast.serial}"]
+    outputs = ("-o", str(folder / "found.csv"), "-o", str(folder / "found.json"))
+    assert cli("bench", str(one_number), *named(targets), *QUICK, *outputs)[0] == 0
+    assert seen == [[targets[1]], ["1"]]
+    assert [run["target"] for run in json.loads((folder / "found.json").read_text())["targets"]] == targets
+
+
+def foreign_compiled(isa_name: str, one_number: Path) -> Compiled:
+    """The network for an instruction set, whatever that of this machine is."""
+    isa = next(isa for isa in ISAS if isa.name == isa_name)
+    return plan_model(load_any(str(one_number)), foreign_processors(isa, CompileOptions("cpu", threads=1)), tune=False)
+
+
+@pytest.mark.parametrize("isa", ["x86-64-v4", "x86-64-v3", "x86-64-v2", "riscv64"])
+def test_models_of_another_instruction_set_are_refused_before_they_are_pushed(
+    cli: Cli, one_number: Path, fake_runner: Path, plug_in: Callable[..., AdbDaemon], isa: str
+) -> None:
+    phone = plug_in()
+    target = ("--target", f"adb:{phone.serial}")
+    compiled = foreign_compiled(isa, one_number)
+    write_model_file(compiled, "m", next(one for one in ISAS if one.name == isa), Path("net.nnm"))
+    refuses(cli("bench", "net.nnm", *target), f"net.nnm is for {isa}, adb:{phone.serial} has aarch64", "--standalone")
+    refuses(cli("run", "net.nnm", *target), f"net.nnm is for {isa}")
+    write_package(packaged({"plan": compiled}, {}, {}), Path("net.nns"))
+    if compiled.plan.block == 4:  # a package holds no code of the processor, and its kernels are there
+        assert cli("bench", "net.nns", *target, *QUICK)[0] == 0
+        steps = [replace(step, kernel="no_such_kernel") for step in compiled.plan.steps]
+        other = replace(compiled, plan=replace(compiled.plan, steps=tuple(steps)))
+        write_package(packaged({"plan": other}, {}, {}), Path("net.nns"))
+    phone.phone.commands.clear()
+    refuses(cli("bench", "net.nns", *target), isa, f"adb:{phone.serial} has aarch64 (vectors of 4)")
+    assert not [script for script in phone.phone.commands if ".nnm" in script]
+
+
+def test_every_plan_of_a_package_is_measured(
+    cli: Cli, one_number: Path, fake_runner: Path, plug_in: Callable[..., AdbDaemon]
+) -> None:
+    target = ("--target", f"adb:{plug_in().serial}")
+    compiled = foreign_compiled("aarch64", one_number)
+    fallback = replace(compiled, plan=replace(compiled.plan, steps=tuple(
+        replace(step, kind="call", is_fallback=True) for step in compiled.plan.steps)))  # fmt: skip
+    write_package(packaged({"one": compiled, "two": compiled, "three": fallback}, {}, {}), Path("net.nns"))
+    status, out, err = cli("bench", "net.nns", *target, *QUICK)
+    (run,) = json.loads(out)["targets"]
+    assert (status, [result["model"] for result in run["results"]]) == (0, ["net.nns: one", "net.nns: two"])
+    assert "left out: net.nns: three: a target runs native kernels only" in err
+    answer = answer_of(cli("run", "net.nns", *target, "--runs", "1", "--json"))
+    assert answer["model"] == "net.nns: one"
+    write_package(packaged({"three": fallback}, {}, {}), Path("net.nns"))
+    refuses(cli("bench", "net.nns", *target), "a target runs native kernels only")
 
 
 def test_kept_files_and_limits_reach_the_runner(

@@ -111,7 +111,8 @@ def fuse_plan(plan: ChannelPlan, entries: Sequence[fx.Node]) -> FusedLayers:
         plan: the blocks.
         entries: the inputs that an entry, a 1x1 convolution, reads first.
     """
-    if not plan.blocks or plan.skips or plan.output is not plan.blocks[-1].output:
+    apart = plan.blocks and not any(block.skips for block in plan.blocks)
+    if not apart or plan.output is not plan.blocks[-1].output:
         return _BlocksGraph(plan, plan.blocks, (plan.sources, plan.results), entries).fused()
     # Blocks between which nothing is fused are fused by themselves, once for all plans.
     parts = [plan.blocks[:1]]
@@ -190,7 +191,8 @@ class _BlocksGraph:
             None if tensor is None or name is None or index in layer.constants else self._tensor(name, tensor.shape)
             for index, (name, tensor) in enumerate(zip(node.inputs, layer.inputs, strict=True))
         ]
-        weighted = node.metadata.get(_WEIGHTED)
+        # Passes that replace a layer by several copy its metadata to all of them.
+        weighted = node.metadata.get(_WEIGHTED) if 1 in layer.constants else None
         return FusedLayer(
             layer,
             tuple(inputs),
@@ -269,8 +271,17 @@ class _BlocksGraph:
         elif role is Role.BINARY:
             self._add(node, _BINARY[title_of(node)], [self._read(tensor) for tensor in tensor_operands(node)])
         else:
-            reads = [self.plan.read(operand) for operand in node.all_input_nodes]
-            self._add(node, title_of(node), [self.values[n] for n in reads if n in self.values], domain=_UNKNOWN)
+            self._add(node, title_of(node), self._tensors_read(node), domain=_UNKNOWN)
+
+    def _tensors_read(self, node: fx.Node) -> list[ir.Value]:
+        """The computed tensors that a node reads, directly or as parts of tuples; a constant if it reads none."""
+        found, waiting = dict[ir.Value, None](), [self.plan.read(operand) for operand in node.all_input_nodes]
+        for operand in waiting:
+            if operand in self.values:
+                found[self.values[operand]] = None
+            elif role_of(operand) not in (Role.CONSTANT, Role.SHAPE):
+                waiting += map(self.plan.read, operand.all_input_nodes)
+        return list(found) or [self._constant(f"{len(self.tensors)}/constant", noise((1,)))]
 
     def _weighted(self, node: fx.Node) -> None:
         module, read = module_of(node), [self._read(node.all_input_nodes[0])]

@@ -8,6 +8,7 @@ tracer made it.
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import torch
@@ -67,9 +68,22 @@ class _Tracer(fx.Tracer):
 
 
 def _by_fx(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
-    """Traces with torch.fx."""
+    """Traces with torch.fx; parameters of `forward` after the first keep their defaults."""
     del example_input
-    return fx.GraphModule(module, _Tracer().trace(module))
+    graph = _Tracer().trace(module, _defaults(module))
+    given = [node for node in graph.nodes if node.op == "placeholder"][1:]
+    equal = [user for node in given for user in node.users]
+    # torch.fx adds checks that nothing but the default is given.
+    for unread in (*(check for node in equal for check in node.users), *equal, *given):
+        if not unread.users:
+            graph.erase_node(unread)
+    return fx.GraphModule(module, graph)
+
+
+def _defaults(module: nn.Module) -> dict[str, Any]:
+    """Defaults of the parameters of `forward` after the first, by name."""
+    given = list(inspect.signature(module.forward).parameters.values())[1:]
+    return {one.name: one.default for one in given if one.default is not one.empty}
 
 
 def _by_export(module: nn.Module, example_input: Tensor) -> fx.GraphModule:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from nnstretch.training.augmentation import (
     spatial_transform,
     without_moves,
 )
+from nnstretch.training.cores import usable_cores
 from nnstretch.training.data.preprocessing import Images, Pixels
 from nnstretch.training.data.split import Dataset, Indices, RawImages
 from nnstretch.training.data.unreadable import readable_sample, refuse_many, replaced_note
@@ -68,7 +68,9 @@ class TrainingBatches:
         unreadable: index of every image that could not be decoded so far -> its name and the reason.
     """
 
-    def __init__(self, dataset: Dataset, recipe: Recipe, *, rank: int = 0, ranks: int = 1) -> None:
+    def __init__(
+        self, dataset: Dataset, recipe: Recipe, *, rank: int = 0, ranks: int = 1, device: torch.device | None = None
+    ) -> None:
         """Checks that the images can be divided as wanted.
 
         Args:
@@ -76,6 +78,7 @@ class TrainingBatches:
             recipe: the batch, the changes of images, the seed and the number of workers.
             rank: number of this process.
             ranks: number of processes.
+            device: that trains; None: the CPU.
 
         Raises:
             UsageError: a batch that cannot be divided, or a policy of augmentation that timm does not know.
@@ -83,7 +86,8 @@ class TrainingBatches:
         self._seed, self._images = recipe.seed, len(dataset.train)
         self.batch = _batch_size(recipe, self._images, ranks)
         self.steps_per_epoch = self._images // self.batch
-        self.workers = _workers(recipe, ranks, in_memory=getattr(dataset.train, "in_memory", False))
+        on_cpu = device is None or device.type == "cpu"
+        self.workers = _workers(recipe, ranks, alone=on_cpu and getattr(dataset.train, "in_memory", False))
         self.unreadable: dict[int, str] = {}
         self._share = _share(self.batch, rank, ranks)
         self._steps = _Steps()
@@ -254,12 +258,20 @@ def _share(batch: int, rank: int, ranks: int) -> Indices:
     return np.concatenate((first, (batch - 1 - first)[::-1]))
 
 
-def _workers(recipe: Recipe, ranks: int, *, in_memory: bool) -> int:
+def _workers(recipe: Recipe, ranks: int, *, alone: bool) -> int:
+    """Processes that load images.
+
+    Args:
+        recipe: may have their number.
+        ranks: processes that train.
+        alone: the training process loads the images by itself: they are in memory, and it computes on the same cores. Where
+            an accelerator computes, workers augment the next batches meanwhile.
+    """
     if recipe.workers is not None:
         return recipe.workers
-    if in_memory:
+    if alone:
         return 0
-    return min(_MOST_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks - 1))
+    return min(_MOST_WORKERS, max(1, usable_cores() // ranks - 1))
 
 
 def _parallel(maker: _BatchMaker, steps: _Steps, workers: int) -> Iterable[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nnstretch.errors import FileError
+from nnstretch.training.cores import usable_cores
 from nnstretch.training.data.preprocessing import Images, Pixels
 from nnstretch.training.data.split import Dataset, Indices, RawImages, Split, UnreadableImageError, names
 
@@ -168,6 +168,6 @@ def _undecodable(split: RawImages) -> Iterator[tuple[int, str]]:
         return ""
 
     indices = iter(range(len(split)))
-    with ThreadPoolExecutor(min(_MOST_THREADS, len(os.sched_getaffinity(0)))) as pool:
+    with ThreadPoolExecutor(min(_MOST_THREADS, usable_cores())) as pool:
         while part := list(islice(indices, _AT_ONCE)):
             yield from ((index, said) for index, said in zip(part, pool.map(failure, part), strict=True) if said)

@@ -201,7 +201,7 @@ class BlockwiseStart:
             DesignError: the branched network was made from another network.
         """
         device = next(network.parameters()).device
-        batches = TrainingBatches(dataset, replace(recipe, mixup=0.0, cutmix=0.0))
+        batches = TrainingBatches(dataset, replace(recipe, mixup=0.0, cutmix=0.0), device=device)
         first = np.arange(min(_EXAMPLES, len(dataset.train)))
         examples = torch.from_numpy(inputs_to_learn_from(dataset.train, first, batches.unreadable)).to(device)
         features = meeting_point_features(original, examples[:1], network.design)

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from nnstretch.errors import DeviceError
+from nnstretch.errors import DeviceError, UsageError
 from nnstretch.training.data.preprocessing import Images
 from nnstretch.training.data.split import Indices, Split, TensorImages
 from nnstretch.training.loop.stopping import ends_after_its_message
@@ -25,6 +25,9 @@ from nnstretch.training.loop.torch_settings import find_device
 from nnstretch.training.tasks.base import Targets
 
 T = TypeVar("T")
+
+_NUMBERED = ("cuda", "xpu")
+"""Kinds of devices of which a machine may have several."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +113,16 @@ def share_of(split: Split, ranks: Ranks) -> Split:
 def joined_processes(device: str | None) -> Iterator[torch.device]:
     """Joins the processes that torchrun has started; yields the device of this one. Alone, it is that of `device`.
 
+    Each process of a machine has a device of its own: `cuda` is `cuda:LOCAL_RANK`, and so with other accelerators.
+
     Raises:
-        UsageError, DeviceError: there is no such device.
+        UsageError: there is no such device, or several processes of a machine were given the same accelerator.
+        DeviceError: it does not work.
     """
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         yield find_device(device)
         return
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    own = find_device(f"cuda:{local}" if device == "cuda" or (device is None and torch.cuda.is_available()) else device)
+    own = find_device(_own_device(device))
     if own.type == "cuda":
         torch.cuda.set_device(own)
     # Numbers of the CPU travel by gloo in any case: whether to stop, and when to save.
@@ -127,6 +132,26 @@ def joined_processes(device: str | None) -> Iterator[torch.device]:
             yield own
         finally:
             end_group()
+
+
+def _own_device(device: str | None) -> str | None:
+    """The device of this process among those that torchrun has started.
+
+    Raises:
+        UsageError: several processes of this machine were given the same accelerator.
+    """
+    local, processes = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if device is None:
+        return f"cuda:{local}" if torch.cuda.is_available() else None
+    kind, _, index = device.partition(":")
+    if kind not in _NUMBERED:
+        return device
+    if index and processes > 1:
+        raise UsageError(
+            f"--device {device} would give one {kind} device to all {processes} processes of this machine; write --device "
+            f"{kind}, which gives each its own"
+        )
+    return device if index else f"{kind}:{local}"
 
 
 def end_group() -> None:

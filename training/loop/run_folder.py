@@ -170,7 +170,11 @@ class RunFolder:
         self._saved = time.monotonic()
 
     def keep_epoch(self, epoch: int) -> None:
-        """Keeps the last checkpoint as that of `epoch` (from 1), and removes that of an earlier one."""
+        """Keeps the last checkpoint as that of `epoch` (from 1), and removes that of an earlier one.
+
+        Raises:
+            FileError: it cannot be written; there is no part of it then.
+        """
         folder = self.options.last.parent
         if self.options.keep > 0:
             kept = folder / f"epoch-{epoch}.safetensors"
@@ -178,7 +182,8 @@ class RunFolder:
             try:
                 os.link(self.options.last, kept)  # the next checkpoint gets another file
             except OSError:  # the file system has no links
-                shutil.copyfile(self.options.last, kept)
+                with self.options.last.open("rb") as last, atomic_write(kept) as file:
+                    shutil.copyfileobj(last, file)
         (folder / f"epoch-{epoch - self.options.keep}.safetensors").unlink(missing_ok=True)
 
     def keep_best(self, module: nn.Module) -> None:

@@ -160,7 +160,7 @@ class Trainer:
         self._progress, self._folder, self._stop = progress, folder, stop
         self._device = _device(module)
         self._setup = TrainingSetup.of(recipe, dataset.name, dataset.train, teacher)
-        self._batches = TrainingBatches(dataset, recipe, rank=ranks.rank, ranks=ranks.count)
+        self._batches = TrainingBatches(dataset, recipe, rank=ranks.rank, ranks=ranks.count, device=self._device)
         self._steps_per_epoch = math.ceil(self._batches.steps_per_epoch / recipe.grad_accum_steps)
         self._conclusion = Conclusion(
             dataset, recipe, self._device, self._batches.batch, ranks, self._batches.unreadable

@@ -34,7 +34,7 @@ def read_training_run(path: Path) -> Document:
         result = json.loads((path / "result.json").read_text()) if (path / "result.json").exists() else None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise FileError(f"{path} is not the run folder of a training ({error})") from error
-    if not lines or not all(isinstance(line, dict) and {"step"} <= _STEP for line in lines):
+    if not lines or not all(isinstance(line, dict) and "step" in line for line in lines):
         raise FileError(f"{path} has no log of a training yet; wait for its first steps")
     measures = list(dict.fromkeys(name for line in lines for name in line if name not in _STEP))
     losses = [(line["step"], line["loss"]) for line in lines if line.get("loss") is not None]

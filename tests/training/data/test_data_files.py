@@ -2,7 +2,9 @@
 
 import io
 import os
+import struct
 import tarfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -56,6 +58,29 @@ def test_every_mode_becomes_8_bits(mode: str, channels: int, tmp_path: Path) -> 
     assert pixels.dtype == np.uint8
     assert np.abs(pixels.astype(int) - (255 if mode == "1" else 128)).max() <= 3
     assert np.array_equal(pixels, decode(path.read_bytes(), "image", channels))
+
+
+def test_a_cmyk_jpeg_has_the_colours_that_viewers_show() -> None:
+    """Files of Adobe's programs, and of Pillow, hold inverted values: 255 is no ink."""
+    content = encoded(Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "JPEG", quality=95)  # full cyan
+    assert b"Adobe" in content
+    with Image.open(io.BytesIO(content)) as opened:
+        assert opened.mode == "CMYK"
+    found = decode(content, "image", 3).reshape(-1, 3).mean(axis=0)
+    assert np.abs(found - (0, 255, 255)).max() < 6
+
+
+def test_a_colour_png_of_16_bits_keeps_its_upper_8() -> None:
+    pixels = np.array([[[0x1234, 0x80FF, 0xFF00], [0x0000, 0x00FF, 0xFFFF]]], ">u2")
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)  # 2 x 1 pixels, 16 bits, colours
+    parts = (chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+    content = b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    assert decode(content, "image", 3).tolist() == (pixels >> 8).tolist()
 
 
 def test_transparent_parts_become_white() -> None:

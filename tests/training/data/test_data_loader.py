@@ -1,5 +1,6 @@
 """Batches of training images: the same from any number of workers and processes, and from any step on."""
 
+import os
 import random
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from nnstretch.errors import FileError, UsageError
+from nnstretch.training.cores import usable_cores
 from nnstretch.training.data import load_dataset
 from nnstretch.training.data.loader import Batch, TrainingBatches
 from nnstretch.training.recipe import Recipe
@@ -104,6 +106,25 @@ def test_digits_are_augmented_with_and_without_whole_images() -> None:
     cropped = next(TrainingBatches(dataset, recipe(scale=(0.9, 1.0))).epoch(0))
     assert cropped.images.shape == (8, 1, SIDE, SIDE)
     assert torch.corrcoef(torch.stack((plain.images.flatten(), cropped.images.flatten())))[0, 1] > 0.8
+
+
+def test_images_in_memory_get_workers_beside_an_accelerator_and_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nnstretch.training.data.loader.usable_cores", lambda: 3)
+    dataset, settings = load_dataset("digits", SIDE), recipe(batch_size=400, shift=0.1, rotation=10.0, workers=None)
+    alone = TrainingBatches(dataset, settings, device=torch.device("cpu"))
+    batches = TrainingBatches(dataset, settings, device=torch.device("cuda"))
+    assert (alone.workers, batches.workers) == (0, 2)
+    assert TrainingBatches(dataset, settings, ranks=2, device=torch.device("cuda")).workers == 1
+    assert_equal(list(batches.epoch(1)), list(alone.epoch(1)))
+    batches.close()
+
+
+def test_systems_that_do_not_say_which_cores_are_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert usable_cores() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert usable_cores() == 6
+    assert TrainingBatches(made(), recipe(workers=None)).workers == 5
 
 
 def test_grey_images_take_policies_of_colours() -> None:

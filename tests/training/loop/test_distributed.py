@@ -29,7 +29,15 @@ from nnstretch.training.data.split import Dataset
 from nnstretch.training.distillation.objectives import TargetObjective
 from nnstretch.training.loop.averaging import recompute_batch_norms
 from nnstretch.training.loop.checkpoint import load_checkpoint
-from nnstretch.training.loop.distributed import Ranks, SplitShare, end_group, share_of, synchronised_batch_norms
+from nnstretch.training.loop.distributed import (
+    Ranks,
+    SplitShare,
+    _own_device,
+    end_group,
+    joined_processes,
+    share_of,
+    synchronised_batch_norms,
+)
 from nnstretch.training.loop.events import TrainingEvent
 from nnstretch.training.loop.optimisers import make_optimiser
 from nnstretch.training.loop.run_folder import RunOptions
@@ -240,6 +248,30 @@ def test_a_split_is_shared_without_loss() -> None:
     np.testing.assert_array_equal(shares[1].arrays(np.array([2])), split.arrays(np.array([9])))
     assert len(SplitShare(split, 30, 4)) == 0
     assert share_of(split, Ranks()) is split
+
+
+@pytest.mark.parametrize(
+    ("given", "own"), [("cuda", "cuda:1"), ("xpu", "xpu:1"), ("cpu", "cpu"), ("mps", "mps"), (None, None)]
+)
+def test_every_process_of_a_machine_has_its_own_device(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, own: str | None
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert _own_device(given) == own
+
+
+def test_one_device_for_several_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    with (
+        pytest.raises(UsageError, match=r"--device cuda:0 would give one .* all 2 processes .*; write --device cuda, "),
+        joined_processes("cuda:0"),
+    ):
+        pass
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")  # one process on each of two machines
+    assert _own_device("cuda:0") == "cuda:0"
 
 
 def test_a_single_process_needs_no_group() -> None:

@@ -7,12 +7,10 @@ import json
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -216,33 +214,43 @@ def test_the_last_evaluation_is_logged_once(few: Dataset, tmp_path: Path, target
     assert [event.step for event in events if event.validation_score is not None] == ([4] if target else [4, 8])
 
 
-def test_tensorboard_has_every_curve_once(few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_tensorboard_have_every_curve_once(
+    few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Losses of steps and of epochs are two curves, and a training that goes on hides what it repeats."""
-    written: list[tuple[str, int]] = []
-    purged: list[int] = []
-
-    class Writer:
-        def __init__(self, folder: str, purge_step: int) -> None:
-            purged.append(purge_step)
-
-        def add_scalar(self, name: str, value: float, step: int) -> None:
-            written.append((name, step))
-
-        def close(self) -> None:
-            pass
-
-    board = ModuleType("torch.utils.tensorboard")
-    monkeypatch.setattr(board, "SummaryWriter", Writer, raising=False)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
-    monkeypatch.setattr("nnstretch.training.loop.run_folder.importlib.util.find_spec", lambda _: board)
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     monkeypatch.setattr("nnstretch.training.loop.trainer._LOG_INTERVAL", 2)
     with pytest.raises(KeyboardInterrupt):
         train(digit_network(), few, RECIPE, progress=fail_at(6), run=RunOptions(tmp_path))
-    train(digit_network(), few, RECIPE, run=RunOptions(tmp_path, resume=True))
-    assert purged == [1, 5]
-    assert [step for name, step in written if name == "loss"] == [2, 4, 6, 6, 8, 10, 12]
-    assert [step for name, step in written if name == "epoch_loss"] == [4, 8, 12]
-    assert [step for name, step in written if name == "top1"] == [4, 8, 12]
+    result = train(digit_network(), few, RECIPE, run=RunOptions(tmp_path, resume=True))
+    found = accumulator.EventAccumulator(str(tmp_path))
+    found.Reload()
+    curves = {name: [(event.step, event.value) for event in found.Scalars(name)] for name in ("top1", "epoch_loss")}
+    assert curves["top1"] == [(4 * one.epoch, pytest.approx(one.validation_score)) for one in result.history]
+    assert curves["epoch_loss"] == [(4 * one.epoch, pytest.approx(one.loss)) for one in result.history]
+    assert [event.step for event in found.Scalars("loss")] == [2, 4, 6, 8, 10, 12]
+
+
+def test_checkpoints_of_epochs_are_whole_where_the_file_system_has_no_links(
+    few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    options = RunOptions(tmp_path)
+    train(digit_network(), few, replace(RECIPE, epochs=1), run=options)
+    kept = options.last.with_name("epoch-1.safetensors")
+    assert kept.read_bytes() == options.last.read_bytes()
+
+    def fill_up(source: IO[bytes], target: IO[bytes]) -> None:
+        target.write(source.read(100))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("nnstretch.training.loop.run_folder.shutil.copyfileobj", fill_up)
+    with pytest.raises(FileError, match=r"epoch-1\.safetensors: No space left on device; free some space"):
+        train(digit_network(), few, replace(RECIPE, epochs=1), run=options)
+    assert not kept.exists()
 
 
 def test_an_unfinished_training_is_not_lost(few: Dataset, tmp_path: Path) -> None:

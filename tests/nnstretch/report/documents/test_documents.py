@@ -191,6 +191,7 @@ def test_damaged_runs_and_storages(made: Path, tmp_path: Path) -> None:
         ("", "no log of a training yet"),
         ("{", "not the run folder"),
         ("3\n", "no log of a training"),
+        ('{"loss": 1.0}\n', "no log of a training"),
     ):
         (tmp_path / "run" / "log.jsonl").write_text(content)
         with pytest.raises(FileError, match=said):

@@ -1,4 +1,4 @@
-"""Whole images of random pixels, some of which cannot be decoded."""
+"""Whole images of random pixels. Some of them cannot be decoded."""
 
 from __future__ import annotations
 

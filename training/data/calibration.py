@@ -17,7 +17,7 @@ class CalibrationImages:
 
     Attributes:
         split: the training images.
-        count: of the images; rounded up to whole batches, of which there are as many as the split can fill.
+        count: of the images; rounded up to whole batches, but no more than the split can fill.
         batch: images per batch.
         seed: of the draw. The same seed draws the same images.
         unreadable: index of every image that could not be decoded so far -> its name and the reason. Another image of its

@@ -27,7 +27,7 @@ from nnstretch.training.tasks.base import Targets
 T = TypeVar("T")
 
 _NUMBERED = ("cuda", "xpu")
-"""Kinds of devices of which a machine may have several."""
+"""A machine may have several devices of these kinds."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from nnstretch.graph.layer import Attribute, Layer, TensorType
 from tests.kits import opencl_driver
 from tests.kits.convolution_parity import conv_layer
 from tests.kits.opencl_parity import ACTIVATIONS, RELU, feeds_of, make_layer, numbers
+from tests.kits.token_layers import attention_layer, product_layer
 
 IMAGE = (1, 5, 3, 4)
 POOL: dict[str, Attribute] = {"kernel": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1)}
@@ -53,6 +54,16 @@ LAYERS = (
     make_layer("Reshape", [IMAGE], (5, 12)),
     make_layer("Transpose", [IMAGE], (1, 3, 4, 5), {"perm": (0, 2, 3, 1)}),
     make_layer("Transpose", [(7, 3)], (3, 7), {"perm": (1, 0)}),
+    make_layer("Rearrange", [(1, 9, 4, 4)], (4, 9, 2, 2), {"sizes": (1, 2, 2, 2, 2), "perm": (0, 1, 3, 2, 4)}),
+    make_layer("Div", [IMAGE, numbers((5, 1, 1))], IMAGE),
+    make_layer("Pad", [IMAGE], (1, 5, 5, 6), {"pads": (0, 0, 1, 2, 0, 0, 1, 0), "mode": "constant", "value": 1.0}),
+    make_layer("Pad", [(3, 5)], (3, 8), {"pads": (0, 2, 0, 1), "mode": "reflect", "value": 0.0}),
+    make_layer("Reduce", [IMAGE], (1, 5), {"axes": (2, 3), "mode": "mean"}),
+    make_layer("Reduce", [IMAGE], (1, 3, 4), {"axes": (1,), "mode": "max"}),
+    product_layer(((2,), ()), (5, 6, 7)),
+    product_layer(((2,), (2,)), (5, 6, 7), transposed=(False, True)),
+    attention_layer((1, 2, 5, 9, 6, 5), heads=2, groups=1, biases=[(1, 2, 1, 9), numbers((1, 1, 5, 9))]),
+    attention_layer((2, 1, 3, 4, 5, 6), heads=1, groups=1, rows=True),
     make_layer("Slice", [(1, 9, 3, 4)], (1, 5, 3, 2), {"starts": (0, 4, 0, 0), "steps": (1, 1, 1, 2)}),
 )
 KINDS = (

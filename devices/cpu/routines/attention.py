@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnstretch.devices.algorithms.attention import BIASES, attention_biases, attention_extents, bias_strides
 from nnstretch.devices.base.routine import (
     PLAIN,
     Descriptor,
@@ -20,9 +21,6 @@ from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.activation import NO_ACTIVATION, float_bits
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.graph.layer import Layer
-
-_BIASES = (3, 4)
-"""Inputs that are added to the scores."""
 
 
 class Attention(Routine):
@@ -45,8 +43,10 @@ class Attention(Routine):
         types = [t for t in (*layer.inputs, *layer.outputs) if t is not None]
         if any(t.dtype != DEFAULT_DTYPE or not t.elements for t in types):
             return False
-        keys = _extents(layer)["keys"]
-        return all(len(layer.type_of(i).shape) == 4 and layer.type_of(i).shape[-1] == keys for i in _biases(layer))
+        keys = attention_extents(layer)["keys"]
+        return all(
+            len(layer.type_of(i).shape) == 4 and layer.type_of(i).shape[-1] == keys for i in attention_biases(layer)
+        )
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return tuple({"queries": queries, "vectors": vectors} for queries, vectors in self.tiles)
@@ -54,18 +54,12 @@ class Attention(Routine):
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """Tensors of rank 4 are blocked; rows of channels and biases are plain."""
         layout = Layout(self.block) if len(layer.outputs[0].shape) == 4 else PLAIN
-        return tuple(PLAIN if index in _BIASES else layout for index in layer.activations), (layout,)
+        return tuple(PLAIN if index in BIASES else layout for index in layer.activations), (layout,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         reads: list[Operand | None] = [Operand("input", index) for index in range(3)]
         constants: list[np.ndarray] = []
-        strides: dict[str, int] = {}
-        for index, name in zip(_BIASES, ("bias", "mask"), strict=True):
-            shape = layer.type_of(index).shape if layer.has(index) else (1, 1, 1, 1)
-            images, heads, queries, keys = shape
-            strides[f"{name}_image"] = heads * queries * keys if images > 1 else 0
-            strides[f"{name}_head"] = queries * keys if heads > 1 else 0
-            strides[f"{name}_query"] = keys if queries > 1 else 0
+        for index in BIASES:
             if index in layer.constants:
                 reads.append(Operand("constant", len(constants)))
                 constants.append(layer.constants[index].astype(np.float32))
@@ -74,32 +68,10 @@ class Attention(Routine):
         scale = layer.attributes["scale"]
         assert isinstance(scale, float | int)
         kernel = family("attention").kernel(**parameters)
-        call = kernel_call(kernel, tuple(reads), **_extents(layer), scale=float_bits(float(scale)), **strides)
+        call = kernel_call(
+            kernel, tuple(reads), **attention_extents(layer), scale=float_bits(float(scale)), **bias_strides(layer)
+        )
         return Lowering((call,), tuple(constants))
-
-
-def _biases(layer: Layer) -> tuple[int, ...]:
-    return tuple(index for index in _BIASES if layer.has(index))
-
-
-def _extents(layer: Layer) -> dict[str, int]:
-    """Sizes as the kernel's parameters."""
-    q, k, v = (layer.type_of(index).shape for index in range(3))
-    heads, groups = layer.integer("heads"), layer.integer("groups")
-    rows = len(q) == 3
-    batch, windows, queries, keys = (q[0], 1, q[1], k[1]) if rows else (q[0], q[2], q[3], k[3])
-    channel = 2 if rows else 1
-    return {
-        "batch": batch,
-        "windows": windows,
-        "heads": heads,
-        "groups": groups,
-        "queries": queries,
-        "keys": keys,
-        "depth": q[channel] // heads,
-        "width": v[channel] // groups,
-        "rows": int(rows),
-    }
 
 
 ROUTINES = (Attention,)

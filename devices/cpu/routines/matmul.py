@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from nnstretch.devices.algorithms.matrices import matrix_images
 from nnstretch.devices.base.routine import Descriptor, Lowering, Operand, Parameters, Routine
 from nnstretch.devices.cpu.manifest import activation_parameters, family, kernel_call
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.graph.layer import Layer
-
-_Images = list[tuple[int, int, int]]
 
 
 class MatMul(Routine):
@@ -33,7 +31,7 @@ class MatMul(Routine):
         if layer.op != "MatMul" or (0 in layer.constants and 1 in layer.constants):
             return False
         types = (layer.type_of(0), layer.type_of(1), layer.outputs[0])
-        return all(t.dtype == DEFAULT_DTYPE and t.elements for t in types) and len(_images(layer)) <= 2
+        return all(t.dtype == DEFAULT_DTYPE and t.elements for t in types) and len(matrix_images(layer)) <= 2
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return tuple({"rows": rows, "vectors": vectors} for rows, vectors in self.tiles)
@@ -47,7 +45,7 @@ class MatMul(Routine):
                 constants.append(np.ascontiguousarray(layer.constants[index], np.float32))
             else:
                 reads.append(Operand("input", index))
-        images = [(1, 0, 0)] * 2 + _images(layer)
+        images = [(1, 0, 0)] * 2 + matrix_images(layer)
         (outer, x_outer, y_outer), (inner, x_inner, y_inner) = images[-2:]
         m, n = layer.outputs[0].shape[-2:]
         k = layer.type_of(0).shape[-2 if layer.integer("transpose_x") else -1]
@@ -70,27 +68,6 @@ class MatMul(Routine):
             activation=activation_parameters(layer.activation),
         )
         return Lowering((call,), tuple(constants))
-
-
-def _images(layer: Layer) -> _Images:
-    """Size and the strides of x and y of each dimension of images, outermost first, with as few dimensions as possible."""
-    shape = layer.outputs[0].shape[:-2]
-    strides = [_strides(layer.type_of(index).shape, len(shape)) for index in (0, 1)]
-    found: _Images = []
-    for size, of_x, of_y in zip(shape, *strides, strict=True):
-        if size == 1:
-            continue
-        if found and found[-1][1:] == (size * of_x, size * of_y):
-            found[-1] = (found[-1][0] * size, of_x, of_y)
-        else:
-            found.append((size, of_x, of_y))
-    return found
-
-
-def _strides(shape: tuple[int, ...], dimensions: int) -> list[int]:
-    """Floats between images of an operand along each dimension of the result's images; 0 where it is repeated."""
-    padded = (1,) * (dimensions + 2 - len(shape)) + shape
-    return [0 if padded[axis] == 1 else math.prod(padded[axis + 1 :]) for axis in range(dimensions)]
 
 
 ROUTINES = (MatMul,)

@@ -2,13 +2,25 @@
 #include "common.cl"
 #include "strides.cl"
 
-enum { OP_ADD = 0, OP_SUB = 1, OP_MUL = 2 };
+enum { OP_ADD = 0, OP_SUB = 1, OP_MUL = 2, OP_DIV = 3, OP_MAX = 4, OP_MIN = 5 };
+
+/* `x` and `y` are vectors, or single numbers. */
+#define COMBINED(x, y, op)                                      \
+    ((op) == OP_ADD   ? (x) + (y)                               \
+     : (op) == OP_SUB ? (x) - (y)                               \
+     : (op) == OP_MUL ? (x) * (y)                               \
+     : (op) == OP_DIV ? (x) / (y)                               \
+     : (op) == OP_MAX ? max(x, y)                               \
+                      : min(x, y))
 
 static inline floatb combine(floatb x, floatb y, int op)
 {
-    if (op == OP_ADD)
-        return x + y;
-    return op == OP_SUB ? x - y : x * y;
+    return COMBINED(x, y, op);
+}
+
+static inline float combine_one(float x, float y, int op)
+{
+    return COMBINED(x, y, op);
 }
 
 typedef struct {
@@ -48,8 +60,8 @@ kernel void binary_same(const global number *x_buffer, const global number *othe
     for (; i + B <= end; i += B)
         WRITE(activate(combine(READ(x + i), READ(other + i), op), kind, a, b), y + i);
     for (; i < end; i++) {
-        const float l = READ_ONE(x + i), r = READ_ONE(other + i);
-        WRITE_ONE(activate_one(op == OP_ADD ? l + r : op == OP_SUB ? l - r : l * r, kind, a, b), y + i);
+        const float combined = combine_one(READ_ONE(x + i), READ_ONE(other + i), op);
+        WRITE_ONE(activate_one(combined, kind, a, b), y + i);
     }
 }
 
@@ -133,8 +145,6 @@ kernel void binary_broadcast(const global float *x_buffer, const global float *o
     const global float *x = x_buffer + given.x_offset + row_place(row, given.dense, given.x);
     const global float *other = other_buffer + given.other_offset + row_place(row, given.dense, given.other);
     global float *y = y_buffer + given.y_offset + (long)row * size;
-    for (long i = 0; i < size; i++) {
-        const float l = x[i * x_step], r = other[i * other_step];
-        y[i] = activate_one(op == OP_ADD ? l + r : op == OP_SUB ? l - r : l * r, kind, a, b);
-    }
+    for (long i = 0; i < size; i++)
+        y[i] = activate_one(combine_one(x[i * x_step], other[i * other_step], op), kind, a, b);
 }

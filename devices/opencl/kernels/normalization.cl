@@ -1,21 +1,7 @@
 /* Layer normalisation over the channels of a pixel, and group normalisation over the channels of a group and all pixels.
  * Variances are means of squared distances from the mean, so that a large mean costs no digits. */
 #include "common.cl"
-
-typedef union {
-    floatb vector;
-    float lane[B];
-} lanes;
-
-static inline float sum_of_lanes(floatb x)
-{
-    lanes all;
-    all.vector = x;
-    float sum = 0.0f;
-    for (int i = 0; i < B; i++)
-        sum += all.lane[i];
-    return sum;
-}
+#include "lanes.cl"
 
 /* 1 in the lanes of the channels from `first` on that a tensor has, 0 in padding lanes. */
 static inline floatb present(int first, int channels)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nnstretch.devices.opencl.routines import conv, data_movement, elementwise, normalization, pool, strassen, winograd
+from nnstretch.devices.opencl.routines import (
+    conv,
+    data_movement,
+    elementwise,
+    matmul,
+    normalization,
+    pool,
+    reduce,
+    strassen,
+    winograd,
+)
 from nnstretch.devices.opencl.routines.base import DTYPE, HALF, OpenCLRoutine, Traits
 from nnstretch.devices.opencl.routines.data_movement import Reorder
 
@@ -17,6 +27,8 @@ _ROUTINES: tuple[type[OpenCLRoutine], ...] = (
     strassen.Strassen,
     conv.Direct,
     conv.Dense,
+    matmul.MatMul,
+    matmul.Attention,
     pool.Pool,
     pool.GlobalPool,
     elementwise.Map,
@@ -31,9 +43,11 @@ _ROUTINES: tuple[type[OpenCLRoutine], ...] = (
     normalization.BlockedLayerNorm,
     normalization.LayerNorm,
     normalization.GroupNorm,
+    reduce.Reduce,
+    reduce.Pad,
     pool.Resize,
     data_movement.ChannelsLast,
-    data_movement.SliceBlocked,
+    data_movement.MoveBlocks,
     data_movement.Strided,
     data_movement.Reshape,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from nnstretch.devices.algorithms.strided import CHANNELS_LAST, DIMENSIONS, StridedCopy, slices_blocks, strided_copy
+from nnstretch.devices.algorithms.strided import CHANNELS_LAST, DIMENSIONS, StridedCopy, moves_blocks, strided_copy
 from nnstretch.devices.base.routine import (
     INPUT,
     PLAIN,
@@ -151,7 +151,7 @@ class Strided(PlainRoutine):
 
     algorithm = "strided"
     source = "strided.cl"
-    ops: tuple[str, ...] = ("Transpose", "Slice", "Expand", "DepthToSpace", "SpaceToDepth")
+    ops: tuple[str, ...] = ("Transpose", "Slice", "Expand", "DepthToSpace", "SpaceToDepth", "Rearrange")
 
     def _supports(self, layer: Layer) -> bool:
         return len(self._copy(layer).sizes) <= DIMENSIONS
@@ -165,15 +165,15 @@ class Strided(PlainRoutine):
         return self.lowering("strided_copy", layer, words, (math.prod(full.sizes[:-1]),))
 
 
-class SliceBlocked(Strided):
-    """A slice of blocked data that begins at a whole block of channels."""
+class MoveBlocks(Strided):
+    """A copy of whole blocks of channels, or of a slice that begins at one."""
 
-    algorithm = "slice_blocked"
-    ops = ("Slice",)
+    algorithm = "move_blocks"
+    ops = ("Slice", "DepthToSpace", "SpaceToDepth", "Rearrange")
     layouts = OpenCLRoutine.layouts
 
     def _supports(self, layer: Layer) -> bool:
-        return slices_blocks(layer, self.traits.block)
+        return moves_blocks(layer, self.traits.block)
 
     def _copy(self, layer: Layer) -> StridedCopy:
         return strided_copy(layer, self.traits.block)

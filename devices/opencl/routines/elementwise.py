@@ -12,7 +12,8 @@ from nnstretch.devices.base.routine import INPUT, NO_PARAMETERS, Layout, Lowerin
 from nnstretch.devices.opencl.routines.base import OpenCLRoutine, PlainRoutine, ceil_div, constant, is_image
 from nnstretch.graph.layer import Layer
 
-_BINARY = ("Add", "Sub", "Mul")
+_BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min")
+"""In the order of the kernels' numbers."""
 _MAX_RANK = 6
 
 
@@ -24,7 +25,13 @@ class _AnyLayout(OpenCLRoutine):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """Blocked first, as convolutions read and write it."""
-        return ({"blocked": 1}, {"blocked": 0}) if is_image(layer.outputs[0]) else (NO_PARAMETERS,)
+        if not is_image(layer.outputs[0]) or not self._keeps_padding_finite(layer):
+            return (NO_PARAMETERS,)
+        return {"blocked": 1}, {"blocked": 0}
+
+    def _keeps_padding_finite(self, layer: Layer) -> bool:
+        """Whether padding lanes stay finite: a quotient of arbitrary numbers may not."""
+        return layer.op != "Div" or layer.outputs[0].shape[1] % self.traits.block == 0
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         layout = self.blocked if parameters.get("blocked") else self.plain
@@ -82,6 +89,8 @@ class BinaryChannel(OpenCLRoutine):
         if 0 in layer.constants or not is_image(x) or x.shape != layer.outputs[0].shape:
             return False
         n, c = x.shape[:2]
+        if layer.op == "Div" and c % self.traits.block:
+            return False  # padding lanes would be quotients of arbitrary numbers
         if 1 in layer.constants:
             return _per_channel(y.shape, c)
         return y.shape in ((n, c, 1, 1), (1, c, 1, 1))

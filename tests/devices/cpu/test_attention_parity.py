@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import MappingProxyType
 
 import numpy as np
 import onnxruntime
@@ -15,43 +14,14 @@ from nnstretch.devices.base.routine import Parameters
 from nnstretch.devices.cpu.routines.attention import Attention
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.graph.expand import expand
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Layer
 from tests.kits.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
 from tests.kits.kernel_driver import run_lowering
+from tests.kits.token_layers import Shape, attention_layer, attention_layers
 
 CORES = ((OWN_CORE,), (OWN_CORE, OWN_CORE))
 ROUTINE = Attention(local_isa())
-Shape = tuple[int, ...]
-
-
-def attention_layer(
-    sizes: Shape,
-    *,
-    heads: int,
-    groups: int,
-    rows: bool = False,
-    biases: Sequence[np.ndarray | Shape] = (),
-    scale: float = 0.25,
-) -> Layer:
-    """Attention of `sizes`: images, windows, queries, keys, channels per head of keys, and of values."""
-    batch, windows, queries, keys, depth, width = sizes
-
-    def tokens(count: int, channels: int) -> TensorType:
-        shape = (batch * windows, count, channels) if rows else (batch, channels, windows, count)
-        return TensorType(shape)
-
-    inputs = [tokens(queries, heads * depth), tokens(keys, groups * depth), tokens(keys, groups * width)]
-    inputs += [TensorType(bias.shape if isinstance(bias, np.ndarray) else bias) for bias in biases]
-    constants = {3 + i: bias for i, bias in enumerate(biases) if isinstance(bias, np.ndarray)}
-    return Layer(
-        "tested",
-        "Attention",
-        tuple(inputs),
-        (tokens(queries, heads * width),),
-        MappingProxyType({"heads": heads, "groups": groups, "scale": scale}),
-        constants=MappingProxyType(constants),
-    )
 
 
 def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
@@ -99,30 +69,7 @@ def compare(layer: Layer, seed: int = 0) -> None:
             np.testing.assert_allclose(result, expected, rtol=2e-5, atol=2e-5)
 
 
-@st.composite
-def layers(draw: st.DrawFn) -> Layer:
-    """Attention of small sizes."""
-    heads = draw(st.integers(1, 3))
-    batch, windows = draw(st.integers(1, 2)), draw(st.integers(1, 3))
-    queries, keys = draw(st.integers(1, 70)), draw(st.integers(1, 70))
-    depth, width = draw(st.integers(1, 36)), draw(st.integers(1, 36))
-    biases: list[np.ndarray | Shape] = []
-    for _ in range(draw(st.integers(0, 2))):
-        flags = [draw(st.booleans()) for _ in range(3)]
-        whole = (batch * windows, heads, queries)
-        shape = (*(size if flag else 1 for size, flag in zip(whole, flags, strict=True)), keys)
-        array = np.random.default_rng(3).normal(0, 2, shape).astype(np.float32)
-        biases.append(array if draw(st.booleans()) else shape)
-    return attention_layer(
-        (batch, windows, queries, keys, depth, width),
-        heads=heads,
-        groups=draw(st.sampled_from([1, heads])),
-        rows=draw(st.booleans()),
-        biases=biases,
-    )
-
-
-@given(layers(), st.integers(0, 99))
+@given(attention_layers(), st.integers(0, 99))
 @settings(max_examples=examples(25), deadline=None)
 def test_any_attention_is_that_of_float64(layer: Layer, seed: int) -> None:
     compare(layer, seed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 import numpy as np
 import onnxruntime
 import pytest
@@ -14,37 +12,13 @@ from nnstretch.devices.cpu.routines.matmul import MatMul
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Layer
 from tests.kits.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
 from tests.kits.kernel_driver import run_lowering
+from tests.kits.token_layers import product_layer
 
 ROUTINE = MatMul(local_isa())
-Shape = tuple[int, ...]
-
-
-def product_layer(
-    images: tuple[Shape, Shape],
-    sizes: Shape,
-    *,
-    transposed: tuple[bool, bool] = (False, False),
-    activation: Activation = NO_ACTIVATION,
-    constant: np.ndarray | None = None,
-) -> Layer:
-    """A product of `sizes` m, k, n with these images of each operand."""
-    m, k, n = sizes
-    x = (*images[0], *((k, m) if transposed[0] else (m, k)))
-    y = (*images[1], *((n, k) if transposed[1] else (k, n)))
-    result = (*np.broadcast_shapes(*images), m, n)
-    return Layer(
-        "tested",
-        "MatMul",
-        (TensorType(x), TensorType(y)),
-        (TensorType(result),),
-        MappingProxyType({"transpose_x": int(transposed[0]), "transpose_y": int(transposed[1])}),
-        activation,
-        MappingProxyType({} if constant is None else {1: constant}),
-    )
 
 
 def compare(layer: Layer) -> None:

@@ -243,8 +243,8 @@ def test_expand_and_tiles(processor: OpenCLProcessor) -> None:
 @pytest.mark.parametrize(
     ("shape", "starts", "steps", "output", "algorithms"),
     [
-        ((2, 37, 6, 5), (0, 0, 1, 0), (1, 1, 2, 1), (2, 20, 3, 5), {"slice_blocked", "strided"}),
-        ((2, 37, 6, 5), (0, 16, 0, 2), (1, 1, 1, 2), (2, 21, 6, 2), {"slice_blocked", "strided"}),
+        ((2, 37, 6, 5), (0, 0, 1, 0), (1, 1, 2, 1), (2, 20, 3, 5), {"move_blocks", "strided"}),
+        ((2, 37, 6, 5), (0, 16, 0, 2), (1, 1, 1, 2), (2, 21, 6, 2), {"move_blocks", "strided"}),
         ((2, 37, 6, 5), (1, 3, 0, 0), (1, 2, 1, 1), (1, 17, 6, 5), {"strided"}),
         ((3, 40), (0, 4), (1, 1), (3, 36), {"strided"}),
     ],

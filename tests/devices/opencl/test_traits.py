@@ -50,7 +50,7 @@ GPU = Traits(block=16, on_cpu=False, compute_units=4, registers=4)
         ),
         (
             make_layer("Slice", [(2, 21, 3, 4)], (2, 5, 3, 4), {"starts": (0, 16, 0, 0), "steps": (1, 1, 1, 1)}),
-            {"slice_blocked", "strided"},
+            {"move_blocks", "strided"},
         ),
     ],
     ids=lambda value: value.op if isinstance(value, Layer) else "",

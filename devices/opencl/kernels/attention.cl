@@ -1,0 +1,104 @@
+/* Attention without scores in memory: keys are read in groups of B, and sums of earlier groups are scaled down when a larger score
+ * appears.
+ *
+ * Macros: QUERIES, of a work item; WIDTH, values of a head.
+ *
+ * An image is a window of a batch image. A tensor's place of (batch image, window, channel, token) is
+ * batch image * image + window * window + channel * channel + token * token, by its strides.
+ */
+#include "common.cl"
+#include "lanes.cl"
+
+typedef struct {
+    int image, window, channel, token;
+} place_strides;
+
+typedef struct {
+    int image, head, query;
+} score_strides;
+
+typedef struct {
+    int q_offset, k_offset, v_offset, bias_offset, mask_offset, y_offset;
+    int windows, groups, queries, keys, depth, scale, has_bias, has_mask;
+    place_strides q, k, v, y;
+    score_strides bias, mask;
+} attention_arguments;
+
+static inline const global float *place_of(const global float *tensor, const place_strides step, int image, int window,
+                                           int channel)
+{
+    return tensor + (long)image * step.image + (long)window * step.window + (long)channel * step.channel;
+}
+
+static inline const global float *scores_of(const global float *tensor, const score_strides step, int image, int head,
+                                            int query)
+{
+    return tensor + (long)image * step.image + (long)head * step.head + (long)query * step.query;
+}
+
+/* Work items: (group of queries, head, image). */
+kernel void attention(const global float *q_buffer, const global float *k_buffer, const global float *v_buffer,
+                      const global float *bias_buffer, const global float *mask_buffer, global float *y_buffer,
+                      const attention_arguments given)
+{
+    const int first = (int)get_global_id(0) * QUERIES, head = get_global_id(1), image = get_global_id(2);
+    const int batch = image / given.windows, window = image % given.windows, group = given.groups == 1 ? 0 : head;
+    const int depth = given.depth, keys = given.keys;
+    const float scale = as_float(given.scale);
+    const global float *k = place_of(k_buffer + given.k_offset, given.k, batch, window, group * depth);
+    const global float *v = place_of(v_buffer + given.v_offset, given.v, batch, window, group * WIDTH);
+    const global float *q[QUERIES], *bias[QUERIES], *mask[QUERIES];
+    float largest[QUERIES], total[QUERIES];
+    floatb sum[QUERIES][WIDTH];
+    UNROLL for (int i = 0; i < QUERIES; i++) {
+        const int query = min(first + i, given.queries - 1);
+        q[i] = place_of(q_buffer + given.q_offset, given.q, batch, window, head * depth) + (long)query * given.q.token;
+        bias[i] = scores_of(bias_buffer + given.bias_offset, given.bias, image, head, query);
+        mask[i] = scores_of(mask_buffer + given.mask_offset, given.mask, image, head, query);
+        largest[i] = -INFINITY;
+        total[i] = 0.0f;
+        for (int e = 0; e < WIDTH; e++)
+            sum[i][e] = (floatb)(0.0f);
+    }
+    for (int key = 0; key < keys; key += B) {
+        const int count = keys - key;
+        floatb score[QUERIES];
+        UNROLL for (int i = 0; i < QUERIES; i++)
+            score[i] = (floatb)(0.0f);
+        for (int d = 0; d < depth; d++) {
+            const floatb values = load_some(k + (long)d * given.k.channel + (long)key * given.k.token, given.k.token, count, 0.0f);
+            UNROLL for (int i = 0; i < QUERIES; i++)
+                score[i] = fma(values, (floatb)(q[i][(long)d * given.q.channel]), score[i]);
+        }
+        UNROLL for (int i = 0; i < QUERIES; i++) {
+            floatb all = score[i] * scale;
+            if (given.has_bias)
+                all += load_some(bias[i] + key, 1, count, 0.0f);
+            if (given.has_mask)
+                all += load_some(mask[i] + key, 1, count, 0.0f);
+            lanes known;
+            known.vector = all;
+            for (int j = max(count, 0); j < B; j++)
+                known.lane[j] = -INFINITY;
+            const float now = max(largest[i], largest_lane(known.vector));
+            const float shift = now == -INFINITY ? 0.0f : now; /* all keys so far are masked */
+            const float less = exp(largest[i] - shift);
+            score[i] = exp(known.vector - shift);
+            largest[i] = now;
+            total[i] = total[i] * less + sum_of_lanes(score[i]);
+            for (int e = 0; e < WIDTH; e++)
+                sum[i][e] *= less;
+        }
+        for (int e = 0; e < WIDTH; e++) {
+            const floatb values = load_some(v + (long)e * given.v.channel + (long)key * given.v.token, given.v.token, count, 0.0f);
+            UNROLL for (int i = 0; i < QUERIES; i++)
+                sum[i][e] = fma(values, score[i], sum[i][e]);
+        }
+    }
+    global float *y = y_buffer + given.y_offset + (long)batch * given.y.image + (long)window * given.y.window +
+                      (long)head * WIDTH * given.y.channel;
+    for (int i = 0; i < min(QUERIES, given.queries - first); i++) {
+        for (int e = 0; e < WIDTH; e++)
+            y[(long)e * given.y.channel + (long)(first + i) * given.y.token] = sum_of_lanes(sum[i][e]) / total[i];
+    }
+}

@@ -1,0 +1,113 @@
+"""Products of matrices that are computed at run time, and attention, on plain tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnstretch.devices.algorithms.attention import BIASES, attention_biases, attention_extents, bias_strides
+from nnstretch.devices.algorithms.matrices import matrix_images
+from nnstretch.devices.base.routine import Lowering, Operand, Parameters
+from nnstretch.devices.opencl.routines.base import PlainRoutine, ceil_div, constant
+from nnstretch.graph.activation import NO_ACTIVATION, float_bits
+from nnstretch.graph.layer import Layer
+
+_MOST_WIDTH = 256  # values of a head that a work item keeps
+
+
+class MatMul(PlainRoutine):
+    """x · y for every image; transposed operands are read where they lie.
+
+    Routine parameters:
+        rows: of x per work item.
+    """
+
+    algorithm = "matmul"
+    source = "matmul.cl"
+    ops = ("MatMul",)
+
+    def _supports(self, layer: Layer) -> bool:
+        both_constant = 0 in layer.constants and 1 in layer.constants
+        return not both_constant and len(matrix_images(layer)) <= 2
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        return tuple({"rows": rows} for rows in ((8, 4) if self.traits.registers > 16 else (4,)))
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        operands: list[Operand] = []
+        constants: list[np.ndarray] = []
+        for index in (0, 1):
+            if index in layer.constants:
+                operands.append(constant(len(constants)))
+                constants.append(self.stored(layer.constants[index]))
+            else:
+                operands.append(Operand("input", index))
+        (outer, x_outer, y_outer), (inner, x_inner, y_inner) = ([(1, 0, 0)] * 2 + matrix_images(layer))[-2:]
+        x_turned, y_turned = (bool(layer.integer(name)) for name in ("transpose_x", "transpose_y"))
+        m, n = layer.outputs[0].shape[-2:]
+        k = layer.type_of(0).shape[-2 if x_turned else -1]
+        of_x = (x_outer, x_inner, 1 if x_turned else k, m if x_turned else 1)
+        of_y = (y_outer, y_inner, 1 if y_turned else n, k if y_turned else 1)
+        words = (inner, m, k, n, *of_x, *of_y, *layer.activation.words())
+        if y_turned and not x_turned:
+            rows, columns, kernel = 4, 4 if self.traits.registers > 16 else 2, "matmul_of_rows"
+        else:
+            rows, columns, kernel = parameters["rows"], self.traits.block, "matmul"
+        size = (ceil_div(n, columns), ceil_div(m, rows), outer * inner)
+        defines = (("ROWS", rows), ("COLUMNS", columns))
+        return Lowering((self.call(kernel, operands, words, size, defines),), tuple(constants))
+
+
+class Attention(PlainRoutine):
+    """Softmax of scores and the sum of values that it weighs, without scores in memory.
+
+    Routine parameters:
+        queries: per work item.
+    """
+
+    algorithm = "attention"
+    source = "attention.cl"
+    ops = ("Attention",)
+
+    def _supports(self, layer: Layer) -> bool:
+        if layer.activation != NO_ACTIVATION or any(index in layer.constants for index in range(3)):
+            return False
+        extents = attention_extents(layer)
+        shapes = [layer.type_of(index).shape for index in attention_biases(layer)]
+        return extents["width"] <= _MOST_WIDTH and all(
+            len(shape) == 4 and shape[-1] == extents["keys"] for shape in shapes
+        )
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        return tuple({"queries": queries} for queries in ((4, 2) if self.traits.on_cpu else (1, 2)))
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        extents = attention_extents(layer)
+        operands: list[Operand | None] = [Operand("input", index) for index in range(3)]
+        constants: list[np.ndarray] = []
+        for index in BIASES:
+            if index in layer.constants:
+                operands.append(constant(len(constants)))
+                constants.append(self.stored(layer.constants[index]))
+            else:
+                operands.append(Operand("input", index) if layer.has(index) else None)
+        scale = layer.attributes["scale"]
+        assert isinstance(scale, float | int)
+        places = [step for index in range(3) for step in _places(layer.type_of(index).shape)]
+        places += _places(layer.outputs[0].shape)
+        has = (int(layer.has(index)) for index in BIASES)
+        sizes = (extents[name] for name in ("windows", "groups", "queries", "keys", "depth"))
+        words = (*sizes, float_bits(float(scale)), *has, *places, *bias_strides(layer).values())
+        queries = parameters["queries"]
+        size = (ceil_div(extents["queries"], queries), extents["heads"], extents["batch"] * extents["windows"])
+        defines = (("QUERIES", queries), ("WIDTH", extents["width"]))
+        return Lowering((self.call("attention", operands, words, size, defines),), tuple(constants))
+
+
+def _places(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Floats between images, windows, channels and tokens of a tensor N,C,W,L or B,L,C."""
+    if len(shape) == 3:
+        return math.prod(shape[1:]), 0, 1, shape[2]
+    return math.prod(shape[1:]), shape[3], shape[2] * shape[3], 1

@@ -1,0 +1,90 @@
+"""Layers of transformers for parity tests: attention, and products of matrices that are computed at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import numpy as np
+from hypothesis import strategies as st
+
+from nnstretch.graph.activation import NO_ACTIVATION, Activation
+from nnstretch.graph.layer import Layer, TensorType
+
+Shape = tuple[int, ...]
+
+
+def attention_layer(
+    sizes: Shape,
+    *,
+    heads: int,
+    groups: int,
+    rows: bool = False,
+    biases: Sequence[np.ndarray | Shape] = (),
+    scale: float = 0.25,
+) -> Layer:
+    """Attention of `sizes`: images, windows, queries, keys, channels per head of keys, and of values."""
+    batch, windows, queries, keys, depth, width = sizes
+
+    def tokens(count: int, channels: int) -> TensorType:
+        shape = (batch * windows, count, channels) if rows else (batch, channels, windows, count)
+        return TensorType(shape)
+
+    inputs = [tokens(queries, heads * depth), tokens(keys, groups * depth), tokens(keys, groups * width)]
+    inputs += [TensorType(bias.shape if isinstance(bias, np.ndarray) else bias) for bias in biases]
+    constants = {3 + i: bias for i, bias in enumerate(biases) if isinstance(bias, np.ndarray)}
+    return Layer(
+        "tested",
+        "Attention",
+        tuple(inputs),
+        (tokens(queries, heads * width),),
+        MappingProxyType({"heads": heads, "groups": groups, "scale": scale}),
+        constants=MappingProxyType(constants),
+    )
+
+
+@st.composite
+def attention_layers(draw: st.DrawFn) -> Layer:
+    """Attention of small sizes."""
+    heads = draw(st.integers(1, 3))
+    batch, windows = draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    queries, keys = draw(st.integers(1, 70)), draw(st.integers(1, 70))
+    depth, width = draw(st.integers(1, 36)), draw(st.integers(1, 36))
+    biases: list[np.ndarray | Shape] = []
+    for _ in range(draw(st.integers(0, 2))):
+        flags = [draw(st.booleans()) for _ in range(3)]
+        whole = (batch * windows, heads, queries)
+        shape = (*(size if flag else 1 for size, flag in zip(whole, flags, strict=True)), keys)
+        array = np.random.default_rng(3).normal(0, 2, shape).astype(np.float32)
+        biases.append(array if draw(st.booleans()) else shape)
+    return attention_layer(
+        (batch, windows, queries, keys, depth, width),
+        heads=heads,
+        groups=draw(st.sampled_from([1, heads])),
+        rows=draw(st.booleans()),
+        biases=biases,
+    )
+
+
+def product_layer(
+    images: tuple[Shape, Shape],
+    sizes: Shape,
+    *,
+    transposed: tuple[bool, bool] = (False, False),
+    activation: Activation = NO_ACTIVATION,
+    constant: np.ndarray | None = None,
+) -> Layer:
+    """A product of `sizes` m, k, n with these images of each operand."""
+    m, k, n = sizes
+    x = (*images[0], *((k, m) if transposed[0] else (m, k)))
+    y = (*images[1], *((n, k) if transposed[1] else (k, n)))
+    result = (*np.broadcast_shapes(*images), m, n)
+    return Layer(
+        "tested",
+        "MatMul",
+        (TensorType(x), TensorType(y)),
+        (TensorType(result),),
+        MappingProxyType({"transpose_x": int(transposed[0]), "transpose_y": int(transposed[1])}),
+        activation,
+        MappingProxyType({} if constant is None else {1: constant}),
+    )

@@ -1,15 +1,15 @@
-"""Cut points of a graph, which every path to the deepest feature map crosses, and the parts between them.
+"""Cut points of a graph, and the parts between them.
 
-Cut points are dominators in the data-flow graph. The **body** of a network leads to the tensor after which the least
-work remains; the head is the rest. A tensor of the body that is also read elsewhere is a **skip connection**: the
-feature maps that a detector's heads read, or the skips of a U-Net. Where a path downsamples and upsamples again, long
-skips hide the cut points in between; there the downward and the upward path become chains of their own with a skip
-connection.
+The **body** of a network leads to the tensor after which the least work remains; the head is the rest. Every path to the
+end of the body crosses a cut point, apart from **skip connections**: cut points that are also read further on. These are
+the feature maps that a detector's heads read, or those that the upward path of a U-Net or of a detector's neck joins.
+A tensor that joins the main path without a map having been enlarged in between is the shortcut of a residual block,
+inside which there is no cut point.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from torch import fx
@@ -21,8 +21,10 @@ from nnstretch.branching.tracing.operators import (
     macs_of,
     role_of,
     shape_of,
+    title_of,
 )
 
+_UPSAMPLING = frozenset({"conv_transpose2d", "pixel_shuffle", "depth_to_space"})
 _ENLARGED = 1.5  # padding enlarges a map by less
 
 
@@ -38,7 +40,7 @@ def chain_of(graph: fx.Graph, source: fx.Node) -> tuple[list[Part], list[fx.Node
     """
     dependencies = _Dependencies(graph, source)
     end = dependencies.end_of_body()
-    atoms = [] if end is None else _atoms(dependencies, source, dependencies.before(end), end)
+    atoms = [] if end is None else _atoms(dependencies, dependencies.cuts(end), source)
     parts = merge_parts(atoms)
     done = {node for part in parts for node in part.nodes}
     rest = [node for node in graph.nodes if node.op not in ("placeholder", "output") and node not in done]
@@ -89,20 +91,73 @@ class _Dependencies:
         dominators = _dominators(self.order, self.source)
         flat, mixing = self._flattened(dominators), self._before_mixing()
         macs = {node: macs_of(node) for node in self.order}
+        ends = [
+            node
+            for node in self.order[1:]
+            if node in dominators and not flat[node] and mixing >> self.place[node] & 1
+        ]
+        work = {node: sum(macs[member] for member in self.before(node)) for node in ends}
         best, chosen = (0, 0, 0), None
-        for node in self.order[1:]:
-            if node not in dominators or flat[node] or not mixing >> self.place[node] & 1:
-                continue
-            members = self.before(node)
-            work = sum(macs[member] for member in members)
-            if work < best[0]:
-                continue
-            skips = self._skip_sources(members, node)
-            path = {self.source, *_path(dominators, node)}
-            rank = (work, -len(skips), self.place[node])
-            if rank > best and all(skip in path for skip in skips):
+        for node in sorted(ends, key=work.__getitem__, reverse=True):
+            if not work[node] or work[node] < best[0]:
+                break
+            skips, cuts = self._skip_sources(self.before(node), node), {self.source, *self.cuts(node)}
+            rank = (work[node], -len(skips), self.place[node])
+            if rank > best and node in cuts and all(skip in cuts for skip in skips):
                 best, chosen = rank, node
         return chosen
+
+    def cuts(self, end: fx.Node) -> list[fx.Node]:
+        """Cut points before `end` and `end` itself, if it is one, in order."""
+        members = self.before(end)
+        path = set(_path(_dominators(members, self.source), end))
+        found, last, recent = dict[fx.Node, None](), self.source, list[fx.Node]()
+        for node in members:
+            recent.append(node)
+            possible = node is end or (shape_of(node) is not None and role_of(node) is not Role.SHAPE)
+            if not possible or not self.depends(node, last):
+                continue
+            if node in path or (resolution_of(node) is not None and self._is_cut(node, found, recent, members)):
+                found[node] = None
+                last = node
+                recent = [other for other in recent if not self.depends(node, other)]
+        return list(found)
+
+    def _is_cut(
+        self, node: fx.Node, cuts: Collection[fx.Node], recent: Sequence[fx.Node], members: Sequence[fx.Node]
+    ) -> bool:
+        """Whether every path around `node` is a skip connection.
+
+        Args:
+            node: depends on the last one of `cuts`.
+            cuts: cut points before it.
+            recent: nodes before it in the graph that no cut point depends on.
+            members: the nodes that the end of the body depends on.
+        """
+        own = self._ancestors[node]
+
+        def outside(other: fx.Node) -> list[fx.Node]:
+            return [user for user in other.users if not own >> self.place.get(user, len(self.order)) & 1]
+
+        # Nodes before the last cut point are not read after it.
+        if any(outside(other) for other in recent if other is not node and own >> self.place[other] & 1):
+            return False
+        return all(
+            self._is_skip(other, reader, node, members) for other in (self.source, *cuts) for reader in outside(other)
+        )
+
+    def _is_skip(self, source: fx.Node, reader: fx.Node, node: fx.Node, members: Sequence[fx.Node]) -> bool:
+        """Whether a `reader` of `source` outside the path over `node` makes it a skip connection.
+
+        It does if it joins none of `members` after `node`, or joins only after a map was enlarged.
+        """
+        if reader not in self.place:
+            return True
+        for join in members[members.index(node) :]:
+            if self.depends(join, reader) and self.depends(join, node):
+                between = (other for other in self.before(join) if self.depends(other, source))
+                return any(not self.depends(other, reader) and _enlarges(other) for other in between)
+        return True
 
     def _skip_sources(self, members: Sequence[fx.Node], end: fx.Node) -> list[fx.Node]:
         """Those of `members` (except `end`) and the input that nodes outside read."""
@@ -157,53 +212,23 @@ def _path(dominators: dict[fx.Node, fx.Node], end: fx.Node) -> list[fx.Node]:
     return path[::-1]
 
 
-def _atoms(dependencies: _Dependencies, source: fx.Node, members: Sequence[fx.Node], end: fx.Node) -> list[Part]:
-    """Partitions `members` at the cut points from `source` to `end`."""
+def _atoms(dependencies: _Dependencies, cuts: Sequence[fx.Node], source: fx.Node) -> list[Part]:
+    """The nodes between successive cut points."""
     atoms: list[Part] = []
     done: set[fx.Node] = set()
-    for cut in _cuts(members, source, end):
-        nodes = [node for node in members if node not in done and dependencies.depends(cut, node)]
+    for cut in cuts:
+        nodes = [node for node in dependencies.before(cut) if node not in done]
         done.update(nodes)
-        start = atoms[-1].output if atoms else source
-        atoms += _down_and_up(dependencies, Part(start, nodes))
+        atoms.append(Part(atoms[-1].output if atoms else source, nodes))
     return atoms
 
 
-def _cuts(members: Sequence[fx.Node], source: fx.Node, end: fx.Node) -> list[fx.Node]:
-    """Dominators that may be cut points: tensors, not sizes."""
-    path = _path(_dominators(members, source), end)
-    return [node for node in path if node is end or (shape_of(node) is not None and role_of(node) is not Role.SHAPE)]
-
-
-def _down_and_up(dependencies: _Dependencies, part: Part) -> list[Part]:
-    """Splits a part that downsamples and upsamples again at its smallest map; returns other parts unchanged."""
-    upward = next((node for node in part.nodes if _enlarges(node)), None)
-    bottom = None if upward is None else _main_operand(upward)
-    if bottom is None or bottom not in part.nodes or bottom is part.output:
-        return [part]
-    down = [node for node in part.nodes if dependencies.depends(bottom, node)]
-    up = [node for node in part.nodes if node not in set(down)]
-    # The upward path may start at a skip connection instead.
-    if bottom not in _dominators(down, part.source) or part.output not in _dominators(up, bottom):
-        return [part]
-    parts = [*_atoms(dependencies, part.source, down, bottom), *_atoms(dependencies, bottom, up, part.output)]
-    return parts if all(map(_is_closed, parts)) else [part]
-
-
-def _is_closed(part: Part) -> bool:
-    """Whether no inner tensor of a part is read from outside."""
-    own = set(part.nodes)
-    return all(user in own for node in part.nodes[:-1] for user in node.users)
-
-
 def _enlarges(node: fx.Node) -> bool:
-    """Whether a node upsamples a map of more than one pixel."""
+    """Whether a node upsamples a map of more than one pixel; views and products of matrices do not."""
+    if role_of(node) is Role.OPAQUE and node.op != "call_module" and title_of(node) not in _UPSAMPLING:
+        return False
     written = resolution_of(node)
     read = [r for r in map(resolution_of, node.all_input_nodes) if r is not None]
     if written is None or not read:
         return False
     return all(min(r) > 1 and min(w / s for w, s in zip(written, r, strict=True)) >= _ENLARGED for r in read)
-
-
-def _main_operand(node: fx.Node) -> fx.Node | None:
-    return next((operand for operand in node.all_input_nodes if resolution_of(operand) is not None), None)

@@ -120,9 +120,12 @@ def test_a_head_with_skip_inputs_is_one_block_and_predicted_with_their_channels(
     plan = blueprint(small(Detector()), IMAGES)
     traced = plan.traced
     names = {block.output: block.name for block in traced.blocks}
-    assert [names[skip] for skip in traced.head.skips] == ["stages.0.1", "stages.1.1"]
+    # The neck is part of the chain, so the head reads what the neck makes at every level.
+    assert [block.name for block in traced.blocks][-3:] == ["lateral.1", "interpolate_1", "lateral.0"]
+    assert [names[skip] for skip in traced.blocks[-1].skips] == ["stages.0.1"]
+    assert [names[skip] for skip in traced.head.skips] == ["lateral.1", "lateral.2", "stages.1.1"]
     assert not traced.is_self_contained(Segment(0, len(traced.blocks)))
-    assert any("stages.0.1, stages.1.1" in note for note in diagnose(plan))
+    assert any("lateral.1, lateral.2, stages.1.1" in note for note in diagnose(plan))
     narrow, wide = (branched(plan, widths) for widths in ((0.5, 0.6), (1.0, 1.0)))
     # Wider maps make the head's first layers larger.
     heads = [design.macs - sum(b.macs for s in design.segments for b in s.branches) for design in (narrow, wide)]

@@ -17,7 +17,7 @@ from nnstretch.report.tables.text import plain_table
 if TYPE_CHECKING:
     from nnstretch.report.documents.document import Document, Table
 
-_SHOWN = 12  # rows of a table in a terminal
+_SHOWN, _COLUMNS = 12, 10  # rows and columns of a table in a terminal
 
 
 def report_command(
@@ -90,14 +90,15 @@ def _show_table(report: Reporter, title: str, table: Table) -> None:
     """The marked rows first, because only some are shown."""
     from nnstretch.report.documents.document import cell_text
 
-    titles = [name if number < table.texts else f">{name}" for number, name in enumerate(table.titles)]
+    titles = [name if number < table.texts else f">{name}" for number, name in enumerate(table.titles[:_COLUMNS])]
     shown = plain_table(*titles, title=title)
     order = sorted(range(len(table.rows)), key=lambda row: row not in table.marked)
     for row in order[:_SHOWN]:
-        shown.add_row(*map(cell_text, table.rows[row]))
+        shown.add_row(*map(cell_text, table.rows[row][:_COLUMNS]))
     report.show(shown)
-    if len(order) > _SHOWN:
-        report.show(f"… {len(order) - _SHOWN} more rows; -o report.html or report.csv has all")
+    left = {"rows": len(order) - _SHOWN, "columns": len(table.titles) - _COLUMNS}
+    if more := " and ".join(f"{count} more {what}" for what, count in left.items() if count > 0):
+        report.show(f"… {more}; -o report.html or report.csv has all")
 
 
 def _answer(document: Document) -> dict[str, object]:

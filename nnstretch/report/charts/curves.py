@@ -22,7 +22,7 @@ def curve_panel(lines: Mapping[str, Sequence[tuple[float, float]]], x_name: str,
     """
     points = [point for line in lines.values() for point in line]
     axes = Axes([x for x, _ in points], [y for _, y in points])
-    parts = axes.frame(x_name, y_name)
+    parts = axes.frame(x_name, y_name, whole=all(float(x).is_integer() for x, _ in points))
     for number, line in enumerate(lines.values()):
         every = max(1, len(line) // _MOST_POINTS)
         places = [axes.at(*point) for point in line[::every]]

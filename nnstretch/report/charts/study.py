@@ -14,6 +14,7 @@ from nnstretch.report.charts.svg import (
     Panel,
     box,
     dot,
+    element,
     label,
     polyline,
 )
@@ -35,7 +36,7 @@ class Mark:
         row: its row in the table of trials.
         best: whether it lies on the front.
         feasible: whether it keeps the constraints.
-        tip: text for the pointer.
+        tip: text for the pointer; "" leaves it to the page, which knows the row.
     """
 
     x: float
@@ -47,17 +48,23 @@ class Mark:
 
 
 def scatter_panel(marks: Sequence[Mark], x_name: str, y_name: str, *, line: bool) -> Panel:
-    """A dot per trial, the front on top; with `line` its trials are joined in the order of x."""
+    """A dot per trial, the front on top; with `line` its trials are joined in the order of x.
+
+    Dots of a kind are a group, whose colour they share: there may be thousands.
+    """
     axes = Axes([mark.x for mark in marks], [mark.y for mark in marks])
     parts = axes.frame(x_name, y_name)
-    front = sorted((mark for mark in marks if mark.best), key=lambda mark: (mark.x, mark.y))
-    for mark in (*(mark for mark in marks if not mark.best), *front):
-        x, y = axes.at(mark.x, mark.y)
-        series, radius = ("series-1", 4.2) if mark.best else ("series-0" if mark.feasible else "series-2", 2.4)
-        opacity = None if mark.best else 0.7 if mark.feasible else 0.35
-        parts.append(dot(x, y, radius, f"dot {series}", mark.tip, opacity, row=mark.row))
+    for class_, opacity, radius, chosen in (
+        ("dot series-2", 0.35, 2.4, [mark for mark in marks if not mark.best and not mark.feasible]),
+        ("dot series-0", 0.7, 2.4, [mark for mark in marks if not mark.best and mark.feasible]),
+        ("dot series-1", 1.0, 4.2, [mark for mark in marks if mark.best]),
+    ):
+        dots = [dot(*axes.at(mark.x, mark.y), radius, None, mark.tip, row=mark.row) for mark in chosen]
+        if dots:
+            parts.append(element("g", *dots, class_=class_, fill_opacity=opacity))
+    front = sorted(axes.at(mark.x, mark.y) for mark in marks if mark.best)
     if line and len(front) > 1:
-        parts.append(polyline([axes.at(mark.x, mark.y) for mark in front], "line series-1"))
+        parts.append(polyline(front, "line series-1"))
     return BOTTOM + 44, parts
 
 

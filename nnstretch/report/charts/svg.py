@@ -61,12 +61,15 @@ def dot(
     x: float,
     y: float,
     radius: float,
-    class_: str,
+    class_: str | None,
     tip: str = "",
     opacity: float | None = None,
     row: int | None = None,
 ) -> str:
-    """A circle; `row` is that of the same thing in a table which readers can filter."""
+    """A circle in the colour of its class, or of its group without one.
+
+    `row` is that of the same thing in a table which readers can filter.
+    """
     return element("circle", *_title(tip), cx=x, cy=y, r=radius, class_=class_, opacity=opacity, data_row=row)
 
 

@@ -12,6 +12,7 @@ from nnstretch.errors import FileError
 from nnstretch.report.charts.bench import ratio_panel, skyline_panel
 from nnstretch.report.charts.selection import front_panel, search_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
+from nnstretch.report.documents.facts import environment_facts
 from nnstretch.report.tables.text import parameters_text
 
 Answer = Mapping[str, Any]
@@ -27,17 +28,10 @@ def read_answer(path: Path, answer: Answer) -> Document:
         if key in answer:
             try:
                 document = read(path.name, answer)
-                return replace(document, facts={**document.facts, **_environment(answer.get("environment", {}))})
+                return replace(document, facts={**document.facts, **environment_facts(answer.get("environment", {}))})
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise FileError(f"{path} is incomplete ({error!r}); run the command again") from error
     raise FileError(f"{path} is not a plan, and not the answer of bench, tune or stretch")
-
-
-def _environment(found: Answer) -> dict[str, str]:
-    """Versions of what took part, one name each."""
-    flat = {**found, **dict(found.get("libraries", {}))}
-    flat.pop("libraries", None)
-    return {name: ", ".join(value) if isinstance(value, list) else str(value) for name, value in flat.items()}
 
 
 def _bench(name: str, answer: Answer) -> Document:

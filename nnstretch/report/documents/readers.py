@@ -9,7 +9,8 @@ from nnstretch.package.format import is_package
 from nnstretch.report.documents.answers import load_json, read_answer
 from nnstretch.report.documents.document import Document
 from nnstretch.report.documents.plan import read_package_file, read_plan_file
-from nnstretch.report.documents.study import is_journal, read_study
+from nnstretch.report.documents.study.document import read_study
+from nnstretch.report.documents.study.journal import is_journal
 from nnstretch.report.documents.training_run import is_training_run, read_training_run
 
 

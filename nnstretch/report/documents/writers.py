@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,12 +16,14 @@ from nnstretch import __version__
 from nnstretch.errors import UsageError
 from nnstretch.report.charts.style import COLOURS
 from nnstretch.report.charts.svg import Panel, element, label, panel_picture, stacked
-from nnstretch.report.documents.document import Document, Section, Table, cell_text
+from nnstretch.report.documents.document import Cell, Document, Section, Table, cell_text
 from nnstretch.report.pages import render
 from nnstretch.support.settings import atomic_write, write_text
 
 _MOST_FIGURES = 8
 """At the top of a page; the others stand in a table."""
+_MOST_ROWS = 500
+"""Of a table in a page that needs no script."""
 
 
 def write(document: Document, path: Path) -> list[Path]:
@@ -40,7 +44,7 @@ def write(document: Document, path: Path) -> list[Path]:
 
 
 def html(document: Document) -> str:
-    """One page that needs no network; a script in it filters the rows of tables, if any can be."""
+    """One page that needs no network; a script in it pages, sorts and filters the rows of tables that readers can filter."""
     figures = list(document.figures.items())
     sections = [_html_section(section) for section in document.sections]
     if len(figures) > _MOST_FIGURES:
@@ -53,26 +57,44 @@ def html(document: Document) -> str:
         lead=document.lead,
         sections=sections,
         facts=list(document.facts.items()),
-        filters=any(section.filters for section in document.sections),
+        live=any(section["data"] for section in sections),
         version=__version__,
     )
 
 
 def _html_section(section: Section) -> Mapping[str, object]:
     table = section.table or Table((), ())
+    live = bool(table.rows) and (section.filters or len(table.rows) > _MOST_ROWS)
     first = table.rows[0] if table.rows else ()
     return {
         "title": section.title,
         "text": section.text,
         "chart": Markup(panel_picture(section.panel, section.title)) if section.panel else "",  # noqa: S704 - escaped by svg
         "titles": table.titles,
-        "rows": [[cell_text(cell) for cell in row] for row in table.rows],
+        "data": Markup(_live_data(table)) if live else "",  # noqa: S704 - has no character that ends it
+        "rows": [] if live else [[cell_text(cell) for cell in row] for row in table.rows],
         "texts": table.texts,
         "kinds": ["chosen" if number in table.marked else None for number in range(len(table.rows))],
         "folded": section.folded,
-        "filters": section.filters,
+        "linked": section.filters,
         "hints": ["word" if isinstance(cell, str) else "low..high" for cell in first],
     }
+
+
+def _live_data(table: Table) -> str:
+    """The rows of a table as JSON, from which a script in the page makes those that are looked at."""
+    columns = [list(map(_compact, column)) for column in zip(*table.rows, strict=True)]
+    text = json.dumps({"columns": columns, "marked": sorted(table.marked)}, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("<", r"\u003c")
+
+
+def _compact(value: Cell) -> Cell:
+    """A value with the digits that the page may show; infinite ones are words, because JSON has none."""
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        return str(value)
+    return round(value) if abs(value) >= 1e4 else float(f"{value:.5g}")
 
 
 def markdown(document: Document, charts: Mapping[str, str]) -> str:

@@ -1,0 +1,1 @@
+"""Optuna studies as documents: any study can be read, whoever made it."""

@@ -13,6 +13,8 @@ from nnstretch.sweeps.objectives import Values
 from nnstretch.sweeps.space import PredictedDesign
 
 _ROUNDING = 1e-9
+_UNBRANCHED = -1.0  # a segment limit of a design without branches: as far within it as can be
+_OF_SEGMENTS = ("alpha", "beta", "min_macs")
 _WHOLE = ("latency", "memory", "macs")  # the fields of `Bounds`
 
 
@@ -67,8 +69,14 @@ def _merged(latencies: LatencyTable, channels: Sequence[int]) -> int:
 
 
 def violations(found: Mapping[str, float], limits: SearchLimits, bounds: Bounds) -> dict[str, float]:
-    """How far a design is beyond every limit, as a share of the limit; 0 or less is within it."""
-    result = {}
+    """How far a design is beyond every limit, as a share of the limit; 0 or less is within it.
+
+    The limits are the same for all designs of a study, as samplers want them. A design without branches is within those of
+    segments.
+    """
+    result = dict.fromkeys(
+        (*_OF_SEGMENTS, *(name for name in _WHOLE if getattr(bounds, name) is not None)), _UNBRANCHED
+    )
     for name, value in found.items():
         limit = getattr(bounds if name in _WHOLE else limits, name)
         excess = limit - value if name == "min_macs" else value - limit
@@ -85,7 +93,7 @@ def limits_reached(all_reached: Sequence[Mapping[str, float]], limits: SearchLim
         bounds: of its designs.
     """
     parts = []
-    for name in ("alpha", "beta", "min_macs", *_WHOLE):
+    for name in (*_OF_SEGMENTS, *_WHOLE):
         values = [found[name] for found in all_reached if name in found]
         if not values or any(violations({name: value}, limits, bounds)[name] <= 0 for value in values):
             continue

@@ -156,6 +156,43 @@ def test_the_ladder_measures_a_share_of_the_designs_and_none_twice(tmp_path: Pat
     assert set(counts.values()) == {1}
 
 
+@pytest.mark.parametrize(
+    ("limits", "bounds"),
+    [
+        (replace(LOOSE, alpha=1e-9), Bounds()),
+        (replace(LOOSE, beta=1e-9), Bounds()),
+        (replace(LOOSE, min_macs=50.0), Bounds()),
+        (LOOSE, Bounds(memory=1e-6)),
+    ],
+)
+def test_a_design_beyond_a_limit_is_not_run(tmp_path: Path, limits: SearchLimits, bounds: Bounds) -> None:
+    counts: dict[str, int] = {}
+    sweep = sweep_of(tmp_path, warm=0, limits=limits, bounds=bounds, budget=SweepBudget(6), names=("latency", "p90"),
+                     directions=("minimize", "minimize"))  # fmt: skip
+    study = sweep.open()
+    choices = {name: getattr(kind, "choices", ()) for name, kind in sweep.space.distributions.items()}
+    both = {name: some[-1] for name, some in choices.items() if name.startswith("processors.")}
+    study.enqueue_trial(both)  # branches in every segment
+    timer: Any = CountedTimer(counts)
+    sweep.run(study, evaluation(sweep, study, "latency,p90", timer=timer))
+    beyond = {t.user_attrs["design"] for t in study.trials if any(value > 0 for value in t.constraints.values())}
+    assert study.trials[0].user_attrs["design"] in beyond
+    assert not beyond & counts.keys()
+    assert all(t.state.name == "PRUNED" for t in study.trials if t.user_attrs["design"] in beyond)
+
+
+def test_a_sweep_with_the_same_seed_evaluates_the_same_designs_to_the_same_values(tmp_path: Path) -> None:
+    found = []
+    for number in range(2):
+        sweep = sweep_of(tmp_path, warm=3, study=str(number), budget=SweepBudget(11), sampler="gp", seed=5)
+        study = sweep.open()
+        sweep.warm_start(study)
+        sweep.run(study, evaluation(sweep, study, "latency,macs"))
+        found.append([(t.params, t.values, t.state) for t in study.trials])
+    assert found[0] == found[1]
+    assert len(found[0]) == 11  # the last by Gaussian processes
+
+
 def test_an_objective_of_the_callers_sees_designs_within_the_limits_only(tmp_path: Path) -> None:
     seen: list[Design] = []
 

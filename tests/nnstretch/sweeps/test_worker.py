@@ -71,17 +71,18 @@ def params(study: optuna.Study) -> list[dict[str, Any]]:
     return [trial.params for trial in study.trials if not is_given_up(trial)]
 
 
-@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name not in {"auto", "gp"}])
+@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "auto"])
 def test_the_same_seed_makes_the_same_study_whether_interrupted_or_not(tmp_path: Path, sampler: str) -> None:
+    count = 13 if sampler == "gp" else 24  # Gaussian processes are fitted from the tenth trial on
     whole = spec(journal(tmp_path)).open()
-    worker(whole, 24, sampler=sampler).run()
+    worker(whole, count, sampler=sampler).run()
     parts = str(tmp_path / "parts.journal")
     worker(spec(parts).open(), 11, sampler=sampler).run()
     resumed = spec(parts, resume=True).open()
-    worker(resumed, 24, sampler=sampler).run()
+    worker(resumed, count, sampler=sampler).run()
     assert params(resumed) == params(whole)
     other = spec(str(tmp_path / "other.journal")).open()
-    worker(other, 24, sampler=sampler, seed=1).run()
+    worker(other, count, sampler=sampler, seed=1).run()
     assert params(other) != params(whole)
 
 
@@ -337,8 +338,8 @@ def opened_storage(kind: str, folder: Path) -> Iterator[str]:
     if kind == "journal":
         yield str(folder / "study.journal")
         return
-    with postgresql(folder) as url:
-        yield url
+    with postgresql(folder) as server:
+        yield server.url
 
 
 @pytest.mark.parametrize("kind", ["journal", "postgresql"])

@@ -8,6 +8,7 @@
 #   prepare_processor_models     installs llvm-mca with models of ARM cores where that is allowed
 #   prepare_ssh_server           installs OpenSSH's client where that is allowed, and unpacks its server into .venv for tests
 #   prepare_database             installs PostgreSQL for tests where that is allowed; no server is started
+#   prepare_browser              installs Chromium, in which tests look at reports, where that is allowed
 #
 # What may be set from outside:
 #   NNSTRETCH_PYTHON           the Python to make .venv with, where the one found would be the wrong one
@@ -287,6 +288,20 @@ prepare_database() {
         echo 'create_main_cluster = false' | as_root tee "$folder/nnstretch.conf" >/dev/null || return 0
         step "Installing a database for tests (postgresql)" install_system_packages postgresql || true
     fi
+}
+
+has_browser() {
+    command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null
+}
+
+# Ubuntu's packages of this name only fetch a snap, which cannot read the pages of tests.
+prepare_browser() {
+    has_browser && return
+    if can_install_system_packages && ! grep -qx 'ID=ubuntu' /etc/os-release 2>/dev/null; then
+        step "Installing a browser for tests (chromium)" install_system_packages chromium || true
+        has_browser && return
+    fi
+    note_unchecked "reports in a browser: Chromium is missing (Debian: apt-get install chromium)"
 }
 
 # unpack_packages FOLDER PACKAGE…: the files of Debian packages in a folder, which appears if all of them are there.

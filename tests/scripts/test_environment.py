@@ -93,3 +93,17 @@ def test_an_llvm_mca_that_can_be_installed_is(tmp_path: Path) -> None:
         "env": 'shift; exec "$@"',
     }
     assert "summary: \n" in prepared(tmp_path, "prepare_processor_models", apt)
+
+
+@pytest.mark.parametrize("name", ["chromium", "chromium-browser", "google-chrome"])
+def test_a_browser_is_taken_or_installed_or_told_in_the_summary(tmp_path: Path, name: str) -> None:
+    assert prepared(tmp_path, "prepare_browser", {name: "exit 0"}) == "summary: \n"
+    shutil.rmtree(tmp_path / "bin")
+    said = prepared(tmp_path, "prepare_browser", BROKEN_APT)
+    assert "summary: not checked: reports in a browser: Chromium is missing" in said
+    shutil.rmtree(tmp_path / "bin")
+    install = f'case "$*" in *install*chromium*) printf "#!/bin/sh\\n" >{tmp_path}/bin/{name}; '
+    apt = {"apt-get": f"{install}/bin/chmod +x {tmp_path}/bin/{name} ;; esac", "env": 'shift; exec "$@"'}
+    said = prepared(tmp_path, "prepare_browser", apt)
+    is_ubuntu = "ID=ubuntu" in Path("/etc/os-release").read_text().splitlines()
+    assert said.endswith("summary: \n") != is_ubuntu

@@ -163,7 +163,8 @@ def _normal(centres: npt.NDArray[Any], width: float, bins: int) -> _Numbers:
     edges = (np.arange(bins + 1) - 0.5 - centres) / (width * math.sqrt(2))
     places, at = np.unique(edges, return_inverse=True)
     below = np.array([math.erf(place) for place in places])[at].reshape(edges.shape)
-    return np.diff(below, axis=1) / (below[:, -1:] - below[:, :1])
+    shares: _Numbers = np.diff(below, axis=1) / (below[:, -1:] - below[:, :1])
+    return shares
 
 
 def _mixed(weights: _Indices, rows: _Numbers) -> _Numbers:

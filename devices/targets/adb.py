@@ -24,6 +24,7 @@ from nnstretch.devices.targets.base import (
 from nnstretch.devices.targets.processes import run_process
 from nnstretch.devices.targets.shell import ShellTransport, is_storage_error, lost
 from nnstretch.support.extras import extras_named
+from nnstretch.support.settings import android_ndk
 
 _ABIS = {"arm64-v8a": "aarch64", "armeabi-v7a": "armv7", "x86_64": "x86_64", "x86": "i686", "riscv64": "riscv64"}
 """Android's names of architectures -> those of `uname -m`. A 32-bit system may run on a 64-bit kernel."""
@@ -66,6 +67,9 @@ class AdbTransport(ShellTransport):
     def machine(self) -> str:
         abi = self.run(["getprop", "ro.product.cpu.abi"], timeout=SHORT).text
         return _ABIS.get(abi, abi) or super().machine()
+
+    def opencl_system(self) -> str | None:
+        return None if android_ndk() is None else "android"
 
     def write(self, path: str, content: bytes | Path, executable: bool = False) -> None:
         if isinstance(content, bytes):

@@ -62,8 +62,8 @@ class Transport(Closing):
         name: as on the command line, such as "ssh:pi@board".
         folders: where a folder may be made on the target, the best first.
         launcher: command that runs an executable of the target; empty where it runs by itself.
-        system: for which programs are built, as in `BuildTarget`; None: glibc where OpenCL is asked for and it is there,
-            else static ones.
+        system: for which programs are built, as in `BuildTarget`; None: `opencl_system` where OpenCL is asked for and
+            there is one, else static ones.
     """
 
     name: str
@@ -116,9 +116,12 @@ class Transport(Closing):
             raise TargetError(f"{self.name} does not say what it is (uname -m): {found.reason}")
         return found.text
 
-    def has_glibc(self) -> bool:
-        """Whether programs for glibc run there. Raises as `run` does."""
-        return not self.run(["getconf", "GNU_LIBC_VERSION"], timeout=SHORT).status
+    def opencl_system(self) -> str | None:
+        """The system for which programs are built that can open OpenCL there, as in `BuildTarget`; None if there is none.
+
+        Raises as `run` does.
+        """
+        return None if self.run(["getconf", "GNU_LIBC_VERSION"], timeout=SHORT).status else "linux-gnu"
 
     def reconnect(self) -> None:
         """Prepares for another attempt after a lost connection."""

@@ -34,6 +34,8 @@ _START = 'echo $$ >"$0"; exec "$@"'
 """Runs a command whose process number is in a file, so that it can be ended later."""
 _END = 'n=$(cat "$0" 2>/dev/null) && grep -qF "$1" "/proc/$n/cmdline" 2>/dev/null && kill -9 "$n"; true'
 """Ends the command whose process number is in a file, if a process of that number still belongs to a folder."""
+_DRIVER_CACHES = ("POCL_CACHE_DIR", "MESA_SHADER_CACHE_DIR")
+"""Environment variables that name the folder where OpenCL drivers keep built programs."""
 _Answer = TypeVar("_Answer")
 
 
@@ -263,8 +265,7 @@ class Device(Closing):
         number = f"{self._folder_path()}/pid"
         if self._interrupted.is_set():
             raise TargetError(f"{self.name}: interrupted")
-        programs = ["--cache", self._folder.path] if self._opencl else []  # built OpenCL programs
-        command = ["sh", "-c", _START, number, *self._runner(), *programs, *arguments]
+        command = ["sh", "-c", _START, number, *self._caches(), *self._runner(), *self._programs(), *arguments]
         try:
             found = self._transport.run(command, timeout=timeout, on_stderr=on_progress)
         except TargetTimeoutError as error:
@@ -280,6 +281,16 @@ class Device(Closing):
             raise RunnerEndedError(f"{self.name}: {found.reason.removeprefix('error: ')}")
         return found
 
+    def _programs(self) -> Sequence[str]:
+        """The runner's option for the folder of built OpenCL programs: that of the session, which stays with `keep`."""
+        return ("--cache", self._folder.path) if self._opencl else ()
+
+    def _caches(self) -> Sequence[str]:
+        """What has drivers with a cache of their own keep it in the session's folder, too; on this machine they have theirs."""
+        if not self._opencl or self._transport.system is not None:
+            return ()
+        return ("env", *(f"{name}={self._folder.path}/driver" for name in _DRIVER_CACHES))
+
     def _runner(self) -> Sequence[str]:
         """The command of the runner, which is on the target afterwards."""
         return (*self._transport.launcher, f"{self._folder_path()}/{self._runner_program.name}")
@@ -292,10 +303,10 @@ class Device(Closing):
         return RunnerProgram(file, name, str(target))
 
     def _build_target(self) -> BuildTarget:
-        """A static runner, which runs on every Linux and Android; one for glibc where OpenCL is asked for and it is there."""
+        """A static runner, which runs on every Linux and Android; one that can open OpenCL where that is asked for."""
         system = self._transport.system
         if system is None:
-            system = "linux-gnu" if self._opencl and self._transport.has_glibc() else "linux-musl"
+            system = (self._transport.opencl_system() if self._opencl else None) or "linux-musl"
         return BuildTarget(self.isa, system)
 
     def _folder_path(self) -> str:

@@ -101,8 +101,8 @@ class QemuTransport(LocalTransport):
     def machine(self) -> str:
         return self._machine
 
-    def has_glibc(self) -> bool:
-        return "QEMU_LD_PREFIX" in os.environ  # where the emulator looks for libraries
+    def opencl_system(self) -> str | None:
+        return "linux-gnu" if "QEMU_LD_PREFIX" in os.environ else None  # where the emulator looks for libraries
 
     def _check_cpu(self, program: str, cpu: str) -> None:
         model = cpu.partition(",")[0]

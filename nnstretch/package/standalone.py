@@ -8,6 +8,7 @@
 | `nnstretch.h` | the library's interface |
 | `example.c` | a program that uses the library |
 | `nns-bench` | the runner, if asked for: times model files |
+| `aar` | for Android: the contents of an archive (AAR): `jni/ABI/libnnstretch.so`, the header, the manifest |
 
 docs/formats.md describes the model file; devices/engine/standalone/model_file.h defines its numbers.
 """
@@ -28,6 +29,7 @@ from nnstretch.devices.engine.build.standalone import (
     HEADER,
     LIBRARY,
     RUNNER,
+    android_files,
     build_binaries,
     build_runner,
     header,
@@ -39,6 +41,8 @@ from nnstretch.scheduler.plan.schema import Plan, PlanStep
 from nnstretch.support.settings import atomic_write
 
 SUFFIX = ".nnm"
+ARCHIVE = "aar"
+"""The folder with the contents of an Android archive."""
 
 
 def standalone_files(name: str, folder: Path) -> Mapping[str, Path]:
@@ -71,7 +75,7 @@ def write_standalone(
         runner: whether the runner is written, too.
 
     Returns:
-        The files, with the keys of `standalone_files`, and `runner`.
+        The files, with the keys of `standalone_files`, and `runner`; those of `aar` by their paths in it.
 
     Raises:
         UsageError: the plan needs ONNX Runtime, needs OpenCL in a static executable, or the name is not valid as a
@@ -97,6 +101,14 @@ def write_standalone(
     if runner:
         files["runner"] = folder / RUNNER
         contents["runner"] = build_runner(target).read_bytes()
+    if target.system == "android":
+        for place, content in android_files(target).items():
+            files[place] = folder / ARCHIVE / place
+            contents[place] = content
+            try:
+                files[place].parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise FileError(f"cannot make {files[place].parent}: {error.strerror}") from error
     for what, content in contents.items():
         with atomic_write(files[what]) as file:
             file.write(content)

@@ -119,6 +119,12 @@ def compiler_override() -> list[str] | None:
     return shlex.split(configured) if configured else None
 
 
+def android_ndk() -> Path | None:
+    """The folder of Android's NDK that ANDROID_NDK_HOME names, or None."""
+    configured = os.environ.get("ANDROID_NDK_HOME")
+    return Path(configured) if configured else None
+
+
 def hidden_cpu_features() -> frozenset[str]:
     """The names that NNSTRETCH_CPU_FEATURES lists.
 

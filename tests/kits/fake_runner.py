@@ -28,6 +28,10 @@ models= status=0 outputs= p50=P50 answer='\000\000\200\077'
 [ "$1" != --probe ] || { echo "$probe"; exit 0; }
 for word in "$@"; do
   [ "$before" != --outputs ] || outputs=$word
+  if [ "$before" = --cache ]; then
+    mkdir -p "$POCL_CACHE_DIR"
+    echo built | tee -a "$word/kernel.bin" >>"$POCL_CACHE_DIR/kernel"
+  fi
   before=$word
   case $word in *.nnm) ;; *) continue ;; esac
   echo "running $word" >&2

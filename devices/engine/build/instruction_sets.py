@@ -173,7 +173,7 @@ class BuildTarget:
 
     Attributes:
         isa: the instruction set.
-        system: "" for this machine's system and C library; else "linux-gnu" or "linux-musl".
+        system: "" for this machine's system and C library; else one of `SYSTEMS`.
     """
 
     isa: Isa
@@ -183,11 +183,12 @@ class BuildTarget:
         return f"{self.isa.name}-{self.system}" if self.system else self.isa.name
 
 
-SYSTEMS = ("linux-gnu", "linux-musl")
+SYSTEMS = ("linux-gnu", "linux-musl", "android")
+"""glibc; musl, linked statically; Android's C library, by the NDK's compiler."""
 
 
 def parse_target(text: str) -> BuildTarget:
-    """Parses a target: `local`, or an instruction set followed by `-linux-gnu` (the default) or `-linux-musl`.
+    """Parses a target: `local`, or an instruction set followed by `-linux-gnu` (the default), `-linux-musl` or `-android`.
 
     Raises:
         UsageError: unknown target.
@@ -202,4 +203,6 @@ def parse_target(text: str) -> BuildTarget:
         if text == isa.name:
             return BuildTarget(isa, SYSTEMS[0])
     names = ", ".join(isa.name for isa in ISAS)
-    raise UsageError(f"unknown target {text!r}; write local, or one of {names} with -linux-gnu or -linux-musl appended")
+    raise UsageError(
+        f"unknown target {text!r}; write local, or one of {names} with -linux-gnu, -linux-musl or -android appended"
+    )

@@ -20,6 +20,17 @@ HEADER = "nnstretch.h"
 RUNNER = "nns-bench"
 EXAMPLE = ENGINE_FOLDER / "standalone" / "example" / "example.c"
 _ARRAYS = "nns_arrays.h"
+_ABIS = {"aarch64": "arm64-v8a", "x86_64": "x86_64", "riscv64": "riscv64"}
+"""Architectures by Android's names of their ABIs."""
+ANDROID_MANIFEST = """\
+<manifest xmlns:android="http://schemas.android.com/apk/res/android" package="org.nnstretch.model">
+    <application>
+        <!-- From Android 12 on, an app opens the vendor's OpenCL library only if its manifest names it. -->
+        <uses-native-library android:name="libOpenCL.so" android:required="false" />
+    </application>
+</manifest>
+"""
+"""What an app's manifest needs."""
 _LOADER = ("standalone/*.c", "opencl_host/*.c")
 _HASHES_IN = "sources.c"
 _HEADERS_IN = ("include", "runtime", "standalone", "opencl_host", "programs")
@@ -82,6 +93,22 @@ def build_runner(target: BuildTarget, sanitize: str | None = None) -> Path:
 def _executable_flags(target: BuildTarget, sanitize: str | None) -> tuple[str, ...]:
     strip = () if sanitize else ("-s",)
     return ("-static", _STACK, *strip) if target.system == "linux-musl" else strip
+
+
+def android_files(target: BuildTarget) -> dict[str, bytes]:
+    """The files of an Android archive (AAR) or library project with the shared library, by their paths in it.
+
+    Args:
+        target: of system "android".
+
+    Raises:
+        BuildError: the engine cannot be built for the target.
+    """
+    return {
+        f"jni/{_ABIS[target.isa.architecture]}/{LIBRARY}": build_binaries(target).library.read_bytes(),
+        f"include/{HEADER}": header().encode(),
+        "AndroidManifest.xml": ANDROID_MANIFEST.encode(),
+    }
 
 
 def header() -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget
 from nnstretch.errors import BuildError
-from nnstretch.support.settings import compiler_override
+from nnstretch.support.settings import android_ndk, compiler_override
 
 ENGINE_FOLDER = Path(__file__).parents[1]
 """The folder of the engine's C sources."""
@@ -55,6 +55,12 @@ SANITIZERS: Mapping[str, tuple[str, ...]] = {
 """Sanitizers, and gcc's options for them."""
 
 _OLDEST_GLIBC = "2.28"
+_ANDROID_LEVEL = 28
+"""Android 9, the first whose C library has aligned_alloc."""
+_ANDROID_LEVELS = {"riscv64": 35}
+"""The first level with an architecture, where that is later."""
+_ANDROID_LINK_FLAGS = ("-ldl", "-lm", "-Wl,-z,max-page-size=16384")
+"""Threads are in Android's C library. Android 15 has pages of 16 KiB on some devices."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,9 @@ _FOLDERS_BESIDE = ("standalone", "opencl_host", "programs", "runner", "runner/ma
 def make_toolchain(
     target: BuildTarget, sanitize: str | None = None, *, oldest: bool = False, features: Sequence[str] = ()
 ) -> Toolchain:
-    """The compiler for a target: the ziglang wheel's, unless NNSTRETCH_CC names one for this machine's system.
+    """The compiler for a target.
+
+    For Android it is the NDK's; else the ziglang wheel's, unless NNSTRETCH_CC names one for this machine's system.
 
     Args:
         target: what to build for.
@@ -83,7 +91,7 @@ def make_toolchain(
         features: CPU features that the code may use beyond the instruction set.
 
     Raises:
-        BuildError: the compiler cannot be asked for its version.
+        BuildError: the compiler cannot be asked for its version, or there is no NDK.
     """
     override, isa = compiler_override(), target.isa.with_features(features)
     folders = ("include", "runtime", "kernels", *(_FOLDERS_BESIDE if oldest else ()))
@@ -96,7 +104,12 @@ def make_toolchain(
     link: tuple[str, ...] = LINK_FLAGS
     command: tuple[str, ...]
     zig_flags, other_flags = isa.oldest_flags if oldest else (isa.zig_flags, isa.flags)
-    if target.system or (sanitize is None and not override):
+    if target.system == "android":
+        command = (clang_of_ndk(), f"--target={_android_triple(target)}")
+        identity = output([command[0], "--version"])
+        flags = GCC_FLAGS + other_flags
+        link = _ANDROID_LINK_FLAGS
+    elif target.system or (sanitize is None and not override):
         command, identity = (sys.executable, "-m", "ziglang", "cc"), f"ziglang {_ziglang_version()}"
         if target.system:
             command += ("-target", _zig_triple(target))
@@ -117,10 +130,36 @@ def make_toolchain(
     return described(command, (*flags, *defines), link, f"{identity}\n{target}")
 
 
+def clang_of_ndk() -> str:
+    """The compiler of Android's NDK.
+
+    Raises:
+        BuildError: ANDROID_NDK_HOME names no NDK.
+    """
+    folder = android_ndk()
+    if folder is None:
+        raise BuildError(
+            "programs for Android are built by its NDK: install it (developer.android.com/ndk) and set ANDROID_NDK_HOME to its "
+            "folder; without it, -linux-musl makes programs that run on Android, with CPU cores alone"
+        )
+    found = sorted(folder.glob("toolchains/llvm/prebuilt/*/bin/clang"))
+    if not found:
+        raise BuildError(
+            f"ANDROID_NDK_HOME names {folder}, which has no toolchains/llvm/prebuilt/*/bin/clang; name the folder of an NDK, "
+            "such as …/Android/Sdk/ndk/27.2.12479018"
+        )
+    return str(found[0])
+
+
 def described(command: tuple[str, ...], flags: tuple[str, ...], link: tuple[str, ...], identity: str) -> Toolchain:
     """A toolchain whose identity names the compiler and all flags, without the place of the sources."""
     text = " ".join((*command[1:], *flags, *link)).replace(str(ENGINE_FOLDER), "")
     return Toolchain(command, flags, link, f"{identity}\n{text}")
+
+
+def _android_triple(target: BuildTarget) -> str:
+    architecture = target.isa.architecture
+    return f"{architecture}-linux-android{_ANDROID_LEVELS.get(architecture, _ANDROID_LEVEL)}"
 
 
 def _zig_triple(target: BuildTarget) -> str:

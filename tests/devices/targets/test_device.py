@@ -129,6 +129,24 @@ def test_kept_files_are_used_again(fake_runner: Path, target: Recorded, model: W
     assert {file.parent.name for file in target.left} == {"target", "nnstretch-kept"}
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_built_opencl_programs_stay_with_the_files(
+    fake_runner: Path, target: Recorded, model: Write, tmp_path: Path, *, keep: bool
+) -> None:
+    """Those of the runner and those of drivers: a session with `keep` finds them, another leaves nothing."""
+    found: list[list[str]] = []
+    for session in (target, Recorded(tmp_path)):
+        with Device(session, keep=keep, opencl=True) as device:
+            device.bench([model("one")], QUICK)
+            built = [file for file in session.left if file.name in ("kernel.bin", "kernel")]
+            found.append([f"{file.parent.name} {len(file.read_text().split())}" for file in built])
+    assert [len(one) for one in found] == [2, 2]
+    if keep:
+        assert sorted(found[0]) == ["driver 1", "nnstretch-kept 1"]
+        assert sorted(found[1]) == ["driver 2", "nnstretch-kept 2"]
+    assert bool(target.left) == keep
+
+
 def test_folders_of_ended_processes_are_removed(fake_runner: Path, target: Recorded, model: Write) -> None:
     place = Path(target.folders[0])
     ended = subprocess.Popen(["true"])

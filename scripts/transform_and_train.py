@@ -3,7 +3,8 @@
 The job has the stages baseline, designs, retrain, int8 and measure, each with a folder in OUT. A stage that is done is not done
 again, and a training goes on where it was stopped: give the same command again.
 
-    scripts/transform_and_train.py MODEL DATA -p PROCESSORS -o OUT [--weights FILE] [--int8] [--skip STAGE] [--redo STAGE]
+    scripts/transform_and_train.py MODEL DATA -p PROCESSORS -o OUT [--weights FILE] [--design FILE] [--int8] [--skip STAGE]
+        [--redo STAGE]
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ def make_parser() -> ArgumentParser:
         metavar="POINTS",
         help="of validation top-1, up to which the fastest design is chosen (default: 0.2)",
     )
+    add("--design", type=Path, metavar="FILE", help="retrain this design of `nnstretch stretch`; none is searched")
     add("--int8", action="store_true", help="also quantise the networks")
     add("--skip", action="append", default=[], choices=SKIPPABLE, help="leave a stage out; may be repeated")
     add("--redo", choices=STAGES, help="run this stage and those after it again; their products are replaced")
@@ -82,7 +84,7 @@ def run(given: Namespace) -> None:
     options = TransformOptions(
         given.model, given.data, given.processors, given.output, given.weights, given.recipe, given.retrain_recipe,
         parse_changes("--set", given.changes), given.device, search, given.max_drop, given.int8, given.image_size,
-        frozenset(given.skip), given.redo,
+        frozenset(given.skip), given.redo, given.design,
     )  # fmt: skip
     with reporting(as_json=given.json) as report:
         answer = TransformAndTrain(options, report, "go on with the same command, without --redo").run()

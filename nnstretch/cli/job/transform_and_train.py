@@ -1,7 +1,7 @@
 """From a model and labelled images to a branched, retrained and measured network, in stages that can be resumed.
 
     baseline      the model with the weights given, or trained
-    designs       branchings for the processors, best first, with inherited weights
+    designs       branchings for the processors, best first, with inherited weights; or the one that is given
     retrain-…     every design, and the single-branch control of the best one, retrained with the model as their teacher
     int8          the networks quantised after training, if asked for
     measure       the chosen design beside its strongest alternatives; package, ONNX file, timeline and report
@@ -72,6 +72,7 @@ class TransformOptions:
         image_size: side of the images; None: that of the weights, the factory or the recipe.
         skip: stages that are left out.
         redo: the first stage whose products are given up.
+        design: file of the design that is retrained; None: designs are searched.
     """
 
     model: str
@@ -89,6 +90,7 @@ class TransformOptions:
     image_size: int | None = None
     skip: frozenset[str] = frozenset()
     redo: str | None = None
+    design: Path | None = None
 
     def __post_init__(self) -> None:
         """Check the names of stages.
@@ -155,6 +157,8 @@ class TransformAndTrain:
         names, search = self._search()  # refused before the long work, like the recipes
         for name in (self.options.recipe, self.options.retrain_recipe):
             self.recipe(name)
+        if self.options.design is not None:
+            self._check_design(self.options.design, names)
         with lock_folder(self.options.folder, "-o"), ExitStack() as stack:
             stack.callback(self._end_preparation)
             original = self.baseline()
@@ -273,7 +277,11 @@ class TransformAndTrain:
         return several_processors(options.processors, "a branching"), search
 
     def designs(self, original: Candidate, names: Sequence[str], search: StretchOptions) -> list[Path]:
-        """Files of the designs, best first."""
+        """Files of the designs, best first; of the one that was given, without a search."""
+        if self.options.design is not None:
+            given = {"design": _fingerprint(self.options.design)}
+            stage = self.stage(DESIGNS, "taking the design", given, partial(self._take_design, self.options.design))
+            return [stage.folder / name for name in stage.answer["designs"]]
         from nnstretch.cli.stretching.files import DesignFiles, write_all
         from nnstretch.cli.stretching.search import find
 
@@ -295,6 +303,31 @@ class TransformAndTrain:
         settings = {"processors": options.processors, **options.search}
         stage = self.stage(DESIGNS, "searching designs", settings, work, [BASELINE])
         return [stage.folder / name for name in stage.answer["designs"]]
+
+    def _check_design(self, design: Path, names: Sequence[str]) -> None:
+        """Refuses a design that does not fit the network or the processors, before the long work.
+
+        Raises:
+            FileError, DesignError: it cannot be read, or is for another network.
+            UsageError: it has branches for other processors.
+        """
+        from nnstretch.branching.design.design import load_design
+
+        highest = max(load_design(design).processors, default=0)
+        if highest >= len(names):
+            raise UsageError(
+                f"{design} has branches for {highest + 1} processors, -p names {len(names)} ({', '.join(names)}); give as many"
+            )
+        self.network(None, design)
+
+    def _take_design(self, design: Path, folder: Path) -> Answer:
+        """Keeps a copy of the design given."""
+        from nnstretch.branching.design.design import load_design, save_design
+
+        self._end_preparation()
+        made = load_design(design)
+        save_design(made, folder / f"{made.id}.json")
+        return {"designs": [f"{made.id}.json"]}
 
     def retrain(self, original: Candidate, designs: Sequence[Path]) -> list[Candidate]:
         """The designs and the control of the best one, retrained; with inherited weights if that is left out."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from nnstretch.devices.algorithms.strided import CHANNELS_LAST, DIMENSIONS, StridedCopy, moves_blocks, strided_copy
 from nnstretch.devices.base.routine import (
     INPUT,
@@ -17,7 +19,7 @@ from nnstretch.devices.base.routine import (
     Parameters,
     reorder_layouts,
 )
-from nnstretch.devices.opencl.routines.base import HALF, OpenCLRoutine, PlainRoutine, ceil_div, is_image
+from nnstretch.devices.opencl.routines.base import HALF, OpenCLRoutine, PlainRoutine, ceil_div, constant, is_image
 from nnstretch.graph.layer import Layer
 
 
@@ -50,26 +52,31 @@ class ConcatBlocked(OpenCLRoutine):
 
 
 class ConcatPlain(PlainRoutine):
-    """Concatenation of plain tensors of any rank along any axis."""
+    """Concatenation of plain tensors of any rank along any axis; some may be constant."""
 
     algorithm = "concat_plain"
     source = "concat.cl"
     ops = ("Concat",)
 
     def _supports(self, layer: Layer) -> bool:
-        return not layer.constants
+        return bool(layer.activations)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         axis, shape = layer.integer("axis"), layer.outputs[0].shape
         inner, outer = math.prod(shape[axis + 1 :]), math.prod(shape[:axis])
         calls: list[KernelCall] = []
+        constants: list[np.ndarray] = []
         to = 0
-        for index in layer.activations:
+        for index in range(len(layer.inputs)):
             row = layer.type_of(index).shape[axis] * inner
             words = (row, shape[axis] * inner, to, *layer.activation.words())
-            calls.append(self.call("concat_plain", (Operand("input", index),), words, (outer,)))
+            operand = Operand("input", index)
+            if index in layer.constants:
+                operand = constant(len(constants))
+                constants.append(self.stored(layer.constants[index]))
+            calls.append(self.call("concat_plain", (operand,), words, (outer,)))
             to += row
-        return Lowering(tuple(calls))
+        return Lowering(tuple(calls), tuple(constants))
 
 
 class Reshape(PlainRoutine):

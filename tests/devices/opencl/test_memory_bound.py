@@ -233,6 +233,11 @@ def test_transpose(
     check(processor, make_layer("Transpose", [shape], output, {"perm": order}, RELU), algorithms)
 
 
+def test_concat_with_a_constant(processor: OpenCLProcessor) -> None:
+    layer = make_layer("Concat", [numbers((2, 1, 20)), (2, 5, 20)], (2, 6, 20), {"axis": 1}, RELU)
+    check(processor, layer, {"concat_plain"})
+
+
 def test_expand_and_tiles(processor: OpenCLProcessor) -> None:
     check(processor, make_layer("Expand", [(2, 5, 1, 1)], (2, 5, 3, 4), {}, RELU), {"strided"})
     attributes: dict[str, Attribute] = {"size": 2, "mode": "CRD"}

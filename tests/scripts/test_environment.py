@@ -107,3 +107,31 @@ def test_a_browser_is_taken_or_installed_or_told_in_the_summary(tmp_path: Path, 
     said = prepared(tmp_path, "prepare_browser", apt)
     is_ubuntu = "ID=ubuntu" in Path("/etc/os-release").read_text().splitlines()
     assert said.endswith("summary: \n") != is_ubuntu
+
+
+def test_a_python_that_is_too_old_is_told_in_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("bash", "dirname"):
+        (folder / name).symlink_to(shutil.which(name) or name)
+    (folder / "python3").write_text('#!/bin/sh\ncase "$*" in *"(3, 11)"*) exit 1 ;; esac\n')  # as 3.10 answers
+    (folder / "python3").chmod(0o755)
+    command = ["bash", "-c", f'set -euo pipefail; root={tmp_path}; source "{ENVIRONMENT}"; make_venv']
+    environment = {"PATH": str(folder), "LC_ALL": "C"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: no Python 3.11 or newer was found; install one")
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_without_root_and_without_opencl_the_next_step_is_said(tmp_path: Path) -> None:
+    programs = {"id": "echo 1000", "sudo": "exit 1", "apt-get": "echo called >&2; exit 1"}
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    said = prepared(tmp_path, "prepare_opencl", programs)
+    assert "No OpenCL driver works here" in said
+    assert "apt-get install pocl-opencl-icd" in said
+    assert "Installing" not in said

@@ -34,6 +34,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from nnstretch.api.compile import compile
     from nnstretch.api.devices import DeviceInfo, list_devices
+    from nnstretch.api.export import export
     from nnstretch.api.models import create_model, list_models
     from nnstretch.api.options import CompileOptions, StretchOptions
     from nnstretch.api.stretch import stretch
@@ -59,6 +60,7 @@ _LATER = {
     "SweepResult": "nnstretch.sweeps.designs",
     "compile": "nnstretch.api.compile",
     "create_model": "nnstretch.api.models",
+    "export": "nnstretch.api.export",
     "list_devices": "nnstretch.api.devices",
     "list_models": "nnstretch.api.models",
     "stretch": "nnstretch.api.stretch",
@@ -91,6 +93,7 @@ __all__ = [
     "__version__",
     "compile",
     "create_model",
+    "export",
     "list_devices",
     "list_models",
     "stretch",

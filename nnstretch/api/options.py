@@ -177,14 +177,14 @@ class CompileOptions:
     _: KW_ONLY
     shapes: Mapping[str, tuple[int, ...]] | None = _option(
         "--shape x=1,3,224,224",
-        "evaluate quantize tune compile run bench",
+        "evaluate quantize tune compile export run bench",
         "Shapes of inputs with dynamic dimensions. The option may be repeated.",
         text=list[str] | None,
         parse=_shapes,
     )
     batch: int | None = _option(
         "--batch -b N",
-        "tune compile run bench",
+        "tune compile export run bench",
         "Images per run, for a network by name and for a file whose inputs have a dynamic first dimension.",
         minimum=1,
     )

@@ -49,6 +49,12 @@ CASES: dict[str, list[tuple[str, str | None]]] = {
     "tune": [("model.onnx --threads 1 -o plan.json", None), ("model.onnx --search learned", "tune")],
     "profiles": [("", None)],
     "compile": [("model.onnx --no-tune -o model.nns", None), ("resnet18 -o model.nns", "train")],
+    "export": [
+        ("model.onnx -o again.onnx", None),
+        ("model.onnx -o model.tflite", "litert"),
+        ("model.onnx -o model.pt2", "train"),
+        ("resnet18 -o resnet18.onnx", "train"),
+    ],
     "run": [("model.nns --runs 2", None), ("model.onnx --no-tune -p litert", "litert")],
     "bench": [("model.onnx --no-tune -r 1", None), ("model.onnx --against ncnn", "bench")],
     "sweep": [

@@ -6,5 +6,5 @@ A command with commands of its own has them in `COMMANDS` of its module.
 # In the order in which a model goes through them. A new command is a module and a name here.
 COMMANDS = (
     *("doctor", "devices", "zoo", "stretch", "train", "evaluate", "quantize"),
-    *("tune", "profiles", "compile", "run", "bench", "sweep", "report"),
+    *("tune", "profiles", "compile", "export", "run", "bench", "sweep", "report"),
 )

@@ -235,7 +235,7 @@ def test_linear(coordinates: str) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ActivationKind if kind.name not in ("NONE", "ERF")])
+@pytest.mark.parametrize("kind", [kind for kind in ActivationKind if kind.name != "NONE"])
 def test_activations(kind: ActivationKind) -> None:
     """Of values around 0, and of values at which an exponential would overflow."""
     a, b = {
@@ -288,9 +288,3 @@ def test_movements_of_random_shapes(shape: list[int], random: Any) -> None:
     axes = tuple(range(first, random.randint(first, len(shape) - 1) + 1))
     kept = tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
     check(layer_of("Reduce", (tuple(shape),), kept, axes=axes, mode=random.choice(MODES)))
-
-
-def test_what_has_no_counterpart() -> None:
-    erf = layer_of("Activation", ((3,),), (3,), Activation(ActivationKind.ERF))
-    with pytest.raises(ModelError, match="activation erf"):
-        LiteRtRoutine().model(erf)

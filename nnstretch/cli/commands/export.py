@@ -1,0 +1,128 @@
+"""`nnstretch export`: a model as a file that other engines run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from nnstretch.api.options import CompileOptions
+from nnstretch.cli.console import reporting
+from nnstretch.cli.options import (
+    DesignFile,
+    ImageSize,
+    Json,
+    ModelToCompile,
+    Weights,
+    check_writable,
+    make_directory,
+    option,
+    several_processors,
+    with_options,
+)
+
+if TYPE_CHECKING:
+    from nnstretch.cli.sources import Source
+    from nnstretch.exporters.model_file import LoadedModule
+
+
+@with_options(CompileOptions)
+def export_command(
+    model: ModelToCompile,
+    output: Annotated[
+        Path, option("--output -o FILE", "The file: .onnx, .tflite, or .pt2 for a program of torch.export.")
+    ],
+    weights: Weights = None,
+    design: DesignFile = None,
+    image_size: ImageSize = None,
+    float16: Annotated[
+        bool, option("--float16", "Store the weights of a TFLite file as float16; it computes in float32.")
+    ] = False,
+    channels_first: Annotated[
+        bool, option("--channels-first", "Images of a TFLite file stay N,C,H,W instead of N,H,W,C.")
+    ] = False,
+    per_branch: Annotated[
+        Path | None,
+        option(
+            "--per-branch FOLDER",
+            "Write a file per branch of a branched network, too, and branches.json, which says how they meet.",
+        ),
+    ] = None,
+    processors: Annotated[
+        str | None, option("--processors -p LIST", "Names of the design's processors, for branches.json.")
+    ] = None,
+    check: Annotated[
+        bool,
+        option(
+            "--check/--no-check",
+            "Compare the outputs of a TFLite file or program, for a random input, with those of the model.",
+        ),
+    ] = True,
+    *,
+    options: CompileOptions,
+    json: Json = False,
+) -> None:
+    """Write a model as an ONNX file, a TFLite file, or a program of torch.export.
+
+    The ending of the file says which. Names of inputs and outputs and the preprocessing of images are kept. A model that
+    `nnstretch quantize` wrote becomes an int8 TFLite file.
+
+    Example: nnstretch export resnet18 --weights resnet18.safetensors -o resnet18.tflite
+    """
+    with reporting(as_json=json) as report:
+        from nnstretch import zoo
+        from nnstretch.cli.sources import Source
+        from nnstretch.exporters.branch_files import INDEX
+        from nnstretch.exporters.model_file import export_model
+        from nnstretch.exporters.options import PROGRAM, ExportOptions
+
+        names = several_processors(processors, "a file per branch") if processors is not None else ()
+        wanted = ExportOptions(float16, not channels_first, check, per_branch, names)
+        suffix = wanted.check_format(output)
+        check_writable(output)
+        source = Source(model, options, weights, design, image_size)
+        if per_branch is not None:
+            make_directory(per_branch)
+        with report.progress("Exporting"):
+            made = export_model(source.load, lambda: _module(source), output, wanted)
+        if suffix != PROGRAM:
+            report.note(source.note)
+        if weights is None and model in zoo.names():
+            report.note(f"the weights of {model} are random; give trained ones with --weights")
+        size = output.stat().st_size
+        answer = "" if made.max_rel_error is None else f"; largest error {made.max_rel_error:.1e} of the output's range"
+        report.show(f"{output}: {made.format}, {size / 1e6:.1f} MB{answer}")
+        if per_branch is not None:
+            report.show(f"{per_branch / INDEX}: {len(made.branches)} files")
+        report.finish(
+            {
+                "model": model,
+                "output": str(output),
+                "format": made.format,
+                "bytes": size,
+                "max_rel_error": made.max_rel_error,
+                "branches": [str(path) for path in made.branches],
+                "index": str(per_branch / INDEX) if per_branch is not None else None,
+            }
+        )
+
+
+def _module(source: Source) -> LoadedModule:
+    """The network of a source as a module, with its preprocessing.
+
+    Raises:
+        UsageError: the source is a package, or has shapes of its own.
+        NNStretchError: torch cannot build it.
+    """
+    from nnstretch.cli.networks import NetworkOptions, build_network
+    from nnstretch.errors import UsageError
+    from nnstretch.exporters.model_file import LoadedModule
+    from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
+
+    if source.is_package:
+        raise UsageError(f"{source.model} is a package with fixed plans; give the model that it was made from")
+    if source.options.shapes:
+        raise UsageError("--shape is for graphs; give --image-size for a .pt2 file")
+    network = build_network(source.model, NetworkOptions(image_size=source.image_size), source.weights, source.design)
+    metadata = {} if network.preprocessing is None else {PREPROCESSING_KEY: network.preprocessing.to_json()}
+    batched = network.with_batch(source.options.batch)
+    return LoadedModule(batched.module, (batched.example_input,), metadata)

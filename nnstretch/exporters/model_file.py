@@ -1,0 +1,104 @@
+"""Writes a model in the format that the ending of its file says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from nnstretch.exporters.options import FORMATS, ONNX, PROGRAM, ExportOptions
+from nnstretch.exporters.tflite_file import save_tflite
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModule:
+    """A module to export.
+
+    Attributes:
+        module: the module.
+        inputs: its example inputs.
+        metadata: texts by key that its program carries.
+    """
+
+    module: nn.Module
+    inputs: tuple[torch.Tensor, ...]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        path: the file.
+        format: name of its format.
+        max_rel_error: largest difference of its outputs from the model's, relative to their range; None if not compared.
+        branches: files of the branches, in an order in which they can run; empty if not asked for.
+    """
+
+    path: Path
+    format: str
+    max_rel_error: float | None = None
+    branches: tuple[Path, ...] = ()
+
+
+def export_model(
+    load_graph: Callable[[], ir.Model],
+    load_module: Callable[[], LoadedModule],
+    path: Path,
+    options: ExportOptions,
+) -> Exported:
+    """Writes a model.
+
+    Args:
+        load_graph: returns the model as a graph, not fused, with static shapes; called for ONNX and TFLite.
+        load_module: returns the model as a module; called for torch.export.
+        path: of the file, which is there complete or not at all.
+        options: how it is written.
+
+    Raises:
+        UsageError: the ending is that of no format, or an option does not apply.
+        ModelError: the format has no counterpart of a layer, cannot hold the model, or its outputs are not the model's.
+        DesignError: a file per branch is asked for, and the model has none.
+        FileError: the place cannot be written.
+        MissingExtraError: a package that the format needs is not installed.
+    """
+    suffix = options.check_format(path)
+    if suffix == PROGRAM:
+        from nnstretch.exporters.torch_program import save_program
+
+        loaded = load_module()
+        error = save_program(loaded.module, loaded.inputs, path, loaded.metadata, check=options.check)
+        return Exported(path, FORMATS[suffix], error)
+    graph = load_graph()
+    if options.branches is not None:
+        from nnstretch.exporters.branch_files import check_has_branches
+
+        check_has_branches(graph, options.processors)
+    error = save_graph(graph, path, options)
+    if options.branches is None:
+        return Exported(path, FORMATS[suffix], error)
+    from nnstretch.exporters.branch_files import save_branches
+
+    return Exported(path, FORMATS[suffix], error, save_branches(graph, path, options))
+
+
+def save_graph(graph: ir.Model, path: Path, options: ExportOptions) -> float | None:
+    """Writes a graph as an ONNX or TFLite file; returns the error of its outputs if they were compared.
+
+    Raises:
+        ModelError, FileError, MissingExtraError: as `export_model` says.
+    """
+    if path.suffix.lower() == ONNX:
+        from nnstretch.frontends.onnx_file import save
+
+        save(graph, path)
+        return None
+    return save_tflite(graph, path, options)

@@ -65,7 +65,8 @@ from nnstretch.devices.base.spec import default_cores, format_cores
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.torch_module import export
-from nnstretch.report.tables.text import disturbed_text
+from nnstretch.report.tables.ablation import branch_cells, prediction_text
+from nnstretch.report.tables.text import disturbed_text, ms_text
 from nnstretch.scheduler.measurement.runner.runner import Runner
 from nnstretch.scheduler.placement import joint
 from nnstretch.scheduler.runtime.session import PlanSession
@@ -463,9 +464,24 @@ def networks(graph: ir.Model) -> tuple[Design, tuple[ir.Model, ir.Model, ir.Mode
     return design, (graph, export(control, image), export_branched(build(plan, design), image))
 
 
+def with_predictions(design: Design) -> Design:
+    """The design with a prediction for every branch, another one for each."""
+    segments = tuple(
+        replace(
+            segment,
+            branches=tuple(
+                replace(branch, predicted_ms=1.0 + number + place / 10) for place, branch in enumerate(segment.branches)
+            ),
+        )
+        for number, segment in enumerate(design.segments)
+    )
+    return replace(design, segments=segments, predicted_ms=2.5)
+
+
 @TWO_CORES
 def test_ablation_of_a_branched_network(graph: ir.Model, tmp_path: Path) -> None:
     design, models = networks(graph)
+    design = with_predictions(design)
     processors = f"cpu:{CORES[0]},cpu:{CORES[1]}"
     events: list[tuple[int, int, str]] = []
     kept: list[int] = []
@@ -478,6 +494,7 @@ def test_ablation_of_a_branched_network(graph: ir.Model, tmp_path: Path) -> None
         *models,
         processors,
         top1={"branched": 91.5},
+        design=design,
         keep=keep,
         options=MeasurementOptions(TimingOptions(rounds=2, turn=0.01), compiling=UNTUNED),
         progress=lambda *event: events.append(event),
@@ -526,6 +543,11 @@ def test_ablation_of_a_branched_network(graph: ir.Model, tmp_path: Path) -> None
     assert {"control_split_ms", "control_all_cores_ms", "original_split_ms"} <= answer["intervals"].keys()
     assert answer["perfect_split_ms"] == pytest.approx(perfect_split(list(answer["control_ms"].values())), rel=1e-3)
     assert any("round 2 of 2" in what for _, _, what in events)
+    wanted = [branch.predicted_ms for segment in design.segments for branch in segment.branches]
+    assert [branch["predicted_ms"] for branch in answer["branches"]] == wanted
+    assert [branch_cells(branch)[2] for branch in ablation.branches] == [ms_text(ms) for ms in wanted]
+    assert all(branch.error == branch.time.alone_ms / (branch.predicted_ms or 0) - 1 for branch in ablation.branches)
+    assert "the whole: predicted 2.500 ms" in prediction_text(ablation)
 
 
 @TWO_CORES

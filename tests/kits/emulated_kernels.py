@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -28,12 +28,22 @@ FOLDER = Path(__file__).parents[1] / "devices" / "cpu"
 
 @dataclass(frozen=True)
 class Case:
-    """One setting of a routine for a layer, which is lowered to one call."""
+    """One setting of a routine for a layer, lowered to one call, or to calls that each read the result of the one before.
+
+    Attributes:
+        routine, layer, parameters: what is lowered.
+        calls: the calls.
+    """
 
     routine: Routine
     layer: Layer
     parameters: Parameters
-    call: KernelCall
+    calls: tuple[KernelCall, ...]
+
+    @property
+    def call(self) -> KernelCall:
+        """The last call, which writes the output."""
+        return self.calls[-1]
 
 
 def emulator() -> str:
@@ -56,57 +66,105 @@ def program(source: str) -> Path:
     return engine_library.build_file(f"{TARGET}-{Path(source).stem}", "", sources, toolchain, "-static")
 
 
-def cases_of(routines: Sequence[Routine], layer: Layer) -> list[Case]:
-    """All settings of the routines that lower `layer` to one call of a kernel."""
+Settings = Callable[[Routine, Layer], Sequence[Parameters]]
+
+
+def cases_of(routines: Sequence[Routine], layer: Layer, settings: Settings = variants) -> list[Case]:
+    """All settings of the routines that lower `layer` to one call, or to calls that each read the result of the one before."""
     found = []
     for routine in routines:
-        for parameters in variants(routine, layer) if routine.supports(layer) else ():
+        for parameters in settings(routine, layer) if routine.supports(layer) else ():
             calls = routine.lower(layer, parameters).calls
-            if len(calls) == 1:
-                found.append(Case(routine, layer, parameters, calls[0]))
+            if _is_chain(calls):
+                found.append(Case(routine, layer, parameters, calls))
     return found
+
+
+def _is_chain(calls: Sequence[KernelCall]) -> bool:
+    """Whether every call writes one operand, and reads no result but that of the call before."""
+    made = [call.writes for call in calls]
+    read = [{o for o in call.reads if o is not None and o.kind in ("workspace", "output")} for call in calls]
+    return all(len(one) == 1 for one in made) and all(
+        one <= set(made[index - 1] if index else ()) for index, one in enumerate(read)
+    )
+
+
+@dataclass(frozen=True)
+class Request:
+    """Cases of one layer as the program reads them, and the output that is wanted."""
+
+    cases: Sequence[Case]
+    wanted: np.ndarray
+    content: bytes
+
+
+def request_of(cases: Sequence[Case]) -> Request:
+    """Cases of one layer with random inputs, and the output of ONNX Runtime for them."""
+    feeds = feeds_of(cases[0].layer)
+    return Request(cases, reference(cases[0].layer, feeds), b"".join(_packed(case, feeds) for case in cases))
+
+
+def check_requests(requests: Sequence[Request], cpu: str) -> None:
+    """Runs cases of layers on an emulated CPU and compares them with ONNX Runtime."""
+    command = [emulator(), "-cpu", cpu, str(program("kernel_calls.c"))]
+    content = b"".join(request.content for request in requests)
+    answers = BytesIO(subprocess.run(command, input=content, capture_output=True, check=True).stdout)
+    for request in requests:
+        least = max(float(np.abs(request.wanted).max()), 1e-3)
+        for case in request.cases:
+            error = float(np.abs(_answer(answers, case) - request.wanted).max()) / least
+            assert error < TOLERANCE, f"{case.layer.op} {case.call.kernel} {dict(case.parameters)}: {error:.1e}"
 
 
 def check_cases(cases: Sequence[Case], cpu: str) -> None:
     """Runs cases of one layer on an emulated CPU and compares them with ONNX Runtime."""
-    feeds = feeds_of(cases[0].layer)
-    wanted = reference(cases[0].layer, feeds)
-    command = [emulator(), "-cpu", cpu, str(program("kernel_calls.c"))]
-    request = b"".join(_packed(case, feeds) for case in cases)
-    done = subprocess.run(command, input=request, capture_output=True, check=True)
-    answers = BytesIO(done.stdout)
-    for case in cases:
-        found = _answer(answers, case)
-        error = float(np.abs(found - wanted).max()) / max(float(np.abs(wanted).max()), 1e-3)
-        assert error < TOLERANCE, f"{case.call.kernel} {dict(case.parameters)}: {error:.1e}"
+    check_requests([request_of(cases)], cpu)
 
 
 def _packed(case: Case, feeds: Sequence[np.ndarray]) -> bytes:
-    """A call as kernel_calls.c reads it."""
-    layouts, (output,) = case.routine.layouts(case.layer, case.parameters)
+    """The calls of a case as kernel_calls.c reads them."""
+    return b"".join(_packed_call(case, call, feeds) for call in case.calls)
+
+
+def _written_bytes(case: Case, call: KernelCall) -> int:
+    """Bytes of what a call writes."""
+    (operand,) = call.writes
+    if operand.kind == "workspace":
+        return case.routine.lower(case.layer, case.parameters).workspaces[operand.index]
+    return case.routine.layouts(case.layer, case.parameters)[1][0].bytes(case.layer.outputs[0])
+
+
+def _packed_call(case: Case, call: KernelCall, feeds: Sequence[np.ndarray]) -> bytes:
+    layouts, _ = case.routine.layouts(case.layer, case.parameters)
     constants = case.routine.lower(case.layer, case.parameters).constants
     inputs = {
         index: layout.pack(feed) for index, feed, layout in zip(case.layer.activations, feeds, layouts, strict=True)
     }
-    name = case.call.kernel.encode()
-    numbers = case.call.parameters
-    parts = [_number(len(name)), name, _number(len(numbers)), *map(_number, numbers), _number(len(case.call.reads))]
-    for operand in case.call.reads:
+    name = call.kernel.encode()
+    numbers = call.parameters
+    parts = [_number(len(name)), name, _number(len(numbers)), *map(_number, numbers), _number(len(call.reads))]
+    for operand in call.reads:
         array = b""
+        if operand is not None and operand.kind in ("workspace", "output"):
+            parts.append(_number(-1))
+            continue
         if operand is not None:
             source = inputs[operand.index] if operand.kind == "input" else constants[operand.index]
             array = np.ascontiguousarray(source).tobytes()
         parts += [_number(len(array)), array]
-    return b"".join((*parts, _number(output.bytes(case.layer.outputs[0]))))
+    return b"".join((*parts, _number(_written_bytes(case, call))))
 
 
 def _answer(answers: BytesIO, case: Case) -> np.ndarray:
-    """The output of a call, row-major and logical; fails if its padding lanes are not finite."""
-    (refused,) = struct.unpack("<q", answers.read(8))
-    assert not refused, f"{case.call.kernel}: {answers.read(refused).decode()}"
+    """The output of a case, row-major and logical; fails if its padding lanes are not finite."""
     layout: Layout = case.routine.layouts(case.layer, case.parameters)[1][0]
     tensor = case.layer.outputs[0]
-    stored = np.frombuffer(answers.read(layout.bytes(tensor)), layout.element(tensor).storage)
+    content = b""
+    for call in case.calls:
+        (refused,) = struct.unpack("<q", answers.read(8))
+        assert not refused, f"{call.kernel}: {answers.read(refused).decode()}"
+        content = answers.read(_written_bytes(case, call))
+    stored = np.frombuffer(content, layout.element(tensor).storage)
     assert np.isfinite(stored).all(), f"{case.call.kernel}: a number of the output is not finite"
     return layout.unpack(stored, tensor)
 

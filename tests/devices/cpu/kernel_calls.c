@@ -2,7 +2,7 @@
  * of another architecture in an emulator. All numbers are int64.
  *
  * call     length of the kernel's name, the name, the number of parameters, the parameters, the number of reads, each as its bytes
- *          and contents (0 bytes: absent), the bytes of the output
+ *          and contents (0 bytes: absent; -1: the output of the call before), the bytes of the output
  * answer   0 and the output, or the length of the reason for refusal and the reason */
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,6 +60,10 @@ static const char *run(const nns_kernel *kernel, nns_args *args) {
     return whole ? NULL : "the kernel wrote beside its scratch";
 }
 
+/* The output of the call before. */
+static char *last;
+static int64_t last_bytes;
+
 static const nns_kernel *find(const char *name) {
     for (int64_t id = 0; id < nns_kernel_count(); id++)
         if (!strcmp(nns_kernel_at(id)->name, name)) return nns_kernel_at(id);
@@ -80,6 +84,12 @@ static void run_call(int64_t length) {
     if (args.n_in > NNS_MAX_READS) exit(6);
     for (int i = 0; i < args.n_in; i++) {
         args.in_bytes[i] = get_number();
+        if (args.in_bytes[i] < 0) {
+            if (!last) exit(7);
+            args.in_bytes[i] = last_bytes;
+            args.in[i] = last;
+            continue;
+        }
         char *memory = args.in_bytes[i] ? guarded(args.in_bytes[i]) : NULL;
         get(memory, args.in_bytes[i]);
         args.in[i] = memory;
@@ -92,8 +102,10 @@ static void run_call(int64_t length) {
     answer(wrong ? wrong : "");
     if (!wrong) put(args.out[0], args.out_bytes[0]);
     for (int i = 0; i < args.n_in; i++)
-        if (args.in[i]) free((char *)args.in[i] - GUARD);
-    free((char *)args.out[0] - GUARD);
+        if (args.in[i] && args.in[i] != last) free((char *)args.in[i] - GUARD);
+    if (last) free(last - GUARD);
+    last = args.out[0];
+    last_bytes = args.out_bytes[0];
 }
 
 int main(void) {

@@ -1,0 +1,46 @@
+"""Kernels for 64-bit ARM that compute no convolution against ONNX Runtime, on CPUs that qemu emulates."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from nnstretch.devices.cpu.manifest import families
+from nnstretch.devices.cpu.routines import native_routines
+from tests.kits.emulated_kernels import CPUS, TARGET, Request, cases_of, check_requests, emulator, request_of
+from tests.kits.small_layers import SMALL_LAYERS
+
+pytestmark = pytest.mark.slow
+
+ELSEWHERE = {
+    "conv_direct",
+    "conv_planar",
+    "conv_strassen",
+    "winograd",
+    "dense",
+    "depthwise",
+    "expand_depthwise",
+    "depthwise_project",
+}
+"""Families of kernels for convolutions and dense layers: test_arm_parity.py."""
+
+
+@cache
+def requests() -> list[Request]:
+    routines = native_routines(TARGET.isa)
+    found = [cases_of(routines, layer, lambda routine, layer: routine.parameter_space(layer)) for layer in SMALL_LAYERS]
+    assert all(found), [layer.op for layer, cases in zip(SMALL_LAYERS, found, strict=True) if not cases]
+    return [request_of(cases) for cases in found]
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_small_layers_of_every_operator(cpu: str) -> None:
+    emulator()
+    check_requests(requests(), cpu)
+
+
+def test_every_family_of_kernels_is_used() -> None:
+    used = {call.kernel for request in requests() for case in request.cases for call in case.calls}
+    missing = [f.name for f in families().values() if used.isdisjoint(kernel.name for kernel in f.on(TARGET.isa))]
+    assert set(missing) <= ELSEWHERE

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from nnstretch.errors import DesignError, UsageError
-from nnstretch.exporters.model_file import save_graph
+from nnstretch.exporters.graph_file import save_graph
 from nnstretch.exporters.options import TFLITE, ExportOptions
 from nnstretch.exporters.splitting import Part, SplitGraph, part_model, split
 from nnstretch.support.settings import write_text

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from nnstretch.exporters.options import FORMATS, ONNX, PROGRAM, ExportOptions
-from nnstretch.exporters.tflite_file import save_tflite
+from nnstretch.exporters.branch_files import check_has_branches, save_branches
+from nnstretch.exporters.graph_file import save_graph
+from nnstretch.exporters.options import FORMATS, PROGRAM, ExportOptions
 
 if TYPE_CHECKING:
     import torch
@@ -79,26 +80,8 @@ def export_model(
         return Exported(path, FORMATS[suffix], error)
     graph = load_graph()
     if options.branches is not None:
-        from nnstretch.exporters.branch_files import check_has_branches
-
         check_has_branches(graph, options.processors)
     error = save_graph(graph, path, options)
     if options.branches is None:
         return Exported(path, FORMATS[suffix], error)
-    from nnstretch.exporters.branch_files import save_branches
-
     return Exported(path, FORMATS[suffix], error, save_branches(graph, path, options))
-
-
-def save_graph(graph: ir.Model, path: Path, options: ExportOptions) -> float | None:
-    """Writes a graph as an ONNX or TFLite file; returns the error of its outputs if they were compared.
-
-    Raises:
-        ModelError, FileError, MissingExtraError: as `export_model` says.
-    """
-    if path.suffix.lower() == ONNX:
-        from nnstretch.frontends.onnx_file import save
-
-        save(graph, path)
-        return None
-    return save_tflite(graph, path, options)

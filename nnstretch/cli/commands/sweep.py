@@ -216,7 +216,10 @@ ProcessorSets = Annotated[
     option("--processors -p LIST", "Processors to run on; repeatable, to compare several sets.", shown="cpu"),
 ]
 Seconds = Annotated[float, option("--seconds S", "Of timed runs per row.", minimum=0.01)]
-Files = Annotated[list[Path] | None, option("--output -o FILE", "Write the table: .csv or .json. Repeatable.")]
+Files = Annotated[
+    list[Path] | None,
+    option("--output -o FILE", "Write the table (.csv, .json) or charts (.html, .md, .svg, .png). Repeatable."),
+]
 TuneModels = Annotated[
     bool,
     option("--tune/--no-tune", "Tune models before they are measured; --no-tune selects routines by estimates."),
@@ -245,7 +248,7 @@ def sweep_latency_command(
         from nnstretch.cli.sweeping.latency import parse_list, sweep_latency
 
         outputs = output or []
-        check_endings(outputs, "latencies are", (".csv", ".json"))
+        check_endings(outputs, "latencies are", (".csv", ".json", ".html", ".md", ".svg", ".png"))
         for path in outputs:
             check_writable(path)
         return sweep_latency(
@@ -263,6 +266,13 @@ def sweep_latency_command(
 
 AnyModel = Annotated[str, typer.Argument(metavar="MODEL", help="An ONNX file, a zoo name or module.py:factory.")]
 LayerName = Annotated[str | None, option("--layer NAME", "Layer to tune.", shown="the one with the most MACs")]
+Compare = Annotated[
+    bool,
+    option(
+        "--compare/--no-compare",
+        "Give coordinate descent and learned search as many measurements, and show their best.",
+    ),
+]
 OneProcessor = Annotated[str, option("--processors -p NAME", "The processor that computes it.")]
 
 
@@ -276,6 +286,7 @@ def sweep_tune_command(
     study: StudyName = None,
     resume: Resume = False,
     sampler: Sampler = "tpe",
+    compare: Compare = True,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -303,6 +314,7 @@ def sweep_tune_command(
             SweepBudget(trials, float("inf") if timeout is None else timeout),
             sampler,
             seed,
+            compare,
         ).run(report)
 
 

@@ -14,6 +14,8 @@ from nnstretch.cli.console import Reporter
 from nnstretch.cli.sources import Source
 from nnstretch.compiler.environment import environment, with_environment
 from nnstretch.errors import UsageError
+from nnstretch.report.documents.answers import read_answer
+from nnstretch.report.documents.writers import write
 from nnstretch.report.tables.text import plain_table
 from nnstretch.support.json_text import json_text
 from nnstretch.support.progress import silent
@@ -75,9 +77,14 @@ def sweep_latency(
         points = grid(models, processors, threads, image_sizes, batches)
         results = list(measured(points, open_session, seconds, advance))
     answer = {"results": [one.row() for one in results]}
+    report.show(latency_table(results))  # first, so that a place that is full loses nothing
     for path in outputs:
-        write_text(path, json_text(with_environment(answer)) if path.suffix == ".json" else _csv(results))
-    report.show(latency_table(results))
+        if path.suffix == ".json":
+            write_text(path, json_text(with_environment(answer)))
+        elif path.suffix == ".csv":
+            write_text(path, _csv(results))
+        else:
+            write(read_answer(path, with_environment(answer)), path)
     report.finish(answer)
     return int(all(one.error for one in results))
 

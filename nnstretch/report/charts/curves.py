@@ -12,16 +12,19 @@ _FEW = 40
 """Points that are also dots, so that single values show."""
 
 
-def curve_panel(lines: Mapping[str, Sequence[tuple[float, float]]], x_name: str, y_name: str) -> Panel:
+def curve_panel(
+    lines: Mapping[str, Sequence[tuple[float, float]]], x_name: str, y_name: str, *, from_zero: bool = False
+) -> Panel:
     """A line per series.
 
     Args:
         lines: name -> (x, y), at least one point altogether.
         x_name: title of the axis to the right.
         y_name: title of the axis upwards.
+        from_zero: whether that axis begins at 0, so that heights can be compared.
     """
     points = [point for line in lines.values() for point in line]
-    axes = Axes([x for x, _ in points], [y for _, y in points])
+    axes = Axes([x for x, _ in points], [*(y for _, y in points), *[0.0] * from_zero])
     parts = axes.frame(x_name, y_name, whole=all(float(x).is_integer() for x, _ in points))
     for number, line in enumerate(lines.values()):
         every = max(1, len(line) // _MOST_POINTS)

@@ -13,6 +13,8 @@ from nnstretch.report.charts.bench import ratio_panel, skyline_panel
 from nnstretch.report.charts.selection import front_panel, search_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.documents.facts import environment_facts
+from nnstretch.report.documents.latency_grid import latency_document
+from nnstretch.report.documents.targets import targets_document
 from nnstretch.report.tables.text import parameters_text
 
 Answer = Mapping[str, Any]
@@ -31,7 +33,7 @@ def read_answer(path: Path, answer: Answer) -> Document:
                 return replace(document, facts={**document.facts, **environment_facts(answer.get("environment", {}))})
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise FileError(f"{path} is incomplete ({error!r}); run the command again") from error
-    raise FileError(f"{path} is not a plan, and not the answer of bench, tune or stretch")
+    raise FileError(f"{path} is not a plan, and not the answer of bench, tune, stretch or sweep latency")
 
 
 def _bench(name: str, answer: Answer) -> Document:
@@ -137,8 +139,14 @@ def _layers(result: Answer) -> Section:
     return Section(f"Layers of {Path(result['model']).name}", "", skyline_panel(result), table, folded=True)
 
 
-_READERS: Mapping[str, Callable[[str, Answer], Document]] = {"summary": _bench, "tuning_s": _tune, "designs": _stretch}
-"""Field that only the answer of one command has -> its reader. Another command is a function and a row."""
+_READERS: Mapping[str, Callable[[str, Answer], Document]] = {
+    "summary": _bench,
+    "tuning_s": _tune,
+    "designs": _stretch,
+    "targets": targets_document,
+    "results": latency_document,
+}
+"""Field of the answer of one command -> its reader; the first that is found counts. Another command is a function and a row."""
 
 
 def load_json(path: Path) -> Answer:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.bench.targets.timelines import target_timeline
-from nnstretch.report.charts.targets import latencies_svg, sustained_svgs
+from nnstretch.report.charts.svg import panel_picture
+from nnstretch.report.charts.targets import latencies_panel, sustained_panels
 from nnstretch.report.charts.timeline import timeline_svg
 from nnstretch.report.pages import render
 from nnstretch.report.tables.targets import COLUMNS, device_facts, gain_text, row_cells
@@ -58,8 +59,13 @@ def _section(run: TargetRun) -> dict[str, Any]:
         "facts": list(device_facts(run.probe)) if run.probe is not None else [],
         "rows": [row_cells(one) for one in run.measured],
         "kinds": ["chosen" if run.gain is not None and one is run.gain.branched else None for one in run.measured],
-        "latencies": latencies_svg(timed, branched=run.gain is not None) if timed else "",
-        "sustained": sustained_svgs([one for one in run.measured if one.result.sustained]),
+        "latencies": panel_picture(latencies_panel(timed, branched=run.gain is not None), "Latencies of all models")
+        if timed
+        else "",
+        "sustained": [
+            panel_picture(panel, "Latency, clock and temperature over time")
+            for panel in sustained_panels([one for one in run.measured if one.result.sustained])
+        ],
         "timelines": [(name, timeline_svg(timeline, alone=False)) for name, timeline in traced if timeline is not None],
         "stopped": run.stopped or "",
     }

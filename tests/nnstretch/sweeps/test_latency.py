@@ -29,7 +29,8 @@ QUICK = ("--no-tune", "--seconds", "0.02")
 def test_every_combination_is_a_row_and_one_that_cannot_run_has_its_reason(folder: Path, cli: Cli) -> None:
     Path("net.py").write_text(MODEL)
     command = ("sweep", "latency", "net.py:network", *QUICK, "-p", "cpu:0", "-p", "cpu:999")
-    status, out, error = cli(*command, "--batches", "1,2", "-o", "a.csv", "-o", "a.json", "--json")
+    outputs = [f"-oa{ending}" for ending in (".csv", ".json", ".html", ".svg")]
+    status, out, error = cli(*command, "--batches", "1,2", *outputs, "--json")
     assert status == 0, error
     rows = json.loads(out)["results"]
     assert [(row["processors"], row["batch"]) for row in rows] == [(p, b) for p in ("cpu:0", "cpu:999") for b in (1, 2)]
@@ -43,6 +44,8 @@ def test_every_combination_is_a_row_and_one_that_cannot_run_has_its_reason(folde
     assert [row["batch"] for row in lines] == ["1", "2", "1", "2"]
     assert {row["environment.engine"] for row in lines} == {answer["environment"]["engine"]}
     assert {row["environment.libraries.numpy"] for row in lines} == {np.__version__}
+    assert "Latency by batch: net.py:network" in Path("a.html").read_text()
+    assert Path("a.svg").read_text().count("<polyline") == 2
     status, _, error = cli("sweep", "latency", "net.py:network", *QUICK, "-p", "cpu:999")
     assert status == 1, error
 
@@ -53,7 +56,7 @@ def test_every_combination_is_a_row_and_one_that_cannot_run_has_its_reason(folde
         (("net.py:network", "--batches", "0,2"), "--batches 0,2 is not understood"),
         (("net.py:network", "--thread-counts", "many"), "--thread-counts many is not understood"),
         (("nosuch",), "'nosuch'"),
-        (("net.py:network", "-o", "a.html"), "a.html"),
+        (("net.py:network", "-o", "a.pdf"), "a.pdf"),
     ],
 )
 def test_what_cannot_be_understood_is_one_line(

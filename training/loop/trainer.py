@@ -51,8 +51,8 @@ from nnstretch.training.recipe import Recipe
 from nnstretch.training.tasks.base import CountedTask
 from nnstretch.training.weights import fill
 
-# On accelerators, losses are fetched after this many steps: fetching one waits for the device.
-_FETCH_INTERVAL = 20
+FETCH_INTERVAL = 20
+"""On accelerators, losses are fetched and reported after this many steps: fetching one waits for the device."""
 _LOG_INTERVAL = 50
 # Of the training images, for the objective's own preparations.
 _EXAMPLES = 32
@@ -289,7 +289,7 @@ class Trainer:
 
         Several processes agree at the steps where losses are fetched, which are the same in all of them.
         """
-        interval = 1 if self._device.type == "cpu" else _FETCH_INTERVAL
+        interval = 1 if self._device.type == "cpu" else FETCH_INTERVAL
         at_interval = self.state.counters.step % interval == 0
         if at_interval:
             self._fetch()

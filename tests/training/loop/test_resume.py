@@ -357,7 +357,7 @@ def test_a_training_does_not_begin_with_weights_that_are_not_finite(few: Dataset
     ):
         train(digit_network(), few, replace(RECIPE, epochs=1), run=options)
     with torch.no_grad():
-        module[0].weight[0] = torch.inf
+        next(module.parameters())[0] = torch.inf
     with pytest.raises(
         ModelError, match=r"0\.weight, average of 0\.weight are not finite among the weights of the network"
     ):

@@ -88,7 +88,7 @@ def test_masks_without_splits_and_names_are_divided(tmp_path: Path) -> None:
     assert dataset.validation.targets(np.arange(2)).shape == (2, SIDE, SIDE)
 
 
-def all_batches(dataset: Dataset, recipe: Recipe, **more: int) -> list[Batch]:
+def all_batches(dataset: Dataset, recipe: Recipe, **more: Any) -> list[Batch]:
     made = TrainingBatches(dataset, recipe, **more)
     found = list(made.epoch(0))
     made.close()

@@ -3,13 +3,24 @@
  * A kernel reads a number of each of its buffers and writes one to the last. The environment says what the device is: STUB_SHARING
  * is copied, mapped or coherent; STUB_TYPE is cpu or gpu; STUB_PLATFORM is a name. When the process ends normally, it ends with status 66 if
  * memory was touched out of turn, and with 67 if objects were not released.
+ *
+ * A file that includes this one may define STUB_FAILS(name), whether a call of a function fails, and STUB_REPORTS as 0, so that the
+ * process ends as it would without the stub.
  */
 #include "opencl_double.c"
 
 #include <ctype.h>
 #include <stdio.h>
 
+#ifndef STUB_FAILS
+#define STUB_FAILS(name) 0
+#endif
+#ifndef STUB_REPORTS
+#define STUB_REPORTS 1
+#endif
+
 enum {
+    OUT_OF_RESOURCES = -5,
     MOST_ARGUMENTS = 32,
     MOST_BYTES = 1 << 28,
     BAD_NAME = -46,
@@ -38,6 +49,7 @@ static int32_t released(void) {
 }
 
 __attribute__((destructor)) static void report(void) {
+    if (!STUB_REPORTS) return;
     if (double_misuses()) fprintf(stderr, "%ld commands touched memory out of turn\n", (long)double_misuses());
     if (double_misuses()) _exit(66);
     if (atomic_load(&objects) || double_live_events())
@@ -70,6 +82,7 @@ int32_t clGetPlatformIDs(uint32_t most, void **platforms, uint32_t *count) {
 
 int32_t clGetPlatformInfo(void *of, uint32_t name, size_t size, void *value, size_t *size_out) {
     (void)of, (void)name;
+    if (STUB_FAILS("clGetPlatformInfo")) return OUT_OF_RESOURCES;
     return answer_text(setting("STUB_PLATFORM", "Stub"), size, value, size_out);
 }
 
@@ -82,6 +95,7 @@ int32_t clGetDeviceIDs(void *of, uint64_t type, uint32_t most, void **devices, u
 
 int32_t clGetDeviceInfo(void *of, uint32_t name, size_t size, void *value, size_t *size_out) {
     (void)of;
+    if (STUB_FAILS("clGetDeviceInfo")) return OUT_OF_RESOURCES;
     const char *sharing = setting("STUB_SHARING", "mapped");
     const uint64_t type = strcmp(setting("STUB_TYPE", "cpu"), "gpu") ? CPU : GPU;
     const uint64_t svm = strcmp(sharing, "coherent") ? 0 : FINE_AND_ATOMICS;
@@ -184,6 +198,8 @@ void *clCreateProgramWithBinary(void *context, uint32_t n, void *const *devices,
                                 const unsigned char **binaries, int32_t *statuses, int32_t *error) {
     (void)devices;
     *statuses = 0;
+    *error = STUB_FAILS("clCreateProgramWithBinary") ? OUT_OF_RESOURCES : 0;
+    if (*error) return NULL;
     const char *text = (const char *)binaries[0];
     fprintf(stderr, "stub: a binary\n");
     return clCreateProgramWithSource(context, n, &text, lengths, error);
@@ -191,10 +207,11 @@ void *clCreateProgramWithBinary(void *context, uint32_t n, void *const *devices,
 
 int32_t clBuildProgram(void *program, uint32_t n, void *const *devices, const char *options, void *notify, void *data) {
     (void)program, (void)n, (void)devices, (void)options, (void)notify, (void)data;
-    return 0;
+    return STUB_FAILS("clBuildProgram") ? OUT_OF_RESOURCES : 0;
 }
 
 int32_t clGetProgramInfo(const char *program, uint32_t name, size_t size, void *value, size_t *size_out) {
+    if (STUB_FAILS("clGetProgramInfo")) return OUT_OF_RESOURCES;
     const size_t bytes = strlen(program);
     if (name == 0x1165) return answer(&bytes, sizeof bytes, size, value, size_out);
     memcpy(*(unsigned char **)value, program, bytes);
@@ -203,7 +220,8 @@ int32_t clGetProgramInfo(const char *program, uint32_t name, size_t size, void *
 
 int32_t clGetProgramBuildInfo(void *program, void *of, uint32_t name, size_t size, void *value, size_t *size_out) {
     (void)program, (void)of, (void)name;
-    return answer_text("", size, value, size_out);
+    if (STUB_FAILS("clGetProgramBuildInfo")) return OUT_OF_RESOURCES;
+    return answer_text("the log of the stub", size, value, size_out);
 }
 
 int32_t clReleaseProgram(void *program) {

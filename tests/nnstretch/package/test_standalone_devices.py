@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -116,6 +117,115 @@ def test_every_call_of_every_function_may_fail(case: Case, faults: Faults, tmp_p
     assert {*MAKERS, "clEnqueueNDRangeKernel", "clFlush"} - failed.keys() == set()
     assert all("error -5" in text or "memory" in text for text in failed.values()), failed
     assert attempt(models, case) == ""
+
+
+class StubFaults:
+    """The stub in this process, whose calls fail when a test wants it (opencl_stub_faults.c)."""
+
+    def __init__(self) -> None:
+        sources = [KITS_FOLDER / name for name in ("opencl_stub.c", "opencl_double.c")]
+        self.path = c_library(KITS_FOLDER / "opencl_stub_faults.c", includes=sources)
+        self._library = ctypes.CDLL(str(self.path))
+        self._library.stub_set.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_int)
+        for name in ("stub_clear", "stub_left"):
+            getattr(self._library, name).restype = ctypes.c_int64
+
+    def set(self, function: str, number: int, *, breaks_builds: bool = False) -> None:
+        """Has one call of a function fail, by its number from 1."""
+        self._library.stub_set(function.encode(), number, breaks_builds)
+
+    def clear(self) -> int:
+        """Ends the fault; returns the number of calls that failed."""
+        return int(self._library.stub_clear())
+
+    @property
+    def left(self) -> int:
+        """Objects and events that are not released, and accesses out of turn."""
+        return int(self._library.stub_left())
+
+
+@pytest.fixture(scope="module")
+def stub_faults() -> StubFaults:
+    return StubFaults()
+
+
+IGNORED, REPORTED = "ignored", "reported"
+"""Whether the answer is right in spite of the fault, because there is another way, or the fault is an error."""
+
+
+@pytest.mark.parametrize(
+    ("function", "sharing", "result"),
+    [
+        ("clGetPlatformInfo", "mapped", IGNORED),
+        ("clGetDeviceInfo", "mapped", IGNORED),
+        ("clGetDeviceInfo", "coherent", IGNORED),
+        ("clGetProgramInfo", "mapped", IGNORED),
+        ("clCreateProgramWithBinary", "mapped", IGNORED),
+        ("clEnqueueMapBuffer", "mapped", REPORTED),
+        ("clEnqueueUnmapMemObject", "mapped", REPORTED),
+        ("clEnqueueReadBuffer", "copied", REPORTED),
+        ("clEnqueueWriteBuffer", "copied", REPORTED),
+        ("clFinish", "copied", IGNORED),
+    ],
+)
+def test_every_other_call_may_fail(
+    case: Case,
+    stub_faults: StubFaults,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    sharing: str,
+    result: str,
+) -> None:
+    """Calls that PoCL does not see, or that other ways of sharing memory make: nothing is left, and the next load works."""
+    monkeypatch.setenv("STUB_SHARING", sharing)
+    kernels = tmp_path / "kernels"
+    attempts = count()
+
+    def answer() -> str:
+        """What a fresh load and a run give: the outputs or the error. Drivers are listed once per library."""
+        folder = tmp_path / str(next(attempts))
+        folder.mkdir()
+        models = ModelLibrary(folder, str(stub_faults.path), kernels)
+        try:
+            with models.loaded(case.model) as model:
+                return str([y.tobytes() for y in models.run(model, case.x, [y.shape for y in case.outputs])])
+        except ModelError as error:
+            return f"error: {error}"
+
+    wanted = answer()
+    assert not wanted.startswith("error")
+    failed: list[str] = []
+    for number in numbers():
+        if function == "clGetProgramInfo":
+            shutil.rmtree(kernels)  # programs are built again, and stored
+        stub_faults.set(function, number)
+        found = answer()
+        struck = stub_faults.clear()
+        assert stub_faults.left == 0, (function, number)
+        if not struck:
+            assert number > 1, f"{function} is not called"
+            break
+        if found != wanted:
+            failed.append(found)
+        if number > MOST_CALLS:
+            break
+    assert answer() == wanted
+    assert all(text.startswith("error: ") and "\n" not in text for text in failed), failed
+    assert bool(failed) == (result == REPORTED), failed
+
+
+@pytest.mark.parametrize("number", [1, 99])
+def test_a_build_that_fails_is_one_line_with_or_without_its_log(
+    case: Case, stub_faults: StubFaults, tmp_path: Path, number: int
+) -> None:
+    models = ModelLibrary(tmp_path, str(stub_faults.path))
+    stub_faults.set("clGetProgramBuildInfo", number, breaks_builds=True)
+    with pytest.raises(ModelError, match=r"does not compile on device 0 .*: error -5") as refused:
+        models.load(case.model)
+    assert ("the log of the stub" in str(refused.value)) == (number > 1)
+    assert stub_faults.clear() == (number == 1)
+    assert stub_faults.left == 0
 
 
 def test_models_are_loaded_and_freed_in_any_order(case: Case, faults: Faults, tmp_path: Path) -> None:

@@ -95,7 +95,11 @@ def test_what_cannot_be_written(cli: Cli, onnx_file: Path, package: Path, folder
 
 
 def test_dynamic_and_integer_inputs(cli: Cli, folder: Path) -> None:
-    for name, kind, shape in (("open", TensorProto.FLOAT, ["n", 3, 8, 8]), ("words", TensorProto.INT64, [1, 4])):
+    cases: tuple[tuple[str, int, list[str | int | None]], ...] = (
+        ("open", TensorProto.FLOAT, ["n", 3, 8, 8]),
+        ("words", TensorProto.INT64, [1, 4]),
+    )
+    for name, kind, shape in cases:
         ends = [helper.make_tensor_value_info(end, kind, shape) for end in "xy"]
         graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "graph", ends[:1], ends[1:])
         opset = [helper.make_opsetid("", 17)]

@@ -229,9 +229,12 @@ class DesignSweep:
 
     def timer(self, **more: Any) -> DesignTimer | None:
         """Runs designs on the processors; None where they are simulated or remote."""
-        if isinstance(self.predictor, ProfilePredictor) and self.processors.site is None:
-            return DesignTimer(self.processors, self.predictor.costs, **more)
-        return None
+        return DesignTimer(self.processors, self.predictor.costs, **more) if self.runs_here else None
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether designs can run on the processors."""
+        return isinstance(self.predictor, ProfilePredictor) and self.processors.site is None
 
     def run(
         self, study: Study, evaluate: Evaluate, *, worker: int = 0, guarded: bool = False, turns: Turns | None = None

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.api.options import StretchOptions
+from nnstretch.api.options import CompileOptions, StretchOptions
 from nnstretch.cli.console import Reporter
+from nnstretch.cli.sources import Source
 from nnstretch.cli.stretching.files import DesignFiles, write_design
 from nnstretch.errors import FileError, UsageError
 from nnstretch.report.tables.text import plain_table
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nnstretch.cli.networks import Network
+    from nnstretch.compiler.processors import Processors
     from nnstretch.sweeps.accuracy import DesignTraining
     from nnstretch.sweeps.designs import DesignSweep, SweepPoint, SweepResult, SweepSpec
     from nnstretch.sweeps.evaluation import DesignEvaluation
@@ -205,7 +207,11 @@ class DesignJob:
 
     def _finish(self, report: Reporter, result: SweepResult, sweep: DesignSweep) -> None:
         """Writes and shows the front."""
-        files = [self._write(rank, point) for rank, point in enumerate(result.front)]
+        with report.progress("Writing") as advance:
+            files = []
+            for rank, point in enumerate(result.front):
+                advance(rank, len(result.front), point.design.id)
+                files.append(self._write(rank, point, sweep))
         report.show(front_table(result.front, self.objectives, files))
         if not any(point.design.meeting_points for point in result.front):
             report.note(f"no branched design is on the front: {sweep.limits_note(result.study)}")
@@ -239,10 +245,17 @@ class DesignJob:
             }
         )
         if self.output is not None:
-            report.note(f"wrote {len(files)} designs to {self.output}; `nnstretch bench --design FILE` measures one")
+            packages = "; `nnstretch bench` and `evaluate` take their .nns files" if sweep.runs_here else ""
+            report.note(f"wrote {len(files)} designs to {self.output}{packages}")
 
-    def _write(self, rank: int, point: SweepPoint) -> str | None:
-        """A design of the front, with its weights (inherited ones if it was not trained) and ONNX file; returns its path."""
+    def _write(self, rank: int, point: SweepPoint, sweep: DesignSweep) -> str | None:
+        """A design of the front, with its weights (inherited ones if it was not trained), ONNX file, and package.
+
+        There is no package for processors that designs cannot run on.
+
+        Returns:
+            The design's path; None without a folder.
+        """
         if self.output is None:
             return None
         from nnstretch.branching.stretch import rebuild
@@ -257,7 +270,22 @@ class DesignJob:
             load_weights(module, self._weights(point, point.weights))
         branched = replace(original, module=module, design=point.design)
         path, _ = write_design(DesignFiles(self.output, False, None), f"{rank + 1}-", original, branched, ())
+        if sweep.runs_here:
+            self._write_package(path, branched, sweep.processors)
         return str(path)
+
+    def _write_package(self, path: Path, branched: Network, processors: Processors) -> None:
+        """The plan of a design for the processors of the sweep, made as for its measured runs."""
+        from nnstretch.compiler.compile import compile_model
+        from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
+
+        options = CompileOptions(self.processors, tune=self.tune)
+        source = Source(self.network.spec, options, path.with_suffix(".safetensors"), path)
+        about: dict[str, Any] = {"source": source.to_json(), "tuned": self.tune, "processors": self.processors}
+        if branched.preprocessing is not None:
+            about[PREPROCESSING_KEY] = branched.preprocessing.to_json()
+        with compile_model(branched.export(), processors, tune=self.tune) as session:
+            session.save(path.with_suffix(".nns"), {**about, "macs": session.plan.macs})
 
     def _weights(self, point: SweepPoint, key: str) -> Path:
         """The file of a design's trained weights.

@@ -170,7 +170,7 @@ def test_a_design_beyond_a_limit_is_not_run(tmp_path: Path, limits: SearchLimits
     sweep = sweep_of(tmp_path, warm=0, limits=limits, bounds=bounds, budget=SweepBudget(6), names=("latency", "p90"),
                      directions=("minimize", "minimize"))  # fmt: skip
     study = sweep.open()
-    choices = {name: getattr(kind, "choices", ()) for name, kind in sweep.space.distributions.items()}
+    choices: dict[str, Any] = {name: getattr(kind, "choices", ()) for name, kind in sweep.space.distributions.items()}
     both = {name: some[-1] for name, some in choices.items() if name.startswith("processors.")}
     study.enqueue_trial(both)  # branches in every segment
     timer: Any = CountedTimer(counts)
@@ -308,6 +308,20 @@ def test_the_command_writes_a_front_of_distilled_designs(folder: Path, cli: Cli)
     status, _, error = cli(*common[:-1], "--resume", "--objectives", "latency,macs")
     assert status == 2
     assert "is for objectives latency, memory, accuracy" in error
+
+
+def test_packages_of_the_front_run_and_compute_what_their_designs_compute(folder: Path, cli: Cli) -> None:
+    Path("net.py").write_text(NETWORK)
+    common = ("net.py:tiny", "-p", "cpu:0,cpu:1", *LIMITS, "--no-tune", "--json")
+    status, out, error = cli("sweep", "designs", *common, "--warm-start", "0", "-n", "4", "-o", "front")
+    assert status == 0, error
+    file = Path(json.loads(out)["front"][0]["file"])
+    image = np.random.default_rng(0).random((1, 1, 16, 16), np.float32)
+    with nns.compile(str(file.with_suffix(".nns"))) as session:
+        (found,) = session.run(None, {session.get_inputs()[0].name: image})
+    with nns.compile(str(file.with_suffix(".onnx")), processors="cpu:0,cpu:1", tune=False) as session:
+        (wanted,) = session.run(None, {session.get_inputs()[0].name: image})
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
 def test_the_public_function_takes_an_objective_in_a_few_lines(folder: Path) -> None:

@@ -110,12 +110,9 @@ def reached(storage: str) -> optuna.Study:
 def test_errors_of_a_request_are_no_outage() -> None:
     grpc = pytest.importorskip("grpc")
 
-    class Status(grpc.RpcError):
-        __module__ = "grpc._channel"
+    def error(code: Any) -> Any:
+        return type("Status", (grpc.RpcError,), {"__module__": "grpc._channel", "code": lambda _: code})()
 
-        def __init__(self, code: Any) -> None:
-            self.code = lambda: code
-
-    assert is_outage(Status(grpc.StatusCode.UNAVAILABLE))
-    assert not is_outage(Status(grpc.StatusCode.NOT_FOUND))
+    assert is_outage(error(grpc.StatusCode.UNAVAILABLE))
+    assert not is_outage(error(grpc.StatusCode.NOT_FOUND))
     assert not is_outage(ValueError("code"))

@@ -1,0 +1,308 @@
+"""Examines sweeps of designs: time and front, samplers at equal budgets, and the ranking by predictions.
+
+    scripts/sweep_study.py front samplers ranking --network resnet18 --work study
+
+`front`: a sweep on processors of this machine; its front beside the analytic search's, and its time. `samplers`: hypervolume of
+predicted latency and MACs for several samplers and seeds, on simulated processors, which no noise reaches. `ranking`: Kendall's
+tau between predicted and measured latencies of random designs. What a part has done is kept in the folder, and goes on there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnstretch.cli.console import exit_status, print_answer, script_parser
+from nnstretch.errors import DesignError, MissingExtraError, UsageError
+from nnstretch.support.settings import write_text
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+    from nnstretch.branching.search.limits import SearchLimits
+    from nnstretch.cli.networks import Network
+    from nnstretch.sweeps.designs import DesignSweep
+
+_WARM = 8  # designs of the analytic search's front
+PARTS = ("front", "samplers", "ranking")
+STUDIES = {"random": ("random", 0), "tpe cold": ("tpe", 0), "tpe warm": ("tpe", _WARM), "auto": ("auto", 0)}
+"""Name -> sampler and number of designs of the analytic search that come first."""
+_CONFIDENCE = 0.95
+_PAUSE = 60.0  # seconds without a finished trial after which a study was interrupted
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What the parts share.
+
+    Attributes:
+        spec: the network, as users name it.
+        processors: of this machine, for `front` and `ranking`.
+        simulated: for `samplers`.
+        folder: of studies and results.
+        trials: of every study.
+        seeds: studies per sampler.
+        designs: predicted by `ranking`.
+        measured: designs among them that it measures.
+        limits: of segments.
+        tune: whether measured designs are tuned.
+    """
+
+    spec: str
+    processors: str
+    simulated: str
+    folder: Path
+    trials: int
+    seeds: int
+    designs: int
+    measured: int
+    limits: SearchLimits
+    tune: bool
+
+    @cached_property
+    def network(self) -> Network:
+        """The network with random weights."""
+        from nnstretch.cli.networks import NetworkOptions, build_network
+
+        return build_network(self.spec, NetworkOptions())
+
+    def sweep(self, name: str, processors: str, sampler: str = "tpe", warm: int = 0, seed: int = 0) -> DesignSweep:
+        """A sweep of latency and MACs with a journal of its own, which is created or resumed."""
+        from nnstretch.compiler.processors import build_processors
+        from nnstretch.sweeps.designs import DesignSweep, SweepSpec
+        from nnstretch.sweeps.worker import SweepBudget
+
+        spec = SweepSpec(
+            limits=self.limits, budget=SweepBudget(self.trials), storage=str(self.folder / f"{name}.journal"), resume=True,
+            sampler=sampler, seed=seed, warm=warm, about={"model": self.spec},
+        )  # fmt: skip
+        return DesignSweep(self.network.module, self.network.example_input, build_processors(processors), spec)
+
+    def studied(self, sweep: DesignSweep) -> Study:
+        """The study of a sweep with all its trials."""
+        from nnstretch.sweeps.evaluation import DesignEvaluation
+        from nnstretch.sweeps.objectives import Fidelity, parse_objectives
+        from nnstretch.sweeps.results import ResultStore
+
+        study, spec, space = sweep.open(), sweep.spec, sweep.space
+        sweep.warm_start(study)
+        objectives = parse_objectives("latency,macs")
+        results = ResultStore(self.folder / "results")
+        sweep.run(
+            study,
+            DesignEvaluation(study, space, objectives, Fidelity.PREDICTED, space.limits, spec.bounds, results),
+        )
+        return study
+
+    # -- parts ----------------------------------------------------------------------------------------------------
+
+    def front(self) -> dict[str, Any]:
+        """A sweep that begins with the analytic search's front, the fronts of both by the same predictions, and the times."""
+        from nnstretch.branching.search.search import SearchOptions, search
+        from nnstretch.sweeps.study import feasible_front
+
+        sweep = self.sweep("front", self.processors, warm=_WARM)
+        begin = time.perf_counter()
+        options = SearchOptions(len(sweep.names), sweep.spec.limits, _WARM, pareto=True)
+        found, _ = search(sweep._blueprint(sweep.spec.forms[0]), sweep.predictor, options)
+        searched = time.perf_counter() - begin
+        study = self.studied(sweep)
+
+        def values(
+            parameters: Mapping[str, Any],
+        ) -> tuple[float, float]:  # predictions change while layers are measured
+            predicted = sweep.space.design(parameters)
+            return 1e3 * predicted.prediction.seconds, predicted.design.macs / 1e6
+
+        front = [values(trial.params) for trial in feasible_front(study)]
+        analytic = [values(sweep.space.parameters(design)) for design in found]
+        return {
+            "trials": len(study.trials),
+            "search_s": searched,
+            "sweep_s": _seconds(study),
+            "front": front,
+            "analytic": analytic,
+            **compared_fronts(analytic, front),
+        }
+
+    def samplers(self) -> dict[str, Any]:
+        """Hypervolumes of all samplers over the seeds, as shares of that of all trials together."""
+        losses: dict[str, list[np.ndarray]] = {}
+        for name, (sampler, warm) in STUDIES.items():
+            for seed in range(self.seeds):
+                sweep = self.sweep(f"{name.replace(' ', '-')}-{seed}", self.simulated, sampler, warm, seed)
+                try:
+                    losses.setdefault(name, []).append(losses_of(self.studied(sweep)))
+                except MissingExtraError:
+                    losses.pop(name, None)
+                    break
+        return {"processors": self.simulated, "trials": self.trials, "samplers": hypervolumes(losses)}
+
+    def ranking(self) -> dict[str, Any]:
+        """Predictions of random designs, and measurements of some that are spread over the predictions."""
+        from scipy.stats import kendalltau
+
+        from nnstretch.sweeps.results import ResultStore, digest
+
+        sweep = self.sweep("ranking", self.processors)
+        timer = sweep.timer(tune=self.tune)
+        if timer is None:
+            raise UsageError(f"designs cannot run on {self.processors}; name processors that are here")
+        store = ResultStore(self.folder / "ranking")
+        predicted = self._random_designs(sweep)
+        order = sorted(predicted, key=lambda one: one.prediction.seconds)
+        places = np.unique(np.linspace(0, len(order) - 1, self.measured).astype(int))
+        chosen = [order[place] for place in places]
+        machine = [processor.fingerprint for processor in sweep.processors.named]
+        rows = []
+        for one in chosen:
+            about = {"network": sweep.digest, "design": one.design.id, "machine": machine, "tune": self.tune}
+            key = digest(about)
+            measured = store.get(key, lambda one=one: timer(one))  # type: ignore[misc]
+            rows.append((1e3 * one.prediction.seconds, measured["latency"]))
+        tau, chance = kendalltau(*zip(*rows, strict=True))
+        return {
+            "designs": len(predicted), "measured": len(rows), "kendall_tau": float(tau), "p": float(chance), "ms": rows,
+        }  # fmt: skip
+
+    def _random_designs(self, sweep: DesignSweep) -> list[Any]:
+        """Different designs of the space within its limits, as far as there are as many."""
+        from optuna import create_study
+        from optuna.samplers import RandomSampler
+
+        from nnstretch.sweeps.evaluation import limited_design
+
+        study, found = create_study(sampler=RandomSampler(0)), {}
+        for _ in range(20 * self.designs):
+            limited = limited_design(
+                study.ask(dict(sweep.space.distributions)), sweep.space, sweep.space.limits, sweep.spec.bounds
+            )
+            if limited.is_feasible:
+                found[limited.predicted.design.id] = limited.predicted
+            if len(found) == self.designs:
+                break
+        if len(found) < 2:
+            raise DesignError(f"{len(found)} of {20 * self.designs} random designs are within the limits; 2 are wanted")
+        return list(found.values())
+
+
+def _seconds(study: Study) -> float:
+    """Seconds from trial to trial; pauses of more than a minute, between runs of this script, do not count."""
+    ends = [trial.datetime_complete.timestamp() for trial in study.trials if trial.datetime_complete]
+    begins = [trial.datetime_start.timestamp() for trial in study.trials[:1] if trial.datetime_start]
+    steps = np.diff(sorted([*begins, *ends]))
+    return float(steps[steps < _PAUSE].sum())
+
+
+def compared_fronts(analytic: Sequence[Sequence[float]], front: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """How many points (latency, MACs) of the analytic search another front contains, dominates, or does neither of.
+
+    Points that differ by less than a thousandth are equal.
+    """
+    counts = {"contained": 0, "dominated": 0, "missed": 0}
+    for latency, macs in analytic:
+        reached = [one for one in front if one[0] <= latency * 1.001 and one[1] >= macs * 0.999]
+        better = any(one[0] < latency * 0.999 or one[1] > macs * 1.001 for one in reached)
+        counts["dominated" if better else "contained" if reached else "missed"] += 1
+    return counts
+
+
+def losses_of(study: Study) -> np.ndarray:
+    """Latency and negative MACs of every trial, in order; infinite for those that are not within all limits."""
+    rows = []
+    for trial in study.get_trials(deepcopy=False):
+        is_counted = trial.state.name == "COMPLETE" and all(value <= 0 for value in trial.constraints.values())
+        rows.append((trial.values[0], -trial.values[1]) if is_counted else (math.inf, math.inf))
+    return np.array(rows)
+
+
+def hypervolumes(losses: Mapping[str, Sequence[np.ndarray]]) -> dict[str, dict[str, Any]]:
+    """Mean hypervolume after 50 trials and after all of them, with its interval over the seeds.
+
+    A hypervolume is a share of that of all points together, between their best and worst values.
+
+    Args:
+        losses: of the trials, per sampler and seed.
+    """
+    from scipy.stats import t
+
+    from nnstretch.sweeps.ladder import hypervolume
+
+    points = np.concatenate([one for some in losses.values() for one in some])
+    points = points[np.isfinite(points).all(axis=1)]
+    low, span = points.min(axis=0), np.maximum(np.ptp(points, axis=0), 1e-12)
+    reference = (1.001, 1.001)
+    whole = hypervolume((points - low) / span, reference)
+    result: dict[str, dict[str, Any]] = {}
+    for name, some in losses.items():
+        result[name] = {}
+        for count in sorted({min(50, len(some[0])), len(some[0])}):
+            shares = [hypervolume((one[:count] - low) / span, reference) / whole for one in some]
+            spread = float(np.std(shares, ddof=1) / math.sqrt(len(shares))) if len(shares) > 1 else math.nan
+            half = float(t.ppf((1 + _CONFIDENCE) / 2, max(len(shares) - 1, 1))) * spread
+            mean = float(np.mean(shares))
+            result[name][str(count)] = {"mean": mean, "low": mean - half, "high": mean + half, "seeds": shares}
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Examines and prints; returns the exit status."""
+    parser = script_parser(__doc__)
+    parser.add_argument("parts", nargs="+", metavar="PART", choices=PARTS, help=", ".join(PARTS))
+    parser.add_argument("--network", default="resnet18", help="zoo name or module.py:factory (default: resnet18)")
+    parser.add_argument("--processors", "-p", default="cpu:0,cpu:1", help="that measure (default: cpu:0,cpu:1)")
+    parser.add_argument("--simulated", default="sim:phone/cpu,sim:phone/gpu", help="processors of `samplers`")
+    parser.add_argument("--work", type=Path, default=Path("sweep_study"), help="folder of studies and results")
+    parser.add_argument("--trials", type=int, default=200, help="of every study (default: 200)")
+    parser.add_argument("--seeds", type=int, default=5, help="studies per sampler (default: 5)")
+    parser.add_argument("--designs", type=int, default=1000, help="that `ranking` predicts (default: 1000)")
+    parser.add_argument("--measured", type=int, default=50, help="designs that `ranking` measures (default: 50)")
+    parser.add_argument("--no-tune", action="store_true", help="measure designs with routines chosen by estimates")
+    parser.add_argument("--alpha", type=float, default=0.3, help="as `nnstretch stretch` has it (default: 0.3)")
+    parser.add_argument("--beta", type=float, default=0.8, help="as `nnstretch stretch` has it (default: 0.8)")
+    given = parser.parse_args(arguments)
+
+    def work() -> None:
+        from nnstretch.branching.search.limits import SearchLimits
+
+        given.work.mkdir(parents=True, exist_ok=True)
+        made = Examination(
+            given.network, given.processors, given.simulated, given.work, given.trials, given.seeds, given.designs,
+            given.measured, SearchLimits(given.alpha, given.beta), not given.no_tune,
+        )  # fmt: skip
+        answer = {part: getattr(made, part)() for part in given.parts}
+        write_text(given.work / "answer.json", json.dumps(answer, indent=1))
+        print_answer(answer, show, as_json=given.json)
+
+    return exit_status(work)
+
+
+def show(answer: Mapping[str, Any]) -> None:
+    """A few lines per part."""
+    if front := answer.get("front"):
+        print(
+            "front: {trials} trials in {sweep_s:.0f} s after a search of {search_s:.0f} s; of the search's points {contained} "
+            "are contained, {dominated} dominated, {missed} missed".format(**front)
+        )
+    for name, counts in answer.get("samplers", {}).get("samplers", {}).items():
+        for count, one in counts.items():
+            print(f"{name}, {count} trials: hypervolume {one['mean']:.4f} ({one['low']:.4f} to {one['high']:.4f})")
+    if ranking := answer.get("ranking"):
+        print(
+            "ranking: Kendall's tau {kendall_tau:.3f} (p {p:.2g}) of {measured} measured designs among {designs}".format(
+                **ranking
+            )
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Networks that can be changed or trained, from a zoo name or `module.py:factory`, with weights and a branching.
+"""Networks that can be changed or trained, from a zoo name, `module.py:factory` or a file, with weights and a branching.
 
 Weights that `nnstretch train` wrote know which network they are for: its number of classes, stem and image size are in the
 file's metadata.
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from nnstretch.branching.design.design import Design
+    from nnstretch.frontends.torch_from_onnx.convert import Interface
     from nnstretch.training.data.preprocessing import Preprocessing
 
 METADATA_KEY = "nnstretch.network"
@@ -53,12 +54,13 @@ class Network:
     """A torch module with what was needed to build it.
 
     Attributes:
-        spec: a zoo name or `module.py:factory`.
+        spec: a zoo name, `module.py:factory`, or an ONNX or TFLite file.
         options: with which it was built.
         module: in evaluation mode.
         example_input: one image, N,C,H,W.
         design: of a branched network.
         about: metadata of the weights that were filled in.
+        interface: names and metadata of the file that it comes from; None for other networks.
     """
 
     spec: str
@@ -67,6 +69,7 @@ class Network:
     example_input: Tensor
     design: Design | None = None
     about: dict[str, Any] = field(default_factory=dict)
+    interface: Interface | None = None
 
     @property
     def inherits(self) -> bool:
@@ -89,12 +92,16 @@ class Network:
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """How images become inputs, as the weights say, for images of the size that the network takes; None: they do not say.
+        """How images become inputs, for images of the size that the network takes, as weights or file say; None: neither does.
 
         Raises:
             FileError: what they say cannot be understood.
         """
+        from nnstretch.training.data.preprocessing import stated_preprocessing
+
         found = known_preprocessing(self.about, f"the weights of {self.spec}")
+        if found is None and self.interface is not None:
+            found = stated_preprocessing(self.interface.metadata, self.spec)
         return replace(found, image_size=self.example_input.shape[-1]) if found else None
 
     def metadata(self, **more: Any) -> dict[str, str]:
@@ -115,13 +122,16 @@ class Network:
         return replace(self, example_input=batched(self.example_input, batch, self.spec))
 
     def export(self) -> ir.Model:
-        """The graph, not fused, with its preprocessing; layers of a branched network know their processors."""
+        """The graph, not fused, with its preprocessing; layers of a branched network know their processors.
+
+        The graph of a network from a file has the file's names of inputs and outputs, and its metadata.
+        """
         from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
 
         graph = self._export()
         if self.preprocessing is not None:
             graph.metadata_props[PREPROCESSING_KEY] = self.preprocessing.to_json()
-        return graph
+        return graph if self.interface is None else self.interface.applied(graph)
 
     def _export(self) -> ir.Model:
         if self.design is not None:
@@ -140,7 +150,7 @@ def build_network(
     """The network that `spec` names, with weights filled in, then branched.
 
     Args:
-        spec: a zoo name or `module.py:factory`.
+        spec: a zoo name, `module.py:factory`, or an ONNX or TFLite file.
         options: how to build it.
         weights: of the network as it is or of the branched one; the file says which.
         design: a branching of it.
@@ -150,8 +160,8 @@ def build_network(
     """
     about = read_about(weights) if weights else {}
     options = options.filled(known_options(about, design))
-    module, example = _build(spec, options)
-    network = Network(spec, options, module, example, about=about)
+    module, example, interface = _build(spec, options)
+    network = Network(spec, options, module, example, about=about, interface=interface)
     of_branched = bool(about.get("design"))
     if of_branched and design is None:
         raise UsageError(f"{weights} are weights of the branching {about['design']}; give its file with --design")
@@ -212,6 +222,22 @@ def known_preprocessing(about: Mapping[str, Any], source: str) -> Preprocessing 
     return None if stated is None else preprocessing_from_json(json.dumps(stated), source)
 
 
+def preprocessing_of_file(spec: str) -> Preprocessing | None:
+    """What an ONNX file says of the images that its network is for; None for other networks, and where it does not say.
+
+    Raises:
+        ModelError, FileError: the file cannot be read, or what it says cannot be understood.
+    """
+    from nnstretch.frontends.onnx_message import read_message
+    from nnstretch.frontends.resolve import is_model_file
+    from nnstretch.training.data.preprocessing import stated_preprocessing
+
+    if not is_model_file(spec) or Path(spec).suffix.lower() == ".tflite":
+        return None
+    metadata = {entry.key: entry.value for entry in read_message(Path(spec)).proto.metadata_props}
+    return stated_preprocessing(metadata, spec)
+
+
 def branch(network: Network, design: Path) -> Network:
     """The branched network of a design file, with weights inherited.
 
@@ -242,21 +268,27 @@ def read_about(weights: Path) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor]:
+def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor, Interface | None]:
     from nnstretch import zoo
     from nnstretch.frontends.modes import run_once
-    from nnstretch.frontends.resolve import load_module
+    from nnstretch.frontends.resolve import is_model_file, load_module, load_network
 
-    if ".py" in spec or Path(spec).is_file() or spec.endswith(".onnx"):
+    module: nn.Module
+    interface = None
+    if is_model_file(spec) or ".py" in spec:
         if options.small_images:
             raise UsageError(f"--small-images is for zoo networks; {spec} is none")
-        module, example = load_module(spec)
+        if is_model_file(spec):
+            converted = load_network(spec, options.image_size)
+            module, example, interface = converted.module, converted.image, converted.interface
+        else:
+            module, example = load_module(spec)
         example = _resized(example, options)
         try:
             run_once(module, example)  # a network of the caller's may want other images than data and options have
         except ModelError as error:
             raise ModelError(f"{error}{_advice(spec, options)}") from error
-        return module.eval(), example
+        return module.eval(), example, interface
     entry = zoo.entry(spec)
     size = options.image_size or entry.input_size
     module = zoo.build(
@@ -266,11 +298,16 @@ def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor]:
         pretrained_seed=options.seed,
         in_channels=options.in_channels or 3,
     )
-    return module, _resized(zoo.example_input(spec, in_channels=options.in_channels or 3), options)
+    return module, _resized(zoo.example_input(spec, in_channels=options.in_channels or 3), options), None
 
 
 def _advice(spec: str, options: NetworkOptions) -> str:
     """The end of the message for a network that does not run: where its input comes from."""
+    from nnstretch.frontends.resolve import file_input_shape, is_model_file
+
+    if is_model_file(spec):
+        sides = "×".join(str(n or "?") for n in file_input_shape(spec)[1:])
+        return f": {spec} is for images of {sides}, which --image-size or the data contradict"
     if options.in_channels is not None:
         return f"; in_channels of the data or weights is {options.in_channels}"
     return f", with --image-size or from {spec} as (module, example input)"

@@ -43,15 +43,22 @@ def _model(help: str) -> Any:
     return typer.Argument(metavar="MODEL", help=help, show_default=False)
 
 
-Model = Annotated[str, _model("An ONNX file, a package (.nns), a zoo name (resnet50) or module.py:factory.")]
+Model = Annotated[str, _model("An ONNX or TFLite file, a package (.nns), a zoo name (resnet50) or module.py:factory.")]
 ModelToCompile = Annotated[
-    str, _model("An ONNX file, a zoo name (resnet50) or module.py:factory; not a package, which is compiled already.")
+    str,
+    _model(
+        "An ONNX or TFLite file, a zoo name (resnet50) or module.py:factory; not a package, which is compiled already."
+    ),
 ]
 ModelToEvaluate = Annotated[
     str,
-    _model("An ONNX file, a package (.nns), a standalone model (.nnm), a zoo name (resnet50) or module.py:factory."),
+    _model(
+        "An ONNX or TFLite file, a package (.nns), a standalone model (.nnm), a zoo name (resnet50) or module.py:factory."
+    ),
 ]
-Network = Annotated[str, _model("A zoo name (resnet50) or module.py:factory.")]
+Network = Annotated[
+    str, _model("An ONNX or TFLite file, a zoo name (resnet50) or module.py:factory; a file's weights are its own.")
+]
 Json = Annotated[bool, option("--json", "Print one JSON object on the standard output instead of tables.")]
 Seed = Annotated[int, option("--seed N", "Seed of all random numbers.", minimum=0)]
 Weights = Annotated[Path | None, option("--weights -w FILE", "Weights of the network (.safetensors).")]

@@ -25,7 +25,7 @@ class Source:
     """A model as the user named it.
 
     Attributes:
-        model: an ONNX file, a package, a zoo name or `module.py:factory`.
+        model: an ONNX or TFLite file, a package, a zoo name or `module.py:factory`.
         options: its shapes and batch, and how it is compiled.
         weights, design: of a network that torch builds.
         image_size: side of that network's images in pixels; None: that of the weights, the design or the network.
@@ -131,9 +131,9 @@ class Source:
     @property
     def _is_resized(self) -> bool:
         """Whether the image size changes the network: files have their own."""
-        from nnstretch.frontends.resolve import is_onnx_path
+        from nnstretch.frontends.resolve import is_model_file
 
-        return self.image_size is not None and not is_onnx_path(self.model)
+        return self.image_size is not None and not is_model_file(self.model)
 
     def open(self, progress: Progress) -> Session:
         """A session for the model; a package runs as it was compiled, and changes between its plans if it has several.

@@ -44,24 +44,25 @@ def training_images(
 
     Args:
         data: as `load_dataset` reads it.
-        model: zoo name or `module.py:factory`.
+        model: zoo name, `module.py:factory`, or an ONNX or TFLite file.
         recipe: of the training.
-        image_size: side of the images; None: that of the weights, the design, the factory or the recipe, in this order.
+        image_size: side of the images; None: that of the weights, the design, the file or factory, or the recipe, in this
+            order.
         weights: of the network, whose preprocessing the images get.
         design: a file.
-        teacher: weights, whose preprocessing the images get if those of the network state none.
+        teacher: weights, whose preprocessing the images get if those of the network, or its file, state none.
 
     Raises:
         NNStretchError: the images or a file cannot be read, or they do not fit each other.
     """
-    from nnstretch.cli.networks import known_options, known_preprocessing, read_about
-    from nnstretch.frontends.resolve import image_size_of_factory
+    from nnstretch.cli.networks import known_options, known_preprocessing, preprocessing_of_file, read_about
+    from nnstretch.frontends.resolve import image_size_of
     from nnstretch.training.data import load_dataset
     from nnstretch.training.data.unreadable import without_unreadable
 
     about = read_about(weights) if weights else {}
-    size = image_size or known_options(about, design).image_size or image_size_of_factory(model)
-    stated = known_preprocessing(about, str(weights))
+    size = image_size or known_options(about, design).image_size or image_size_of(model)
+    stated = known_preprocessing(about, str(weights)) or preprocessing_of_file(model)
     if stated is None and teacher is not None:
         stated = known_preprocessing(read_about(teacher), str(teacher))
     dataset = load_dataset(data, size or recipe.image_size, crop_pct=recipe.crop_pct, preprocessing=stated)

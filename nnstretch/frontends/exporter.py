@@ -126,7 +126,11 @@ def _is_global_pool(node: torch.fx.Node) -> bool:
 
 
 def _is_flattened(node: torch.fx.Node) -> bool:
-    return node.target in _FLATTENED and all(isinstance(size, int) for size in node.meta["val"].shape)
+    """Whether the node reshapes a contiguous tensor to a constant shape: only of such a one there is a view."""
+    if node.target not in _FLATTENED or not all(isinstance(size, int) for size in node.meta["val"].shape):
+        return False
+    read = node.args[0]
+    return isinstance(read, torch.fx.Node) and bool(read.meta["val"].is_contiguous())
 
 
 def _replace_operators(graph: torch.fx.Graph) -> None:

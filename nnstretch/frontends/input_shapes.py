@@ -80,6 +80,20 @@ def fix_batch(model: ir.Model, batch: int, shapes: Mapping[str, tuple[int, ...]]
         _forget_computed_shapes(model)
 
 
+def fix_images(model: ir.Model, size: int) -> None:
+    """Make the dynamic batch of an input 1, and the dynamic height and width of one with four axes `size`."""
+    for value in model.graph.inputs:
+        if value.shape is None or value.shape.is_static():
+            continue
+        usual = [1, None, size, size] if len(value.shape) == 4 else [1]
+        dims = [
+            usual[i] if i < len(usual) and usual[i] is not None and not isinstance(n, int) else n
+            for i, n in enumerate(value.shape)
+        ]
+        value.shape = ir.Shape(dims)
+        _forget_computed_shapes(model)
+
+
 def _forget_computed_shapes(model: ir.Model) -> None:
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         for output in node.outputs:

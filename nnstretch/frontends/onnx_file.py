@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from nnstretch.errors import ModelError, first_line
-from nnstretch.frontends.input_shapes import fix_batch, fix_shapes
+from nnstretch.frontends.input_shapes import fix_batch, fix_images, fix_shapes
 from nnstretch.frontends.onnx_message import Message, read_message
 from nnstretch.support.onnxruntime_errors import refusals
 from nnstretch.support.settings import atomic_write
@@ -34,13 +34,19 @@ class ModelWarning(UserWarning):
     """Something about a model that runs but is probably not meant."""
 
 
-def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None, batch: int | None = None) -> ir.Model:
+def load(
+    path: str | Path,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    batch: int | None = None,
+    image_size: int | None = None,
+) -> ir.Model:
     """The model in an ONNX file, checked, with static input shapes and inferred shapes of all it computes.
 
     Args:
         path: the file. Weights outside of it must lie in its folder.
         shapes: input name (or "" for the only input) -> shape, for inputs with dynamic dimensions.
         batch: first dimension of the inputs for which that is dynamic and no shape is given.
+        image_size: height and width of the images where they are dynamic; a dynamic batch is then 1.
 
     Raises:
         UsageError: a batch is given and no input's is dynamic.
@@ -58,8 +64,10 @@ def load(path: str | Path, shapes: Mapping[str, tuple[int, ...]] | None = None, 
     common.RemoveInitializersFromInputsPass()(model)
     if batch is not None:
         fix_batch(model, batch, shapes or {}, path)
+    if image_size is not None:
+        fix_images(model, image_size)
     fix_shapes(model, shapes or {})
-    _infer_shapes(model, path)
+    infer_shapes(model, path)
     _check_operators(model, path)
     return model
 
@@ -133,7 +141,12 @@ def _to_ir(message: Message, path: Path) -> ir.Model:
         raise ModelError(f"{path} is not a valid ONNX model: {reason}; export or copy it again") from error
 
 
-def _infer_shapes(model: ir.Model, path: Path) -> None:
+def infer_shapes(model: ir.Model, path: Path) -> None:
+    """Infers the shapes of all that a model computes, whose inputs have static ones.
+
+    Raises:
+        ModelError: they do not fit together, or a tensor fits no machine.
+    """
     # The pass says only by a log record that inference failed.
     logger = logging.getLogger("onnx_ir.passes.common.shape_inference")
     records = _Records()

@@ -1,4 +1,4 @@
-"""Models as users write them: a path, a name of the zoo, `module.py:factory`, a torch module or a graph."""
+"""Models as users write them: a file, a name of the zoo, `module.py:factory`, a torch module or a graph."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ import onnx_ir as ir
 
 from nnstretch.errors import FileError, ModelError, NNStretchError, UsageError, first_line
 from nnstretch.frontends.onnx_file import load
+from nnstretch.frontends.onnx_message import read_message
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from nnstretch.frontends.torch_from_onnx.convert import ConvertedNetwork
+
+_USUAL_SIZE = 224
+"""Side in pixels of images where nothing says another one."""
 
 
 def load_any(
@@ -28,7 +34,7 @@ def load_any(
         model: a path, a zoo name, `module.py:factory`, a torch module or an onnx_ir model.
         example_input: a tensor of the shape to compile for, or a tuple of them (torch modules).
         shapes: input name -> shape, for models with dynamic shapes.
-        batch: images per run, for models by name and ONNX files.
+        batch: images per run, for models by name and files.
 
     Raises:
         UsageError: a torch module has no example input, or a batch is given for a model with fixed shapes.
@@ -37,9 +43,7 @@ def load_any(
     if isinstance(model, str | Path):
         return load_model(str(model), shapes, batch)
     if batch is not None:
-        raise UsageError(
-            "batch is for models by name and ONNX files; give a module an example_input of that many images"
-        )
+        raise UsageError("batch is for models by name and files; give a module an example_input of that many images")
     if isinstance(model, ir.Model):
         return model
     _check_is_module(model)
@@ -63,7 +67,7 @@ def load_model(spec: str, shapes: Mapping[str, tuple[int, ...]] | None = None, b
     """The graph, not fused, of what `spec` names.
 
     Args:
-        spec: path of an ONNX file, name of a zoo network, or `file.py:factory`.
+        spec: path of an ONNX or TFLite file, name of a zoo network, or `file.py:factory`.
         shapes: input name (or "" for the only input) -> shape. A torch module is exported for that shape.
         batch: images per run: the first dimension of a module's input, and of an ONNX file's inputs where that is dynamic.
 
@@ -73,25 +77,68 @@ def load_model(spec: str, shapes: Mapping[str, tuple[int, ...]] | None = None, b
     """
     if batch is not None and batch < 1:
         raise UsageError(f"a batch of {batch} images holds nothing; give 1 or more")
-    if is_onnx_path(spec):
-        return load(spec, shapes, batch)
+    if is_model_file(spec):
+        return load_file(spec, shapes, batch)
     module, example = load_module(spec)
     from nnstretch.frontends.torch_module import export
 
     return export(module, batched(_reshaped(example, shapes or {}, spec), batch, spec))
 
 
-def load_module(spec: str) -> tuple[nn.Module, Tensor]:
-    """The torch module that `spec` (a zoo name or `file.py:factory`) names, and an input for it.
+def load_file(
+    path: str,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    batch: int | None = None,
+    image_size: int | None = None,
+) -> ir.Model:
+    """The graph in an ONNX or TFLite file, not fused, with static shapes.
 
-    A factory takes no arguments and returns a module, or a module and its example input, which is else one image of
-    224 x 224 with the channels that the module's convolutions say.
+    Args:
+        path: of the file; one that ends in `.tflite` is a TFLite file.
+        shapes: input name (or "" for the only input) -> shape, for inputs with dynamic dimensions.
+        batch: images per run, for inputs whose batch is dynamic.
+        image_size: of one image, for inputs whose height and width are dynamic.
 
     Raises:
-        ModelError, FileError: it is an ONNX file, nothing is found, or the factory fails.
+        UsageError, ModelError, FileError: as `onnx_file.load` and `tflite_file.load_tflite` say.
     """
-    if is_onnx_path(spec):
-        raise ModelError(f"{spec} is an ONNX file, a torch module was wanted; give a zoo name or FILE.py:FACTORY")
+    if Path(path).suffix.lower() == ".tflite":
+        from nnstretch.frontends.tflite_file import load_tflite
+
+        return load_tflite(path, shapes, batch)
+    return load(path, shapes, batch, image_size)
+
+
+def load_network(spec: str, image_size: int | None = None) -> ConvertedNetwork:
+    """The network in an ONNX or TFLite file as a torch module with the file's weights, and what the file calls its ends.
+
+    Args:
+        spec: the file.
+        image_size: side of the images where the file leaves it open; None: 224 pixels. A dynamic batch becomes 1.
+
+    Raises:
+        ModelError, FileError: the file cannot be read, or has operators that torch does not have.
+    """
+    from nnstretch.frontends.torch_from_onnx.convert import to_torch
+
+    return to_torch(load_file(spec, image_size=image_size or _USUAL_SIZE), spec)
+
+
+def load_module(spec: str) -> tuple[nn.Module, Tensor]:
+    """The torch module that `spec` names, and an input for it.
+
+    Args:
+        spec: a zoo name, `file.py:factory`, or an ONNX or TFLite file, which becomes a module with its weights. A factory
+            takes no arguments and returns a module, or a module and its example input, which is else one image of
+            224 x 224 with the channels that the module's convolutions say.
+
+    Raises:
+        UsageError: a file's network has several inputs.
+        ModelError, FileError: nothing is found, the factory fails, or a file's network cannot become a module.
+    """
+    if is_model_file(spec):
+        network = load_network(spec)
+        return network.module, network.image
     file, colon, factory = spec.rpartition(":")
     if colon and file.endswith(".py"):
         return _from_factory(Path(file), factory)
@@ -102,24 +149,45 @@ def load_module(spec: str) -> tuple[nn.Module, Tensor]:
     return zoo.build(spec), zoo.example_input(spec)
 
 
-def image_size_of_factory(spec: str) -> int | None:
-    """Side in pixels of the square images that a factory returns as its example input; None where it returns none.
+def image_size_of(spec: str) -> int | None:
+    """Side in pixels of the square images that a file is for, or that a factory returns as its example input.
+
+    Returns:
+        None for a zoo name, a factory without an example input, and images that are not square or of any size.
 
     Raises:
-        ModelError, FileError: the factory is not found or fails.
+        ModelError, FileError: the file cannot be read; the factory is not found or fails.
     """
     file, colon, factory = spec.rpartition(":")
-    if not (colon and file.endswith(".py")):
+    if is_model_file(spec):
+        shape = file_input_shape(spec)
+    elif colon and file.endswith(".py"):
+        _, example = _call_factory(Path(file), factory)
+        shape = tuple(getattr(example, "shape", ()))
+    else:
         return None
-    _, example = _call_factory(Path(file), factory)
-    shape = tuple(getattr(example, "shape", ()))
-    return int(shape[3]) if len(shape) == 4 and shape[2] == shape[3] else None
+    return int(shape[3]) if len(shape) == 4 and shape[3] and shape[2] == shape[3] else None
 
 
-def is_onnx_path(spec: str) -> bool:
-    """Whether `spec` is meant as an ONNX file: by its ending, or as a path that is not of Python."""
+def file_input_shape(path: str) -> tuple[int, ...]:
+    """Shape of a file's first input, 0 for dimensions that it leaves open; empty if it has none.
+
+    Raises:
+        ModelError, FileError: the file cannot be read.
+    """
+    if Path(path).suffix.lower() == ".tflite":
+        inputs = load_file(path).graph.inputs
+        return tuple(inputs[0].shape.numpy()) if inputs and inputs[0].shape is not None else ()
+    graph = read_message(Path(path)).proto.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    first = next((value for value in graph.input if value.name not in weights), None)
+    return () if first is None else tuple(n.dim_value for n in first.type.tensor_type.shape.dim)
+
+
+def is_model_file(spec: str) -> bool:
+    """Whether `spec` is meant as an ONNX or TFLite file: by its ending, or as a path that is not of Python."""
     path = Path(spec)
-    if path.suffix.lower() == ".onnx":
+    if path.suffix.lower() in (".onnx", ".tflite"):
         return True
     return path.suffix != ".py" and ".py:" not in spec and (path.is_file() or len(path.parts) > 1)
 
@@ -165,7 +233,9 @@ def _from_factory(file: Path, name: str) -> tuple[nn.Module, Tensor]:
     import torch
 
     module, example = _call_factory(file, name)
-    return module, _noise((1, _image_channels(module), 224, 224), torch.float32) if example is None else example
+    return module, _noise(
+        (1, _image_channels(module), _USUAL_SIZE, _USUAL_SIZE), torch.float32
+    ) if example is None else example
 
 
 def _call_factory(file: Path, name: str) -> tuple[nn.Module, Any]:

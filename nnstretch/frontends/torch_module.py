@@ -84,12 +84,23 @@ def _to_onnx(
             ) from error
     assert program is not None
     model = program.model
+    _name_apart(model.graph)
     fold_constants_ir(model, onnx_shape_inference=True, output_size_limit=_LARGEST_CONSTANT)
     common.RemoveUnusedNodesPass()(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.RemoveUnusedOpsetsPass()(model)
     _annotate(model)
     return model
+
+
+def _name_apart(graph: ir.Graph) -> None:
+    """Gives computed values other names than those of weights: the exporter calls them by functions, people name weights so."""
+    taken = {*graph.initializers, *(value.name for node in graph for value in node.outputs)}
+    for node in graph:
+        for value in node.outputs:
+            if value.name in graph.initializers:
+                value.name = unused_name(str(value.name), taken, "_")
+                taken.add(value.name)
 
 
 def _shape_text(argument: object) -> str:

@@ -80,7 +80,7 @@ def subject(model: str, shapes: Shapes, seed: int, batch: int | None = None) -> 
 
     graph = load_model(model, dict(shapes), batch=batch)
     feeds = random_feeds(graph, seed)
-    if path.is_file() and not shapes and batch is None:
+    if path.is_file() and path.suffix.lower() != ".tflite" and not shapes and batch is None:
         yield Subject(model, str(path.resolve()), feeds)
         return
     with TemporaryDirectory(prefix="nnstretch-bench-") as folder:

@@ -19,6 +19,8 @@ from tests.kits.c_libraries import c_library
 from tests.kits.graphs import RandomNetwork
 from tests.kits.runner import QUICK, bench, seeded_input
 
+KITS = Path(__file__).parents[3] / "kits"
+
 
 def environment(**more: str) -> dict[str, str]:
     """That of a program without Python whose OpenCL loader finds the drivers of these tests."""
@@ -54,6 +56,20 @@ def test_a_model_on_a_device_computes_what_the_session_does(runner: Path, tmp_pa
         "models"
     ]
     assert "none" in entry["error"]
+
+
+@pytest.mark.opencl
+def test_a_driver_without_profiling_has_timelines_by_the_host(runner: Path, tmp_path: Path) -> None:
+    """`clGetEventProfilingInfo` of the stub fails, and its process ends with another status if anything is left."""
+    compiled = plan_model(RandomNetwork(1, 2, size=5).graph(), build_processors("cpu:0,opencl:0@1"), tune=False)
+    write_model_file(compiled, "model", local_isa(), tmp_path / "model.nnm")
+    stub = c_library(KITS / "opencl_stub.c", includes=(KITS / "opencl_double.c",))
+    (entry,) = bench(runner, *QUICK, "--timeline", "--opencl", stub, tmp_path / "model.nnm", environment=environment())[
+        "models"
+    ]
+    assert entry["queues"][1]["device"] == "stub"
+    assert {step["queue"] for step in entry["timeline"]} == {0, 1}
+    assert all(0 <= step["begin"] <= step["end"] for step in entry["timeline"])
 
 
 def test_a_machine_without_opencl_says_why(runner: Path, tmp_path: Path) -> None:

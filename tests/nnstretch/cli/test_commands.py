@@ -49,6 +49,24 @@ def test_commands_are_all_listed() -> None:
     assert sorted(COMMANDS) == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
 
 
+def test_a_shell_completes_commands_and_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_NNSTRETCH_COMPLETE", "complete_bash")
+    for words, completed in {
+        "rep": {"report"},
+        "sweep de": {"designs"},
+        "sweep designs net --objec": {"--objectives"},
+        "report a.json --st": {"--study"},
+    }.items():
+        monkeypatch.setenv("COMP_WORDS", f"nnstretch {words}")
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+        with pytest.raises(SystemExit) as ended:
+            main([])
+        assert ended.value.code == 0
+        assert set(capsys.readouterr().out.split()) == completed
+
+
 INNER = [(name, inner) for name, inners in {"sweep": SWEEPS}.items() for inner in inners]
 
 

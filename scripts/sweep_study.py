@@ -141,7 +141,7 @@ class Examination:
             for seed in range(self.seeds):
                 sweep = self.sweep(f"{name.replace(' ', '-')}-{seed}", self.simulated, sampler, warm, seed)
                 try:
-                    losses.setdefault(name, []).append(losses_of(self.studied(sweep)))
+                    losses.setdefault(name, []).append(losses_of(self.studied(sweep))[: self.trials])
                 except MissingExtraError:
                     losses.pop(name, None)
                     break
@@ -176,11 +176,12 @@ class Examination:
 
     def _random_designs(self, sweep: DesignSweep) -> list[Any]:
         """Different designs of the space within its limits, as far as there are as many."""
-        from optuna import create_study
+        from optuna import create_study, logging
         from optuna.samplers import RandomSampler
 
         from nnstretch.sweeps.evaluation import limited_design
 
+        logging.set_verbosity(logging.WARNING)
         study, found = create_study(sampler=RandomSampler(0)), {}
         for _ in range(20 * self.designs):
             limited = limited_design(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nnstretch.errors import FileError
 from nnstretch.package.format import read_package
 from nnstretch.report.charts.plan import steps_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
+from nnstretch.report.documents.facts import fact_text
 from nnstretch.report.tables.runs import queue_names
 from nnstretch.report.tables.text import parameters_text
 from nnstretch.scheduler.plan.schema import Plan
@@ -52,7 +51,7 @@ def read_package_file(path: Path) -> Document:
         "MB of weights": package.constants.nbytes / 1e6,
         "plans": len(plans),
     }
-    facts = {str(name): _fact(value) for name, value in package.metadata.items()}
+    facts = {str(name): fact_text(value) for name, value in package.metadata.items()}
     return Document(f"Package {path.name}", _lead(first), figures, sections, facts)
 
 
@@ -106,7 +105,3 @@ def _sections(plan: Plan, of: str = "") -> list[Section]:
             folded=True,
         ),
     ]
-
-
-def _fact(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

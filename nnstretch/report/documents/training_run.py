@@ -12,6 +12,7 @@ import yaml
 from nnstretch.errors import FileError
 from nnstretch.report.charts.curves import curve_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
+from nnstretch.report.documents.facts import fact_text
 
 _STEP = frozenset({"step", "epoch", "loss", "lr", "images_per_second", "seconds"})
 """Keys of a line on steps; an evaluation has its measure beside them."""
@@ -59,7 +60,7 @@ def read_training_run(path: Path) -> Document:
         "minutes": lines[-1].get("seconds", 0) / 60,
     }
     state = "finished" if result is not None else "not finished; `nnstretch train --resume` goes on with it"
-    facts = {str(name): str(value) for name, value in recipe.items()} if isinstance(recipe, Mapping) else {}
+    facts = {str(name): fact_text(value) for name, value in recipe.items()} if isinstance(recipe, Mapping) else {}
     return Document(f"Training {path.name}", f"This training is {state}.", figures, sections, facts)
 
 

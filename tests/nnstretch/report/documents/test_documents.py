@@ -14,6 +14,7 @@ import nnstretch as nns
 from nnstretch.cli.main import main
 from nnstretch.errors import FileError, NNStretchError
 from nnstretch.report.documents.document import Document, Section, Table, cell_text
+from nnstretch.report.documents.facts import fact_text
 from nnstretch.report.documents.readers import read_document
 from nnstretch.report.documents.writers import ENDINGS, html
 from tests.kits.made_up_study import small_study
@@ -34,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small_study(folder / "study.log", 2)
     run = folder / "w.run"
     run.mkdir()
-    (run / "recipe.yaml").write_text("lr: 0.1\nopt: sgd\n")
+    (run / "recipe.yaml").write_text("lr: 0.1\nopt: sgd\nclip_grad: null\n")
     log = [
         {"step": 10 * i, "epoch": 1, "loss": 2.0 / i, "lr": 0.1, "images_per_second": 100.0, "seconds": i}
         for i in (1, 2)
@@ -80,7 +81,7 @@ def test_a_training(made: Path) -> None:
     document = read_document(str(made / "w.run"))
     assert document.figures["best top-1 (%)"] == 75.5
     assert document.figures["last loss"] == 1.0
-    assert document.facts["lr"] == "0.1"
+    assert (document.facts["lr"], document.facts["clip_grad"]) == ("0.1", "–")
     assert "finished" in document.lead
 
 
@@ -145,3 +146,15 @@ def test_values_are_escaped() -> None:
 )
 def test_numbers(value: float | None, text: str) -> None:
     assert cell_text(value) == text
+
+
+def test_facts_are_words() -> None:
+    source = {"model": "m.onnx", "shapes": {}, "weights": None, "batch": 2, "checked": True}
+    assert fact_text(source) == "model m.onnx, batch 2, checked yes"
+    assert [fact_text(value) for value in (None, False, [1, None], {}, "x" * 999)] == [
+        "–",
+        "no",
+        "1, –",
+        "–",
+        "x" * 300 + "…",
+    ]

@@ -23,7 +23,8 @@ from nnstretch.devices.targets.base import (
     TransientTargetError,
     Transport,
 )
-from nnstretch.devices.targets.folder import RunnerProgram, TargetFolder, remote_name, succeed
+from nnstretch.devices.targets.benchmark_model import NAME, benchmark_arguments, parse_benchmark
+from nnstretch.devices.targets.folder import NOT_EXECUTABLE, RunnerProgram, TargetFolder, remote_name, succeed
 from nnstretch.devices.targets.probe import Probe, parse_probe
 from nnstretch.devices.targets.results import BenchOptions, BenchResult, ModelResult, parse_result
 from nnstretch.support.closing import Closing
@@ -185,6 +186,39 @@ class Device(Closing):
         """
         return self._retried(lambda: self._bench_with_outputs(models, options, inputs))
 
+    def bench_tflite(self, tool: Path, model: Path, name: str, options: BenchOptions, threads: int) -> ModelResult:
+        """Times a TFLite file by TFLite's own benchmark tool.
+
+        Args:
+            tool: `benchmark_model` for the target.
+            model: the file.
+            name: of the model in the answer.
+            options: how long it is timed.
+            threads: of the interpreter.
+
+        Returns:
+            Latencies; an error if the tool failed.
+
+        Raises:
+            TargetError: the tool cannot be run, hung, or was not understood.
+        """
+
+        def work() -> ModelResult:
+            program, file = self._pushed(tool, executable=True), self._pushed(model)
+            command = (*self._transport.launcher, program, *benchmark_arguments(file, options, threads))
+            found = self._run_program(command, NAME, options.timeout(1))
+            if found.status in NOT_EXECUTABLE:
+                raise TargetError(
+                    f"{self.name} does not run {tool}: {found.reason}; give the tool that is built for it"
+                )
+            if found.status:
+                reason = f"{NAME} ended with status {found.status}: {found.reason}"
+                return ModelResult(file, name, reason, raw={"name": name, "error": reason})
+            said = (found.stdout + b"\n" + found.stderr).decode(errors="replace")
+            return parse_benchmark(said, file, name, self.name)
+
+        return self._retried(work)
+
     def discard(self, files: Sequence[Path]) -> None:
         """Removes the copies of files from the target, so that they do not fill it. After a lost connection they stay.
 
@@ -262,24 +296,31 @@ class Device(Closing):
 
     def _run_runner(self, arguments: Sequence[str], timeout: float, on_progress: OnLine | None) -> Finished:
         """Runs the runner; one that hangs, or whose caller is interrupted, is ended there, too."""
-        number = f"{self._folder_path()}/pid"
-        if self._interrupted.is_set():
-            raise TargetError(f"{self.name}: interrupted")
-        command = ["sh", "-c", _START, number, *self._caches(), *self._runner(), *self._programs(), *arguments]
-        try:
-            found = self._transport.run(command, timeout=timeout, on_stderr=on_progress)
-        except TargetTimeoutError as error:
-            self._end_process()
-            raise TargetTimeoutError(f"{self.name}: the runner hung for {timeout:.0f} s and was ended") from error
-        except KeyboardInterrupt:
-            with suppress(TargetError):
-                self._end_process()
-            raise
+        runner = self._runner()
+        command = (*self._caches(), *runner, *self._programs(), *arguments)
+        found = self._run_program(command, "the runner", timeout, on_progress)
         if found.status < 0 or found.status > _FAILED:
             raise RunnerEndedError(f"{self.name}: the runner ended with status {found.status}: {found.reason}")
         if found.status == _FAILED:
             raise RunnerEndedError(f"{self.name}: {found.reason.removeprefix('error: ')}")
         return found
+
+    def _run_program(
+        self, command: Sequence[str], what: str, timeout: float, on_stderr: OnLine | None = None
+    ) -> Finished:
+        """Runs a program of the folder; one that hangs, or whose caller is interrupted, is ended there, too."""
+        number = f"{self._folder_path()}/pid"
+        if self._interrupted.is_set():
+            raise TargetError(f"{self.name}: interrupted")
+        try:
+            return self._transport.run(["sh", "-c", _START, number, *command], timeout=timeout, on_stderr=on_stderr)
+        except TargetTimeoutError as error:
+            self._end_process()
+            raise TargetTimeoutError(f"{self.name}: {what} hung for {timeout:.0f} s and was ended") from error
+        except KeyboardInterrupt:
+            with suppress(TargetError):
+                self._end_process()
+            raise
 
     def _programs(self) -> Sequence[str]:
         """The runner's option for the folder of built OpenCL programs: that of the session, which stays with `keep`."""

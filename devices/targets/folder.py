@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nnstretch.devices.targets.base import SHORT, Finished, TargetError, TransientTargetError, Transport
 
-_NOT_EXECUTABLE = (126, 127)
+NOT_EXECUTABLE = (126, 127)
 """Statuses of a shell that cannot run a program."""
 _PREFIX = "nnstretch-"
 _numbers = itertools.count()
@@ -133,7 +133,7 @@ class TargetFolder:
         try:
             program = self._store(folder, runner.name, runner.file, executable=True)
             found = self._transport.run([*self._transport.launcher, program, "--probe"], timeout=SHORT)
-            if found.status in _NOT_EXECUTABLE or (found.status and not found.stdout):
+            if found.status in NOT_EXECUTABLE or (found.status and not found.stdout):
                 raise TargetError(self._not_executable(place, found, runner))
         except TransientTargetError:
             raise

@@ -22,6 +22,7 @@ from nnstretch.cli.options import (
 )
 from nnstretch.cli.targets.options import (
     PATIENCE,
+    BenchmarkTool,
     CoolDown,
     Hottest,
     Keep,
@@ -105,6 +106,7 @@ def bench_command(
     hottest: Hottest = None,
     stop_when_hot: StopWhenHot = False,
     patience: Patience = PATIENCE,
+    benchmark_model: BenchmarkTool = None,
     keep: Keep = False,
     json: Json = False,
 ) -> int:
@@ -125,7 +127,7 @@ def bench_command(
             models or [], suite, against, threads, rounds, budget, seed, layers, start, resume,
             design, weights, original_weights, image_size, processors, outputs, options,
         )  # fmt: skip
-        there = TargetTiming(minutes, cool_down, hottest, stop_when_hot, keep)
+        there = TargetTiming(minutes, cool_down, hottest, stop_when_hot, keep, benchmark_model)
         if not there.uses_runner(targets or []):
             compared.check()
             return compared.measure(report)
@@ -142,11 +144,16 @@ def bench_command(
             },
             "--target",
         )
+        if design is not None:
+            check_unused(
+                {"--benchmark-model": benchmark_model}, "--design, whose branches TFLite runs one after the other"
+            )
         job = TargetJob(
             compared.target_sources(report),
             there.options(budget, patience, seed),
             seed,
             keep,
             has_alternatives=design is not None,
+            benchmark_tool=benchmark_model,
         )
         return bench_on_targets(report, targets or [], job, outputs)

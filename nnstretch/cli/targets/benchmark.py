@@ -22,6 +22,7 @@ from nnstretch.bench.targets.models import (
     package_for_target,
     with_drawn_inputs,
 )
+from nnstretch.bench.targets.tflite import TfliteModel, measure_tflite, tflite_model
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.engine_comparison import write_json
 from nnstretch.cli.outputs import check_endings
@@ -55,6 +56,7 @@ class TargetJob:
         feeds: an array for each input of the only model; None: random numbers.
         has_alternatives: whether the last model is a branched network and the others are its alternatives.
         every_plan: whether all plans of a package are measured, or only the first.
+        benchmark_tool: TFLite's `benchmark_model` for the targets, which times the models as TFLite files, too.
     """
 
     sources: Sequence[Source]
@@ -64,6 +66,7 @@ class TargetJob:
     feeds: Mapping[str, np.ndarray] | None = None
     has_alternatives: bool = False
     every_plan: bool = True
+    benchmark_tool: Path | None = None
 
 
 OnRuns = Callable[[Sequence[TargetRun]], None]
@@ -107,6 +110,7 @@ def measure_on_targets(
             compiler = _Compiler(job, folder, advance)
             usable = {name: device for name, device in devices.items() if ready[name]}
             models = {name: compiler.models_for(device) for name, device in usable.items()}
+            files = compiler.tflite_files() if job.benchmark_tool is not None else []
         for note in dict.fromkeys(model.note for found in models.values() for model in found if model.note):
             report.note(note)
         if job.has_alternatives:
@@ -118,6 +122,10 @@ def measure_on_targets(
 
             def measured(name: str, device: Device) -> TargetRun:
                 run = measure_models(device, models[name], job.timing, lambda line: advance(0, 0, f"{name}: {line}"))
+                if job.benchmark_tool is not None:
+                    threads = next((one.result.threads for one in run.measured if one.result.threads), 1)
+                    timed = measure_tflite(device, job.benchmark_tool, files, job.timing, threads)
+                    run = replace(run, measured=[*run.measured, *timed])
                 if job.has_alternatives:
                     run = replace(run, gain=gain_over_alternatives(run.measured))
                 with turn:
@@ -187,6 +195,23 @@ class _Compiler:
         if self._job.has_alternatives and len({model.routines for model in models}) > 1:
             return self._all(device, tune=False)
         return models
+
+    def tflite_files(self) -> list[TfliteModel]:
+        """The models as TFLite files.
+
+        Raises:
+            UsageError: a model is a package or model file, which has no graph.
+            NNStretchError: a model cannot be loaded, or a file not be written.
+        """
+        found = []
+        for source in self._job.sources:
+            if source.is_package or source.model.endswith(SUFFIX):
+                raise UsageError(
+                    f"{source.model} has no graph to write as a TFLite file; give the model that it was made from"
+                )
+            file = self._folder / f"{next(self._files)}.tflite"
+            found.append(tflite_model(source.model, source.load(), file))
+        return found
 
     def _all(self, device: Device, *, tune: bool) -> list[TargetModel]:
         numbers = range(len(self._job.sources))
@@ -260,6 +285,10 @@ def bench_on_targets(report: Reporter, targets: Sequence[str], job: TargetJob, o
         NNStretchError: a model cannot be compiled, or the only target failed.
     """
     check_endings(outputs, "measurements of targets are", (".json", ".csv", ".html"))
+    if job.benchmark_tool is not None and not job.benchmark_tool.is_file():
+        raise UsageError(
+            f"--benchmark-model {job.benchmark_tool} is not there; give TFLite's benchmark_model for the targets"
+        )
     if any(path.suffix == ".html" for path in outputs):
         job = replace(job, timing=replace(job.timing, timeline=True))
     runs = measure_on_targets(report, targets, job, lambda ended: _write(outputs, ended))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from nnstretch.cli.options import option
@@ -61,6 +62,14 @@ Patience = Annotated[
         panel=_PANEL,
     ),
 ]
+BenchmarkTool = Annotated[
+    Path | None,
+    option(
+        "--benchmark-model FILE",
+        "TFLite's own benchmark_model for the targets: it times the models as TFLite files, too, after ours.",
+        panel=_PANEL,
+    ),
+]
 PATIENCE = 300.0
 
 
@@ -87,6 +96,7 @@ class TargetTiming:
     hottest: float | None
     stop_when_hot: bool
     keep: bool
+    benchmark_model: Path | None = None
 
     def uses_runner(self, targets: Sequence[str]) -> bool:
         """Whether targets are measured by the runner: this machine alone is, if one of these options is given.

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from nnstretch.cli.main import main
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget
 from nnstretch.devices.targets import device
 from tests.kits.adb_daemon import AdbDaemon, Phone
+from tests.kits.command_line import Answer, Cli
 from tests.kits.fake_runner import write_fake_runner
 from tests.kits.ssh_board import Board, find_sshd, ssh_board
 
@@ -109,3 +111,17 @@ def board(running_board: Board, monkeypatch: pytest.MonkeyPatch) -> Iterator[Boa
     yield running_board
     running_board.restore()
     assert not list(running_board.home.rglob("nnstretch-*"))
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
+    """Calls a command in a folder of its own; returns exit status, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Answer:
+        capsys.readouterr()
+        status = main(list(arguments))
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call

@@ -20,7 +20,6 @@ import onnxruntime
 import pytest
 
 from nnstretch.api.options import CompileOptions
-from nnstretch.cli.main import main
 from nnstretch.cli.targets.several import path_for_target
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import foreign_processors
@@ -35,7 +34,7 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import packaged
 from scripts import device_benchmark
 from tests.kits.adb_daemon import AdbDaemon
-from tests.kits.command_line import Answer, Cli, answer_of, refuses
+from tests.kits.command_line import Cli, answer_of, refuses
 from tests.kits.ssh_board import Board
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -63,20 +62,6 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("network") / "net.onnx"
     onnx.save(proto, path)
     return path
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
-    """Calls a command in a folder of its own; returns exit status, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> Answer:
-        capsys.readouterr()
-        status = main(list(arguments))
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
 
 
 QUICK = ("--budget", "0.05", "--json")

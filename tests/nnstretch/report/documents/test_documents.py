@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -149,9 +150,10 @@ def test_numbers(value: float | None, text: str) -> None:
 
 
 def test_facts_are_words() -> None:
-    source = {"model": "m.onnx", "shapes": {}, "weights": None, "batch": 2, "checked": True}
+    source: dict[str, Any] = {"model": "m.onnx", "shapes": {}, "weights": None, "batch": 2, "checked": True}
     assert fact_text(source) == "model m.onnx, batch 2, checked yes"
-    assert [fact_text(value) for value in (None, False, [1, None], {}, "x" * 999)] == [
+    others: list[Any] = [None, False, [1, None], {}, "x" * 999]
+    assert [fact_text(value) for value in others] == [
         "–",
         "no",
         "1, –",

@@ -25,6 +25,10 @@ _ATTEMPTS = 3  # at a database whose tables another process may be making
 _PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
 
 
+class OutageError(FileError):
+    """A storage does not answer any more."""
+
+
 def is_url(text: str) -> bool:
     """Whether a storage is a database or server rather than a journal file."""
     return "://" in text

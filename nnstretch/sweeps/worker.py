@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.errors import FileError, NNStretchError, UsageError, first_line
+from nnstretch.errors import NNStretchError, UsageError, first_line
 from nnstretch.support.progress import Progress, silent
 from nnstretch.support.settings import NO_ROOM
 from nnstretch.sweeps.leases import AGAIN, LOST, SURPLUS, LeaseObserver, LeaseTimes, give_up, is_given_up, leased
 from nnstretch.sweeps.objectives import checked_values
 from nnstretch.sweeps.samplers import MakeSampler, one_torch_thread
 from nnstretch.sweeps.stamps import stamp_trial
-from nnstretch.sweeps.storage import is_outage
+from nnstretch.sweeps.storage import OutageError, is_outage
 from nnstretch.sweeps.study import ERROR, without_experimental_warnings
 from nnstretch.sweeps.turns import Turns
 
@@ -127,7 +127,7 @@ class StudyWorker:
         """What a call of the storage returns, after attempts for as long as a short outage takes.
 
         Raises:
-            FileError: it does not answer.
+            OutageError: it does not answer.
         """
         for attempt in range(_OUTAGES):
             try:
@@ -136,7 +136,9 @@ class StudyWorker:
                 if not is_outage(error):
                     raise
                 if attempt + 1 == _OUTAGES:
-                    raise FileError(f"the storage does not answer: {first_line(error)}; resume when it does") from error
+                    raise OutageError(
+                        f"the storage does not answer: {first_line(error)}; resume when it does"
+                    ) from error
                 time.sleep(0.25 * 2**attempt)
         raise AssertionError("unreachable")
 
@@ -179,6 +181,8 @@ class StudyWorker:
         with leased(trial, self.times) as is_lost:
             try:
                 outcome = self._reached(lambda: self._evaluated(trial))
+            except OutageError:
+                raise
             except NNStretchError as error:
                 if _is_no_room(error):
                     self._reached(lambda: give_up(self.study, trial._trial_id, LOST))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import threading
 import time
@@ -105,6 +106,28 @@ def reached(storage: str) -> optuna.Study:
         except FileError:
             time.sleep(0.1)
     raise AssertionError(f"{storage} does not answer")
+
+
+def test_a_storage_that_stays_away_ends_the_worker_and_keeps_the_trial_for_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("nnstretch.sweeps.worker.time.sleep", pauses.append)
+    storage = str(tmp_path / "study.journal")
+
+    def evaluate(trial: optuna.Trial) -> Outcome:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with pytest.raises(FileError, match=r"the storage does not answer: .*Stale file handle; resume when it does"):
+        run(spec(storage).open(), evaluate)
+    assert sum(pauses) == pytest.approx(0.25 * (2**7 - 1))  # half a minute, for the trial alone
+    monkeypatch.undo()
+    resumed = spec(storage, resume=True).open()
+    (trial,) = resumed.trials
+    assert trial.state.name == "RUNNING"
+    run(resumed, lambda trial: Outcome((trial.params["x"], 1.0)))
+    assert states(resumed)["complete"] == TRIALS
+    assert trial.params in [one.params for one in resumed.trials if one.state.name == "COMPLETE"]
 
 
 def test_errors_of_a_request_are_no_outage() -> None:

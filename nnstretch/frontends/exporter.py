@@ -126,11 +126,16 @@ def _is_global_pool(node: torch.fx.Node) -> bool:
 
 
 def _is_flattened(node: torch.fx.Node) -> bool:
-    """Whether the node reshapes a contiguous tensor to a constant shape: only of such a one there is a view."""
+    """Whether the node reshapes a tensor to a constant shape in which there is a view of it."""
     if node.target not in _FLATTENED or not all(isinstance(size, int) for size in node.meta["val"].shape):
         return False
     read = node.args[0]
-    return isinstance(read, torch.fx.Node) and bool(read.meta["val"].is_contiguous())
+    try:
+        assert isinstance(read, torch.fx.Node)
+        read.meta["val"].view(node.meta["val"].shape)
+    except (RuntimeError, ValueError):  # the elements of a permuted tensor are not in that order
+        return False
+    return True
 
 
 def _replace_operators(graph: torch.fx.Graph) -> None:

@@ -157,7 +157,7 @@ class Importer:
     def constant(self, array: np.ndarray, name: str) -> ir.Value:
         """Adds a constant."""
         used = self._unused(name)
-        tensor = ir.Tensor(np.ascontiguousarray(array), name=used)
+        tensor = ir.Tensor(np.asarray(array, order="C"), name=used)
         value = ir.Value(name=used, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self._initializers.append(value)
         return value

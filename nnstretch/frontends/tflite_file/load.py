@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from nnstretch.errors import MissingExtraError, ModelError, first_line
 from nnstretch.frontends.input_shapes import fix_batch, fix_shapes
@@ -48,6 +49,7 @@ def load_tflite(
     path = Path(path)
     flat = read_flat(path)
     model = _to_ir(flat, path)
+    common.RemoveUnusedNodesPass()(model)
     infer_shapes(model, path)
     if batch is not None:
         fix_batch(model, batch, shapes or {}, path)

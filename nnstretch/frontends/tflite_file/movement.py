@@ -30,7 +30,7 @@ def _transpose(build: Importer, operator: FlatOperator) -> None:
     if rank == 4 and is_first:
         # To the form with channels second at once: the two transpositions are one.
         composed = [composed[axis] for axis in TO_FIRST]
-    y = x if composed == list(range(rank)) else build.add("Transpose", [x], {"perm": composed})
+    y = x if composed == list(range(rank)) else build.add("Transpose", [x], {"perm": tuple(composed)})
     if y is x:
         y = build.add("Identity", [x])
     set_result(build, operator.outputs[0], y, is_first=rank == 4 and is_first)

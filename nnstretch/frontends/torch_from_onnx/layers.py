@@ -144,9 +144,9 @@ def _bias(build: Builder, node: ir.Node, length: int, channel_axis: int) -> tupl
     """
     own = argument(node, 2) if is_onnx(node, "Conv", "ConvTranspose") else None
     if own is not None:
-        array = build.constant(own, "the bias")
+        bias = build.constant(own, "the bias")
         # torch's exporter writes zeros where a convolution has no bias.
-        return (None if not array.any() and not is_named(own) else array), None
+        return (bias if bias.any() or is_named(own) else None), None
     result = node.outputs[0]
     reader = next(iter(result.consumers()), None) if sole_use(result) else None
     if not is_onnx(reader, "Add"):

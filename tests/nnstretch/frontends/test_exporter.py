@@ -80,6 +80,11 @@ class Counting(nn.Module):
         return nn.functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=True)
 
 
+class Permuted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(0, 2, 3, 1).flatten(1)
+
+
 @pytest.mark.parametrize(
     ("module", "traced_again"),
     [
@@ -87,6 +92,7 @@ class Counting(nn.Module):
         pytest.param(normalised(affine=False, momentum=None), False, id="plain normalisation"),
         pytest.param(nn.Sequential(nn.AdaptiveAvgPool2d((1, 1)), nn.Softmax(1)), False, id="pool"),
         pytest.param(Reshaping(), False, id="reshaping"),
+        pytest.param(Permuted(), True, id="reshaped in another order"),
         pytest.param(nn.ChannelShuffle(3), True, id="shuffled"),
         pytest.param(nn.Sequential(nn.Conv2d(3, 6, 1), nn.Flatten(2), nn.Unflatten(1, (2, 3))), True, id="view"),
         pytest.param(nn.Sequential(nn.AdaptiveAvgPool2d((4, 2)), nn.Flatten()), True, id="pool to a grid"),

@@ -6,18 +6,42 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from nnstretch.exporters.options import ONNX, ExportOptions
+from nnstretch.errors import ModelError
+from nnstretch.exporters.options import FORMATS, ONNX, ExportOptions
 from nnstretch.exporters.tflite_file import save_tflite
 from nnstretch.frontends.onnx_file import save
+
+_LARGEST_FILE = (1 << 31) - 1
+"""Bytes; sizes in both formats have 31 bits."""
 
 
 def save_graph(graph: ir.Model, path: Path, options: ExportOptions) -> float | None:
     """Writes a graph as an ONNX or TFLite file; returns the error of its outputs if they were compared.
 
     Raises:
-        ModelError, FileError, MissingExtraError: as `save_tflite` and `frontends.onnx_file.save` say.
+        ModelError: the weights exceed 2 GB; or as `save_tflite` says.
+        FileError, MissingExtraError: as `save_tflite` says.
     """
+    _check_size(graph, path, options)
     if path.suffix.lower() == ONNX:
         save(graph, path)
         return None
     return save_tflite(graph, path, options)
+
+
+def _check_size(graph: ir.Model, path: Path, options: ExportOptions) -> None:
+    """Refuses weights that no file can hold before they are copied.
+
+    Raises:
+        ModelError: there are such.
+    """
+    values = [value.const_value for value in graph.graph.initializers.values() if value.const_value is not None]
+    size = sum(
+        value.nbytes // 2 if options.float16_weights and value.dtype == ir.DataType.FLOAT else value.nbytes
+        for value in values
+    )
+    if size > _LARGEST_FILE:
+        title = FORMATS[path.suffix.lower()]
+        raise ModelError(
+            f"{size / 1e9:.1f} GB of weights do not fit one {title} file, which holds 2 GB; use a smaller model"
+        )

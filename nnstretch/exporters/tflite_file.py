@@ -13,21 +13,18 @@ from nnstretch.support.settings import atomic_write
 
 _LIMIT = 1e-3
 """Largest relative error of a float32 file."""
-_LARGEST_FILE = (1 << 31) - 1
-"""Bytes; offsets of the format have 31 bits."""
 
 
 def save_tflite(graph: ir.Model, path: Path, options: ExportOptions) -> float | None:
     """Writes a graph as a TFLite file with the graph's names and metadata; returns the error if outputs were compared.
 
     Raises:
-        ModelError: a layer has no counterpart in TFLite, the weights exceed 2 GB, or LiteRT computes other outputs.
+        ModelError: a layer has no counterpart in TFLite, or LiteRT computes other outputs.
         FileError: the place cannot be written.
         MissingExtraError: LiteRT is not installed.
     """
     from nnstretch.devices.external.litert.writer import write_tflite
 
-    _check_size(graph, float16_weights=options.float16_weights)
     content = write_tflite(
         graph,
         path.stem,
@@ -39,22 +36,6 @@ def save_tflite(graph: ir.Model, path: Path, options: ExportOptions) -> float | 
     with atomic_write(path) as file:
         file.write(content)
     return error
-
-
-def _check_size(graph: ir.Model, *, float16_weights: bool) -> None:
-    """Refuses weights that no file can hold before they are copied.
-
-    Raises:
-        ModelError: there are such.
-    """
-    values = [value.const_value for value in graph.graph.initializers.values() if value.const_value is not None]
-    size = sum(
-        value.nbytes // 2 if float16_weights and value.dtype == ir.DataType.FLOAT else value.nbytes for value in values
-    )
-    if size > _LARGEST_FILE:
-        raise ModelError(
-            f"{size / 1e9:.1f} GB of weights do not fit a TFLite file, which holds 2 GB; write an .onnx file of a smaller model"
-        )
 
 
 def _compared(graph: ir.Model, content: bytes, options: ExportOptions) -> float:

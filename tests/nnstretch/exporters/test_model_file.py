@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import nnstretch as nns
 from nnstretch.devices.external.litert import flatbuffer
 from nnstretch.errors import FileError, MissingExtraError, ModelError, UsageError
-from nnstretch.exporters import tflite_file
+from nnstretch.exporters import graph_file, tflite_file
 from nnstretch.exporters.tflite_file import run_tflite
 from nnstretch.exporters.torch_program import METADATA_FILE, save_program
 from nnstretch.frontends.onnx_file import load
@@ -197,9 +197,10 @@ def test_what_tflite_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ModelError, match=r"no counterpart of layer CumSum \(CumSum\)"):
         nns.export(Cumulative(), file, IMAGES)
     with monkeypatch.context() as patch:
-        patch.setattr(tflite_file, "_LARGEST_FILE", 1 << 10)
-        with pytest.raises(ModelError, match="holds 2 GB"):
-            nns.export(graph(), file)
+        patch.setattr(graph_file, "_LARGEST_FILE", 1 << 10)
+        for one in (file, tmp_path / "x.onnx"):
+            with pytest.raises(ModelError, match=r"do not fit one .* file, which holds 2 GB"):
+                nns.export(graph(), one)
     with monkeypatch.context() as patch:
         patch.setattr(tflite_file, "_LIMIT", 0.0)
         with pytest.raises(ModelError, match="nothing was written"):
@@ -208,7 +209,7 @@ def test_what_tflite_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         patch.setitem(__import__("sys").modules, "ai_edge_litert", None)
         with pytest.raises(MissingExtraError, match=r"nnstretch\[litert\]"):
             nns.export(graph(), file)
-    assert not file.exists()
+    assert not list(tmp_path.iterdir())
 
 
 class Cumulative(nn.Module):

@@ -38,7 +38,9 @@ def quantize_command(
     model: ModelToCompile,
     data: Calibration,
     output: Annotated[Path, option("--output -o FILE", "The ONNX file.")],
-    images: Annotated[int, option("--images N", "Calibrate with N examples.", minimum=1)] = 100,
+    images: Annotated[
+        int, option("--images N", "Calibrate with N examples; those of a data set are drawn at random.", minimum=1)
+    ] = 100,
     method: Annotated[str, option("--method NAME", "Calibration method: minmax, entropy or percentile.")] = "minmax",
     weights: Weights = None,
     design: DesignFile = None,

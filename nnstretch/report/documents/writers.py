@@ -83,7 +83,10 @@ def _html_section(section: Section) -> Mapping[str, object]:
 
 def _live_data(table: Table) -> str:
     """The rows of a table as JSON, from which a script in the page makes those that are looked at."""
-    columns = [list(map(_compact, column)) for column in zip(*table.rows, strict=True)]
+    columns = [
+        list(map(_compact, column)) if float in set(map(type, column)) else column
+        for column in zip(*table.rows, strict=True)
+    ]
     text = json.dumps({"columns": columns, "marked": sorted(table.marked)}, separators=(",", ":"), ensure_ascii=False)
     return text.replace("<", r"\u003c")
 

@@ -64,16 +64,14 @@ def trial_table(view: StudyView) -> list[Section]:
     parameters = list(dict.fromkeys(name for trial in trials for name in trial.params))
     notes = _notes(trials)
     titles = ["trial", *view.objectives, "feasible", *parameters, *notes]
-    rows: list[Sequence[Cell]] = [
-        (
-            trial.number,
-            *trial.values,
-            "yes" if trial.is_feasible else "no",
-            *(_cell(trial.params.get(name)) for name in parameters),
-            *(_cell(trial.attrs.get(name)) for name in notes),
-        )
-        for trial in trials
+    columns: list[Sequence[Cell]] = [
+        [trial.number for trial in trials],
+        *zip(*(trial.values for trial in trials), strict=True),
+        ["yes" if trial.is_feasible else "no" for trial in trials],
+        *(_cells([trial.params.get(name) for trial in trials]) for name in parameters),
+        *(_cells([trial.attrs.get(name) for trial in trials]) for name in notes),
     ]
+    rows = list(zip(*columns, strict=True))
     text = (
         "Rows in bold are the best trials. A range or a word narrows the rows, and the dots above; a title sorts them."
     )
@@ -88,6 +86,14 @@ def _notes(trials: Sequence[TrialRecord]) -> list[str]:
         name for trial in trials for name, value in trial.attrs.items() if isinstance(value, bool | int | float | str)
     )
     return [name for name, _ in found.most_common(_MOST_COLUMNS)]
+
+
+def _cells(values: Sequence[Any]) -> list[Cell]:
+    """Values as cells of a column; most columns are as they are."""
+    return list(values if set(map(type, values)) <= _PLAIN else map(_cell, values))
+
+
+_PLAIN = {int, float, str, type(None)}
 
 
 def _cell(value: Any) -> Cell:

@@ -34,11 +34,17 @@ def make_parser() -> ArgumentParser:
     recipes = f"{', '.join(PRESETS)}, or a YAML file"
     parser = script_parser(__doc__)
     add = parser.add_argument
-    add("model", metavar="MODEL", help="zoo name or FILE.py:FACTORY")
+    add("model", metavar="MODEL", help="an ONNX or TFLite file, a zoo name or FILE.py:FACTORY")
     add("data", metavar="DATA", help=f"labelled images: {usage()}")
     add("-p", "--processors", required=True, help="one branch for each, such as cpu:0,opencl:0@1")
     add("-o", "--output", type=Path, required=True, metavar="OUT", help="folder for all products")
-    add("-w", "--weights", type=Path, metavar="FILE", help="of the trained model; without, it is trained")
+    add(
+        "-w",
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="of the trained model; without, it is trained, or has a file's weights",
+    )
     add("--recipe", default="nnstretch", help=f"of the first training: {recipes} (default: nnstretch)")
     add("--retrain-recipe", default="finetune", metavar="RECIPE", help="of the retraining (default: finetune)")
     add(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import ParamSpec, Protocol, overload
 
 import torch
@@ -19,6 +20,7 @@ from nnstretch.compiler.costs import latency_predictor
 from nnstretch.compiler.design_runs import design_runner
 from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.errors import UsageError
+from nnstretch.frontends.resolve import is_model_file, load_module
 from nnstretch.support.extras import extras_named
 from nnstretch.support.progress import silent
 
@@ -30,12 +32,20 @@ class _Stretch(Protocol[_Fields]):
 
     @overload
     def __call__(
-        self, module: torch.nn.Module, example_input: torch.Tensor, *args: _Fields.args, **kwargs: _Fields.kwargs
+        self,
+        module: torch.nn.Module | str | Path,
+        example_input: torch.Tensor | None = None,
+        *args: _Fields.args,
+        **kwargs: _Fields.kwargs,
     ) -> Sequence[StretchResult]: ...
 
     @overload
     def __call__(
-        self, module: torch.nn.Module, example_input: torch.Tensor, *, options: StretchOptions
+        self,
+        module: torch.nn.Module | str | Path,
+        example_input: torch.Tensor | None = None,
+        *,
+        options: StretchOptions,
     ) -> Sequence[StretchResult]: ...
 
 
@@ -48,13 +58,14 @@ def _typed(
 @_typed(StretchOptions)
 @extras_named()
 def stretch(
-    module: torch.nn.Module, example_input: torch.Tensor, *, options: StretchOptions
+    module: torch.nn.Module | str | Path, example_input: torch.Tensor | None = None, *, options: StretchOptions
 ) -> Sequence[StretchResult]:
     """Finds branched designs of a trained module for processors, best first.
 
     Args:
-        module: any module that can be traced; it is not changed.
-        example_input: one input of the shape to run at, N,C,H,W.
+        module: any module that can be traced, which is not changed; or an ONNX or TFLite file, which becomes one with its
+            weights.
+        example_input: one input of the shape to run at, N,C,H,W. None for a file: noise of the shape that it is for.
         options: all of these together.
 
     Returns:
@@ -63,12 +74,15 @@ def stretch(
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
     """
-    for name, given, wanted_type in (
-        ("module", module, torch.nn.Module),
-        ("example_input", example_input, torch.Tensor),
-    ):
-        if not isinstance(given, wanted_type):
-            raise UsageError(f"{name} is of type {type(given).__name__}; give a torch {wanted_type.__name__}")
+    if isinstance(module, str | Path):
+        if not is_model_file(str(module)):
+            raise UsageError(f"{str(module)!r} is no ONNX or TFLite file; give one, or a torch module")
+        module, image = load_module(str(module))
+        example_input = image if example_input is None else example_input
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"module is of type {type(module).__name__}; give a torch Module, or an ONNX or TFLite file")
+    if not isinstance(example_input, torch.Tensor):
+        raise UsageError(f"example_input is of type {type(example_input).__name__}; give a torch Tensor")
     options.search_limits()  # refuses numbers out of range before processors are opened
     return stretch_on(module, example_input, options, build_processors(options.processors))
 

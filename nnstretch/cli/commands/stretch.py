@@ -233,9 +233,13 @@ def _advise(report: Reporter, network: BuiltNetwork, design: str | None, weights
     if design is None:
         return
     report.note("retrain one, with the network as its teacher:")
+    known = weights or "FILE"
+    inherited, teacher = f" --weights {known}", f"{model}:{known}"
+    if weights is None and network.interface is not None:  # the weights are in the model's file
+        inherited, teacher = "", model
     report.command(
-        f"nnstretch train {model} --design {design} --weights {weights or 'FILE'} "
-        f"--teacher {model}:{weights or 'FILE'} --recipe quick-retrain --data SET -o branched.safetensors"
+        f"nnstretch train {model} --design {design}{inherited} --teacher {teacher} --recipe quick-retrain --data SET "
+        "-o branched.safetensors"
     )
 
 

@@ -56,7 +56,9 @@ RecipeName = Annotated[
     str,
     option("--recipe NAME", f"A preset ({', '.join(PRESETS)}) or a YAML file; the options below change it."),
 ]
-Teacher = Annotated[str | None, option("--teacher MODEL:WEIGHTS", "A trained network to learn from.")]
+Teacher = Annotated[
+    str | None, option("--teacher MODEL[:WEIGHTS]", "A trained network to learn from; a file has its weights.")
+]
 Unlabelled = Annotated[
     str | None,
     option(
@@ -172,7 +174,7 @@ class _Job:
             image_size=self.image_size,
             weights=self.weights,
             design=self.design,
-            teacher=Path(self.teacher.rpartition(":")[2]) if self.teacher and ":" in self.teacher else None,
+            teacher=_teacher_parts(self.teacher)[1] if self.teacher else None,
         )
         dataset = with_given_head(dataset, self.head)
         report.note(dataset.note)
@@ -204,7 +206,10 @@ class _Job:
                 **reached.json,
                 "macs": network.macs,
                 "params": network.parameters,
-                **{name: values[name] for name in (f"validation_{key}", "seconds", "unreadable", "blockwise", "history")},
+                **{
+                    name: values[name]
+                    for name in (f"validation_{key}", "seconds", "unreadable", "blockwise", "history")
+                },
             }
         )
 
@@ -228,7 +233,7 @@ class _Job:
         from nnstretch.branching.transform.network import BranchedNetwork
         from nnstretch.training.data.unlabelled import unlabelled_images
 
-        of_teacher = self.teacher is not None and self.teacher.rpartition(":")[0] == network.spec
+        of_teacher = self.teacher is not None and _teacher_parts(self.teacher)[0] == network.spec
         inherits = network.design is not None and not network.about.get("design")
         if teacher is None or not (of_teacher and inherits and self.recipe.blockwise_epochs > 0):
             if self.unlabelled is not None:
@@ -290,13 +295,26 @@ def _settings(recipe: str, model: str, changes: Mapping[str, Any]) -> Recipe:
 
 
 def _teacher(text: str, dataset: Dataset) -> nn.Module:
-    """The trained network of MODEL:WEIGHTS."""
+    """The trained network of MODEL:WEIGHTS, or of an ONNX or TFLite file, which has its weights."""
     from nnstretch.cli.networks import NetworkOptions, build_network
 
+    spec, weights = _teacher_parts(text)
+    options = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size)
+    return build_network(spec, options, weights).module
+
+
+def _teacher_parts(text: str) -> tuple[str, Path | None]:
+    """Model and weights of `--teacher`; no weights for a file that has its own.
+
+    Raises:
+        UsageError: it is neither MODEL:WEIGHTS nor such a file.
+    """
+    if text.lower().endswith((".onnx", ".tflite")):
+        return text, None
     spec, colon, weights = text.rpartition(":")
     if not colon or not spec or not weights:
         raise UsageError(
-            f"--teacher {text!r} is not understood; write MODEL:WEIGHTS, as in resnet18:resnet18.safetensors"
+            f"--teacher {text!r} is not understood; write MODEL:WEIGHTS, as in resnet18:resnet18.safetensors, or the name of "
+            "an ONNX or TFLite file"
         )
-    options = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size)
-    return build_network(spec, options, Path(weights)).module
+    return spec, Path(weights)

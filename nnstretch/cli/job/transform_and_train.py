@@ -26,6 +26,7 @@ from nnstretch.cli.networks import Network, branch
 from nnstretch.cli.options import several_processors
 from nnstretch.cli.training import about_images, blockwise_phase, check_classification, event_shown, training_images
 from nnstretch.errors import FileError, NNStretchError, UsageError
+from nnstretch.frontends.resolve import is_model_file
 from nnstretch.support.locks import lock_folder
 
 if TYPE_CHECKING:
@@ -57,11 +58,11 @@ class TransformOptions:
     """What `scripts/transform_and_train.py` takes.
 
     Attributes:
-        model: zoo name or `module.py:factory`.
+        model: an ONNX or TFLite file, a zoo name or `module.py:factory`.
         data: as `load_dataset` reads it.
         processors: one branch per processor, as in `cpu:0,opencl:0@1`.
         folder: for all that is written.
-        weights: of the trained model; None: it is trained.
+        weights: of the trained model; None: those of the model's file, or else it is trained.
         recipe: of that training.
         retrain_recipe: of the retraining.
         changes: fields of both recipes, replaced, as JSON values.
@@ -220,8 +221,8 @@ class TransformAndTrain:
         """The trained model."""
         options = self.options
         settings = {"model": options.model, "data": options.data, "image_size": options.image_size}
-        if options.weights is not None:
-            given = {**settings, "weights": _fingerprint(options.weights)}
+        if options.weights is not None or is_model_file(options.model):
+            given = {**settings, "weights": _fingerprint(options.weights or Path(options.model))}
             stage = self.stage(BASELINE, "evaluating the model", given, partial(self._take, options.weights))
         else:
             recipe = self.recipe(options.recipe)
@@ -229,8 +230,8 @@ class TransformAndTrain:
             stage = self.stage(BASELINE, "training the model", trained, partial(self._train_baseline, recipe))
         return _candidate("original", stage)
 
-    def _take(self, weights: Path, folder: Path) -> Answer:
-        """Evaluates the weights given, and keeps a copy of them."""
+    def _take(self, weights: Path | None, folder: Path) -> Answer:
+        """Evaluates the weights given, or those of the model's file, and keeps a copy of them."""
         network = self.network(weights)
         return self._save(network, folder, {})
 

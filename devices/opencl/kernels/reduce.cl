@@ -62,7 +62,7 @@ kernel void reduce_rows(const global float *x_buffer, global float *y_buffer, co
     int i = 0;
     for (; i + B <= length; i += B)
         all.vector = with(all.vector, LOAD(x + i), mode);
-    /* Lanes and the rest of the row hold parts already, of which squares and distances are not taken again. */
+    /* Lanes hold sums already: squares and distances are not taken again. */
     const int parts = mode == L1 || mode == L2 || mode == SQUARES ? SUM : mode;
     floatb sum = (floatb)(neutral(mode));
     for (int lane = 0; lane < B; lane++)

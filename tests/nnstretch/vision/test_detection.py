@@ -28,8 +28,8 @@ def overlap_of(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
 def plainly_suppressed(found: Detections, limit: float) -> set[int]:
     kept: list[int] = []
     for index in np.argsort(-found.scores, kind="stable"):
-        rivals = [k for k in kept if found.classes[k] == found.classes[index]]
-        if all(overlap_of(found.boxes[k], found.boxes[index]) <= limit for k in rivals):
+        same = [k for k in kept if found.classes[k] == found.classes[index]]
+        if all(overlap_of(found.boxes[k], found.boxes[index]) <= limit for k in same):
             kept.append(int(index))
     return set(kept)
 
@@ -54,7 +54,7 @@ FIRST, NEAR, OTHER = (8.0, 8.0, 24.0, 40.0), (9.0, 8.0, 25.0, 40.0), (30.0, 30.0
 
 
 def outputs_of(kind: str) -> dict[str, NDArray[np.float32]]:
-    """Two boxes of class 1 of which one suppresses the other, and one of class 0, in a form of outputs."""
+    """Two boxes of class 1, one suppressed by the other, and one of class 0, in a form of outputs."""
     if kind == "rows":
         rows = np.zeros((1, 300, 6), np.float32)
         rows[0, 0], rows[0, 1] = (*FIRST, 0.9, 1), (*OTHER, 0.5, 0)

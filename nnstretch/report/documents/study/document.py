@@ -81,9 +81,9 @@ def _figures(view: StudyView) -> dict[str, Cell]:
 def _facts(view: StudyView) -> dict[str, str]:
     """What the study is about, and what its workers were."""
     attrs = dict(view.study.attrs)
-    about = attrs.pop(ABOUT, {})
-    found = attrs.pop(ENVIRONMENT, {})
-    stamps = {name: attrs.pop(name) for name in list(attrs) if name.startswith(f"{ENVIRONMENT}.")}
+    ours = {name: value for name, value in attrs.items() if isinstance(value, dict)}  # others may use the same names
+    about, found = (attrs.pop(name) if name in ours else {} for name in (ABOUT, ENVIRONMENT))
+    stamps = {name: attrs.pop(name) for name in ours if name.startswith(f"{ENVIRONMENT}.")}
     facts = {str(key): fact_text(value) for key, value in {**attrs, **about}.items()}
     facts |= environment_facts(found)
     trials = Counter(trial.attrs.get(ENVIRONMENT) for trial in view.counted)

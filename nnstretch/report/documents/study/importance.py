@@ -135,7 +135,7 @@ def _id_of(choice: Any) -> str:
 
 
 def _categories(counts: _Indices) -> _Numbers:
-    """The density of categories that were seen so many times."""
+    """The density of categories, from the number of observations of each."""
     seen = np.flatnonzero(counts)
     rows = np.full((len(seen) + 1, len(counts)), _PRIOR / (len(seen) + 1))
     rows[np.arange(len(seen)), seen] += 1
@@ -144,7 +144,7 @@ def _categories(counts: _Indices) -> _Numbers:
 
 
 def _kernels(counts: _Indices) -> _Numbers:
-    """The density on bins that were seen so many times: truncated normal kernels with the width of Scott's rule."""
+    """The density on bins, from the number of observations in each: truncated normal kernels with the width of Scott's rule."""
     bins = len(counts)
     seen = np.flatnonzero(counts)
     weights = counts[seen]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nnstretch.report.charts.ladder import Rung, ladder_panel
+from nnstretch.report.charts.study.ladder import Rung, ladder_panel
 from nnstretch.report.documents.document import Cell, Section, Table
 from nnstretch.report.documents.study.records import TrialRecord
 from nnstretch.report.documents.study.view import StudyView
@@ -15,14 +15,14 @@ from nnstretch.sweeps.study import DESIGN, VALUES
 
 def fidelities(view: StudyView) -> list[Section]:
     """Trials per fidelity, and the promoted ones; nothing for studies in which all trials end at the same one."""
-    climbs = [climb for trial in view.counted if (climb := _climb(trial)).values]
-    if all(len(climb.values) < 2 and climb.trial.state == "complete" for climb in climbs):
+    evaluated = [one for trial in view.counted if (one := _evaluated(trial)).values]
+    if all(len(one.values) < 2 and one.trial.state == "complete" for one in evaluated):
         return []
-    return [_ladder(climbs), *_promotions(view, [climb for climb in climbs if len(climb.values) > 1])]
+    return [_ladder(evaluated), *_promotions(view, [one for one in evaluated if len(one.values) > 1])]
 
 
 @dataclass(frozen=True)
-class _Climb:
+class _Evaluated:
     """A trial, and its values at the fidelities that it has reached, cheapest first."""
 
     trial: TrialRecord
@@ -38,15 +38,16 @@ _KEYS = {fidelity: f"{VALUES}{fidelity.label}" for fidelity in Fidelity}
 """Attributes of a trial by fidelity."""
 
 
-def _climb(trial: TrialRecord) -> _Climb:
-    return _Climb(trial, {fidelity: trial.attrs[key] for fidelity, key in _KEYS.items() if key in trial.attrs})
+def _evaluated(trial: TrialRecord) -> _Evaluated:
+    found = {fidelity: trial.attrs.get(key) for fidelity, key in _KEYS.items()}
+    return _Evaluated(trial, {fidelity: values for fidelity, values in found.items() if isinstance(values, dict)})
 
 
-def _ladder(climbs: Sequence[_Climb]) -> Section:
+def _ladder(evaluated: Sequence[_Evaluated]) -> Section:
     rungs = []
     for fidelity in Fidelity:
-        here = [climb for climb in climbs if fidelity in climb.values]
-        ended = [climb.trial for climb in here if climb.end is fidelity]
+        here = [one for one in evaluated if fidelity in one.values]
+        ended = [one.trial for one in here if one.end is fidelity]
         pruned = [trial for trial in ended if trial.state == "pruned"]
         infeasible = sum(not trial.is_feasible for trial in pruned)
         if here:
@@ -62,22 +63,22 @@ def _ladder(climbs: Sequence[_Climb]) -> Section:
     return Section("Fidelities", text, ladder_panel(rungs), Table(titles, rows))
 
 
-def _promotions(view: StudyView, promoted: Sequence[_Climb]) -> list[Section]:
+def _promotions(view: StudyView, promoted: Sequence[_Evaluated]) -> list[Section]:
     """The values of promoted trials at every fidelity."""
     if not promoted:
         return []
-    known = {(fidelity, name) for climb in promoted for fidelity, values in climb.values.items() for name in values}
+    known = {(fidelity, name) for one in promoted for fidelity, values in one.values.items() for name in values}
     columns = [(f, name) for name in view.study.objectives for f in Fidelity if (f, name) in known]
     titles = ["design", "trial", "ended at", *(f"{name}, {fidelity.label}" for fidelity, name in columns)]
     rows: list[Sequence[Cell]] = [
         (
-            str(climb.trial.attrs.get(DESIGN, "")),
-            climb.trial.number,
-            climb.end.label,
-            *(climb.values.get(fidelity, {}).get(name) for fidelity, name in columns),
+            str(one.trial.attrs.get(DESIGN, "")),
+            one.trial.number,
+            one.end.label,
+            *(one.values.get(fidelity, {}).get(name) for fidelity, name in columns),
         )
-        for climb in promoted
+        for one in promoted
     ]
-    marked = frozenset(row for row, climb in enumerate(promoted) if climb.trial.number in view.best_numbers)
+    marked = frozenset(row for row, one in enumerate(promoted) if one.trial.number in view.best_numbers)
     text = "Values of promoted trials from fidelity to fidelity. Rows in bold are the best trials."
     return [Section("Promotions", text, table=Table(titles, rows, 1, marked), folded=True)]

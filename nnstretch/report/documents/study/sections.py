@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nnstretch.report.charts.curves import curve_panel
-from nnstretch.report.charts.study import Mark, importance_panel, parallel_panel, scatter_panel
+from nnstretch.report.charts.study.trials import Mark, importance_panel, parallel_panel, scatter_panel
 from nnstretch.report.documents.document import Cell, Section, Table
 from nnstretch.report.documents.hypervolume import hypervolume_history, is_estimated
 from nnstretch.report.documents.study.records import TrialRecord
@@ -163,7 +163,7 @@ def parallel(view: StudyView) -> list[Section]:
 
 
 def _thinned(trials: Sequence[TrialRecord], most: int) -> list[TrialRecord]:
-    """At most so many trials, evenly from all of them."""
+    """A number of trials at most, evenly from all of them."""
     if len(trials) <= most:
         return list(trials)
     return [trials[round(place)] for place in np.linspace(0, len(trials) - 1, most)]

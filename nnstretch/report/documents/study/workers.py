@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
-from nnstretch.report.charts.workers import Span, workers_panel
+from nnstretch.report.charts.study.workers import Span, workers_panel
 from nnstretch.report.documents.document import Cell, Section, Table
 from nnstretch.report.documents.study.records import TrialRecord
 from nnstretch.report.documents.study.view import StudyView

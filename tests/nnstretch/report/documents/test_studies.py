@@ -79,6 +79,19 @@ def test_trials_without_finite_or_feasible_values(tmp_path: Path) -> None:
     assert html(document)
 
 
+def test_attributes_of_others_have_the_names_of_ours(tmp_path: Path) -> None:
+    study = journal_study(tmp_path / "s.log", 1)
+    for name in ("environment", "nnstretch", "environment.a"):
+        study.set_user_attr(name, "lab")
+    names = ("values.predicted", "lease", "environment", "error", "given up", "design")
+    study.add_trial(optuna.trial.create_trial(values=[1.0], user_attrs=dict.fromkeys(names, 3)))
+    study.add_trial(optuna.trial.create_trial(state=TrialState.FAIL))
+    document = read_document(str(tmp_path / "s.log"))
+    assert document.facts["environment"] == document.facts["nnstretch"] == document.facts["environment.a"] == "lab"
+    assert [section.title for section in document.sections] == ["Trials", "Best so far", "Failed trials"]
+    assert table(document, "Failed trials").rows == [("no reason is noted", 1)]
+
+
 def test_no_study_and_several(tmp_path: Path) -> None:
     path = str(tmp_path / "s.log")
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(path))

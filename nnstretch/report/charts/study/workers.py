@@ -72,7 +72,7 @@ def _bar(span: Span, y: float, scale: float) -> str:
 
 
 def _merged(spans: Sequence[Span], scale: float) -> list[Span]:
-    """Spans of which those are joined that could not be told apart."""
+    """Spans, with those joined that a reader could not distinguish."""
     found: list[Span] = []
     for span in spans:
         last = found[-1] if found else None

@@ -73,7 +73,7 @@ class FlatModel:
     def constant(
         self, value: np.ndarray, name: str, scales: np.ndarray | None = None, axis: int = 0, zero_point: int = 0
     ) -> int:
-        """Adds a constant of float32, float16, int32 or int8.
+        """Adds a constant of float32, float16, int32, int8 or bool.
 
         Args:
             value: the values.
@@ -88,6 +88,7 @@ class FlatModel:
             "float16": types.FLOAT16,
             "int32": types.INT32,
             "int8": types.INT8,
+            "bool": types.BOOL,
         }
         made = self._add(value.shape, kinds[value.dtype.name], name, self._buffer(value.tobytes()))
         if scales is not None:

@@ -137,6 +137,11 @@ MODULES = {
     "by a number that is computed": Calls(lambda x: torch.maximum(x, x.mean()) + torch.arange(16.0)),
     "log softmax over channels": Calls(lambda x: x.log_softmax(1)),
     "log softmax in the middle": Calls(lambda x: x.log_softmax(2)),
+    "means of regions": nn.AdaptiveAvgPool2d((7, 9)),
+    "channels by number": Calls(lambda x: x[:, [7, 0, -1]]),
+    "channels in two lists": Calls(lambda x: x[:, torch.tensor([[7, 0], [1, 3]])]),
+    "backwards": Calls(lambda x: x.flip(3)[:, ::2]),
+    "masked": Calls(lambda x: torch.where(torch.arange(16) % 3 == 0, x, torch.tensor(-5.0))),
     "variance": Calls(lambda x: x.var(1)),
     "length 1": Calls(lambda x: fn.normalize(x, dim=1)),
     "attention": Calls(
@@ -239,6 +244,8 @@ def test_what_tflite_does_not_have() -> None:
         write_tflite(export(Calls(lambda x: x.cumsum(1)), image))
     with pytest.raises(ModelError, match="dilated pool"):
         write_tflite(export(nn.MaxPool2d(2, 1, dilation=2), image))
+    with pytest.raises(ModelError, match=r"counterpart of layer .* \(Greater\)"):
+        write_tflite(export(Calls(lambda x: torch.where(x > x.mean(), x, -x)), image))
     with pytest.raises(ModelError, match="int64"):
         write_tflite(export(nn.Embedding(4, 4), torch.zeros(1, 3, dtype=torch.int64)))
 

@@ -13,6 +13,7 @@ from nnstretch.devices.external.litert.operators.product import Products
 from nnstretch.devices.external.litert.operators.quantization import Quantizations
 from nnstretch.devices.external.litert.operators.reduction import Reductions
 from nnstretch.devices.external.litert.operators.resize import Resizes
+from nnstretch.devices.external.litert.operators.selection import Selections
 
 FAMILIES: tuple[type[OperatorFamily], ...] = (
     Convolutions,
@@ -24,6 +25,7 @@ FAMILIES: tuple[type[OperatorFamily], ...] = (
     Resizes,
     Paddings,
     Movements,
+    Selections,
     Quantizations,
 )
 """An operator of `nnstretch.graph.layer.OPERATORS` is a method of one of these, with its row in `lowerings`."""

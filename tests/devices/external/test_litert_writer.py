@@ -219,7 +219,10 @@ def test_windows(kernel: int, stride: int, pad: int, size: int, dilation: int, g
     check(conv_graph(kernel, stride, pad, max(size, (kernel - 1) * dilation + 1), dilation, groups))
 
 
-@pytest.mark.parametrize("name", ["squeezenet1_1", "mobilenetv2"])
+@pytest.mark.parametrize(
+    "name",
+    ["squeezenet1_1", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mobilenetv3_small", "resnet18"))],
+)
 def test_networks(name: str) -> None:
     from nnstretch.frontends.resolve import load_model
 

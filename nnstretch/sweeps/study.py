@@ -107,11 +107,12 @@ class StudySpec:
 
 @contextmanager
 def without_experimental_warnings() -> Iterator[None]:
-    """Silences Optuna's warnings that parts of it may change: the version is pinned by tests."""
+    """Silences Optuna's warnings that parts of it may change, or will: the version is pinned by tests."""
     from optuna.exceptions import ExperimentalWarning
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
+        for category in (ExperimentalWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)
         yield
 
 

@@ -147,16 +147,15 @@ class DesignJob:
         """Trains designs; None if the study's fidelity needs no training.
 
         Raises:
-            UsageError: there are no images, or they are for another task.
+            UsageError: there are no images, they are for another task, or there is no such device.
         """
         if self.fidelity < Fidelity.DISTILLED:
             return None
-        import torch
-
         from nnstretch.cli.training import check_classification
         from nnstretch.sweeps.accuracy import DesignTraining
         from nnstretch.sweeps.results import ResultStore
         from nnstretch.training.data import load_dataset
+        from nnstretch.training.loop.torch_settings import find_device
         from nnstretch.training.recipe_files import load_recipe
 
         if self.data is None:
@@ -164,9 +163,8 @@ class DesignJob:
         image = self.network.example_input
         dataset = load_dataset(self.data, image.shape[-1], image.shape[1], preprocessing=self.network.preprocessing)
         check_classification(dataset, "a sweep for accuracy")
-        fastest = "cuda:0" if torch.cuda.is_available() else "cpu"
-        devices = self.devices or (fastest,)
-        device = torch.device(devices[(self.worker or 0) % len(devices)])
+        devices = [find_device(name) for name in self.devices or (None,)]
+        device = devices[(self.worker or 0) % len(devices)]
         return DesignTraining(
             self.network.module,
             dataset,
@@ -277,6 +275,7 @@ class DesignJob:
     def _write_package(self, path: Path, branched: Network, processors: Processors) -> None:
         """The plan of a design for the processors of the sweep, made as for its measured runs."""
         from nnstretch.compiler.compile import compile_model
+        from nnstretch.frontends.onnx_file import load
         from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
 
         options = CompileOptions(self.processors, tune=self.tune)
@@ -284,7 +283,8 @@ class DesignJob:
         about: dict[str, Any] = {"source": source.to_json(), "tuned": self.tune, "processors": self.processors}
         if branched.preprocessing is not None:
             about[PREPROCESSING_KEY] = branched.preprocessing.to_json()
-        with compile_model(branched.export(), processors, tune=self.tune) as session:
+        model = load(path.with_suffix(".onnx"))  # which was exported just now
+        with compile_model(model, processors, tune=self.tune) as session:
             session.save(path.with_suffix(".nns"), {**about, "macs": session.plan.macs})
 
     def _weights(self, point: SweepPoint, key: str) -> Path:

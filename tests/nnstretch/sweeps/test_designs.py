@@ -19,6 +19,8 @@ import nnstretch as nns
 from nnstretch.branching.design.design import Design, Merge, load_design
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.transform.build import build
+from nnstretch.cli.networks import NetworkOptions, build_network
+from nnstretch.cli.sweeping.designs import DesignJob
 from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import DesignError, UsageError
 from nnstretch.scheduler.costmodel.costs import Estimates
@@ -32,6 +34,7 @@ from nnstretch.sweeps.objectives import Fidelity, fidelity_of, parse_objectives
 from nnstretch.sweeps.results import ResultStore
 from nnstretch.sweeps.space import DesignSpace, Form
 from nnstretch.sweeps.study import RUNG, VALUES, states
+from nnstretch.sweeps.turns import Turns
 from nnstretch.sweeps.worker import SweepBudget
 from tests.kits.command_line import Cli
 from tests.kits.tiny_branching import SIDE, original
@@ -305,6 +308,14 @@ def test_the_command_writes_a_front_of_distilled_designs(folder: Path, cli: Cli)
     status, out, error = cli(*common, *wanted, "--resume")
     assert status == 0, error
     assert json.loads(out)["front"][0]["values"] == answer["front"][0]["values"]
+    Path("net.py-tiny.work").rename("moved")
+    status, _, error = cli(*common, *wanted, "--resume", "-o", "again")
+    assert (status, "are not in net.py-tiny.work; name the folder of the worker" in error) == (2, True), error
+    status, out, error = cli(*common, *wanted, "--resume", "-o", "again", "--work", "moved")
+    assert status == 0, error
+    first = [Path(one["file"]).with_suffix(".safetensors").read_bytes() for one in answer["front"]]
+    again = [Path(one["file"]).with_suffix(".safetensors").read_bytes() for one in json.loads(out)["front"]]
+    assert again == first
     status, _, error = cli(*common[:-1], "--resume", "--objectives", "latency,macs")
     assert status == 2
     assert "is for objectives latency, memory, accuracy" in error
@@ -313,7 +324,7 @@ def test_the_command_writes_a_front_of_distilled_designs(folder: Path, cli: Cli)
 def test_packages_of_the_front_run_and_compute_what_their_designs_compute(folder: Path, cli: Cli) -> None:
     Path("net.py").write_text(NETWORK)
     common = ("net.py:tiny", "-p", "cpu:0,cpu:1", *LIMITS, "--no-tune", "--json")
-    status, out, error = cli("sweep", "designs", *common, "--warm-start", "0", "-n", "4", "-o", "front")
+    status, out, error = cli("sweep", "designs", *common, "--warm-start", "0", "-n", "2", "-o", "front")
     assert status == 0, error
     file = Path(json.loads(out)["front"][0]["file"])
     image = np.random.default_rng(0).random((1, 1, 16, 16), np.float32)
@@ -322,6 +333,18 @@ def test_packages_of_the_front_run_and_compute_what_their_designs_compute(folder
     with nns.compile(str(file.with_suffix(".onnx")), processors="cpu:0,cpu:1", tune=False) as session:
         (wanted,) = session.run(None, {session.get_inputs()[0].name: image})
     np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_workers_train_on_their_devices_in_turn(folder: Path) -> None:
+    Path("net.py").write_text(NETWORK)
+    job = DesignJob(
+        network=build_network("net.py:tiny", NetworkOptions()), processors=PROCESSORS,
+        objectives=parse_objectives("accuracy"), fidelity=Fidelity.DISTILLED, spec=SweepSpec(), data="digits",
+        recipe="quick-retrain", devices=("cpu", "meta"), tune=False, work=folder, output=None, workers=4, worker=None,
+    )  # fmt: skip
+    sweep = sweep_of(folder)
+    made = [replace(job, worker=number)._training(sweep, Turns()) for number in (None, 0, 1, 2, 3)]
+    assert [one.device.type for one in made if one is not None] == ["cpu", "cpu", "meta", "cpu", "meta"]
 
 
 def test_the_public_function_takes_an_objective_in_a_few_lines(folder: Path) -> None:
@@ -353,6 +376,7 @@ def test_what_a_sweep_refuses_leaves_no_study(folder: Path, cli: Cli) -> None:
     for wanted, message in (
         (("--objectives", "latency,p90"), "designs cannot run on sim:phone/cpu"),
         (("--objectives", "accuracy"), "name them with --data"),
+        (("--objectives", "accuracy", "--data", "digits", "--device", "cpu", "--device", "nosuch"), "nosuch"),
         (("--sampler", "auto"), "pip install 'nnstretch[auto]'"),
         (("--data", "digits", "--image-sizes", "16,32"), "--image-sizes is for sweeps without --data"),
         (("--image-sizes", "large"), "--image-sizes large is not understood"),

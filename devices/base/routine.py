@@ -227,15 +227,29 @@ def pipeline(stages: Sequence[Lowering], between: Sequence[int]) -> Lowering:
     return Lowering(tuple(calls), tuple(constants), tuple(workspaces))
 
 
+USUAL_THREADS = 4
+"""Number of threads among which a layer's work can be divided evenly on every processor."""
+
+
 class Routine(ABC):
-    """An implementation of layers on one kind of processor. Stateless and shareable."""
+    """An implementation of layers on one kind of processor. Stateless and shareable.
+
+    Attributes:
+        descriptor: its name.
+        threads: number of threads among which it divides a layer's work evenly, at least `USUAL_THREADS`.
+    """
 
     descriptor: Descriptor
+    threads: int = USUAL_THREADS
 
     @property
     def element(self) -> ElementType:
         """Element type that it computes in."""
         return element_type(self.descriptor.dtype)
+
+    def units(self, usual: int) -> int:
+        """Least number of units of work of a layer, from that for `USUAL_THREADS` threads."""
+        return -(-usual * self.threads // USUAL_THREADS)
 
     @abstractmethod
     def supports(self, layer: Layer) -> bool:

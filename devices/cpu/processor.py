@@ -47,7 +47,7 @@ class CpuProcessor(Processor):
         """
         self.spec = spec
         self._isa = isa or local_isa()
-        self.routines = (*native_routines(self._isa), *external_engines)
+        self.routines = (*native_routines(self._isa, len(spec.cores)), *external_engines)
         self.blocked = Layout(self._isa.block)
 
     @property

@@ -104,6 +104,20 @@ def request_of(cases: Sequence[Case]) -> Request:
     return Request(cases, reference(cases[0].layer, feeds), b"".join(_packed(case, feeds) for case in cases))
 
 
+def units_of(case: Case) -> int:
+    """Units of work of a case's last call, which threads compute in any order."""
+    call = case.calls[-1]
+    feeds = [np.zeros(case.layer.type_of(index).shape, np.float32) for index in case.layer.activations]
+    content = _packed_call(case, call, feeds)
+    content = content[:-8] + _number(-_written_bytes(case, call))
+    command = [emulator(), str(program("kernel_calls.c"))]
+    answers = BytesIO(subprocess.run(command, input=content, capture_output=True, check=True).stdout)
+    (refused,) = struct.unpack("<q", answers.read(8))
+    assert not refused, f"{call.kernel}: {answers.read(refused).decode()}"
+    (units,) = struct.unpack("<q", answers.read(8))
+    return int(units)
+
+
 def check_requests(requests: Sequence[Request], cpu: str) -> None:
     """Runs cases of layers on an emulated CPU and compares them with ONNX Runtime."""
     command = [emulator(), "-cpu", cpu, str(program("kernel_calls.c"))]

@@ -5,7 +5,7 @@ A module's `ROUTINES` are called with the instruction set of an engine and retur
 
 from __future__ import annotations
 
-from nnstretch.devices.base.routine import Routine
+from nnstretch.devices.base.routine import USUAL_THREADS, Routine
 from nnstretch.devices.cpu.routines import (
     attention,
     data_movement,
@@ -43,9 +43,12 @@ _MODULES = (
 """In the order in which routines of the same layer are listed: most promising first."""
 
 
-def native_routines(isa: Isa) -> tuple[Routine, ...]:
-    """All routines of engines built for `isa`."""
-    return tuple(routine(isa) for module in _MODULES for routine in module.ROUTINES)
+def native_routines(isa: Isa, threads: int = USUAL_THREADS) -> tuple[Routine, ...]:
+    """All routines of engines built for `isa`, which divide work among at least this number of threads."""
+    routines = tuple(routine(isa) for module in _MODULES for routine in module.ROUTINES)
+    for one in routines:
+        one.threads = max(threads, USUAL_THREADS)
+    return routines
 
 
 REORDER_ROUTINE: Routine = data_movement.ReorderRoutine()

@@ -17,7 +17,7 @@ from nnstretch.devices.cpu.routines.convolution import BlockedConvolution, geome
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 
-UNITS = 48  # units of work that balance the load of up to four threads
+UNITS = 48  # units of work that balance the load of four threads
 UNIT_TILES = 3  # minimum tiles per unit, so that scheduling it costs little
 PASS_BLOCKS = 8  # input blocks per pass if a sum takes several passes
 TILES = 3  # maximum register tiles measured per layer
@@ -122,7 +122,7 @@ class DirectConvolution(BlockedConvolution):
         """The setting that keeps weights in the cache, with units that several threads can share evenly."""
         tiles = -(-geometry.pixels // tile.pixels)
         panels = geometry.batch * -(-geometry.out_channels // tile.outputs)
-        chunks = max(1, min(-(-UNITS // panels), tiles // UNIT_TILES))
+        chunks = max(1, min(-(-self.units(UNITS) // panels), tiles // UNIT_TILES))
         return {
             "ic_bn": ALL_CHANNELS,
             "oc_bn": tile.outputs,

@@ -15,6 +15,7 @@ from nnstretch.devices.base.constants import padded_rows
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import (
     INPUT,
+    USUAL_THREADS,
     Descriptor,
     Layout,
     Lowering,
@@ -32,7 +33,7 @@ from nnstretch.graph.layer import FUSION_GROUP, Layer
 SCRATCH_BYTES = 384 << 10
 """Maximum scratch memory of a unit; the rest of the second-level cache is for weights and pixels."""
 
-UNITS = 16  # units of work that balance the load of up to four threads
+UNITS = 16  # units of work that balance the load of four threads
 
 
 class Pair(Routine):
@@ -169,7 +170,7 @@ class ExpandDepthwise(Pair):
             geometry.channels,
             geometry.out_height,
             lambda vectors: vectors * row,
-            lambda vectors: -(-UNITS * vectors // (geometry.batch * blocks)),
+            lambda vectors: -(-self.units(UNITS) * vectors // (geometry.batch * blocks)),
         )
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
@@ -189,7 +190,8 @@ class DepthwiseProject(Pair):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         geometry, outputs = KernelGeometry.of(layer.parts[0]), KernelGeometry.of(layer.parts[1]).out_channels
         row = self._blocks(geometry.channels) * self.layout.block * self.element.bytes * geometry.out_width
-        return self._settings(outputs, geometry.out_height, lambda _: row, lambda _: 2)
+        bands = 2 * self.threads if self.threads > USUAL_THREADS else 2
+        return self._settings(outputs, geometry.out_height, lambda _: row, lambda _: bands)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         first, second = layer.parts

@@ -13,7 +13,7 @@ from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 
 ROWS = 8  # maximum output rows per unit: few enough for the second-level cache, enough to reuse packed input rows
-UNITS = 16  # units of work that up to four threads share evenly
+UNITS = 16  # units of work that four threads share evenly
 MOST_BANDS = 1 << 10  # maximum parts into which a thorough search divides the output rows
 PACKED_BYTES = 1 << 26  # the kernel's limit for the packed input rows of a unit
 
@@ -50,7 +50,7 @@ class PlanarConvolution(BlockedConvolution):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         geometry = KernelGeometry.of(layer)
         blocks = -(-geometry.out_channels // self.layout.block)
-        rows = min(ROWS, -(-geometry.out_height // UNITS))
+        rows = min(ROWS, -(-geometry.out_height // self.units(UNITS)))
         return tuple(
             {"pixels": pixels, "vectors": vectors, "rows": rows}
             for pixels, vectors in self.tiles

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from nnstretch.devices.algorithms.strassen import fitting_tiles, is_divisible, strassen_weights
 from nnstretch.devices.base.geometry import KernelGeometry
-from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
+from nnstretch.devices.base.routine import USUAL_THREADS, Descriptor, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution import BlockedConvolution, lowering
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 
 CACHE_BYTES = 1 << 19  # part of the second-level cache for the inputs and sums of a unit of work
-UNITS = 4  # minimum units of work, so that threads can share the layer
+UNITS = 4  # minimum units of work for four threads
 MOST_PARTS = 32  # maximum parts into which a thorough search divides pixels and outputs
 
 
@@ -65,10 +65,12 @@ class StrassenConvolution(BlockedConvolution):
         per_tile = 4 * geometry.channels * pixels * self.element.bytes
         tiles = -(-geometry.pixels // (2 * pixels))
         per_unit = min(tiles, max(1, CACHE_BYTES // per_tile))
+        if self.threads > USUAL_THREADS:  # panels alone may be too few
+            per_unit = min(per_unit, max(1, tiles * geometry.batch * panels // self.units(UNITS)))
         while 1 < per_unit < tiles and -(-tiles // per_unit) % 2:  # two threads get equal work
             per_unit -= 1
         groups = -(-tiles // per_unit)
-        chunks = min(panels, max(1, -(-UNITS // (geometry.batch * groups))))
+        chunks = min(panels, max(1, -(-self.units(UNITS) // (geometry.batch * groups))))
         return {"pixels": pixels, "vectors": vectors, "tiles": per_unit, "panels": -(-panels // chunks)}
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:

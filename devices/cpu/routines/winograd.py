@@ -27,7 +27,7 @@ from nnstretch.graph.layer import Layer
 
 AXIS_PARTS = 8  # maximum parts of a kernel along one axis
 HALVED_BLOCK = 16  # block of engines that compute the halves of a vector separately if they belong to different groups
-UNITS = 4  # minimum units of work, so that threads can share the layer; threads that share a block each encode it
+UNITS = 4  # minimum units of work for four threads; threads that share a block each encode it
 MOST_PARTS = 64  # maximum blocks into which a thorough search divides the tiles
 
 
@@ -89,7 +89,7 @@ class WinogradConvolution(BlockedConvolution):
             for tiles, vectors in self.tiles
             if self._fits(geometry, vectors)
             for block in shares(tiles_of(geometry, division), MOST_PARTS)
-            for panels in shares(-(-geometry.out_channels // self.layout.block) // vectors, UNITS)
+            for panels in shares(-(-geometry.out_channels // self.layout.block) // vectors, self.units(UNITS))
         )
         return distinct(self.parameter_space(layer), settings)
 
@@ -113,7 +113,7 @@ class WinogradConvolution(BlockedConvolution):
         encoded = self._encoded_blocks(geometry, division) * self.layout.block
         blocks = -(-tiles // tiles_at_once(geometry, division, encoded))
         blocks += blocks % 2 if blocks > 1 else 0
-        chunks = min(panels, -(-UNITS // blocks))
+        chunks = min(panels, -(-self.units(UNITS) // blocks))
         transform = {"alpha": division.down.alpha, "taps": division.down.taps}
         block = {"block": -(-tiles // blocks), "panels": -(-panels // chunks)}
         return {**transform, "tiles": tile[0], "vectors": tile[1], **block}

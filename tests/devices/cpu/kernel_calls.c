@@ -2,8 +2,8 @@
  * of another architecture in an emulator. All numbers are int64.
  *
  * call     length of the kernel's name, the name, the number of parameters, the parameters, the number of reads, each as its bytes
- *          and contents (0 bytes: absent; -1: the output of the call before), the bytes of the output
- * answer   0 and the output, or the length of the reason for refusal and the reason */
+ *          and contents (0 bytes: absent; -1: the output of the call before), the bytes of the output, negative for a check alone
+ * answer   0 and the output, or the units of work after a check alone; or the length of the reason for refusal and the reason */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -47,10 +47,11 @@ static bool is_whole(const char *memory, int64_t bytes) {
 }
 
 /* Checks the call and runs its units in two parts, as two sub-graphs might; the reason for refusal or NULL. */
-static const char *run(const nns_kernel *kernel, nns_args *args) {
+static const char *run(const nns_kernel *kernel, nns_args *args, bool only_check, int64_t *units) {
     nns_work work = {0};
     const char *wrong = kernel->check(args, &work);
-    if (wrong) return wrong;
+    *units = work.units;
+    if (wrong || only_check) return wrong;
     char *scratch = guarded(work.scratch);
     if (work.scratch >= 8) memset(scratch, 0, 8);
     kernel->run(args, 0, work.units / 2, scratch);
@@ -95,12 +96,16 @@ static void run_call(int64_t length) {
         args.in[i] = memory;
     }
     args.out_bytes[0] = get_number();
+    const bool only_check = args.out_bytes[0] < 0;
+    if (only_check) args.out_bytes[0] = -args.out_bytes[0];
     args.out[0] = guarded(args.out_bytes[0]);
     const nns_kernel *kernel = find(name);
-    const char *wrong = kernel ? run(kernel, &args) : "the engine has no such kernel";
+    int64_t units = 0;
+    const char *wrong = kernel ? run(kernel, &args, only_check, &units) : "the engine has no such kernel";
     if (!wrong && !is_whole(args.out[0], args.out_bytes[0])) wrong = "the kernel wrote beside its output";
     answer(wrong ? wrong : "");
-    if (!wrong) put(args.out[0], args.out_bytes[0]);
+    if (!wrong && only_check) put(&units, sizeof units);
+    if (!wrong && !only_check) put(args.out[0], args.out_bytes[0]);
     for (int i = 0; i < args.n_in; i++)
         if (args.in[i] && args.in[i] != last) free((char *)args.in[i] - GUARD);
     if (last) free(last - GUARD);

@@ -56,7 +56,7 @@ def training_images(
         NNStretchError: the images or a file cannot be read, or they do not fit each other.
     """
     from nnstretch.cli.networks import known_options, known_preprocessing, preprocessing_of_file, read_about
-    from nnstretch.frontends.resolve import image_size_of
+    from nnstretch.frontends.resolve import file_input_shape, image_size_of, is_model_file
     from nnstretch.training.data import load_dataset
     from nnstretch.training.data.unreadable import without_unreadable
 
@@ -65,7 +65,10 @@ def training_images(
     stated = known_preprocessing(about, str(weights)) or preprocessing_of_file(model)
     if stated is None and teacher is not None:
         stated = known_preprocessing(read_about(teacher), str(teacher))
-    dataset = load_dataset(data, size or recipe.image_size, crop_pct=recipe.crop_pct, preprocessing=stated)
+    channels = file_input_shape(model)[1:2] if is_model_file(model) else ()
+    dataset = load_dataset(
+        data, size or recipe.image_size, *(n for n in channels if n), crop_pct=recipe.crop_pct, preprocessing=stated
+    )
     return without_unreadable(dataset)
 
 

@@ -24,6 +24,7 @@ from nnstretch.branching.tracing.operators import (
     shape_of,
     tensor_operands,
 )
+from nnstretch.branching.tracing.tokens import Attention
 from nnstretch.branching.tracing.trace import Block
 
 
@@ -125,7 +126,7 @@ class _CouplingWalk:
         """The elements of the channels that a node writes; couples those that must be kept together."""
         if role in (Role.CONV, Role.LINEAR):
             return self._make(node)
-        if role is Role.OPAQUE:
+        if role in (Role.OPAQUE, Role.REDUCTION):
             made = self._make(node)
             self.lock(made)
             return made
@@ -133,8 +134,10 @@ class _CouplingWalk:
             return self._combined(node)
         if role is Role.CONCAT:
             return np.concatenate([self._of(part) for part in concat_operands(node)])
+        if role is Role.ATTENTION:
+            return self._attended(node)
         source = self._of(node.all_input_nodes[0])
-        if role in (Role.GROUPED, Role.GROUP_NORM, Role.SLICE, Role.SHUFFLE):
+        if role in (Role.GROUPED, Role.GROUP_NORM, Role.SLICE, Role.SHUFFLE, Role.PIXELS):
             return self._regrouped(node, source)
         # Channelwise operators keep the elements. The pixels of a flattened channel share the channel's element.
         return source
@@ -154,6 +157,10 @@ class _CouplingWalk:
             rows = source.reshape(module.groups, -1)
             self.edges.append((rows[:1], rows))
             return rows.T.reshape(-1)
+        if isinstance(module, nn.PixelShuffle):
+            rows = source.reshape(-1, module.upscale_factor**2)
+            self.edges.append((rows[:, :1], rows))
+            return rows[:, 0]
         if isinstance(module, nn.GroupNorm):
             rows = source.reshape(module.num_groups, -1)
             self.edges.append((rows[:, :1], rows))
@@ -162,6 +169,24 @@ class _CouplingWalk:
         made, rows = self._make(node), source.reshape(module.groups, -1)
         self.edges += [(rows[:, :1], rows), (rows[:, :1], made.reshape(module.groups, -1))]
         return made
+
+    def _attended(self, node: fx.Node) -> Indices:
+        """As `_written`, for attention: the channels of a head stay together."""
+        module = module_of(node)
+        assert isinstance(module, Attention)
+        query, key, value = (self._of(operand) for operand in node.args)  # type: ignore[arg-type]
+        rows = query.reshape(-1, module.query_width)
+        self.edges.append((rows[:, :1], rows))
+        if not module.shared:
+            self.edges.append((rows[:, :1], key.reshape(len(rows), -1)))
+            self.edges.append((rows[:, :1], value.reshape(len(rows), -1)))
+            return value
+        self.lock(key)
+        self.lock(value)
+        if module.query_width == module.value_width:
+            return query
+        # A head's first channels stand for all of them, as they are coupled.
+        return np.repeat(rows[:, :1], module.value_width, axis=1).reshape(-1)
 
     def _of(self, node: fx.Node) -> Indices:
         return self.elements[self.alias.get(node, node)]

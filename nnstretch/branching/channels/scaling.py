@@ -22,6 +22,7 @@ from nnstretch.branching.tracing.operators import (
     shape_of,
     tensor_operands,
 )
+from nnstretch.branching.tracing.tokens import Attention
 from nnstretch.errors import DesignError
 
 DEFAULT_MULTIPLE = 8
@@ -148,6 +149,15 @@ def node_widths(plan: ChannelPlan, counts: Sequence[int], reads: ReadChannels = 
             widths[node] = max(widths[plan.read(tensor)] for tensor in tensor_operands(node))
         elif role is Role.CONCAT:
             widths[node] = sum(widths[plan.read(part)] for part in concat_operands(node))
+        elif role is Role.ATTENTION:
+            attention = module_of(node)
+            assert isinstance(attention, Attention)
+            heads = widths[plan.read(node.all_input_nodes[0])] // attention.query_width
+            widths[node] = heads * attention.value_width
+        elif role is Role.PIXELS:
+            widths[node] = (
+                widths[plan.read(node.all_input_nodes[0])] * channels_of(node) // channels_of(node.all_input_nodes[0])
+            )
         elif role is Role.SLICE:
             part = module_of(node)
             assert isinstance(part, ChannelSlice)
@@ -188,10 +198,12 @@ def _scores_of(group: DependencyGroup, read: Sequence[fx.Node]) -> Scores:
         if node.op != "call_module" or node in read or role_of(node) is Role.OPAQUE:
             continue
         layer = module_of(node)
-        if not isinstance(layer, (nn.Conv2d, nn.Linear)):
+        if not isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
             continue
         with torch.no_grad():
-            norms = layer.weight.detach().double().flatten(1).norm(dim=1).cpu().numpy()
+            weight = layer.weight.detach().double()
+            weight = weight.transpose(0, 1) if isinstance(layer, nn.ConvTranspose2d) else weight
+            norms = weight.flatten(1).norm(dim=1).cpu().numpy()
         norms = norms * _batch_norm_scale(node, len(norms))
         energy = np.sqrt(np.bincount(channel_groups, weights=norms**2, minlength=group.channel_groups))
         mean = energy.mean()

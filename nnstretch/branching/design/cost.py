@@ -25,7 +25,9 @@ from nnstretch.branching.tracing.operators import (
     parameters_of,
     role_of,
     shape_of,
+    times_of,
 )
+from nnstretch.branching.tracing.tokens import Attention
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def part_cost(
         shape = shape_of(tensor)
         assert shape is not None
         weights = inputs[tensor].channels * widths[tensor]
-        macs += weights * math.prod(shape[2:])
+        macs += weights * math.prod(shape[2:]) * times_of(tensor)
         params += weights
     counted: set[int] = set()
     for node in plan.nodes:
@@ -74,10 +76,10 @@ def layer_sizes(plan: ChannelPlan, node: fx.Node, widths: NodeWidths) -> tuple[i
     if isinstance(module, nn.Linear):
         # A flattened map has several features per channel.
         return module.in_features * read // plan.full_widths[source], widths[node], 1
-    assert isinstance(module, nn.Conv2d)
     role = role_of(node)
     if role is Role.CONV:
         return read, widths[node], 1
+    assert isinstance(module, nn.Conv2d)
     groups = widths[node] if role is Role.DEPTHWISE else widths[node] * module.groups // module.out_channels
     return read, widths[node], groups
 
@@ -89,16 +91,20 @@ def _node_cost(plan: ChannelPlan, node: fx.Node, widths: NodeWidths, counted: se
         return 0, _new_parameters(node, counted)
     module = module_of(node)
     shape = shape_of(node)
+    if isinstance(module, Attention) and module.has_head_bias:
+        return 0, _new_parameters(node, counted) * widths[node] // channels_of(node)
     if role in (Role.NORM, Role.GROUP_NORM):
         # A norm of a flattened map has parameters per element.
         scale = channels_of(node) // plan.full_widths[node]
         learnable = sum(parameter.numel() for parameter in module.parameters())
         return 0, learnable // channels_of(node) * scale * widths[node]
-    if shape is not None and isinstance(module, (nn.Conv2d, nn.Linear)) and role is not Role.OPAQUE:
+    if shape is not None and isinstance(module, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)) and role is not Role.OPAQUE:
         reads, writes, groups = layer_sizes(plan, node, widths)
-        weights = reads // groups * writes * (math.prod(module.kernel_size) if isinstance(module, nn.Conv2d) else 1)
+        weights = reads // groups * writes * (1 if isinstance(module, nn.Linear) else math.prod(module.kernel_size))
         bias = writes if module.bias is not None else 0
-        return weights * math.prod(shape[2:]), weights + bias
+        if isinstance(module, nn.ConvTranspose2d):
+            shape = shape_of(node.all_input_nodes[0]) or shape
+        return weights * math.prod(shape[2:]) * times_of(node), weights + bias
     return macs_of(node), _new_parameters(node, counted)
 
 

@@ -22,7 +22,7 @@ from nnstretch.frontends.torch_module import export
 from nnstretch.passes.rewriting import EachNode
 from nnstretch.passes.simplify import remove_no_op
 
-_ROLES = frozenset({Role.CHANNELWISE, Role.FLATTEN, Role.BINARY, Role.SLICE, Role.SHUFFLE})
+_ROLES = frozenset({Role.CHANNELWISE, Role.FLATTEN, Role.BINARY, Role.SLICE, Role.SHUFFLE, Role.PIXELS})
 _MOST_CONSTANTS = 16  # elements of a module's parameters and buffers; modules with more are not exported
 _ELEMENTWISE_SIZE = 2  # of all axes but the first of what exported element-wise operations read
 

@@ -23,6 +23,7 @@ from nnstretch.branching.channels.groups import ChannelPlan, results_of
 from nnstretch.branching.latency.exported_operations import ExportedOperation, exported_operation
 from nnstretch.branching.tracing.modules import PerChannel
 from nnstretch.branching.tracing.operators import (
+    WEIGHT_LAYERS,
     Role,
     channels_of,
     concat_operands,
@@ -260,7 +261,7 @@ class _BlocksGraph:
         operation = exported_operation(node)
         if operation is not None and self._scales(node, operation):
             self._copy(node, operation)
-        elif role in (Role.CONV, Role.GROUPED, Role.DEPTHWISE, Role.LINEAR):
+        elif role in WEIGHT_LAYERS and isinstance(module_of(node), (nn.Conv2d, nn.Linear)):
             self._weighted(node)
         elif role is Role.NORM and isinstance(module_of(node), (nn.BatchNorm1d, nn.BatchNorm2d, PerChannel)):
             shape = (channels_of(node),)

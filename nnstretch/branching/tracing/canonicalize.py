@@ -7,7 +7,7 @@ The passes run in this order; each keeps the graph equivalent:
 2. *In-place operations* become out-of-place ones, because several branches may read the tensor.
 3. *Constant folding*. Whatever depends on parameters alone is computed once.
 4. *Functional to module*. Functions called with parameters become modules; so do channel slices and shuffles.
-5. *Channels first*. Regions between two permutations whose channels come last are rewritten to have channels
+5. *Channels first*. Parts whose channels come last, such as tokens and windows, are rewritten to have channels
    second (`channels_first`).
 """
 
@@ -44,9 +44,17 @@ def canonicalize(network: fx.GraphModule, example_input: Tensor) -> fx.GraphModu
     _with_constants(network.graph)
     functional_to_module(network.graph)
     remove_unused(network.graph)
-    channels_first(network.graph)
+    network = _observed(network.graph, example_input)
+    channels_first(network.graph, _shapes(network, example_input))
     remove_unused(network.graph)
     return _observed(network.graph, example_input)
+
+
+def _shapes(network: fx.GraphModule, example_input: Tensor) -> dict[fx.Node, tuple[int, ...]]:
+    """Shapes of all tensors, for a doubled batch if the network takes one."""
+    twice = _of_twice_the_batch(network, example_input)
+    tensors = {node: node.meta["value"] for node in network.graph.nodes if isinstance(node.meta["value"], Tensor)}
+    return {node: twice.get(node, tuple(value.shape)) for node, value in tensors.items()}
 
 
 def remove_unused(graph: fx.Graph) -> None:

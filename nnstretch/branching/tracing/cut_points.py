@@ -3,8 +3,8 @@
 The **body** of a network leads to the tensor after which the least work remains; the head is the rest. Every path to the
 end of the body crosses a cut point, apart from **skip connections**: cut points that are also read further on. These are
 the feature maps that a detector's heads read, or those that the upward path of a U-Net or of a detector's neck joins.
-A tensor that joins the main path without a map having been enlarged in between is the shortcut of a residual block,
-inside which there is no cut point.
+So is the shortcut around the body of an upscaler. A tensor that joins the main path earlier is the shortcut of one residual
+block, inside which there is no cut point.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from nnstretch.branching.tracing.blocks import Part, merge_parts, resolution_of
 from nnstretch.branching.tracing.operators import (
     MIXING,
     Role,
+    is_product,
     macs_of,
     role_of,
     shape_of,
+    tensor_operands,
     title_of,
 )
 
 _UPSAMPLING = frozenset({"conv_transpose2d", "pixel_shuffle", "depth_to_space"})
+_RESIDUAL_BLOCKS = 2  # a shortcut around as many joins blocks, not layers
 _ENLARGED = 1.5  # padding enlarges a map by less
 
 
@@ -92,9 +95,7 @@ class _Dependencies:
         flat, mixing = self._flattened(dominators), self._before_mixing()
         macs = {node: macs_of(node) for node in self.order}
         ends = [
-            node
-            for node in self.order[1:]
-            if node in dominators and not flat[node] and mixing >> self.place[node] & 1
+            node for node in self.order[1:] if node in dominators and not flat[node] and mixing >> self.place[node] & 1
         ]
         work = {node: sum(macs[member] for member in self.before(node)) for node in ends}
         best, chosen = (0, 0, 0), None
@@ -149,14 +150,23 @@ class _Dependencies:
     def _is_skip(self, source: fx.Node, reader: fx.Node, node: fx.Node, members: Sequence[fx.Node]) -> bool:
         """Whether a `reader` of `source` outside the path over `node` makes it a skip connection.
 
-        It does if it joins none of `members` after `node`, or joins only after a map was enlarged.
+        It does if it joins none of `members` after `node`, or joins only after a map was enlarged or after several
+        residual blocks.
         """
         if reader not in self.place:
             return True
         for join in members[members.index(node) :]:
             if self.depends(join, reader) and self.depends(join, node):
-                between = (other for other in self.before(join) if self.depends(other, source))
-                return any(not self.depends(other, reader) and _enlarges(other) for other in between)
+                between = [
+                    other
+                    for other in self.before(join)
+                    if self.depends(other, source) and not self.depends(other, reader) and other not in (source, join)
+                ]
+                if any(map(_enlarges, between)):
+                    return True
+                ends = [operand for operand in join.all_input_nodes if operand in between]
+                passed = _path(_dominators(between, source), ends[0]) if len(ends) == 1 else []
+                return sum(map(_is_sum, passed)) >= _RESIDUAL_BLOCKS
         return True
 
     def _skip_sources(self, members: Sequence[fx.Node], end: fx.Node) -> list[fx.Node]:
@@ -221,6 +231,11 @@ def _atoms(dependencies: _Dependencies, cuts: Sequence[fx.Node], source: fx.Node
         done.update(nodes)
         atoms.append(Part(atoms[-1].output if atoms else source, nodes))
     return atoms
+
+
+def _is_sum(node: fx.Node) -> bool:
+    """Whether a node adds two computed tensors, as a residual block does last."""
+    return role_of(node) is Role.BINARY and not is_product(node) and len(tensor_operands(node)) == 2
 
 
 def _enlarges(node: fx.Node) -> bool:

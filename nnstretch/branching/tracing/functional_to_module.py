@@ -13,6 +13,7 @@ from nnstretch.branching.tracing.operators import argument, title_of
 
 _ARGUMENTS = {
     "conv2d": ("input", "weight", "bias", "stride", "padding", "dilation", "groups"),
+    "conv_transpose2d": ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"),
     "linear": ("input", "weight", "bias"),
     "batch_norm": ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
     "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
@@ -64,11 +65,16 @@ class _ModuleMaker:
             self._layer(node, title)
         elif title in PER_CHANNEL:
             self._per_channel(node, PER_CHANNEL[title])
+        elif title == "addcmul":
+            self._shifted_product(node)
         elif title in ("getitem", "slice", "narrow"):
             self._slice(node, title)
         elif title in ("channel_shuffle", "native_channel_shuffle"):
             source, groups = node.args
             self._replace(node, source, ChannelShuffle(int(groups)))  # type: ignore[arg-type]
+        elif title == "pixel_shuffle":
+            source, factor = node.args
+            self._replace(node, source, nn.PixelShuffle(int(factor)))  # type: ignore[arg-type]
         elif title in ("view", "reshape"):
             self._view(node)
         elif title == "flatten" and argument(node, "start_dim", 0) == 1 and node.meta["value"].dim() == 2:
@@ -127,6 +133,23 @@ class _ModuleMaker:
         if not isinstance(read, Tensor) or read.shape != node.meta["value"].shape or not _is_per_channel(read, value):
             return
         self._replace(node, tensor, PerChannel(operation, value))
+
+    def _shifted_product(self, node: fx.Node) -> None:
+        """Divides `addcmul` of two constants per channel and a map."""
+        shift, *factors = node.args
+        tensors = [one for one in factors if isinstance(one, fx.Node) and one.op != "get_attr"]
+        constants = [one for one in (shift, *factors) if isinstance(one, fx.Node) and one.op == "get_attr"]
+        if len(tensors) != 1 or len(constants) != 2 or constants[0] is not shift or node.kwargs:
+            return
+        read = tensors[0].meta["value"]
+        values = [one.meta["tensor"] for one in constants]
+        if read.shape != node.meta["value"].shape or not all(_is_per_channel(read, value) for value in values):
+            return
+        path = unused_name(self._taken, node.meta["owner"], f"{node.name}_product")
+        with self._graph.inserting_before(node):
+            product = self._graph.create_node("call_module", path, (tensors[0],))
+        product.meta = {"value": node.meta["value"], "module": PerChannel(torch.mul, values[1])}
+        self._replace(node, product, PerChannel(torch.add, values[0]))
 
     def _dropout(self, node: fx.Node, kind: type[nn.Dropout | nn.Dropout2d]) -> None:
         """Dropout modules follow the training flag; a traced call would stay disabled in training."""
@@ -204,6 +227,20 @@ def _module_of_call(
             _pair(settings.get("dilation", 1)),
             groups,
             bias is not None,
+            device="meta",
+        )
+    elif title == "conv_transpose2d" and weight is not None and read.dim() == 4:
+        groups = settings.get("groups", 1)
+        module = nn.ConvTranspose2d(
+            weight.shape[0],
+            weight.shape[1] * groups,
+            tuple(weight.shape[2:]),
+            _pair(settings.get("stride", 1)),
+            _pair(settings.get("padding", 0)),
+            _pair(settings.get("output_padding", 0)),
+            groups,
+            bias is not None,
+            _pair(settings.get("dilation", 1)),
             device="meta",
         )
     elif title == "linear" and weight is not None:

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from nnstretch.branching.design.accounting import call_macs
 from nnstretch.branching.tracing.modules import DROPPING, ChannelNorm, ChannelShuffle, ChannelSlice, PerChannel
+from nnstretch.branching.tracing.tokens import Attention, PerElement, Rearranged, Tokens, WithTokens
 
 
 class Role(Enum):
@@ -39,6 +40,9 @@ class Role(Enum):
     SLICE = auto()  # a contiguous range of channels
     SHUFFLE = auto()  # ShuffleNet's channel shuffle
     GROUP_NORM = auto()  # as NORM, with statistics over groups of channels
+    REDUCTION = auto()  # one channel from all
+    PIXELS = auto()  # groups of channels become pixels (depth to space)
+    ATTENTION = auto()  # of whole heads: reads maps of queries, keys and values
     OPAQUE = auto()
 
 
@@ -78,6 +82,16 @@ _CHANNELWISE_MODULES = (
     nn.ReflectionPad2d,
     nn.ReplicationPad2d,
     nn.Upsample,
+    Tokens,
+)
+_PER_CHANNEL_MODULES = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.InstanceNorm2d,
+    ChannelNorm,
+    PerChannel,
+    PerElement,
+    WithTokens,
 )
 _PLAIN_ELEMENTWISE = frozenset(
     {*(kind.__name__.lower() for kind in _ELEMENTWISE_MODULES), *map(str.lower, DROPPING)}
@@ -108,6 +122,8 @@ _ARGUMENTS = {
     "cat": ("tensors", "dim"),
     "concat": ("tensors", "dim"),
     "mean": ("input", "dim", "keepdim"),
+    "norm": ("input", "p", "dim", "keepdim"),
+    "linalg_vector_norm": ("input", "p", "dim", "keepdim"),
     "flatten": ("input", "start_dim", "end_dim"),
     "permute": ("input", "dims"),
     "transpose": ("input", "dim0", "dim1"),
@@ -189,7 +205,12 @@ def macs_of(node: fx.Node) -> int:
     written = shape_of(node)
     if node.op != "call_module" or read is None or written is None:
         return 0
-    return call_macs(module_of(node), math.prod(read[1:]), math.prod(written[1:]))
+    return times_of(node) * call_macs(module_of(node), math.prod(read[1:]), math.prod(written[1:]))
+
+
+def times_of(node: fx.Node) -> int:
+    """Maps per image in a node's tensor, such as windows; 1 for most."""
+    return int(node.meta.get("times", 1))
 
 
 def tensor_operands(node: fx.Node) -> list[fx.Node]:
@@ -251,28 +272,38 @@ def _role(node: fx.Node) -> Role:
     return _call_role(node)
 
 
+_ROLES_OF_MODULES: tuple[tuple[type[nn.Module], Role], ...] = (
+    *((kind, Role.NORM) for kind in _PER_CHANNEL_MODULES),
+    (nn.Linear, Role.LINEAR),
+    (Attention, Role.ATTENTION),
+    (nn.PixelShuffle, Role.PIXELS),
+    (ChannelSlice, Role.SLICE),
+    (ChannelShuffle, Role.SHUFFLE),
+    *((kind, Role.CHANNELWISE) for kind in _CHANNELWISE_MODULES),
+)
+
+
 def _module_role(module: nn.Module) -> Role:
-    if isinstance(module, nn.Conv2d):
-        if module.groups == 1:
-            return Role.CONV
-        depthwise = module.groups == module.in_channels == module.out_channels
-        return Role.DEPTHWISE if depthwise else Role.GROUPED
-    if isinstance(module, nn.Linear):
-        return Role.LINEAR
+    if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
+        return _convolution_role(module)
     if isinstance(module, nn.GroupNorm):
         return Role.NORM if module.num_groups == 1 else Role.GROUP_NORM
-    if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d, ChannelNorm, PerChannel)):
-        return Role.NORM
+    if isinstance(module, Rearranged):
+        return Role.CHANNELWISE if module.makes_map else Role.OPAQUE
     if isinstance(module, nn.PReLU):
         return Role.NORM if module.num_parameters > 1 else Role.CHANNELWISE
     if isinstance(module, nn.Flatten):
         return Role.FLATTEN if (module.start_dim, module.end_dim) == (1, -1) else Role.OPAQUE
-    if isinstance(module, ChannelSlice):
-        return Role.SLICE
-    if isinstance(module, ChannelShuffle):
-        return Role.SHUFFLE
-    known = isinstance(module, _CHANNELWISE_MODULES) or type(module).__name__ in DROPPING
-    return Role.CHANNELWISE if known else Role.OPAQUE
+    known = (role for kind, role in _ROLES_OF_MODULES if isinstance(module, kind))
+    return next(known, Role.CHANNELWISE if type(module).__name__ in DROPPING else Role.OPAQUE)
+
+
+def _convolution_role(module: nn.Conv2d | nn.ConvTranspose2d) -> Role:
+    if module.groups == 1:
+        return Role.CONV
+    if isinstance(module, nn.ConvTranspose2d):
+        return Role.OPAQUE
+    return Role.DEPTHWISE if module.groups == module.in_channels == module.out_channels else Role.GROUPED
 
 
 def _call_role(node: fx.Node) -> Role:
@@ -285,14 +316,23 @@ def _call_role(node: fx.Node) -> Role:
         return Role.CONCAT if argument(node, "dim", 0) in (1, 1 - _rank(node)) else Role.OPAQUE
     if title == "flatten":
         return Role.FLATTEN if argument(node, "start_dim", 0) == 1 and _rank(node) == 2 else Role.OPAQUE
-    if title == "mean":
-        axes = argument(node, "dim")
-        spatial = isinstance(axes, (list, tuple)) and sorted(a % 4 for a in axes) == [2, 3]
-        return Role.CHANNELWISE if spatial else Role.OPAQUE
+    if title == "roll":
+        axes = [*node.args[2:], *node.kwargs.values()]
+        return Role.CHANNELWISE if _rank(node) == 4 and axes in ([(2, 3)], [[2, 3]]) else Role.OPAQUE
+    if title in ("mean", "norm", "linalg_vector_norm"):
+        return _reduction_role(node, title)
     if title in ("pad", "constant_pad_nd"):
         pads = argument(node, "pad")
         return Role.CHANNELWISE if _rank(node) == 4 and not any(pads[4:]) else Role.OPAQUE
     return Role.CHANNELWISE if _plain(title) in _PLAIN_CHANNELWISE and _reads_one(node) else Role.OPAQUE
+
+
+def _reduction_role(node: fx.Node, title: str) -> Role:
+    axes = argument(node, "dim")
+    reduced = sorted(a % 4 for a in axes) if isinstance(axes, (list, tuple)) else [axes]
+    if reduced == [2, 3]:
+        return Role.CHANNELWISE
+    return Role.REDUCTION if title == "mean" and reduced == [1] and _rank(node) == 4 else Role.OPAQUE
 
 
 def _reads_one(node: fx.Node) -> bool:

@@ -147,6 +147,8 @@ def trace(module: nn.Module, example_input: Tensor) -> TracedNetwork:
     for node in nodes:
         value = node.meta["value"]
         node.meta["shape"] = tuple(value.shape) if isinstance(value, Tensor) else None
+        if isinstance(value, Tensor) and value.dim():
+            node.meta["times"] = max(1, len(value) // len(example_input))
     _note_shared(nodes)
     note_roles(nodes)
     source = _source(nodes)

@@ -97,6 +97,9 @@ def selections(blueprint: Blueprint, choice: SegmentChoice) -> list[dict[int, In
     bodies = [blueprint.branch(place, branch.blocks, Ends(branch.ends.entry)) for branch in branches]
     reference = blueprint.whole(place)
     alike = all(blueprint.same_output(place, branch.blocks) for branch in branches)
+    # An input that reaches the output has an entry, unless an exit convolution comes last.
+    plans = [blueprint.plan(place, branch) for branch in branches]
+    alike = alike and all(plan.entries == body.entries for plan, body in zip(plans, bodies, strict=True))
     if len(branches) == 1 or not reference.branchable or not alike:
         return selections
     # Branches of different depths number their groups differently, but write the same ones in the same order.

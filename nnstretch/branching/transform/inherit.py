@@ -30,10 +30,11 @@ from nnstretch.branching.tracing.operators import (
     shape_of,
     tensor_operands,
 )
+from nnstretch.branching.tracing.tokens import Attention
 from nnstretch.errors import DesignError
 
 _Module = TypeVar("_Module", bound=nn.Module)
-_Layer = TypeVar("_Layer", nn.Conv2d, nn.Linear)
+_Layer = TypeVar("_Layer", nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 
 ENTRY = "entry"
 """Name of a copy's 1x1 convolution that reads its source; those of skip inputs have a number appended."""
@@ -170,8 +171,15 @@ class _Copier:
             return self._summed(node)
         if role is Role.CONCAT:
             return self._concatenated(node)
+        if role is Role.ATTENTION:
+            return self._attended(node)
         if role in (Role.SLICE, Role.SHUFFLE):
             return self._rearranged(node)
+        if role is Role.PIXELS:
+            size = module_of(node).upscale_factor ** 2  # type: ignore[operator]
+            pixels = self._read(node).origins[::size] // size
+            self._check_whole(node, pixels, size)
+            return _Channels(pixels)
         found = self._read(node)
         if role is Role.FLATTEN:
             source = shape_of(self.plan.read(node.all_input_nodes[0]))
@@ -202,6 +210,25 @@ class _Copier:
             offset += channels_of(part)
         return _Channels(np.concatenate(pieces))
 
+    def _attended(self, node: fx.Node) -> _Channels:
+        """Channels of attention, whose inputs must have whole heads, in one order."""
+        module, heads = module_of(node), self._heads(node)
+        assert isinstance(module, Attention)
+        return _Channels((heads[:, None] * module.value_width + np.arange(module.value_width)).reshape(-1))
+
+    def _heads(self, node: fx.Node) -> Indices:
+        """Heads that attention keeps."""
+        module = module_of(node)
+        assert isinstance(module, Attention)
+        parts = [self.channels[self.plan.read(operand)].origins for operand in node.all_input_nodes]
+        heads = parts[0][:: module.query_width] // module.query_width
+        widths = (module.query_width, module.query_width, module.value_width)
+        for origins, width in zip(parts, widths, strict=True):
+            found = np.arange(1) if module.shared and origins is not parts[0] else heads
+            if not np.array_equal(origins, (found[:, None] * width + np.arange(width)).reshape(-1)):
+                raise DesignError(f"the heads of {node.name} would be split; leave its stage unscaled")
+        return heads
+
     def _rearranged(self, node: fx.Node) -> _Channels:
         """Channels of a slice or shuffle; its input must keep equally many channels of each part."""
         module, tensor = module_of(node), self.plan.read(node.all_input_nodes[0])
@@ -228,12 +255,16 @@ class _Copier:
         module, role = module_of(node), role_of(node)
         if isinstance(module, nn.Conv2d) and role is not Role.OPAQUE:
             return self._convolution(node, module)
+        if isinstance(module, nn.ConvTranspose2d) and role is Role.CONV:
+            return self._transposed_convolution(node, module)
         if isinstance(module, nn.Linear) and role is Role.LINEAR:
             return self._dense(node, module)
         if role is Role.NORM:
             return _norm(module, self._read(node).columns())
         if role is Role.GROUP_NORM:
             return self._group_norm(node, module)
+        if isinstance(module, Attention) and module.has_head_bias:
+            return _of_heads(module, self._heads(node))
         return copy.deepcopy(module, self._shared)
 
     def _convolution(self, node: fx.Node, module: nn.Conv2d) -> nn.Conv2d:
@@ -247,6 +278,13 @@ class _Copier:
             groups = self._kept_groups(node, module, rows)
         result = _with_rows(module, weight, rows)
         result.in_channels, result.out_channels, result.groups = len(read.origins), len(rows), groups
+        return result
+
+    def _transposed_convolution(self, node: fx.Node, module: nn.ConvTranspose2d) -> nn.ConvTranspose2d:
+        read, rows = self._read(node), kept_positions(self.plan, node, self.selection)
+        weight = module.weight.detach()[torch.from_numpy(read.origins)][:, torch.from_numpy(rows)]
+        result = _with_rows(module, weight * read.column_weights().to(weight)[:, None, None, None], rows)
+        result.in_channels, result.out_channels = len(read.origins), len(rows)
         return result
 
     def _kept_groups(self, node: fx.Node, module: nn.Conv2d, rows: Indices) -> int:
@@ -302,6 +340,15 @@ def _norm(module: nn.Module, columns: Indices) -> nn.Module:
     for attribute in ("num_features", "num_parameters", "num_channels"):
         if hasattr(result, attribute):
             setattr(result, attribute, len(columns))
+    return result
+
+
+def _of_heads(module: Attention, heads: Indices) -> Attention:
+    """Attention with the biases of some heads."""
+    result = _share_tensors(module)
+    assert module.bias is not None
+    bias = module.bias.detach()[:, torch.from_numpy(heads)]
+    result.bias = _parameter(bias, module.bias) if isinstance(module.bias, nn.Parameter) else bias.clone()
     return result
 
 

@@ -15,7 +15,7 @@ from torch import fx, nn
 from nnstretch.branching.channels.coupling import plan_channels
 from nnstretch.branching.channels.groups import ChannelPlan
 from nnstretch.branching.design.design import Entry
-from nnstretch.branching.tracing.operators import Role, channels_of, module_of, role_of, shape_of
+from nnstretch.branching.tracing.operators import Role, channels_of, module_of, role_of, shape_of, times_of
 from nnstretch.branching.tracing.trace import Block, Segment, TracedNetwork
 from nnstretch.errors import DesignError
 
@@ -90,7 +90,12 @@ class _Chain:
 
     def _enter(self, source: fx.Node) -> None:
         read = self._graph.placeholder("x")
-        read.meta = {"shape": shape_of(source), "role": Role.INPUT, "stands_for": source}
+        read.meta = {
+            "shape": shape_of(source),
+            "times": times_of(source),
+            "role": Role.INPUT,
+            "stands_for": source,
+        }
         nodes = self._convolution(FIRST, read, (0, channels_of(source)))
         self._add(Block(nodes, read, nodes[-1], droppable=False, change=1.0, name=FIRST))
         self._replace(source, nodes[-1])
@@ -144,7 +149,7 @@ class _Chain:
     def _convolution(self, name: str, source: fx.Node, channels: tuple[int, int]) -> tuple[fx.Node, ...]:
         """A 1x1 convolution that selects channels of `source`, and its batch norm."""
         first, stop = channels
-        shape = shape_of(source)
+        shape, times = shape_of(source), times_of(source)
         assert shape is not None
         picking = torch.eye(shape[1], dtype=self._dtype)[first:stop]
         conv = nn.Conv2d(shape[1], stop - first, 1, bias=False, device="meta")
@@ -155,7 +160,12 @@ class _Chain:
             ("norm", nn.BatchNorm2d(stop - first, dtype=self._dtype), Role.NORM),
         ):
             source = self._graph.create_node("call_module", f"{name}.{part}", (source,))
-            source.meta = {"shape": (shape[0], stop - first, *shape[2:]), "role": role, "module": module.eval()}
+            source.meta = {
+                "shape": (shape[0], stop - first, *shape[2:]),
+                "times": times,
+                "role": role,
+                "module": module.eval(),
+            }
             nodes.append(source)
         return tuple(nodes)
 

@@ -285,7 +285,7 @@ def test_outputs_may_be_masks_and_contain_nan() -> None:
 
 
 class Attends(nn.Module):
-    """Attention over the pixels, in a residual block of a network of convolutions."""
+    """Weights between pixels that are normalised over the wrong axis, in a residual block of a network of convolutions."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -294,7 +294,7 @@ class Attends(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         read: Tensor = self.query(x)
         q, k, v = read.flatten(2).chunk(3, dim=1)
-        y = torch.softmax(q.transpose(1, 2) @ k, dim=-1) @ v.transpose(1, 2)
+        y = torch.softmax(q.transpose(1, 2) @ k, dim=-2) @ v.transpose(1, 2)
         return x + y.transpose(1, 2).reshape(x.shape)
 
 

@@ -1,0 +1,174 @@
+"""Attention, windows, response norms, detectors and upscalers go from tracing over scaling to ONNX."""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from nnstretch.branching.design.accounting import count_macs, count_parameters
+from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.design.design import Design, Merge
+from nnstretch.branching.design.from_choices import make_design, original_cost
+from nnstretch.branching.latency.workloads import part_layers
+from nnstretch.branching.tracing.canonicalize import canonicalize
+from nnstretch.branching.tracing.capture import _by_export, _by_fx, capture, tensors_of
+from nnstretch.branching.tracing.operators import Role, module_of, role_of, title_of
+from nnstretch.branching.tracing.tokens import Attention
+from nnstretch.branching.tracing.trace import Segment
+from nnstretch.branching.transform.build import build
+from nnstretch.branching.transform.network import export_branched
+from tests.kits.any_module import small
+from tests.kits.modern_blocks import MODERN, Upscaler, VisionTransformer, Yolo, patches, shared_keys
+
+IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+@cache
+def network(name: str) -> nn.Module:
+    return small(MODERN[name]())
+
+
+@cache
+def plan_of(name: str, merge: Merge = Merge.CONCAT) -> Blueprint:
+    return blueprint(network(name), IMAGES, 2, merge)
+
+
+def branched(plan: Blueprint, widths: tuple[float, float]) -> Design:
+    """Two branches in every branchable block; a block that is left alone stays whole."""
+    choices = []
+    for number in range(len(plan.traced.blocks)):
+        alone = Segment(number, number + 1)
+        branches = [BranchChoice(0, (number,), 1.0)]
+        if plan.branchable(alone):
+            branches = [BranchChoice(i, (number,), width) for i, width in enumerate(widths)]
+        choices.append(SegmentChoice(alone, plan.meeting(alone, branches)))
+    return make_design(plan, choices)
+
+
+@pytest.mark.parametrize("name", MODERN)
+def test_full_branches_compute_what_the_network_computes(name: str) -> None:
+    original = network(name)
+    built = build(plan_of(name), branched(plan_of(name), (1.0, 1.0)))
+    with torch.no_grad():
+        for found, wanted in zip(tensors_of(built(IMAGES)), tensors_of(original(IMAGES)), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("merge", [Merge.CONCAT, Merge.ADD])
+@pytest.mark.parametrize("name", MODERN)
+def test_counts_of_scaled_branches_match_the_built_network(name: str, merge: Merge) -> None:
+    plan, original = plan_of(name, merge), network(name)
+    cost = original_cost(plan)
+    assert (cost.macs, cost.params) == (count_macs(original, IMAGES), count_parameters(plan.traced.graph))
+    design = branched(plan, (0.5, 0.6))
+    built = build(plan, design)
+    assert design.meeting_points >= 3
+    assert (design.macs, design.params) == (count_macs(built, IMAGES), count_parameters(built))
+    # Another number of images at once.
+    found, wanted = tensors_of(built(IMAGES[:1])), tensors_of(original(IMAGES[:1]))
+    assert [one.shape for one in found] == [one.shape for one in wanted]
+
+
+@pytest.mark.parametrize("name", MODERN)
+def test_layers_of_all_blocks_and_of_the_head_are_predicted(name: str) -> None:
+    plan = plan_of(name)
+    whole = Segment(0, len(plan.traced.blocks))
+    for channels in (plan.head, plan.whole(whole), *(plan.whole(Segment(i, i + 1)) for i in whole.blocks)):
+        row = part_layers(channels, [group.channel_groups for group in channels.groups])
+        assert len(row.layers) > 0
+
+
+@pytest.mark.parametrize("name", ["transformer", "windows", "patches", "shared keys", "response norm", "upscaler"])
+def test_scaled_branches_are_exported_to_onnx(name: str) -> None:
+    plan, image = plan_of(name), IMAGES[:1]
+    built = build(plan, branched(plan, (0.5, 0.5)))
+    model = export_branched(built, image)
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    found = session.run(None, {session.get_inputs()[0].name: image.numpy()})
+    for one, other in zip(found, tensors_of(built(image)), strict=True):
+        wanted = other.detach().numpy()
+        np.testing.assert_allclose(one, wanted, rtol=1e-4, atol=1e-5 * float(np.abs(wanted).max()))
+
+
+def test_a_transformer_is_a_chain_of_blocks_that_scale_by_heads() -> None:
+    plan = plan_of("transformer")
+    # Attention and dense layers of two transformer layers; the stem and the tokens come before.
+    assert [block.droppable for block in plan.traced.blocks] == [False, False, True, True, True, True]
+    groups = plan.whole(Segment(2, 3)).groups
+    # Queries, keys and values of a head have 8 channels each, and stay together.
+    assert [(group.channel_groups, group.group_channels, group.locked) for group in groups] == [
+        (32, 1, False),
+        (4, 24, False),
+    ]
+
+
+def test_a_narrow_branch_inherits_whole_heads_with_their_bias() -> None:
+    plan = plan_of("transformer")
+    segment = Segment(2, 3)
+    whole = tuple(SegmentChoice(Segment(i, i + 1), (BranchChoice(0, (i,), 1.0),)) for i in range(6))
+    halves = SegmentChoice(segment, (BranchChoice(0, (2,), 0.5), BranchChoice(1, (2,), 0.5)))
+    built = build(plan, make_design(plan, [*whole[:2], halves, *whole[3:]]))
+    original = network("transformer")
+    assert isinstance(original, VisionTransformer)
+    qkv, bias = original.layers[0].attention.qkv, original.layers[0].attention.bias
+    for branch in built.segments[2].branches:
+        (attention,) = (module for module in branch.modules() if isinstance(module, Attention))
+        assert attention.bias is not None
+        heads = [int((bias[0] == one).all(dim=(1, 2)).nonzero()) for one in attention.bias[0]]
+        assert len(heads) == 2
+        rows = torch.cat([torch.arange(8) + part * 32 + head * 8 for part in range(3) for head in heads])
+        narrow = next(
+            module for module in branch.modules() if isinstance(module, nn.Conv2d) and len(module.weight) == 48
+        )
+        assert torch.equal(narrow.bias, qkv.bias[rows])
+
+
+def test_shared_keys_and_values_stay_whole() -> None:
+    plan = blueprint(small(shared_keys()), IMAGES, 1)
+    locked = [(g.channel_groups, g.locked) for g in plan.whole(Segment(1, 2)).groups]
+    assert locked == [(16, False), (4, False), (4, True), (4, True)]
+
+
+@pytest.mark.parametrize("trace", [_by_fx, _by_export])
+def test_both_tracers_find_the_attention(trace: Callable[[nn.Module, torch.Tensor], torch.fx.GraphModule]) -> None:
+    original = network("windows")
+    graph = canonicalize(trace(original, IMAGES), IMAGES)
+    found = [module_of(node) for node in graph.graph.nodes if role_of(node) is Role.ATTENTION]
+    assert [tuple(one.bias.shape) for one in found] == [(1, 2, 16, 16), (4, 4, 16, 16)]  # type: ignore[union-attr, arg-type]
+    torch.testing.assert_close(graph(IMAGES), original(IMAGES))
+
+
+def test_reshapes_that_mix_batch_and_channels_are_rearrangements() -> None:
+    graph = capture(small(patches()), IMAGES[:1])
+    titles = {title_of(node) for node in graph.graph.nodes}
+    assert "Rearranged" in titles
+    assert not titles & {"reshape", "view", "transpose"}
+    for images in (IMAGES, IMAGES[:1]):
+        assert len(tensors_of(graph(images))[0]) == len(images)
+
+
+def test_a_neck_that_goes_up_and_down_is_a_chain_with_skip_connections() -> None:
+    traced = plan_of("yolo").traced
+    names = {block.output: block.name for block in traced.blocks}
+    joins = {
+        block.name.partition("_")[0]: [names[skip] for skip in block.skips] for block in traced.blocks if block.skips
+    }
+    skips = [[names[skip] for skip in block.skips] for block in traced.blocks if block.skips]
+    assert joins.keys() == {"cat"}
+    assert skips == [["stages.0.leave"], ["stem.2.leave"], ["neck.0.leave"], ["stages.1.1.leave"]]
+    assert [names[skip] for skip in traced.head.skips] == ["neck.1.leave", "neck.2.leave", "neck.3.leave"]
+    assert isinstance(network("yolo"), Yolo)
+
+
+def test_the_body_of_an_upscaler_is_divided_under_its_shortcut() -> None:
+    blocks = {block.name: block for block in plan_of("upscaler").traced.blocks}
+    assert [name for name, block in blocks.items() if block.droppable] == ["body.0", "body.1", "body.2"]
+    assert isinstance(network("upscaler"), Upscaler)
+    plan = plan_of("upscaler").whole(Segment(5, 7))
+    # Four channels of the convolution make one of the pixels.
+    assert [(group.channel_groups, group.group_channels) for group in plan.groups] == [(8, 4)]

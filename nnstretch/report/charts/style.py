@@ -75,7 +75,7 @@ def picture_rules() -> str:
         ".axis{stroke:var(--rule);stroke-width:1}.grid{stroke:var(--rule);stroke-width:.6}"
         ".queue{fill:var(--faint)}.bound{stroke:var(--accent);stroke-width:1.4;stroke-dasharray:5 4}"
         ".bound-text{fill:var(--accent);font-size:11px}.whisker{stroke:var(--soft);stroke-width:1.2}"
-        ".line{fill:none;stroke-width:1.8;stroke-linejoin:round}.thin{stroke-width:.8;stroke-opacity:.45}.hatch{stroke:var(--wait);stroke-width:1.5}"
+        ".line{fill:none;stroke-width:1.8;stroke-linejoin:round}.thin{stroke-width:.8;stroke-opacity:.35}.thin.best{stroke-opacity:.85}.hatch{stroke:var(--wait);stroke-width:1.5}"
         ".dropped{fill:none;stroke:var(--soft);stroke-width:.9;stroke-dasharray:3 2}"
         ".wait{stroke:var(--wait);stroke-width:.8;stroke-opacity:.6}.flow{stroke:var(--soft);stroke-width:1.2;fill:none}"
         ".on{fill:var(--paper);font-size:11px}"

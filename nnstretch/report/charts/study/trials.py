@@ -108,7 +108,7 @@ def parallel_panel(axes: Mapping[str, Sequence[Any]], best: Sequence[bool]) -> P
     lines = []
     for trial in order:
         points = [(x, places[trial]) for x, places in columns]
-        lines.append(polyline(points, "line thin series-1" if best[trial] else "line thin series-2"))
+        lines.append(polyline(points, "line thin best series-1" if best[trial] else "line thin series-2"))
     return bottom + 16, [*lines, *parts]
 
 

@@ -66,7 +66,9 @@ def _records(path: Path) -> Iterator[_Record]:
             try:
                 yield from json.loads(b"[" + b",".join(whole) + b"]")
             except ValueError:
-                raise FileError(f"{path} is damaged in line {_damaged(whole, first)}") from None
+                raise FileError(
+                    f"{path} is damaged in line {_damaged(whole, first)}; remove that line from a copy, and read the copy"
+                ) from None
             first += len(lines)
 
 

@@ -9,6 +9,8 @@ from nnstretch.report.documents.study.journal import read_journal
 from nnstretch.report.documents.study.records import StudyRecord, record_of
 from nnstretch.sweeps.storage import is_url, open_storage, shown
 
+_SQLITE = "sqlite:///"
+
 
 def open_study(storage: str, name: str | None) -> StudyRecord:
     """The study of a storage.
@@ -34,10 +36,14 @@ def _of_url(storage: str, name: str | None) -> StudyRecord:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    if storage.startswith(_SQLITE) and not Path(storage.removeprefix(_SQLITE).partition("?")[0]).exists():
+        raise FileError(f"there is no database {storage}; check its path")  # SQLite would make an empty one
     try:
         opened = open_storage(storage)
         chosen = _chosen(storage, [found.study_name for found in opened.get_all_studies()], name)
         return record_of(optuna.load_study(study_name=chosen, storage=opened))
+    except UsageError as error:
+        raise UsageError(str(error).removeprefix("--storage ")) from error
     except NNStretchError:
         raise
     except Exception as error:  # whatever a database's driver raises

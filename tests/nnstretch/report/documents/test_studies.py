@@ -124,6 +124,21 @@ def test_a_journal_is_read_as_optuna_reads_it(tmp_path: Path) -> None:
     assert mine == theirs
 
 
+def test_databases_are_read_and_never_made(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    with pytest.raises(FileError, match="there is no database"):
+        read_document(url)
+    assert not list(tmp_path.iterdir())
+    made = small_study(tmp_path / "s.log", 2)
+    optuna.copy_study(from_study_name="designs", from_storage=made._storage, to_storage=url)
+    mine, theirs = read_document(str(tmp_path / "s.log")), read_document(url)
+    assert mine.figures == theirs.figures
+    assert table(mine, "Trials") == table(theirs, "Trials")
+    assert table(mine, "Importance of parameters") == table(theirs, "Importance of parameters")
+    with pytest.raises(UsageError, match=r"^foo://x is not understood"):
+        read_document("foo://x")
+
+
 def test_damaged_journals_are_named_with_their_line(tmp_path: Path) -> None:
     path = tmp_path / "s.log"
     small_study(path, 1, 2)

@@ -66,9 +66,8 @@ def _records(path: Path) -> Iterator[_Record]:
             try:
                 yield from json.loads(b"[" + b",".join(whole) + b"]")
             except ValueError:
-                raise FileError(
-                    f"{path} is damaged in line {_damaged(whole, first)}; remove that line from a copy, and read the copy"
-                ) from None
+                number = _damaged(whole, first)
+                raise FileError(f"{path} is damaged in line {number}; read a copy without that line") from None
             first += len(lines)
 
 

@@ -237,7 +237,7 @@ class Importer:
         shape = (-1,) if several else ()
         scales = self.constant(quantization.scales.reshape(shape), f"{value.name}/scale")
         inputs = [value, scales]
-        if dtype != "int32":  # the zero points of which are 0
+        if dtype != "int32":  # whose zero points are 0
             inputs.append(
                 self.constant(quantization.zero_points.astype(dtype).reshape(shape), f"{value.name}/zero_point")
             )

@@ -30,7 +30,8 @@ RNG = np.random.default_rng(0)
 def answers(model: ir.Model, feeds: Sequence[Tensor]) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_inputs()]
-    return session.run(None, {name: feed.numpy() for name, feed in zip(names, feeds, strict=True)})
+    found: list[np.ndarray] = session.run(None, {n: feed.numpy() for n, feed in zip(names, feeds, strict=True)})
+    return found
 
 
 def round_trip(module: nn.Module, shape: tuple[int, ...] = IMAGE) -> ConvertedNetwork:
@@ -89,7 +90,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = x + self.conv2(functional.relu(self.bn1(self.conv1(x)))) * self.gamma[:, None, None]
-        return self.head(y.mean((2, 3)))
+        scores: Tensor = self.head(y.mean((2, 3)))
+        return scores
 
 
 def test_weights_keep_names_and_can_be_trained() -> None:
@@ -125,7 +127,8 @@ class Tokens(nn.Module):
         b, n, c = x.shape
         q, k, v = self.qkv(self.norm(x)).reshape(b, n, 3, 2, c // 2).permute(2, 0, 3, 1, 4).unbind(0)
         x = x + ((q @ k.transpose(-2, -1)) * 0.5).softmax(-1).matmul(v).transpose(1, 2).reshape(b, n, c)
-        return (x + self.mlp(x))[:, 0]
+        token: Tensor = (x + self.mlp(x))[:, 0]
+        return token
 
 
 def test_attention_for_any_batch() -> None:
@@ -266,7 +269,7 @@ def test_a_sum_becomes_the_bias_and_equal_matrices_stay_one_module() -> None:
         (operator_model("NonZero", IMAGE), "NonZero 'it': the size of its result depends on the image"),
         (operator_model("Resize", IMAGE, {"mode": "cubic", "cubic_coeff_a": -0.5},
                         [None, np.array([1, 1, 2, 2], np.float32)]), "Resize 'it': torch has no resizing by cubic"),
-        (operator_model("QuantizeLinear", IMAGE, None, [np.float32(0.1), np.uint8(3)]), "before its quantisation"),
+        (operator_model("QuantizeLinear", IMAGE, None, [np.array(0.1, np.float32), np.array(3, np.uint8)]), "before its quantisation"),
         (operator_model("MaxUnpool", IMAGE, {"kernel_shape": [2, 2]}, [np.zeros(IMAGE, np.int64)]), "MaxUnpool 'it'"),
     ],
 )  # fmt: skip

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx_ir as ir
 
 from nnstretch.errors import UsageError
-from nnstretch.exporters.model_file import Exported, LoadedModule, export_model
+from nnstretch.exporters.loaded_module import LoadedModule, module_of_file
+from nnstretch.exporters.model_file import Exported, export_model
 from nnstretch.exporters.options import ExportOptions
-from nnstretch.frontends.resolve import load_any
+from nnstretch.frontends.resolve import batched, is_model_file, load_any, load_module
 from nnstretch.support.extras import extras_named
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def export(
     DequantizeLinear nodes becomes int8. A `.pt2` file is a program of torch.export.
 
     Args:
-        model: an ONNX file, a zoo name, `module.py:factory`, an onnx_ir model, or a torch module (which needs
+        model: an ONNX or TFLite file, a zoo name, `module.py:factory`, an onnx_ir model, or a torch module (which needs
             `example_input`), such as `designs[0].module` of `nnstretch.stretch`.
         path: the file, which ends in .onnx, .tflite or .pt2.
         example_input: a tensor, or a tuple of tensors, of the shapes to export for (torch modules).
@@ -97,10 +98,10 @@ def _module(
     Raises:
         UsageError: it is a graph, or has no example input.
     """
-    from nnstretch.frontends.resolve import batched, load_module
-
     if shapes:
         raise UsageError("shapes are for graphs; give the module and an example_input of that shape for a .pt2 file")
+    if isinstance(model, str | Path) and is_model_file(str(model)):
+        return module_of_file(str(model), batch)
     if isinstance(model, str | Path):
         module, example = load_module(str(model))
         example = batched(example, batch, str(model))

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from nnstretch.exporters.branch_files import check_has_branches, save_branches
 from nnstretch.exporters.graph_file import save_graph
+from nnstretch.exporters.loaded_module import LoadedModule
 from nnstretch.exporters.options import FORMATS, PROGRAM, ExportOptions
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-
-@dataclass(frozen=True, eq=False)
-class LoadedModule:
-    """A module to export.
-
-    Attributes:
-        module: the module.
-        inputs: its example inputs.
-        metadata: texts by key that its program carries.
-    """
-
-    module: nn.Module
-    inputs: tuple[torch.Tensor, ...]
-    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

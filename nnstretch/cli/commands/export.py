@@ -22,7 +22,7 @@ from nnstretch.cli.options import (
 
 if TYPE_CHECKING:
     from nnstretch.cli.sources import Source
-    from nnstretch.exporters.model_file import LoadedModule
+    from nnstretch.exporters.loaded_module import LoadedModule
 
 
 @with_options(CompileOptions)
@@ -115,13 +115,16 @@ def _module(source: Source) -> LoadedModule:
     """
     from nnstretch.cli.networks import NetworkOptions, build_network
     from nnstretch.errors import UsageError
-    from nnstretch.exporters.model_file import LoadedModule
+    from nnstretch.exporters.loaded_module import LoadedModule, module_of_file
+    from nnstretch.frontends.resolve import is_model_file
     from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
 
     if source.is_package:
         raise UsageError(f"{source.model} is a package with fixed plans; give the model that it was made from")
     if source.options.shapes:
         raise UsageError("--shape is for graphs; give --image-size for a .pt2 file")
+    if is_model_file(source.model) and source.weights is None and source.design is None and source.image_size is None:
+        return module_of_file(source.model, source.options.batch)
     network = build_network(source.model, NetworkOptions(image_size=source.image_size), source.weights, source.design)
     metadata = {} if network.preprocessing is None else {PREPROCESSING_KEY: network.preprocessing.to_json()}
     batched = network.with_batch(source.options.batch)

@@ -132,6 +132,18 @@ def test_programs_of_torch_export(tmp_path: Path) -> None:
     assert json.loads(extra[METADATA_FILE]) == PREPROCESSING
 
 
+def test_a_program_of_an_onnx_file(tmp_path: Path) -> None:
+    """It returns both outputs and carries the file's metadata."""
+    nns.export(graph(), tmp_path / "x.onnx")
+    made = nns.export(tmp_path / "x.onnx", tmp_path / "x.pt2", batch=2)
+    extra = {METADATA_FILE: ""}
+    program = torch.export.load(made.path, extra_files=extra)
+    assert json.loads(extra[METADATA_FILE])["nnstretch.preprocessing"] == PREPROCESSING["nnstretch.preprocessing"]
+    found = program.module()(IMAGES.repeat(2, 1, 1, 1))
+    for y, wanted in zip(found, expected(), strict=True):
+        assert np.allclose(y.detach().numpy()[1:], wanted, atol=1e-5)
+
+
 class Random(nn.Module):
     """Its answers are not those of its inputs alone."""
 

@@ -1,4 +1,4 @@
-"""Processes of one machine: turns, and a command with several workers of which one is killed."""
+"""Processes of one machine: turns, and a command with several workers while one is killed."""
 
 from __future__ import annotations
 

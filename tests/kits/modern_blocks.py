@@ -24,7 +24,7 @@ class SelfAttention(nn.Module):
         n, length, channels = x.shape
         parts = self.qkv(x).reshape(n, length, 3, self.heads, channels // self.heads).permute(2, 0, 3, 1, 4)
         q, k, v = parts.unbind(0)
-        bias = self.bias
+        bias: Tensor | None = self.bias
         if mask is not None:
             windows = mask.shape[0]
             mask = mask.view(1, windows, 1, length, length).expand(n // windows, -1, self.heads, -1, -1)
@@ -92,7 +92,8 @@ class Windows(nn.Module):
         y = x.view(n, h // s, s, w // s, s, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, s * s, c)
         y = self.layer(y, self.mask)
         y = y.view(-1, h // s, w // s, s, s, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, h, w, c)
-        return (x + y).permute(0, 3, 1, 2)
+        z: Tensor = (x + y).permute(0, 3, 1, 2)
+        return z
 
 
 class Patches(nn.Module):
@@ -151,7 +152,8 @@ class ResponseNorm(nn.Module):
         energy = y.norm(p=2, dim=(1, 2), keepdim=True)
         response = energy / (energy.mean(dim=-1, keepdim=True) + 1e-6)
         y = y + torch.addcmul(self.shift, self.gain, y * response)
-        return x + self.narrow(y).permute(0, 3, 1, 2)
+        z: Tensor = x + self.narrow(y).permute(0, 3, 1, 2)
+        return z
 
 
 class Bottleneck(nn.Module):
@@ -222,9 +224,9 @@ class Yolo(nn.Module):
         middle = self.neck[2](torch.cat([self.again[0](low), middle], 1))
         high = self.neck[3](torch.cat([self.again[1](middle), high], 1))
         found = []
-        for level, boxes, classes in zip((low, middle, high), self.boxes, self.classes, strict=True):
-            found.append(torch.cat([boxes(level), classes(level)], 1).flatten(2))
-        boxes, scores = torch.cat(found, 2).split((16, 3), 1)
+        for level, box, kind in zip((low, middle, high), self.boxes, self.classes, strict=True):
+            found.append(torch.cat([box(level), kind(level)], 1).flatten(2))
+        boxes, scores = torch.split(torch.cat(found, 2), [16, 3], 1)
         n, _, count = boxes.shape
         distances = (boxes.view(n, 4, 4, count).softmax(2) * self.bins[:, None]).sum(2)
         return torch.cat([distances, scores.sigmoid()], 1)

@@ -157,7 +157,12 @@ def infeasibility_reason(
 _REPORTED_HEAD_SHARE = 0.05
 """Minimum MAC share at which a head without skip inputs is reported."""
 _NAMES = 3
-_LAYOUT = frozenset({"flatten", "view", "reshape", "permute", "transpose", "chunk", "getitem", "split", "unflatten"})
+_LAYOUT = frozenset(
+    {
+        *("flatten", "view", "reshape", "permute", "transpose", "chunk", "getitem", "split", "unflatten", "unbind"),
+        *("Rearranged", "ToMap"),
+    }
+)
 """Operators that only rearrange a tensor; they are named in a diagnostic if there is nothing else to name."""
 
 

@@ -89,7 +89,8 @@ def _around_softmax(node: fx.Node) -> AttentionCall | None:
     while scores is not None and title_of(scores) not in _PRODUCTS:
         if scores.op == "call_module" or len(scores.args) != 2:
             return None
-        left, right = scores.args
+        operands: tuple[Any, ...] = scores.args
+        left, right = operands
         title = title_of(scores)
         if (
             title == "add"

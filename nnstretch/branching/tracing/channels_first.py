@@ -12,7 +12,7 @@ than the base's (windows, patches), a map in that order is made first (`Rearrang
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,9 +142,8 @@ class _Converter:
         if source is None or view is None or not isinstance(number, int):
             return
         if title == "unbind":
-            axis = int(divided.args[1] if len(divided.args) > 1 else divided.kwargs.get("dim", 0)) % len(
-                self._shapes[source]
-            )  # type: ignore[arg-type]
+            given: Any = divided.args[1] if len(divided.args) > 1 else divided.kwargs.get("dim", 0)
+            axis = int(given) % len(self._shapes[source])
             self._slice_channels(node, view, axis, (number, number + 1), gone=True)
         elif title in _PARTING:
             parts = [tuple(part.shape) for part in divided.meta["value"]]
@@ -412,6 +411,7 @@ class _Converter:
             return
         reduced = sorted(int(axis) % rank for axis in listed)
         batch, channels = self._shapes[base][:2]
+        shape: tuple[int, ...]
         if reduced == list(range(1, rank - 1)):
             places, shape = [2, 3], (batch, channels, 1, 1) if keep else (batch, channels)
         elif reduced == [rank - 1] and keep and title == "mean":
@@ -488,10 +488,13 @@ class _Converter:
     ) -> fx.Node:
         """A node that calls a new module."""
         assert self._here is not None
-        here = self._here
-        owner = str(here.target).rpartition(".")[0] if here.op == "call_module" else str(here.meta.get("owner") or "")
-        target = f"{owner}.{here.name}_{name}" if owner and owner not in self._called else f"{here.name}_{name}"
+        target = self._path(self._here, name)
         return self._new(self._here, "call_module", target, (source, *others), shape, module)
+
+    def _path(self, node: fx.Node, name: str) -> str:
+        """Path of a new module that stands for `node`."""
+        owner = str(node.target).rpartition(".")[0] if node.op == "call_module" else str(node.meta.get("owner") or "")
+        return f"{owner}.{node.name}_{name}" if owner and owner not in self._called else f"{node.name}_{name}"
 
     def _new(
         self,
@@ -512,17 +515,15 @@ class _Converter:
         return node
 
     def _join(self) -> None:
-        """Lets users of a converted node read a view of its equivalent, so that nothing is computed twice."""
+        """Lets users of a converted node read a view of its equivalent."""
         (output,) = self._graph.find_nodes(op="output")
         wanted = nodes_behind(output)
         for node in [node for node in self._graph.nodes if node in self.made and node in self.views]:
             view = self.views[node]
-            if node not in wanted or view.base not in wanted:
+            if node not in wanted:
                 continue
-            self._here = node
             with self._graph.inserting_after(node):
-                name = f"{node.name}_view"
-                joined = self._graph.create_node("call_module", name, (view.base,))
+                joined = self._graph.create_node("call_module", self._path(node, "view"), (view.base,))
             joined.meta = {"module": Rearranged(view.movement, self._channels(view.base)), "value": node.meta["value"]}
             node.replace_all_uses_with(joined)
 
@@ -532,7 +533,8 @@ def _pads_nothing(node: fx.Node, title: str) -> bool:
     return title in ("pad", "constant_pad_nd") and not any(argument(node, "pad"))
 
 
-def _mapped(args: Any, bases: dict[fx.Node, fx.Node | None]) -> Any:
+def _mapped(args: Any, bases: Mapping[fx.Node, fx.Node | None]) -> Any:
+    """Arguments with other nodes in the places of some."""
     return fx.map_arg(args, lambda node: bases.get(node, node))
 
 
@@ -541,7 +543,7 @@ def _order(node: fx.Node, rank: int) -> list[int]:
     if title_of(node) == "permute":
         return [int(axis) % rank for axis in argument(node, "dims")]
     given = [*node.args[1:], *node.kwargs.values()]
-    first, second = (int(axis) % rank for axis in given)  # type: ignore[arg-type, call-overload]
+    first, second = (int(axis) % rank for axis in given)  # type: ignore[arg-type]
     order = list(range(rank))
     order[first], order[second] = second, first
     return order
@@ -551,12 +553,12 @@ def _picked(node: fx.Node, title: str, shape: tuple[int, ...]) -> tuple[int, int
     """Axis, first index and end (None: one index, whose axis goes) that a node picks, if it does so along one axis."""
     if node.kwargs:
         return None
+    index: Any
     if title == "select":
-        axis, index = (int(value) for value in node.args[1:3])  # type: ignore[arg-type]
-        return axis % len(shape), index % shape[axis], None
-    if title == "slice":
-        axis, first, stop, step = [*node.args[1:], *(0, None, None, 1)[len(node.args) - 1 :]][:4]
-        index: Any = (*[slice(None)] * (int(axis) % len(shape)), slice(first, stop, step))  # type: ignore[arg-type]
+        index = (*[slice(None)] * (int(node.args[1]) % len(shape)), int(node.args[2]))  # type: ignore[arg-type]
+    elif title == "slice":
+        given: list[Any] = [*node.args[1:], *[None] * 4][:4]
+        index = (*[slice(None)] * (int(given[0] or 0) % len(shape)), slice(*given[1:]))
     else:
         index = node.args[1]
     wanted = index if isinstance(index, tuple) else (index,)
@@ -605,7 +607,7 @@ def _bias(node: fx.Node, scores: Tensor, batch: int, heads: int) -> Tensor | Non
     if value.shape[0] == 1:
         return value.clone()
     images, rest = divmod(value.shape[0], batch)
-    same = not rest and all(torch.equal(value[:images], part) for part in value.split(max(images, 1)))
+    same = not rest and all(torch.equal(value[:images], part) for part in torch.split(value, max(images, 1)))
     return value[:images].clone() if same else None
 
 

@@ -234,7 +234,7 @@ def _module_of_call(
         module = nn.ConvTranspose2d(
             weight.shape[0],
             weight.shape[1] * groups,
-            tuple(weight.shape[2:]),
+            (weight.shape[2], weight.shape[3]),
             _pair(settings.get("stride", 1)),
             _pair(settings.get("padding", 0)),
             _pair(settings.get("output_padding", 0)),

@@ -176,7 +176,7 @@ class _Copier:
         if role in (Role.SLICE, Role.SHUFFLE):
             return self._rearranged(node)
         if role is Role.PIXELS:
-            size = module_of(node).upscale_factor ** 2  # type: ignore[operator]
+            size = int(module_of(node).upscale_factor) ** 2  # type: ignore[arg-type]
             pixels = self._read(node).origins[::size] // size
             self._check_whole(node, pixels, size)
             return _Channels(pixels)

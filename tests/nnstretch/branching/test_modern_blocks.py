@@ -125,6 +125,7 @@ def test_a_narrow_branch_inherits_whole_heads_with_their_bias() -> None:
         narrow = next(
             module for module in branch.modules() if isinstance(module, nn.Conv2d) and len(module.weight) == 48
         )
+        assert narrow.bias is not None
         assert torch.equal(narrow.bias, qkv.bias[rows])
 
 
@@ -139,7 +140,7 @@ def test_both_tracers_find_the_attention(trace: Callable[[nn.Module, torch.Tenso
     original = network("windows")
     graph = canonicalize(trace(original, IMAGES), IMAGES)
     found = [module_of(node) for node in graph.graph.nodes if role_of(node) is Role.ATTENTION]
-    assert [tuple(one.bias.shape) for one in found] == [(1, 2, 16, 16), (4, 4, 16, 16)]  # type: ignore[union-attr, arg-type]
+    assert [tuple(one.bias.shape) for one in found] == [(1, 2, 16, 16), (4, 4, 16, 16)]  # type: ignore[arg-type]
     torch.testing.assert_close(graph(IMAGES), original(IMAGES))
 
 

@@ -39,7 +39,8 @@ class ExportOptions:
         suffix = path.suffix.lower()
         if suffix not in FORMATS:
             known = ", ".join(f"{ending} ({name})" for ending, name in FORMATS.items())
-            raise UsageError(f"{path} has the ending {path.suffix or 'none'!r}; choose the format by one of {known}")
+            found = f"the ending {path.suffix!r}" if path.suffix else "no ending"
+            raise UsageError(f"{path} has {found}; choose the format by one of {known}")
         if suffix != TFLITE and self.float16_weights:
             raise UsageError(f"float16 weights are for {TFLITE} files; {path} is none")
         if suffix != TFLITE and not self.channels_last:

@@ -8,11 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as fn
 
+from nnstretch.bench.comparison.subject import random_feeds, reference_outputs
+from nnstretch.compiler.compile import compile_model
+from nnstretch.compiler.processors import build_processors
+from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.external.litert.engine import LiteRtModel, LiteRtRoutine
 from nnstretch.errors import ModelError
+from nnstretch.frontends.torch_module import export
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.reference import relative_error, run_layer
@@ -288,3 +296,32 @@ def test_movements_of_random_shapes(shape: list[int], random: Any) -> None:
     axes = tuple(range(first, random.randint(first, len(shape) - 1) + 1))
     kept = tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
     check(layer_of("Reduce", (tuple(shape),), kept, axes=axes, mode=random.choice(MODES)))
+
+
+class Hybrid(nn.Module):
+    """A convolution, attention over its pixels, and a decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.all = nn.Conv2d(3, 8, 3, 2, 1), nn.LayerNorm(8), nn.Linear(8, 24)
+        self.decode = nn.Sequential(nn.ReflectionPad2d(1), nn.Conv2d(8, 16, 3), nn.GELU(), nn.PixelShuffle(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.stem(x)
+        rows = self.norm(y.flatten(2).transpose(1, 2))
+        heads = self.all(rows).reshape(1, -1, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        mixed = fn.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(rows.shape)
+        z: Tensor = self.decode((rows + mixed).transpose(1, 2).reshape(y.shape))
+        return z / z.amax((1, 2, 3), keepdim=True)
+
+
+def test_a_hybrid_network_is_one_call_of_the_processor() -> None:
+    torch.manual_seed(0)
+    graph = export(Hybrid().eval(), torch.randn(1, 3, 12, 16))
+    feeds = random_feeds(graph, 0)
+    (expected,) = reference_outputs(graph, feeds).values()
+    with compile_model(graph, build_processors(f"litert@{usable_cores()[0]}"), tune=False) as session:
+        assert [step.routine for step in session.plan.steps] == ["litert:float32/xnnpack"]
+        assert session.plan.fallback_layers == ()
+        (found,) = session.run(None, feeds)
+    assert relative_error(found, expected) < TOLERANCE

@@ -80,7 +80,7 @@ def test_random_weights_are_reported(cli: Cli, folder: Path) -> None:
 def test_what_cannot_be_written(cli: Cli, onnx_file: Path, package: Path, folder: Path) -> None:
     model = str(onnx_file)
     refuses(cli("export", model, "-o", "x.h5"), "ending '.h5'", ".tflite (TFLite)")
-    refuses(cli("export", model, "-o", "x"), "ending 'none'")
+    refuses(cli("export", model, "-o", "x"), "no ending")
     refuses(cli("export", model, "-o", "missing/x.tflite"), "cannot write missing/x.tflite")
     refuses(cli("export", model, "-o", "x.onnx", "--float16"), "float16 weights are for .tflite files")
     refuses(cli("export", model, "-o", "x.onnx", "--channels-first"), "order of axes")

@@ -178,7 +178,7 @@ def test_programs_that_cannot_be(tmp_path: Path) -> None:
 def test_options_that_do_not_apply(tmp_path: Path) -> None:
     for name, more, said in (
         ("x.h5", {}, r"ending '\.h5'; choose the format by one of \.onnx"),
-        ("x", {}, "ending 'none'"),
+        ("x", {}, "x has no ending"),
         ("x.onnx", {"float16_weights": True}, r"for \.tflite files"),
         ("x.pt2", {"channels_last": False}, r"for \.tflite files"),
         ("x.tflite", {"processors": ("cpu:0",)}, "a file per branch"),

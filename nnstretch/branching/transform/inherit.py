@@ -220,11 +220,12 @@ class _Copier:
         """Heads that attention keeps."""
         module = module_of(node)
         assert isinstance(module, Attention)
-        parts = [self.channels[self.plan.read(operand)].origins for operand in node.all_input_nodes]
+        # One map may be read as several of the operands.
+        parts = [self.channels[self.plan.read(operand)].origins for operand in node.args]  # type: ignore[arg-type]
         heads = parts[0][:: module.query_width] // module.query_width
         widths = (module.query_width, module.query_width, module.value_width)
-        for origins, width in zip(parts, widths, strict=True):
-            found = np.arange(1) if module.shared and origins is not parts[0] else heads
+        for place, (origins, width) in enumerate(zip(parts, widths, strict=True)):
+            found = np.arange(1) if module.shared and place else heads
             if not np.array_equal(origins, (found[:, None] * width + np.arange(width)).reshape(-1)):
                 raise DesignError(f"the heads of {node.name} would be split; leave its stage unscaled")
         return heads

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
@@ -133,6 +134,31 @@ def test_shared_keys_and_values_stay_whole() -> None:
     plan = blueprint(small(shared_keys()), IMAGES, 1)
     locked = [(g.channel_groups, g.locked) for g in plan.whole(Segment(1, 2)).groups]
     assert locked == [(16, False), (4, False), (4, True), (4, True)]
+
+
+class TiedKeys(nn.Module):
+    """Attention whose keys are its queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Conv2d(3, 16, 4, 4), nn.Conv2d(16, 4, 1)
+        self.query, self.value = nn.Conv2d(16, 16, 1), nn.Conv2d(16, 16, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.enter(x)
+        n, c, h, w = x.shape
+        q, v = (layer(x).view(n, 4, c // 4, h * w).transpose(2, 3) for layer in (self.query, self.value))
+        y = functional.scaled_dot_product_attention(q, q, v).transpose(2, 3).reshape(n, c, h, w)
+        z: torch.Tensor = self.leave(x + y)
+        return z
+
+
+def test_keys_may_be_the_queries() -> None:
+    plan = blueprint(small(TiedKeys()), IMAGES, 1)
+    design = branched(plan, (0.5, 0.5))
+    built = build(plan, design)
+    assert (design.macs, design.params) == (count_macs(built, IMAGES), count_parameters(built))
+    assert any(isinstance(module, Attention) for module in built.modules())
 
 
 @pytest.mark.parametrize("trace", [_by_fx, _by_export])

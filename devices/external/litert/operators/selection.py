@@ -47,7 +47,7 @@ class Selections(OperatorFamily):
         self._tensors.reshaped(taken, self._tensors.result(node, "plain"))
 
     def _slice(self, node: GraphNode) -> None:
-        """Writes a slice, of which an axis may go backwards, as gathers."""
+        """Writes a slice as gathers; along an axis it may go backwards."""
         layer = node.layer
         source = self._tensors.read(node, 0, "plain")
         shape = self._file.shape(source)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnstretch.cli.console import exit_status, print_answer, script_parser
+from nnstretch.cli.options import make_directory
 from nnstretch.errors import DesignError, MissingExtraError, UsageError
 from nnstretch.support.settings import write_text
 
@@ -227,7 +228,7 @@ def losses_of(study: Study) -> np.ndarray:
 
 
 def hypervolumes(losses: Mapping[str, Sequence[np.ndarray]]) -> dict[str, dict[str, Any]]:
-    """Mean hypervolume after 50 trials and after all of them, with its interval over the seeds.
+    """Mean hypervolume after 50 trials and after all of them, with its interval over several seeds.
 
     A hypervolume is a share of that of all points together, between their best and worst values.
 
@@ -248,10 +249,13 @@ def hypervolumes(losses: Mapping[str, Sequence[np.ndarray]]) -> dict[str, dict[s
         result[name] = {}
         for count in sorted({min(50, len(some[0])), len(some[0])}):
             shares = [hypervolume((one[:count] - low) / span, reference) / whole for one in some]
-            spread = float(np.std(shares, ddof=1) / math.sqrt(len(shares))) if len(shares) > 1 else math.nan
-            half = float(t.ppf((1 + _CONFIDENCE) / 2, max(len(shares) - 1, 1))) * spread
-            mean = float(np.mean(shares))
-            result[name][str(count)] = {"mean": mean, "low": mean - half, "high": mean + half, "seeds": shares}
+            mean, low, high = float(np.mean(shares)), None, None
+            if len(shares) > 1:
+                half = float(
+                    t.ppf((1 + _CONFIDENCE) / 2, len(shares) - 1) * np.std(shares, ddof=1) / len(shares) ** 0.5
+                )
+                low, high = mean - half, mean + half
+            result[name][str(count)] = {"mean": mean, "low": low, "high": high, "seeds": shares}
     return result
 
 
@@ -262,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--network", default="resnet18", help="zoo name or module.py:factory (default: resnet18)")
     parser.add_argument("--processors", "-p", default="cpu:0,cpu:1", help="that measure (default: cpu:0,cpu:1)")
     parser.add_argument("--simulated", default="sim:phone/cpu,sim:phone/gpu", help="processors of `samplers`")
-    parser.add_argument("--work", type=Path, default=Path("sweep_study"), help="folder of studies and results")
+    parser.add_argument("--work", "-o", type=Path, default=Path("sweep_study"), help="folder of studies and results")
     parser.add_argument("--trials", type=int, default=200, help="of every study (default: 200)")
     parser.add_argument("--seeds", type=int, default=5, help="studies per sampler (default: 5)")
     parser.add_argument("--designs", type=int, default=1000, help="that `ranking` predicts (default: 1000)")
@@ -275,13 +279,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         from nnstretch.branching.search.limits import SearchLimits
 
-        given.work.mkdir(parents=True, exist_ok=True)
+        folder = make_directory(given.work)
         made = Examination(
-            given.network, given.processors, given.simulated, given.work, given.trials, given.seeds, given.designs,
+            given.network, given.processors, given.simulated, folder, given.trials, given.seeds, given.designs,
             given.measured, SearchLimits(given.alpha, given.beta), not given.no_tune,
         )  # fmt: skip
         answer = {part: getattr(made, part)() for part in given.parts}
-        write_text(given.work / "answer.json", json.dumps(answer, indent=1))
+        write_text(folder / "answer.json", json.dumps(answer, indent=1))
         print_answer(answer, show, as_json=given.json)
 
     return exit_status(work)
@@ -296,7 +300,8 @@ def show(answer: Mapping[str, Any]) -> None:
         )
     for name, counts in answer.get("samplers", {}).get("samplers", {}).items():
         for count, one in counts.items():
-            print(f"{name}, {count} trials: hypervolume {one['mean']:.4f} ({one['low']:.4f} to {one['high']:.4f})")
+            interval = "" if one["low"] is None else f" ({one['low']:.4f} to {one['high']:.4f})"
+            print(f"{name}, {count} trials: hypervolume {one['mean']:.4f}{interval}")
     if ranking := answer.get("ranking"):
         print(
             "ranking: Kendall's tau {kendall_tau:.3f} (p {p:.2g}) of {measured} measured designs among {designs}".format(

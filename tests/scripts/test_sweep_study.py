@@ -57,6 +57,7 @@ def test_hypervolumes_are_shares_with_intervals_over_the_seeds() -> None:
     found = hypervolumes({"good": [good, good], "bad": [bad, bad[::-1]]})
     assert found["good"]["2"]["mean"] == pytest.approx(1)
     assert found["good"]["2"]["low"] == pytest.approx(found["good"]["2"]["high"])
+    assert hypervolumes({"good": [good]})["good"]["2"]["low"] is None
     assert found["bad"]["2"]["mean"] == pytest.approx(0.501**2 / 1.001**2)
 
 
@@ -65,3 +66,6 @@ def test_what_cannot_be_examined_is_one_line(network: str, capsys: pytest.Captur
     assert "designs cannot run on sim:phone/cpu" in capsys.readouterr().err
     assert main(["front", "--network", network, "--trials", "0"]) == 2
     assert "0 trials" in capsys.readouterr().err
+    Path("file").touch()
+    assert main(["front", "--network", network, "-o", "file"]) == 2
+    assert "cannot make directory file" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def test_both_loops_do_the_same_steps(changes: dict[str, Any]) -> None:
     """The losses of the last step agree, so weights, images, order, rate and types do."""
     module = network()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    told: list[str] = []
+    events: list[str] = []
     settings = SpeedSettings(batch=8, steps=3, warmup=2, rounds=2, threads=1, workers=0, **changes)
     found = training_speed(
         module,
@@ -53,9 +53,9 @@ def test_both_loops_do_the_same_steps(changes: dict[str, Any]) -> None:
         3,
         settings,
         CPU,
-        lambda done, total, what: told.append(f"{done}/{total} {what}"),
+        lambda done, total, what: events.append(f"{done}/{total} {what}"),
     )
-    assert told == ["0/4 round 1, training", "1/4 round 1, plain", "2/4 round 2, plain", "3/4 round 2, training"]
+    assert events == ["0/4 round 1, training", "1/4 round 1, plain", "2/4 round 2, plain", "3/4 round 2, training"]
     for one, other in zip(found.training, found.plain, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-5 if changes["amp_dtype"] == "float32" else 2e-2)
         assert one.images_per_second > 0 < other.images_per_second

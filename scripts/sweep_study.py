@@ -249,13 +249,14 @@ def hypervolumes(losses: Mapping[str, Sequence[np.ndarray]]) -> dict[str, dict[s
         result[name] = {}
         for count in sorted({min(50, len(some[0])), len(some[0])}):
             shares = [hypervolume((one[:count] - low) / span, reference) / whole for one in some]
-            mean, low, high = float(np.mean(shares)), None, None
+            mean = float(np.mean(shares))
+            ends: tuple[float | None, float | None] = (None, None)
             if len(shares) > 1:
                 half = float(
                     t.ppf((1 + _CONFIDENCE) / 2, len(shares) - 1) * np.std(shares, ddof=1) / len(shares) ** 0.5
                 )
-                low, high = mean - half, mean + half
-            result[name][str(count)] = {"mean": mean, "low": low, "high": high, "seeds": shares}
+                ends = (mean - half, mean + half)
+            result[name][str(count)] = {"mean": mean, "low": ends[0], "high": ends[1], "seeds": shares}
     return result
 
 

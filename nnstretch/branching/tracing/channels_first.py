@@ -292,7 +292,9 @@ class _Converter:
         return self._layers[module]
 
     def _elementwise(self, node: fx.Node, operands: Sequence[fx.Node]) -> None:
-        """An operation on the bases of views that are moved alike."""
+        """An operation on the bases of views that are moved alike. Vectors `N,C` stay as they are."""
+        if len(self._shapes[node]) < 3:
+            return
         views = [self.views[operand] for operand in operands if operand in self.views]
         shapes = {self._shapes[view.base] for view in views}
         if len(views) < len(operands) or len({view.movement for view in views}) > 1 or len(shapes) > 1:
@@ -321,6 +323,8 @@ class _Converter:
         if len(self.made) > before:
             return
         shape = self._shapes[node]
+        if len(shape) < 3:
+            return
         maps = []
         for operand in operands:
             own = self._shapes[operand]
@@ -366,7 +370,8 @@ class _Converter:
 
     def _with_constant(self, node: fx.Node, operand: fx.Node, constant: fx.Node) -> None:
         """A number per channel, or per channel and token."""
-        base, value = self._map(operand), constant.meta["tensor"]
+        base = self._map(operand) if len(self._shapes[node]) > 2 else None
+        value = constant.meta["tensor"]
         title, channels = title_of(node), self._shapes[node][-1]
         reverse = node.args[0] is constant and title not in ("add", "mul")
         if base is None or reverse or not value.dim() or value.shape[-1] != channels:

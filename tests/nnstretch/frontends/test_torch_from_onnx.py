@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nnstretch import zoo
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.resolve import load_network
@@ -269,7 +270,8 @@ def test_a_sum_becomes_the_bias_and_equal_matrices_stay_one_module() -> None:
         (operator_model("NonZero", IMAGE), "NonZero 'it': the size of its result depends on the image"),
         (operator_model("Resize", IMAGE, {"mode": "cubic", "cubic_coeff_a": -0.5},
                         [None, np.array([1, 1, 2, 2], np.float32)]), "Resize 'it': torch has no resizing by cubic"),
-        (operator_model("QuantizeLinear", IMAGE, None, [np.array(0.1, np.float32), np.array(3, np.uint8)]), "before its quantisation"),
+        (operator_model("QuantizeLinear", IMAGE, None, [np.array(0.1, np.float32), np.array(3, np.uint8)]),
+         "before its quantisation"),
         (operator_model("MaxUnpool", IMAGE, {"kernel_shape": [2, 2]}, [np.zeros(IMAGE, np.int64)]), "MaxUnpool 'it'"),
     ],
 )  # fmt: skip
@@ -329,3 +331,12 @@ def test_paths_are_valid_and_apart() -> None:
     assert [paths.reserve(name, "conv") for name in ("a.b", "a.b", "a.b.c", "a", "forward", "class.1", "::", "")] == [
         "a.b", "a.b_2", "a.b_3.c", "a_2", "forward_", "class_.1", "conv", "conv_2",
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mobilenetv3_large", "googlenet", "densenet121"])
+def test_networks_of_the_zoo_keep_all_weights(name: str) -> None:
+    torch.manual_seed(0)
+    network = zoo.build(name).eval()
+    converted = round_trip(network, (1, 3, 64, 64))
+    assert {*network.state_dict()} == {*converted.module.state_dict()}

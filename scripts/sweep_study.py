@@ -23,7 +23,7 @@ import numpy as np
 
 from nnstretch.cli.console import exit_status, print_answer, script_parser
 from nnstretch.cli.options import make_directory
-from nnstretch.errors import DesignError, MissingExtraError, UsageError
+from nnstretch.errors import DesignError, FileError, MissingExtraError, UsageError
 from nnstretch.support.settings import write_text
 
 if TYPE_CHECKING:
@@ -139,13 +139,11 @@ class Examination:
         """Hypervolumes of all samplers over the seeds, as shares of that of all trials together."""
         losses: dict[str, list[np.ndarray]] = {}
         for name, (sampler, warm) in STUDIES.items():
+            if not _is_at_hand(sampler):
+                continue
             for seed in range(self.seeds):
                 sweep = self.sweep(f"{name.replace(' ', '-')}-{seed}", self.simulated, sampler, warm, seed)
-                try:
-                    losses.setdefault(name, []).append(losses_of(self.studied(sweep))[: self.trials])
-                except MissingExtraError:
-                    losses.pop(name, None)
-                    break
+                losses.setdefault(name, []).append(losses_of(self.studied(sweep))[: self.trials])
         return {"processors": self.simulated, "trials": self.trials, "samplers": hypervolumes(losses)}
 
     def ranking(self) -> dict[str, Any]:
@@ -195,6 +193,17 @@ class Examination:
         if len(found) < 2:
             raise DesignError(f"{len(found)} of {20 * self.designs} random designs are within the limits; 2 are wanted")
         return list(found.values())
+
+
+def _is_at_hand(sampler: str) -> bool:
+    """Whether a sampler is installed, and downloaded or can be."""
+    from nnstretch.sweeps.samplers import find_sampler
+
+    try:
+        find_sampler(sampler)(0)
+    except (MissingExtraError, FileError):
+        return False
+    return True
 
 
 def _seconds(study: Study) -> float:

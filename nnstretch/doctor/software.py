@@ -26,6 +26,9 @@ PURPOSES: Mapping[str, str] = {
     "adb": "targets adb",
     "detection": "mAP of detectors",
     "report": "charts as PNG",
+    "tensorboard": "train --tensorboard",
+    "auto": "sweep --sampler auto",
+    "grpc": "studies behind a storage proxy, grpc://HOST:PORT",
 }
 """Extra -> what it is for, the most used first; not those for work on the project itself."""
 _LEAST_ROOM = 1 << 30  # bytes; the engine, OpenCL programs and profiles of some dozen models take less

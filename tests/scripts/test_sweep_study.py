@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nnstretch.sweeps.samplers import _auto_sampler
 from scripts.sweep_study import compared_fronts, hypervolumes, main
 from tests.kits.small_network import SMALL_NETWORK
 
@@ -17,6 +19,8 @@ from tests.kits.small_network import SMALL_NETWORK
 def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "net.py").write_text(SMALL_NETWORK)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "optunahub", None)  # which would be downloaded
+    _auto_sampler.cache_clear()
     return "net.py:small"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from nnstretch.sweeps.ladder import front_numbers, hypervolume, is_promoted, ran
 from nnstretch.sweeps.measuring import DesignTimer
 from nnstretch.sweeps.objectives import Fidelity, fidelity_of, parse_objectives
 from nnstretch.sweeps.results import ResultStore
+from nnstretch.sweeps.samplers import _auto_sampler
 from nnstretch.sweeps.space import DesignSpace, Form
 from nnstretch.sweeps.study import RUNG, VALUES, states
 from nnstretch.sweeps.turns import Turns
@@ -370,7 +372,9 @@ def test_the_public_function_takes_an_objective_in_a_few_lines(folder: Path) -> 
         nns.sweep(network, image, PROCESSORS, sampler="best")
 
 
-def test_what_a_sweep_refuses_leaves_no_study(folder: Path, cli: Cli) -> None:
+def test_what_a_sweep_refuses_leaves_no_study(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optunahub", None)  # not installed
+    _auto_sampler.cache_clear()
     Path("net.py").write_text(NETWORK)
     common = ("sweep", "designs", "net.py:tiny", "-p", PROCESSORS, *LIMITS)
     for wanted, message in (

@@ -172,6 +172,7 @@ def test_tuning_survives_an_external_engine_that_raises(tmp_path: Path, monkeypa
         raise ModelError(f"{layer.op} is too much")
 
     monkeypatch.setattr(LiteRtRoutine, "model", refuse)
+    monkeypatch.setattr(LiteRtRoutine, "can_express", lambda *_: True)
     monkeypatch.setattr(OnnxRuntimeRoutine, "model", lambda *_: b"nonsense")
     network = RandomNetwork(3, processors=0, nodes=5)
     compiled, store = tuned(network, tmp_path)

@@ -86,6 +86,23 @@ NNS_INLINE nns_vec nns_tanh(nns_vec x) {
 
 NNS_INLINE nns_vec nns_absolute(nns_vec x) { return (nns_vec)((nns_ivec)x & 0x7fffffff); }
 
+/* 2^x for x from -126 to 0, with a relative error below 3e-7.
+ *
+ * x = n + r with |r| <= 1/2; 2^r is a polynomial that was fitted to the relative error. */
+NNS_INLINE nns_vec nns_power_of_two(nns_vec x) {
+    const nns_vec shift = nns_broadcast(12582912.0f + 127); /* adding it leaves n + 127 in the low bits */
+    const nns_vec shifted = x + shift;
+    const nns_vec scale = (nns_vec)((nns_uvec)shifted << 23);
+    const nns_vec r = x - (shifted - shift);
+    nns_vec power = nns_broadcast(1.32764666e-3f);
+    power = power * r + 9.67554096e-3f;
+    power = power * r + 5.55071346e-2f;
+    power = power * r + 2.40221202e-1f;
+    power = power * r + 6.93146944e-1f;
+    power = power * r + 1.00000012f;
+    return power * scale;
+}
+
 /* (1 - erf(t / √2)) / 2, the probability that a normal variable exceeds t, for t in [0, 9]. The relative error is below 4e-7
  * up to t = 4 and grows to 2e-2 at t = 9, where the result is 1e-19. NaN stays.
  *
@@ -103,17 +120,7 @@ NNS_INLINE nns_vec nns_normal_tail(nns_vec t) {
     p = p * t - 4.5920977e-1f;
     p = p * t - 1.1511054f;
     p = p * t - 1.0f;
-    const nns_vec shift = nns_broadcast(12582912.0f + 127); /* adding it leaves n + 127 in the low bits */
-    const nns_vec shifted = p + shift;
-    const nns_vec scale = (nns_vec)((nns_uvec)shifted << 23);
-    const nns_vec r = p - (shifted - shift);
-    nns_vec power = nns_broadcast(1.32764666e-3f);
-    power = power * r + 9.67554096e-3f;
-    power = power * r + 5.55071346e-2f;
-    power = power * r + 2.40221202e-1f;
-    power = power * r + 6.93146944e-1f;
-    power = power * r + 1.00000012f;
-    return power * scale;
+    return nns_power_of_two(p);
 }
 
 /* x (1 + erf(x / √2)) / 2 with an absolute error below 2e-7 times the result plus 1e-8; 0 is the limit towards -∞. */

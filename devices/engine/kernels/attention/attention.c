@@ -184,23 +184,8 @@ static void pack_values(const attention_plan *plan, float *memory, const float *
     read_tokens(memory + plan->values, plan->wide_width + NNS_BLOCK, v, where, first, n, channel, plan->p->width, 1.0f);
 }
 
-/* 2^x for x up to 0, with a relative error below 3e-7; at least 2^-126. NaN stays.
- *
- * x = n + r with |r| <= 1/2; 2^r is a polynomial that was fitted to the relative error. */
-NNS_INLINE nns_vec weight_of(nns_vec x) {
-    x = nns_max(nns_broadcast(-126.0f), x);
-    const nns_vec shift = nns_broadcast(12582912.0f + 127); /* adding it leaves n + 127 in the low bits */
-    const nns_vec shifted = x + shift;
-    const nns_vec scale = (nns_vec)((nns_uvec)shifted << 23);
-    const nns_vec r = x - (shifted - shift);
-    nns_vec power = nns_broadcast(1.3276471e-3f);
-    power = power * r + 9.675541e-3f;
-    power = power * r + 5.550713e-2f;
-    power = power * r + 2.4022120e-1f;
-    power = power * r + 6.9314694e-1f;
-    power = power * r + 1.0000001f;
-    return power * scale;
-}
+/* 2^x for x up to 0; at least 2^-126. NaN stays. */
+NNS_INLINE nns_vec weight_of(nns_vec x) { return nns_power_of_two(nns_max(nns_broadcast(-126.0f), x)); }
 
 /* Adds a bias to scores. Finite biases stay finite when they are scaled: masks often are the lowest float. */
 NNS_INLINE nns_vec scaled_bias(nns_vec bias) {

@@ -81,17 +81,20 @@ def test_a_command_with_two_workers_goes_on_when_one_is_killed(folder: Path) -> 
 
 
 def _kill_a_worker(main: subprocess.Popen[str]) -> int:
-    """Kills a worker that has run a trial, after both have begun; returns its number."""
+    """Kills the first worker that has begun a trial; returns its number.
+
+    It does not wait for the other one, which on a busy machine may begin after the first has run all trials.
+    """
     children = Path(f"/proc/{main.pid}/task/{main.pid}/children")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         journal = Path("sweep.journal")
         text = journal.read_text() if journal.exists() else ""
         found = [int(child) for child in children.read_text().split() if f":{child}:" in text]
-        if len(found) == 2:
+        if found:
             environment = Path(f"/proc/{found[0]}/environ").read_bytes().split(b"\0")
             assert b"OMP_NUM_THREADS=1" in environment
             os.kill(found[0], signal.SIGKILL)
             return found[0]
         time.sleep(0.05)
-    raise AssertionError("the workers did not begin")
+    raise AssertionError("no worker began a trial")

@@ -20,6 +20,7 @@ from nnstretch.branching.tracing.modules import DROPPING
 from nnstretch.errors import DesignError, first_line
 from nnstretch.frontends.modes import run_once
 from nnstretch.frontends.silence import quiet
+from nnstretch.frontends.torch_from_onnx.resizing import ResizedMap
 
 # Relative to the largest element. Reordered sums of many terms differ by less.
 _TOLERANCE = 1e-3
@@ -61,10 +62,11 @@ def capture(module: nn.Module, example_input: Tensor) -> fx.GraphModule:
 
 
 class _Tracer(fx.Tracer):
-    """Treats stochastic-depth modules as leaves, beside those of torch.nn."""
+    """Treats stochastic-depth modules and resizing as leaves, beside the modules of torch.nn."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return super().is_leaf_module(m, module_qualified_name) or type(m).__name__ in DROPPING
+        is_own = type(m).__name__ in DROPPING or isinstance(m, ResizedMap)
+        return is_own or super().is_leaf_module(m, module_qualified_name)
 
 
 def _by_fx(module: nn.Module, example_input: Tensor) -> fx.GraphModule:

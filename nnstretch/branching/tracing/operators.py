@@ -19,6 +19,7 @@ from torch.nn import functional
 from nnstretch.branching.design.accounting import call_macs
 from nnstretch.branching.tracing.modules import DROPPING, ChannelNorm, ChannelShuffle, ChannelSlice, PerChannel
 from nnstretch.branching.tracing.tokens import Attention, PerElement, Rearranged, Tokens, WithTokens
+from nnstretch.frontends.torch_from_onnx.resizing import ResizedMap
 
 
 class Role(Enum):
@@ -82,6 +83,7 @@ _CHANNELWISE_MODULES = (
     nn.ReflectionPad2d,
     nn.ReplicationPad2d,
     nn.Upsample,
+    ResizedMap,
     Tokens,
 )
 _PER_CHANNEL_MODULES = (

@@ -7,26 +7,26 @@ from onnx_ir.passes import common
 
 from nnstretch.errors import ModelError
 from nnstretch.graph.layer import DOMAIN
-from nnstretch.passes import (
+from nnstretch.passes import quantization
+from nnstretch.passes.canonicalize import (
     activations,
-    affine,
     arithmetic,
-    attention,
     data_movement,
     normalization,
-    quantization,
     reductions,
     spatial,
     transposed,
 )
-from nnstretch.passes.activations import lower_activation
-from nnstretch.passes.affine import fold_affine, shape_affine
+from nnstretch.passes.canonicalize.activations import lower_activation
+from nnstretch.passes.canonicalize.data_movement import lower_other_types, merge_reshapes, skip_expand
+from nnstretch.passes.canonicalize.normalization import lower_quotient
+from nnstretch.passes.canonicalize.spatial import fold_pad, lower_pad
 from nnstretch.passes.constants import FoldConstants
-from nnstretch.passes.data_movement import lower_other_types, merge_reshapes, skip_expand
-from nnstretch.passes.epilogues import fuse_layer
-from nnstretch.passes.hoisting import hoist, order_tiles
-from nnstretch.passes.normalization import lower_quotient
-from nnstretch.passes.parallel import merge_parallel
+from nnstretch.passes.fuse import affine, attention
+from nnstretch.passes.fuse.affine import fold_affine, shape_affine
+from nnstretch.passes.fuse.epilogues import fuse_layer
+from nnstretch.passes.fuse.hoisting import hoist, order_tiles
+from nnstretch.passes.fuse.parallel import merge_parallel
 from nnstretch.passes.quantization import compute_in_int8, dequantize_constants, quantize_early, transpose_weight
 from nnstretch.passes.regions import EncloseUnknownShapes
 from nnstretch.passes.rewriting import EachNode, each_operator
@@ -37,8 +37,7 @@ from nnstretch.passes.simplify import (
     NameValues,
     remove_no_op,
 )
-from nnstretch.passes.spatial import fold_pad, lower_pad
-from nnstretch.passes.token_operators import TokensArePixels
+from nnstretch.passes.tokens.operators import TokensArePixels
 
 __all__ = ["canonicalization", "fusion", "optimize", "pipeline"]
 

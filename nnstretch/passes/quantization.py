@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from nnstretch.graph.activation import NO_ACTIVATION, Activation
 from nnstretch.graph.dtypes import HIGHEST, LOWEST, QuantizationParameters
-from nnstretch.passes.activations import bounds_of
+from nnstretch.passes.canonicalize.activations import bounds_of
 from nnstretch.passes.rewriting import (
     CARRIERS,
     DEFAULT_DOMAINS,

@@ -23,7 +23,7 @@ from nnstretch.branching.tracing.modules import PER_CHANNEL, ChannelNorm, PerCha
 from nnstretch.branching.tracing.operators import argument, is_elementwise, nodes_behind, title_of
 from nnstretch.branching.tracing.tokens import Attention, PerElement, WithTokens
 from nnstretch.branching.tracing.views import Shapes, View, Views
-from nnstretch.passes.movement import Factor, Movement, identity, merged
+from nnstretch.passes.tokens.movement import Factor, Movement, identity, merged
 
 _RESHAPES = frozenset(
     {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "contiguous", "clone", "Flatten"}

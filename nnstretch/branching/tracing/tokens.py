@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nnstretch.passes.movement import Factor, Movement
+from nnstretch.passes.tokens.movement import Factor, Movement
 
 
 class Rearranged(nn.Module):

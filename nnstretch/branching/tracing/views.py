@@ -17,7 +17,7 @@ from torch import fx, nn
 from nnstretch.branching.tracing.modules import ChannelSlice
 from nnstretch.branching.tracing.operators import argument, nodes_behind, title_of
 from nnstretch.branching.tracing.tokens import Rearranged, Tokens, ToMap
-from nnstretch.passes.movement import Factor, Movement, dense_factors, identity, merged
+from nnstretch.passes.tokens.movement import Factor, Movement, dense_factors, identity, merged
 
 _PARTING = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unsafe_chunk", "unsafe_split"})
 

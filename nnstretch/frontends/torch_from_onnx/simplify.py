@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from nnstretch.passes import normalization
-from nnstretch.passes.activations import lower_activation, lower_threshold
+from nnstretch.passes.canonicalize import normalization
+from nnstretch.passes.canonicalize.activations import lower_activation, lower_threshold
+from nnstretch.passes.canonicalize.normalization import lower_quotient
 from nnstretch.passes.constants import FoldConstants
-from nnstretch.passes.normalization import lower_quotient
 from nnstretch.passes.rewriting import EachNode, each_operator, is_onnx
 from nnstretch.passes.simplify import MergeEqualNodes, remove_no_op
 

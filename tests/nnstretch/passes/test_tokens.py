@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
 from nnstretch.graph.layers import GraphNode
-from nnstretch.passes.movement import Movement, identity
+from nnstretch.passes.tokens.movement import Movement, identity
 from tests.kits.hypothesis_examples import examples
 
 Check = Callable[..., list[GraphNode]]

@@ -1,4 +1,4 @@
-"""Operators on views: what each computes on the channels-first base (see `nnstretch.passes.tokens`)."""
+"""Operators on views: what each computes on the channels-first base (see `nnstretch.passes.tokens.views`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.graph.layer import DOMAIN
-from nnstretch.passes.movement import Factor, merged
 from nnstretch.passes.rewriting import (
     DEFAULT_DOMAINS,
     argument,
@@ -23,7 +22,8 @@ from nnstretch.passes.rewriting import (
     remembered_names,
     scalar,
 )
-from nnstretch.passes.tokens import Rewriting, Tokens, View, base_shape, compose_movement
+from nnstretch.passes.tokens.movement import Factor, merged
+from nnstretch.passes.tokens.views import Rewriting, Tokens, View, base_shape, compose_movement
 
 _LEAST_ROWS = 8
 """Rows from which on a product with a constant matrix is a convolution. With fewer, reading the weights takes all the time."""
@@ -332,7 +332,7 @@ RAW: Mapping[str, _Handler] = {
 
 
 class TokensArePixels(ir.passes.InPlacePass):
-    """Computes channels-last stretches on N,C,H,W tensors (see `nnstretch.passes.tokens`)."""
+    """Computes channels-last stretches on N,C,H,W tensors (see `nnstretch.passes.tokens.views`)."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrite `model` in place, if that saves transpositions."""

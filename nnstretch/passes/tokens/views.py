@@ -4,11 +4,11 @@ Transformers and ConvNeXt compute on tensors N,L,C or N,H,W,C, whose channels ar
 and element-wise layers have fast kernels for N,C,H,W, in the blocked layout. This pass therefore computes such stretches on
 N,C,H,W tensors, and the transpositions between the two forms disappear.
 
-Every value of the graph may have a *view*: a movement (`nnstretch.passes.movement`) of a tensor N,C,H,W, its *base*. The pass
+Every value of the graph may have a *view*: a movement (`movement.py`) of a tensor N,C,H,W, its *base*. The pass
 walks through the graph once:
 
 - Reshape and Transpose compose movements. Nothing is computed.
-- An operator of `token_operators` that knows its input's channel axis computes on the base. Its output is a view of the result.
+- An operator of `operators.py` that knows its input's channel axis computes on the base. Its output is a view of the result.
 - Every other operator reads the value itself. Where that is a view, one Reshape or Transpose makes it of the base.
 
 A view whose pixels are in another order than the base's (windows of Swin or MaxViT, patches of MobileViT) becomes a base of its
@@ -19,8 +19,8 @@ over axis 1 of X; MatMul, bias, GELU and MatMul are a 1×1 Conv with GELU and an
 its base, so layer scale and residual sum fold into that Conv. No transposition is left.
 
 ViT's block: the stem makes X (N,C,14,14). Reshape and Transpose to N,196,C are a view. Concat with the class token is one along
-the pixels of N,C,196,1, and the sum with position embeddings adds their transpose. Attention (`nnstretch.passes.attention`)
-reads channel slices of the 1×1 Conv that makes queries, keys and values. The class token is a slice of pixels.
+the pixels of N,C,196,1, and the sum with position embeddings adds their transpose. Attention (`passes.fuse.attention`) reads
+channel slices of the 1×1 Conv that makes queries, keys and values. The class token is a slice of pixels.
 
 The rewritten graph replaces the original only if its transpositions and rearrangements move no more elements. Graphs with
 quantised tensors stay as they are.
@@ -35,7 +35,6 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from nnstretch.graph.layer import DOMAIN, Attribute
-from nnstretch.passes.movement import Factor, Movement, identity, merged, split
 from nnstretch.passes.rewriting import (
     become,
     constant,
@@ -45,6 +44,7 @@ from nnstretch.passes.rewriting import (
     is_canonical,
     is_onnx,
 )
+from nnstretch.passes.tokens.movement import Factor, Movement, identity, merged, split
 
 _LAST = (0, 2, 3, 1)
 """Permutation from N,C,H,W to N,H,W,C."""

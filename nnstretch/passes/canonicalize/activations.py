@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.graph.activation import Activation, ActivationKind
-from nnstretch.passes.gates import gated_activation
+from nnstretch.passes.canonicalize.gates import gated_activation
 from nnstretch.passes.rewriting import (
     Lowerings,
     activation_of,

@@ -7,7 +7,7 @@ heads turn out to be ranges of channels of the same tokens, the layer reads thes
 order (heads that hold query, key and value beside each other), the columns of the product that makes them are reordered.
 Whatever else it finds, such as a convolution between the heads, it leaves as it is.
 
-Layers of this pass read tensors B,L,C; `nnstretch.passes.tokens` makes them read N,C,W,L where that saves transpositions.
+Layers of this pass read tensors B,L,C; `nnstretch.passes.tokens.views` makes them read N,C,W,L where that saves transpositions.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from nnstretch.graph.activation import NO_ACTIVATION, Activation
 from nnstretch.graph.metadata import PLACEMENT_KEY
-from nnstretch.passes.activations import bounds_of, clip
+from nnstretch.passes.canonicalize.activations import bounds_of, clip
 from nnstretch.passes.rewriting import (
     CARRIERS,
     absorb,

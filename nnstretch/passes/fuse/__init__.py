@@ -1,0 +1,1 @@
+"""Canonical operators into layers: affine functions, sums, activations, attention, parallel convolutions."""

@@ -1,0 +1,1 @@
+"""Channels-last stretches of a graph in the channels-first form."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +12,22 @@ from nnstretch.graph.layer import Layer
 
 _COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
 _HALF = np.float32(0.5)
+_TIE = 1e-6
+"""Distance from the middle of two pixels below which ONNX Runtime takes a position for the middle."""
+
+
+def _rounded(positions: np.ndarray, *, up: bool) -> np.ndarray:
+    """The nearest integers, and of two that are equally near the upper or the lower one."""
+    below = np.floor(positions)
+    beyond = positions - below - _HALF
+    return np.asarray(below + np.where(np.abs(beyond) < _TIE, up, beyond > 0))
+
+
 _NEAREST: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "floor": np.floor,
     "ceil": np.ceil,
-    "round_prefer_floor": lambda positions: np.ceil(positions - _HALF),
-    "round_prefer_ceil": lambda positions: np.floor(positions + _HALF),
+    "round_prefer_floor": partial(_rounded, up=False),
+    "round_prefer_ceil": partial(_rounded, up=True),
 }
 
 

@@ -54,7 +54,8 @@ def compile(model: Model, example_input: Any = None, *, options: CompileOptions)
     Args:
         model: an ONNX file, a package (.nns, which keeps its plans and processors: options
             that would change them are refused), a zoo name, `module.py:factory`, an
-            onnx_ir model, or a torch module (which needs `example_input`).
+            onnx_ir model, or a torch module (which needs `example_input`). Layers of a branched network, such as
+            `designs[0].module` of `stretch`, run on the processors of its design, in the order of `processors`.
         example_input: a tensor, or a tuple of tensors, of the shapes to compile for (torch modules).
         options: all of these together.
 

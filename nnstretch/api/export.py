@@ -71,23 +71,12 @@ def export(
     )
 
     def load_graph() -> ir.Model:
-        return _graph(model, example_input, shapes, batch)
+        return load_any(model, example_input, None if shapes is None else dict(shapes), batch)
 
     def load_module() -> LoadedModule:
         return _module(model, example_input, shapes, batch)
 
     return export_model(load_graph, load_module, Path(path), options)
-
-
-def _graph(
-    model: Model, example_input: Any, shapes: Mapping[str, tuple[int, ...]] | None, batch: int | None
-) -> ir.Model:
-    if _is_module(model) and example_input is not None and batch is None:
-        from nnstretch.branching.transform.network import BranchedNetwork, export_branched
-
-        if isinstance(model, BranchedNetwork):
-            return export_branched(model, example_input)
-    return load_any(model, example_input, None if shapes is None else dict(shapes), batch)
 
 
 def _module(

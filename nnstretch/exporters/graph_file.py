@@ -7,30 +7,30 @@ from pathlib import Path
 import onnx_ir as ir
 
 from nnstretch.errors import ModelError
-from nnstretch.exporters.options import FORMATS, ONNX, ExportOptions
+from nnstretch.exporters.options import ONNX, ExportOptions
 from nnstretch.exporters.tflite_file import save_tflite
 from nnstretch.frontends.onnx_file import save
 
 _LARGEST_FILE = (1 << 31) - 1
-"""Bytes; sizes in both formats have 31 bits."""
+"""Bytes of a TFLite file, whose sizes have 31 bits."""
 
 
 def save_graph(graph: ir.Model, path: Path, options: ExportOptions) -> float | None:
     """Writes a graph as an ONNX or TFLite file; returns the error of its outputs if they were compared.
 
     Raises:
-        ModelError: the weights exceed 2 GB; or as `save_tflite` says.
-        FileError, MissingExtraError: as `save_tflite` says.
+        ModelError: the weights exceed the 2 GB of a TFLite file; or as `save` and `save_tflite` say.
+        FileError, MissingExtraError: as `save` and `save_tflite` say.
     """
-    _check_size(graph, path, options)
     if path.suffix.lower() == ONNX:
         save(graph, path)
         return None
+    _check_size(graph, options)
     return save_tflite(graph, path, options)
 
 
-def _check_size(graph: ir.Model, path: Path, options: ExportOptions) -> None:
-    """Refuses weights that no file can hold before they are copied.
+def _check_size(graph: ir.Model, options: ExportOptions) -> None:
+    """Refuses weights that no TFLite file can hold before they are copied.
 
     Raises:
         ModelError: there are such.
@@ -41,7 +41,6 @@ def _check_size(graph: ir.Model, path: Path, options: ExportOptions) -> None:
         for value in values
     )
     if size > _LARGEST_FILE:
-        title = FORMATS[path.suffix.lower()]
         raise ModelError(
-            f"{size / 1e9:.1f} GB of weights do not fit one {title} file, which holds 2 GB; use a smaller model"
+            f"{size / 1e9:.1f} GB of weights do not fit a TFLite file, which holds 2 GB; use a smaller model, or ONNX"
         )

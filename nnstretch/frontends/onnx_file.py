@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from onnx_ir.passes import common
 
 from nnstretch.errors import ModelError, first_line
+from nnstretch.frontends.external_data import write_weights
 from nnstretch.frontends.input_shapes import fix_batch, fix_images, fix_shapes
 from nnstretch.frontends.onnx_message import Message, read_message
 from nnstretch.support.onnxruntime_errors import refusals
@@ -26,8 +28,8 @@ from nnstretch.support.settings import atomic_write
 OLDEST_OPSET = 13
 # Operators whose window may not fit into a small image.
 _WINDOWED = ("Conv", "MaxPool", "AveragePool", "LpPool")
-# Protocol buffers cannot hold more.
-_LARGEST_PROTO = 2**31 - 1
+LARGEST_WEIGHTS = 2**31 - 2**24
+"""Bytes of weights above which a file of their own holds them: a protocol buffer has at most 2 GiB, with the graph."""
 
 
 class ModelWarning(UserWarning):
@@ -75,15 +77,27 @@ def load(
 def save(model: ir.Model, path: str | Path) -> None:
     """Write a model that is not fused as a plain ONNX file, complete or not at all.
 
+    An ONNX file holds 2 GiB. More weights are in `PATH.data` beside it (external data), which belongs to the file.
+
     Raises:
         FileError: the place cannot be written.
-        ModelError: the model is larger than one ONNX file can be (2 GiB).
+        ModelError: the model without its weights is larger than one ONNX file can be.
     """
-    proto = ir.to_proto(model)
-    if proto.ByteSize() > _LARGEST_PROTO:
-        raise ModelError(f"{path} would be larger than 2 GiB, more than an ONNX file can hold; use a smaller model")
-    with atomic_write(Path(path)) as file:
-        file.write(proto.SerializeToString())
+    path, proto = Path(path), ir.to_proto(model)
+    if weight_bytes(model) > LARGEST_WEIGHTS:
+        write_weights(proto, path)
+    try:
+        content = proto.SerializeToString()
+    except EncodeError as error:
+        raise ModelError(f"{path} would be larger than 2 GiB without its weights; use a smaller model") from error
+    with atomic_write(path) as file:
+        file.write(content)
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Bytes of the weights of a model's main graph."""
+    values = (value.const_value for value in model.graph.initializers.values())
+    return sum(value.nbytes for value in values if value is not None)
 
 
 def _modernise(message: Message, path: Path) -> Message:

@@ -28,7 +28,7 @@ _USUAL_SIZE = 224
 def load_any(
     model: Any, example_input: Any = None, shapes: dict[str, tuple[int, ...]] | None = None, batch: int | None = None
 ) -> ir.Model:
-    """The unoptimised graph of a model.
+    """The unoptimised graph of a model; nodes of a branched network, as a module or in a file, name their processors.
 
     Args:
         model: a path, a zoo name, `module.py:factory`, a torch module or an onnx_ir model.
@@ -47,11 +47,11 @@ def load_any(
     if isinstance(model, ir.Model):
         return model
     _check_is_module(model)
-    from nnstretch.frontends.torch_module import export
+    from nnstretch.branching.transform.network import export_module
 
     if example_input is None:
         raise UsageError("a torch module needs example_input, a tensor of the shape to compile for")
-    return export(model, example_input)
+    return export_module(model, example_input)
 
 
 def _check_is_module(model: Any) -> None:
@@ -80,9 +80,9 @@ def load_model(spec: str, shapes: Mapping[str, tuple[int, ...]] | None = None, b
     if is_model_file(spec):
         return load_file(spec, shapes, batch)
     module, example = load_module(spec)
-    from nnstretch.frontends.torch_module import export
+    from nnstretch.branching.transform.network import export_module
 
-    return export(module, batched(_reshaped(example, shapes or {}, spec), batch, spec))
+    return export_module(module, batched(_reshaped(example, shapes or {}, spec), batch, spec))
 
 
 def load_file(

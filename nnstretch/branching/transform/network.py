@@ -105,6 +105,17 @@ class BranchedNetwork(nn.Module):
         }
 
 
+def export_module(module: nn.Module, example_input: Tensor | tuple[Tensor, ...]) -> ir.Model:
+    """A module as an ONNX graph that is not fused; nodes of a branched network name their processors.
+
+    Raises:
+        ModelError: torch cannot export it.
+    """
+    if isinstance(module, BranchedNetwork) and isinstance(example_input, Tensor):
+        return export_branched(module, example_input)
+    return export(module, example_input)
+
+
 def export_branched(network: BranchedNetwork, example_input: Tensor) -> ir.Model:
     """`network` in evaluation mode as an ONNX graph; the metadata of every node in a branch names its processor.
 

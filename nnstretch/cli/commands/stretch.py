@@ -144,7 +144,7 @@ def stretch_command(
     with reporting(as_json=json) as report:
         let_idle_threads_sleep()
         from nnstretch.branching.design.design import parse_merge
-        from nnstretch.cli.networks import NetworkOptions, build_network
+        from nnstretch.cli.networks import build_network, requested_options
         from nnstretch.cli.stretching.files import DesignFiles, make_published
         from nnstretch.cli.stretching.search import opened_profiles
 
@@ -172,7 +172,7 @@ def stretch_command(
                 opened = stack.enter_context(_opened(report, target, options)) if target else None
                 names = _names(options, profiled, opened)
                 network = build_network(
-                    model, NetworkOptions(num_classes, small_images or None, None, image_size, seed), weights
+                    model, requested_options(model, num_classes, small_images, image_size, seed), weights
                 )
                 if published is not None:
                     make_published(report, network, published, names, files)

@@ -33,16 +33,14 @@ def zoo_command(
         if name is None:
             _list(report)
             return
-        from nnstretch.cli.networks import NetworkOptions, build_network
+        from nnstretch.cli.networks import build_network, requested_options
         from nnstretch.frontends.onnx_file import save
         from nnstretch.frontends.torch_module import export
         from nnstretch.zoo import entry
 
         entry(name)
         path = check_writable(output or Path(f"{name}.onnx"))
-        network = build_network(
-            name, NetworkOptions(num_classes, small_images or None, None, image_size, seed), weights
-        )
+        network = build_network(name, requested_options(name, num_classes, small_images, image_size, seed), weights)
         with report.progress("Exporting") as advance:
             advance(0, 1, name)
             save(export(network.module, network.example_input, input_names=["x"], output_names=["y"]), path)

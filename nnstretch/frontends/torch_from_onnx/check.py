@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from nnstretch.errors import ModelError, first_line
+from nnstretch.frontends import onnx_file
 from nnstretch.support.onnxruntime_errors import refusals
 
 _TOLERANCE = 1e-3
 """Of the largest output. A layer that means something else misses by far more, float32 sums in another order by less."""
 _MOST_EQUALS = 0.99
 """Share of integer outputs, such as the indices of maxima, that are equal; two nearly equal maxima may change places."""
-_LARGEST = 2**31 - 1
 
 
 def check_against_onnxruntime(module: nn.Module, examples: Sequence[Tensor], model: ir.Model, source: str) -> None:
@@ -63,11 +65,14 @@ def _opened(model: ir.Model, source: str) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    proto = ir.to_proto(model)
-    if proto.ByteSize() > _LARGEST:
-        raise ModelError(f"{source} is larger than 2 GiB, and so would be a branched network; use a smaller model")
     try:
-        return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        with tempfile.TemporaryDirectory(prefix="nnstretch-check-") as folder:
+            file = Path(folder) / "model.onnx"
+            is_large = onnx_file.weight_bytes(model) > onnx_file.LARGEST_WEIGHTS
+            if is_large:
+                onnx_file.save(model, file)
+            content = str(file) if is_large else ir.to_proto(model).SerializeToString()
+            return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except refusals() as error:
         raise ModelError(f"{source}: ONNX Runtime cannot run it: {first_line(error)}; export it again") from error
 

@@ -10,34 +10,56 @@ from torch import fx, nn
 from torch.nn import functional
 
 from nnstretch.frontends.torch_from_onnx.builder import Builder, Built, Converters, UnsupportedError
-from nnstretch.passes.rewriting import argument, constant, constant_integers
+from nnstretch.frontends.torch_from_onnx.resizing import ResizedMap
+from nnstretch.passes.rewriting import argument, constant, constant_integers, integers
 
+_RESIZE_ATTRIBUTES = (
+    "antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "mode", "nearest_mode"
+)  # fmt: skip
+"""Attributes that say what a Resize computes, beside its sizes or scales."""
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
 def _resize(build: Builder, node: ir.Node) -> Built:
-    """Resize of a map by the modes that torch has."""
+    """Resize of a map by torch's own layer where that has the mode."""
     before, after = build.shape(node.inputs[0]), build.shape(node.outputs[0])
-    axes, scales = len(before) - 2, constant(argument(node, 2))
+    axes, scales = len(before) - 2, _stated_scales(node, len(before))
     if before[:2] != after[:2]:
         raise UnsupportedError("it resizes other axes than those of the map")
+    x, mode = build.tensor(node.inputs[0]), _mode(node, axes, before[2:], after[2:])
+    if mode is None:
+        return build.layer(node, _resized_map(node, before[2:], after[2:], scales), x)
+    kind, is_aligned = mode
     size: dict[str, Any] = {"size": after[2:]}
-    if scales is not None and scales.size == axes + 2:
-        size = {"scale_factor": tuple(float(scale) for scale in scales[2:])}
+    if scales is not None:
+        size = {"scale_factor": scales}
     elif all(large % small == 0 for small, large in zip(before[2:], after[2:], strict=True)):
         size = {"scale_factor": tuple(large / small for small, large in zip(before[2:], after[2:], strict=True))}
-    mode, is_aligned = _mode(node, axes, before[2:], after[2:])
-    upsample = nn.Upsample(mode=mode, align_corners=is_aligned, **({"size": after[2:]} if is_aligned else size))
-    return build.layer(node, upsample, build.tensor(node.inputs[0]))
+    upsample = nn.Upsample(mode=kind, align_corners=is_aligned, **({"size": after[2:]} if is_aligned else size))
+    return build.layer(node, upsample, x)
 
 
-def _mode(node: ir.Node, axes: int, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[str, bool | None]:
-    """The mode of torch's resizing and its `align_corners`."""
+def _stated_scales(node: ir.Node, axes: int) -> tuple[float, ...] | None:
+    """The scales of the map's axes, if the node states scales and not sizes.
+
+    Args:
+        node: a Resize.
+        axes: of the tensor that it reads.
+    """
+    stated = constant(argument(node, 2))
+    if stated is None or not stated.size:
+        return None
+    by_axis = dict(zip((axis % axes for axis in integers(node, "axes", range(axes))), stated.tolist(), strict=True))
+    return tuple(float(by_axis.get(axis, 1.0)) for axis in range(2, axes))
+
+
+def _mode(node: ir.Node, axes: int, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[str, bool | None] | None:
+    """The mode of torch's resizing and its `align_corners`; None if torch has none."""
     mode = node.attributes.get_string("mode", "nearest")
     place = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
     rounding = node.attributes.get_string("nearest_mode", "round_prefer_floor")
     if node.attributes.get_int("antialias", 0) or node.attributes.get_int("exclude_outside", 0):
-        raise UnsupportedError("it resizes with antialiasing, or leaves out what is outside")
+        return None
     grows = all(large % small == 0 for small, large in zip(before, after, strict=True))
     if mode == "nearest":
         is_floor = place == "asymmetric" and rounding == "floor"
@@ -54,7 +76,22 @@ def _mode(node: ir.Node, axes: int, before: tuple[int, ...], after: tuple[int, .
             return kind, False
         if place == "align_corners":
             return kind, True
-    raise UnsupportedError(f"torch has no resizing by {mode}, {place}{f', {rounding}' if mode == 'nearest' else ''}")
+    return None
+
+
+def _resized_map(
+    node: ir.Node, before: tuple[int, ...], after: tuple[int, ...], scales: tuple[float, ...] | None
+) -> ResizedMap:
+    """The module for a mode that torch does not have."""
+    place = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    if len(before) != 2 or place == "tf_crop_and_resize":
+        raise UnsupportedError(f"torch has no resizing of {len(before)} axes by {place}")
+    attributes = {
+        name: attribute.as_string() if attribute.type == ir.AttributeType.STRING else attribute.value
+        for name, attribute in node.attributes.items()
+        if name in _RESIZE_ATTRIBUTES
+    }
+    return ResizedMap(before, after, scales, attributes)
 
 
 def _pad(build: Builder, node: ir.Node) -> Built:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+import nnstretch as nns
 from nnstretch import zoo
 from nnstretch.branching.channels.scaling import TensorChannels, kept_counts
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
@@ -22,6 +23,7 @@ from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.merge import merged_channels
 from nnstretch.branching.transform.network import export_branched
 from nnstretch.frontends import onnx_file
+from nnstretch.frontends.resolve import load_any
 from nnstretch.frontends.torch_module import export
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import layers
@@ -29,6 +31,7 @@ from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.passes import optimize
 from nnstretch.scheduler.lowering.choices import find_fusion_groups
 from nnstretch.scheduler.lowering.units import unit_graph
+from tests.kits.tiny_branching import SIDE, branched
 
 IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
@@ -164,6 +167,14 @@ def test_nodes_of_branches_know_their_processor_in_the_file_too(tmp_path: Path, 
     with torch.no_grad():
         expected = network.eval()(IMAGES).numpy()
     assert np.abs(answer - expected).max() <= 1e-4 * np.ptp(expected)
+
+
+def test_a_module_that_is_compiled_keeps_its_placement() -> None:
+    network, image = branched(0.5), torch.zeros(1, 1, SIDE, SIDE)
+    graph = load_any(network, image)
+    assert {node.metadata_props.get(PLACEMENT_KEY) for node in graph.graph} == {None, "0", "1"}
+    with pytest.raises(nns.NNStretchError, match="made for processor 2 of the design, but the processors are only"):
+        nns.compile(network, image, processors="cpu:0", tune=False)
 
 
 def test_noise_of_any_shape_varies_in_every_direction_and_takes_no_memory() -> None:

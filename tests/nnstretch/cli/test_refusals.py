@@ -56,6 +56,10 @@ def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
     refuses(cli("run", "net.py:wants_an_argument"), "without arguments")
     refuses(cli("run", "net.py:not_a_module"), "int")
     refuses(cli("stretch", "half.onnx"), "half.onnx", "truncated")
+    for model in (str(onnx_file), "net.py:tall"):
+        refuses(
+            cli("stretch", model, "--num-classes", "5"), "--num-classes is for zoo networks", "leave the option out"
+        )
     assert sorted(p.name for p in folder.iterdir() if p.suffix == ".nns") == []
 
 

@@ -210,9 +210,8 @@ def test_what_tflite_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         nns.export(Cumulative(), file, IMAGES)
     with monkeypatch.context() as patch:
         patch.setattr(graph_file, "_LARGEST_FILE", 1 << 10)
-        for one in (file, tmp_path / "x.onnx"):
-            with pytest.raises(ModelError, match=r"do not fit one .* file, which holds 2 GB"):
-                nns.export(graph(), one)
+        with pytest.raises(ModelError, match="do not fit a TFLite file, which holds 2 GB"):
+            nns.export(graph(), file)
     with monkeypatch.context() as patch:
         patch.setattr(tflite_file, "_LIMIT", 0.0)
         with pytest.raises(ModelError, match="nothing was written"):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from onnx import helper, numpy_helper, parser
 from torch import Tensor, nn
 
 from nnstretch.errors import FileError, ModelError, NNStretchError, UsageError
+from nnstretch.frontends import onnx_file
 from nnstretch.frontends.input_shapes import parse_shapes
 from nnstretch.frontends.onnx_file import ModelWarning, load, save
 from nnstretch.frontends.resolve import image_size_of, load_model, load_module
@@ -330,6 +332,33 @@ def test_save_is_what_was_loaded(tmp_path: Path, dynamic: Path) -> None:
     np.testing.assert_array_equal(run_proto(onnx.load(tmp_path / "again.onnx"), {"x": x})[0], wanted)
     with pytest.raises(FileError, match="cannot write"):
         save(model, tmp_path / "no" / "folder" / "model.onnx")
+
+
+def test_weights_that_no_file_holds_are_beside_it(
+    tmp_path: Path, exported: ir.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_file, "LARGEST_WEIGHTS", 1 << 10)
+    large = np.arange(1 << 12, dtype=np.float32)
+    weight = ir.Value(name="large", const_value=ir.Tensor(large, name="large"))
+    model = exported.clone()
+    model.graph.register_initializer(weight)
+    path = tmp_path / "model.onnx"
+    for _ in range(2):  # the second time both files are replaced
+        save(model, path)
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
+        assert path.stat().st_size < 1 << 14 <= (tmp_path / "model.onnx.data").stat().st_size
+        assert np.array_equal(load(path).graph.initializers["large"].const_value.numpy(), large)
+        image = np.ones((2, 3, 9, 9), np.float32)
+        found, wanted = run_file(path, {"image": image}), run_proto(ir.to_proto(exported), {"image": image})
+        np.testing.assert_allclose(found[0], wanted[0], atol=1e-5)
+    with pytest.raises(FileError, match="cannot write"):
+        save(model, tmp_path / "no" / "model.onnx")
+
+
+def run_file(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    found: list[np.ndarray] = session.run(None, feeds)
+    return found
 
 
 # -- torch modules -----------------------------------------------------------------------------------------------------

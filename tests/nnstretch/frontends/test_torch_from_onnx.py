@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nnstretch import zoo
+from nnstretch.branching.tracing.capture import capture
+from nnstretch.branching.tracing.operators import Role, role_of
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.resolve import load_network
@@ -245,6 +247,38 @@ def test_operators_as_other_exporters_write_them(
     one_operator(operator_model(op_type, shape, attributes, typed), shape)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "extents"),
+    [
+        ({"mode": "cubic", "cubic_coeff_a": -0.5}, [None, np.array([1, 1, 2, 1.5], np.float32)]),
+        ({"mode": "cubic", "coordinate_transformation_mode": "asymmetric"}, [None, None, np.array([1, 8, 9, 4])]),
+        ({"mode": "cubic", "exclude_outside": 1}, [None, None, np.array([1, 8, 9, 9])]),
+        ({"mode": "linear", "coordinate_transformation_mode": "asymmetric"}, [None, np.array([1, 1, 2, 2], np.float32)]),
+        ({"mode": "linear", "antialias": 1}, [None, None, np.array([1, 8, 3, 4])]),
+        ({"mode": "linear", "antialias": 1, "axes": [3, 2]}, [None, None, np.array([4, 3])]),
+        ({"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "round_prefer_ceil"},
+         [None, None, np.array([1, 8, 16, 14])]),
+        ({"mode": "nearest", "nearest_mode": "floor"}, [None, np.array([1, 1, 1.5, 2.5], np.float32)]),
+    ],
+)  # fmt: skip
+def test_resizes_that_torch_does_not_have(attributes: Mapping[str, Any], extents: list[np.ndarray | None]) -> None:
+    converted = one_operator(operator_model("Resize", IMAGE, attributes, extents), IMAGE)
+    assert "ResizedMap" in kinds(converted)
+    x = torch.randn(IMAGE, generator=torch.Generator().manual_seed(3))
+    back = export(converted.module, x)
+    assert [node.op_type for node in back.graph] == ["Resize"]
+    with torch.no_grad():
+        np.testing.assert_allclose(answers(back, [x])[0], converted.module(x).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_resize_that_torch_does_not_have_lets_channels_be_dropped() -> None:
+    resize = {"mode": "linear", "coordinate_transformation_mode": "asymmetric"}
+    part = one_operator(operator_model("Resize", IMAGE, resize, [None, np.array([1, 1, 2, 2], np.float32)]), IMAGE)
+    network = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), part.module, nn.Conv2d(8, 8, 3, padding=1))
+    traced = capture(network, torch.randn(IMAGE))
+    assert [role_of(node) for node in traced.graph.nodes].count(Role.CHANNELWISE) == 1
+
+
 def test_a_sum_becomes_the_bias_and_equal_matrices_stay_one_module() -> None:
     weight, bias = (RNG.random(shape).astype(np.float32) for shape in ((6, 6), (6,)))
     nodes = [
@@ -268,8 +302,9 @@ def test_a_sum_becomes_the_bias_and_equal_matrices_stay_one_module() -> None:
     [
         (operator_model("Swirl", IMAGE, domain="com.example"), r"com.example.Swirl 'it': an operator of a custom domain"),
         (operator_model("NonZero", IMAGE), "NonZero 'it': the size of its result depends on the image"),
-        (operator_model("Resize", IMAGE, {"mode": "cubic", "cubic_coeff_a": -0.5},
-                        [None, np.array([1, 1, 2, 2], np.float32)]), "Resize 'it': torch has no resizing by cubic"),
+        (operator_model("Resize", IMAGE, {"coordinate_transformation_mode": "tf_crop_and_resize"},
+                        [np.array([0, 0, 0, 0, 1, 1, 1, 1], np.float32), np.array([1, 1, 2, 2], np.float32)]),
+         "Resize 'it': torch has no resizing of 2 axes by tf_crop_and_resize"),
         (operator_model("QuantizeLinear", IMAGE, None, [np.array(0.1, np.float32), np.array(3, np.uint8)]),
          "before its quantisation"),
         (operator_model("MaxUnpool", IMAGE, {"kernel_shape": [2, 2]}, [np.zeros(IMAGE, np.int64)]), "MaxUnpool 'it'"),

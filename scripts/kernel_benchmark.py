@@ -2,7 +2,8 @@
 
 The kernels come from `devices/engine/kernels/manifest.h`. A kernel is timed on the first of the typical layers that a
 routine lowers to one call of it. GFLOP/s count the multiply-adds of a direct computation, also for algorithms that need
-fewer. GB/s count every operand once; their peak is a copy of one megabyte.
+fewer. GB/s count every operand once; their peak is a copy of one megabyte. The peak of int8 is four times that of float32:
+instructions that add up four products do so on every CPU that has them.
 
     .venv/bin/python scripts/kernel_benchmark.py [KERNEL…] [--core 0] [--milliseconds 50] [--json]
 """
@@ -13,7 +14,7 @@ import argparse
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -39,10 +40,13 @@ from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.errors import UsageError
+from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.layer import Attribute, Layer, TensorType, fused_pair
 
 Shape = tuple[int, ...]
 _COPY_BYTES = 1 << 20
+_INT8_PRODUCTS = 4
+"""Products of int8 per lane of an instruction that adds them up, where float32 has one."""
 
 
 def convolution(channels: int, outputs: int, size: int, kernel: Shape, groups: int = 1, stride: int = 1) -> Layer:
@@ -97,7 +101,35 @@ def typical_layers() -> Iterator[Layer]:
     yield _layer("Attention", (tokens,) * 3, tokens, {"heads": 3, "groups": 3, "scale": 0.125})
     left, right = TensorType((8, 196, 64)), TensorType((8, 64, 196))
     yield _layer("MatMul", (left, right), TensorType((8, 196, 196)), {"transpose_x": 0, "transpose_y": 0})
+    yield from _int8_layers()
     yield from _memory_bound_layers()
+
+
+def _int8_layers() -> Iterator[Layer]:
+    for channels, size in ((64, 56), (256, 14), (48, 28), (24, 28), (16, 56)):
+        yield _quantized(convolution(channels, channels, size, (3, 3)))
+        yield _quantized(convolution(channels, channels, size, (1, 1)))
+    yield _quantized(convolution(128, 128, 28, (3, 3), groups=128))
+    types = [TensorType(shape) for shape in ((1, 2048), (1000, 2048), (1000,))]
+    weights = {1: np.zeros((1000, 2048), np.float32), 2: np.zeros(1000, np.float32)}
+    yield _quantized(_layer("Dense", types, TensorType((1, 1000)), {}, weights))
+
+
+def _quantized(layer: Layer) -> Layer:
+    """A layer with weights and bias as one of int8."""
+    x, weight, bias = map(layer.type_of, range(3))
+    scales = TensorType(bias.shape)
+    inputs = (_int8(x), replace(weight, dtype="int8"), replace(bias, dtype="int32"), None, scales)
+    constants = {
+        1: np.ones(weight.shape, np.int8),
+        2: np.zeros(bias.shape, np.int32),
+        4: np.ones(scales.shape, np.float32),
+    }
+    return replace(layer, inputs=inputs, outputs=(_int8(layer.outputs[0]),), constants=MappingProxyType(constants))
+
+
+def _int8(tensor: TensorType) -> TensorType:
+    return TensorType(tensor.shape, "int8", QuantizationParameters(1.0))
 
 
 def _memory_bound_layers() -> Iterator[Layer]:
@@ -225,7 +257,8 @@ def measure(names: Sequence[str], core: int, milliseconds: float) -> dict[str, A
         moved = sum(map(use.bytes_of, [*filter(None, use.call.reads), *use.call.writes]))
         row = {"kernel": name, "layer": str(use.layer.type_of(0).shape), "us": ns / 1e3, "gb_per_s": moved / ns}
         if use.layer.macs:
-            row |= {"gflops": 2 * use.layer.macs / ns, "peak_share": 2 * use.layer.macs / ns / peak}
+            most = peak * (_INT8_PRODUCTS if use.layer.is_int8 else 1)
+            row |= {"gflops": 2 * use.layer.macs / ns, "peak_share": 2 * use.layer.macs / ns / most}
         else:
             row |= {"peak_share": moved / ns / gigabytes}
         rows.append(row)

@@ -10,7 +10,7 @@ import pytest
 
 from nnstretch.devices.engine.binding.library import Engine
 from nnstretch.devices.engine.build import engine_library
-from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, cpu_features, local_isa
+from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, local_features, local_isa
 
 
 def runnable_isas() -> list[Isa]:
@@ -19,15 +19,21 @@ def runnable_isas() -> list[Isa]:
     return [isa for isa in ISAS if isa.architecture == here.architecture and isa.features <= here.features]
 
 
-def variant_masks(isa: Isa) -> list[str]:
-    """Values of NNSTRETCH_CPU_FEATURES that choose each variant of an instruction set's kernels; the first hides nothing."""
+def variant_masks(isa: Isa, folder: str = "**") -> list[str]:
+    """Values of NNSTRETCH_CPU_FEATURES that choose each variant of an instruction set's kernels; the first hides nothing.
+
+    Args:
+        isa: the instruction set.
+        folder: folder of the kernels' C files below `kernels`; by default all.
+    """
     features = {
         feature
-        for path in engine_library.c_files("kernels/**/*.c")
+        for path in engine_library.c_files(f"kernels/{folder}/*.c")
         for variant in engine_library.variants(path)
+        if engine_library.is_variant_of(isa, variant)
         for feature in variant
     }
-    beyond = {f for f in features - isa.features if cpu_features()[f].architecture == isa.architecture}
+    beyond = features.difference(isa.features).intersection(local_features())
     return ["", *(f"-{feature}" for feature in sorted(beyond))]
 
 

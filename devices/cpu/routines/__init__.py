@@ -22,6 +22,8 @@ from nnstretch.devices.cpu.routines import (
     strassen,
     winograd,
 )
+from nnstretch.devices.cpu.routines.int8 import convolution as int8_convolution
+from nnstretch.devices.cpu.routines.int8 import dense as int8_dense
 from nnstretch.devices.engine.build.instruction_sets import Isa
 
 _MODULES = (
@@ -39,6 +41,8 @@ _MODULES = (
     eltwise,
     normalization,
     data_movement,
+    int8_convolution,
+    int8_dense,
 )
 """In the order in which routines of the same layer are listed: most promising first."""
 

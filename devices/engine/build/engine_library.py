@@ -85,7 +85,7 @@ def engine_sources(target: BuildTarget, sanitize: str | None = None) -> list[Sou
         toolchain = make_toolchain(target, sanitize, oldest=path.name in _FOR_OLDEST_CPU)
         sources += source_files(toolchain, [path], folders)
         for features in variants(path):
-            if _is_variant_of(target.isa, features):
+            if is_variant_of(target.isa, features):
                 sources += source_files(make_toolchain(target, sanitize, features=features), [path], folders)
     return sources
 
@@ -99,9 +99,13 @@ def variants(path: Path) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(tuple(features.split(", ")) for family, features in listed if family in families))
 
 
-def _is_variant_of(isa: Isa, features: Sequence[str]) -> bool:
-    known = cpu_features()
-    return not isa.features.issuperset(features) and all(known[f].architecture == isa.architecture for f in features)
+def is_variant_of(isa: Isa, features: Sequence[str]) -> bool:
+    """Whether the engine for an instruction set has kernels compiled with these CPU features beside the others."""
+    known = [cpu_features()[name] for name in features]
+    return not isa.features.issuperset(features) and all(
+        feature.architecture == isa.architecture and (feature.level or feature.block in (0, isa.block))
+        for feature in known
+    )
 
 
 def c_files(*patterns: str) -> list[Path]:

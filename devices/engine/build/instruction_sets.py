@@ -15,7 +15,7 @@ from nnstretch.support.settings import hidden_cpu_features
 TABLE = Path(__file__).parents[1] / "runtime" / "cpu_features.inc"
 """One row per feature, which the engine's C sources expand."""
 
-_ROW = re.compile(r'^NNS_(X86|ARM)\((\w+), (\d), .*"([\w.-]+)"\)$', re.MULTILINE)
+_ROW = re.compile(r'^NNS_(X86|ARM)\((\w+), (\d), .*?(\w+), "([\w.-]+)"\)$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -27,20 +27,26 @@ class CpuFeature:
         architecture: as `uname -m` writes it.
         level: the lowest level of the architecture that includes the feature; 0: none does.
         option: LLVM's name for it.
+        block: floats in the widest vectors that the feature needs on x86-64; 0 if vectors of 16 bytes do.
     """
 
     name: str
     architecture: str
     level: int
     option: str
+    block: int
 
 
 @cache
 def cpu_features() -> dict[str, CpuFeature]:
     """All features by name, in the order of their bits."""
     architectures = {"X86": "x86_64", "ARM": "aarch64"}
+    blocks = {"NNS_YMM": 8, "NNS_ZMM": 16}
     rows = _ROW.findall(TABLE.read_text())
-    return {row[1]: CpuFeature(row[1], architectures[row[0]], int(row[2]), row[3]) for row in rows}
+    return {
+        name: CpuFeature(name, architectures[kind], int(level), option, blocks.get(last, 0))
+        for kind, name, level, last, option in rows
+    }
 
 
 def local_features() -> tuple[str, ...]:

@@ -55,6 +55,9 @@ typedef struct {
 typedef struct {
     PARAMETERS_activation_parameters(NNS_FIELD, NNS_ARRAY_FIELD, NNS_GROUP_FIELD)
 } activation_parameters;
+typedef struct {
+    PARAMETERS_rounding_parameters(NNS_FIELD, NNS_ARRAY_FIELD, NNS_GROUP_FIELD)
+} rounding_parameters;
 
 #define NNS_PARAMETERS(family)                                           \
     typedef struct {                                                     \

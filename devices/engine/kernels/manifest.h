@@ -280,6 +280,378 @@
     K(v2, "dense_v2", REGISTERS_16, 6, 2)
 #define CONSTRAIN_dense(p)
 
+/* ---- conv_int8, depthwise_int8, dense_int8: int8/conv_int8.c, depthwise_int8.c, dense_int8.c ------------------------ */
+
+/* How results become int8: zero point, bounds, and scale (bits of a float32, in steps of the result) and zero point of a
+ * residual. */
+#define PARAMETERS_rounding_parameters(P, A, G)                                         \
+    P(zero, RANGE(-128, 127), BETWEEN(-128, 127))                                       \
+    P(low, RANGE(-128, 127), BETWEEN(-128, 0))                                          \
+    P(high, RANGE(-128, 127), BETWEEN(0, 127))                                          \
+    P(residual_scale, RANGE(0, 0xffffffff), BETWEEN(0x3f000000, 0x3f000000)) /* 0.5 */  \
+    P(residual_zero, RANGE(-128, 127), BETWEEN(-128, 127))
+
+#define PARAMETERS_conv_int8(P, A, G)                                                    \
+    G(kernel_geometry, geometry)                                                         \
+    P(groups, RANGE(1, MOST_EXTENT), BETWEEN(1, 6))                                      \
+    P(tiles, RANGE(1, MOST_INT32), BETWEEN(1, 6)) /* per unit */                         \
+    P(order, RANGE(0, 1), BETWEEN(0, 1)) /* 0: weights stay in cache, pixels pass; 1: reverse */ \
+    P(zero, RANGE(-128, 127), BETWEEN(-128, 127)) /* zero point of x */                  \
+    G(rounding_parameters, rounding)
+#define READS_conv_int8(REQUIRED, OPTIONAL) \
+    REQUIRED(X) REQUIRED(WEIGHTS) REQUIRED(BIAS) REQUIRED(MULTIPLIERS) OPTIONAL(RESIDUAL)
+#define COLUMNS_conv_int8(pixels, vectors)
+#define KERNELS_conv_int8(K)                         \
+    K(p6v4, "conv_int8_p6v4", REGISTERS_32, 6, 4)    \
+    K(p9v3, "conv_int8_p9v3", BLOCK_16, 9, 3)        \
+    K(p14v2, "conv_int8_p14v2", BLOCK_16, 14, 2)     \
+    K(p28v1, "conv_int8_p28v1", BLOCK_16, 28, 1)     \
+    K(p7v3, "conv_int8_p7v3", NEON, 7, 3)            \
+    K(p12v2, "conv_int8_p12v2", NEON, 12, 2)         \
+    K(p20v1, "conv_int8_p20v1", NEON, 20, 1)         \
+    K(p6v2, "conv_int8_p6v2", REGISTERS_16, 6, 2)    \
+    K(p12v1, "conv_int8_p12v1", REGISTERS_16, 12, 1)
+#define CONSTRAIN_conv_int8(p)                  \
+    if (draw(5) < 2) p->groups = 1;             \
+    p->geometry.c = p->groups * between(1, 40); \
+    p->geometry.o = p->groups * between(1, 40);
+
+#define PARAMETERS_depthwise_int8(P, A, G)                                      \
+    G(kernel_geometry, geometry)                                                \
+    P(rows, RANGE(1, MOST_EXTENT), BETWEEN(1, 5)) /* of the output, per unit */ \
+    P(zero, RANGE(-128, 127), BETWEEN(-128, 127)) /* zero point of x */         \
+    G(rounding_parameters, rounding)
+#define READS_depthwise_int8(REQUIRED, OPTIONAL) \
+    REQUIRED(X) REQUIRED(WEIGHTS) REQUIRED(BIAS) REQUIRED(MULTIPLIERS) OPTIONAL(RESIDUAL)
+#define KERNELS_depthwise_int8(K) K(depthwise_int8, "depthwise_int8", ANY)
+#define CONSTRAIN_depthwise_int8(p) p->geometry.o = p->geometry.c;
+
+#define PARAMETERS_dense_int8(P, A, G)          \
+    P(n, RANGE(1, MOST_INT32), BETWEEN(1, 16))  \
+    P(k, RANGE(1, MOST_INT32), BETWEEN(1, 80))  \
+    P(m, RANGE(1, MOST_INT32), BETWEEN(1, 150)) \
+    G(rounding_parameters, rounding)
+#define READS_dense_int8(REQUIRED, OPTIONAL) \
+    REQUIRED(X) REQUIRED(WEIGHTS) REQUIRED(BIAS) REQUIRED(MULTIPLIERS) OPTIONAL(RESIDUAL)
+#define COLUMNS_dense_int8(rows, vectors)
+#define KERNELS_dense_int8(K)                     \
+    K(v4, "dense_int8_v4", REGISTERS_32, 6, 4)    \
+    K(v2, "dense_int8_v2", REGISTERS_16, 6, 2)
+#define CONSTRAIN_dense_int8(p)
+
+/* ---- attention: attention/attention.c ------------------------------------------------------------------------------ */
+
+/* Tokens are the pixels of blocked tensors, or rows of channels. Strides of bias and mask are in floats. */
+#define PARAMETERS_attention(P, A, G)                                      \
+    P(batch, RANGE(1, MOST_EXTENT), BETWEEN(1, 2))                         \
+    P(windows, RANGE(1, MOST_EXTENT), BETWEEN(1, 3)) /* per image */       \
+    P(heads, RANGE(1, MOST_STEP), BETWEEN(1, 3))                           \
+    P(groups, RANGE(1, MOST_STEP), BETWEEN(1, 1)) /* heads of k and v */   \
+    P(queries, RANGE(1, MOST_EXTENT), BETWEEN(1, 70)) /* per window */     \
+    P(keys, RANGE(1, MOST_EXTENT), BETWEEN(1, 90))                         \
+    P(depth, RANGE(1, MOST_STEP), BETWEEN(1, 40)) /* channels per head */  \
+    P(width, RANGE(1, MOST_STEP), BETWEEN(1, 40)) /* of v */               \
+    P(rows, RANGE(0, 1), BETWEEN(0, 1)) /* tokens are rows of channels */  \
+    P(scale, RANGE(LEAST_INT64, MOST_INT64), BETWEEN(0x3e800000, 0x3e800000)) /* bits of a float32; 0.25 */ \
+    P(bias_image, RANGE(0, MOST_INT32), BETWEEN(0, 0)) /* between windows */ \
+    P(bias_head, RANGE(0, MOST_INT32), BETWEEN(0, 0))                      \
+    P(bias_query, RANGE(0, MOST_INT32), BETWEEN(0, 90))                    \
+    P(mask_image, RANGE(0, MOST_INT32), BETWEEN(0, 90))                    \
+    P(mask_head, RANGE(0, MOST_INT32), BETWEEN(0, 90))                     \
+    P(mask_query, RANGE(0, MOST_INT32), BETWEEN(0, 0))
+#define READS_attention(REQUIRED, OPTIONAL) REQUIRED(Q) REQUIRED(K) REQUIRED(V) OPTIONAL(BIAS) OPTIONAL(MASK)
+#define COLUMNS_attention(queries, vectors)
+#define KERNELS_attention(K)                              \
+    K(q14v2, "attention_q14v2", BLOCK_16, 14, 2)          \
+    K(q12v2, "attention_q12v2", NEON, 12, 2)              \
+    K(q6v2, "attention_q6v2", REGISTERS_16, 6, 2)
+#define CONSTRAIN_attention(p)                     \
+    if (draw(2)) p->groups = p->heads;             \
+    if (draw(4) == 0) p->keys = between(500, 700); \
+    if (draw(4) == 0) p->depth = between(600, 700);
+
+/* ---- matmul: attention/matmul.c ----------------------------------------------------------------------------------- */
+
+/* Steps and strides are in floats; those between matrices are 0 where one serves for all. */
+#define PARAMETERS_matmul(P, A, G)                             \
+    P(outer, RANGE(1, MOST_EXTENT), BETWEEN(1, 3))             \
+    P(inner, RANGE(1, MOST_EXTENT), BETWEEN(1, 3))             \
+    P(m, RANGE(1, MOST_EXTENT), BETWEEN(1, 70))                \
+    P(k, RANGE(1, MOST_EXTENT), BETWEEN(1, 60))                \
+    P(n, RANGE(1, MOST_EXTENT), BETWEEN(1, 70))                \
+    P(x_outer, RANGE(0, MOST_INT32), BETWEEN(0, 900))          \
+    P(x_inner, RANGE(0, MOST_INT32), BETWEEN(0, 900))          \
+    P(m_step, RANGE(1, MOST_EXTENT), BETWEEN(1, 70))           \
+    P(xk_step, RANGE(1, MOST_EXTENT), BETWEEN(1, 70))          \
+    P(y_outer, RANGE(0, MOST_INT32), BETWEEN(0, 900))          \
+    P(y_inner, RANGE(0, MOST_INT32), BETWEEN(0, 900))          \
+    P(yk_step, RANGE(1, MOST_EXTENT), BETWEEN(1, 70))          \
+    P(n_step, RANGE(1, MOST_EXTENT), BETWEEN(1, 70))           \
+    G(activation_parameters, activation)
+#define READS_matmul(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(Y)
+#define COLUMNS_matmul(rows, vectors)
+#define KERNELS_matmul(K)                        \
+    K(r14v2, "matmul_r14v2", BLOCK_16, 14, 2)    \
+    K(r12v2, "matmul_r12v2", NEON, 12, 2)        \
+    K(r6v2, "matmul_r6v2", REGISTERS_16, 6, 2)
+#define CONSTRAIN_matmul(p)                              \
+    *(draw(2) ? &p->m_step : &p->xk_step) = 1;           \
+    *(draw(2) ? &p->yk_step : &p->n_step) = 1;           \
+    if (draw(4) == 0) p->k = between(500, 600);          \
+    if (draw(4) == 0) p->n = between(500, 600);
+
+/* ---- pool: memory_bound/pool.c ---------------------------------------------------------------------------------- */
+
+#define PARAMETERS_pool_window(P, A, G)                                                     \
+    P(mode, RANGE(0, 2), BETWEEN(0, 2)) /* maximum, average, average that counts padding */ \
+    P(planes, RANGE(0, MOST_INT64), BETWEEN(1, 5))                                          \
+    P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16))                                      \
+    P(height, RANGE(1, MOST_SPAN), BETWEEN(1, 30))                                          \
+    P(width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))                                           \
+    P(out_height, RANGE(1, MOST_SPAN), BETWEEN(1, 30))                                      \
+    P(out_width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))                                       \
+    P(kernel_h, RANGE(1, MOST_SPAN), BETWEEN(1, 5))                                         \
+    P(kernel_w, RANGE(1, MOST_SPAN), BETWEEN(1, 5))                                         \
+    P(stride_h, RANGE(1, MOST_SPAN), BETWEEN(1, 3))                                         \
+    P(stride_w, RANGE(1, MOST_SPAN), BETWEEN(1, 3))                                         \
+    P(top, RANGE(0, MOST_SPAN), BETWEEN(0, 4))                                              \
+    P(left, RANGE(0, MOST_SPAN), BETWEEN(0, 4))                                             \
+    P(bottom, RANGE(0, MOST_SPAN), BETWEEN(0, 4))                                           \
+    P(right, RANGE(0, MOST_SPAN), BETWEEN(0, 4))                                            \
+    P(dilation_h, RANGE(1, MOST_SPAN), BETWEEN(1, 3))                                       \
+    P(dilation_w, RANGE(1, MOST_SPAN), BETWEEN(1, 3))                                       \
+    G(activation_parameters, activation)
+#define READS_pool_window(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_pool_window(K) K(window, "pool/window", ANY)
+#define CONSTRAIN_pool_window(p)
+
+#define PARAMETERS_pool_global(P, A, G)                        \
+    P(mode, RANGE(0, 1), BETWEEN(0, 1)) /* maximum, average */ \
+    P(rows, RANGE(0, MOST_INT64), BETWEEN(0, 6))               \
+    P(pixels, RANGE(1, MOST_INT64), BETWEEN(1, 900))           \
+    P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16))         \
+    G(activation_parameters, activation)
+#define READS_pool_global(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_pool_global(K) K(global, "pool/global", ANY)
+#define CONSTRAIN_pool_global(p)
+
+/* ---- eltwise: memory_bound/eltwise.c ---------------------------------------------------------------------------- */
+
+#define PARAMETERS_eltwise_unary(P, A, G)            \
+    P(count, RANGE(0, MOST_INT64), BETWEEN(0, 9000)) \
+    G(activation_parameters, activation)
+#define READS_eltwise_unary(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_eltwise_unary(K) K(unary, "eltwise/unary", ANY)
+#define CONSTRAIN_eltwise_unary(p)
+
+/* `lanes` 0: y has the shape of x. */
+#define PARAMETERS_eltwise_binary(P, A, G)                                   \
+    P(op, RANGE(0, 5), BETWEEN(0, 5)) /* sum, difference, product, quotient, larger, smaller */ \
+    P(rows, RANGE(0, MOST_INT64), BETWEEN(0, 30))                            \
+    P(row, RANGE(0, MOST_INT64), BETWEEN(0, 40)) /* floats */                \
+    P(lanes, ONE_OF(0, 1, 4, 8, 16), ONE_OF(0, 0, 1, 4, 8, 16))              \
+    P(period, RANGE(LEAST_INT64, MOST_INT64), BETWEEN(1, 9)) /* rows of y */ \
+    G(activation_parameters, activation)
+#define READS_eltwise_binary(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(Y)
+#define KERNELS_eltwise_binary(K) K(binary, "eltwise/binary", ANY)
+#define CONSTRAIN_eltwise_binary(p) if (p->lanes) p->row *= p->lanes;
+
+#define PARAMETERS_eltwise_affine(P, A, G)                                       \
+    P(rows, RANGE(0, MOST_INT64), BETWEEN(0, 30))                                \
+    P(row, RANGE(0, MOST_INT64), BETWEEN(0, 40)) /* floats */                    \
+    P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16))                           \
+    P(period, RANGE(1, MOST_INT64), BETWEEN(1, 9)) /* rows of scale and shift */ \
+    G(activation_parameters, activation)
+#define READS_eltwise_affine(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(SCALE) REQUIRED(SHIFT)
+#define KERNELS_eltwise_affine(K) K(affine, "eltwise/affine", ANY)
+#define CONSTRAIN_eltwise_affine(p) p->row *= p->lanes;
+
+#define PARAMETERS_eltwise_prelu(P, A, G)                                  \
+    P(rows, RANGE(0, MOST_INT64), BETWEEN(0, 30))                          \
+    P(row, RANGE(0, MOST_INT64), BETWEEN(0, 40)) /* floats */              \
+    P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16))                     \
+    P(period, RANGE(1, MOST_INT64), BETWEEN(1, 9)) /* rows of the slope */ \
+    G(activation_parameters, activation)
+#define READS_eltwise_prelu(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(SLOPE)
+#define KERNELS_eltwise_prelu(K) K(prelu, "eltwise/prelu", ANY)
+#define CONSTRAIN_eltwise_prelu(p) p->row *= p->lanes;
+
+/* ---- concat: memory_bound/concat.c ------------------------------------------------------------------------------ */
+
+#define PARAMETERS_concat_rows(P, A, G)                                                                       \
+    P(outer, RANGE(0, MOST_INT64), BETWEEN(0, 9))                                                             \
+    P(offset, RANGE(0, MOST_INT64), BETWEEN(0, 200)) /* of the first input's row in the output's, in bytes */ \
+    P(total, RANGE(0, MOST_INT64), BETWEEN(0, 200)) /* bytes per row of the output */                         \
+    A(sizes, EACH_READ, RANGE(0, MOST_INT64), BETWEEN(0, 2800)) /* bytes per row of each input */
+#define READS_concat_rows(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_concat_rows(K) K(rows, "concat/rows", ANY)
+#define CONSTRAIN_concat_rows(p) \
+    p->total += p->offset;       \
+    for (int i = 0; i < reads; i++) p->total += p->sizes[i];
+
+#define PARAMETERS_concat_lanes(P, A, G)                                                \
+    P(images, RANGE(0, MOST_INT64), BETWEEN(0, 3))                                      \
+    P(pixels, RANGE(1, MOST_INT64), BETWEEN(1, 90))                                     \
+    P(block, ONE_OF(4, 8, 16), ONE_OF(4, 8, 16))                                        \
+    P(offset, RANGE(0, MOST_INT64), BETWEEN(0, 40)) /* first channel that is written */ \
+    P(total, RANGE(0, MOST_INT64), BETWEEN(0, 40)) /* channels of the output */         \
+    A(channels, EACH_READ, RANGE(0, MOST_INT64), BETWEEN(0, 40))
+#define READS_concat_lanes(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_concat_lanes(K) K(lanes, "concat/lanes", ANY)
+#define CONSTRAIN_concat_lanes(p) \
+    p->total += p->offset;        \
+    for (int i = 0; i < reads; i++) p->total += p->channels[i];
+
+/* ---- softmax: memory_bound/softmax.c ---------------------------------------------------------------------------- */
+
+#define PARAMETERS_softmax(P, A, G)                  \
+    P(outer, RANGE(0, MOST_INT64), BETWEEN(0, 5))    \
+    P(length, RANGE(1, MOST_INT64), BETWEEN(1, 100)) \
+    P(inner, RANGE(1, MOST_INT64), BETWEEN(1, 50))   \
+    G(activation_parameters, activation)
+#define READS_softmax(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_softmax(K) K(softmax, "softmax", ANY)
+#define CONSTRAIN_softmax(p) if (draw(2)) p->inner = 1;
+
+/* ---- layer_norm, norm_statistics, group_norm: memory_bound/normalization.c -------------------------------------- */
+
+#define PARAMETERS_layer_norm(P, A, G)                                                         \
+    P(images, RANGE(0, MOST_INT64), BETWEEN(0, 3))                                             \
+    P(channels, RANGE(1, MOST_INT32), BETWEEN(1, 90))                                          \
+    P(pixels, RANGE(1, MOST_INT32), BETWEEN(1, 90))                                            \
+    P(block, ONE_OF(0, 4, 8, 16), ONE_OF(0, 4, 8, 16)) /* 0 or the engine's */                 \
+    P(rms, RANGE(0, 1), BETWEEN(0, 1)) /* the mean is not subtracted */                        \
+    P(epsilon, RANGE(0, MOST_INT32), BETWEEN(0x3727c5ac, 0x3727c5ac)) /* bits of a float32 */ \
+    G(activation_parameters, activation)
+#define READS_layer_norm(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(SCALE) REQUIRED(SHIFT)
+#define KERNELS_layer_norm(K) K(layer, "norm/layer", ANY)
+#define CONSTRAIN_layer_norm(p) if (draw(3) == 0) p->pixels = 1;
+
+#define PARAMETERS_norm_statistics(P, A, G)           \
+    P(rows, RANGE(0, MOST_INT64), BETWEEN(0, 9))      \
+    P(pixels, RANGE(1, MOST_INT32), BETWEEN(1, 200))  \
+    P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16))
+#define READS_norm_statistics(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_norm_statistics(K) K(statistics, "norm/statistics", ANY)
+#define CONSTRAIN_norm_statistics(p)
+
+#define PARAMETERS_group_norm(P, A, G)                                                         \
+    P(images, RANGE(0, MOST_INT64), BETWEEN(0, 3))                                             \
+    P(channels, RANGE(1, MOST_INT32), BETWEEN(1, 20))                                          \
+    P(pixels, RANGE(1, MOST_INT32), BETWEEN(1, 200))                                           \
+    P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16))                                         \
+    P(groups, RANGE(1, MOST_INT32), BETWEEN(1, 4))                                             \
+    P(epsilon, RANGE(0, MOST_INT32), BETWEEN(0x3727c5ac, 0x3727c5ac)) /* bits of a float32 */ \
+    G(activation_parameters, activation)
+#define READS_group_norm(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(SCALE) REQUIRED(SHIFT) REQUIRED(STATISTICS)
+#define KERNELS_group_norm(K) K(groups, "norm/groups", ANY)
+#define CONSTRAIN_group_norm(p) p->channels *= p->groups;
+
+/* ---- reduce: memory_bound/reduce.c ------------------------------------------------------------------------------ */
+
+/* Modes: sum, mean, maximum, minimum, sum of absolutes, root of the sum of squares, sum of squares, product. */
+#define PARAMETERS_reduce(P, A, G)                   \
+    P(mode, RANGE(0, 7), BETWEEN(0, 7))              \
+    P(outer, RANGE(0, MOST_INT64), BETWEEN(0, 5))    \
+    P(length, RANGE(1, MOST_INT64), BETWEEN(1, 150)) \
+    P(inner, RANGE(1, MOST_INT64), BETWEEN(1, 50))   \
+    G(activation_parameters, activation)
+#define READS_reduce(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_reduce(K) K(reduce, "reduce", ANY)
+#define CONSTRAIN_reduce(p) if (draw(2)) p->inner = 1;
+
+/* ---- pad: memory_bound/pad.c ------------------------------------------------------------------------------------ */
+
+#define PARAMETERS_pad(P, A, G)                                         \
+    P(planes, RANGE(0, MOST_INT64), BETWEEN(0, 5))                      \
+    P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16))                  \
+    P(height, RANGE(1, MOST_SPAN), BETWEEN(1, 12))                      \
+    P(width, RANGE(1, MOST_SPAN), BETWEEN(1, 12))                       \
+    P(out_height, RANGE(1, MOST_SPAN), BETWEEN(0, 5))                   \
+    P(out_width, RANGE(1, MOST_SPAN), BETWEEN(0, 5))                    \
+    P(top, RANGE(0, MOST_SPAN), BETWEEN(0, 5))                          \
+    P(left, RANGE(0, MOST_SPAN), BETWEEN(0, 5))                         \
+    P(value, RANGE(0, 0xffffffff), BETWEEN(0, 1)) /* bits of a float */ \
+    G(activation_parameters, activation)
+#define READS_pad(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_pad(K) K(pad, "pad", ANY)
+#define CONSTRAIN_pad(p)                \
+    p->out_height += p->height + p->top; \
+    p->out_width += p->width + p->left;
+
+/* ---- resize: memory_bound/resize.c ------------------------------------------------------------------------------ */
+
+/* Tables hold the source of each output row and column. */
+#define PARAMETERS_resize_nearest(P, A, G)             \
+    P(planes, RANGE(0, MOST_INT64), BETWEEN(0, 5))     \
+    P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16)) \
+    P(height, RANGE(1, MOST_SPAN), BETWEEN(1, 30))     \
+    P(width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))      \
+    P(out_height, RANGE(1, MOST_SPAN), BETWEEN(1, 30)) \
+    P(out_width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))  \
+    G(activation_parameters, activation)
+#define READS_resize_nearest(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(ROWS) REQUIRED(COLUMNS)
+#define KERNELS_resize_nearest(K) K(nearest, "resize/nearest", ANY)
+#define CONSTRAIN_resize_nearest(p)
+
+#define PARAMETERS_resize_linear(P, A, G) PARAMETERS_resize_nearest(P, A, G)
+#define READS_resize_linear(REQUIRED, OPTIONAL) \
+    REQUIRED(X) REQUIRED(ROWS) REQUIRED(ROW_WEIGHTS) REQUIRED(COLUMNS) REQUIRED(COLUMN_WEIGHTS)
+#define KERNELS_resize_linear(K) K(linear, "resize/linear", ANY)
+#define CONSTRAIN_resize_linear(p)
+
+/* ---- strided: memory_bound/strided.c ---------------------------------------------------------------------------- */
+
+#define PARAMETERS_strided_copy(P, A, G)                                    \
+    A(sizes, 6, RANGE(1, MOST_INT64), BETWEEN(1, 3))                        \
+    A(strides, 6, RANGE(0, MOST_INT64), BETWEEN(0, 50)) /* elements of x */ \
+    P(first, RANGE(0, MOST_INT64), BETWEEN(0, 9)) /* element of x */        \
+    P(bytes, ONE_OF(1, 2, 4, 8), ONE_OF(1, 2, 4, 8)) /* of an element */
+#define READS_strided_copy(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_strided_copy(K) K(copy, "strided/copy", ANY)
+#define CONSTRAIN_strided_copy(p) \
+    p->sizes[4] = between(1, 40); \
+    p->sizes[5] = between(1, 40);
+
+#define PARAMETERS_strided_channels_last(P, A, G)     \
+    P(images, RANGE(0, MOST_INT64), BETWEEN(0, 3))    \
+    P(channels, RANGE(1, MOST_INT64), BETWEEN(1, 70)) \
+    P(pixels, RANGE(1, MOST_INT64), BETWEEN(1, 200))  \
+    P(block, ONE_OF(4, 8, 16), ONE_OF(4, 8, 16))
+#define READS_strided_channels_last(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_strided_channels_last(K) K(channels_last, "strided/channels_last", ANY)
+#define CONSTRAIN_strided_channels_last(p)
+
+/* Each channel of a blocked tensor becomes `times` neighbouring ones. */
+#define PARAMETERS_strided_repeat(P, A, G)            \
+    P(images, RANGE(0, MOST_INT64), BETWEEN(0, 3))    \
+    P(channels, RANGE(1, MOST_INT32), BETWEEN(1, 70)) \
+    P(pixels, RANGE(1, MOST_INT64), BETWEEN(1, 200))  \
+    P(block, ONE_OF(4, 8, 16), ONE_OF(4, 8, 16))      \
+    P(times, ONE_OF(2, 4), ONE_OF(2, 4))
+#define READS_strided_repeat(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_strided_repeat(K) K(repeat, "strided/repeat", ANY)
+#define CONSTRAIN_strided_repeat(p)
+
+/* ---- reorder: memory_bound/reorder.c ---------------------------------------------------------------------------- */
+
+#define PARAMETERS_reorder_copy(P, A, G) \
+    P(count, RANGE(0, MOST_INT64), BETWEEN(0, 160000)) /* bytes */
+#define READS_reorder_copy(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_reorder_copy(K) K(copy, "reorder/copy", ANY)
+#define CONSTRAIN_reorder_copy(p)
+
+/* Block 0: plain. */
+#define PARAMETERS_reorder_layout(P, A, G)              \
+    P(images, RANGE(0, MOST_INT64), BETWEEN(0, 3))      \
+    P(channels, RANGE(0, MOST_INT64), BETWEEN(0, 70))   \
+    P(pixels, RANGE(0, MOST_INT64), BETWEEN(0, 700))    \
+    P(source, ONE_OF(0, 4, 8, 16), ONE_OF(0, 4, 8, 16)) \
+    P(target, ONE_OF(0, 4, 8, 16), ONE_OF(0, 4, 8, 16))
+#define READS_reorder_layout(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_reorder_layout(K) K(layout, "reorder/layout", ANY)
+#define CONSTRAIN_reorder_layout(p) if (p->source == 0 && p->target == 0) p->target = 8;
+
 /* ---- attention: attention/attention.c ------------------------------------------------------------------------------ */
 
 /* Tokens are the pixels of blocked tensors, or rows of channels. Strides of bias and mask are in floats. */
@@ -604,6 +976,9 @@
     F(expand_depthwise)      \
     F(depthwise_project)     \
     F(dense)                 \
+    F(conv_int8)             \
+    F(depthwise_int8)        \
+    F(dense_int8)            \
     F(attention)             \
     F(matmul)                \
     F(pool_window)           \
@@ -629,7 +1004,8 @@
     F(reorder_layout)
 
 /* F(family, features…): the build compiles the family's file again with these CPU features, for instruction sets that
- * lack one of them. The engine uses the variant with the most features that the CPU has. Families of one file have
+ * lack one of them. Features of vectors that no level of the architecture includes are for the instruction set with
+ * vectors of that width. The engine uses the variant with the most features that the CPU has. Families of one file have
  * the same variants. */
 #define VARIANTS(F)           \
     F(conv_direct, fma)       \
@@ -640,6 +1016,15 @@
     F(expand_depthwise, fma)  \
     F(depthwise_project, fma) \
     F(dense, fma)             \
+    F(conv_int8, avx512_vnni) \
+    F(conv_int8, avx_vnni)    \
+    F(conv_int8, asimddp)     \
+    F(depthwise_int8, avx512_vnni) \
+    F(depthwise_int8, avx_vnni) \
+    F(depthwise_int8, asimddp) \
+    F(dense_int8, avx512_vnni) \
+    F(dense_int8, avx_vnni)   \
+    F(dense_int8, asimddp)    \
     F(attention, fma)        \
     F(matmul, fma)
 

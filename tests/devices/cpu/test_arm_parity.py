@@ -9,12 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.cpu.manifest import families
+from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer
 from tests.kits.convolution_parity import activations, pointwise_layers
 from tests.kits.convolution_shapes import (
     LAYERS,
     convolutions,
     dense_channels,
+    dense_layer,
     dense_layers,
     few_channels,
     grouped_channels,
@@ -24,6 +26,7 @@ from tests.kits.convolution_shapes import (
 from tests.kits.cpu_routines import compute_bound_routines
 from tests.kits.emulated_kernels import CPUS, TARGET, cases_of, check_cases, emulator, program
 from tests.kits.hypothesis_examples import examples
+from tests.kits.int8_layers import quantized
 from tests.kits.pair_shapes import depthwise_project, expand_depthwise
 
 pytestmark = pytest.mark.slow
@@ -69,6 +72,30 @@ def test_layers_of_networks_use_every_kernel_for_convolutions(cpu: str) -> None:
         check_cases(cases, cpu)
         tried |= {case.call.kernel for case in cases}
     for family in ("conv_direct", "conv_planar"):
+        assert {kernel.name for kernel in families()[family].on(TARGET.isa)} <= tried
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_int8_layers_use_every_kernel_for_them(cpu: str) -> None:
+    """All tiles, groups within a block, depthwise kernels of 3 and 5 columns, and a dense layer."""
+    tried: set[str] = set()
+    for name in (
+        "resnet_stem",
+        "resnet_3x3",
+        "resnet_wide",
+        "regnet_stride",
+        "odd_channels",
+        "mobilenet",
+        "efficientnet",
+    ):
+        cases = cases_of(ROUTINES, quantized(LAYERS[name][0], 1))
+        check_cases(cases, cpu)
+        tried |= {case.call.kernel for case in cases}
+    dense = dense_layer(7, 33, 70, bias=True, residual=True, activation=NO_ACTIVATION)
+    cases = cases_of(ROUTINES, quantized(dense, 1))
+    check_cases(cases, cpu)
+    tried |= {case.call.kernel for case in cases}
+    for family in ("conv_int8", "depthwise_int8", "dense_int8"):
         assert {kernel.name for kernel in families()[family].on(TARGET.isa)} <= tried
 
 

@@ -22,6 +22,9 @@ ELSEWHERE = {
     "depthwise",
     "expand_depthwise",
     "depthwise_project",
+    "conv_int8",
+    "depthwise_int8",
+    "dense_int8",
 }
 """Families of kernels for convolutions and dense layers: test_arm_parity.py."""
 

@@ -1,0 +1,291 @@
+"""Convolutions of int8 in the blocked layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+import numpy as np
+
+from nnstretch.devices.base.constants import Piece, Prepared, Source, whole
+from nnstretch.devices.base.geometry import KernelGeometry
+from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
+from nnstretch.devices.cpu.manifest import family
+from nnstretch.devices.cpu.routines.convolution import BlockedConvolution, geometry_parameters
+from nnstretch.devices.cpu.routines.direct import computed_pixels, set_vectors
+from nnstretch.devices.cpu.routines.int8.rounding import parameters_of
+from nnstretch.devices.cpu.routines.int8.weighted import (
+    QUAD,
+    corrected_bias,
+    has_int8_operands,
+    lowering,
+    padded,
+)
+from nnstretch.devices.engine.build.instruction_sets import Isa
+from nnstretch.graph.layer import Layer
+
+UNITS = 48  # units of work that balance the load of four threads
+UNIT_TILES = 3  # minimum tiles per unit, so that scheduling it costs little
+TILES = 3  # maximum register tiles measured per layer
+FAR_SLOWER = 1.2  # tiles with a larger ratio of estimated time to the best tile's are not measured
+MOST_CHUNKS = 64  # maximum parts into which a thorough search divides pixels
+CACHE_BYTES = 1 << 20  # size of many second-level caches
+ROW_BYTES = 1 << 26  # maximum bytes of the rows that the depthwise kernel converts
+MOST_TAPS = 512  # kernels of more taps have sums beyond the whole numbers of float32
+UNIT_BYTES = 1 << 15  # minimum bytes of a depthwise unit of work, so that scheduling it costs little
+FEW_ROWS = 8  # output rows of the smaller depthwise units that are measured
+STRIP = 14  # columns of the widest strips of the depthwise kernel
+
+_SLOWER = (1.2, 1.05, 1.0, 1.0)
+"""Cycles per instruction that adds a quad, by vectors per panel: in narrow panels, few share the load of an input."""
+
+
+class Int8Convolution(BlockedConvolution):
+    """A convolution of int8."""
+
+    def supports(self, layer: Layer) -> bool:
+        if layer.op != "Conv" or len(layer.type_of(0).shape) != 4 or min(layer.ints("pads")) < 0:
+            return False
+        geometry, limits = KernelGeometry.of(layer), family("conv_int8").limits
+        return (
+            all(
+                low <= value <= high
+                for name, value in geometry_parameters(geometry).items()
+                for low, high in [limits("geometry", name)]
+            )
+            and has_int8_operands(layer)
+            and self.covers(geometry)
+        )
+
+
+class DirectInt8Convolution(Int8Convolution):
+    """Convolution with any kernel, stride, padding, dilation and groups, except depthwise ones.
+
+    Routine parameters:
+        oc_bn: output channels per panel of weights.
+        reg_n: output pixels of the register tile.
+        tiles: register tiles per unit of work.
+        order: 0 to keep a panel of weights in the cache over all pixels, 1 to keep pixels over all panels.
+    """
+
+    descriptor = Descriptor("cpu", "int8", "direct")
+
+    def __init__(self, isa: Isa) -> None:
+        super().__init__(isa)
+        self.tiles = family("conv_int8").tiles(isa)
+
+    def covers(self, geometry: KernelGeometry) -> bool:
+        return geometry.group_in > 1 or geometry.group_out > 1 or geometry.groups == 1
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        geometry = KernelGeometry.of(layer)
+        cycles = {tile: self._cycles(geometry, tile) for tile in self.tiles if self._fits(geometry, tile)}
+        fitting = sorted(cycles, key=lambda tile: cycles[tile])
+        limit = FAR_SLOWER * cycles[fitting[0]]
+        settings = [self._setting(geometry, tile) for tile in fitting[:TILES] if cycles[tile] <= limit]
+        by_pixels = self._setting_by_pixels(geometry, fitting[0])
+        if self._traffic(geometry, by_pixels) < self._traffic(geometry, settings[0]):
+            settings.append(by_pixels)
+        return distinct(settings)
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        geometry = KernelGeometry.of(layer)
+        settings = (
+            {**self._setting(geometry, tile), "tiles": tiles, "order": order}
+            for tile in self.tiles
+            if self._fits(geometry, tile)
+            for tiles in shares(-(-geometry.pixels // tile[0]), MOST_CHUNKS)
+            for order in (0, 1)
+        )
+        return distinct(self.parameter_space(layer), settings)
+
+    def _setting(self, geometry: KernelGeometry, tile: tuple[int, int]) -> dict[str, int]:
+        """The setting that keeps weights in the cache, with units that several threads can share evenly."""
+        pixels, vectors = tile
+        outputs = vectors * self.layout.block
+        tiles = -(-geometry.pixels // pixels)
+        panels = geometry.batch * -(-geometry.out_channels // outputs)
+        chunks = max(1, min(-(-self.units(UNITS) // panels), tiles // UNIT_TILES))
+        return {"oc_bn": outputs, "reg_n": pixels, "tiles": -(-tiles // chunks), "order": 0}
+
+    def _setting_by_pixels(self, geometry: KernelGeometry, tile: tuple[int, int]) -> dict[str, int]:
+        """The setting that keeps pixels in the cache, with units whose inputs take a quarter of it."""
+        setting = self._setting(geometry, tile)
+        tiles = -(-geometry.pixels // tile[0])
+        chunks = -(-4 * self._input_bytes(geometry) // CACHE_BYTES)
+        return {**setting, "order": 1, "tiles": min(setting["tiles"], max(UNIT_TILES, -(-tiles // chunks)))}
+
+    def _input_bytes(self, geometry: KernelGeometry) -> int:
+        block = self.layout.block
+        return -(-geometry.channels // block) * block * geometry.height * geometry.width
+
+    def _traffic(self, geometry: KernelGeometry, setting: Parameters) -> float:
+        """Bytes read from beyond the second-level cache."""
+        inputs = self._input_bytes(geometry)
+        weights = geometry.group_in * geometry.taps * geometry.out_channels
+        passes = -(-geometry.group_out // setting["oc_bn"])
+        chunks = -(-geometry.pixels // (setting["tiles"] * setting["reg_n"]))
+        if setting["order"]:
+            return inputs + weights * (chunks if 2 * weights > CACHE_BYTES else 1)
+        return inputs * (passes if 2 * inputs > CACHE_BYTES else 1) + weights
+
+    def _fits(self, geometry: KernelGeometry, tile: tuple[int, int]) -> bool:
+        """Whether the layer has panels as wide as the tile; panels that meet several groups have one vector."""
+        block, (_, most) = self.layout.block, tile
+        if geometry.groups > 1 and geometry.group_out % block:
+            return most == 1
+        vectors = set_vectors(geometry.out_channels, geometry.groups, block)
+        return -(-vectors // -(-vectors // most)) == most
+
+    def _cycles(self, geometry: KernelGeometry, tile: tuple[int, int]) -> float:
+        """Estimated cycles of a layer, for comparing tiles only.
+
+        Starting and storing a tile has a constant cost, a cost per vector and, unless the convolution is flat, per pixel.
+        """
+        pixels = {vectors: count for count, vectors in self.tiles}
+        flat = geometry.taps == 1 and geometry.strides == (1, 1)
+        cycles = 0.0
+        for panel in panels(geometry.out_channels, geometry.channels, geometry.groups, tile[1], self.layout.block):
+            vectors = panel.outputs // self.layout.block
+            quads = (panel.end - panel.begin) * geometry.taps
+            full, left = divmod(geometry.pixels, pixels[vectors])
+            for count, times in ((pixels[vectors], full), (computed_pixels(left, pixels[vectors]), int(left > 0))):
+                sums = quads * (count * vectors * _SLOWER[vectors - 1] + 0.5)
+                cycles += times * (sums + 3 * count * vectors + (20 if flat else 20 + 10 * count))
+        return cycles * geometry.batch
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        geometry, block = KernelGeometry.of(layer), self.layout.block
+        vectors = parameters["oc_bn"] // block
+        return lowering(
+            family("conv_int8").kernel(pixels=parameters["reg_n"], vectors=vectors),
+            layer,
+            weight_panels(layer.constants[1], geometry.groups, vectors, block),
+            corrected_bias(layer, -(-geometry.out_channels // block) * block),
+            geometry=geometry_parameters(geometry),
+            groups=geometry.groups,
+            tiles=parameters["tiles"],
+            order=parameters["order"],
+            zero=parameters_of(layer.type_of(0)).zero_point,
+        )
+
+
+@dataclass(frozen=True)
+class QuadPanel:
+    """Output channels [first, first + outputs) and the quads of input channels [begin, end) that they read.
+
+    Output channels beyond the layer's are padding.
+    """
+
+    first: int
+    outputs: int
+    begin: int
+    end: int
+
+
+def panels(outputs: int, inputs: int, groups: int, most: int, block: int) -> list[QuadPanel]:
+    """The panels of kernels with at most `most` vectors per panel, in order; widths in a set differ by at most one vector."""
+    vectors = set_vectors(outputs, groups, block)
+    count, per_group = -(-vectors // most), outputs // groups
+    found = []
+    for begin in range(0, -(-outputs // block), vectors):
+        for i in range(count):
+            first, end = (block * (begin + vectors * k // count) for k in (i, i + 1))
+            low, high = first // per_group, (min(end, outputs) - 1) // per_group + 1
+            lanes = low * inputs // groups, high * inputs // groups
+            found.append(QuadPanel(first, end - first, lanes[0] // QUAD, -(-lanes[1] // QUAD)))
+    return found
+
+
+def weight_panels(weight: np.ndarray, groups: int, most: int, block: int) -> Prepared:
+    """Weights O,C/g,KH,KW as the kernels with at most `most` vectors per panel read them: panel after panel.
+
+    A panel holds [input block][tap][quad][output channel][4] with only the quads that its groups read. All panels reserve
+    memory for the largest number of quads.
+    """
+    outputs, per_group = weight.shape[:2]
+    taps = weight.shape[2] * weight.shape[3]
+    source = weight.reshape(outputs, per_group, taps)
+    made = panels(outputs, per_group * groups, groups, most, block)
+    per_output = max(panel.end - panel.begin for panel in made) * QUAD * taps
+    begins = accumulate((per_output * panel.outputs for panel in made), initial=0)
+    pieces = [
+        Piece(begin, per_output * panel.outputs, partial(_write_panel, source, groups, block, panel))
+        for begin, panel in zip(begins, made, strict=False)
+    ]
+    size = per_output * sum(panel.outputs for panel in made)
+    return Prepared(size, pieces, "int8", ("int8 direct", Source(weight), groups, most, block))
+
+
+def _write_panel(source: np.ndarray, groups: int, block: int, panel: QuadPanel, target: np.ndarray) -> None:
+    """Writes a panel of weights O,C/g,taps; unused memory at its end keeps its value."""
+    outputs, per_group, taps = source.shape
+    group_out, quads = outputs // groups, panel.end - panel.begin
+    lanes = np.zeros((panel.outputs, quads * QUAD, taps), np.int8)
+    last = min(panel.first + panel.outputs, outputs)
+    for group in range(panel.first // group_out, (last - 1) // group_out + 1):
+        low, high = max(panel.first, group * group_out), min(last, (group + 1) * group_out)
+        at = group * per_group - panel.begin * QUAD
+        lanes[low - panel.first : high - panel.first, at : at + per_group] = source[low:high]
+    by_quad = lanes.reshape(panel.outputs, quads, QUAD, taps)
+    each = block // QUAD
+    head = min(-panel.begin % each, quads)
+    body = head + (quads - head) // each * each
+    at = 0
+    for begin, end, size in ((0, head, head), (head, body, each), (body, quads, quads - body)):
+        if begin == end:
+            continue
+        part = by_quad[:, begin:end].reshape(panel.outputs, -1, size, QUAD, taps).transpose(1, 4, 2, 0, 3)
+        target[at : at + part.size].reshape(part.shape)[:] = part
+        at += part.size
+
+
+class DepthwiseInt8Convolution(Int8Convolution):
+    """Groups of one channel with one output each.
+
+    Routine parameters:
+        rows: output rows per unit of work.
+    """
+
+    descriptor = Descriptor("cpu", "int8", "depthwise")
+
+    def covers(self, geometry: KernelGeometry) -> bool:
+        columns = (geometry.out_width + STRIP) * geometry.strides[1] + geometry.extents[1]
+        bytes_of_rows = 4 * geometry.kernel[0] * columns * self.layout.block
+        depthwise = 1 < geometry.groups == geometry.channels == geometry.out_channels
+        return depthwise and geometry.taps <= MOST_TAPS and bytes_of_rows <= ROW_BYTES
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        geometry = KernelGeometry.of(layer)
+        row = geometry.out_width * self.layout.block
+        rows = max(1, min(-(-UNIT_BYTES // row), geometry.out_height))
+        few = min(FEW_ROWS, rows)
+        return distinct({"rows": count} for count in (rows, few))
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        rows = KernelGeometry.of(layer).out_height
+        return distinct(self.parameter_space(layer), ({"rows": part} for part in shares(rows, rows)))
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        geometry, block = KernelGeometry.of(layer), self.layout.block
+        weight, lanes = layer.constants[1], -(-geometry.channels // block) * block
+
+        def by_block() -> np.ndarray:
+            """Weights as [block][tap][lane]."""
+            rows = padded(weight.reshape(len(weight), -1).T, lanes)
+            return np.ascontiguousarray(rows.reshape(-1, lanes // block, block).transpose(1, 0, 2))
+
+        return lowering(
+            family("depthwise_int8").kernel(),
+            layer,
+            whole(lanes * geometry.taps, by_block, "int8", ("int8 depthwise", Source(weight), block)),
+            corrected_bias(layer, lanes),
+            geometry=geometry_parameters(geometry),
+            rows=parameters["rows"],
+            zero=parameters_of(layer.type_of(0)).zero_point,
+        )
+
+
+ROUTINES = (DepthwiseInt8Convolution, DirectInt8Convolution)

@@ -1,0 +1,120 @@
+/* Dense layers of int8 on plain tensors: x · Wᵀ + bias + residual, rounded.
+ *
+ * reads   x [n][k], weights, bias (int32[2][lanes], as int8_bias says), multipliers (a float per lane: of a sum, in
+ *         steps of the output's scale), residual [n][m] or NULL
+ * writes  y [n][m], which may be the residual's memory
+ * p       as in the manifest
+ *
+ * The bias of a lane has the zero point of x times all its weights subtracted. Lanes are m padded to whole panels.
+ * Weights lie in panels of VECTORS output vectors: int8[quad of inputs][VECTORS][lane][4], zero beyond k and m. */
+#include "int8/product.h"
+
+NNS_DEFINE_READS(dense_int8);
+
+/* Prefetch distance of weights in bytes, about 200 ns at memory speed. */
+#define DENSE_AHEAD 4096
+/* Bytes of a cache line. */
+#define DENSE_LINE 64
+
+enum { DENSE_ROWS = NNS_MOST(dense_int8, 1), DENSE_VECTORS = NNS_MOST(dense_int8, 2) };
+_Static_assert((int)DENSE_ROWS <= (int)COMPUTE_MOST_COUNT, "COMPUTE_BY_COUNT has no case for a tile of this many rows");
+
+typedef struct {
+    const int8_t *x;
+    const int8_t *w; /* of the panel, as the next four */
+    const int32_t *bias;
+    const float *multipliers;
+    const int8_t *residual; /* or NULL */
+    int8_t *y;
+    int64_t k, m;
+    int64_t columns; /* columns of the panel that are in y */
+    bool far;        /* the weights are not in a cache: first tile of rows */
+    int8_rounding finish;
+} dense_panel;
+
+/* Computes `count` rows of a panel from `row` on. */
+typedef void (*dense_rows)(int64_t count, const dense_panel *panel, int64_t row);
+
+NNS_INLINE void dense_store(const dense_panel *panel, int64_t row, int64_t column, nns_uvec sum) {
+    const int64_t at = row * panel->m + column, n = nns_min_int(NNS_BLOCK, panel->columns - column);
+    if (n <= 0) return;
+    const nns_vec multipliers = nns_load(panel->multipliers + column);
+    if (n == NNS_BLOCK) {
+        const int8_t *residual = panel->residual ? panel->residual + at : NULL;
+        const int8_block made = int8_result(&panel->finish, sum, multipliers, residual);
+        memcpy(panel->y + at, &made, sizeof made);
+        return;
+    }
+    int8_t some[NNS_BLOCK] = {0};
+    if (panel->residual) memcpy(some, panel->residual + at, (size_t)n);
+    const int8_block made = int8_result(&panel->finish, sum, multipliers, panel->residual ? some : NULL);
+    memcpy(panel->y + at, &made, (size_t)n);
+}
+
+/* One register tile: `count` rows of the batch × `vectors` output vectors. */
+NNS_INLINE void dense_tile(const int count, const int vectors, const dense_panel *panel, int64_t row) {
+    nns_uvec sums[DENSE_ROWS * DENSE_VECTORS];
+    COMPUTE_FOR(v, vectors) {
+        const nns_uvec bias = int8_load_bias(panel->bias + v * NNS_BLOCK);
+        COMPUTE_FOR(r, count) sums[r * DENSE_VECTORS + v] = bias;
+    }
+    const int64_t bytes = vectors * NNS_BLOCK * INT8_QUAD, whole = panel->k / INT8_QUAD * INT8_QUAD;
+    const int8_t *w = panel->w, *each[DENSE_ROWS];
+    COMPUTE_FOR(r, count) each[r] = panel->x + (row + r) * panel->k;
+    const bool far = panel->far;
+    const nns_uvec flips = int8_flips();
+    for (int64_t k = 0; k < whole; k += INT8_QUAD, w += bytes) {
+        if (far)
+            for (int64_t i = 0; i < bytes; i += DENSE_LINE) __builtin_prefetch(w + DENSE_AHEAD + i);
+        int8_add_quad(count, vectors, sums, DENSE_VECTORS, flips, each, NULL, k, w);
+    }
+    if (whole < panel->k) {
+        int8_t rest[DENSE_ROWS][INT8_QUAD] = {0};
+        COMPUTE_FOR(r, count) {
+            memcpy(rest[r], each[r] + whole, (size_t)(panel->k - whole));
+            each[r] = rest[r];
+        }
+        int8_add_quad(count, vectors, sums, DENSE_VECTORS, flips, each, NULL, 0, w);
+    }
+    COMPUTE_FOR(r, count) COMPUTE_FOR(v, vectors)
+        dense_store(panel, row + r, v * NNS_BLOCK, sums[r * DENSE_VECTORS + v]);
+}
+
+static const char *dense_check(const nns_args *args, nns_work *work, int64_t vectors) {
+    const dense_int8_parameters *p = (const void *)args->p;
+    const int64_t width = vectors * NNS_BLOCK, panels = nns_ceil_div(p->m, width), y = NNS_PRODUCT(p->n, p->m);
+    *work = (nns_work){.units = panels};
+    return NNS_CHECK_SIZES(dense_int8, args, y, NNS_PRODUCT(p->n, p->k),
+                           NNS_PRODUCT(panels, nns_ceil_div(p->k, INT8_QUAD), INT8_QUAD, width),
+                           NNS_PRODUCT(2, panels, width, (int64_t)sizeof(int32_t)), NNS_FLOAT_BYTES(panels, width), y);
+}
+
+static void dense_run(const nns_args *args, int64_t begin, int64_t end, int64_t tile_rows, int64_t vectors,
+                      dense_rows rows) {
+    const dense_int8_parameters *p = (const void *)args->p;
+    const int64_t n = p->n, width = vectors * NNS_BLOCK, panels = nns_ceil_div(p->m, width);
+    const int64_t panel_bytes = nns_ceil_div(p->k, INT8_QUAD) * INT8_QUAD * width;
+    dense_panel panel = {.x = args->in[READ_X], .k = p->k, .m = p->m, .finish = int8_rounding_of(&p->rounding)};
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t column = i * width;
+        panel.columns = nns_min_int(width, panel.m - column);
+        panel.w = (const int8_t *)args->in[READ_WEIGHTS] + i * panel_bytes;
+        panel.bias = int8_bias(args->in[READ_BIAS], panels * width) + column;
+        panel.multipliers = (const float *)args->in[READ_MULTIPLIERS] + column;
+        panel.residual = args->in[READ_RESIDUAL] ? (const int8_t *)args->in[READ_RESIDUAL] + column : NULL;
+        panel.y = (int8_t *)args->out[0] + column;
+        for (int64_t row = 0; row < n; row += tile_rows) {
+            panel.far = row == 0;
+            rows(nns_min_int(tile_rows, n - row), &panel, row);
+        }
+    }
+}
+
+#define KERNEL(stem, name, where, rows, vectors)                                                  \
+    WHERE_##where(static void stem##_rows(int64_t count, const dense_panel *panel, int64_t row) { \
+        COMPUTE_BY_COUNT(count, rows, dense_tile, vectors, panel, row)                            \
+    } NNS_DEFINE_KERNEL(stem, dense_check(args, work, vectors),                                   \
+                        dense_run(args, begin, end, rows, vectors, stem##_rows)))
+KERNELS_dense_int8(KERNEL)
+
+NNS_DEFINE_FAMILY(dense_int8);

@@ -1,0 +1,206 @@
+/* Sums of products of int8 in int32, and results rounded to int8.
+ *
+ * Four input channels of a pixel, a quad, meet four weights of every lane's output: the 4 * NNS_BLOCK weights of a quad
+ * are int8[lane][4]. INT8_PARTS instructions or more add a quad to a vector of sums, one for each part of it. All
+ * arithmetic is exact modulo 2^32. */
+#ifndef NNS_INT8_PRODUCT_H
+#define NNS_INT8_PRODUCT_H
+
+#include "compute.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+enum { INT8_QUAD = 4, INT8_QUADS = NNS_BLOCK / INT8_QUAD };
+
+typedef int8_t int8_block __attribute__((vector_size(NNS_BLOCK)));
+
+/* Input channels of a quad, the same in all lanes, and its weights; either may be one part of the quad. */
+typedef nns_uvec int8_input;
+typedef nns_uvec int8_weight;
+
+NNS_INLINE nns_uvec int8_broadcast(uint32_t x) {
+#if NNS_BLOCK == 16
+    return (nns_uvec){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+#elif NNS_BLOCK == 8
+    return (nns_uvec){x, x, x, x, x, x, x, x};
+#else
+    return (nns_uvec){x, x, x, x};
+#endif
+}
+
+NNS_INLINE nns_uvec int8_load_weights(const int8_t *from) {
+    nns_uvec v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+NNS_INLINE uint32_t int8_load_quad(const int8_t *from) {
+    uint32_t quad;
+    memcpy(&quad, from, sizeof quad);
+    return quad;
+}
+
+/* INT8_UNSIGNED: the instruction takes inputs as uint8, so that int8_part_of_input adds 128 to each. */
+#if defined(__AVX512VNNI__) && NNS_BLOCK == 16
+#define INT8_PARTS 1
+#define INT8_UNSIGNED 1
+
+NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w) {
+    return (nns_uvec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w);
+}
+
+#elif defined(__AVXVNNI__) && NNS_BLOCK == 8
+#define INT8_PARTS 1
+#define INT8_UNSIGNED 1
+
+NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w) {
+    return (nns_uvec)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)x, (__m256i)w);
+}
+
+#elif defined(__ARM_FEATURE_DOTPROD)
+#define INT8_PARTS 1
+#define INT8_UNSIGNED 0
+
+NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w) {
+    return (nns_uvec)vdotq_s32((int32x4_t)sum, (int8x16_t)x, (int8x16_t)w);
+}
+
+#elif defined(__SSE2__)
+/* A part is two channels as a pair of int16: products of bytes are exact there, and their sum is in int32. */
+#define INT8_PARTS 2
+#define INT8_UNSIGNED 0
+
+NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w) {
+#if NNS_BLOCK == 16
+    return sum + (nns_uvec)_mm512_madd_epi16((__m512i)x, (__m512i)w);
+#elif NNS_BLOCK == 8
+    return sum + (nns_uvec)_mm256_madd_epi16((__m256i)x, (__m256i)w);
+#else
+    return sum + (nns_uvec)_mm_madd_epi16((__m128i)x, (__m128i)w);
+#endif
+}
+
+#else
+/* A part is one channel in int32. */
+#define INT8_PARTS 4
+#define INT8_UNSIGNED 0
+
+NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w) { return sum + x * w; }
+#endif
+
+#if INT8_PARTS == 2
+typedef int16_t int8_pairs __attribute__((vector_size(NNS_BLOCK * 4)));
+#endif
+
+/* Part `part`, a constant, of the weights at `from`. */
+NNS_INLINE int8_weight int8_part_of_weights(const int8_t *from, const int part) {
+    const nns_uvec quads = int8_load_weights(from);
+#if INT8_PARTS == 1
+    (void)part;
+    return quads;
+#elif INT8_PARTS == 2
+    return (nns_uvec)((part ? (int8_pairs)quads : (int8_pairs)quads << 8) >> 8);
+#else
+    return (nns_uvec)((nns_ivec)(quads << (24 - 8 * part)) >> 24);
+#endif
+}
+
+/* What inputs are exclusive-ored with. The compiler does not know it, so that one instruction loads, broadcasts and
+ * flips a quad. */
+NNS_INLINE nns_uvec int8_flips(void) {
+    nns_uvec flips = int8_broadcast(INT8_UNSIGNED ? 0x80808080 : 0);
+#if INT8_UNSIGNED
+    __asm__("" : "+v"(flips));
+#endif
+    return flips;
+}
+
+/* Part `part`, a constant, of the input channels at `from`; `flips` is int8_flips(). */
+NNS_INLINE int8_input int8_part_of_input(const int8_t *from, const int part, nns_uvec flips) {
+    (void)flips;
+#if INT8_PARTS == 1
+    (void)part;
+    const nns_uvec quad = int8_broadcast(int8_load_quad(from));
+    return INT8_UNSIGNED ? quad ^ flips : quad;
+#elif INT8_PARTS == 2
+    const int8_pairs quad = (int8_pairs)int8_broadcast(int8_load_quad(from));
+    return (nns_uvec)((part ? quad : quad << 8) >> 8);
+#else
+    return int8_broadcast((uint32_t)(int32_t)from[part]);
+#endif
+}
+
+/* sums[p * row + v] += Σ x[p][channel] · w[channel][v] over the four channels of a quad, for `count` pixels and
+ * `vectors` output vectors, both constants. Pixel p's quad lies `at` bytes behind each[p], or with `each` NULL, a
+ * constant, behind first + p * NNS_BLOCK. `flips` is int8_flips(). */
+NNS_INLINE void int8_add_quad(const int count, const int vectors, nns_uvec *sums, const int row, nns_uvec flips,
+                              const int8_t *const *each, const int8_t *first, int64_t at, const int8_t *w) {
+    COMPUTE_FOR(part, INT8_PARTS) {
+        int8_weight weights[4];
+        COMPUTE_FOR(v, vectors) weights[v] = int8_part_of_weights(w + v * NNS_BLOCK * INT8_QUAD, part);
+        COMPUTE_FOR(p, count) {
+            const int8_input x = int8_part_of_input((each ? each[p] : first + p * NNS_BLOCK) + at, part, flips);
+            COMPUTE_FOR(v, vectors) sums[p * row + v] = int8_multiply_add(sums[p * row + v], x, weights[v]);
+        }
+    }
+}
+
+/* The row of an operand BIAS that sums begin with: int32[2][lanes], first the bias for inputs as they are, then the
+ * bias for inputs with 128 added. */
+NNS_INLINE const int32_t *int8_bias(const void *operand, int64_t lanes) {
+    return (const int32_t *)operand + (INT8_UNSIGNED ? lanes : 0);
+}
+
+NNS_INLINE nns_uvec int8_load_bias(const int32_t *from) {
+    nns_uvec v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+
+/* How values, in steps of the result's scale, become int8. */
+typedef struct {
+    float low, high;      /* bounds in steps from the zero point */
+    float residual_scale; /* of a residual's step, in steps of the result */
+    int32_t zero, residual_zero;
+} int8_rounding;
+
+NNS_INLINE int8_rounding int8_rounding_of(const rounding_parameters *p) {
+    const uint32_t bits = (uint32_t)p->residual_scale;
+    int8_rounding r = {.low = (float)(p->low - p->zero), .high = (float)(p->high - p->zero)};
+    memcpy(&r.residual_scale, &bits, sizeof bits);
+    r.zero = (int32_t)p->zero;
+    r.residual_zero = (int32_t)p->residual_zero;
+    return r;
+}
+
+NNS_INLINE nns_vec int8_to_float(int8_block x, int32_t zero) {
+    return __builtin_convertvector(__builtin_convertvector(x, nns_ivec) - zero, nns_vec);
+}
+
+/* The int8 next to each value, of two that are as near the even one, between the bounds. */
+NNS_INLINE int8_block int8_round(const int8_rounding *r, nns_vec value) {
+    value = nns_min(nns_broadcast(r->high), nns_max(nns_broadcast(r->low), value));
+    /* 1.5 · 2^23: adding it rounds to an integer, which is in the low bits. */
+    const nns_uvec steps = (nns_uvec)(value + nns_broadcast(12582912.0f)) + (uint32_t)r->zero;
+    typedef uint8_t bytes __attribute__((vector_size(NNS_BLOCK)));
+    return (int8_block)__builtin_convertvector(steps, bytes);
+}
+
+/* Stores a block of results: sums times multipliers, plus the residual at `residual` unless that is NULL. */
+NNS_INLINE int8_block int8_result(const int8_rounding *r, nns_uvec sum, nns_vec multipliers, const int8_t *residual) {
+    nns_vec value = __builtin_convertvector((nns_ivec)sum, nns_vec) * multipliers;
+    if (residual) {
+        int8_block x;
+        memcpy(&x, residual, sizeof x);
+        value += int8_to_float(x, r->residual_zero) * r->residual_scale;
+    }
+    return int8_round(r, value);
+}
+
+#endif

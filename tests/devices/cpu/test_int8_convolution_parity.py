@@ -1,0 +1,172 @@
+"""Convolutions and dense layers of int8 against sums in whole numbers and ONNX Runtime, on every variant of their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nnstretch.devices.base.routine import Parameters, Routine
+from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa
+from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.layer import Layer
+from tests.kits.convolution_parity import conv_layer, reference
+from tests.kits.convolution_shapes import dense_layer
+from tests.kits.cpu_features import runnable_isas, variant_masks
+from tests.kits.cpu_routines import compute_bound_routines
+from tests.kits.hypothesis_examples import examples
+from tests.kits.int8_layers import check_int8, clips, exact_steps, int8_convolutions, int8_feeds, quantized, zero_points
+
+VARIANTS = [(isa, mask) for isa in runnable_isas() for mask in variant_masks(isa, "int8")]
+
+few = settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
+kernels = st.tuples(st.integers(1, 5), st.integers(1, 5))
+any_channels = st.tuples(st.integers(1, 50), st.sampled_from([1, 7, 16, 24, 33, 48, 64, 100]), st.just(1))
+grouped_channels = st.builds(
+    lambda groups, inputs, outputs: (groups * inputs, groups * outputs, groups),
+    st.integers(2, 5),
+    st.sampled_from([1, 2, 3, 4, 8, 16, 24, 32]),
+    st.sampled_from([2, 4, 5, 8, 16, 24, 32]),
+)
+depthwise_channels = st.builds(lambda channels: (channels,) * 3, st.sampled_from([2, 8, 16, 20, 33, 40]))
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=[f"{isa.name}{mask}" for isa, mask in VARIANTS])
+def variant(request: pytest.FixtureRequest) -> tuple[Isa, str]:
+    """Each instruction set in turn, and the features to hide so that each variant of the int8 kernels is chosen once."""
+    isa, mask = request.param
+    return isa, mask
+
+
+def variants_of(routine: Routine, layer: Layer) -> list[Parameters]:
+    """The routine's settings, and small units."""
+    space = list(routine.parameter_space(layer))
+    if "order" in space[0]:
+        space += [{**setting, "tiles": 2, "order": 1} for setting in space]
+    if "rows" in space[0]:
+        space += [{**space[0], "rows": rows} for rows in (1, 3)]
+    return space
+
+
+def check(routines: Sequence[Routine], layer: Layer, algorithm: str, *, in_place: bool = False) -> None:
+    """Compares all settings of the only routine that supports `layer` with the exact results."""
+    (routine,) = (routine for routine in routines if routine.supports(layer))
+    assert str(routine.descriptor) == f"cpu:int8/{algorithm}"
+    wanted = exact_steps(layer, int8_feeds(layer))
+    for parameters in variants_of(routine, layer):
+        check_int8(routine, layer, parameters, wanted, in_place=in_place)
+
+
+@few
+@given(layer=int8_convolutions(any_channels, kernels))
+def test_any_convolution(routines: Sequence[Routine], layer: Layer) -> None:
+    check(routines, layer, "direct")
+
+
+@few
+@given(layer=int8_convolutions(any_channels, st.just((1, 1))))
+def test_pointwise_convolutions(routines: Sequence[Routine], layer: Layer) -> None:
+    check(routines, layer, "direct")
+
+
+@few
+@given(layer=int8_convolutions(grouped_channels, kernels))
+def test_grouped_convolutions(routines: Sequence[Routine], layer: Layer) -> None:
+    check(routines, layer, "direct")
+
+
+@few
+@given(layer=int8_convolutions(depthwise_channels, kernels | st.sampled_from([(3, 3), (5, 5), (7, 7)])))
+def test_depthwise_convolutions(routines: Sequence[Routine], layer: Layer) -> None:
+    check(routines, layer, "depthwise")
+
+
+@few
+@given(
+    shape=st.tuples(st.sampled_from([1, 2, 6, 7, 13]), st.integers(1, 70), st.sampled_from([1, 15, 16, 17, 64, 130])),
+    bias=st.booleans(),
+    residual=st.booleans(),
+    activation=clips,
+    zeros=st.tuples(zero_points, zero_points, zero_points),
+    seed=st.integers(0, 999),
+)
+def test_dense(
+    routines: Sequence[Routine],
+    shape: tuple[int, int, int],
+    *,
+    bias: bool,
+    residual: bool,
+    activation: Activation,
+    zeros: tuple[int, int, int],
+    seed: int,
+) -> None:
+    layer = dense_layer(*shape, bias=bias, residual=residual, activation=activation)
+    check(routines, quantized(layer, seed, zeros), "dense")
+
+
+LAYERS = {
+    "stem": (conv_layer((1, 3, 30, 30), 64, (7, 7), strides=(2, 2), pads=(3,) * 4), "direct"),
+    "3x3": (conv_layer((1, 64, 14, 14), 128, residual=True, activation=Activation(ActivationKind.RELU)), "direct"),
+    "downsample": (conv_layer((1, 64, 14, 14), 128, (1, 1), strides=(2, 2), pads=(0,) * 4), "direct"),
+    "wide": (conv_layer((2, 192, 7, 7), 64, (1, 1), pads=(0,) * 4, residual=True), "direct"),
+    "regnet": (conv_layer((1, 72, 14, 14), 72, groups=3), "direct"),
+    "multiplier": (conv_layer((1, 20, 9, 9), 40, groups=20), "direct"),
+    "mobilenet": (conv_layer((1, 40, 28, 28), 40, groups=40, activation=Activation(ActivationKind.RELU)), "depthwise"),
+    "efficientnet": (
+        conv_layer((1, 40, 29, 29), 40, (5, 5), pads=(1, 1, 2, 2), strides=(2, 2), groups=40),
+        "depthwise",
+    ),
+    "head": (dense_layer(1, 512, 1000, bias=True, residual=False, activation=NO_ACTIVATION), "dense"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_networks_are_within_one_step_of_onnx_runtime(routines: Sequence[Routine], name: str) -> None:
+    layer, algorithm = LAYERS[name]
+    layer = quantized(layer, 1)
+    check(routines, layer, algorithm)
+    feeds = int8_feeds(layer)
+    assert np.abs(reference(layer, feeds) - exact_steps(layer, feeds)).max() <= 1
+
+
+def test_results_may_be_made_in_the_residuals_memory(routines: Sequence[Routine]) -> None:
+    """A planner may give the output the residual's memory: every kernel reads a residual before it writes there."""
+    check(routines, quantized(conv_layer((1, 40, 9, 9), 72, residual=True), 1), "direct", in_place=True)
+    check(routines, quantized(conv_layer((1, 40, 9, 9), 40, groups=40, residual=True), 1), "depthwise", in_place=True)
+    dense = dense_layer(3, 33, 70, bias=True, residual=True, activation=NO_ACTIVATION)
+    check(routines, quantized(dense, 1), "dense", in_place=True)
+
+
+def test_layers_beyond_the_kernels_are_left_to_others() -> None:
+    routines = compute_bound_routines(ISAS[0])
+    layer = quantized(conv_layer((1, 8, 5, 5), 8), 1)
+    assert any(routine.supports(layer) for routine in routines)
+    huge = MappingProxyType({**layer.constants, 2: np.full(8, 2**31 - 1, np.int32)})
+    other = MappingProxyType({**layer.constants, 1: layer.constants[1].astype(np.uint8)})
+    unsigned = (layer.inputs[0], replace(layer.type_of(1), dtype="uint8"), *layer.inputs[2:])
+    floating = tuple(replace(tensor, dtype="float32", quantization=None) for tensor in layer.outputs)
+    for wrong in (
+        replace(layer, constants=huge),
+        replace(layer, constants=other, inputs=unsigned),
+        replace(layer, outputs=floating),
+        replace(layer, activation=Activation(ActivationKind.SIGMOID)),
+    ):
+        assert not any(routine.supports(wrong) for routine in routines)
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=[isa.name for isa in ISAS])
+@pytest.mark.parametrize("channels", [8, 24, 40, 64, 72, 112, 272, 512])
+def test_few_distinct_settings_are_offered(isa: Isa, channels: int) -> None:
+    layer = quantized(conv_layer((1, channels, 14, 14), channels, (1, 1), pads=(0,) * 4), 1)
+    for routine in compute_bound_routines(isa):
+        if not routine.supports(layer):
+            continue
+        usual, space = list(routine.parameter_space(layer)), list(routine.search_space(layer))
+        assert 1 <= len(usual) <= 4
+        assert space[: len(usual)] == usual
+        assert len({tuple(sorted(setting.items())) for setting in space}) == len(space)

@@ -1,0 +1,152 @@
+"""Int8 layers with weights for tests of routines, and what they compute in whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from nnstretch.devices.base.geometry import KernelGeometry
+from nnstretch.devices.base.routine import Parameters, Routine
+from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.dtypes import QuantizationParameters
+from nnstretch.graph.layer import Layer, TensorType
+from tests.kits.convolution_parity import conv_layer, pads, pairs
+from tests.kits.cores import OWN_CORE
+from tests.kits.kernel_driver import run_lowering
+
+SLACK = 1e-3
+"""How far beyond half a step a result may be from the exact one: ties, in float32."""
+
+zero_points = st.sampled_from([-128, -7, 0, 5, 127])
+clips = st.sampled_from([NO_ACTIVATION, Activation(ActivationKind.RELU), Activation(ActivationKind.CLIP, -0.4, 0.9)])
+
+
+def quantized(layer: Layer, seed: int, zeros: tuple[int, int, int] = (3, -5, 9), *, all_zero: bool = False) -> Layer:
+    """A Conv or Dense layer of float32 as one of int8 of the same shapes, with random weights, biases and scales.
+
+    Args:
+        layer: gives shapes, attributes, activation, and which optional inputs there are.
+        seed: of the random numbers.
+        zeros: zero points of input, output and residual.
+        all_zero: whether all weights are 0.
+    """
+    rng = np.random.default_rng(seed)
+    shape = layer.type_of(1).shape
+    outputs, products = shape[0], int(np.prod(shape[1:]))
+    weight = np.zeros(shape, np.int8) if all_zero else rng.integers(-128, 128, shape, np.int8)
+    weight.reshape(outputs, -1)[0] = 0 if all_zero else rng.choice([-128, 127])
+    scales = rng.uniform(0.5, 2, outputs).astype(np.float32) / 128
+    spread = products**0.5 * 74  # of sums, in steps
+    bias = rng.integers(-int(spread * 99), int(spread * 99) + 1, outputs).astype(np.int32)
+    x, y = (
+        QuantizationParameters(1 / 64, zeros[0]),
+        QuantizationParameters(float(np.float32(spread / 64 / 64)), zeros[1]),
+    )
+    residual = QuantizationParameters(float(np.float32(y.scale * 0.7)), zeros[2])
+    types: list[TensorType | None] = [
+        TensorType(layer.type_of(0).shape, "int8", x),
+        TensorType(shape, "int8"),
+        TensorType((outputs,), "int32") if layer.has(2) else None,
+        TensorType(layer.outputs[0].shape, "int8", residual) if layer.has(3) else None,
+        TensorType((outputs,)),
+    ]
+    constants = {1: weight, 4: scales} | ({2: bias} if layer.has(2) else {})
+    made = (TensorType(layer.outputs[0].shape, "int8", y),)
+    return replace(layer, inputs=tuple(types), outputs=made, constants=MappingProxyType(constants))
+
+
+@st.composite
+def int8_convolutions(
+    draw: st.DrawFn, channels: st.SearchStrategy[tuple[int, int, int]], kernels: st.SearchStrategy[tuple[int, int]]
+) -> Layer:
+    """Convolutions of (inputs, outputs, groups) with awkward shapes and zero points."""
+    inputs, outputs, groups = draw(channels)
+    kernel, dilations, padding = draw(kernels), draw(pairs), draw(pads)
+    height, width = draw(st.integers(1, 9)), draw(st.sampled_from([1, 2, 6, 7, 9, 13, 14, 15, 28, 29]))
+    extent = (height + padding[0] + padding[2], width + padding[1] + padding[3])
+    assume(all((k - 1) * d < r for k, d, r in zip(kernel, dilations, extent, strict=True)))
+    layer = conv_layer(
+        (draw(st.integers(1, 2)), inputs, height, width),
+        outputs,
+        kernel,
+        strides=draw(pairs),
+        pads=padding,
+        dilations=dilations,
+        groups=groups,
+        bias=draw(st.booleans()),
+        residual=draw(st.booleans()),
+        activation=draw(clips),
+        weight=np.zeros((outputs, inputs // groups, *kernel), np.float32),
+    )
+    zeros = draw(st.tuples(zero_points, zero_points, zero_points))
+    return quantized(layer, draw(st.integers(0, 999)), zeros, all_zero=draw(st.integers(0, 9)) == 0)
+
+
+def int8_feeds(layer: Layer, seed: int = 5) -> list[np.ndarray]:
+    """Random run-time inputs over the whole range, in the order of `layer.activations`; half of them at its ends."""
+    rng = np.random.default_rng(seed)
+    feeds = []
+    for index in layer.activations:
+        shape = layer.type_of(index).shape
+        ends = rng.choice(np.array([-128, 127], np.int8), shape)
+        feeds.append(np.where(rng.random(shape) < 0.3, ends, rng.integers(-128, 128, shape, np.int8)))
+    return feeds
+
+
+def exact_steps(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
+    """The results in steps from 0 before they are rounded, as float64, from sums in int64."""
+    source, result = layer.type_of(0).quantization, layer.outputs[0].quantization
+    assert source is not None and result is not None
+    x = feeds[0].astype(np.int64) - source.zero_point
+    weight = layer.constants[1].astype(np.int64)
+    sums = _convolved(layer, x, weight) if layer.op == "Conv" else x @ weight.T
+    per_channel = (1, -1, *(1,) * (sums.ndim - 2))
+    if layer.has(2):
+        sums = sums + layer.constants[2].astype(np.int64).reshape(per_channel)
+    values = sums * (layer.constants[4].astype(np.float64) * source.scale).reshape(per_channel)
+    if layer.has(3):
+        residual = layer.type_of(3).quantization
+        assert residual is not None
+        values = values + (feeds[1].astype(np.float64) - residual.zero_point) * residual.scale
+    if layer.activation.kind == ActivationKind.RELU:
+        values = np.maximum(values, 0)
+    elif layer.activation.kind == ActivationKind.CLIP:
+        values = np.minimum(np.maximum(values, layer.activation.a), layer.activation.b)
+    return np.asarray(np.clip(values / result.scale + result.zero_point, -128, 127))
+
+
+def _convolved(layer: Layer, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    geometry = KernelGeometry.of(layer)
+    (top, left), (bottom, right) = geometry.pads, geometry.ends
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    sums = np.zeros(layer.outputs[0].shape, np.int64)
+    (sh, sw), (dh, dw) = geometry.strides, geometry.dilations
+    for group in range(geometry.groups):
+        ins = slice(group * geometry.group_in, (group + 1) * geometry.group_in)
+        outs = slice(group * geometry.group_out, (group + 1) * geometry.group_out)
+        for i in range(geometry.kernel[0]):
+            for j in range(geometry.kernel[1]):
+                rows = slice(i * dh, i * dh + (geometry.out_height - 1) * sh + 1, sh)
+                columns = slice(j * dw, j * dw + (geometry.out_width - 1) * sw + 1, sw)
+                sums[:, outs] += np.einsum("nchw,oc->nohw", padded[:, ins, rows, columns], weight[outs, :, i, j])
+    return sums
+
+
+def check_int8(
+    routine: Routine, layer: Layer, parameters: Parameters, wanted: np.ndarray, *, in_place: bool = False
+) -> None:
+    """Compares a routine on `int8_feeds(layer)` with `exact_steps`, with two threads.
+
+    A bound of the activation may be rounded before the result is: both are within half a step then.
+    """
+    layouts = routine.layouts(layer, parameters)
+    lowering = routine.lower(layer, parameters)
+    feeds = int8_feeds(layer)
+    (found,) = run_lowering(lowering, layer, feeds, *layouts, cores=(OWN_CORE, OWN_CORE), in_place=in_place)
+    error = float(np.abs(found - wanted).max(initial=0))
+    assert error <= 0.5 + SLACK, f"{routine.descriptor} {dict(parameters)}: {error:.3f} steps"

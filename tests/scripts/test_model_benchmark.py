@@ -15,9 +15,9 @@ from scripts import model_benchmark
 def result(model: str, threads: int = 1, fallback: tuple[str, ...] = (), **times: float) -> dict[str, Any]:
     """An entry of "results" of `nnstretch bench --json`."""
     engines: dict[str, dict[str, Any]] = {name: {"p50_ms": ms} for name, ms in times.items()}
-    rivals = {name: ms for name, ms in times.items() if name != "nnstretch"}
-    best = min(rivals, key=rivals.__getitem__, default=None)
-    speedup = rivals[best] / times["nnstretch"] if best and "nnstretch" in times else None
+    others = {name: ms for name, ms in times.items() if name != "nnstretch"}
+    best = min(others, key=others.__getitem__, default=None)
+    speedup = others[best] / times["nnstretch"] if best and "nnstretch" in times else None
     return {
         "model": f"models/{model}.onnx",
         "threads": threads,

@@ -87,6 +87,7 @@ def test_a_block_is_seeded_and_the_generators_are_put_back() -> None:
 
 
 def test_drawing_needs_no_torch() -> None:
-    code = "import sys; import nnstretch.training.data.textures, nnstretch.training.randomness; print('torch' in sys.modules)"
+    modules = "nnstretch.training.data.sources.textures, nnstretch.training.randomness"
+    code = f"import sys; import {modules}; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert result.stdout.strip() == "False"

@@ -1,6 +1,6 @@
 """Data sets by name: ``NAME``, ``NAME:ARGUMENT`` or ``module.py:factory``. Loading this package does not load torch.
 
-A new data set is one module with a function ``load(argument, size, channels, split_seed)`` and one line in `SOURCES`.
+A new data set is one module of `sources` with a function ``load(argument, size, channels, split_seed)`` and one line in `SOURCES`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SOURCES: Mapping[str, str] = {
     "masks": "masks:PATH",
     "coco": "coco:PATH",
 }
-"""Name of the data set and of its module in this package -> how it is written."""
+"""Name of the data set and of its module in `sources` -> how it is written."""
 
 DEFAULT_SIZE = 64
 _MIN_SIZE = 8
@@ -88,7 +88,7 @@ def _loaded(source: str, size: int | None, channels: int | None, split_seed: int
         raise UsageError(f"no data set is called {source!r}; there are {usage()}")
     else:
         size = DEFAULT_SIZE if size is None else size
-    dataset: Dataset = import_module(f"{__name__}.{name}").load(argument, size, channels, split_seed)
+    dataset: Dataset = import_module(f"{__name__}.sources.{name}").load(argument, size, channels, split_seed)
     return dataset
 
 

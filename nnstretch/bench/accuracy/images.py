@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from nnstretch.support.settings import atomic_write
 from nnstretch.training.data import load_dataset
 from nnstretch.training.data.preprocessing import Images, Pixels, Preprocessing
+from nnstretch.training.data.sources.textures import TextureSplit
 from nnstretch.training.data.split import Dataset, ImagesInMemory, Indices, RawImages
-from nnstretch.training.data.textures import TextureSplit
 
 _LOOKED_AT = 44
 

@@ -231,7 +231,7 @@ class _Job:
             UsageError: there is none, and it was given images.
         """
         from nnstretch.branching.transform.network import BranchedNetwork
-        from nnstretch.training.data.unlabelled import unlabelled_images
+        from nnstretch.training.data.sources.unlabelled import unlabelled_images
 
         of_teacher = self.teacher is not None and _teacher_parts(self.teacher)[0] == network.spec
         inherits = network.design is not None and not network.about.get("design")

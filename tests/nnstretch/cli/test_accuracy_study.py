@@ -29,7 +29,7 @@ from nnstretch.cli.training import event_shown
 from nnstretch.errors import StoppedError, UsageError
 from nnstretch.support.locks import lock_folder
 from nnstretch.support.progress import silent
-from nnstretch.training.data.textures import Difficulty, Range
+from nnstretch.training.data.sources.textures import Difficulty, Range
 from nnstretch.zoo.blocks import Chain, classifier, conv_bn, with_shortcut
 
 TINY: dict[str, Any] = {"epochs": 1, "retrain_epochs": 8, "epoch_images": 44, "held_out": 22}
@@ -169,7 +169,7 @@ def test_images_are_those_of_the_data_set_and_generated_once(tmp_path: Path, mon
     harder = replace(held_out.source, difficulty=Difficulty(grain=Range(0.3, 0.4)))
     assert look(harder) != look(held_out.source) == look(held_out)
     again = stored_textures(tmp_path, 16, 44, 22)
-    monkeypatch.setattr("nnstretch.training.data.textures.texture", None)
+    monkeypatch.setattr("nnstretch.training.data.sources.textures.texture", None)
     np.testing.assert_array_equal(again.train.raw(5, 3), expected)
 
 

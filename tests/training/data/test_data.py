@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from nnstretch.errors import FileError, UsageError
 from nnstretch.training.data import load_dataset
-from nnstretch.training.data.digits import bicubic
+from nnstretch.training.data.sources.digits import bicubic
 from nnstretch.training.data.split import batches, stratified_split
 
 

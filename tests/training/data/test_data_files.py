@@ -14,10 +14,10 @@ from PIL import Image
 
 from nnstretch.errors import FileError, NNStretchError, UsageError
 from nnstretch.training.data import load_dataset
-from nnstretch.training.data.folder import FolderSplit, unlabelled
 from nnstretch.training.data.image_files import decode
 from nnstretch.training.data.preprocessing import photo_preprocessing
-from nnstretch.training.data.shards import index_shard
+from nnstretch.training.data.sources.folder import FolderSplit, unlabelled
+from nnstretch.training.data.sources.shards import index_shard
 from nnstretch.training.data.split import UnreadableImageError
 from nnstretch.training.data.unreadable import inputs_to_learn_from, without_unreadable
 

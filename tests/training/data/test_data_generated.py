@@ -12,9 +12,9 @@ from PIL import Image
 
 from nnstretch.errors import UsageError
 from nnstretch.training.data import load_dataset
-from nnstretch.training.data.patterns import PATTERNS, Numbers
+from nnstretch.training.data.sources.patterns import PATTERNS, Numbers
+from nnstretch.training.data.sources.textures import DIFFICULTY, texture
 from nnstretch.training.data.split import Split
-from nnstretch.training.data.textures import DIFFICULTY, texture
 
 
 def digest(split: Split, epoch: int = 0, count: int = 30) -> list[bytes]:

@@ -14,8 +14,8 @@ from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.errors import DesignError, FileError, ModelError, UsageError
 from nnstretch.training.data.loader import TrainingBatches
 from nnstretch.training.data.preprocessing import Preprocessing
+from nnstretch.training.data.sources.unlabelled import unlabelled_images
 from nnstretch.training.data.split import ArraySplit, Dataset, Split
-from nnstretch.training.data.unlabelled import unlabelled_images
 from nnstretch.training.distillation.blockwise import BlockwiseResult, BlockwiseStart, StepProgress, train_segments
 from nnstretch.training.distillation.segments import Features, FeatureView, SegmentStudent, segment_students
 from nnstretch.training.recipe import Recipe

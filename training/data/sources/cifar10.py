@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from nnstretch.training.data.cifar import Archive, load_archive
+from nnstretch.training.data.sources.cifar import Archive, load_archive
 
 ARCHIVE = Archive(
     name="cifar10",

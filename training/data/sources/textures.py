@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import UsageError
-from nnstretch.training.data.patterns import PATTERNS, Canvas, Numbers, Plane
 from nnstretch.training.data.preprocessing import Pixels, Preprocessing
+from nnstretch.training.data.sources.patterns import PATTERNS, Canvas, Numbers, Plane
 from nnstretch.training.data.split import Dataset, Indices, RawImages, dataset_of
 from nnstretch.training.randomness import normals
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, UsageError, first_line
-from nnstretch.training.data.folder import held_out_folders, images_of, subfolders
 from nnstretch.training.data.image_files import decode
 from nnstretch.training.data.preprocessing import Pixels, photo_preprocessing, pillow
+from nnstretch.training.data.sources.folder import held_out_folders, images_of, subfolders
 from nnstretch.training.data.split import (
     Dataset,
     RawImages,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nnstretch.errors import UsageError
 from nnstretch.training.data import SOURCES, load_dataset, usage
-from nnstretch.training.data.folder import unlabelled
+from nnstretch.training.data.sources.folder import unlabelled
 from nnstretch.training.data.split import Dataset
 
 

@@ -61,6 +61,65 @@ def convolution(channels: int, outputs: int, size: int, kernel: Shape, groups: i
         "dilations": (1, 1),
         "groups": groups,
     }
+    constants = {1: weights, 2: np.zeros(outputs, np.float32)}
+    return _layer("Conv", (x, w, bias), y, attributes, constants)
+
+
+def _layer(
+    op: str,
+    inputs: Sequence[TensorType],
+    output: TensorType,
+    attributes: Mapping[str, Attribute] = MappingProxyType({}),
+    constants: Mapping[int, np.ndarray] = MappingProxyType({}),
+) -> Layer:
+    frozen = MappingProxyType(dict(attributes)), MappingProxyType(dict(constants))
+    return Layer(op.lower(), op, tuple(inputs), (output,), frozen[0], constants=frozen[1])
+
+
+def typical_layers() -> Iterator[Layer]:
+    """Layers of the sizes that networks for images have; together they use every kernel."""
+    for channels, size in ((64, 56), (256, 14), (72, 28), (40, 28), (24, 28), (56, 28), (8, 56)):
+        yield convolution(channels, channels, size, (3, 3))
+        yield convolution(channels, channels, size, (1, 1))
+    yield convolution(96, 96, 28, (1, 1))
+    yield convolution(3, 64, 224, (7, 7), stride=2)
+    yield convolution(3, 16, 224, (3, 3), stride=2)
+    for extent in (5, 7):
+        yield convolution(64, 64, 28, (extent, extent))
+    for group in (1, 2, 4, 8):
+        yield convolution(128, 128, 28, (3, 3), groups=128 // group)
+    yield convolution(64, 128, 28, (3, 3), groups=64)
+    for channels in (16, 48, 64, 72, 96):
+        depthwise = convolution(4 * channels, 4 * channels, 28, (3, 3), groups=4 * channels)
+        yield fused_pair(convolution(channels, 4 * channels, 28, (1, 1)), depthwise)
+        yield fused_pair(depthwise, convolution(4 * channels, channels, 28, (1, 1)))
+    weights = {1: np.full((1000, 2048), 0.01, np.float32), 2: np.zeros(1000, np.float32)}
+    yield _layer(
+        "Dense", [TensorType(s) for s in ((1, 2048), (1000, 2048), (1000,))], TensorType((1, 1000)), {}, weights
+    )
+    tokens = TensorType((1, 192, 1, 197))
+    yield _layer("Attention", (tokens,) * 3, tokens, {"heads": 3, "groups": 3, "scale": 0.125})
+    left, right = TensorType((8, 196, 64)), TensorType((8, 64, 196))
+    yield _layer("MatMul", (left, right), TensorType((8, 196, 196)), {"transpose_x": 0, "transpose_y": 0})
+    yield from _int8_layers()
+    yield from _memory_bound_layers()
+
+
+def _int8_layers() -> Iterator[Layer]:
+    for channels, size in ((64, 56), (256, 14), (48, 28), (24, 28), (16, 56)):
+        yield _quantized(convolution(channels, channels, size, (3, 3)))
+        yield _quantized(convolution(channels, channels, size, (1, 1)))
+    yield _quantized(convolution(128, 128, 28, (3, 3), groups=128))
+    types = [TensorType(shape) for shape in ((1, 2048), (1000, 2048), (1000,))]
+    weights = {1: np.zeros((1000, 2048), np.float32), 2: np.zeros(1000, np.float32)}
+    yield _quantized(_layer("Dense", types, TensorType((1, 1000)), {}, weights))
+
+
+def _quantized(layer: Layer) -> Layer:
+    """A layer with weights and bias as one of int8."""
+    x, weight, bias = map(layer.type_of, range(3))
+    scales = TensorType(bias.shape)
+    inputs = (_int8(x), replace(weight, dtype="int8"), replace(bias, dtype="int32"), None, scales)
     ones, zeros = np.ones(weight.shape, np.int8), np.zeros(bias.shape, np.int32)
     constants: dict[int, np.ndarray] = {1: ones, 2: zeros, 4: np.ones(scales.shape, np.float32)}
     return replace(layer, inputs=inputs, outputs=(_int8(layer.outputs[0]),), constants=MappingProxyType(constants))

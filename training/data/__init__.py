@@ -1,6 +1,6 @@
 """Data sets by name: ``NAME``, ``NAME:ARGUMENT`` or ``module.py:factory``. Loading this package does not load torch.
 
-A new data set is one module of `sources` with a function ``load(argument, size, channels, split_seed)`` and one line in `SOURCES`.
+A new data set is one module of `sources` with ``load(argument, size, channels, split_seed)`` and one line in `SOURCES`.
 """
 
 from __future__ import annotations

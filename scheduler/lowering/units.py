@@ -127,13 +127,13 @@ def _native(node: GraphNode) -> Unit:
 
 
 def _absorbed(nodes: Sequence[GraphNode], native: Sequence[bool]) -> set[int]:
-    """Indices of native layers that become part of fallback units: data movement with only fallback layers around it.
+    """Indices of native layers that become part of fallback units: memory-bound ones with only fallback layers around them.
 
-    As units of their own they would split a fallback unit. Layers on float32 stay native, since their neighbours may be.
+    These are data movement and int8 layers without multiply-adds. As units of their own they would split a fallback unit.
+    Layers on float32 stay native, since their neighbours may be.
     """
     neighbours = _neighbours(nodes)
-    moving = [OPERATORS.get(n.layer.op) == "move" and n.layer.outputs[0].dtype != DEFAULT_DTYPE for n in nodes]
-    movers = {i for i in range(len(nodes)) if native[i] and moving[i]}
+    movers = {i for i, node in enumerate(nodes) if native[i] and _joins_fallbacks(node.layer)}
     absorbed: set[int] = set()
     while movers:
         group, around, rest = set[int](), set[int](), [min(movers)]
@@ -149,6 +149,11 @@ def _absorbed(nodes: Sequence[GraphNode], native: Sequence[bool]) -> set[int]:
         if around and not any(native[number] for number in around):
             absorbed |= group
     return absorbed
+
+
+def _joins_fallbacks(layer: Layer) -> bool:
+    moves = OPERATORS.get(layer.op) == "move" and layer.outputs[0].dtype != DEFAULT_DTYPE
+    return moves or (layer.is_int8 and not layer.macs)
 
 
 def _neighbours(nodes: Sequence[GraphNode]) -> list[set[int]]:

@@ -22,8 +22,13 @@ from nnstretch.devices.cpu.routines import (
     strassen,
     winograd,
 )
+from nnstretch.devices.cpu.routines.int8 import arithmetic as int8_arithmetic
+from nnstretch.devices.cpu.routines.int8 import concat as int8_concat
 from nnstretch.devices.cpu.routines.int8 import convolution as int8_convolution
 from nnstretch.devices.cpu.routines.int8 import dense as int8_dense
+from nnstretch.devices.cpu.routines.int8 import floating as int8_floating
+from nnstretch.devices.cpu.routines.int8 import pool as int8_pool
+from nnstretch.devices.cpu.routines.int8 import quantize as int8_quantize
 from nnstretch.devices.engine.build.instruction_sets import Isa
 
 _MODULES = (
@@ -43,6 +48,11 @@ _MODULES = (
     data_movement,
     int8_convolution,
     int8_dense,
+    int8_quantize,
+    int8_arithmetic,
+    int8_pool,
+    int8_concat,
+    int8_floating,
 )
 """In the order in which routines of the same layer are listed: most promising first."""
 

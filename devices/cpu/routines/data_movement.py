@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 
@@ -55,47 +55,66 @@ class ConcatRoutine(DataMovementRoutine):
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """A call for every 16 inputs."""
-        block, axis = parameters[BLOCK], layer.integer("axis")
-        sizes = [layer.type_of(i).shape[axis] for i in range(len(layer.inputs))]
-        # inputs share a block of the output if one before the last ends inside a block
-        shared = block and axis == 1 and any(size % block for size in sizes[:-1])
-        calls = _join_lanes(layer, sizes, block) if shared else _join_rows(layer, axis, block)
+        block = parameters[BLOCK]
+        operands = _operands(layer)
+        joined = (
+            join_lanes(layer, operands, block) if shares_blocks(layer, block) else _join_rows(layer, operands, block)
+        )
         floats = stored_floats(layer.outputs[0].shape, block)
         constants = tuple(to_blocked(layer.constants[i], block) for i in sorted(layer.constants))
-        return Lowering((*calls, *activate_in_place(layer, floats)), constants)
+        return Lowering((*joined, *activate_in_place(layer, floats)), constants)
 
 
-def _parts(layer: Layer, sizes: list[int]) -> Iterator[tuple[int, tuple[Operand, ...], list[int]]]:
+def shares_blocks(layer: Layer, block: int) -> bool:
+    """Whether inputs of a Concat share a block of the output: one before the last ends inside a block."""
+    channels = [layer.type_of(i).shape[1] for i in range(len(layer.inputs))] if block else []
+    return layer.integer("axis") == 1 and any(size % block for size in channels[:-1])
+
+
+def _operands(layer: Layer) -> list[Operand]:
+    """What a Concat reads: inputs and constants in their order."""
+    numbers = {index: number for number, index in enumerate(sorted(layer.constants))}
+    return [
+        Operand("constant", numbers[index]) if index in numbers else Operand("input", index)
+        for index in range(len(layer.inputs))
+    ]
+
+
+def _parts(operands: Sequence[Operand], sizes: list[int]) -> Iterator[tuple[int, tuple[Operand, ...], list[int]]]:
     """Offset, inputs and sizes of each call, for inputs of these sizes."""
     offsets = [0, *accumulate(sizes)]
-    numbers = {index: number for number, index in enumerate(sorted(layer.constants))}
-    operands = [
-        Operand("constant", numbers[index]) if index in numbers else Operand("input", index)
-        for index in range(len(sizes))
-    ]
     for first in range(0, len(sizes), MAX_READS):
         part = slice(first, first + MAX_READS)
         yield offsets[first], tuple(operands[part]), sizes[part]
 
 
-def _join_rows(layer: Layer, axis: int, block: int) -> tuple[KernelCall, ...]:
+def _join_rows(layer: Layer, operands: Sequence[Operand], block: int) -> tuple[KernelCall, ...]:
     """Copies rows: the elements from the axis on, which are contiguous in all inputs."""
+    axis = layer.integer("axis")
     stored = [Layout(block).storage_shape(layer.type_of(i).shape) for i in range(len(layer.inputs))]
     shape = Layout(block).storage_shape(layer.outputs[0].shape)
     each = layer.outputs[0].element.bytes
     outer, total = math.prod(shape[:axis]), math.prod(shape[axis:]) * each
     return tuple(
         kernel_call("concat/rows", inputs, outer=outer, offset=offset, total=total, sizes=sizes)
-        for offset, inputs, sizes in _parts(layer, [math.prod(shape[axis:]) * each for shape in stored])
+        for offset, inputs, sizes in _parts(operands, [math.prod(shape[axis:]) * each for shape in stored])
     )
 
 
-def _join_lanes(layer: Layer, channels: list[int], block: int) -> tuple[KernelCall, ...]:
-    """Moves channels between lanes."""
+def join_lanes(layer: Layer, operands: Sequence[Operand], block: int) -> tuple[KernelCall, ...]:
+    """The calls that join the channels of a Concat's inputs, in blocks that these share.
+
+    Args:
+        layer: of float32, or of elements of one byte.
+        operands: what holds the inputs, in their order.
+        block: of the layout.
+    """
+    kernel = "concat/lanes" if layer.outputs[0].dtype == DEFAULT_DTYPE else "concat/lanes_bytes"
+    channels = [layer.type_of(i).shape[1] for i in range(len(layer.inputs))]
     images, total, height, width = layer.outputs[0].shape
     return tuple(
         kernel_call(
-            "concat/lanes",
+            kernel,
             inputs,
             images=images,
             pixels=height * width,
@@ -104,7 +123,7 @@ def _join_lanes(layer: Layer, channels: list[int], block: int) -> tuple[KernelCa
             total=total,
             channels=part,
         )
-        for offset, inputs, part in _parts(layer, channels)
+        for offset, inputs, part in _parts(operands, channels)
     )
 
 
@@ -133,7 +152,9 @@ class StridedRoutine(DataMovementRoutine):
         """If the channels become the last axis, whole blocks of the last axis become channels, or whole blocks are moved."""
         if layer.op == "Transpose":
             order = layer.ints("perm")
-            return order == CHANNELS_LAST or (order == CHANNELS_FIRST and layer.outputs[0].shape[1] % self.block == 0)
+            return (order == CHANNELS_LAST and self._is_float32) or (
+                order == CHANNELS_FIRST and layer.outputs[0].shape[1] % self.block == 0
+            )
         return moves_blocks(layer, self.block)
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
@@ -159,13 +180,13 @@ class StridedRoutine(DataMovementRoutine):
 
 
 def change_layout(tensor: TensorType, source: int, target: int) -> KernelCall:
-    """The call that converts input 0 from block `source` to block `target`; float32 unless it is a copy."""
+    """The call that converts input 0 from block `source` to block `target`; float32 or bytes unless it is a copy."""
     copied = source == target and not (source and tensor.shape[1] % source)
     if copied:
         return kernel_call("reorder/copy", (INPUT,), count=tensor.bytes)
     images, channels, height, width = tensor.shape
     return kernel_call(
-        "reorder/layout",
+        "reorder/layout" if tensor.dtype == DEFAULT_DTYPE else "reorder/layout_bytes",
         (INPUT,),
         images=images,
         channels=channels,
@@ -222,7 +243,7 @@ class ReorderRoutine(Routine):
     descriptor = Descriptor("cpu", "float32", "reorder")
 
     def supports(self, layer: Layer) -> bool:
-        """Copies of plain data of any type, and conversions of float32 between plain and blocks of 4, 8 and 16."""
+        """Copies of plain data of any type; conversions between plain and blocks of 4, 8 and 16, of float32 and of bytes."""
         if layer.op != REORDER or layer.outputs[0].elements == 0:
             return False
         (tensor,), layouts = layer.outputs, reorder_layouts(layer)
@@ -232,7 +253,8 @@ class ReorderRoutine(Routine):
         if blocks == {0}:
             return tensor.dtype in MOVED_DTYPES
         known = set(family("reorder_layout").limits("source"))
-        return tensor.dtype == DEFAULT_DTYPE and len(tensor.shape) == 4 and blocks <= known
+        converted = tensor.dtype == DEFAULT_DTYPE or tensor.element.bytes == 1
+        return converted and len(tensor.shape) == 4 and blocks <= known
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         source, target = reorder_layouts(layer)

@@ -167,7 +167,8 @@ class MemoryBoundRoutine(Routine):
 class DataMovementRoutine(MemoryBoundRoutine):
     """A memory-bound routine that moves elements of any type without changing them.
 
-    Layers of other types than float32 have no activation and are plain, as their neighbours are.
+    Layers of other types than float32 have no activation. They are plain, as their neighbours are, unless they stand for
+    float32 numbers.
     """
 
     def supports(self, layer: Layer) -> bool:
@@ -178,7 +179,8 @@ class DataMovementRoutine(MemoryBoundRoutine):
         return self._is_float32 or (layer.activation == NO_ACTIVATION and len(quantizations) == 1)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        return super().parameter_space(layer) if self._is_float32 else (MappingProxyType({BLOCK: 0}),)
+        blocked = self._is_float32 or layer.outputs[0].quantization is not None
+        return super().parameter_space(layer) if blocked else (MappingProxyType({BLOCK: 0}),)
 
     @property
     def _is_float32(self) -> bool:

@@ -45,16 +45,7 @@ class PoolRoutine(MemoryBoundRoutine):
             mode = MAXIMUM if layer.attributes["mode"] == "max" else AVERAGE
             sizes = {"rows": planes.planes, "pixels": planes.pixels, "lanes": planes.lanes}
             return one_call("pool/global", layer, {"mode": mode, **sizes})
-        mode = MAXIMUM
-        if layer.op == "AveragePool":
-            mode = AVERAGE_PADDED if layer.attributes.get("count_include_pad", 0) else AVERAGE
-        window = KernelGeometry.of(layer)
-        pairs = {"kernel": window.kernel, "stride": window.strides, "dilation": window.dilations}
-        pads = dict(zip(("top", "left", "bottom", "right"), layer.ints("pads"), strict=True))
-        moves = {
-            f"{name}_{axis}": value for name, pair in pairs.items() for axis, value in zip("hw", pair, strict=True)
-        }
-        return one_call("pool/window", layer, {"mode": mode, **_sizes(layer, block), **pads, **moves})
+        return one_call("pool/window", layer, window_parameters(layer, block))
 
 
 class ResizeRoutine(MemoryBoundRoutine):
@@ -74,10 +65,22 @@ class ResizeRoutine(MemoryBoundRoutine):
         if layer.attributes["mode"] == "nearest":
             kernel, tables = "resize/nearest", [np.ascontiguousarray(table.indices[:, 0]) for table in (rows, columns)]
         reads = (INPUT, *(Operand("constant", i) for i in range(len(tables))))
-        return one_call(kernel, layer, _sizes(layer, parameters[BLOCK]), reads, tuple(tables))
+        return one_call(kernel, layer, plane_sizes(layer, parameters[BLOCK]), reads, tuple(tables))
 
 
-def _sizes(layer: Layer, block: int) -> Mapping[str, int]:
+def window_parameters(layer: Layer, block: int) -> Mapping[str, int]:
+    """The kernels' parameters for the mode and the windows of a MaxPool or AveragePool."""
+    mode = MAXIMUM
+    if layer.op == "AveragePool":
+        mode = AVERAGE_PADDED if layer.attributes.get("count_include_pad", 0) else AVERAGE
+    window = KernelGeometry.of(layer)
+    pairs = {"kernel": window.kernel, "stride": window.strides, "dilation": window.dilations}
+    pads = dict(zip(("top", "left", "bottom", "right"), layer.ints("pads"), strict=True))
+    moves = {f"{name}_{axis}": value for name, pair in pairs.items() for axis, value in zip("hw", pair, strict=True)}
+    return {"mode": mode, **plane_sizes(layer, block), **pads, **moves}
+
+
+def plane_sizes(layer: Layer, block: int) -> Mapping[str, int]:
     """The kernels' parameters for the sizes of images in the layout of this block."""
     shape, result = layer.type_of(0).shape, layer.outputs[0].shape
     planes = planes_of(shape, block)

@@ -15,20 +15,22 @@ from tests.kits.kernel_driver import run_lowering
 LAYOUTS = [Layout(block) for block in (0, 4, 8, 16)]
 
 
-def reordered(shape: tuple[int, ...], source: Layout, target: Layout, cores: tuple[int, ...]) -> None:
+def reordered(
+    shape: tuple[int, ...], source: Layout, target: Layout, cores: tuple[int, ...], dtype: str = "float32"
+) -> None:
     """Checks values, and that padding lanes of the target are zero whatever those of the source hold."""
-    layer = reorder_layer(TensorType(shape), source, target)
+    layer = reorder_layer(TensorType(shape, dtype), source, target)
     assert REORDER_ROUTINE.supports(layer)
     (parameters,) = REORDER_ROUTINE.parameter_space(layer)
     assert REORDER_ROUTINE.layouts(layer, parameters) == ((source,), (target,))
-    array = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    array = (50 * np.random.default_rng(5).standard_normal(shape)).astype(dtype)
     lowering = REORDER_ROUTINE.lower(layer, parameters)
     (found,) = run_lowering(lowering, layer, [array], [source], [target], cores)
     np.testing.assert_array_equal(found, array)
     wanted = target.pack(array, fill=0.0).reshape(-1)
     stored = source.pack(array).reshape(-1)
     # the same step between flat arrays shows the padding lanes too
-    flat = Layer("flat", REORDER, (TensorType(stored.shape),), (TensorType(wanted.shape),))
+    flat = Layer("flat", REORDER, (TensorType(stored.shape, dtype),), (TensorType(wanted.shape, dtype),))
     (found,) = run_lowering(lowering, flat, [stored], [PLAIN], [PLAIN], cores)
     np.testing.assert_array_equal(found, wanted)
 
@@ -43,16 +45,18 @@ def reordered(shape: tuple[int, ...], source: Layout, target: Layout, cores: tup
 def test_reorder(shape: tuple[int, ...], source: Layout, target: Layout) -> None:
     for cores in ((0,), (0, 1)):
         reordered(shape, source, target, cores)
+    reordered(shape, source, target, (0, 1), "int8")
 
 
 @given(
     st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 20), st.integers(1, 20)),
     st.sampled_from(LAYOUTS),
     st.sampled_from(LAYOUTS),
+    st.sampled_from(["float32", "int8", "uint8"]),
 )
-@settings(max_examples=60)
-def test_reorder_of_any_shape(shape: tuple[int, ...], source: Layout, target: Layout) -> None:
-    reordered(shape, source, target, (0,))
+@settings(max_examples=90)
+def test_reorder_of_any_shape(shape: tuple[int, ...], source: Layout, target: Layout, dtype: str) -> None:
+    reordered(shape, source, target, (0,), dtype)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float16", "int64"])

@@ -40,83 +40,11 @@ static void rows_run(const nns_args *args, int64_t begin, int64_t end, void *scr
     }
 }
 
-/* ---- concat/lanes: reads blocked inputs; writes channels [offset, offset + their sum) of the blocked output. --------
- * Lanes of the first written block below `offset` are kept, lanes of the last one above become zero. */
+/* ---- concat/lanes: reads blocked inputs; writes channels [offset, offset + their sum) of the blocked output. ------- */
 
-static const char *lanes_check(const nns_args *args, nns_work *work) {
-    const concat_lanes_parameters *p = (const void *)args->p;
-    const int64_t block = p->block;
-    int64_t end = p->offset;
-    for (int32_t i = 0; i < args->n_in; i++) {
-        const int64_t channels = p->channels[i];
-        if (!nns_holds(args->in_bytes[i],
-                       NNS_FLOAT_BYTES(p->images, nns_ceil_div(channels, block), p->pixels, block)))
-            return "concat/lanes: an input is smaller than its shape";
-        if (__builtin_add_overflow(end, channels, &end)) return "concat/lanes: too many channels";
-    }
-    if (end > p->total || !nns_holds(args->out_bytes[0],
-                                     NNS_FLOAT_BYTES(p->images, nns_ceil_div(p->total, block), p->pixels, block)))
-        return "concat/lanes: the inputs' channels do not fit the output";
-    *work = (nns_work){.units = end == p->offset ? 0 : p->images * (nns_ceil_div(end, block) - p->offset / block)};
-    return NULL;
-}
-
-/* Lanes [lane, lane + lanes) of an output block come from the pixels at `from`, `shift` floats away. */
-typedef struct {
-    const float *from;
-    int64_t shift, lane, lanes;
-} piece;
-
-#define LANES 4
-#include "concat_lanes.inc"
-
-#define LANES 8
-#include "concat_lanes.inc"
-
-#define LANES 16
-#include "concat_lanes.inc"
-
-/* Finds the sources of the channels of output block `index` of image `image`; returns the number of pieces. */
-static int find_pieces(const nns_args *args, int64_t image, int64_t index, piece *pieces) {
-    const concat_lanes_parameters *p = (const void *)args->p;
-    const int64_t pixels = p->pixels, block = p->block, low = index * block, high = low + block;
-    int n = 0;
-    int64_t first = p->offset;
-    for (int32_t i = 0; i < args->n_in && first < high; i++) {
-        const int64_t channels = p->channels[i], blocks = nns_ceil_div(channels, block);
-        int64_t channel = nns_max_int(first, low);
-        const int64_t end = nns_min_int(first + channels, high);
-        while (channel < end) {
-            const int64_t source = channel - first, source_lane = source % block, lane = channel - low;
-            const int64_t lanes = nns_min_int(block - source_lane, end - channel);
-            const float *from = (const float *)args->in[i] + (image * blocks + source / block) * pixels * block;
-            pieces[n++] = (piece){from, source_lane - lane, lane, lanes};
-            channel += lanes;
-        }
-        first += channels;
-    }
-    return n;
-}
-
-static void lanes_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
-    const concat_lanes_parameters *p = (const void *)args->p;
-    const int64_t pixels = p->pixels, block = p->block, first_block = p->offset / block;
-    int64_t last = p->offset;
-    for (int32_t i = 0; i < args->n_in; i++) last += p->channels[i];
-    const int64_t written = nns_ceil_div(last, block) - first_block, blocks = nns_ceil_div(p->total, block);
-    for (int64_t unit = begin; unit < end; unit++) {
-        const int64_t image = unit / written, index = first_block + unit % written;
-        float *out = (float *)args->out[0] + (image * blocks + index) * pixels * block;
-        piece pieces[16];
-        const int n = find_pieces(args, image, index, pieces);
-        switch (block) {
-        case 4: concat_block_4(out, pieces, n, pixels); break;
-        case 8: concat_block_8(out, pieces, n, pixels); break;
-        default: concat_block_16(out, pieces, n, pixels);
-        }
-    }
-}
+#define ELEMENT float
+#define PARAMETERS concat_lanes_parameters
+#include "concat_blocks.inc"
 
 NNS_DEFINE_FAMILY(concat_rows);
 NNS_DEFINE_FAMILY(concat_lanes);

@@ -1,0 +1,79 @@
+"""int8 layers that are computed in float32: Softmax, and Resize that interpolates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nnstretch.devices.base.routine import Descriptor, KernelCall, Layout, Lowering, Operand, Parameters
+from nnstretch.devices.cpu.routines.eltwise import SoftmaxRoutine
+from nnstretch.devices.cpu.routines.int8.quantize import dequantize_call, quantize_call
+from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, parameters_of
+from nnstretch.devices.cpu.routines.memory_bound import MemoryBoundRoutine
+from nnstretch.devices.cpu.routines.pool import ResizeRoutine
+from nnstretch.devices.engine.build.instruction_sets import Isa
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
+from nnstretch.graph.layer import Layer, TensorType
+
+
+class FloatingRoutine(MemoryBoundRoutine):
+    """A layer with one input: its integers become float32, a routine for float32 computes, and the result is rounded."""
+
+    descriptor = Descriptor("cpu", "int8", "floating")
+    operators = frozenset({"Softmax", "Resize"})
+
+    def __init__(self, isa: Isa) -> None:
+        super().__init__(isa)
+        self._routines: tuple[MemoryBoundRoutine, ...] = (SoftmaxRoutine(isa), ResizeRoutine(isa))
+
+    def covers(self, layer: Layer) -> bool:
+        """Nothing is moved only, and a routine for float32 computes the layer."""
+        quantized = is_quantized(layer.type_of(0)) and is_quantized(layer.outputs[0])
+        return quantized and layer.attributes.get("mode") != "nearest" and self._inner(layer) is not None
+
+    def blockable(self, layer: Layer) -> bool:
+        """As the routine for float32."""
+        inner = self._inner(layer)
+        return inner is not None and inner.blockable(_in_float32(layer))
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """The routine's calls between two that convert."""
+        inner, floating = self._inner(layer), _in_float32(layer)
+        assert inner is not None
+        lowered = inner.lower(floating, parameters)
+        (before,), (after,) = inner.layouts(floating, parameters)
+        first, last = len(lowered.workspaces), len(lowered.workspaces) + 1
+        places = {("input", 0): Operand("workspace", first), ("output", 0): Operand("workspace", last)}
+
+        def placed(call: KernelCall) -> KernelCall:
+            reads = tuple(None if o is None else places.get((o.kind, o.index), o) for o in call.reads)
+            writes = tuple(places.get((o.kind, o.index), o) for o in call.writes)
+            return replace(call, reads=reads, writes=writes, in_place=None)
+
+        begin = dequantize_call(parameters_of(layer.type_of(0)), _count(before, layer.type_of(0)))
+        end = quantize_call(parameters_of(layer.outputs[0]), _count(after, layer.outputs[0]))
+        calls = (
+            replace(begin, writes=(places["input", 0],)),
+            *map(placed, lowered.calls),
+            replace(end, reads=(places["output", 0],)),
+        )
+        sizes = (before.bytes(floating.type_of(0)), after.bytes(floating.outputs[0]))
+        return Lowering(calls, lowered.constants, (*lowered.workspaces, *sizes))
+
+    def _inner(self, layer: Layer) -> MemoryBoundRoutine | None:
+        floating = _in_float32(layer)
+        return next((routine for routine in self._routines if routine.supports(floating)), None)
+
+
+def _count(layout: Layout, tensor: TensorType) -> int:
+    """Elements of a tensor as stored."""
+    return layout.bytes(tensor) // tensor.element.bytes
+
+
+def _in_float32(layer: Layer) -> Layer:
+    """The same layer on what the integers stand for."""
+    inputs = tuple(None if t is None else TensorType(t.shape, DEFAULT_DTYPE) for t in layer.inputs)
+    outputs = tuple(TensorType(t.shape, DEFAULT_DTYPE) for t in layer.outputs)
+    return replace(layer, inputs=inputs, outputs=outputs)
+
+
+ROUTINES = (FloatingRoutine,)

@@ -64,12 +64,14 @@ class Transport(Closing):
         launcher: command that runs an executable of the target; empty where it runs by itself.
         system: for which programs are built, as in `BuildTarget`; None: `opencl_system` where OpenCL is asked for and
             there is one, else static ones.
+        is_here: whether its programs run on the cores of this machine.
     """
 
     name: str
     folders: Sequence[str]
     launcher: tuple[str, ...] = ()
     system: str | None = None
+    is_here: bool = False
 
     @abstractmethod
     def run(self, command: Sequence[str], *, timeout: float, on_stderr: OnLine | None = None) -> Finished:

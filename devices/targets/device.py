@@ -64,6 +64,11 @@ class Device(Closing):
         """The target as on the command line."""
         return self._transport.name
 
+    @property
+    def is_here(self) -> bool:
+        """Whether its programs run on the cores of this machine, beside whatever else works here."""
+        return self._transport.is_here
+
     @cached_property
     def isa(self) -> Isa:
         """The best instruction set of the engine for the target's CPU.

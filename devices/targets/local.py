@@ -18,6 +18,7 @@ class LocalTransport(Transport):
     """The local machine."""
 
     system: str | None = ""
+    is_here = True
 
     def __init__(self, argument: str = "") -> None:
         """Takes no argument.

@@ -19,16 +19,30 @@ from nnstretch.branching.search.limits import SearchLimits, family_of
 from nnstretch.branching.search.search import SearchOptions, search
 from nnstretch.compiler.costs import latency_predictor
 from nnstretch.compiler.processors import Processors
-from nnstretch.errors import DesignError, UsageError
+from nnstretch.compiler.targets.processors import kind_of
+from nnstretch.compiler.targets.site import TargetSite
+from nnstretch.errors import DesignError, NNStretchError, UsageError
 from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
 from nnstretch.support.progress import Progress, silent
+from nnstretch.sweeps.energy import EnergyMeter
 from nnstretch.sweeps.evaluation import limited_design
 from nnstretch.sweeps.feasibility import Bounds, limits_reached
-from nnstretch.sweeps.measuring import DesignTimer
+from nnstretch.sweeps.measuring import DesignTimer, Timer
 from nnstretch.sweeps.objectives import REDUCTION, Direction
 from nnstretch.sweeps.samplers import find_sampler
 from nnstretch.sweeps.space import DesignSpace, Form
-from nnstretch.sweeps.study import FILES, RATIOS, RUNG, WARM, StudySpec, feasible_front, without_experimental_warnings
+from nnstretch.sweeps.study import (
+    ERROR,
+    FILES,
+    RATIOS,
+    RUNG,
+    TARGET,
+    WARM,
+    StudySpec,
+    feasible_front,
+    without_experimental_warnings,
+)
+from nnstretch.sweeps.target_timer import TargetTimer
 from nnstretch.sweeps.turns import Turns
 from nnstretch.sweeps.worker import PRUNED, Evaluate, Outcome, StudyWorker, SweepBudget
 
@@ -89,6 +103,7 @@ class SweepPoint:
         fidelity: of the values; "" for an objective of the caller's.
         weights: key of the trained weights in the folder of results; None: the design was not trained.
         form: of the network.
+        target: that measured it; "" if it was measured on this machine or not at all.
     """
 
     design: Design
@@ -97,6 +112,7 @@ class SweepPoint:
     fidelity: str = ""
     weights: str | None = None
     form: Form = field(default_factory=Form)
+    target: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +150,13 @@ class DesignSweep:
     def names(self) -> list[str]:
         """The processors."""
         return [processor.name for processor in self.processors.named]
+
+    @property
+    def devices(self) -> list[str] | None:
+        """What the processors are, where they are a target's; all targets of a study have the same."""
+        if self.processors.site is None:
+            return None
+        return [kind_of(processor.fingerprint) for processor in self.processors.named]
 
     @cached_property
     def predictor(self) -> Any:
@@ -188,6 +211,7 @@ class DesignSweep:
         about = {
             "network": self.digest,
             "processors": self.names,
+            "devices": self.devices,
             "merge": [form.merge.value for form in spec.forms],
             "image sizes": [self.original(form.image_size).shape[-1] for form in spec.forms],
             **spec.about,
@@ -227,13 +251,26 @@ class DesignSweep:
                 study.enqueue_trial(parameters, user_attrs={WARM: rank})
         return f"warm start without {len(reasons)} of {len(found)} designs: {reasons[0]}" if reasons else ""
 
-    def timer(self, **more: Any) -> DesignTimer | None:
-        """Runs designs on the processors; None where they are simulated or remote."""
-        return DesignTimer(self.processors, self.predictor.costs, **more) if self.runs_here else None
+    def timer(self, *, tune: bool = True, energy: bool = False) -> Timer | None:
+        """Runs designs on the processors, those of a target by its runner; None where they are simulated or remote.
+
+        Args:
+            tune: measure routines of layers that have no stored measurement.
+            energy: whether the energy of a run is a value.
+
+        Raises:
+            UsageError: the energy cannot be read on this machine.
+        """
+        if isinstance(site := self.processors.site, TargetSite):
+            return TargetTimer(site, self.processors, self.predictor.costs, tune=tune, energy=energy)
+        if not self.runs_here:
+            return None
+        meter = EnergyMeter() if energy else None
+        return DesignTimer(self.processors, self.predictor.costs, tune=tune, meter=meter)
 
     @property
     def runs_here(self) -> bool:
-        """Whether designs can run on the processors."""
+        """Whether designs can run on processors of this machine."""
         return isinstance(self.predictor, ProfilePredictor) and self.processors.site is None
 
     def run(
@@ -251,6 +288,7 @@ class DesignSweep:
         Raises:
             UsageError: several trials in a row failed.
             FileError: the storage does not answer, or a disk is full.
+            LostMachineError: the target cannot be used any more.
         """
         spec = self.spec
         StudyWorker(
@@ -264,6 +302,21 @@ class DesignSweep:
             turns=turns or Turns(),
             progress=self.progress,
         ).run()
+
+    def _nothing_found(self, study: Study) -> NNStretchError:
+        """Why a study has no front."""
+        within = [
+            trial
+            for trial in study.get_trials(deepcopy=False)
+            if RATIOS in trial.user_attrs and all(amount <= 0 for amount in trial.constraints.values())
+        ]
+        if not within and (note := self.limits_note(study)):
+            return DesignError(note)
+        failed = [trial for trial in within if trial.state.name == "FAIL" and ERROR in trial.user_attrs]
+        reason = f"; {len(failed)} failed: {failed[-1].user_attrs[ERROR]}" if failed else ""
+        return UsageError(
+            f"the study has no complete trial{reason}; give it more time (--timeout) or more trials (--trials)"
+        )
 
     def limits_note(self, study: Study) -> str:
         """What the designs of a study have reached of the limits that no branched one meets; "" without designs."""
@@ -280,9 +333,7 @@ class DesignSweep:
         """
         front = feasible_front(study)
         if not front:
-            if note := self.limits_note(study):
-                raise DesignError(note)
-            raise UsageError("the study has no complete trial; give it more time (--timeout) or more trials (--trials)")
+            raise self._nothing_found(study)
         points = []
         for trial in front:
             form = self.space.form(trial.params)
@@ -294,6 +345,7 @@ class DesignSweep:
                     trial.user_attrs.get(RUNG, ""),
                     trial.user_attrs.get(FILES),
                     form,
+                    trial.user_attrs.get(TARGET, ""),
                 )
             )
         return SweepResult(tuple(points), study)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.sweeps.accuracy import DesignTraining
 from nnstretch.sweeps.feasibility import Bounds, reached, violations
 from nnstretch.sweeps.ladder import is_promoted, rungs
 from nnstretch.sweeps.leases import is_given_up
-from nnstretch.sweeps.measuring import DesignTimer
+from nnstretch.sweeps.measuring import Timer
 from nnstretch.sweeps.memory import predicted_mib
 from nnstretch.sweeps.objectives import REDUCTION, Fidelity, Objective, Values
+from nnstretch.sweeps.place import HERE, Place
 from nnstretch.sweeps.results import ResultStore, digest
 from nnstretch.sweeps.space import DesignSpace, PredictedDesign
-from nnstretch.sweeps.study import DESIGN, FILES, RATIOS, RUNG, VALUES
+from nnstretch.sweeps.study import DESIGN, FILES, RATIOS, RUNG, TARGET, VALUES
 from nnstretch.sweeps.turns import Turns
 from nnstretch.sweeps.worker import PRUNED, Outcome
 
@@ -40,6 +41,7 @@ class DesignEvaluation:
         bounds: of designs.
         results: of measured runs.
         machine: what measured runs depend on beside the design.
+        place: where layers and designs are measured.
         timer: of measured runs; None: latencies are predicted at every fidelity.
         training: None without data.
         reduction: eta of successive halving.
@@ -54,7 +56,8 @@ class DesignEvaluation:
     bounds: Bounds
     results: ResultStore
     machine: str = ""
-    timer: DesignTimer | None = None
+    place: Place = HERE
+    timer: Timer | None = None
     training: DesignTraining | None = None
     reduction: int = REDUCTION
     turns: Turns = field(default_factory=Turns)
@@ -66,10 +69,10 @@ class DesignEvaluation:
     def __call__(self, trial: Trial) -> Outcome:
         """The values at the study's fidelity; a trial is pruned where it is beyond a limit, or others are better."""
         with self.turns.alone():  # layers that are not known yet are measured
-            limited = limited_design(trial, self.space, self.limits, self.bounds)
+            limited = self.place.measure(lambda: limited_design(trial, self.space, self.limits, self.bounds))
         predicted, values = limited.predicted, limited.values
         for rung in self._rungs:
-            values = values | self._at(rung, predicted)
+            values = values | self._at(rung, trial, predicted)
             trial.set_user_attr(f"{VALUES}{rung.label}", values)
             trial.set_user_attr(RUNG, rung.label)
             if rung is self._rungs[-1]:
@@ -82,26 +85,34 @@ class DesignEvaluation:
             trial.set_user_attr(FILES, self.training.key(predicted, self.fidelity))
         return Outcome([values[objective.name] for objective in self.objectives])
 
-    def _at(self, rung: Fidelity, predicted: PredictedDesign) -> dict[str, float]:
+    def _at(self, rung: Fidelity, trial: Trial, predicted: PredictedDesign) -> dict[str, float]:
         """What a fidelity adds to the values of the one before."""
         if rung is Fidelity.MEASURED and self.timer is not None:
-            return self._measured(predicted, self.timer)
+            return self._measured(trial, predicted, self.timer)
         if rung >= Fidelity.DISTILLED and self.training is not None:
             return self.training(predicted, rung)
         return {}
 
-    def _measured(self, predicted: PredictedDesign, timer: DesignTimer) -> dict[str, float]:
-        """Measured values; no other process works meanwhile, because it would disturb the runs."""
+    def _measured(self, trial: Trial, predicted: PredictedDesign, timer: Timer) -> dict[str, float]:
+        """Measured values; no other process works meanwhile, because it would disturb the runs.
+
+        A result has the target that it is from: devices of one kind share their results.
+        """
         design = predicted.design
         key = digest(
             {"design": design.id, "image_size": design.image_size, "machine": self.machine, "tune": timer.tune}
         )
 
-        def measure() -> dict[str, float]:
+        def measure() -> dict[str, Any]:
             with self.turns.alone():
-                return timer(predicted)
+                found: dict[str, Any] = self.place.measure(lambda: timer(predicted))
+                return {**found, TARGET: self.place.target} if self.place.target else found
 
-        return self.results.get(key, measure)
+        found = self.results.get(key, measure)
+        target = found.pop(TARGET, "")
+        if target:
+            trial.set_user_attr(TARGET, target)
+        return found
 
     def _others(self, trial: Trial, rung: Fidelity) -> list[Values]:
         """Values of the other trials that are within all limits and have reached a fidelity."""

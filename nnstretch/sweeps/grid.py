@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from nnstretch.errors import NNStretchError, first_line
+from nnstretch.devices.targets.base import TransientTargetError
+from nnstretch.errors import NNStretchError, StoppedError, first_line
 from nnstretch.scheduler.runtime.base_session import Session
 from nnstretch.support.progress import Progress
 
@@ -28,6 +29,7 @@ class GridPoint:
         threads: cores of the first CPU.
         image_size: side of the images in pixels.
         batch: images per run.
+        target: machine that runs it; None: this one.
     """
 
     model: str
@@ -35,6 +37,7 @@ class GridPoint:
     threads: int | None
     image_size: int | None
     batch: int | None
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,22 @@ class GridResult:
         return {**asdict(self.point), **values}
 
 
-OpenSession = Callable[[GridPoint], Session]
-"""Opens a session for a point."""
+@dataclass(frozen=True)
+class RunTimes:
+    """Timed runs.
+
+    Attributes:
+        p50, p90: median and 90th percentile in seconds.
+        runs: their number.
+    """
+
+    p50: float
+    p90: float
+    runs: int
+
+
+TimeRuns = Callable[[GridPoint], RunTimes]
+"""Runs a model as a point says."""
 
 
 def grid(
@@ -73,37 +90,54 @@ def grid(
     threads: Sequence[int | None],
     image_sizes: Sequence[int | None],
     batches: Sequence[int | None],
+    target: str | None = None,
 ) -> list[GridPoint]:
     """All combinations, those of one model together."""
-    return list(itertools.starmap(GridPoint, itertools.product(models, processors, threads, image_sizes, batches)))
+    combinations = itertools.product(models, processors, threads, image_sizes, batches)
+    return [GridPoint(*one, target) for one in combinations]
 
 
-def measured(
-    points: Sequence[GridPoint], open_session: OpenSession, seconds: float, progress: Progress
-) -> Iterator[GridResult]:
+def measured(points: Sequence[GridPoint], time_runs: TimeRuns, progress: Progress) -> Iterator[GridResult]:
     """Measures points one after the other; one that cannot be run has its reason.
+
+    Points after the loss of a target have the same reason: nothing more is asked of it.
 
     Args:
         points: what to run.
-        open_session: makes a session, which is closed after its runs.
-        seconds: of timed runs per point.
+        time_runs: runs one.
         progress: called before every point.
     """
+    lost = ""
     for number, point in enumerate(points):
         progress(number, len(points), f"{point.model}, batch {point.batch or 1}")
+        if lost:
+            yield GridResult(point, error=lost)
+            continue
         try:
-            yield _measured(point, open_session, seconds)
+            yield _result(point, time_runs(point))
+        except StoppedError:
+            raise
         except NNStretchError as error:
+            lost = first_line(error) if isinstance(error, TransientTargetError) else ""
             yield GridResult(point, error=first_line(error))
     progress(len(points), len(points), "measured")
 
 
-def _measured(point: GridPoint, open_session: OpenSession, seconds: float) -> GridResult:
-    with open_session(point) as session:
-        times = session.time(warmup=_WARMUP, runs=_MAX_RUNS, budget=seconds)
+def session_times(session: Session, seconds: float) -> RunTimes:
+    """Timed runs of a session.
+
+    Args:
+        session: to run.
+        seconds: that the runs take together.
+    """
+    times = session.time(warmup=_WARMUP, runs=_MAX_RUNS, budget=seconds)
     median, high = (float(value) for value in np.percentile(times, [50, 90]))
-    rate = (point.batch or 1) / median
-    return GridResult(point, _rounded(1e3 * median), _rounded(1e3 * high), _rounded(rate), len(times))
+    return RunTimes(median, high, len(times))
+
+
+def _result(point: GridPoint, times: RunTimes) -> GridResult:
+    rate = (point.batch or 1) / times.p50
+    return GridResult(point, _rounded(1e3 * times.p50), _rounded(1e3 * times.p90), _rounded(rate), times.runs)
 
 
 def _rounded(value: float) -> float:

@@ -141,9 +141,9 @@ class LeaseObserver:
         count = 0
         for trial in trials:
             if trial.state.name == "RUNNING" and self._is_expired(trial):
-                count += self._give_up(trial)
+                count += requeue(self.study, trial)
             elif _is_lost(trial) and trial.number not in repeated and self._is_unchanged(trial.number, LOST):
-                self._queue(trial)  # the observer that gave it up has had time to do this
+                _queue_again(self.study, trial)  # the observer that gave it up has had time to do this
                 count += 1
         return count
 
@@ -161,17 +161,19 @@ class LeaseObserver:
             return False
         return time.monotonic() - since >= self.times.patience
 
-    def _give_up(self, trial: FrozenTrial) -> int:
-        """Ends a running trial and queues it again; returns 0 if another process was faster."""
-        if give_up(self.study, trial._trial_id, LOST):
-            self._queue(trial)
-            return 1
-        return 0
 
-    def _queue(self, trial: FrozenTrial) -> None:
-        fixed = {**trial.system_attrs.get(_FIXED, {}), **trial.params}
-        kept = {key: value for key, value in trial.user_attrs.items() if key not in {LEASE, GIVEN_UP}}
-        self.study.enqueue_trial(fixed, user_attrs={**kept, AGAIN: trial.number})
+def requeue(study: Study, trial: FrozenTrial) -> bool:
+    """Gives a running trial up and queues it again; returns false if it has ended meanwhile."""
+    if not give_up(study, trial._trial_id, LOST):
+        return False
+    _queue_again(study, trial)
+    return True
+
+
+def _queue_again(study: Study, trial: FrozenTrial) -> None:
+    fixed = {**trial.system_attrs.get(_FIXED, {}), **trial.params}
+    kept = {key: value for key, value in trial.user_attrs.items() if key not in {LEASE, GIVEN_UP}}
+    study.enqueue_trial(fixed, user_attrs={**kept, AGAIN: trial.number})
 
 
 def give_up(study: Study, trial_id: int, why: str) -> bool:

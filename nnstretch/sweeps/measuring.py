@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
-from torch import Tensor
 
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import export_branched
@@ -22,6 +22,25 @@ from nnstretch.sweeps.space import PredictedDesign
 
 _WARMUP = 5
 _MAX_RUNS = 10_000
+
+
+class Timer(Protocol):
+    """Plans and runs designs.
+
+    Attributes:
+        tune: measure routines of layers that have no stored measurement.
+    """
+
+    @property
+    def tune(self) -> bool:
+        """Whether designs are tuned."""
+
+    def __call__(self, predicted: PredictedDesign) -> dict[str, float]:
+        """Median and 90th percentile of the latency in ms, the plan's memory in MiB, and the energy of a run in mJ.
+
+        Raises:
+            NNStretchError: the design cannot be planned or run.
+        """
 
 
 @dataclass(frozen=True)
@@ -44,8 +63,7 @@ class DesignTimer:
 
     def __call__(self, predicted: PredictedDesign) -> dict[str, float]:
         """Median and 90th percentile of the latency in ms, the plan's memory in MiB, and the energy of a run in mJ."""
-        blueprint = predicted.latencies.blueprint
-        compiled = self._compiled(predicted, blueprint.traced.example_input)
+        compiled = planned(predicted, self.processors, self.costs, tune=self.tune)
         with PlanSession(compiled) as session:
             session.time(warmup=_WARMUP, runs=1, budget=self.seconds)
             before = self.meter.read() if self.meter else []
@@ -55,8 +73,21 @@ class DesignTimer:
         found = {"latency": 1e3 * float(median), "p90": 1e3 * float(high), "memory": plan_mib(compiled)}
         return found | ({"energy": 1e3 * joules / len(times)} if self.meter else {})
 
-    def _compiled(self, predicted: PredictedDesign, image: Tensor) -> Compiled:
-        model = export_branched(build(predicted.latencies.blueprint, predicted.design), image)
-        if self.tune:
-            return plan_model(model, self.processors)
-        return make_plan(optimize(model), self.processors.named, self.processors.host, self.costs)
+
+def planned(predicted: PredictedDesign, processors: Processors, costs: CostModel, *, tune: bool) -> Compiled:
+    """The plan of a design with inherited weights.
+
+    Args:
+        predicted: the design.
+        processors: one per branch.
+        costs: of layers, for plans that are not tuned.
+        tune: measure routines of layers that have no stored measurement.
+
+    Raises:
+        NNStretchError: the design cannot be planned.
+    """
+    blueprint = predicted.latencies.blueprint
+    model = export_branched(build(blueprint, predicted.design), blueprint.traced.example_input)
+    if tune:
+        return plan_model(model, processors)
+    return make_plan(optimize(model), processors.named, processors.host, costs)

@@ -34,7 +34,7 @@ class ResultStore:
 
     folder: Path
 
-    def get(self, key: str, make: Callable[[], Mapping[str, float]], needed: Path | None = None) -> dict[str, float]:
+    def get(self, key: str, make: Callable[[], Mapping[str, Any]], needed: Path | None = None) -> dict[str, Any]:
         """The result of this key, which `make` makes if there is none.
 
         Args:
@@ -47,7 +47,7 @@ class ResultStore:
         """
         path = self.folder / f"{key}.json"
 
-        def read() -> dict[str, float] | None:
+        def read() -> dict[str, Any] | None:
             return None if needed is not None and not needed.is_file() else _read(path)
 
         known = read()
@@ -87,7 +87,7 @@ class ResultStore:
             yield
 
 
-def _read(path: Path) -> dict[str, float] | None:
+def _read(path: Path) -> dict[str, Any] | None:
     """A result; None if there is none that can be read."""
     try:
         found = json.loads(path.read_text())

@@ -25,6 +25,8 @@ VALUES = "values."
 """Begin of the attributes with the values at every fidelity: `values.measured`."""
 ERROR = "error"
 """Attribute of a failed trial: the reason."""
+TARGET = "target"
+"""Attribute of a trial: the target that its design was measured on."""
 RATIOS = "limits"
 """Attribute of a trial: what was reached of every limit."""
 WARM = "warm start"
@@ -117,6 +119,8 @@ def without_experimental_warnings() -> Iterator[None]:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return "none"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -9,11 +9,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.errors import NNStretchError, UsageError, first_line
+from nnstretch.errors import NNStretchError, StoppedError, UsageError, first_line
 from nnstretch.support.progress import Progress, silent
 from nnstretch.support.settings import NO_ROOM
-from nnstretch.sweeps.leases import AGAIN, LOST, SURPLUS, LeaseObserver, LeaseTimes, give_up, is_given_up, leased
+from nnstretch.sweeps.leases import (
+    AGAIN,
+    LOST,
+    SURPLUS,
+    LeaseObserver,
+    LeaseTimes,
+    give_up,
+    is_given_up,
+    leased,
+    requeue,
+)
 from nnstretch.sweeps.objectives import checked_values
+from nnstretch.sweeps.place import LostMachineError
 from nnstretch.sweeps.samplers import MakeSampler, one_torch_thread
 from nnstretch.sweeps.stamps import stamp_trial
 from nnstretch.sweeps.storage import OutageError, is_outage
@@ -103,6 +114,8 @@ class StudyWorker:
         Raises:
             UsageError: several trials in a row failed.
             FileError: the storage does not answer any more, or a disk is full.
+            LostMachineError: what it measures on cannot be used any more.
+            StoppedError: a signal asked it to stop.
         """
         observer = LeaseObserver(self.study, self.times)
         end = time.monotonic() + self.budget.seconds
@@ -175,6 +188,7 @@ class StudyWorker:
         Raises:
             UsageError: several trials in a row failed.
             FileError: the storage does not answer any more, or a disk is full; the trial will be queued again.
+            LostMachineError, StoppedError: the worker ends; the trial is queued again.
         """
         from optuna.trial import TrialState
 
@@ -182,6 +196,9 @@ class StudyWorker:
             try:
                 outcome = self._reached(lambda: self._evaluated(trial))
             except OutageError:
+                raise
+            except (LostMachineError, StoppedError):
+                self._reached(lambda: requeue(self.study, trial.storage.get_trial(trial._trial_id)))
                 raise
             except NNStretchError as error:
                 if _is_no_room(error):

@@ -5,10 +5,33 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
+import pytest
+
+from nnstretch.compiler.targets import site
+from nnstretch.devices.engine.build.standalone import build_runner
+from nnstretch.devices.targets import device
 from nnstretch.devices.targets.base import Finished, OnLine, TargetError, TargetTimeoutError, TransientTargetError
 from nnstretch.devices.targets.local import LocalTransport
+from nnstretch.scheduler.measurement import integrated, interference
+
+runner_file = cache(build_runner)
+
+
+def shorten_measurements(patch: pytest.MonkeyPatch) -> None:
+    """Attempts on targets follow each other at once; races, traces and typical layers are short."""
+    patch.setattr(device, "BACK_OFF", (0.0, 0.0, 0.0))
+    patch.setattr(device, "build_runner", runner_file)
+    patch.setattr(site, "_TRACES", 2)
+    patch.setattr(interference, "_CHAIN", ((16, 1),))
+    patch.setattr(interference, "_SMALL_IMAGE", (1, 16, 8, 8))
+    patch.setattr(integrated, "_AGAIN", 0)  # made-up times of layers contradict those of networks
+    for name in ("LOOK", "RACE", "WHOLE", "TRACE"):
+        patch.setattr(site, name, replace(getattr(site, name), runs=1, warmup=0.0))
+
 
 Event = Callable[[], None]
 """Called before a measurement of the runner; may raise."""
@@ -26,6 +49,7 @@ class Board(LocalTransport):
         measured: routines of each measurement.
         is_full: whether files can no longer be stored.
         is_hot: whether clocks are lowered while the runner measures.
+        dies_after: name of a model after whose measurement the connection is lost for good; "" for none.
     """
 
     system = ""
@@ -44,6 +68,7 @@ class Board(LocalTransport):
         self.measured: list[list[str]] = []
         self.is_full = False
         self.is_hot = False
+        self.dies_after = ""
         self._cpu = cpu
 
     def read(self, path: str) -> bytes:
@@ -66,6 +91,8 @@ class Board(LocalTransport):
         self.measurements += 1
         if event := self.events.get(self.measurements):
             event()
+        if any(self.dies_after in names for names in self.measured):
+            lost()
         contents = [Path(model).read_bytes() for model in models]
 
         def has(routines: set[str]) -> bool:

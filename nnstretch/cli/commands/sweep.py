@@ -37,6 +37,17 @@ if TYPE_CHECKING:
 
 _STUDY, _BOUNDS, _TRAINING = "Study", "Limits of designs", "Training"
 
+SweepTargets = Annotated[
+    list[str] | None,
+    option(
+        "--target TARGET",
+        "Predict and measure designs on another machine by a runner that needs no Python: ssh:[USER@]HOST[:PORT], "
+        "adb[:SERIAL], qemu:aarch64[:CPU]. A branch for each cluster of cores, or for each of --processors. Repeatable for "
+        "devices of one kind: each has a worker, and a trial is measured on one of them.",
+        shown="this machine",
+    ),
+]
+
 Objectives = Annotated[str, option("--objectives LIST", f"Values to optimise, commas between: {objectives_help()}.")]
 FidelityName = Annotated[
     str | None,
@@ -107,6 +118,7 @@ def sweep_designs_command(
     options: StretchOptions,
     merges: Merges = "concat",
     image_sizes: ImageSizes = None,
+    targets: SweepTargets = None,
     tune: Tune = True,
     trials: Trials = 100,
     timeout: Timeout = None,
@@ -147,8 +159,16 @@ def sweep_designs_command(
         if last < FIDELITIES["distilled"]:
             limit_openmp(sampler)
         options.search_limits()
-        several_processors(options.processors, "a branching")
-        from nnstretch.cli.networks import NetworkOptions, build_network
+        from nnstretch.cli.sweeping.places import check_targets
+
+        chosen = tuple(targets or ())
+        check_targets(chosen, [options.processors])
+        if not chosen:
+            several_processors(options.processors, "a branching")
+        elif workers > 1:
+            raise UsageError(f"--workers {workers} does not go with --target: each target has one worker; leave it out")
+        workers = len(chosen) or workers
+        from nnstretch.cli.networks import build_network, requested_options
         from nnstretch.cli.sweeping.designs import DesignJob, about_job
         from nnstretch.sweeps.designs import SweepSpec
         from nnstretch.sweeps.feasibility import Bounds
@@ -176,11 +196,9 @@ def sweep_designs_command(
             reduction=reduction,
             learned=options.learned,
         )
-        network = build_network(
-            model, NetworkOptions(num_classes, small_images or None, None, image_size, seed), weights
-        )
+        network = build_network(model, requested_options(model, num_classes, small_images, image_size, seed), weights)
         job = DesignJob(
-            network, options.processors, wanted, last, spec, data, recipe, tuple(device or ()), tune,
+            network, options.processors, chosen, wanted, last, spec, data, recipe, tuple(device or ()), tune,
             work or Path(f"{name}.work"), make_directory(output) if output else None, workers, worker,
         )  # fmt: skip
         replace(job, spec=replace(spec, about=about_job(job, options))).run(report)
@@ -215,6 +233,15 @@ ProcessorSets = Annotated[
     list[str] | None,
     option("--processors -p LIST", "Processors to run on; repeatable, to compare several sets.", shown="cpu"),
 ]
+LatencyTargets = Annotated[
+    list[str] | None,
+    option(
+        "--target TARGET",
+        "Measure on another machine by a runner that needs no Python: ssh:[USER@]HOST[:PORT], adb[:SERIAL], "
+        "qemu:aarch64[:CPU]. Processors and threads are its own. Repeatable; targets come one after the other.",
+        shown="this machine",
+    ),
+]
 Seconds = Annotated[float, option("--seconds S", "Of timed runs per row.", minimum=0.01)]
 Files = Annotated[
     list[Path] | None,
@@ -232,12 +259,13 @@ def sweep_latency_command(
     thread_counts: ThreadCounts = None,
     image_sizes: Sides = None,
     processors: ProcessorSets = None,
+    targets: LatencyTargets = None,
     tune: TuneModels = True,
     seconds: Seconds = 1.0,
     output: Files = None,
     json: Json = False,
 ) -> int:
-    """Measure the latency of models over batch sizes, threads, image sizes and processors.
+    """Measure the latency of models over batch sizes, threads, image sizes, processors and targets.
 
     Every combination is one row. One that cannot be run has its reason in the row.
 
@@ -246,11 +274,13 @@ def sweep_latency_command(
     with reporting(as_json=json) as report:
         from nnstretch.cli.outputs import check_endings
         from nnstretch.cli.sweeping.latency import parse_list, sweep_latency
+        from nnstretch.cli.sweeping.places import check_targets
 
         outputs = output or []
         check_endings(outputs, "latencies are", (".csv", ".json", ".html", ".md", ".svg", ".png"))
         for path in outputs:
             check_writable(path)
+        check_targets(targets or (), processors or ())
         return sweep_latency(
             report,
             models,
@@ -261,6 +291,7 @@ def sweep_latency_command(
             CompileOptions(tune=tune),
             seconds,
             outputs,
+            targets or (),
         )
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +12,12 @@ from nnstretch.api.options import CompileOptions, StretchOptions
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.sources import Source
 from nnstretch.cli.stretching.files import DesignFiles, write_design
+from nnstretch.cli.sweeping.places import OpenPlace, check_one_kind, opened_place
+from nnstretch.cli.sweeping.workers import run_workers
 from nnstretch.errors import FileError, UsageError
 from nnstretch.report.tables.text import plain_table
+from nnstretch.support.progress import Progress, silent
 from nnstretch.sweeps.objectives import Fidelity, Objective
-from nnstretch.sweeps.samplers import OPENMP_THREADS
 from nnstretch.sweeps.study import WARM, states
 
 if TYPE_CHECKING:
@@ -27,12 +27,35 @@ if TYPE_CHECKING:
     from nnstretch.cli.networks import Network
     from nnstretch.compiler.processors import Processors
     from nnstretch.sweeps.accuracy import DesignTraining
-    from nnstretch.sweeps.designs import DesignSweep, SweepPoint, SweepResult, SweepSpec
+    from nnstretch.sweeps.designs import DesignSweep, SweepPoint, SweepSpec
     from nnstretch.sweeps.evaluation import DesignEvaluation
-    from nnstretch.sweeps.measuring import DesignTimer
+    from nnstretch.sweeps.measuring import Timer
+    from nnstretch.sweeps.place import Place
     from nnstretch.sweeps.turns import Turns
 
-_TICK = 0.5
+
+@dataclass(frozen=True)
+class BegunSweep:
+    """A sweep with its study.
+
+    Attributes:
+        sweep: of the designs.
+        study: open.
+        place: where designs are measured.
+        turns: of the processes that measure here.
+        evaluation: of trials.
+    """
+
+    sweep: DesignSweep
+    study: Study
+    place: Place
+    turns: Turns
+    evaluation: DesignEvaluation
+
+    def run(self, worker: int) -> set[int]:
+        """Runs trials as a worker of this number; returns the failed workers: none. Raises as `DesignSweep.run` does."""
+        self.sweep.run(self.study, self.evaluation, worker=worker, turns=self.turns)
+        return set()
 
 
 @dataclass(frozen=True)
@@ -42,6 +65,7 @@ class DesignJob:
     Attributes:
         network: the original.
         processors: of the branches, as the user wrote them.
+        targets: that measure, one per worker; empty: this machine does.
         objectives: of the study.
         fidelity: of the study's values.
         spec: what is explored, and how.
@@ -57,6 +81,7 @@ class DesignJob:
 
     network: Network
     processors: str
+    targets: tuple[str, ...]
     objectives: tuple[Objective, ...]
     fidelity: Fidelity
     spec: SweepSpec
@@ -70,40 +95,73 @@ class DesignJob:
     worker: int | None
 
     def run(self, report: Reporter) -> None:
-        """Runs the sweep.
+        """Runs the sweep, or its part as a worker.
 
         Raises:
             NNStretchError: what was found, what was wanted and what to do.
         """
-        from nnstretch.compiler.processors import build_processors
+        if self.worker is not None:
+            with self._opened(report, self.worker) as place, report.progress("Sweeping") as advance:
+                self._begun(place, advance).run(self.worker)
+            return
+        if len(self.targets) > 1:
+            check_one_kind(report, self.targets, self.processors)
+        with self._opened(report, 0) as place:
+            with report.progress("Sweeping") as advance:
+                begun = self._begun(place, advance)
+                report.note(place.place.measure(lambda: begun.sweep.warm_start(begun.study)))
+                failed = self._run_workers(report) if self.workers > 1 else begun.run(0)
+            if not (self.targets and 0 in failed):
+                self._finish(report, begun)
+                return
+        last = next(number for number in range(self.workers) if number not in failed)
+        resumed = replace(self, spec=replace(self.spec, resume=True))
+        with self._opened(report, last) as place:
+            resumed._finish(report, resumed._begun(place, silent))
+
+    def _opened(self, report: Reporter, worker: int) -> AbstractContextManager[OpenPlace]:
+        """Where a worker measures."""
+        return opened_place(report, self.targets[worker] if self.targets else "", self.processors)
+
+    def _begun(self, place: OpenPlace, progress: Progress) -> BegunSweep:
+        """The sweep on a machine, with its study, which is created or resumed.
+
+        Raises:
+            NNStretchError: something is refused; then there is no study yet.
+        """
         from nnstretch.sweeps.designs import DesignSweep
         from nnstretch.sweeps.turns import Turns
 
-        with report.progress("Sweeping") as advance:
-            sweep = DesignSweep(
-                self.network.module, self.network.example_input, build_processors(self.processors), self.spec, advance
-            )
-            timer = self._timer(sweep)  # what it refuses leaves no study behind, and so does the training
-            turns = Turns() if timer is None else Turns(self.work)
-            training = self._training(sweep, turns)
-            study = sweep.open()
-            evaluation = self._evaluation(sweep, study, timer, training, turns)
-            if self.worker is not None:
-                sweep.run(study, evaluation, worker=self.worker, turns=turns)
-                return
-            report.note(sweep.warm_start(study))
-            if self.workers > 1:
-                self._run_workers(report)
-            else:
-                sweep.run(study, evaluation, turns=turns)
-            result = sweep.result(study)
-        self._finish(report, result, sweep)
+        sweep = DesignSweep(self.network.module, self.network.example_input, place.processors, self.spec, progress)
+        if place.place.target:
+            self._check_native(place)
+        timer = self._timer(sweep)  # what it refuses leaves no study behind, and so does the training
+        turns = Turns() if timer is None or not place.is_here else Turns(self.work)
+        training = self._training(sweep, turns)
+        place.place.measure(lambda: sweep.space.distributions)
+        study = sweep.open()
+        return BegunSweep(
+            sweep, study, place.place, turns, self._evaluation(sweep, study, place, timer, training, turns)
+        )
+
+    def _check_native(self, place: OpenPlace) -> None:
+        """Refuses a network that a target cannot run.
+
+        Raises:
+            ModelError: a layer has no native routine.
+        """
+        from nnstretch.bench.targets.models import check_for_target
+        from nnstretch.compiler.compile import plan_model
+
+        processors = replace(place.processors, site=None)
+        check_for_target(plan_model(self.network.export(), processors, tune=False), self.network.spec)
 
     def _evaluation(
         self,
         sweep: DesignSweep,
         study: Study,
-        timer: DesignTimer | None,
+        place: OpenPlace,
+        timer: Timer | None,
         training: DesignTraining | None,
         turns: Turns,
     ) -> DesignEvaluation:
@@ -120,22 +178,21 @@ class DesignJob:
             self.spec.bounds,
             ResultStore(self.work),
             f"{sweep.digest}+{machine}",
+            place.place,
             timer,
             training,
             self.spec.reduction,
             turns,
         )
 
-    def _timer(self, sweep: DesignSweep) -> DesignTimer | None:
+    def _timer(self, sweep: DesignSweep) -> Timer | None:
         """Runs designs; None on simulated processors.
 
         Raises:
             UsageError: an objective needs runs and there are none, or energy cannot be read.
         """
-        from nnstretch.sweeps.energy import EnergyMeter
-
-        names = {objective.name for objective in self.objectives}
-        timer = sweep.timer(tune=self.tune, meter=EnergyMeter() if "energy" in names else None)
+        energy = any(objective.name == "energy" for objective in self.objectives)
+        timer = sweep.timer(tune=self.tune, energy=energy)
         if timer is None and any(one.known_from is Fidelity.MEASURED for one in self.objectives):
             raise UsageError(
                 f"designs cannot run on {self.processors}; leave p90 and energy out of --objectives, or name processors that "
@@ -175,42 +232,27 @@ class DesignJob:
             turns,
         )
 
-    def _run_workers(self, report: Reporter) -> None:
-        """Runs the command in several processes; those of a study take over the trials of one that dies.
+    def _run_workers(self, report: Reporter) -> set[int]:
+        """Runs the command in several processes; returns the numbers of those that failed.
 
         Raises:
             UsageError: none of them ended well.
         """
-        environment = dict(os.environ)
-        if self.fidelity < Fidelity.DISTILLED:
-            environment.setdefault(OPENMP_THREADS, "1")  # before torch is loaded there
-        given = [argument for argument in sys.argv[1:] if argument not in {"--json", "--resume"}]
-        command = [sys.executable, "-m", "nnstretch", *given, "--resume"]
-        children = [
-            subprocess.Popen([*command, "--worker", str(n)], stdout=subprocess.DEVNULL, env=environment)
-            for n in range(self.workers)
+        names = [f"the worker of {target}" for target in self.targets] or [
+            f"worker {number}" for number in range(self.workers)
         ]
-        try:
-            statuses = [child.wait() for child in children]
-        except BaseException:
-            for child in children:
-                child.terminate()
-            raise
-        if all(statuses):
-            raise UsageError(f"all {self.workers} workers failed; what they wrote says why: mend that and use --resume")
-        for number, status in enumerate(statuses):
-            if status:
-                how = f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"
-                report.note(f"worker {number} {how}; the others took over its trial")
+        return run_workers(report, names, one_openmp_thread=self.fidelity < Fidelity.DISTILLED)
 
-    def _finish(self, report: Reporter, result: SweepResult, sweep: DesignSweep) -> None:
+    def _finish(self, report: Reporter, begun: BegunSweep) -> None:
         """Writes and shows the front."""
+        sweep = begun.sweep
         with report.progress("Writing") as advance:
+            result = begun.place.measure(lambda: sweep.result(begun.study))
             files = []
             for rank, point in enumerate(result.front):
                 advance(rank, len(result.front), point.design.id)
                 files.append(self._write(rank, point, sweep))
-        report.show(front_table(result.front, self.objectives, files))
+        report.show(front_table(result.front, self.objectives, files, self.targets))
         if not any(point.design.meeting_points for point in result.front):
             report.note(f"no branched design is on the front: {sweep.limits_note(result.study)}")
         counted = states(result.study)
@@ -227,6 +269,7 @@ class DesignJob:
                 "fidelity": self.fidelity.label,
                 "trials": counted,
                 "processors": sweep.names,
+                "targets": list(self.targets),
                 "front": [
                     {
                         "id": point.design.id,
@@ -237,14 +280,25 @@ class DesignJob:
                         "image_size": point.design.image_size,
                         "meeting_points": point.design.meeting_points,
                         "warm_start": point.number in warm,
+                        "target": point.target or None,
                     }
                     for point, file in zip(result.front, files, strict=True)
                 ],
             }
         )
         if self.output is not None:
-            packages = "; `nnstretch bench` and `evaluate` take their .nns files" if sweep.runs_here else ""
-            report.note(f"wrote {len(files)} designs to {self.output}{packages}")
+            report.note(f"wrote {len(files)} designs to {self.output}{self._advice(sweep)}")
+
+    def _advice(self, sweep: DesignSweep) -> str:
+        """What confirms the figures of the front."""
+        if sweep.runs_here:
+            return "; `nnstretch bench` and `evaluate` take their .nns files"
+        if not self.targets:
+            return ""
+        processors = ",".join(sweep.names)
+        return (
+            f"; `nnstretch bench {self.network.spec} --design FILE --target {self.targets[0]} -p {processors}` runs one"
+        )
 
     def _write(self, rank: int, point: SweepPoint, sweep: DesignSweep) -> str | None:
         """A design of the front, with its weights (inherited ones if it was not trained), ONNX file, and package.
@@ -312,11 +366,17 @@ def resized(network: Network, size: int) -> Network:
     return replace(network, example_input=image, options=replace(network.options, image_size=size))
 
 
-def front_table(points: Sequence[SweepPoint], objectives: Sequence[Objective], files: Sequence[str | None]) -> Table:
-    """A row per design of the front."""
+def front_table(
+    points: Sequence[SweepPoint],
+    objectives: Sequence[Objective],
+    files: Sequence[str | None],
+    targets: Sequence[str] = (),
+) -> Table:
+    """A row per design of the front; with several targets it says which one measured the design."""
     columns = [f">{objective.name} {objective.unit}" for objective in objectives]
-    has_files = any(files)
-    table = plain_table("design", *columns, ">meeting points", ">trial", *(["file"] if has_files else []))
+    has_files, has_targets = any(files), len(targets) > 1
+    more = (*(["target"] if has_targets else []), *(["file"] if has_files else []))
+    table = plain_table("design", *columns, ">meeting points", ">trial", *more)
     for point, file in zip(points, files, strict=True):
         values = [f"{point.values[objective.name]:.4g}" for objective in objectives]
         table.add_row(
@@ -324,6 +384,7 @@ def front_table(points: Sequence[SweepPoint], objectives: Sequence[Objective], f
             *values,
             str(point.design.meeting_points),
             str(point.number),
+            *([point.target] if has_targets else []),
             *([file] if has_files else []),
         )
     return table

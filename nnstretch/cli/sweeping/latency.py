@@ -20,12 +20,10 @@ from nnstretch.report.tables.text import plain_table
 from nnstretch.support.json_text import json_text
 from nnstretch.support.progress import silent
 from nnstretch.support.settings import write_text
-from nnstretch.sweeps.grid import GridPoint, GridResult, grid, measured
+from nnstretch.sweeps.grid import GridPoint, GridResult, RunTimes, grid, measured, session_times
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from nnstretch.scheduler.runtime.base_session import Session
 
 _Number = TypeVar("_Number")
 
@@ -60,22 +58,30 @@ def sweep_latency(
     options: CompileOptions,
     seconds: float,
     outputs: Sequence[Path],
+    targets: Sequence[str] = (),
 ) -> int:
     """Measures a grid, shows it and writes it; returns the exit status: 1 if no point could be run.
 
+    Targets come one after the other. One that cannot be used has its reason in all its rows.
+
     Raises:
-        NNStretchError: a model does not exist, or a file cannot be written.
+        NNStretchError: a model does not exist, a target is not understood, or a file cannot be written.
     """
     for model in models:
         Source(model, options).check_exists()
 
-    def open_session(point: GridPoint) -> Session:
-        chosen = replace(options, processors=point.processors, threads=point.threads, batch=point.batch)
-        return Source(point.model, chosen, image_size=point.image_size).open(silent)
+    def here(point: GridPoint) -> RunTimes:
+        with _source(point, options).open(silent) as session:
+            return session_times(session, seconds)
 
-    with report.progress("Sweeping") as advance:
-        points = grid(models, processors, threads, image_sizes, batches)
-        results = list(measured(points, open_session, seconds, advance))
+    def points(target: str | None = None) -> list[GridPoint]:
+        return grid(models, processors, threads, image_sizes, batches, target)
+
+    if targets:
+        results = _on_targets(report, targets, points, lambda point: _source(point, options), seconds)
+    else:
+        with report.progress("Sweeping") as advance:
+            results = list(measured(points(), here, advance))
     answer = {"results": [one.row() for one in results]}
     report.show(latency_table(results))  # first, so that a place that is full loses nothing
     for path in outputs:
@@ -87,6 +93,32 @@ def sweep_latency(
             write(read_answer(path, with_environment(answer)), path)
     report.finish(answer)
     return int(all(one.error for one in results))
+
+
+def _source(point: GridPoint, options: CompileOptions) -> Source:
+    """The model of a point, with its settings."""
+    chosen = replace(options, processors=point.processors, threads=point.threads, batch=point.batch)
+    return Source(point.model, chosen, image_size=point.image_size)
+
+
+def _on_targets(
+    report: Reporter,
+    targets: Sequence[str],
+    points: Callable[[str], Sequence[GridPoint]],
+    source: Callable[[GridPoint], Source],
+    seconds: float,
+) -> list[GridResult]:
+    """The results of all targets. Raises as `sweep_latency` does."""
+    from nnstretch.cli.sweeping.target_runs import TargetRuns, opened_targets
+
+    results: list[GridResult] = []
+    with opened_targets(targets) as (opened, failures), report.progress("Sweeping") as advance:
+        for target in targets:
+            if target in failures:
+                results += [GridResult(point, error=failures[target]) for point in points(target)]
+            else:
+                results += measured(points(target), TargetRuns(*opened[target], source, seconds), advance)
+    return results
 
 
 def _csv(results: Sequence[GridResult]) -> str:
@@ -109,18 +141,20 @@ def _flat(found: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+_WORDS = ("target", "model", "processors")
+"""Settings that are words; the others are numbers."""
+
+
 def latency_table(results: Sequence[GridResult]) -> Table:
     """A row per point; settings that all points share are in no column."""
     points = [one.point for one in results]
     settings = [
         name
-        for name in ("model", "processors", "threads", "image_size", "batch")
+        for name in ("target", "model", "processors", "threads", "image_size", "batch")
         if name == "model" or len({getattr(point, name) for point in points}) > 1
     ]
     errors = any(one.error for one in results)
-    columns = [
-        name.replace("_", " ") if name in {"model", "processors"} else f">{name.replace('_', ' ')}" for name in settings
-    ]
+    columns = [name.replace("_", " ") if name in _WORDS else f">{name.replace('_', ' ')}" for name in settings]
     table = plain_table(*columns, ">p50 ms", ">p90 ms", ">images/s", *(["error"] if errors else []))
     for one in results:
         values = ["" if value is None else f"{value:.4g}" for value in (one.p50_ms, one.p90_ms, one.images_per_s)]

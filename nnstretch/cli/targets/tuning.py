@@ -32,7 +32,7 @@ class OpenTarget:
 
         A signal ends what runs there; measurements that were made are kept.
         """
-        return _alone(self.device, work)
+        return alone_on(self.device, work)
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def opened_target(report: Reporter, options: CompileOptions, *, clusters: bool =
 
         with report.progress("Preparing") as advance:
             advance(0, 0, f"{device.name}: the runner")
-            processors = _alone(device, prepared)
+            processors = alone_on(device, prepared)
         yield OpenTarget(device, processors)
 
 
@@ -64,7 +64,7 @@ def _clusters(probe: Probe) -> str:
     return ",".join(cluster.specification for cluster in reversed(probe.clusters)) or "cpu"
 
 
-def _alone(device: Device, work: Callable[[], _Answer]) -> _Answer:
+def alone_on(device: Device, work: Callable[[], _Answer]) -> _Answer:
     """Does some work on one device; its errors are raised."""
 
     def failed(name: str, why: str) -> NoReturn:

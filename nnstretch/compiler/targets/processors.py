@@ -94,6 +94,11 @@ def _description(device: Device, spec: ProcessorSpec) -> Description:
     )
 
 
+def kind_of(fingerprint: str) -> str:
+    """What processors of devices of one kind have in common: the begin of a fingerprint, without the version of the engine."""
+    return fingerprint.rpartition("|")[0]
+
+
 def fingerprint(device: Device, spec: ProcessorSpec) -> str:
     """Key of a processor's measurements: CPU, its features, types and clocks of the cores, and the engine.
 

@@ -59,8 +59,13 @@ class TargetSite(MeasurementSite):
     def __init__(self, device: Device) -> None:
         """Takes a device, which the caller closes."""
         self._device = device
-        self._folder = Path(tempfile.mkdtemp(prefix="nnstretch-candidates-"))
+        self._made: Path | None = None
         self._races, self._slowed_races = 0, 0
+
+    @property
+    def device(self) -> Device:
+        """What the runner is on."""
+        return self._device
 
     @property
     def note(self) -> str:
@@ -97,8 +102,21 @@ class TargetSite(MeasurementSite):
         return found
 
     def seconds(self, compiled: Compiled) -> Sequence[float]:
-        (result,) = self._run_plan(compiled, WHOLE, 1)
-        return result.samples
+        return self.timed(compiled, WHOLE).samples
+
+    def timed(self, compiled: Compiled, options: BenchOptions, name: str = "plan") -> ModelResult:
+        """Timed runs of a plan.
+
+        Args:
+            compiled: the plan.
+            options: how it is timed.
+            name: that its model file carries.
+
+        Raises:
+            TargetError: it does not run there, or the device cannot be used.
+        """
+        (result,) = self._run_plan(compiled, options, 1, name)
+        return result
 
     def step_seconds(self, compiled: Compiled) -> np.ndarray:
         results = self._run_plan(compiled, TRACE, _TRACES)
@@ -117,17 +135,28 @@ class TargetSite(MeasurementSite):
         return undisturbed(result.samples), result.samples
 
     def close(self) -> None:
-        """Removes the files of candidates from this machine; the device stays open."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Removes the files of candidates from this machine. The device stays open, and the site can measure again."""
+        made, self._made = self._made, None
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
 
-    def _run_plan(self, compiled: Compiled, options: BenchOptions, times: int) -> tuple[ModelResult, ...]:
+    @property
+    def _folder(self) -> Path:
+        """A folder of this machine for the files of candidates; made on first use."""
+        if self._made is None:
+            self._made = Path(tempfile.mkdtemp(prefix="nnstretch-candidates-"))
+        return self._made
+
+    def _run_plan(
+        self, compiled: Compiled, options: BenchOptions, times: int, name: str = "plan"
+    ) -> tuple[ModelResult, ...]:
         """Runs of a plan, whose model file is named several times.
 
         Raises:
             TargetError: it does not run there.
         """
         file = self._folder / f"plan{SUFFIX}"
-        write_model_file(compiled, "plan", self._device.isa, file)
+        write_model_file(compiled, name, self._device.isa, file)
         try:
             found = self._device.bench([file] * times, options)
         finally:

@@ -12,7 +12,9 @@ from nnstretch.report.documents.document import Cell, Document, Section, Table
 
 _AXES = {"batch": "images per run", "threads": "threads", "image_size": "side of the images in pixels"}
 """Setting that may be an axis -> its title."""
-_SETTINGS = ("model", "processors", *_AXES)
+_NAMES = ("target", "model", "processors")
+"""Settings that are names."""
+_SETTINGS = (*_NAMES, *_AXES)
 _VALUES = {"p50_ms": ("Latency", "p50 in ms"), "images_per_s": ("Images per second", "images per second")}
 """Value -> how it is called in headings, and on its axis."""
 _LINES = 4
@@ -24,7 +26,7 @@ Row = Mapping[str, Any]
 
 def latency_document(name: str, answer: Mapping[str, Any]) -> Document:
     """The document of an answer. A field that is missing raises KeyError."""
-    rows: Sequence[Row] = answer["results"]
+    rows: Sequence[Row] = [{"target": None, **row} for row in answer["results"]]  # which earlier answers do not have
     run = [row for row in rows if row["p50_ms"] is not None]
     varied = [setting for setting in _SETTINGS if len({row[setting] for row in rows}) > 1]
     figures: dict[str, Cell] = {
@@ -45,7 +47,8 @@ def latency_document(name: str, answer: Mapping[str, Any]) -> Document:
         ]
         sections.append(Section("Could not be run", table=Table(["combination", "reason"], reasons, 2)))
     lead = "Latency of models by how they are run."
-    if shared := [_setting(rows[0], s) for s in _AXES if rows and s not in varied and rows[0][s] is not None]:
+    same = [s for s in ("target", *_AXES) if rows and s not in varied and rows[0][s] is not None]
+    if shared := [_setting(rows[0], setting) for setting in same]:
         lead += f" All with {', '.join(shared)}."
     models = list(dict.fromkeys(Path(row["model"]).name for row in rows))
     title = ", ".join([*models[:3], "…"] if len(models) > 3 else models) or name
@@ -89,8 +92,8 @@ def _bars(rows: Sequence[Row], varied: Sequence[str]) -> Section:
 def _setting(row: Row, setting: str) -> str:
     """A setting of a row in words."""
     value = row[setting]
-    if setting in {"model", "processors"}:
-        return str(value)
+    if setting in _NAMES:
+        return "this machine" if value is None else str(value)
     if setting == "threads":
         return "all threads" if value is None else f"{value} thread{'s' * (value > 1)}"
     if setting == "batch":
@@ -104,4 +107,4 @@ def _table(rows: Sequence[Row], varied: Sequence[str]) -> Table:
     cells: list[Sequence[Cell]] = [
         (*(row[name] for name in settings), *(row[name] for name in _TITLES), row["runs"]) for row in rows
     ]
-    return Table(titles, cells, 1 + ("processors" in settings))
+    return Table(titles, cells, sum(name in settings for name in _NAMES))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,26 +17,22 @@ from nnstretch.cli.main import main
 from nnstretch.compiler.compile import measured_space, plan_model
 from nnstretch.compiler.costs import open_profiler
 from nnstretch.compiler.saved_plan import plan_file
-from nnstretch.compiler.targets import site as site_module
 from nnstretch.compiler.targets.processors import target_processors
 from nnstretch.compiler.targets.site import TargetSite
 from nnstretch.compiler.targets.stored import plan_from_file, stored_plan
 from nnstretch.devices.base.spec import usable_cores
-from nnstretch.devices.engine.build.standalone import build_runner
-from nnstretch.devices.targets import device as device_module
 from nnstretch.devices.targets import schemes
 from nnstretch.devices.targets.base import RunnerEndedError, TargetError, TransientTargetError
 from nnstretch.devices.targets.device import Device
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.costmodel.workload import transfer_bytes
-from nnstretch.scheduler.measurement import integrated, interference
 from nnstretch.scheduler.measurement.store.profiles_file import Profiles, read_profiles, write_profiles
 from nnstretch.scheduler.measurement.store.rows import Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import plan_of
 from nnstretch.scheduler.selection import default_selector
-from tests.kits.target_board import Board, lost
+from tests.kits.target_board import Board, lost, shorten_measurements
 
 NETWORK = """
 <ir_version: 8, opset_import: ["": 18]> model (float[1, 8, 8, 8] x) => (float[1, 16, 8, 8] y)
@@ -61,20 +55,12 @@ def graph() -> ir.Model:
 
 
 MakeBoard = Callable[..., Board]
-runner_file = cache(build_runner)
 
 
 @pytest.fixture
 def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeBoard:
     """Makes boards whose measurements nobody else has; attempts follow each other at once, and races are short."""
-    monkeypatch.setattr(device_module, "BACK_OFF", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(device_module, "build_runner", runner_file)
-    monkeypatch.setattr(site_module, "_TRACES", 2)
-    monkeypatch.setattr(interference, "_CHAIN", ((16, 1),))
-    monkeypatch.setattr(interference, "_SMALL_IMAGE", (1, 16, 8, 8))
-    monkeypatch.setattr(integrated, "_AGAIN", 0)  # made-up times of layers contradict those of networks
-    for name in ("LOOK", "RACE", "WHOLE", "TRACE"):
-        monkeypatch.setattr(site_module, name, replace(getattr(site_module, name), runs=1, warmup=0.0))
+    shorten_measurements(monkeypatch)
 
     def made(cpu: str = "board", **factors: float) -> Board:
         found = Board(tmp_path / cpu, f"{tmp_path} {cpu}")
@@ -142,6 +128,13 @@ def test_candidates_of_a_layer_race_together(board: MakeBoard, graph: ir.Model) 
     count = used.measurements
     tuned(used, graph)  # runs the network alone, if anything
     assert used.measurements - count <= 2
+
+
+def test_a_site_that_was_closed_measures_again(board: MakeBoard, graph: ir.Model) -> None:
+    with Device(board()) as device, TargetSite(device) as site:
+        compiled = plan_model(graph.clone(), target_processors(device, ONE, site), coordinate_descent=False)
+        site.close()  # as the profiler of that plan did
+        assert len(site.seconds(compiled)) == 3
 
 
 def test_a_wrong_answer_there_is_a_failure(board: MakeBoard, graph: ir.Model) -> None:

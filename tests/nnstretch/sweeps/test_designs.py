@@ -340,7 +340,7 @@ def test_packages_of_the_front_run_and_compute_what_their_designs_compute(folder
 def test_workers_train_on_their_devices_in_turn(folder: Path) -> None:
     Path("net.py").write_text(NETWORK)
     job = DesignJob(
-        network=build_network("net.py:tiny", NetworkOptions()), processors=PROCESSORS,
+        network=build_network("net.py:tiny", NetworkOptions()), processors=PROCESSORS, targets=(),
         objectives=parse_objectives("accuracy"), fidelity=Fidelity.DISTILLED, spec=SweepSpec(), data="digits",
         recipe="quick-retrain", devices=("cpu", "meta"), tune=False, work=folder, output=None, workers=4, worker=None,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import TrialState
 
 import nnstretch as nns
-from nnstretch.errors import FileError, MissingExtraError, UsageError
+from nnstretch.errors import FileError, MissingExtraError, StoppedError, UsageError
 from nnstretch.sweeps.leases import (
     AGAIN,
     GIVEN_UP,
@@ -34,6 +34,7 @@ from nnstretch.sweeps.leases import (
     is_given_up,
     leased,
 )
+from nnstretch.sweeps.place import LostMachineError
 from nnstretch.sweeps.samplers import OPENMP_THREADS, SAMPLERS, _auto_sampler, find_sampler
 from nnstretch.sweeps.study import ERROR, StudySpec, states
 from nnstretch.sweeps.worker import PRUNED, Outcome, StudyWorker, SweepBudget
@@ -205,6 +206,26 @@ def test_an_objective_that_always_raises_ends_the_worker_with_its_reason(tmp_pat
         worker(study, 20, broken, guarded=True).run()
     with pytest.raises(ZeroDivisionError):  # an error of our own is a bug
         worker(study, 20, broken).run()
+
+
+@pytest.mark.parametrize(
+    "error", [LostMachineError("the phone is gone"), StoppedError("stopped by SIGTERM", 143)], ids=["lost", "stopped"]
+)
+def test_a_worker_that_cannot_go_on_leaves_its_trial_to_others(tmp_path: Path, error: Exception) -> None:
+    def ends(trial: optuna.Trial) -> Outcome:
+        if trial.number == 1:
+            raise error
+        return value(trial)
+
+    study = spec(journal(tmp_path)).open()
+    with pytest.raises(type(error), match=str(error)):
+        worker(study, 3, ends).run()
+    other = spec(journal(tmp_path), resume=True).open()
+    assert LeaseObserver(other, SHORT).requeue_lost() == 0  # it is queued already
+    worker(other, 3).run()
+    assert states(other) == {"complete": 3, "pruned": 0, "fail": 0, "running": 0, "waiting": 0}
+    assert [trial.user_attrs.get(AGAIN) for trial in other.trials] == [None, None, 1, None]
+    assert other.trials[2].params == other.trials[1].params
 
 
 def test_a_study_about_something_else_is_refused(tmp_path: Path) -> None:

@@ -165,16 +165,24 @@ NNS_INLINE nns_uvec int8_load_bias(const int32_t *from) {
 
 /* How values, in steps of the result's scale, become int8. */
 typedef struct {
-    float low, high;      /* bounds in steps from the zero point */
+    int32_t low, high;    /* bounds, in steps from the zero point, of the bits of a value with INT8_ROUNDER added */
+    int32_t shift;        /* from these bits to the result */
+    int8_t last;          /* the upper bound itself */
     float residual_scale; /* of a residual's step, in steps of the result */
-    int32_t zero, residual_zero;
+    int32_t residual_zero;
 } int8_rounding;
+
+/* 1.5 · 2^23 and its bits: adding it to a float32 rounds to the nearest integer, the even one of two, which is in the
+ * low bits. The bits of larger sums are larger, and those of sums below zero negative, so that integers compare as the
+ * values do. */
+#define INT8_ROUNDER 12582912.0f
+#define INT8_ROUNDER_BITS 0x4b400000
 
 NNS_INLINE int8_rounding int8_rounding_of(const rounding_parameters *p) {
     const uint32_t bits = (uint32_t)p->residual_scale;
-    int8_rounding r = {.low = (float)(p->low - p->zero), .high = (float)(p->high - p->zero)};
+    const int32_t shift = (int32_t)p->zero - INT8_ROUNDER_BITS;
+    int8_rounding r = {(int32_t)p->low - shift, (int32_t)p->high - shift, shift, (int8_t)p->high, 0, 0};
     memcpy(&r.residual_scale, &bits, sizeof bits);
-    r.zero = (int32_t)p->zero;
     r.residual_zero = (int32_t)p->residual_zero;
     return r;
 }
@@ -183,24 +191,32 @@ NNS_INLINE nns_vec int8_to_float(int8_block x, int32_t zero) {
     return __builtin_convertvector(__builtin_convertvector(x, nns_ivec) - zero, nns_vec);
 }
 
-/* The int8 next to each value, of two that are as near the even one, between the bounds. */
-NNS_INLINE int8_block int8_round(const int8_rounding *r, nns_vec value) {
-    value = nns_min(nns_broadcast(r->high), nns_max(nns_broadcast(r->low), value));
-    /* 1.5 · 2^23: adding it rounds to an integer, which is in the low bits. */
-    const nns_uvec steps = (nns_uvec)(value + nns_broadcast(12582912.0f)) + (uint32_t)r->zero;
+NNS_INLINE nns_ivec int8_select(nns_ivec mask, nns_ivec yes, nns_ivec no) { return (mask & yes) | (~mask & no); }
+
+/* The int8 next to each value, of two that are as near the even one, between the bounds; `rounded` is the value with
+ * INT8_ROUNDER added. */
+NNS_INLINE int8_block int8_narrow(const int8_rounding *r, nns_vec rounded) {
+    nns_ivec bits = (nns_ivec)rounded, low = (nns_ivec)int8_broadcast((uint32_t)r->low);
+    bits = int8_select(bits > low, bits, low);
+#if NNS_BLOCK == 16 && defined(__AVX512F__)
+    const __m128i bytes = _mm512_cvtsepi32_epi8((__m512i)(bits + r->shift));
+    return (int8_block)_mm_min_epi8(bytes, _mm_set1_epi8(r->last));
+#else
+    const nns_ivec high = (nns_ivec)int8_broadcast((uint32_t)r->high);
+    bits = int8_select(bits < high, bits, high);
     typedef uint8_t bytes __attribute__((vector_size(NNS_BLOCK)));
-    return (int8_block)__builtin_convertvector(steps, bytes);
+    return (int8_block)__builtin_convertvector((nns_uvec)(bits + r->shift), bytes);
+#endif
 }
 
-/* Stores a block of results: sums times multipliers, plus the residual at `residual` unless that is NULL. */
+/* A block of results: sums times multipliers, plus the residual at `residual` unless that is NULL. */
 NNS_INLINE int8_block int8_result(const int8_rounding *r, nns_uvec sum, nns_vec multipliers, const int8_t *residual) {
-    nns_vec value = __builtin_convertvector((nns_ivec)sum, nns_vec) * multipliers;
-    if (residual) {
-        int8_block x;
-        memcpy(&x, residual, sizeof x);
-        value += int8_to_float(x, r->residual_zero) * r->residual_scale;
-    }
-    return int8_round(r, value);
+    const nns_vec value = __builtin_convertvector((nns_ivec)sum, nns_vec);
+    if (!residual) return int8_narrow(r, value * multipliers + INT8_ROUNDER);
+    int8_block x;
+    memcpy(&x, residual, sizeof x);
+    nns_vec all = value * multipliers + int8_to_float(x, r->residual_zero) * r->residual_scale;
+    return int8_narrow(r, all + INT8_ROUNDER);
 }
 
 #endif

@@ -155,6 +155,27 @@ def _memory_bound_layers() -> Iterator[Layer]:
     yield _layer("Transpose", (x,), TensorType((1, 56, 64, 56)), {"perm": (0, 2, 1, 3)})
     for source in (Layout(0), Layout(local_isa().block)):
         yield reorder_layer(x, source, Layout(0))
+    yield from _int8_memory_bound_layers()
+
+
+def _int8_memory_bound_layers() -> Iterator[Layer]:
+    near, far = QuantizationParameters(0.05, 3), QuantizationParameters(0.04, -2)
+    x, half = (TensorType((1, 64, size, size), "int8", near) for size in (56, 28))
+    other, wide = (TensorType((1, channels, 56, 56), "int8", far) for channels in (64, 128))
+    window: dict[str, Attribute] = {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    yield _layer("Quantize", (TensorType(x.shape),), x)
+    yield _layer("Dequantize", (x,), TensorType(x.shape))
+    yield _layer("Quantize", (x,), other)
+    yield _layer("Activation", (x,), other)
+    yield _layer("Add", (x, other), other)
+    yield _layer("MaxPool", (x,), half, window)
+    yield _layer("GlobalPool", (x,), TensorType((1, 64, 1, 1), "int8", far), {"mode": "average"})
+    yield _layer("Concat", (x, other), wide, {"axis": 1})
+    narrow = TensorType((1, 44, 56, 56), "int8", near)
+    yield _layer("Concat", (narrow, narrow), TensorType((1, 88, 56, 56), "int8", near), {"axis": 1})
+    resize: dict[str, Attribute] = {"coordinates": "asymmetric", "nearest": "floor", "scales": (2.0, 2.0)}
+    yield _layer("Resize", (half,), x, {**resize, "mode": "nearest"})
+    yield reorder_layer(x, Layout(local_isa().block), Layout(0))
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@
 #define MOST_EXTENT (1 << 20) /* batch, channels, height, width */
 #define MOST_STEP (1 << 12)   /* kernel size, stride, padding, dilation of convolutions */
 #define MOST_SPAN (1 << 24)   /* height, width, kernel size, stride, padding, dilation of memory-bound kernels */
+#define MOST_SUMMED (1 << 23) /* integers of one byte that an int32 can sum up */
 #define MOST_INT32 0x7fffffff
 #define MOST_INT64 0x7fffffffffffffff
 #define LEAST_INT64 (-0x7fffffffffffffff - 1)
@@ -652,6 +653,131 @@
 #define KERNELS_reorder_layout(K) K(layout, "reorder/layout", ANY)
 #define CONSTRAIN_reorder_layout(p) if (p->source == 0 && p->target == 0) p->target = 8;
 
+/* ---- int8_quantize, int8_dequantize, int8_requantize, int8_table: int8/quantize.c --------------------------------- */
+
+/* Scales are the bits of a float32. */
+#define PARAMETERS_int8_quantize(P, A, G)                                 \
+    P(count, RANGE(0, MOST_INT64), BETWEEN(0, 9000))                      \
+    P(scale, RANGE(0, 0xffffffff), BETWEEN(0x3c000000, 0x3f800000))       \
+    P(zero, RANGE(-128, 127), BETWEEN(-128, 127))
+#define READS_int8_quantize(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_int8_quantize(K) K(quantize, "int8/quantize", ANY)
+#define CONSTRAIN_int8_quantize(p)
+
+#define PARAMETERS_int8_dequantize(P, A, G) PARAMETERS_int8_quantize(P, A, G)
+#define READS_int8_dequantize(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_int8_dequantize(K) K(dequantize, "int8/dequantize", ANY)
+#define CONSTRAIN_int8_dequantize(p)
+
+/* `scale` is the input's over the output's. */
+#define PARAMETERS_int8_requantize(P, A, G)                                                 \
+    P(outer, RANGE(0, MOST_INT64), BETWEEN(0, 9))                                           \
+    P(row, RANGE(1, MOST_INT64), BETWEEN(1, 2000))                                          \
+    P(offset, RANGE(0, MOST_INT64), BETWEEN(0, 200)) /* of the row in the output's */       \
+    P(total, RANGE(1, MOST_INT64), BETWEEN(1, 200)) /* integers per row of the output */    \
+    P(x_zero, RANGE(-128, 127), BETWEEN(-128, 127))                                         \
+    P(scale, RANGE(0, 0xffffffff), BETWEEN(0x3c000000, 0x3f800000))                         \
+    P(zero, RANGE(-128, 127), BETWEEN(-128, 127))                                           \
+    P(low, RANGE(-128, 127), BETWEEN(-128, 0))                                              \
+    P(high, RANGE(-128, 127), BETWEEN(1, 127))
+#define READS_int8_requantize(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_int8_requantize(K) K(requantize, "int8/requantize", ANY)
+#define CONSTRAIN_int8_requantize(p) p->total += p->offset + p->row;
+
+#define PARAMETERS_int8_table(P, A, G) P(count, RANGE(0, MOST_INT64), BETWEEN(0, 9000))
+#define READS_int8_table(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(TABLE)
+#define KERNELS_int8_table(K) K(table, "int8/table", ANY)
+#define CONSTRAIN_int8_table(p)
+
+/* ---- int8_binary: int8/binary_int8.c ------------------------------------------------------------------------------ */
+
+/* `lanes` 0: y has the shape of x. Scales are those of the inputs over the output's, of a product that of both in one. */
+#define PARAMETERS_int8_binary(P, A, G)                                      \
+    P(op, RANGE(0, 1), BETWEEN(0, 1)) /* sum, product */                     \
+    P(rows, RANGE(0, MOST_INT64), BETWEEN(0, 30))                            \
+    P(row, RANGE(1, MOST_INT64), BETWEEN(1, 400)) /* integers */             \
+    P(lanes, ONE_OF(0, 1, 4, 8, 16), ONE_OF(0, 0, 1, 4, 8, 16))              \
+    P(period, RANGE(LEAST_INT64, MOST_INT64), BETWEEN(1, 9)) /* rows of y */ \
+    P(x_zero, RANGE(-128, 127), BETWEEN(-128, 127))                          \
+    P(y_zero, RANGE(-128, 127), BETWEEN(-128, 127))                          \
+    P(x_scale, RANGE(0, 0xffffffff), BETWEEN(0x3c000000, 0x3f800000))        \
+    P(y_scale, RANGE(0, 0xffffffff), BETWEEN(0x3c000000, 0x3f800000))        \
+    P(zero, RANGE(-128, 127), BETWEEN(-128, 127))                            \
+    P(low, RANGE(-128, 127), BETWEEN(-128, 0))                               \
+    P(high, RANGE(-128, 127), BETWEEN(1, 127))
+#define READS_int8_binary(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(Y)
+#define KERNELS_int8_binary(K) K(binary, "int8/binary", ANY)
+#define CONSTRAIN_int8_binary(p) if (p->lanes) p->row *= p->lanes;
+
+/* ---- int8_pool_window, int8_pool_global: int8/pool_int8.c --------------------------------------------------------- */
+
+/* `scale` is the input's over the output's; the maximum keeps the input's parameters. */
+#define PARAMETERS_int8_pool_window(P, A, G)                                                \
+    P(mode, RANGE(0, 2), BETWEEN(0, 2)) /* maximum, average, average that counts padding */ \
+    P(planes, RANGE(0, MOST_INT64), BETWEEN(1, 5))                                          \
+    P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16))                                      \
+    P(height, RANGE(1, MOST_SPAN), BETWEEN(1, 30))                                          \
+    P(width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))                                           \
+    P(out_height, RANGE(1, MOST_SPAN), BETWEEN(1, 30))                                      \
+    P(out_width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))                                       \
+    P(kernel_h, RANGE(1, MOST_SPAN), BETWEEN(1, 5))                                         \
+    P(kernel_w, RANGE(1, MOST_SPAN), BETWEEN(1, 5))                                         \
+    P(stride_h, RANGE(1, MOST_SPAN), BETWEEN(1, 3))                                         \
+    P(stride_w, RANGE(1, MOST_SPAN), BETWEEN(1, 3))                                         \
+    P(top, RANGE(0, MOST_SPAN), BETWEEN(0, 4))                                              \
+    P(left, RANGE(0, MOST_SPAN), BETWEEN(0, 4))                                             \
+    P(bottom, RANGE(0, MOST_SPAN), BETWEEN(0, 4))                                           \
+    P(right, RANGE(0, MOST_SPAN), BETWEEN(0, 4))                                            \
+    P(dilation_h, RANGE(1, MOST_SPAN), BETWEEN(1, 3))                                       \
+    P(dilation_w, RANGE(1, MOST_SPAN), BETWEEN(1, 3))                                       \
+    P(x_zero, RANGE(-128, 127), BETWEEN(-128, 127))                                         \
+    P(scale, RANGE(0, 0xffffffff), BETWEEN(0x3c000000, 0x3f800000))                         \
+    P(zero, RANGE(-128, 127), BETWEEN(-128, 127))                                           \
+    P(low, RANGE(-128, 127), BETWEEN(-128, 0))                                              \
+    P(high, RANGE(-128, 127), BETWEEN(1, 127))
+#define READS_int8_pool_window(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_int8_pool_window(K) K(window, "int8/pool_window", ANY)
+#define CONSTRAIN_int8_pool_window(p)
+
+/* `scale` is that of a sum over pixels, or of the maximum. */
+#define PARAMETERS_int8_pool_global(P, A, G)                        \
+    P(mode, RANGE(0, 1), BETWEEN(0, 1)) /* maximum, average */      \
+    P(rows, RANGE(0, MOST_INT64), BETWEEN(0, 6))                    \
+    P(pixels, RANGE(1, MOST_SUMMED), BETWEEN(1, 900))               \
+    P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16))              \
+    P(x_zero, RANGE(-128, 127), BETWEEN(-128, 127))                 \
+    P(scale, RANGE(0, 0xffffffff), BETWEEN(0x3c000000, 0x3f800000)) \
+    P(zero, RANGE(-128, 127), BETWEEN(-128, 127))                   \
+    P(low, RANGE(-128, 127), BETWEEN(-128, 0))                      \
+    P(high, RANGE(-128, 127), BETWEEN(1, 127))
+#define READS_int8_pool_global(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_int8_pool_global(K) K(global, "int8/pool_global", ANY)
+#define CONSTRAIN_int8_pool_global(p)
+
+/* ---- resize_bytes: int8/resize_int8.c; reorder_bytes, concat_bytes: int8/reorder_int8.c --------------------------- */
+
+/* Elements of one byte; the tables of resize_nearest. */
+#define PARAMETERS_resize_bytes(P, A, G)               \
+    P(planes, RANGE(0, MOST_INT64), BETWEEN(0, 5))     \
+    P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16)) \
+    P(height, RANGE(1, MOST_SPAN), BETWEEN(1, 30))     \
+    P(width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))      \
+    P(out_height, RANGE(1, MOST_SPAN), BETWEEN(1, 30)) \
+    P(out_width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))
+#define READS_resize_bytes(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(ROWS) REQUIRED(COLUMNS)
+#define KERNELS_resize_bytes(K) K(nearest, "resize/nearest_bytes", ANY)
+#define CONSTRAIN_resize_bytes(p)
+
+#define PARAMETERS_reorder_bytes(P, A, G) PARAMETERS_reorder_layout(P, A, G)
+#define READS_reorder_bytes(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_reorder_bytes(K) K(layout, "reorder/layout_bytes", ANY)
+#define CONSTRAIN_reorder_bytes(p) CONSTRAIN_reorder_layout(p)
+
+#define PARAMETERS_concat_bytes(P, A, G) PARAMETERS_concat_lanes(P, A, G)
+#define READS_concat_bytes(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_concat_bytes(K) K(lanes, "concat/lanes_bytes", ANY)
+#define CONSTRAIN_concat_bytes(p) CONSTRAIN_concat_lanes(p)
+
 /* ---- families --------------------------------------------------------------------------------------------------- */
 
 #define FAMILIES(F)          \
@@ -687,6 +813,16 @@
     F(strided_copy)          \
     F(strided_channels_last) \
     F(strided_repeat)        \
+    F(int8_quantize)         \
+    F(int8_dequantize)       \
+    F(int8_requantize)       \
+    F(int8_table)            \
+    F(int8_binary)           \
+    F(int8_pool_window)      \
+    F(int8_pool_global)      \
+    F(resize_bytes)          \
+    F(reorder_bytes)         \
+    F(concat_bytes)          \
     F(reorder_copy)          \
     F(reorder_layout)
 

@@ -149,13 +149,8 @@ NNS_INLINE void store_tile(const int count, const int vectors, const int64_t val
     COMPUTE_FOR(v, vectors) {
         const nns_vec multipliers = nns_load(pass->multipliers + v * NNS_BLOCK);
         const int64_t at = v * pass->y_plane + pixel * NNS_BLOCK;
-        COMPUTE_FOR(p, count) {
-            if (p >= valid) continue;
-            const int8_t *residual = pass->residual ? pass->residual + at + p * NNS_BLOCK : NULL;
-            const int8_block made =
-                int8_result(&pass->finish, sums[p * CONV_MOST_VECTORS + v], multipliers, residual);
-            memcpy(pass->y + at + p * NNS_BLOCK, &made, sizeof made);
-        }
+        int8_store(count, valid, &pass->finish, sums + v, CONV_MOST_VECTORS, multipliers,
+                   pass->residual ? pass->residual + at : NULL, pass->y + at);
     }
 }
 

@@ -63,25 +63,28 @@ NNS_INLINE element multiply_add(element sum, element x, element w) {
 #endif
 }
 
-NNS_INLINE nns_uvec whole_sum(element sum, nns_uvec bias) {
+/* What sums begin with: the bias, unless it may exceed the whole numbers of float32. */
+NNS_INLINE element first_sum(const output_row *row) {
 #if DEPTHWISE_QUADS
-    return sum + bias;
+    return int8_load_bias(row->bias);
 #else
-    return (nns_uvec)__builtin_convertvector(sum, nns_ivec) + bias;
+    (void)row;
+    return nns_zero();
 #endif
 }
 
 NNS_INLINE void finish_strip(const int count, const int64_t valid, const element *sums, const output_row *row,
                              int64_t pixel) {
-    const nns_uvec bias = int8_load_bias(row->bias);
-    const nns_vec multipliers = nns_load(row->multipliers);
     const int64_t at = pixel * NNS_BLOCK;
-    COMPUTE_FOR(p, count) {
-        if (p >= valid) continue;
-        const int8_t *residual = row->residual ? row->residual + at + p * NNS_BLOCK : NULL;
-        const int8_block made = int8_result(&row->finish, whole_sum(sums[p], bias), multipliers, residual);
-        memcpy(row->y + at + p * NNS_BLOCK, &made, sizeof made);
-    }
+    nns_uvec whole[MOST];
+#if DEPTHWISE_QUADS
+    COMPUTE_FOR(p, count) whole[p] = sums[p];
+#else
+    const nns_uvec bias = int8_load_bias(row->bias);
+    COMPUTE_FOR(p, count) whole[p] = (nns_uvec)__builtin_convertvector(sums[p], nns_ivec) + bias;
+#endif
+    int8_store(count, valid, &row->finish, whole, 1, nns_load(row->multipliers),
+               row->residual ? row->residual + at : NULL, row->y + at);
 }
 
 /* Computes `count` output columns from `pixel` on and stores `valid` of them, for kernels of `kw` undilated columns and
@@ -90,7 +93,7 @@ NNS_INLINE void compute_strip(const int count, const int kw, const int sw, const
                               const kernel_geometry *s, const output_row *row, int64_t pixel) {
     (void)s;
     element sums[MOST];
-    COMPUTE_FOR(p, count) sums[p] = (element){0};
+    COMPUTE_FOR(p, count) sums[p] = first_sum(row);
     const element *w = row->w;
     for (int64_t i = 0; i < row->n_rows; i++, w += kw) {
         const element *x = row->rows[i] + pixel * sw;
@@ -110,7 +113,7 @@ NNS_INLINE void compute_strip(const int count, const int kw, const int sw, const
 NNS_INLINE void compute_any(const int count, const int64_t valid, const kernel_geometry *s, const output_row *row,
                             int64_t pixel) {
     element sums[MOST];
-    COMPUTE_FOR(p, count) sums[p] = (element){0};
+    COMPUTE_FOR(p, count) sums[p] = first_sum(row);
     const element *w = row->w;
     for (int64_t i = 0; i < row->n_rows; i++) {
         const element *x = row->rows[i] + pixel * s->sw;
@@ -210,14 +213,38 @@ static void fill_columns(element *to, int64_t begin, int64_t end, element value)
 #if DEPTHWISE_QUADS
 typedef uint8_t unsigned_block __attribute__((vector_size(NNS_BLOCK)));
 
-/* Byte `i` of each lane's quad. */
-NNS_INLINE nns_uvec quad_byte(const int8_t *from, const int i) {
+NNS_INLINE unsigned_block load_block(const int8_t *from) {
     unsigned_block block;
     memcpy(&block, from, sizeof block);
-    return __builtin_convertvector(block, nns_uvec) << (8 * i);
+    return block;
 }
 
-NNS_INLINE nns_uvec as_input(nns_uvec quads) { return INT8_UNSIGNED ? quads ^ int8_broadcast(0x80808080) : quads; }
+/* A block of inputs in the form that products take. */
+NNS_INLINE unsigned_block load_inputs(const int8_t *from) {
+    return INT8_UNSIGNED ? load_block(from) ^ 0x80 : load_block(from);
+}
+
+/* Stores the quads of four blocks: the bytes of a lane beside each other. */
+NNS_INLINE void store_quads(element *to, const unsigned_block *rows) {
+#if NNS_BLOCK == 16
+    typedef uint16_t pairs __attribute__((vector_size(NNS_BLOCK)));
+    pairs low[2], high[2]; /* rows 0 and 1 of the low lanes, rows 2 and 3; of the high lanes */
+    COMPUTE_FOR(i, 2) {
+        const unsigned_block a = rows[2 * i], b = rows[2 * i + 1];
+        low[i] = (pairs)__builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        high[i] = (pairs)__builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    }
+    const pairs quads[] = {__builtin_shufflevector(low[0], low[1], 0, 8, 1, 9, 2, 10, 3, 11),
+                           __builtin_shufflevector(low[0], low[1], 4, 12, 5, 13, 6, 14, 7, 15),
+                           __builtin_shufflevector(high[0], high[1], 0, 8, 1, 9, 2, 10, 3, 11),
+                           __builtin_shufflevector(high[0], high[1], 4, 12, 5, 13, 6, 14, 7, 15)};
+    COMPUTE_FOR(i, 4) memcpy((char *)to + i * NNS_BLOCK, &quads[i], sizeof quads[i]);
+#else
+    nns_uvec quads = {0};
+    COMPUTE_FOR(i, INT8_QUAD) quads |= __builtin_convertvector(rows[i], nns_uvec) << (8 * i);
+    element_store(to, quads);
+#endif
+}
 
 /* Converts the rows first, first + step, … of the block at `x`; those outside the input are zero points. */
 static void convert_quad(const kernel_geometry *s, const int8_t *x, int64_t first, int64_t step, const int8_t *outside,
@@ -231,18 +258,17 @@ static void convert_quad(const kernel_geometry *s, const int8_t *x, int64_t firs
         from[i] = inside ? x + h * s->w * NNS_BLOCK : outside;
         move[i] = inside ? NNS_BLOCK : 0;
     }
-    nns_uvec padding = {0};
-    COMPUTE_FOR(i, INT8_QUAD) padding |= quad_byte(outside, i);
-    fill_columns(to, 0, inner.begin, as_input(padding));
+    const element padding = (element)int8_broadcast(0x01010101 * (uint32_t)(uint8_t)load_inputs(outside)[0]);
+    fill_columns(to, 0, inner.begin, padding);
     for (int64_t column = inner.begin; column < inner.end; column++) {
-        nns_uvec quads = {0};
+        unsigned_block rows[INT8_QUAD];
         COMPUTE_FOR(i, INT8_QUAD) {
-            quads |= quad_byte(from[i], i);
+            rows[i] = load_inputs(from[i]);
             from[i] += move[i];
         }
-        element_store(to + column, as_input(quads));
+        store_quads(to + column, rows);
     }
-    fill_columns(to, inner.end, columns, as_input(padding));
+    fill_columns(to, inner.end, columns, padding);
 }
 
 /* Converts the window whose first output row is `oh`. */
@@ -261,12 +287,12 @@ static void convert_weights(const kernel_geometry *s, const int8_t *w, const win
     for (int64_t r = 0; r < to->outputs; r++)
         for (int64_t q = 0; q < to->n_rows; q++)
             for (int64_t j = 0; j < s->kw; j++) {
-                nns_uvec quads = {0};
+                unsigned_block rows[INT8_QUAD] = {{0}};
                 COMPUTE_FOR(i, INT8_QUAD) {
                     const int64_t tap = q * INT8_QUAD + i - r * s->sh;
-                    if (tap >= 0 && tap < s->kh) quads |= quad_byte(w + (tap * s->kw + j) * NNS_BLOCK, i);
+                    if (tap >= 0 && tap < s->kh) rows[i] = load_block(w + (tap * s->kw + j) * NNS_BLOCK);
                 }
-                element_store(place++, quads);
+                store_quads(place++, rows);
             }
 }
 #else

@@ -219,4 +219,24 @@ NNS_INLINE int8_block int8_result(const int8_rounding *r, nns_uvec sum, nns_vec 
     return int8_narrow(r, all + INT8_ROUNDER);
 }
 
+/* Stores the first `valid` of `count` blocks of results, neighbours at `y`, with their residual at `residual` or none if
+ * that is NULL; sums are `row` vectors apart. `count` and `row` are constants. */
+NNS_INLINE void int8_store(const int count, const int64_t valid, const int8_rounding *rounding, const nns_uvec *sums,
+                           const int row, nns_vec multipliers, const int8_t *residual, int8_t *y) {
+    const int8_rounding r = *rounding; /* y may be anywhere */
+    if (residual) {
+        COMPUTE_FOR(p, count) {
+            if (p >= valid) continue;
+            const int8_block made = int8_result(&r, sums[p * row], multipliers, residual + p * NNS_BLOCK);
+            memcpy(y + p * NNS_BLOCK, &made, sizeof made);
+        }
+        return;
+    }
+    COMPUTE_FOR(p, count) {
+        if (p >= valid) continue;
+        const int8_block made = int8_result(&r, sums[p * row], multipliers, NULL);
+        memcpy(y + p * NNS_BLOCK, &made, sizeof made);
+    }
+}
+
 #endif

@@ -21,6 +21,7 @@ from torch import fx, nn
 
 from nnstretch.branching.channels.groups import ChannelPlan, results_of
 from nnstretch.branching.latency.exported_operations import ExportedOperation, exported_operation
+from nnstretch.branching.latency.token_layers import token_layers
 from nnstretch.branching.tracing.modules import PerChannel
 from nnstretch.branching.tracing.operators import (
     WEIGHT_LAYERS,
@@ -36,7 +37,7 @@ from nnstretch.branching.tracing.operators import (
 from nnstretch.branching.tracing.trace import Block
 from nnstretch.branching.transform.inherit import entry_name
 from nnstretch.frontends.torch_module import OPSET_VERSION
-from nnstretch.graph.layer import DOMAIN, Layer
+from nnstretch.graph.layer import DOMAIN, Attribute, Layer
 from nnstretch.graph.layers import GraphNode, layers
 from nnstretch.passes import canonicalization, fusion
 
@@ -272,7 +273,20 @@ class _BlocksGraph:
         elif role is Role.BINARY:
             self._add(node, _BINARY[title_of(node)], [self._read(tensor) for tensor in tensor_operands(node)])
         else:
-            self._add(node, title_of(node), self._tensors_read(node), domain=_UNKNOWN)
+            writer = _LayerWriter(self, node)
+            result = token_layers(writer, node, self._operands(node))
+            if result is None:
+                self._add(node, title_of(node), self._tensors_read(node), domain=_UNKNOWN)
+            else:
+                wanted = shape_of(node)
+                assert wanted is not None
+                self.values[self.plan.read(node)] = writer.view(result, wanted)
+
+    def _operands(self, node: fx.Node) -> list[ir.Value]:
+        """The computed tensors among the arguments of a node, in their order, each as often as it is one."""
+        found = list[fx.Node]()
+        fx.map_arg((node.args, node.kwargs), found.append)
+        return [self._read(operand) for operand in found if self.plan.read(operand) in self.values]
 
     def _tensors_read(self, node: fx.Node) -> list[ir.Value]:
         """The computed tensors that a node reads, directly or as parts of tuples; a constant if it reads none."""
@@ -334,6 +348,44 @@ class _BlocksGraph:
             shape is not None and len(shape) in (2, 4) and shape.numpy()[1] % self.plan.full_widths[node] == 0
             for shape in shapes
         )
+
+
+class _LayerWriter:
+    """Adds the layers of one traced node to the graph of its blocks."""
+
+    def __init__(self, blocks: _BlocksGraph, node: fx.Node) -> None:
+        self._blocks = blocks
+        self._node = node
+
+    def layer(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value],
+        shape: Sequence[int],
+        attributes: Mapping[str, Attribute] = MappingProxyType({}),
+        constants: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        /,
+    ) -> ir.Value:
+        """Adds a layer; its result has as many channels as that of the node."""
+        name = f"{self._blocks._value(self._node).name}/{op.lower()}"
+        own = [self._blocks._constant(f"{name}/{role}", noise(size)) for role, size in constants.items()]
+        return self._append(op, [*inputs, *own], name, shape, attributes)
+
+    def view(self, value: ir.Value, shape: Sequence[int], /) -> ir.Value:
+        """A Reshape, unless the tensor has the shape; the result has as many channels as `value`."""
+        assert value.shape is not None
+        if tuple(shape) == value.shape.numpy():
+            return value
+        name = f"{value.name}/view{len(self._blocks.graph)}"
+        return self._append("Reshape", [value], name, shape, MappingProxyType({}))
+
+    def _append(
+        self, op: str, inputs: Sequence[ir.Value], name: str, shape: Sequence[int], attributes: Mapping[str, Attribute]
+    ) -> ir.Value:
+        result = _value(name, shape)
+        made = ir.node(op, inputs, dict(attributes) or None, domain=DOMAIN, outputs=[result], name=self._node.name)
+        self._blocks.graph.append(made)
+        return result
 
 
 def _value(name: str, shape: Sequence[int]) -> ir.Value:

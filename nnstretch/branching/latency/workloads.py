@@ -6,6 +6,7 @@ branch would take longer than measuring these. So the layers of a plan are fused
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -124,6 +125,8 @@ class _ScaledCopy:
         attributes = full.attributes
         if "groups" in attributes and fused.weighted is not None:
             attributes = MappingProxyType({**attributes, "groups": self._sizes(fused.weighted)[2]})
+        elif full.op in ("Attention", "GroupNorm"):
+            attributes = MappingProxyType({**attributes, **self._parts(fused)})
         return replace(
             full,
             inputs=tuple(inputs),
@@ -131,6 +134,16 @@ class _ScaledCopy:
             attributes=attributes,
             constants=MappingProxyType(constants),
         )
+
+    def _parts(self, fused: FusedLayer) -> dict[str, int]:
+        """Heads and groups of attention, which has whole heads; groups of a normalisation, as near as channels allow."""
+        full = fused.layer
+        groups, channels = full.integer("groups"), self._shape(fused.output)[1]
+        if full.op == "GroupNorm":
+            return {"groups": math.gcd(groups, channels)}
+        heads = full.integer("heads")
+        kept = max(1, heads * channels // full.outputs[0].shape[1])
+        return {"heads": kept, "groups": kept if groups == heads else 1}
 
     def _width(self, tensor: PlanTensor) -> int:
         """Channels of a tensor; 0 if it has none."""
@@ -140,11 +153,11 @@ class _ScaledCopy:
         return self.widths.get(node, 0)
 
     def _shape(self, tensor: PlanTensor) -> tuple[int, ...]:
-        width = self._width(tensor)
-        if not width:
+        width, full = self._width(tensor), self.plan.full_widths.get(self.plan.read(tensor.node), 0)
+        if width in (0, full):  # without channels, or all of them, which need not be on axis 1
             return tensor.shape
         batch, channels, *sizes = tensor.shape
-        return (batch, channels // self.plan.full_widths[self.plan.read(tensor.node)] * width, *sizes)
+        return (batch, channels // full * width, *sizes)
 
     def _constants(self, fused: FusedLayer) -> dict[int, np.ndarray]:
         """Constants by input: those of the operator table that depend on channels have their shapes in the copy."""
@@ -152,6 +165,10 @@ class _ScaledCopy:
         if full.op in ("Affine", "PRelu", "LayerNorm", "GroupNorm"):
             axis = full.integer("axis", 1)
             return {index: noise(self._shape(fused.output)[axis : axis + 1]) for index in full.constants}
+        if full.op == "Attention":
+            heads = self._parts(fused)["heads"]
+            shapes = {index: full.type_of(index).shape for index in full.constants}
+            return {n: noise((s[0], heads if s[1] > 1 else 1, *s[2:])) for n, s in shapes.items()}
         if fused.weighted is None:
             return dict(full.constants)
         reads, writes, groups = self._sizes(fused.weighted)

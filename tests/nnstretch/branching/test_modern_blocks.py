@@ -1,5 +1,7 @@
 """Attention, windows, response norms, detectors and upscalers go from tracing over scaling to ONNX."""
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from nnstretch.branching.channels.scaling import kept_counts
 from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design, Merge
@@ -23,6 +26,11 @@ from nnstretch.branching.tracing.tokens import Attention
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import export_branched
+from nnstretch.devices.cpu.routines import native_routines
+from nnstretch.devices.engine.build.instruction_sets import ISAS
+from nnstretch.frontends.torch_module import export
+from nnstretch.graph.layers import layers
+from nnstretch.passes import optimize
 from tests.kits.any_module import small
 from tests.kits.modern_blocks import MODERN, Upscaler, VisionTransformer, Yolo, patches, shared_keys
 
@@ -82,6 +90,45 @@ def test_layers_of_all_blocks_and_of_the_head_are_predicted(name: str) -> None:
     for channels in (plan.head, plan.whole(whole), *(plan.whole(Segment(i, i + 1)) for i in whole.blocks)):
         row = part_layers(channels, [group.channel_groups for group in channels.groups])
         assert len(row.layers) > 0
+
+
+@pytest.mark.parametrize("name", ["transformer", "windows", "patches", "shared keys", "response norm"])
+def test_attention_products_and_rearrangements_are_predicted_as_the_layers_that_are_run(name: str) -> None:
+    plan = plan_of(name)
+    parts = (plan.whole(Segment(0, len(plan.traced.blocks))), plan.head)
+    predicted = [layer for part in parts for layer in part_layers(part, kept_counts(part, 1.0)).layers]
+    assert [layer.op for layer in predicted if layer.op.startswith("onnx:")] == []
+    run = [node.layer for node in layers(optimize(export(plan.traced.graph, IMAGES)))]
+    assert sum(layer.macs for layer in predicted) == sum(layer.macs for layer in run)
+    weighted = ("Conv", "Dense", "LayerNorm")
+    found, wanted = (
+        Counter((layer.op, math.prod(layer.outputs[0].shape)) for layer in some if layer.op in weighted)
+        for some in (predicted, run)
+    )
+    assert found == wanted
+
+
+@pytest.mark.parametrize("name", ["transformer", "windows", "shared keys"])
+def test_predicted_attention_of_scaled_branches_has_whole_heads(name: str) -> None:
+    plan = plan_of(name)
+    pairs = []
+    for number in range(len(plan.traced.blocks)):
+        alone = Segment(number, number + 1)
+        rows = []
+        for width in (1.0, 0.5):
+            choice = BranchChoice(0, (number,), width)
+            row = part_layers(plan.plan(alone, choice), plan.counts(alone, choice))
+            rows.append([layer for layer in row.layers if layer.op == "Attention"])
+        pairs += list(zip(*rows, strict=True))
+    assert pairs
+    for full, half in pairs:
+        heads, fewer = full.integer("heads"), half.integer("heads")
+        assert heads == 2 * fewer
+        assert full.outputs[0].shape[1] // heads == half.outputs[0].shape[1] // fewer
+        assert full.macs == 2 * half.macs
+        for index in half.constants:
+            assert half.type_of(index).shape[1] == fewer
+        assert any(routine.supports(half) for routine in native_routines(ISAS[0]))
 
 
 @pytest.mark.parametrize("name", ["transformer", "windows", "patches", "shared keys", "response norm", "upscaler"])

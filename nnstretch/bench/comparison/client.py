@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.bench.engines import EngineEntry, Job, Start, engine_entry
+from nnstretch.bench.engines.settings import is_quantized
 from nnstretch.frontends.onnx_file import save
 from nnstretch.support.closing import Closing, closed_on_failure
 from nnstretch.support.progress import Progress
@@ -53,7 +54,7 @@ class Workspace(Closing):
         Raises:
             WorkerError: the engine cannot make it, now or when it was asked before.
         """
-        if not entry.prepares:
+        if not entry.prepares or (entry.prepares_quantized and not (job.onnx and is_quantized(job.onnx_path))):
             return ""
         key = entry.name, len(job.cores) if entry.prepares == "threads" else 0
         if key not in self._made:

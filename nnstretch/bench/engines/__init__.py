@@ -105,6 +105,7 @@ class EngineEntry:
         packages: top-level modules that it needs beyond the dependencies of nnstretch.
         extra: the extra of nnstretch that installs them.
         prepares: whether the module has `prepare`, called once per model or per number of threads.
+        prepares_quantized: whether it is called for quantised models alone.
         from_file: whether it starts from a file; only such starts are compared.
     """
 
@@ -114,6 +115,7 @@ class EngineEntry:
     packages: tuple[str, ...] = ()
     extra: str = ""
     prepares: Literal["", "once", "threads"] = ""
+    prepares_quantized: bool = False
     from_file: bool = True
 
 
@@ -121,8 +123,16 @@ _HERE = "nnstretch.bench.engines"
 
 ENGINES = (
     EngineEntry("nnstretch", "nnstretch", f"{_HERE}.nnstretch_engine", prepares="threads"),
-    EngineEntry("ort", "onnxruntime", f"{_HERE}.onnxruntime_engine"),
-    EngineEntry("openvino", "openvino", f"{_HERE}.openvino_engine", packages=("openvino",), extra="bench"),
+    EngineEntry("ort", "onnxruntime", f"{_HERE}.onnxruntime_engine", prepares="threads", prepares_quantized=True),
+    EngineEntry(
+        "openvino",
+        "openvino",
+        f"{_HERE}.openvino_engine",
+        packages=("openvino",),
+        extra="bench",
+        prepares="threads",
+        prepares_quantized=True,
+    ),
     EngineEntry(
         "litert", "litert", f"{_HERE}.litert_engine", packages=("ai_edge_litert",), extra="bench", prepares="once"
     ),

@@ -1,23 +1,36 @@
-"""OpenVINO's CPU plugin in float32; its default is bfloat16 where the CPU supports it."""
+"""OpenVINO's CPU plugin in float32; its default is bfloat16 where the CPU supports it.
+
+Layers of a quantised model compute in int8 with either; the others have the faster precision.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino
 
 from nnstretch.bench.engines import Engine, Job
+from nnstretch.bench.engines.settings import setting_of, write_fastest
 from nnstretch.support.progress import Progress
+
+_FLOAT32 = "float32 beside int8"
+_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    _FLOAT32: {"INFERENCE_PRECISION_HINT": "f32"},
+    "the default precision beside int8": {},
+}
 
 
 class OpenVinoEngine(Engine):
     """One latency-optimised stream, one thread per core."""
 
-    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> None:
+    def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Progress, setting: str | None = None) -> None:
+        self._variant = setting or setting_of(job, "")
         settings = {
-            "INFERENCE_PRECISION_HINT": "f32",
+            **_SETTINGS[self._variant or _FLOAT32],
             "INFERENCE_NUM_THREADS": len(job.cores),
             "PERFORMANCE_HINT": "LATENCY",
         }
@@ -36,7 +49,14 @@ class OpenVinoEngine(Engine):
         return found
 
     def facts(self) -> dict[str, Any]:
-        return {"version": openvino.__version__.split("-")[0]}
+        facts = {"version": openvino.__version__.split("-")[0]}
+        return facts | ({"variant": self._variant} if self._variant else {})
+
+
+def prepare(job: Job, folder: Path, report: Progress) -> Path:
+    """The faster precision for a quantised model."""
+    settings = {name: partial(OpenVinoEngine, job, report=report, setting=name) for name in _SETTINGS}
+    return write_fastest(job, settings, folder)
 
 
 load = OpenVinoEngine

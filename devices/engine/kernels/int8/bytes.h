@@ -10,6 +10,7 @@
 typedef int8_t i8x4 __attribute__((vector_size(4)));
 typedef int8_t i8x8 __attribute__((vector_size(8)));
 typedef int8_t i8x16 __attribute__((vector_size(16)));
+typedef int8_t i8x64 __attribute__((vector_size(64)));
 
 NNS_INLINE i8x16 bytes_load(const int8_t *from) {
     i8x16 value;
@@ -49,7 +50,7 @@ NNS_INLINE rounding rounding_of(int64_t zero, int64_t low, int64_t high) {
     return (rounding){(float)(low - zero), (float)(high - zero), (int32_t)zero};
 }
 
-/* Added to a float32 within ±2^22, and subtracted again, it leaves the nearest integer, the even one of two. */
+/* Added to a float32 within ±2^22, it leaves the nearest integer, the even one of two, in the lowest bits of the sum. */
 #define ROUNDER 12582912.0f
 
 /* Steps as int8: rounded to the nearest integer, the even one of two, plus the zero point, within the bounds. What is not
@@ -58,8 +59,7 @@ NNS_INLINE i8x16 round16(f32x16 steps, const rounding *r) {
     const f32x16 low = splat16(r->low), high = splat16(r->high);
     steps = CHOOSE(steps > low, steps, low);
     steps = CHOOSE(steps < high, steps, high);
-    steps = (steps + ROUNDER) - ROUNDER;
-    return __builtin_convertvector(__builtin_convertvector(steps, i32x16) + r->zero, i8x16);
+    return __builtin_convertvector((i32x16)(steps + ROUNDER) + r->zero, i8x16);
 }
 
 #endif

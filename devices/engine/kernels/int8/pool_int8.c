@@ -92,6 +92,55 @@ static int8_t plain_pixel(const window *w, const pool *s) {
     return round16(average16((i32x16){0} + sum, w->rows * w->columns, w->counted, s), &s->r)[0];
 }
 
+NNS_INLINE void pool_pixel(int8_t *out, const window *w, const pool *s) {
+    switch (s->p.lanes) {
+    case 16: pool_pixel_16(out, w, s); break;
+    case 8: pool_pixel_8(out, w, s); break;
+    case 4: pool_pixel_4(out, w, s); break;
+    default: *out = plain_pixel(w, s);
+    }
+}
+
+/* Maxima of `n` neighbouring integers over windows that begin at each of them: pixels of a stride of 1, of any lanes. */
+NNS_INLINE void flat_largest(int8_t *out, const int8_t *x, int64_t n, int64_t rows, int64_t columns, int64_t down,
+                             int64_t right) {
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        i8x64 largest;
+        memset(&largest, INT8_MIN, sizeof largest);
+        for (int64_t row = 0; row < rows; row++) {
+            for (int64_t column = 0; column < columns; column++) {
+                i8x64 tap;
+                memcpy(&tap, x + i + row * down + column * right, sizeof tap);
+                largest = CHOOSE(tap < largest, largest, tap);
+            }
+        }
+        memcpy(out + i, &largest, sizeof largest);
+    }
+    for (; i < n; i++) {
+        int8_t largest = INT8_MIN;
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t column = 0; column < columns; column++) {
+                const int8_t tap = x[i + row * down + column * right];
+                largest = tap > largest ? tap : largest;
+            }
+        out[i] = largest;
+    }
+}
+
+/* The columns of an output row whose windows lie inside the plane; `w` is the first of these. */
+static void inner_pixels(int8_t *out, window w, int64_t n, const pool *s) {
+    const int64_t lanes = s->p.lanes, down = s->p.dilation_h * s->p.width * lanes, right = s->p.dilation_w * lanes;
+    if (s->p.mode == POOL_MAX && s->p.stride_w == 1) {
+        if (w.rows == 3 && w.columns == 3)
+            flat_largest(out, w.first, n * lanes, 3, 3, down, right);
+        else
+            flat_largest(out, w.first, n * lanes, w.rows, w.columns, down, right);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++, w.first += s->p.stride_w * lanes) pool_pixel(out + i * lanes, &w, s);
+}
+
 static void window_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const pool s = pool_of(args);
@@ -104,11 +153,11 @@ static void window_run(const nns_args *args, int64_t begin, int64_t end, void *s
         const int64_t rows = counted(&s, h, row + s.p.top, s.p.kernel_h, s.p.dilation_h, padded);
         for (int64_t ow = 0; ow < s.p.out_width; ow++) {
             const window w = window_at(&s, x, oh, ow, h, rows);
-            switch (lanes) {
-            case 16: pool_pixel_16(out + ow * 16, &w, &s); break;
-            case 8: pool_pixel_8(out + ow * 8, &w, &s); break;
-            case 4: pool_pixel_4(out + ow * 4, &w, &s); break;
-            default: out[ow] = plain_pixel(&w, &s);
+            if (ow >= s.inner_begin && ow < s.inner_end) {
+                inner_pixels(out + ow * lanes, w, s.inner_end - ow, &s);
+                ow = s.inner_end - 1;
+            } else {
+                pool_pixel(out + ow * lanes, &w, &s);
             }
         }
     }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nnstretch.devices.cpu.manifest import families
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer
-from tests.kits.convolution_parity import activations, pointwise_layers
+from tests.kits.convolution_parity import activations, conv_layer, pointwise_layers
 from tests.kits.convolution_shapes import (
     LAYERS,
     convolutions,
@@ -78,23 +78,17 @@ def test_layers_of_networks_use_every_kernel_for_convolutions(cpu: str) -> None:
 @pytest.mark.parametrize("cpu", CPUS)
 def test_int8_layers_use_every_kernel_for_them(cpu: str) -> None:
     """All tiles, groups within a block, depthwise kernels of 3 and 5 columns, and a dense layer."""
+    names = "resnet_stem", "resnet_3x3", "resnet_wide", "regnet_stride", "odd_channels", "mobilenet", "efficientnet"
+    layers = [LAYERS[name][0] for name in names]
+    layers += [
+        conv_layer((1, 8, 9, 9), 3, residual=True),
+        dense_layer(7, 33, 70, bias=True, residual=True, activation=NO_ACTIVATION),
+    ]
     tried: set[str] = set()
-    for name in (
-        "resnet_stem",
-        "resnet_3x3",
-        "resnet_wide",
-        "regnet_stride",
-        "odd_channels",
-        "mobilenet",
-        "efficientnet",
-    ):
-        cases = cases_of(ROUTINES, quantized(LAYERS[name][0], 1))
+    for layer in layers:
+        cases = cases_of(ROUTINES, quantized(layer, 1))
         check_cases(cases, cpu)
         tried |= {case.call.kernel for case in cases}
-    dense = dense_layer(7, 33, 70, bias=True, residual=True, activation=NO_ACTIVATION)
-    cases = cases_of(ROUTINES, quantized(dense, 1))
-    check_cases(cases, cpu)
-    tried |= {case.call.kernel for case in cases}
     for family in ("conv_int8", "depthwise_int8", "dense_int8"):
         assert {kernel.name for kernel in families()[family].on(TARGET.isa)} <= tried
 

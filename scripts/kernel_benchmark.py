@@ -164,6 +164,8 @@ def _int8_memory_bound_layers() -> Iterator[Layer]:
     other, wide = (TensorType((1, channels, 56, 56), "int8", far) for channels in (64, 128))
     window: dict[str, Attribute] = {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
     yield _layer("Quantize", (TensorType(x.shape),), x)
+    image = (1, 3, 224, 224)
+    yield _layer("Quantize", (TensorType(image),), TensorType(image, "int8", near))
     yield _layer("Dequantize", (x,), TensorType(x.shape))
     yield _layer("Quantize", (x,), other)
     yield _layer("Activation", (x,), other)

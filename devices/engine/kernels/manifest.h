@@ -653,7 +653,7 @@
 #define KERNELS_reorder_layout(K) K(layout, "reorder/layout", ANY)
 #define CONSTRAIN_reorder_layout(p) if (p->source == 0 && p->target == 0) p->target = 8;
 
-/* ---- int8_quantize, int8_dequantize, int8_requantize, int8_table: int8/quantize.c --------------------------------- */
+/* ---- int8_quantize, …_image, int8_dequantize, int8_requantize, int8_table: int8/quantize.c ------------------------ */
 
 /* Scales are the bits of a float32. */
 #define PARAMETERS_int8_quantize(P, A, G)                                 \
@@ -663,6 +663,17 @@
 #define READS_int8_quantize(REQUIRED, OPTIONAL) REQUIRED(X)
 #define KERNELS_int8_quantize(K) K(quantize, "int8/quantize", ANY)
 #define CONSTRAIN_int8_quantize(p)
+
+#define PARAMETERS_int8_quantize_image(P, A, G)                     \
+    P(images, RANGE(0, MOST_INT64), BETWEEN(0, 3))                  \
+    P(channels, RANGE(1, 4), BETWEEN(1, 4))                         \
+    P(pixels, RANGE(1, MOST_INT64), BETWEEN(1, 3000))               \
+    P(block, ONE_OF(4, 8, 16), ONE_OF(4, 8, 16))                    \
+    P(scale, RANGE(0, 0xffffffff), BETWEEN(0x3c000000, 0x3f800000)) \
+    P(zero, RANGE(-128, 127), BETWEEN(-128, 127))
+#define READS_int8_quantize_image(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_int8_quantize_image(K) K(quantize_image, "int8/quantize_image", ANY)
+#define CONSTRAIN_int8_quantize_image(p)
 
 #define PARAMETERS_int8_dequantize(P, A, G) PARAMETERS_int8_quantize(P, A, G)
 #define READS_int8_dequantize(REQUIRED, OPTIONAL) REQUIRED(X)
@@ -814,6 +825,7 @@
     F(strided_channels_last) \
     F(strided_repeat)        \
     F(int8_quantize)         \
+    F(int8_quantize_image)   \
     F(int8_dequantize)       \
     F(int8_requantize)       \
     F(int8_table)            \

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from types import MappingProxyType
+
 import numpy as np
 
 from nnstretch.devices.algorithms.activation import activate
 from nnstretch.devices.base.routine import (
     INPUT,
+    PLAIN,
     Descriptor,
     KernelCall,
+    Layout,
     Lowering,
     Operand,
     Parameters,
 )
-from nnstretch.devices.cpu.manifest import kernel_call
+from nnstretch.devices.cpu.manifest import family, kernel_call
 from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, parameters_of, ratio_bits
 from nnstretch.devices.cpu.routines.memory_bound import BLOCK, MemoryBoundRoutine, stored_floats
 from nnstretch.graph.activation import NO_ACTIVATION, float_bits
@@ -103,6 +109,45 @@ class QuantizeRoutine(MemoryBoundRoutine):
         return Lowering((call,))
 
 
+class QuantizeImageRoutine(MemoryBoundRoutine):
+    """Quantize of plain float32 images of few channels to the blocked layout, in which convolutions read them."""
+
+    descriptor = Descriptor("cpu", "int8", "quantize_image")
+    operators = frozenset({"Quantize"})
+
+    def supports(self, layer: Layer) -> bool:
+        """As the base class, but the input is float32."""
+        admitted = layer.op in self.operators and 0 not in layer.constants and layer.activation == NO_ACTIVATION
+        return admitted and layer.type_of(0).dtype == DEFAULT_DTYPE and self.covers(layer)
+
+    def covers(self, layer: Layer) -> bool:
+        shape, limits = layer.type_of(0).shape, family("int8_quantize_image").limits("channels")
+        few = len(shape) == 4 and math.prod(shape) > 0 and limits[0] <= shape[1] <= limits[1]
+        return few and shape == layer.outputs[0].shape and is_quantized(layer.outputs[0])
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        """The engine's block alone."""
+        return (MappingProxyType({BLOCK: self.block}),)
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        return (PLAIN,), (Layout(parameters[BLOCK]),)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        images, channels, height, width = layer.type_of(0).shape
+        result = parameters_of(layer.outputs[0])
+        call = kernel_call(
+            "int8/quantize_image",
+            (INPUT,),
+            images=images,
+            channels=channels,
+            pixels=height * width,
+            block=parameters[BLOCK],
+            scale=float_bits(result.scale),
+            zero=result.zero_point,
+        )
+        return Lowering((call,))
+
+
 class TableRoutine(MemoryBoundRoutine):
     """Activation of int8: a table has the result of each integer."""
 
@@ -121,4 +166,4 @@ class TableRoutine(MemoryBoundRoutine):
         return Lowering((call,), (table,))
 
 
-ROUTINES = (QuantizeRoutine, TableRoutine)
+ROUTINES = (QuantizeImageRoutine, QuantizeRoutine, TableRoutine)

@@ -28,6 +28,87 @@ static void quantize_run(const nns_args *args, int64_t begin, int64_t end, void 
     }
 }
 
+/* ---- int8/quantize_image: reads plain float32 x of up to 4 channels; writes x / scale as blocked int8. ------------- */
+
+enum { IMAGE_PIXELS = 1024 }; /* pixels of a unit */
+
+static const char *quantize_image_check(const nns_args *args, nns_work *work) {
+    const int8_quantize_image_parameters *p = (const void *)args->p;
+    const char *wrong = NNS_CHECK_SIZES(int8_quantize_image, args, NNS_PRODUCT(p->images, p->pixels, p->block),
+                                        NNS_FLOAT_BYTES(p->images, p->channels, p->pixels));
+    if (wrong) return wrong;
+    *work = (nns_work){.units = p->images * nns_ceil_div(p->pixels, IMAGE_PIXELS)};
+    return NULL;
+}
+
+/* Four channels of 16 pixels as 16 words; channels from `channels` on are 0. `x` is the first channel's, of which `n` are
+ * there. */
+NNS_INLINE i32x16 quantized_words(const float *x, int64_t pixels, int64_t n, int64_t channels, f32x16 scale,
+                                  const rounding *r) {
+    i32x16 words = {0};
+    for (int64_t channel = 0; channel < channels; channel++) {
+        f32x16 values = {0};
+        memcpy(&values, x + channel * pixels, (size_t)n * sizeof(float));
+        const i32x16 rounded = __builtin_convertvector(round16(values / scale, r), i32x16);
+        words |= (rounded & 0xff) << (int32_t)(8 * channel);
+    }
+    return words;
+}
+
+/* Words k to k + 3 of `words`, each with three words of 0 behind it, and pairs likewise. */
+#define FOUR_SPREAD(k) \
+    __builtin_shufflevector(words, none, k, 16, 16, 16, k + 1, 16, 16, 16, k + 2, 16, 16, 16, k + 3, 16, 16, 16)
+#define EIGHT_SPREAD(k)                                                                                             \
+    __builtin_shufflevector(words, none, k, 16, k + 1, 16, k + 2, 16, k + 3, 16, k + 4, 16, k + 5, 16, k + 6, 16, \
+                            k + 7, 16)
+
+/* 16 pixels of `block` bytes. */
+NNS_INLINE void store_words(int8_t *out, i32x16 words, int64_t block) {
+    const i32x16 none = {0};
+    if (block == 16) {
+        const i32x16 spread[4] = {FOUR_SPREAD(0), FOUR_SPREAD(4), FOUR_SPREAD(8), FOUR_SPREAD(12)};
+        memcpy(out, spread, sizeof spread);
+    } else if (block == 8) {
+        const i32x16 spread[2] = {EIGHT_SPREAD(0), EIGHT_SPREAD(8)};
+        memcpy(out, spread, sizeof spread);
+    } else {
+        memcpy(out, &words, sizeof words);
+    }
+}
+
+/* Called with constant channels and block. */
+NNS_INLINE void quantize_pixels(const int8_quantize_image_parameters *p, int8_t *out, const float *x, int64_t begin,
+                                int64_t end, int64_t channels, int64_t block) {
+    const rounding r = rounding_of(p->zero, INT8_MIN, INT8_MAX);
+    const f32x16 scale = splat16(nns_float_of_bits(p->scale));
+    int64_t at = begin;
+    for (; at + 16 <= end; at += 16)
+        store_words(out + at * block, quantized_words(x + at, p->pixels, 16, channels, scale, &r), block);
+    if (at < end) {
+        int8_t rest[16 * 16];
+        store_words(rest, quantized_words(x + at, p->pixels, end - at, channels, scale, &r), block);
+        memcpy(out + at * block, rest, (size_t)((end - at) * block));
+    }
+}
+
+static void quantize_image_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const int8_quantize_image_parameters *p = (const void *)args->p;
+    const int64_t parts = nns_ceil_div(p->pixels, IMAGE_PIXELS);
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t image = unit / parts, first = unit % parts * IMAGE_PIXELS;
+        const int64_t last = nns_min_int(first + IMAGE_PIXELS, p->pixels);
+        const float *x = (const float *)args->in[0] + image * p->channels * p->pixels;
+        int8_t *out = (int8_t *)args->out[0] + image * p->pixels * p->block;
+        if (p->block == 16 && p->channels == 3)
+            quantize_pixels(p, out, x, first, last, 3, 16);
+        else if (p->block == 8 && p->channels == 3)
+            quantize_pixels(p, out, x, first, last, 3, 8);
+        else
+            quantize_pixels(p, out, x, first, last, p->channels, p->block);
+    }
+}
+
 /* ---- int8/dequantize: reads int8 x; writes (x - zero) * scale as float32. ----------------------------------------- */
 
 static const char *dequantize_check(const nns_args *args, nns_work *work) {
@@ -105,6 +186,7 @@ static void table_run(const nns_args *args, int64_t begin, int64_t end, void *sc
 }
 
 NNS_DEFINE_FAMILY(int8_quantize);
+NNS_DEFINE_FAMILY(int8_quantize_image);
 NNS_DEFINE_FAMILY(int8_dequantize);
 NNS_DEFINE_FAMILY(int8_requantize);
 NNS_DEFINE_FAMILY(int8_table);

@@ -99,9 +99,8 @@ class DesignEvaluation:
         A result has the target that it is from: devices of one kind share their results.
         """
         design = predicted.design
-        key = digest(
-            {"design": design.id, "image_size": design.image_size, "machine": self.machine, "tune": timer.tune}
-        )
+        parts = {"design": design.id, "image_size": design.image_size, "machine": self.machine, "tune": timer.tune}
+        key = digest({**parts, "energy": True} if timer.energy else parts)
 
         def measure() -> dict[str, Any]:
             with self.turns.alone():

@@ -29,11 +29,16 @@ class Timer(Protocol):
 
     Attributes:
         tune: measure routines of layers that have no stored measurement.
+        energy: whether the energy of a run is a value.
     """
 
     @property
     def tune(self) -> bool:
         """Whether designs are tuned."""
+
+    @property
+    def energy(self) -> bool:
+        """Whether the energy of a run is a value."""
 
     def __call__(self, predicted: PredictedDesign) -> dict[str, float]:
         """Median and 90th percentile of the latency in ms, the plan's memory in MiB, and the energy of a run in mJ.
@@ -60,6 +65,11 @@ class DesignTimer:
     tune: bool = True
     seconds: float = 0.5
     meter: EnergyMeter | None = field(default=None)
+
+    @property
+    def energy(self) -> bool:
+        """Whether the energy of a run is a value."""
+        return self.meter is not None
 
     def __call__(self, predicted: PredictedDesign) -> dict[str, float]:
         """Median and 90th percentile of the latency in ms, the plan's memory in MiB, and the energy of a run in mJ."""

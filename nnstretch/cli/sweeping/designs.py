@@ -287,18 +287,16 @@ class DesignJob:
             }
         )
         if self.output is not None:
-            report.note(f"wrote {len(files)} designs to {self.output}{self._advice(sweep)}")
+            report.note(f"wrote {len(files)} designs to {self.output}{self._advice(begun)}")
 
-    def _advice(self, sweep: DesignSweep) -> str:
+    def _advice(self, begun: BegunSweep) -> str:
         """What confirms the figures of the front."""
-        if sweep.runs_here:
+        if begun.sweep.runs_here:
             return "; `nnstretch bench` and `evaluate` take their .nns files"
-        if not self.targets:
+        if not (target := begun.place.target):
             return ""
-        processors = ",".join(sweep.names)
-        return (
-            f"; `nnstretch bench {self.network.spec} --design FILE --target {self.targets[0]} -p {processors}` runs one"
-        )
+        processors = ",".join(begun.sweep.names)
+        return f"; `nnstretch bench {self.network.spec} --design FILE --target {target} -p {processors}` runs one"
 
     def _write(self, rank: int, point: SweepPoint, sweep: DesignSweep) -> str | None:
         """A design of the front, with its weights (inherited ones if it was not trained), ONNX file, and package.

@@ -135,13 +135,14 @@ class CountedTimer:
 
     counts: dict[str, int]
     tune: bool = False
-    meter: None = None
+    energy: bool = False
 
     def __call__(self, predicted: Any) -> dict[str, float]:
         name = predicted.design.id
         self.counts[name] = self.counts.get(name, 0) + 1
         values = predicted_values(predicted)
-        return {"latency": 1.1 * values["latency"], "p90": 1.2 * values["latency"], "memory": values["memory"]}
+        found = {"latency": 1.1 * values["latency"], "p90": 1.2 * values["latency"], "memory": values["memory"]}
+        return found | ({"energy": 1.0} if self.energy else {})
 
 
 def test_the_ladder_measures_a_share_of_the_designs_and_none_twice(tmp_path: Path) -> None:
@@ -159,6 +160,17 @@ def test_the_ladder_measures_a_share_of_the_designs_and_none_twice(tmp_path: Pat
             measured = trial.user_attrs[RUNG] == "measured"
             assert measured == (trial.state.name == "COMPLETE") == (f"{VALUES}measured" in trial.user_attrs)
     assert set(counts.values()) == {1}
+
+
+def test_a_result_without_energy_is_none_for_a_sweep_of_energy(tmp_path: Path) -> None:
+    for names in (("latency", "p90"), ("latency", "energy")):
+        sweep = sweep_of(
+            tmp_path, warm=0, budget=SweepBudget(3), study=names[1], names=names, directions=("minimize",) * 2
+        )
+        study = sweep.open()
+        timer: Any = CountedTimer({}, energy="energy" in names)
+        sweep.run(study, evaluation(sweep, study, ",".join(names), timer=timer))
+        assert states(study)["fail"] == 0 < len(timer.counts)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from nnstretch.errors import PackageError
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType, fused_pair
 from tests.kits.cpu_routines import compute_bound_routines
+from tests.kits.int8_layers import quantized
 
 HERE = Path(__file__).parent
 ENGINE = Path(engine_library.__file__).parents[1]
@@ -76,9 +77,9 @@ LAYERS = {
 }
 
 
-def calls(name: str) -> list[tuple[KernelCall, tuple[int, ...], int]]:
+def calls(name: str, layers: Mapping[str, Layer] = LAYERS) -> list[tuple[KernelCall, tuple[int, ...], int]]:
     """Every call of every lowering of the layer, with the bytes of its operands."""
-    layer = LAYERS[name]
+    layer = layers[name]
     found = []
     for routine in compute_bound_routines(local_isa()):
         if routine.supports(layer):
@@ -134,6 +135,29 @@ def test_buffers_need_exactly_their_size(name: str) -> None:
                 create(call, smaller, write)
         with pytest.raises(PackageError, match="too small"):
             create(call, reads, write - FLOAT)
+
+
+INT8_LAYERS = {name: quantized(LAYERS[name], 1) for name in ("direct", "grouped", "planar", "depthwise", "dense")}
+RESIDUAL = 4
+
+
+@pytest.mark.parametrize("name", INT8_LAYERS)
+def test_int8_kernels_need_exactly_their_sizes_and_all_but_a_residual(name: str) -> None:
+    for call, reads, write in calls(name, INT8_LAYERS):
+        create(call, reads, write)
+        create(call, reads, write, [i != RESIDUAL for i in range(len(reads))])
+        for i in range(len(reads)):
+            with pytest.raises(PackageError, match="too small"):
+                create(call, [size - (i == at) for at, size in enumerate(reads)], write)
+            if i != RESIDUAL:
+                with pytest.raises(PackageError):
+                    create(call, reads, write, [i != at for at in range(len(reads))])
+        with pytest.raises(PackageError, match="too small"):
+            create(call, reads, write - 1)
+        for index in range(len(call.parameters)):
+            for value in (2**62, 2**33, -129, -(2**63)):
+                with pytest.raises(PackageError):
+                    create(_changed(call, {index: value}), reads, write)
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -29,7 +29,7 @@ from nnstretch.graph.layer import Layer
 UNITS = 48  # units of work that balance the load of four threads
 UNIT_TILES = 3  # minimum tiles per unit, so that scheduling it costs little
 TILES = 3  # maximum register tiles measured per layer
-FAR_SLOWER = 1.2  # tiles with a larger ratio of estimated time to the best tile's are not measured
+FAR_SLOWER = 1.15  # tiles with a larger ratio of estimated time to the best tile's are not measured
 MOST_CHUNKS = 64  # maximum parts into which a thorough search divides pixels
 CACHE_BYTES = 1 << 20  # size of many second-level caches
 ROW_BYTES = 1 << 26  # maximum bytes of the rows that the depthwise kernel converts
@@ -38,8 +38,10 @@ UNIT_BYTES = 1 << 15  # minimum bytes of a depthwise unit of work, so that sched
 FEW_ROWS = 8  # output rows of the smaller depthwise units that are measured
 STRIP = 14  # columns of the widest strips of the depthwise kernel
 
-_SLOWER = (1.2, 1.05, 1.0, 1.0)
-"""Cycles per instruction that adds a quad, by vectors per panel: in narrow panels, few share the load of an input."""
+_SLOWER_FLAT = (1.03, 1.0, 1.2, 1.0)
+_SLOWER = (1.25, 1.06, 1.25, 1.0)
+"""Cycles per instruction that adds a quad, by vectors per panel, measured on Zen 4: in narrow panels few share the load of an
+input and, unless the convolution is flat, the computation of its address."""
 
 
 class Int8Convolution(BlockedConvolution):
@@ -146,13 +148,13 @@ class DirectInt8Convolution(Int8Convolution):
         """
         pixels = {vectors: count for count, vectors in self.tiles}
         flat = geometry.taps == 1 and geometry.strides == (1, 1)
-        cycles = 0.0
+        slower, cycles = _SLOWER_FLAT if flat else _SLOWER, 0.0
         for panel in panels(geometry.out_channels, geometry.channels, geometry.groups, tile[1], self.layout.block):
             vectors = panel.outputs // self.layout.block
             quads = (panel.end - panel.begin) * geometry.taps
             full, left = divmod(geometry.pixels, pixels[vectors])
             for count, times in ((pixels[vectors], full), (computed_pixels(left, pixels[vectors]), int(left > 0))):
-                sums = quads * (count * vectors * _SLOWER[vectors - 1] + 0.5)
+                sums = quads * (count * vectors * slower[vectors - 1] + 0.5)
                 cycles += times * (sums + 3 * count * vectors + (20 if flat else 20 + 10 * count))
         return cycles * geometry.batch
 

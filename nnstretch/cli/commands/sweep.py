@@ -170,13 +170,15 @@ def sweep_designs_command(
         workers = len(chosen) or workers
         from nnstretch.cli.networks import build_network, requested_options
         from nnstretch.cli.sweeping.designs import DesignJob, about_job
+        from nnstretch.frontends.resolve import is_model_file
         from nnstretch.sweeps.designs import SweepSpec
         from nnstretch.sweeps.feasibility import Bounds
         from nnstretch.sweeps.worker import SweepBudget
 
         if data is not None and image_sizes is not None:
             raise UsageError("--image-sizes is for sweeps without --data: images have the size that the network learnt")
-        if last >= FIDELITIES["distilled"] and weights is None and ".py" not in model:
+        has_weights = weights is not None or ".py" in model or is_model_file(model)
+        if last >= FIDELITIES["distilled"] and not has_weights:
             raise UsageError("accuracies need a trained network, which teaches the designs; give its --weights")
         name = study or re.sub(r"[^\w.-]+", "-", Path(model).name)
         spec = SweepSpec(

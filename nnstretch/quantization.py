@@ -42,7 +42,7 @@ def quantize(model: ir.Model, feeds: Iterable[Feeds], path: str | Path, method: 
         method: what of a range counts: all of it, what keeps most information, or all but the most extreme values.
 
     Raises:
-        UsageError: there are no feeds, or no such method.
+        UsageError: there are no feeds, one holds NaN or infinite numbers, or there is no such method.
         ModelError: the network is quantised already, or ONNX Runtime cannot quantise it.
         FileError: the file cannot be written.
     """
@@ -58,7 +58,7 @@ def quantize(model: ir.Model, feeds: Iterable[Feeds], path: str | Path, method: 
     if any(node.op_type == "QuantizeLinear" for node in model.graph.all_nodes()):
         raise ModelError("the model is quantised already; give the one in float32")
     reader = _Reader(feeds)
-    failures: tuple[type[Exception], ...] = (ValueError, *refusals())
+    failures: tuple[type[Exception], ...] = (ValueError, AssertionError, *refusals())
     with TemporaryDirectory(prefix="nnstretch-quantize-") as folder:
         files = [Path(folder) / name for name in ("float.onnx", "folded.onnx", "int8.onnx")]
         save(model, files[0])
@@ -134,11 +134,18 @@ def _counts(model: ir.Model) -> Counts:
     return Counts(quantized, len(found) - quantized)
 
 
+def _finite(feed: Feeds) -> dict[str, np.ndarray]:
+    for name, array in feed.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise UsageError(f"an example for input {name!r} holds NaN or infinite numbers; calibrate with finite ones")
+    return dict(feed)
+
+
 class _Reader:
     """Feeds as ONNX Runtime's calibration asks for them.
 
     Raises:
-        UsageError: there are none.
+        UsageError: there are none, or one holds NaN or infinite numbers.
     """
 
     def __init__(self, feeds: Iterable[Feeds]) -> None:
@@ -146,7 +153,7 @@ class _Reader:
         first = next(rest, None)
         if first is None:
             raise UsageError("there is nothing to calibrate with; give at least one example")
-        self._feeds = map(dict, chain((first,), rest))
+        self._feeds = map(_finite, chain((first,), rest))
 
     def get_next(self) -> dict[str, Any] | None:
         """The next feed; None after the last."""

@@ -383,7 +383,9 @@ def test_quantize_refuses(cli: Cli, onnx_file: Path, folder: Path) -> None:
     name = onnxruntime.InferenceSession(str(onnx_file)).get_inputs()[0].name
     np.savez(folder / "wrong.npz", **{name: np.zeros((4, 1), np.float32)})  # type: ignore[arg-type]
     np.savez(folder / "none.npz", **{name: np.zeros((0, 1, 16, 16), np.float32)})  # type: ignore[arg-type]
+    np.savez(folder / "nan.npz", **{name: np.full((2, 1, 16, 16), np.nan, np.float32)})  # type: ignore[arg-type]
     options = ("quantize", str(onnx_file), "-o", "q.onnx", "--data")
+    refuses(cli(*options, "nan.npz"), "NaN or infinite", name)
     refuses(cli(*options, "wrong.npz"), "float32[4,1]", name)
     refuses(cli(*options, "none.npz"), "0 examples")
     refuses(cli(*options, "absent.npz"), "absent.npz")

@@ -56,6 +56,9 @@ def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
     refuses(cli("run", "net.py:wants_an_argument"), "without arguments")
     refuses(cli("run", "net.py:not_a_module"), "int")
     refuses(cli("stretch", "half.onnx"), "half.onnx", "truncated")
+    sweep = ("--objectives", "latency,accuracy", "--data", "folder:missing", "-p", "sim:phone/cpu,sim:phone/gpu")
+    refuses(cli("sweep", "designs", "squeezenet1_1", *sweep), "accuracies need a trained network", "--weights")
+    refuses(cli("sweep", "designs", str(onnx_file), *sweep), "missing is no folder data set")  # the file has weights
     for model in (str(onnx_file), "net.py:tall"):
         refuses(
             cli("stretch", model, "--num-classes", "5"), "--num-classes is for zoo networks", "leave the option out"

@@ -41,13 +41,14 @@ NNS_INLINE void dense_store(const dense_panel *panel, int64_t row, int64_t colum
     const nns_vec multipliers = nns_load(panel->multipliers + column);
     if (n == NNS_BLOCK) {
         const int8_t *residual = panel->residual ? panel->residual + at : NULL;
-        const int8_block made = int8_result(&panel->finish, sum, multipliers, residual);
+        const int8_block made = int8_narrow(&panel->finish, int8_result(&panel->finish, sum, multipliers, residual));
         memcpy(panel->y + at, &made, sizeof made);
         return;
     }
     int8_t some[NNS_BLOCK] = {0};
     if (panel->residual) memcpy(some, panel->residual + at, (size_t)n);
-    const int8_block made = int8_result(&panel->finish, sum, multipliers, panel->residual ? some : NULL);
+    const nns_ivec steps = int8_result(&panel->finish, sum, multipliers, panel->residual ? some : NULL);
+    const int8_block made = int8_narrow(&panel->finish, steps);
     memcpy(panel->y + at, &made, (size_t)n);
 }
 

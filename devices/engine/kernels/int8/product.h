@@ -165,9 +165,9 @@ NNS_INLINE nns_uvec int8_load_bias(const int32_t *from) {
 
 /* How values, in steps of the result's scale, become int8. */
 typedef struct {
-    int32_t low, high;    /* bounds, in steps from the zero point, of the bits of a value with INT8_ROUNDER added */
+    int32_t low;          /* the lower bound as bits of a value with INT8_ROUNDER added */
     int32_t shift;        /* from these bits to the result */
-    int8_t last;          /* the upper bound itself */
+    int8_t high;          /* the upper bound of the result */
     float residual_scale; /* of a residual's step, in steps of the result */
     int32_t residual_zero;
 } int8_rounding;
@@ -181,7 +181,7 @@ typedef struct {
 NNS_INLINE int8_rounding int8_rounding_of(const rounding_parameters *p) {
     const uint32_t bits = (uint32_t)p->residual_scale;
     const int32_t shift = (int32_t)p->zero - INT8_ROUNDER_BITS;
-    int8_rounding r = {(int32_t)p->low - shift, (int32_t)p->high - shift, shift, (int8_t)p->high, 0, 0};
+    int8_rounding r = {.low = (int32_t)p->low - shift, .shift = shift, .high = (int8_t)p->high};
     memcpy(&r.residual_scale, &bits, sizeof bits);
     r.residual_zero = (int32_t)p->residual_zero;
     return r;
@@ -193,30 +193,71 @@ NNS_INLINE nns_vec int8_to_float(int8_block x, int32_t zero) {
 
 NNS_INLINE nns_ivec int8_select(nns_ivec mask, nns_ivec yes, nns_ivec no) { return (mask & yes) | (~mask & no); }
 
-/* The int8 next to each value, of two that are as near the even one, between the bounds; `rounded` is the value with
- * INT8_ROUNDER added. */
-NNS_INLINE int8_block int8_narrow(const int8_rounding *r, nns_vec rounded) {
-    nns_ivec bits = (nns_ivec)rounded, low = (nns_ivec)int8_broadcast((uint32_t)r->low);
-    bits = int8_select(bits > low, bits, low);
-#if NNS_BLOCK == 16 && defined(__AVX512F__)
-    const __m128i bytes = _mm512_cvtsepi32_epi8((__m512i)(bits + r->shift));
-    return (int8_block)_mm_min_epi8(bytes, _mm_set1_epi8(r->last));
-#else
-    const nns_ivec high = (nns_ivec)int8_broadcast((uint32_t)r->high);
-    bits = int8_select(bits < high, bits, high);
-    typedef uint8_t bytes __attribute__((vector_size(NNS_BLOCK)));
-    return (int8_block)__builtin_convertvector((nns_uvec)(bits + r->shift), bytes);
-#endif
+/* Bits of a value with INT8_ROUNDER added, as the result before its upper bound: the int8 next to the value, of two that
+ * are as near the even one, or any larger integer. */
+NNS_INLINE nns_ivec int8_steps(const int8_rounding *r, nns_vec rounded) {
+    const nns_ivec bits = (nns_ivec)rounded, low = (nns_ivec)int8_broadcast((uint32_t)r->low);
+    return int8_select(bits > low, bits, low) + r->shift;
 }
 
-/* A block of results: sums times multipliers, plus the residual at `residual` unless that is NULL. */
-NNS_INLINE int8_block int8_result(const int8_rounding *r, nns_uvec sum, nns_vec multipliers, const int8_t *residual) {
+/* A block of results in steps: sums times multipliers, plus the residual at `residual` unless that is NULL. */
+NNS_INLINE nns_ivec int8_result(const int8_rounding *r, nns_uvec sum, nns_vec multipliers, const int8_t *residual) {
     const nns_vec value = __builtin_convertvector((nns_ivec)sum, nns_vec);
-    if (!residual) return int8_narrow(r, value * multipliers + INT8_ROUNDER);
+    if (!residual) return int8_steps(r, value * multipliers + INT8_ROUNDER);
     int8_block x;
     memcpy(&x, residual, sizeof x);
-    nns_vec all = value * multipliers + int8_to_float(x, r->residual_zero) * r->residual_scale;
-    return int8_narrow(r, all + INT8_ROUNDER);
+    const nns_vec all = value * multipliers + int8_to_float(x, r->residual_zero) * r->residual_scale;
+    return int8_steps(r, all + INT8_ROUNDER);
+}
+
+/* A block of results within its upper bound. */
+NNS_INLINE int8_block int8_narrow(const int8_rounding *r, nns_ivec steps) {
+    const nns_ivec high = (nns_ivec)int8_broadcast((uint32_t)(int32_t)r->high);
+    typedef uint8_t bytes __attribute__((vector_size(NNS_BLOCK)));
+    return (int8_block)__builtin_convertvector((nns_uvec)int8_select(steps < high, steps, high), bytes);
+}
+
+#if NNS_BLOCK == 16 && defined(__AVX512BW__)
+/* Four blocks of results are narrowed and stored at once. */
+#define INT8_STORED 4
+
+NNS_INLINE void int8_put(const int8_rounding *r, const nns_ivec *steps, int8_t *y) {
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i low = _mm512_packs_epi32((__m512i)steps[0], (__m512i)steps[1]);
+    const __m512i high = _mm512_packs_epi32((__m512i)steps[2], (__m512i)steps[3]);
+    const __m512i bytes = _mm512_min_epi8(_mm512_packs_epi16(low, high), _mm512_set1_epi8(r->high));
+    _mm512_storeu_si512(y, _mm512_permutexvar_epi32(order, bytes));
+}
+#else
+#define INT8_STORED 1
+
+NNS_INLINE void int8_put(const int8_rounding *r, const nns_ivec *steps, int8_t *y) {
+    const int8_block made = int8_narrow(r, steps[0]);
+    memcpy(y, &made, sizeof made);
+}
+#endif
+
+/* The same with or without a residual, which is constant. */
+NNS_INLINE void int8_store_all(const int count, const int64_t valid, const int8_rounding *r, const nns_uvec *sums,
+                               const int row, nns_vec multipliers, const int8_t *residual, int8_t *y) {
+    COMPUTE_UNROLL
+    for (int first = 0; first < count; first += INT8_STORED) {
+        nns_ivec steps[INT8_STORED];
+        COMPUTE_FOR(i, INT8_STORED) {
+            const int p = first + i < count ? first + i : count - 1;
+            if (p < valid)
+                steps[i] = int8_result(r, sums[p * row], multipliers, residual ? residual + p * NNS_BLOCK : NULL);
+        }
+        if (first + INT8_STORED <= count && first + INT8_STORED <= valid) {
+            int8_put(r, steps, y + first * NNS_BLOCK);
+            continue;
+        }
+        COMPUTE_FOR(i, INT8_STORED) {
+            if (first + i >= count || first + i >= valid) continue;
+            const int8_block made = int8_narrow(r, steps[i]);
+            memcpy(y + (first + i) * NNS_BLOCK, &made, sizeof made);
+        }
+    }
 }
 
 /* Stores the first `valid` of `count` blocks of results, neighbours at `y`, with their residual at `residual` or none if
@@ -224,19 +265,10 @@ NNS_INLINE int8_block int8_result(const int8_rounding *r, nns_uvec sum, nns_vec 
 NNS_INLINE void int8_store(const int count, const int64_t valid, const int8_rounding *rounding, const nns_uvec *sums,
                            const int row, nns_vec multipliers, const int8_t *residual, int8_t *y) {
     const int8_rounding r = *rounding; /* y may be anywhere */
-    if (residual) {
-        COMPUTE_FOR(p, count) {
-            if (p >= valid) continue;
-            const int8_block made = int8_result(&r, sums[p * row], multipliers, residual + p * NNS_BLOCK);
-            memcpy(y + p * NNS_BLOCK, &made, sizeof made);
-        }
-        return;
-    }
-    COMPUTE_FOR(p, count) {
-        if (p >= valid) continue;
-        const int8_block made = int8_result(&r, sums[p * row], multipliers, NULL);
-        memcpy(y + p * NNS_BLOCK, &made, sizeof made);
-    }
+    if (residual)
+        int8_store_all(count, valid, &r, sums, row, multipliers, residual, y);
+    else
+        int8_store_all(count, valid, &r, sums, row, multipliers, NULL, y);
 }
 
 #endif

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -66,7 +67,7 @@ def test_int8_layers_stay_with_the_fallback_layers_around_them() -> None:
     assert not any(unit.is_fallback for unit in alone.units)
 
 
-def _rounded(name: str, scale: np.ndarray, zero: np.ndarray) -> tuple[list[str], dict[str, np.ndarray]]:
+def _rounded(name: str, scale: Any, zero: Any) -> tuple[list[str], dict[str, Any]]:
     return [f"{name}_scale", f"{name}_zero"], {f"{name}_scale": scale, f"{name}_zero": zero}
 
 
@@ -74,7 +75,7 @@ def _rounded(name: str, scale: np.ndarray, zero: np.ndarray) -> tuple[list[str],
 def test_a_scale_per_channel_of_activations(tune: bool) -> None:
     """ONNX Runtime rounds what has one; the rest is native, and no number is lost."""
     generator = np.random.default_rng(0)
-    values = {"w": generator.standard_normal((8, 4, 3, 3)).astype(np.float32)}
+    values: dict[str, Any] = {"w": generator.standard_normal((8, 4, 3, 3)).astype(np.float32)}
     several, more = _rounded("several", np.linspace(0.01, 0.05, 4).astype(np.float32), np.zeros(4, np.int8))
     values |= more
     one, more = _rounded("one", np.float32(0.2), np.int8(-128))

@@ -200,6 +200,12 @@ class Probe:
             raise TargetError(f"the runner's probe is not understood: {error}; update nnstretch") from error
 
     @property
+    def shows_energy(self) -> bool:
+        """Whether a counter of energy, or the power of a battery, can be read."""
+        counters = (self.raw or {}).get("energy") or ()
+        return any(one.get("uj") is not None for one in counters) or any(one.uw is not None for one in self.power)
+
+    @property
     def clusters(self) -> tuple[Cluster, ...]:
         """Usable CPUs of equal type, capacity and highest clock, the slowest first."""
         groups: dict[tuple[object, ...], list[Cpu]] = {}

@@ -259,9 +259,14 @@ class DesignSweep:
             energy: whether the energy of a run is a value.
 
         Raises:
-            UsageError: the energy cannot be read on this machine.
+            UsageError: the energy cannot be read there.
         """
         if isinstance(site := self.processors.site, TargetSite):
+            if energy and not site.device.probe.shows_energy:
+                raise UsageError(
+                    f"{site.device.name} has no counter of energy and no battery that can be read; leave energy out of "
+                    "--objectives"
+                )
             return TargetTimer(site, self.processors, self.predictor.costs, tune=tune, energy=energy)
         if not self.runs_here:
             return None

@@ -49,6 +49,7 @@ class Board(LocalTransport):
         measured: routines of each measurement.
         is_full: whether files can no longer be stored.
         is_hot: whether clocks are lowered while the runner measures.
+        joules: of a run; None if the board does not show them.
         dies_after: name of a model after whose measurement the connection is lost for good; "" for none.
     """
 
@@ -68,6 +69,7 @@ class Board(LocalTransport):
         self.measured: list[list[str]] = []
         self.is_full = False
         self.is_hot = False
+        self.joules: float | None = None
         self.dies_after = ""
         self._cpu = cpu
 
@@ -109,6 +111,7 @@ class Board(LocalTransport):
             milliseconds = self.factors.get(entry["name"], 1.0) * (1 + number * 1e-3)
             entry["samples_ms"], entry["p50_ms"] = [milliseconds] * 3, milliseconds
             entry["throttled"] = self.is_hot
+            entry["energy_j"] = self.joules
             if entry["name"] in self.wrong and "--outputs" in command:
                 file = Path(command[list(command).index("--outputs") + 1]) / f"{number}-0.bin"
                 zeros = bytes(file.stat().st_size)

@@ -68,3 +68,16 @@ def test_machines_that_say_nothing() -> None:
 def test_output_that_is_no_probe(output: bytes) -> None:
     with pytest.raises(TargetError, match="probe is not"):
         parse_probe(output, "ssh:board")
+
+
+@pytest.mark.parametrize(
+    ("more", "shown"),
+    [
+        ({}, False),
+        ({"energy": [{"zone": "intel-rapl:0", "uj": None}], "power": [{"name": "AC", "uw": None}]}, False),
+        ({"energy": [{"zone": "intel-rapl:0", "uj": 7}]}, True),
+        ({"power": [{"name": "battery", "uw": 900_000}]}, True),
+    ],
+)
+def test_whether_energy_can_be_read(more: dict[str, Any], shown: bool) -> None:
+    assert Probe.from_json({**PHONE, **more}).shows_energy is shown

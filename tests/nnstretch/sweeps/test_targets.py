@@ -17,6 +17,7 @@ from nnstretch.cli.main import main
 from nnstretch.cli.sweeping import target_runs, workers
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.targets import schemes
+from nnstretch.devices.targets.probe import Probe
 from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.sweeps import target_timer
 from nnstretch.sweeps.leases import AGAIN, GIVEN_UP, is_given_up
@@ -184,6 +185,18 @@ def test_a_design_that_crashes_the_runner_fails_alone(boards: Boards, cli: Cli) 
     assert board.left == []
 
 
+def test_energy_is_that_of_the_target(boards: Boards, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = boards.add("a")
+    command = (*DESIGNS[:-1], "latency,energy", "--target", "ssh:a", "-p", TWO, "-n", "1")
+    for shown in (False, True):
+        monkeypatch.setattr(Probe, "shows_energy", shown)
+        refuses(cli(*command), "unplug its charger" if shown else "ssh:a has no counter of energy", "--objectives")
+        assert Path("sweep.journal").exists() == shown
+    board.joules = 0.002
+    (point,) = answer_of(cli(*command, "--resume"))["front"]
+    assert point["values"]["energy"] == 2.0
+
+
 def test_a_study_belongs_to_a_kind_of_device(boards: Boards, cli: Cli) -> None:
     boards.add("a")
     boards.add("b")
@@ -251,6 +264,7 @@ def test_models_are_tuned_on_the_target_before_they_are_timed(boards: Boards, cl
     assert board.measured[-1] == ["net"]
 
 
+@pytest.mark.slow  # where the runner for ARM is not built yet
 def test_a_sweep_on_an_emulated_device(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("qemu-aarch64-static") is None and shutil.which("qemu-aarch64") is None:
         pytest.skip("qemu-aarch64-static is not there (Debian, Ubuntu: apt-get install qemu-user-static)")

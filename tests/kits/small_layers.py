@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 from tests.kits.convolution_parity import ACTIVATIONS, conv_layer, random
 from tests.kits.token_layers import attention_layer, product_layer
@@ -98,3 +100,36 @@ SMALL_LAYERS: tuple[Layer, ...] = (
     attention_layer((1, 2, 13, 17, 9, 11), heads=2, groups=1),
     attention_layer((2, 1, 30, 41, 8, 12), heads=3, groups=3, rows=True, biases=[(2, 1, 1, 41)]),
 )  # fmt: skip
+
+NEAR, FAR = QuantizationParameters(1 / 16, 3), QuantizationParameters(3 / 64, -7)
+
+
+def _int8(layer: Layer) -> Layer:
+    """A layer of float32 as one of int8, whose result has other parameters unless it only takes elements."""
+    keeps = layer.op in ("MaxPool", "Concat", "Reshape")
+    inputs = tuple(TensorType(layer.type_of(i).shape, "int8", NEAR) for i in range(len(layer.inputs)))
+    output = TensorType(layer.outputs[0].shape, "int8", NEAR if keeps else FAR)
+    return replace(layer, inputs=inputs, outputs=(output,))
+
+
+def _rounded(shape: Shape) -> Layer:
+    return replace(_layer("Quantize", [shape], shape), outputs=(TensorType(shape, "int8", NEAR),))
+
+
+SMALL_INT8_LAYERS: tuple[Layer, ...] = (
+    _rounded(IMAGE),
+    _rounded((2, 3, 5, 7)),
+    _int8(_layer("Quantize", [IMAGE], IMAGE)),
+    replace(_layer("Dequantize", [IMAGE], IMAGE), inputs=(TensorType(IMAGE, "int8", FAR),)),
+    _int8(_layer("Activation", [IMAGE], IMAGE, activation=Activation(ActivationKind.SIGMOID))),
+    *(_int8(_layer(op, [IMAGE, IMAGE], IMAGE, activation=RELU)) for op in ("Add", "Sub", "Mul")),
+    _int8(_layer("Mul", [IMAGE, (2, 13, 1, 1)], IMAGE)),
+    _int8(replace(_pool("MaxPool", {"dilations": (1, 1)}), activation=NO_ACTIVATION)),
+    _int8(_pool("AveragePool", {"count_include_pad": 0})),
+    *(_int8(_layer("GlobalPool", [IMAGE], (2, 13, 1, 1), {"mode": mode})) for mode in ("average", "max")),
+    _int8(_layer("Concat", [IMAGE, (2, 6, 5, 7)], (2, 19, 5, 7), {"axis": 1})),
+    _int8(_layer("Reshape", [IMAGE], (2, 455))),
+    _int8(_resize("nearest", "asymmetric")),
+    _int8(_resize("linear", "half_pixel")),
+)
+"""Memory-bound layers of int8."""

@@ -9,7 +9,7 @@ import pytest
 from nnstretch.devices.cpu.manifest import families
 from nnstretch.devices.cpu.routines import native_routines
 from tests.kits.emulated_kernels import CPUS, TARGET, Request, cases_of, check_requests, emulator, request_of
-from tests.kits.small_layers import SMALL_LAYERS
+from tests.kits.small_layers import SMALL_INT8_LAYERS, SMALL_LAYERS
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +23,7 @@ ELSEWHERE = {
     "expand_depthwise",
     "depthwise_project",
     "conv_int8",
+    "conv_int8_planar",
     "depthwise_int8",
     "dense_int8",
 }
@@ -32,8 +33,9 @@ ELSEWHERE = {
 @cache
 def requests() -> list[Request]:
     routines = native_routines(TARGET.isa)
-    found = [cases_of(routines, layer, lambda routine, layer: routine.parameter_space(layer)) for layer in SMALL_LAYERS]
-    assert all(found), [layer.op for layer, cases in zip(SMALL_LAYERS, found, strict=True) if not cases]
+    layers = (*SMALL_LAYERS, *SMALL_INT8_LAYERS)
+    found = [cases_of(routines, layer, lambda routine, layer: routine.parameter_space(layer)) for layer in layers]
+    assert all(found), [layer.op for layer, cases in zip(layers, found, strict=True) if not cases]
     return [request_of(cases) for cases in found]
 
 

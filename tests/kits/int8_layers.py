@@ -62,21 +62,24 @@ def quantized(layer: Layer, seed: int, zeros: tuple[int, int, int] = (3, -5, 9),
 
 @st.composite
 def int8_convolutions(
-    draw: st.DrawFn, channels: st.SearchStrategy[tuple[int, int, int]], kernels: st.SearchStrategy[tuple[int, int]]
+    draw: st.DrawFn,
+    channels: st.SearchStrategy[tuple[int, int, int]],
+    kernels: st.SearchStrategy[tuple[int, int]],
+    dilations: st.SearchStrategy[tuple[int, int]] = pairs,
 ) -> Layer:
     """Convolutions of (inputs, outputs, groups) with awkward shapes and zero points."""
     inputs, outputs, groups = draw(channels)
-    kernel, dilations, padding = draw(kernels), draw(pairs), draw(pads)
+    kernel, spread, padding = draw(kernels), draw(dilations), draw(pads)
     height, width = draw(st.integers(1, 9)), draw(st.sampled_from([1, 2, 6, 7, 9, 13, 14, 15, 28, 29]))
     extent = (height + padding[0] + padding[2], width + padding[1] + padding[3])
-    assume(all((k - 1) * d < r for k, d, r in zip(kernel, dilations, extent, strict=True)))
+    assume(all((k - 1) * d < r for k, d, r in zip(kernel, spread, extent, strict=True)))
     layer = conv_layer(
         (draw(st.integers(1, 2)), inputs, height, width),
         outputs,
         kernel,
         strides=draw(pairs),
         pads=padding,
-        dilations=dilations,
+        dilations=spread,
         groups=groups,
         bias=draw(st.booleans()),
         residual=draw(st.booleans()),

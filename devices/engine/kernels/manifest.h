@@ -281,7 +281,7 @@
     K(v2, "dense_v2", REGISTERS_16, 6, 2)
 #define CONSTRAIN_dense(p)
 
-/* ---- conv_int8, depthwise_int8, dense_int8: int8/conv_int8.c, depthwise_int8.c, dense_int8.c ------------------------ */
+/* ---- conv_int8, conv_int8_planar, depthwise_int8, dense_int8: int8/{conv,planar,depthwise,dense}_int8.c ------------- */
 
 /* How results become int8: zero point, bounds, and scale (bits of a float32, in steps of the result) and zero point of a
  * residual. */
@@ -316,6 +316,26 @@
     if (draw(5) < 2) p->groups = 1;             \
     p->geometry.c = p->groups * between(1, 40); \
     p->geometry.o = p->groups * between(1, 40);
+
+#define PARAMETERS_conv_int8_planar(P, A, G)                                    \
+    G(kernel_geometry, geometry)                                                \
+    P(rows, RANGE(1, MOST_EXTENT), BETWEEN(1, 5)) /* of the output, per unit */ \
+    P(zero, RANGE(-128, 127), BETWEEN(-128, 127)) /* zero point of x */         \
+    G(rounding_parameters, rounding)
+#define READS_conv_int8_planar(REQUIRED, OPTIONAL) \
+    REQUIRED(X) REQUIRED(WEIGHTS) REQUIRED(BIAS) REQUIRED(MULTIPLIERS) OPTIONAL(RESIDUAL)
+#define COLUMNS_conv_int8_planar(pixels, vectors)
+#define KERNELS_conv_int8_planar(K)                       \
+    K(p6v4, "conv_int8_planar_p6v4", REGISTERS_32, 6, 4)  \
+    K(p14v2, "conv_int8_planar_p14v2", BLOCK_16, 14, 2)   \
+    K(p14v1, "conv_int8_planar_p14v1", BLOCK_16, 14, 1)   \
+    K(p12v2, "conv_int8_planar_p12v2", NEON, 12, 2)       \
+    K(p20v1, "conv_int8_planar_p20v1", NEON, 20, 1)       \
+    K(p6v2, "conv_int8_planar_p6v2", REGISTERS_16, 6, 2)  \
+    K(p12v1, "conv_int8_planar_p12v1", REGISTERS_16, 12, 1)
+#define CONSTRAIN_conv_int8_planar(p) \
+    p->geometry.c = between(1, 4);    \
+    p->geometry.dw = 1;
 
 #define PARAMETERS_depthwise_int8(P, A, G)                                      \
     G(kernel_geometry, geometry)                                                \
@@ -801,6 +821,7 @@
     F(depthwise_project)     \
     F(dense)                 \
     F(conv_int8)             \
+    F(conv_int8_planar)      \
     F(depthwise_int8)        \
     F(dense_int8)            \
     F(attention)             \
@@ -854,6 +875,9 @@
     F(conv_int8, avx512_vnni) \
     F(conv_int8, avx_vnni)    \
     F(conv_int8, asimddp)     \
+    F(conv_int8_planar, avx512_vnni) \
+    F(conv_int8_planar, avx_vnni) \
+    F(conv_int8_planar, asimddp) \
     F(depthwise_int8, avx512_vnni) \
     F(depthwise_int8, avx_vnni) \
     F(depthwise_int8, asimddp) \

@@ -33,6 +33,7 @@ grouped_channels = st.builds(
     st.sampled_from([1, 2, 3, 4, 8, 16, 24, 32]),
     st.sampled_from([2, 4, 5, 8, 16, 24, 32]),
 )
+few_channels = st.tuples(st.integers(1, 3), st.sampled_from([5, 16, 24, 32, 33, 64]), st.just(1))
 depthwise_channels = st.builds(lambda channels: (channels,) * 3, st.sampled_from([2, 8, 16, 20, 33, 40]))
 
 
@@ -54,12 +55,13 @@ def variants_of(routine: Routine, layer: Layer) -> list[Parameters]:
 
 
 def check(routines: Sequence[Routine], layer: Layer, algorithm: str, *, in_place: bool = False) -> None:
-    """Compares all settings of the only routine that supports `layer` with the exact results."""
-    (routine,) = (routine for routine in routines if routine.supports(layer))
-    assert str(routine.descriptor) == f"cpu:int8/{algorithm}"
+    """Compares all settings of the routines that support `layer`, `algorithm` among them, with the exact results."""
+    supporting = [routine for routine in routines if routine.supports(layer)]
+    assert f"cpu:int8/{algorithm}" in {str(routine.descriptor) for routine in supporting}
     wanted = exact_steps(layer, int8_feeds(layer))
-    for parameters in variants_of(routine, layer):
-        check_int8(routine, layer, parameters, wanted, in_place=in_place)
+    for routine in supporting:
+        for parameters in variants_of(routine, layer):
+            check_int8(routine, layer, parameters, wanted, in_place=in_place)
 
 
 @few
@@ -87,6 +89,12 @@ def test_depthwise_convolutions(routines: Sequence[Routine], layer: Layer) -> No
 
 
 @few
+@given(layer=int8_convolutions(few_channels, kernels | st.just((7, 7)), st.tuples(st.integers(1, 3), st.just(1))))
+def test_first_layers(routines: Sequence[Routine], layer: Layer) -> None:
+    check(routines, layer, "planar")
+
+
+@few
 @given(
     shape=st.tuples(st.sampled_from([1, 2, 6, 7, 13]), st.integers(1, 70), st.sampled_from([1, 15, 16, 17, 64, 130])),
     bias=st.booleans(),
@@ -110,7 +118,7 @@ def test_dense(
 
 
 LAYERS = {
-    "stem": (conv_layer((1, 3, 30, 30), 64, (7, 7), strides=(2, 2), pads=(3,) * 4), "direct"),
+    "stem": (conv_layer((1, 3, 30, 30), 64, (7, 7), strides=(2, 2), pads=(3,) * 4), "planar"),
     "3x3": (conv_layer((1, 64, 14, 14), 128, residual=True, activation=Activation(ActivationKind.RELU)), "direct"),
     "downsample": (conv_layer((1, 64, 14, 14), 128, (1, 1), strides=(2, 2), pads=(0,) * 4), "direct"),
     "wide": (conv_layer((2, 192, 7, 7), 64, (1, 1), pads=(0,) * 4, residual=True), "direct"),
@@ -138,6 +146,7 @@ def test_results_may_be_made_in_the_residuals_memory(routines: Sequence[Routine]
     """A planner may give the output the residual's memory: every kernel reads a residual before it writes there."""
     check(routines, quantized(conv_layer((1, 40, 9, 9), 72, residual=True), 1), "direct", in_place=True)
     check(routines, quantized(conv_layer((1, 40, 9, 9), 40, groups=40, residual=True), 1), "depthwise", in_place=True)
+    check(routines, quantized(conv_layer((1, 3, 9, 9), 16, residual=True), 1), "planar", in_place=True)
     dense = dense_layer(3, 33, 70, bias=True, residual=True, activation=NO_ACTIVATION)
     check(routines, quantized(dense, 1), "dense", in_place=True)
 

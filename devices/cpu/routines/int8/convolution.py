@@ -11,7 +11,7 @@ import numpy as np
 
 from nnstretch.devices.base.constants import Piece, Prepared, Source, whole
 from nnstretch.devices.base.geometry import KernelGeometry
-from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
+from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution import BlockedConvolution, geometry_parameters
 from nnstretch.devices.cpu.routines.direct import computed_pixels, set_vectors
@@ -32,7 +32,9 @@ TILES = 3  # maximum register tiles measured per layer
 FAR_SLOWER = 1.15  # tiles with a larger ratio of estimated time to the best tile's are not measured
 MOST_CHUNKS = 64  # maximum parts into which a thorough search divides pixels
 CACHE_BYTES = 1 << 20  # size of many second-level caches
-ROW_BYTES = 1 << 26  # maximum bytes of the rows that the depthwise kernel converts
+ROW_BYTES = 1 << 26  # maximum bytes of the rows that the depthwise and planar kernels copy
+PLANAR_ROWS = 16  # maximum output rows of a planar unit: few enough for the first-level cache
+PLANAR_UNITS = 16  # planar units of work that four threads share evenly
 MOST_TAPS = 512  # kernels of more taps have sums beyond the whole numbers of float32
 UNIT_BYTES = 1 << 15  # minimum bytes of a depthwise unit of work, so that scheduling it costs little
 FEW_ROWS = 8  # output rows of the smaller depthwise units that are measured
@@ -244,6 +246,69 @@ def _write_panel(source: np.ndarray, groups: int, block: int, panel: QuadPanel, 
         at += part.size
 
 
+class PlanarInt8Convolution(Int8Convolution):
+    """First layers: reads NCHW with fewer channels than a block, and writes the blocked layout.
+
+    Routine parameters:
+        pixels, vectors: the register tile, which names the kernel.
+        rows: output rows per unit of work.
+    """
+
+    descriptor = Descriptor("cpu", "int8", "planar")
+
+    def __init__(self, isa: Isa) -> None:
+        super().__init__(isa)
+        self.tiles = family("conv_int8_planar").tiles(isa)
+
+    def covers(self, geometry: KernelGeometry) -> bool:
+        few = geometry.groups == 1 and geometry.channels < self.layout.block and geometry.dilations[1] == 1
+        rows = (PLANAR_ROWS - 1) * geometry.strides[0] + geometry.extents[0]
+        columns = (geometry.out_width + 2 * STRIP) * geometry.strides[1] + geometry.kernel[1] + QUAD
+        return few and geometry.channels * rows * columns <= ROW_BYTES
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        inputs, outputs = super().layouts(layer, parameters)
+        return (PLAIN, *inputs[1:]), outputs
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        geometry = KernelGeometry.of(layer)
+        blocks = -(-geometry.out_channels // self.layout.block)
+        rows = max(1, min(PLANAR_ROWS, -(-geometry.batch * geometry.out_height // self.units(PLANAR_UNITS))))
+        fitting = [tile for tile in self.tiles if blocks % tile[1] == 0]
+        return tuple({"pixels": pixels, "vectors": vectors, "rows": rows} for pixels, vectors in fitting[:2])
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        default = self.parameter_space(layer)
+        height = KernelGeometry.of(layer).out_height
+        rows = [part for part in shares(height, height) if part <= PLANAR_ROWS]
+        return distinct(default, ({**setting, "rows": part} for setting in default for part in rows))
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        geometry, block = KernelGeometry.of(layer), self.layout.block
+        vectors, weight = parameters["vectors"], layer.constants[1]
+        lanes = -(-geometry.out_channels // block) * block
+        quads = -(-geometry.kernel[1] * geometry.channels // QUAD)
+
+        def by_panel() -> np.ndarray:
+            """Weights as [panel][kernel row][quad][lane][4]; of a kernel row the channels of a column are neighbours."""
+            outputs, channels, height, width = weight.shape
+            made = np.zeros((lanes, height, quads * QUAD), np.int8)
+            made[:outputs, :, : width * channels] = weight.transpose(0, 2, 3, 1).reshape(outputs, height, -1)
+            panels = made.reshape(-1, vectors * block, height, quads, QUAD)
+            return np.ascontiguousarray(panels.transpose(0, 2, 3, 1, 4))
+
+        size = lanes * geometry.kernel[0] * quads * QUAD
+        return lowering(
+            family("conv_int8_planar").kernel(pixels=parameters["pixels"], vectors=vectors),
+            layer,
+            whole(size, by_panel, "int8", ("int8 planar", Source(weight), block, vectors)),
+            corrected_bias(layer, lanes),
+            geometry=geometry_parameters(geometry),
+            rows=parameters["rows"],
+            zero=parameters_of(layer.type_of(0)).zero_point,
+        )
+
+
 class DepthwiseInt8Convolution(Int8Convolution):
     """Groups of one channel with one output each.
 
@@ -290,4 +355,4 @@ class DepthwiseInt8Convolution(Int8Convolution):
         )
 
 
-ROUTINES = (DepthwiseInt8Convolution, DirectInt8Convolution)
+ROUTINES = (DepthwiseInt8Convolution, PlanarInt8Convolution, DirectInt8Convolution)

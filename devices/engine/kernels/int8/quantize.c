@@ -1,6 +1,10 @@
 /* Between float32 and int8, from int8 to int8 with other parameters, and by a table. */
 #include "bytes.h"
 
+#if defined(__AVX512BW__)
+#include <immintrin.h>
+#endif
+
 enum { BYTES_CHUNK = CHUNK_BYTES / 4 }; /* elements of a unit */
 
 /* ---- int8/quantize: reads float32 x; writes x / scale as int8. ---------------------------------------------------- */
@@ -176,13 +180,70 @@ static const char *table_check(const nns_args *args, nns_work *work) {
     return NNS_CHECK_SIZES(int8_table, args, p->count, p->count, TABLE_BYTES);
 }
 
+/* The results of TABLE_WIDTH integers by shuffles of registers: a shuffle finds a byte among 16, on ARM among 64. */
+#if defined(__AVX512BW__)
+enum { TABLE_WIDTH = 64 };
+typedef struct {
+    __m512i rows[16];
+} lookup;
+
+NNS_INLINE lookup lookup_of(const int8_t *table) {
+    lookup t;
+    for (int i = 0; i < 16; i++) t.rows[i] = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)(table + 16 * i)));
+    return t;
+}
+
+NNS_INLINE void look_up(int8_t *out, const int8_t *x, const lookup *t) {
+    const __m512i place = _mm512_xor_si512(_mm512_loadu_si512(x), _mm512_set1_epi8(INT8_MIN));
+    const __m512i nibble = _mm512_set1_epi8(15), column = _mm512_and_si512(place, nibble);
+    const __m512i row = _mm512_and_si512(_mm512_srli_epi16(place, 4), nibble);
+    __m512i result = _mm512_setzero_si512();
+    _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) {
+        const __mmask64 here = _mm512_cmpeq_epi8_mask(row, _mm512_set1_epi8((char)i));
+        result = _mm512_mask_shuffle_epi8(result, here, t->rows[i], column);
+    }
+    _mm512_storeu_si512(out, result);
+}
+#elif defined(__aarch64__)
+enum { TABLE_WIDTH = 16 };
+typedef struct {
+    uint8x16x4_t quarters[4];
+} lookup;
+
+NNS_INLINE lookup lookup_of(const int8_t *table) {
+    lookup t;
+    for (int i = 0; i < 16; i++) t.quarters[i / 4].val[i % 4] = vld1q_u8((const uint8_t *)table + 16 * i);
+    return t;
+}
+
+NNS_INLINE void look_up(int8_t *out, const int8_t *x, const lookup *t) {
+    const uint8x16_t place = veorq_u8(vld1q_u8((const uint8_t *)x), vdupq_n_u8(128));
+    uint8x16_t result = vqtbl4q_u8(t->quarters[0], place);
+    for (int i = 1; i < 4; i++)
+        result = vqtbx4q_u8(result, t->quarters[i], vsubq_u8(place, vdupq_n_u8((uint8_t)(64 * i))));
+    vst1q_u8((uint8_t *)out, result);
+}
+#else
+enum { TABLE_WIDTH = 1 };
+typedef struct {
+    const int8_t *table;
+} lookup;
+
+NNS_INLINE lookup lookup_of(const int8_t *table) { return (lookup){table - INT8_MIN}; }
+
+NNS_INLINE void look_up(int8_t *out, const int8_t *x, const lookup *t) { *out = t->table[*x]; }
+#endif
+
 static void table_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const int8_table_parameters *p = (const void *)args->p;
-    const int8_t *x = args->in[0], *table = (const int8_t *)args->in[1] - INT8_MIN;
+    const int8_t *x = args->in[0], *table = args->in[1];
     int8_t *out = args->out[0];
+    const lookup t = lookup_of(table);
     const int64_t last = nns_min_int(end * BYTES_CHUNK, p->count);
-    for (int64_t at = begin * BYTES_CHUNK; at < last; at++) out[at] = table[x[at]];
+    int64_t at = begin * BYTES_CHUNK;
+    for (; at + TABLE_WIDTH <= last; at += TABLE_WIDTH) look_up(out + at, x + at, &t);
+    for (; at < last; at++) out[at] = table[x[at] - INT8_MIN];
 }
 
 NNS_DEFINE_FAMILY(int8_quantize);

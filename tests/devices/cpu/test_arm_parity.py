@@ -82,6 +82,7 @@ def test_int8_layers_use_every_kernel_for_them(cpu: str) -> None:
     layers = [LAYERS[name][0] for name in names]
     layers += [
         conv_layer((1, 8, 9, 9), 3, residual=True),
+        conv_layer((1, 3, 9, 9), 3, residual=True),
         dense_layer(7, 33, 70, bias=True, residual=True, activation=NO_ACTIVATION),
     ]
     tried: set[str] = set()

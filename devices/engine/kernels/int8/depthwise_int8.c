@@ -154,7 +154,7 @@ static compute_row *row_of(const kernel_geometry *s) {
 
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
-/* Columns of a converted row: those of all strips, the last of which may be partly outside the output. */
+/* Columns of a converted row: those of all strips. The last strip may be partly outside the output. */
 static int64_t columns_of(const kernel_geometry *s) {
     return (nns_ceil_div(s->ow, MOST) * MOST - 1) * s->sw + (s->kw - 1) * s->dw + 1;
 }

@@ -71,7 +71,7 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective("macs", "M", True, Fidelity.PREDICTED, "multiply-accumulates, which stand for capacity without data"),
         Objective("memory", "MiB", False, Fidelity.PREDICTED, "weights and the peak of a plan's tensors"),
         Objective("params", "M", False, Fidelity.PREDICTED, "learnable scalars"),
-        Objective("energy", "mJ", False, Fidelity.MEASURED, "per run, where /sys/class/powercap or the battery of a target can be read"),
+        Objective("energy", "mJ", False, Fidelity.MEASURED, "per run, by powercap or the battery of a target"),
     )
 }
 """Objectives by name."""

@@ -80,7 +80,7 @@ class Examination:
         """A sweep of latency and MACs with a journal of its own, which is created or resumed."""
         from nnstretch.compiler.processors import build_processors
         from nnstretch.sweeps.designs import DesignSweep, SweepSpec
-        from nnstretch.sweeps.worker import SweepBudget
+        from nnstretch.sweeps.workers.worker import SweepBudget
 
         spec = SweepSpec(
             limits=self.limits, budget=SweepBudget(self.trials), storage=str(self.folder / f"{name}.journal"), resume=True,
@@ -91,8 +91,8 @@ class Examination:
     def studied(self, sweep: DesignSweep) -> Study:
         """The study of a sweep with all its trials."""
         from nnstretch.sweeps.evaluation import DesignEvaluation
+        from nnstretch.sweeps.measures.results import ResultStore
         from nnstretch.sweeps.objectives import Fidelity, parse_objectives
-        from nnstretch.sweeps.results import ResultStore
 
         study, spec, space = sweep.open(), sweep.spec, sweep.space
         sweep.warm_start(study)
@@ -150,7 +150,7 @@ class Examination:
         """Predictions of random designs, and measurements of some that are spread over the predictions."""
         from scipy.stats import kendalltau
 
-        from nnstretch.sweeps.results import ResultStore, digest
+        from nnstretch.sweeps.measures.results import ResultStore, digest
 
         sweep = self.sweep("ranking", self.processors)
         timer = sweep.timer(tune=self.tune)

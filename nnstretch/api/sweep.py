@@ -18,7 +18,7 @@ from nnstretch.sweeps.designs import DesignSweep, SweepResult, SweepSpec, evalua
 from nnstretch.sweeps.objectives import Direction
 from nnstretch.sweeps.samplers import find_sampler
 from nnstretch.sweeps.space import Form
-from nnstretch.sweeps.worker import SweepBudget
+from nnstretch.sweeps.workers.worker import SweepBudget
 
 Objective = Callable[[Design], "float | Sequence[float]"]
 """From a design to its value, or to one value per direction."""

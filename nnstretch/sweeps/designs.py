@@ -24,10 +24,11 @@ from nnstretch.compiler.targets.site import TargetSite
 from nnstretch.errors import DesignError, NNStretchError, UsageError
 from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
 from nnstretch.support.progress import Progress, silent
-from nnstretch.sweeps.energy import EnergyMeter
 from nnstretch.sweeps.evaluation import limited_design
 from nnstretch.sweeps.feasibility import Bounds, limits_reached
-from nnstretch.sweeps.measuring import DesignTimer, Timer
+from nnstretch.sweeps.measures.energy import EnergyMeter
+from nnstretch.sweeps.measures.measuring import DesignTimer, Timer
+from nnstretch.sweeps.measures.target_timer import TargetTimer
 from nnstretch.sweeps.objectives import REDUCTION, Direction
 from nnstretch.sweeps.samplers import find_sampler
 from nnstretch.sweeps.space import DesignSpace, Form
@@ -42,9 +43,8 @@ from nnstretch.sweeps.study import (
     feasible_front,
     without_experimental_warnings,
 )
-from nnstretch.sweeps.target_timer import TargetTimer
-from nnstretch.sweeps.turns import Turns
-from nnstretch.sweeps.worker import PRUNED, Evaluate, Outcome, StudyWorker, SweepBudget
+from nnstretch.sweeps.workers.turns import Turns
+from nnstretch.sweeps.workers.worker import PRUNED, Evaluate, Outcome, StudyWorker, SweepBudget
 
 if TYPE_CHECKING:
     from optuna import Study

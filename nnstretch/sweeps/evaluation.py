@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.branching.search.limits import SearchLimits
-from nnstretch.sweeps.accuracy import DesignTraining
 from nnstretch.sweeps.feasibility import Bounds, reached, violations
 from nnstretch.sweeps.ladder import is_promoted, rungs
-from nnstretch.sweeps.leases import is_given_up
-from nnstretch.sweeps.measuring import Timer
-from nnstretch.sweeps.memory import predicted_mib
+from nnstretch.sweeps.measures.accuracy import DesignTraining
+from nnstretch.sweeps.measures.measuring import Timer
+from nnstretch.sweeps.measures.memory import predicted_mib
+from nnstretch.sweeps.measures.place import HERE, Place
+from nnstretch.sweeps.measures.results import ResultStore, digest
 from nnstretch.sweeps.objectives import REDUCTION, Fidelity, Objective, Values
-from nnstretch.sweeps.place import HERE, Place
-from nnstretch.sweeps.results import ResultStore, digest
 from nnstretch.sweeps.space import DesignSpace, PredictedDesign
 from nnstretch.sweeps.study import DESIGN, FILES, RATIOS, RUNG, TARGET, VALUES
-from nnstretch.sweeps.turns import Turns
-from nnstretch.sweeps.worker import PRUNED, Outcome
+from nnstretch.sweeps.workers.leases import is_given_up
+from nnstretch.sweeps.workers.turns import Turns
+from nnstretch.sweeps.workers.worker import PRUNED, Outcome
 
 if TYPE_CHECKING:
     from optuna import Study

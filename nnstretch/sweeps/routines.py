@@ -16,7 +16,7 @@ from nnstretch.errors import UsageError
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.costmodel.costs import Candidate
 from nnstretch.scheduler.measurement.profiler import Profiler
-from nnstretch.sweeps.worker import PRUNED, Evaluate, Outcome
+from nnstretch.sweeps.workers.worker import PRUNED, Evaluate, Outcome
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from nnstretch.errors import UsageError
 from nnstretch.sweeps.objectives import Direction
-from nnstretch.sweeps.stamps import stamp_study
-from nnstretch.sweeps.storage import open_storage, shown
+from nnstretch.sweeps.workers.stamps import stamp_study
+from nnstretch.sweeps.workers.storage import open_storage, shown
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -126,7 +126,7 @@ def _text(value: Any) -> str:
 
 def states(study: Study) -> dict[str, int]:
     """Numbers of trials by state; those that were queued again or given back do not count."""
-    from nnstretch.sweeps.leases import is_given_up
+    from nnstretch.sweeps.workers.leases import is_given_up
 
     counts = {"complete": 0, "pruned": 0, "fail": 0, "running": 0, "waiting": 0}
     for trial in study.get_trials(deepcopy=False):

@@ -12,10 +12,10 @@ from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.engine.binding.library import Engine
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.opencl import drivers
-from tests.kits import kernel_driver
-from tests.kits.cpu_features import masked_engine, runnable_isas, variant_masks
-from tests.kits.cpu_routines import compute_bound_routines
-from tests.kits.opencl_driver import quickly_compiling
+from tests.kits.kernels import kernel_driver
+from tests.kits.kernels.cpu_features import masked_engine, runnable_isas, variant_masks
+from tests.kits.kernels.cpu_routines import compute_bound_routines
+from tests.kits.opencl.opencl_driver import quickly_compiling
 
 if TYPE_CHECKING:
     import pyopencl

@@ -30,7 +30,7 @@ from scripts.run_docs import (
     run_page,
     without_blocks,
 )
-from tests.kits.fork_server import Forks
+from tests.kits.processes.fork_server import Forks
 
 KINDS = {"bash", "python", "yaml", "c", "json", "text", "xml", "{toctree}", "{eval-rst}"}
 REPLACED = {

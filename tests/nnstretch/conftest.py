@@ -14,7 +14,7 @@ from nnstretch.graph.layers import GraphNode, graph_inputs, layers
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
 from tests.kits.command_line import Answer, Cli
-from tests.kits.fused_graphs import run_layers
+from tests.kits.graphs.fused_graphs import run_layers
 
 
 def feeds_for(model: ir.Model, seed: int = 0) -> dict[str, np.ndarray]:

@@ -23,8 +23,8 @@ from nnstretch.graph.layers import layers
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
 from nnstretch.scheduler.lowering.units import fallback_model, unit_graph
-from tests.kits.fused_graphs import run_layers
-from tests.kits.quantized_networks import QuantizedNetwork
+from tests.kits.graphs.fused_graphs import run_layers
+from tests.kits.graphs.quantized_networks import QuantizedNetwork
 
 STEPS = 255
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from nnstretch.scheduler.runtime import loading
-from tests.kits.opencl_faults import Faults
+from tests.kits.opencl.opencl_faults import Faults
 
 
 @pytest.fixture(scope="module")

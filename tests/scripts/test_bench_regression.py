@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.kits.pretending_commits import assert_nothing_left, git, make_repository, write_model
+from tests.kits.processes.pretending_commits import assert_nothing_left, git, make_repository, write_model
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path("scripts", "bench_regression.py")

@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "interference_demo.py"
 CORES = sorted(os.sched_getaffinity(0))

@@ -10,7 +10,7 @@ from torch import nn
 
 from nnstretch.frontends.torch_module import export
 from scripts.record_measurements import read_record, record
-from tests.kits.cores import OWN_CORE
+from tests.kits.boards.cores import OWN_CORE
 
 
 def test_every_candidate_is_recorded(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from nnstretch.devices.base.spec import usable_cores
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "sharing_benchmark.py"
 CORES = usable_cores()

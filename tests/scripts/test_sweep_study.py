@@ -12,7 +12,7 @@ import pytest
 
 from nnstretch.sweeps.samplers import _auto_sampler
 from scripts.sweep_study import compared_fronts, hypervolumes, main
-from tests.kits.small_network import SMALL_NETWORK
+from tests.kits.networks.small_network import SMALL_NETWORK
 
 
 @pytest.fixture

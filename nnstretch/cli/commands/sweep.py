@@ -173,7 +173,7 @@ def sweep_designs_command(
         from nnstretch.frontends.resolve import is_model_file
         from nnstretch.sweeps.designs import SweepSpec
         from nnstretch.sweeps.feasibility import Bounds
-        from nnstretch.sweeps.worker import SweepBudget
+        from nnstretch.sweeps.workers.worker import SweepBudget
 
         if data is not None and image_sizes is not None:
             raise UsageError("--image-sizes is for sweeps without --data: images have the size that the network learnt")
@@ -335,7 +335,7 @@ def sweep_tune_command(
         from nnstretch.cli.sources import Source
         from nnstretch.cli.sweeping.tune import TuneJob
         from nnstretch.sweeps.study import StudySpec
-        from nnstretch.sweeps.worker import SweepBudget
+        from nnstretch.sweeps.workers.worker import SweepBudget
 
         name = study or re.sub(r"[^\w.-]+", "-", f"{Path(model).name}-{layer or 'layer'}")
         source = Source(model, CompileOptions(processors))

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from nnstretch.cli.networks import Network
     from nnstretch.compiler.processors import Processors
-    from nnstretch.sweeps.accuracy import DesignTraining
     from nnstretch.sweeps.designs import DesignSweep, SweepPoint, SweepSpec
     from nnstretch.sweeps.evaluation import DesignEvaluation
-    from nnstretch.sweeps.measuring import Timer
-    from nnstretch.sweeps.place import Place
-    from nnstretch.sweeps.turns import Turns
+    from nnstretch.sweeps.measures.accuracy import DesignTraining
+    from nnstretch.sweeps.measures.measuring import Timer
+    from nnstretch.sweeps.measures.place import Place
+    from nnstretch.sweeps.workers.turns import Turns
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class DesignJob:
             NNStretchError: something is refused; then there is no study yet.
         """
         from nnstretch.sweeps.designs import DesignSweep
-        from nnstretch.sweeps.turns import Turns
+        from nnstretch.sweeps.workers.turns import Turns
 
         sweep = DesignSweep(self.network.module, self.network.example_input, place.processors, self.spec, progress)
         if place.place.target:
@@ -166,7 +166,7 @@ class DesignJob:
         turns: Turns,
     ) -> DesignEvaluation:
         from nnstretch.sweeps.evaluation import DesignEvaluation
-        from nnstretch.sweeps.results import ResultStore
+        from nnstretch.sweeps.measures.results import ResultStore
 
         machine = "+".join(processor.fingerprint for processor in sweep.processors.named)
         return DesignEvaluation(
@@ -209,8 +209,8 @@ class DesignJob:
         if self.fidelity < Fidelity.DISTILLED:
             return None
         from nnstretch.cli.training import check_classification
-        from nnstretch.sweeps.accuracy import DesignTraining
-        from nnstretch.sweeps.results import ResultStore
+        from nnstretch.sweeps.measures.accuracy import DesignTraining
+        from nnstretch.sweeps.measures.results import ResultStore
         from nnstretch.training.data import load_dataset
         from nnstretch.training.loop.torch_settings import find_device
         from nnstretch.training.recipe_files import load_recipe
@@ -345,7 +345,7 @@ class DesignJob:
         Raises:
             FileError: this machine does not have it.
         """
-        from nnstretch.sweeps.results import ResultStore
+        from nnstretch.sweeps.measures.results import ResultStore
 
         path = ResultStore(self.work).weights(key)
         if not path.is_file():

@@ -13,7 +13,7 @@ from nnstretch.cli.targets.tuning import OpenTarget, opened_target
 from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.compiler.targets.processors import kind_of
 from nnstretch.errors import UsageError
-from nnstretch.sweeps.place import HERE, Place
+from nnstretch.sweeps.measures.place import HERE, Place
 
 
 @dataclass(frozen=True)

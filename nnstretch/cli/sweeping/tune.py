@@ -23,7 +23,7 @@ from nnstretch.sweeps.parameter_searches import (
 from nnstretch.sweeps.routines import RoutineSpace, measuring
 from nnstretch.sweeps.samplers import find_sampler
 from nnstretch.sweeps.study import StudySpec, feasible_front, states
-from nnstretch.sweeps.worker import StudyWorker, SweepBudget
+from nnstretch.sweeps.workers.worker import StudyWorker, SweepBudget
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -13,7 +13,7 @@ from nnstretch.devices.algorithms.strassen import strassen_weights
 from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.cpu.routines.strassen import StrassenConvolution
 from nnstretch.graph.layer import Layer
-from tests.kits.convolution_parity import (
+from tests.kits.kernels.convolution_parity import (
     FOR_STRASSEN,
     NOT_FOR_STRASSEN,
     activations,

@@ -17,8 +17,8 @@ from nnstretch.devices.cpu.routines.winograd import WinogradConvolution, transfo
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer
-from tests.kits.convolution_parity import check_setting, conv_layer, feeds_of
-from tests.kits.kernel_driver import run_lowering
+from tests.kits.kernels.convolution_parity import check_setting, conv_layer, feeds_of
+from tests.kits.kernels.kernel_driver import run_lowering
 
 ERRORS = {4: 4e-6, 6: 2e-5, 8: 8e-5}
 """Largest error by positions of a tile, relative to the largest output; untuned routines may have 1e-4."""

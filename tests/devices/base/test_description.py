@@ -6,7 +6,7 @@ import pytest
 
 from nnstretch.devices.base.description import Description, description_of
 from nnstretch.devices.remote import ProfiledProcessor
-from tests.kits.convolution_parity import conv_layer
+from tests.kits.kernels.convolution_parity import conv_layer
 
 LAYERS = (
     conv_layer((1, 128, 14, 14), 128),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nnstretch.devices.base.geometry import KernelGeometry
-from tests.kits.convolution_parity import conv_layer
+from tests.kits.kernels.convolution_parity import conv_layer
 
 
 def test_it_is_read_from_a_convolution() -> None:

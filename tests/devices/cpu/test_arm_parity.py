@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from nnstretch.devices.cpu.manifest import families
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer
-from tests.kits.convolution_parity import activations, conv_layer, pointwise_layers
-from tests.kits.convolution_shapes import (
+from tests.kits.hypothesis_examples import examples
+from tests.kits.kernels.convolution_parity import activations, conv_layer, pointwise_layers
+from tests.kits.kernels.convolution_shapes import (
     LAYERS,
     convolutions,
     dense_channels,
@@ -23,11 +24,10 @@ from tests.kits.convolution_shapes import (
     kernels,
     narrow_channels,
 )
-from tests.kits.cpu_routines import compute_bound_routines
-from tests.kits.emulated_kernels import CPUS, TARGET, cases_of, check_cases, emulator, program
-from tests.kits.hypothesis_examples import examples
-from tests.kits.int8_layers import quantized
-from tests.kits.pair_shapes import depthwise_project, expand_depthwise
+from tests.kits.kernels.cpu_routines import compute_bound_routines
+from tests.kits.kernels.emulated_kernels import CPUS, TARGET, cases_of, check_cases, emulator, program
+from tests.kits.kernels.int8_layers import quantized
+from tests.kits.kernels.pair_shapes import depthwise_project, expand_depthwise
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ import pytest
 
 from nnstretch.devices.cpu.manifest import families
 from nnstretch.devices.cpu.routines import native_routines
-from tests.kits.emulated_kernels import CPUS, TARGET, Request, cases_of, check_requests, emulator, request_of
-from tests.kits.small_layers import SMALL_INT8_LAYERS, SMALL_LAYERS
+from tests.kits.kernels.emulated_kernels import CPUS, TARGET, Request, cases_of, check_requests, emulator, request_of
+from tests.kits.kernels.small_layers import SMALL_INT8_LAYERS, SMALL_LAYERS
 
 pytestmark = pytest.mark.slow
 

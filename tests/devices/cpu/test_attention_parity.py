@@ -15,10 +15,10 @@ from nnstretch.devices.cpu.routines.attention import Attention
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Layer
-from tests.kits.cores import OWN_CORE
+from tests.kits.boards.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
-from tests.kits.kernel_driver import run_lowering
-from tests.kits.token_layers import Shape, attention_layer, attention_layers
+from tests.kits.kernels.kernel_driver import run_lowering
+from tests.kits.kernels.token_layers import Shape, attention_layer, attention_layers
 
 CORES = ((OWN_CORE,), (OWN_CORE, OWN_CORE))
 ROUTINE = Attention(local_isa())

@@ -28,8 +28,8 @@ from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType, fused_pair
-from tests.kits.cpu_routines import compute_bound_routines
-from tests.kits.int8_layers import quantized
+from tests.kits.kernels.cpu_routines import compute_bound_routines
+from tests.kits.kernels.int8_layers import quantized
 
 HERE = Path(__file__).parent
 ENGINE = Path(engine_library.__file__).parents[1]

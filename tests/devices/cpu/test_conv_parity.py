@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.base.routine import Routine
 from nnstretch.graph.layer import Layer
-from tests.kits.convolution_parity import check, conv_layer
-from tests.kits.convolution_shapes import (
+from tests.kits.hypothesis_examples import examples
+from tests.kits.kernels.convolution_parity import check, conv_layer
+from tests.kits.kernels.convolution_shapes import (
     LAYERS,
     convolutions,
     dense_channels,
@@ -21,7 +22,6 @@ from tests.kits.convolution_shapes import (
     kernels,
     narrow_channels,
 )
-from tests.kits.hypothesis_examples import examples
 
 many = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from nnstretch.devices.cpu.routines.direct import DirectConvolution, Tile, computed_pixels, panels
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa
 from nnstretch.graph.layer import Layer, TensorType
-from tests.kits.convolution_parity import conv_layer
-from tests.kits.cpu_routines import compute_bound_routines
+from tests.kits.kernels.convolution_parity import conv_layer
+from tests.kits.kernels.cpu_routines import compute_bound_routines
 
 WIDE, NARROW = ISAS[0], ISAS[1]
 

@@ -15,12 +15,20 @@ from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer
-from tests.kits.convolution_parity import conv_layer, reference
-from tests.kits.convolution_shapes import dense_layer
-from tests.kits.cpu_features import runnable_isas, variant_masks
-from tests.kits.cpu_routines import compute_bound_routines
 from tests.kits.hypothesis_examples import examples
-from tests.kits.int8_layers import check_int8, clips, exact_steps, int8_convolutions, int8_feeds, quantized, zero_points
+from tests.kits.kernels.convolution_parity import conv_layer, reference
+from tests.kits.kernels.convolution_shapes import dense_layer
+from tests.kits.kernels.cpu_features import runnable_isas, variant_masks
+from tests.kits.kernels.cpu_routines import compute_bound_routines
+from tests.kits.kernels.int8_layers import (
+    check_int8,
+    clips,
+    exact_steps,
+    int8_convolutions,
+    int8_feeds,
+    quantized,
+    zero_points,
+)
 
 VARIANTS = [(isa, mask) for isa in runnable_isas() for mask in variant_masks(isa, "int8")]
 

@@ -15,7 +15,7 @@ from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa, local_isa
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, make_toolchain
 from tests.kits.c_libraries import sanitizer_preload
-from tests.kits.cpu_features import runnable_isas, variant_masks
+from tests.kits.kernels.cpu_features import runnable_isas, variant_masks
 
 HERE = Path(__file__).parent
 SANITIZE = "address,undefined"

@@ -13,10 +13,10 @@ from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Layer
-from tests.kits.cores import OWN_CORE
+from tests.kits.boards.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
-from tests.kits.kernel_driver import run_lowering
-from tests.kits.token_layers import product_layer
+from tests.kits.kernels.kernel_driver import run_lowering
+from tests.kits.kernels.token_layers import product_layer
 
 ROUTINE = MatMul(local_isa())
 

@@ -17,9 +17,9 @@ from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType
-from tests.kits.cores import OWN_CORE
-from tests.kits.cpu_routines import memory_bound_routines
-from tests.kits.kernel_driver import run_lowering
+from tests.kits.boards.cores import OWN_CORE
+from tests.kits.kernels.cpu_routines import memory_bound_routines
+from tests.kits.kernels.kernel_driver import run_lowering
 
 BLOCK = local_isa().block
 RELU = Activation(ActivationKind.RELU)

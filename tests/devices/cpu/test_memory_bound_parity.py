@@ -19,11 +19,11 @@ from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import QuantizationParameters, element_type
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Attribute, Layer, TensorType
-from tests.kits.convolution_parity import ACTIVATIONS
-from tests.kits.cores import OWN_CORE
-from tests.kits.cpu_routines import memory_bound_routines
+from tests.kits.boards.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
-from tests.kits.kernel_driver import run_lowering
+from tests.kits.kernels.convolution_parity import ACTIVATIONS
+from tests.kits.kernels.cpu_routines import memory_bound_routines
+from tests.kits.kernels.kernel_driver import run_lowering
 
 BLOCKS = (4, 8, 16)
 MEMORY_BOUND_ROUTINES = memory_bound_routines(local_isa().block)

@@ -11,9 +11,9 @@ from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.cpu.routines.pair import DepthwiseProject, ExpandDepthwise, Pair
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, fused_pair
-from tests.kits.convolution_parity import check_setting, conv_layer, feeds_of, reference
 from tests.kits.hypothesis_examples import examples
-from tests.kits.pair_shapes import after, depthwise_project, expand_depthwise, pointwise
+from tests.kits.kernels.convolution_parity import check_setting, conv_layer, feeds_of, reference
+from tests.kits.kernels.pair_shapes import after, depthwise_project, expand_depthwise, pointwise
 
 RELU6 = Activation(ActivationKind.CLIP, 0.0, 6.0)
 SILU = Activation(ActivationKind.SILU)

@@ -19,7 +19,7 @@ from nnstretch.devices.engine.binding.library import Engine, engine
 from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer, TensorType
-from tests.kits.cpu_routines import compute_bound_routines
+from tests.kits.kernels.cpu_routines import compute_bound_routines
 
 WEIGHTS = np.ones((9, 20), np.float32)
 

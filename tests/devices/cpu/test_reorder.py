@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nnstretch.devices.base.routine import PLAIN, REORDER, Layout, reorder_layer
 from nnstretch.devices.cpu.routines import REORDER_ROUTINE
 from nnstretch.graph.layer import Layer, TensorType
-from tests.kits.kernel_driver import run_lowering
+from tests.kits.kernels.kernel_driver import run_lowering
 
 LAYOUTS = [Layout(block) for block in (0, 4, 8, 16)]
 

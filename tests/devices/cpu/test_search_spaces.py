@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from nnstretch.devices.base.routine import Routine, distinct, shares
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa
 from nnstretch.graph.layer import Layer, fused_pair
-from tests.kits.convolution_parity import check_setting, conv_layer, feeds_of, reference
-from tests.kits.cpu_routines import compute_bound_routines
+from tests.kits.kernels.convolution_parity import check_setting, conv_layer, feeds_of, reference
+from tests.kits.kernels.cpu_routines import compute_bound_routines
 
 TOLERANCE = 1e-3  # of the largest tiles of Winograd's; what a network may use is decided when it is tuned
 

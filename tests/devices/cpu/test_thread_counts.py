@@ -9,8 +9,8 @@ from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.cpu.routines import native_routines
 from nnstretch.graph.layer import Layer, fused_pair
-from tests.kits.convolution_parity import conv_layer
-from tests.kits.emulated_kernels import TARGET, Case, units_of
+from tests.kits.kernels.convolution_parity import conv_layer
+from tests.kits.kernels.emulated_kernels import TARGET, Case, units_of
 
 LAYERS = {
     "direct": conv_layer((1, 64, 28, 28), 256, (1, 1), pads=(0, 0, 0, 0)),

@@ -18,7 +18,7 @@ from nnstretch.devices.engine.build.toolchains import make_toolchain
 from nnstretch.devices.targets.adb import AdbTransport
 from nnstretch.devices.targets.base import Transport
 from nnstretch.errors import BuildError
-from tests.kits.android_ndk import VERSION, write_ndk
+from tests.kits.boards.android_ndk import VERSION, write_ndk
 from tests.kits.command_line import refuses
 
 GRAPH = """<ir_version: 8, opset_import: ["": 18]> m (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { y = Relu(x) }"""

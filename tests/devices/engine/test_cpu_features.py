@@ -26,7 +26,7 @@ from nnstretch.devices.engine.build.instruction_sets import (
 )
 from nnstretch.devices.engine.build.toolchains import make_toolchain
 from nnstretch.errors import DeviceError, PackageError, UsageError
-from tests.kits.cpu_features import engine_features, feature_name, kernel_features, masked_engine
+from tests.kits.kernels.cpu_features import engine_features, feature_name, kernel_features, masked_engine
 
 X86_V2 = next(isa for isa in ISAS if isa.name == "x86-64-v2")
 

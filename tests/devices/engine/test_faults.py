@@ -23,7 +23,7 @@ from nnstretch.devices.engine.binding.program import Program
 from nnstretch.errors import DeadlineError, DeviceError, FeedError, UsageError
 from tests.devices.engine.test_opencl import FLOATS, Builder, OpenCL, opencl
 from tests.devices.engine.test_queues import Arrays, add, call_program
-from tests.kits.opencl_faults import Fault, Faults
+from tests.kits.opencl.opencl_faults import Fault, Faults
 
 __all__ = ["opencl"]
 

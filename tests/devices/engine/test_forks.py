@@ -104,7 +104,7 @@ from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.runtime.arrangement import Arrangement, ReplicaGroup
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.stream_session import StreamSession
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 network = RandomNetwork(0, processors=1, nodes=6)
 compiled = plan_model(network.graph(), build_processors(f"cpu:{CORE}"), tune=False)

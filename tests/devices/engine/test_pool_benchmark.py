@@ -18,7 +18,7 @@ from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
 from nnstretch.errors import DeviceError
 from scripts.pool_benchmark import join_ns
 from tests.kits.c_libraries import c_library
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "pool_benchmark.py"
 

@@ -146,7 +146,7 @@ def test_the_calling_thread_is_pinned_for_the_run_only() -> None:
 
 @pytest.mark.skipif(len(CORES) < 2, reason="the calling thread moves between two cores")
 def test_a_core_that_is_lost_between_runs_ends_no_run() -> None:
-    kit = Path(__file__).parents[2] / "kits" / "lost_cores.c"
+    kit = Path(__file__).parents[2] / "kits" / "boards" / "lost_cores.c"
     script = """
 import ctypes, os, sys
 from nnstretch.devices.engine.binding.image import *
@@ -629,7 +629,7 @@ def test_random_networks_and_lists_in_one_process(scenario: str) -> None:
     folder = Path(__file__).parent
     command = [sys.executable, str(folder / "engine_scenarios.py"), scenario, str(build_engine()), "30"]
     if scenario == "queues":
-        command.append(str(c_library(folder.parents[1] / "kits" / "opencl_double.c")))
+        command.append(str(c_library(folder.parents[1] / "kits" / "opencl" / "opencl_double.c")))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -16,7 +16,7 @@ from nnstretch.devices.engine.build.toolchains import make_toolchain
 from tests.kits.c_libraries import c_library, sanitizer_preload, thread_sanitized_sources
 
 SCRIPT = Path(__file__).parent / "engine_scenarios.py"
-DOUBLE = Path(__file__).parents[2] / "kits" / "opencl_double.c"
+DOUBLE = Path(__file__).parents[2] / "kits" / "opencl" / "opencl_double.c"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcc"), reason="sanitizers need gcc")]
 

@@ -37,7 +37,7 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler.lowering.views import joinable
 from nnstretch.scheduler.measurement.runner.single_layer import random_inputs
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.quantized_networks import QuantizedNetwork
+from tests.kits.graphs.quantized_networks import QuantizedNetwork
 
 pytest.importorskip("ai_edge_litert.interpreter")
 

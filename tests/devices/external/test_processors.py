@@ -25,7 +25,7 @@ from nnstretch.graph.reference import relative_error
 from nnstretch.passes import optimize
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 pytest.importorskip("ai_edge_litert.interpreter")
 

@@ -13,8 +13,8 @@ from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines.conv import Direct
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import Layer
-from tests.kits.convolution_parity import conv_layer
-from tests.kits.opencl_parity import ACTIVATIONS, RELU, check, check_setting, some
+from tests.kits.kernels.convolution_parity import conv_layer
+from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, check, check_setting, some
 
 pytestmark = pytest.mark.opencl
 

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from nnstretch.devices.opencl.drivers import probe
-from tests.kits.opencl_faults import Fault, library
+from tests.kits.opencl.opencl_faults import Fault, library
 
 NETWORK = """<ir_version: 10, opset_import: ["" : 20]>
     net (float[1,16,8,8] x) => (float[1,16,8,8] y) { a = Relu (x) y = Add (a, x) }"""

@@ -10,9 +10,9 @@ from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines import Traits, routines
 from nnstretch.graph.layer import Layer, TensorType
-from tests.kits.convolution_parity import conv_layer, reference
-from tests.kits.opencl_driver import quickly_compiling, run_lowering
-from tests.kits.opencl_parity import ACTIVATIONS, RELU, feeds_of, make_layer, numbers
+from tests.kits.kernels.convolution_parity import conv_layer, reference
+from tests.kits.opencl.opencl_driver import quickly_compiling, run_lowering
+from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, feeds_of, make_layer, numbers
 
 pytestmark = pytest.mark.opencl
 

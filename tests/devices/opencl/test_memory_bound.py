@@ -13,8 +13,8 @@ from nnstretch.devices.base.routine import Layout, Routine, reorder_layer
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import Attribute, TensorType
-from tests.kits.opencl_driver import run_lowering
-from tests.kits.opencl_parity import ACTIVATIONS, RELU, check, make_layer, numbers, some
+from tests.kits.opencl.opencl_driver import run_lowering
+from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, check, make_layer, numbers, some
 
 pytestmark = pytest.mark.opencl
 

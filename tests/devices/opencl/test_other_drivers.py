@@ -93,7 +93,7 @@ def test_invalid_writes_are_reported(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_oclgrind
 def test_all_kernels_stay_within_their_tensors_and_have_no_races(tmp_path: Path) -> None:
-    sources, report = reports(["-m", "tests.kits.oclgrind_cases"], tmp_path)
+    sources, report = reports(["-m", "tests.kits.opencl.oclgrind_cases"], tmp_path)
     assert set(sources.split()) == {path.name for path in KERNELS.glob("*.cl")} - INCLUDED - {SEMAPHORE}
     assert not report, report
 
@@ -113,6 +113,6 @@ def test_reads_of_unwritten_numbers_are_reported(tmp_path: Path) -> None:
 @needs_oclgrind
 def test_no_kernel_uses_numbers_that_were_not_written(tmp_path: Path) -> None:
     """Without optimisation: Oclgrind's check knows no `freeze`, an instruction that optimised kernels have."""
-    sources, report = reports(["-m", "tests.kits.oclgrind_cases", "-cl-opt-disable"], tmp_path, "UNINITIALIZED")
+    sources, report = reports(["-m", "tests.kits.opencl.oclgrind_cases", "-cl-opt-disable"], tmp_path, "UNINITIALIZED")
     assert "conv.cl" in sources
     assert not report, report

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines.strassen import Strassen
 from nnstretch.graph.layer import Layer
-from tests.kits.convolution_parity import FOR_STRASSEN, NOT_FOR_STRASSEN, conv_layer, pointwise_layers
-from tests.kits.opencl_parity import ACTIVATIONS, check_setting, some
+from tests.kits.kernels.convolution_parity import FOR_STRASSEN, NOT_FOR_STRASSEN, conv_layer, pointwise_layers
+from tests.kits.opencl.opencl_parity import ACTIVATIONS, check_setting, some
 
 pytestmark = pytest.mark.opencl
 

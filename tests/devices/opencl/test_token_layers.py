@@ -11,8 +11,8 @@ from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines import Traits
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import Attribute, Layer
-from tests.kits.opencl_parity import ACTIVATIONS, RELU, check, make_layer, numbers, some
-from tests.kits.token_layers import attention_layer, attention_layers, product_layer
+from tests.kits.kernels.token_layers import attention_layer, attention_layers, product_layer
+from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, check, make_layer, numbers, some
 
 pytestmark = pytest.mark.opencl
 GPU = Traits(block=4, on_cpu=False, compute_units=2, registers=8)

@@ -9,8 +9,8 @@ import pytest
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines import Traits
 from nnstretch.graph.layer import Layer
-from tests.kits.convolution_parity import conv_layer
-from tests.kits.opencl_parity import ACTIVATIONS, RELU, check, make_layer, numbers
+from tests.kits.kernels.convolution_parity import conv_layer
+from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, check, make_layer, numbers
 
 pytestmark = pytest.mark.opencl
 

@@ -12,8 +12,8 @@ from nnstretch.devices.base.routine import Layout
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines.winograd import Winograd
 from nnstretch.graph.activation import Activation
-from tests.kits.convolution_parity import conv_layer
-from tests.kits.opencl_parity import ACTIVATIONS, RELU, check_setting, some
+from tests.kits.kernels.convolution_parity import conv_layer
+from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, check_setting, some
 
 pytestmark = pytest.mark.opencl
 

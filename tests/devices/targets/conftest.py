@@ -14,10 +14,10 @@ import pytest
 from nnstretch.cli.main import main
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget
 from nnstretch.devices.targets import device
-from tests.kits.adb_daemon import AdbDaemon, Phone
+from tests.kits.boards.adb_daemon import AdbDaemon, Phone
+from tests.kits.boards.fake_runner import write_fake_runner
+from tests.kits.boards.ssh_board import Board, find_sshd, ssh_board
 from tests.kits.command_line import Answer, Cli
-from tests.kits.fake_runner import write_fake_runner
-from tests.kits.ssh_board import Board, find_sshd, ssh_board
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from nnstretch.devices.targets.base import TargetError, TargetTimeoutError
 from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.devices.targets.schemes import open_device
 from nnstretch.errors import MissingExtraError
-from tests.kits.adb_daemon import AdbDaemon
+from tests.kits.boards.adb_daemon import AdbDaemon
 
 QUICK = BenchOptions(seconds=0, warmup=0, patience=30)
 PLACE = "/data/local/tmp"

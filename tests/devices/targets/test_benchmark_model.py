@@ -16,9 +16,9 @@ from nnstretch.devices.targets.benchmark_model import benchmark_arguments, parse
 from nnstretch.devices.targets.device import Device
 from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.frontends.resolve import load_any
-from tests.kits.adb_daemon import AdbDaemon
+from tests.kits.boards.adb_daemon import AdbDaemon
+from tests.kits.boards.fake_benchmark_model import printed, write_benchmark_model
 from tests.kits.command_line import Cli, answer_of, refuses
-from tests.kits.fake_benchmark_model import printed, write_benchmark_model
 
 QUICK = ("--budget", "0.05", "--no-tune", "--json")
 

@@ -33,9 +33,9 @@ from nnstretch.scheduler.measurement.store import store
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import packaged
 from scripts import device_benchmark
-from tests.kits.adb_daemon import AdbDaemon
+from tests.kits.boards.adb_daemon import AdbDaemon
+from tests.kits.boards.ssh_board import Board
 from tests.kits.command_line import Cli, answer_of, refuses
-from tests.kits.ssh_board import Board
 
 CORES = sorted(os.sched_getaffinity(0))
 
@@ -112,12 +112,12 @@ def test_all_targets_at_once_give_the_same_answers(
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 def test_a_branched_network_is_timed_against_its_alternatives(emulator: str, cli: Cli) -> None:
     from nnstretch.branching.design.design import save_design
-    from tests.kits.tiny_branching import SIDE, branched
+    from tests.kits.networks.tiny_branching import SIDE, branched
 
     module = branched(0.5).design
     save_design(module, Path("design.json"))
     Path("net.py").write_text(
-        f"import torch\nfrom tests.kits.tiny_branching import original\n"
+        f"import torch\nfrom tests.kits.networks.tiny_branching import original\n"
         f"def made():\n    return original(), torch.zeros(1, 1, {SIDE}, {SIDE})\n"
     )
     processors = f"cpu:{CORES[0]},cpu:{CORES[1]}"

@@ -26,7 +26,7 @@ from nnstretch.devices.targets.local import LocalTransport, QemuTransport
 from nnstretch.devices.targets.results import BenchOptions, parse_result
 from nnstretch.devices.targets.schemes import open_device
 from nnstretch.errors import UsageError
-from tests.kits.fake_runner import write_fake_runner
+from tests.kits.boards.fake_runner import write_fake_runner
 
 QUICK = BenchOptions(seconds=0, warmup=0, patience=20)
 

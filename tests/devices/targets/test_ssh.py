@@ -14,7 +14,7 @@ from nnstretch.devices.targets.base import TargetError, TargetTimeoutError, Tran
 from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.devices.targets.schemes import open_device
 from nnstretch.devices.targets.ssh import SshTransport
-from tests.kits.ssh_board import DROP, Board
+from tests.kits.boards.ssh_board import DROP, Board
 
 QUICK = BenchOptions(seconds=0, warmup=0, patience=30)
 

@@ -18,7 +18,7 @@ from nnstretch.devices.targets import workers
 from nnstretch.devices.targets.workers import LocalTarget, open_target
 from nnstretch.errors import UsageError
 from nnstretch.support.worker_process import WorkerError, WorkerProcess
-from tests.kits.convolution_parity import conv_layer
+from tests.kits.kernels.convolution_parity import conv_layer
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kits.onnx_node_tests import fault, node_tests, onnxruntime_passes
+from tests.kits.graphs.onnx_node_tests import fault, node_tests, onnxruntime_passes
 
 STEP = 1 if os.environ.get("NNSTRETCH_TEST_ALL_NODES") else 5
 REFUSALS = ("holds texts", "known only in the run")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nnstretch.api import torch_backend
 from nnstretch.api.torch_backend import CompiledGraph, backend
 from nnstretch.frontends.onnx_file import ModelWarning
-from tests.kits.cores import OWN_CORE
+from tests.kits.boards.cores import OWN_CORE
 
 ROOT = Path(__file__).resolve().parents[3]
 OPTIONS: dict[str, Any] = {"processors": f"cpu:{OWN_CORE}", "threads": 1, "tune": False}

@@ -14,7 +14,7 @@ from nnstretch.bench.comparison.client import Workspace
 from nnstretch.bench.engines import Engine, Job, engine_entry
 from nnstretch.bench.engines.onnxruntime_engine import load, prepare
 from nnstretch.bench.engines.settings import is_quantized, setting_of, write_fastest
-from tests.kits.quantized_networks import QuantizedNetwork
+from tests.kits.graphs.quantized_networks import QuantizedNetwork
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.passes import optimize
 from nnstretch.scheduler.lowering.choices import find_fusion_groups
 from nnstretch.scheduler.lowering.units import unit_graph
-from tests.kits.tiny_branching import SIDE, branched
+from tests.kits.networks.tiny_branching import SIDE, branched
 
 IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 

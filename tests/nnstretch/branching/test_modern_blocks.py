@@ -31,8 +31,8 @@ from nnstretch.devices.engine.build.instruction_sets import ISAS
 from nnstretch.frontends.torch_module import export
 from nnstretch.graph.layers import layers
 from nnstretch.passes import optimize
-from tests.kits.any_module import small
-from tests.kits.modern_blocks import MODERN, Upscaler, VisionTransformer, Yolo, patches, shared_keys
+from tests.kits.networks.any_module import small
+from tests.kits.networks.modern_blocks import MODERN, Upscaler, VisionTransformer, Yolo, patches, shared_keys
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 

@@ -35,7 +35,7 @@ from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import export_branched
 from nnstretch.errors import DesignError, FileError
 from nnstretch.frontends import onnx_file
-from tests.kits.published_networks import BASELINES, MORE, SETTINGS, Setting, reference
+from tests.kits.networks.published_networks import BASELINES, MORE, SETTINGS, Setting, reference
 
 ALL = SETTINGS | BASELINES | MORE
 # Tracing a network of this size takes seconds, exporting it half a minute.

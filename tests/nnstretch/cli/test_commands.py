@@ -21,7 +21,7 @@ from nnstretch.report.tables.text import plain_table
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.training.recipe_files import PRESETS
 from tests.kits.command_line import Cli, answer_of, refuses
-from tests.kits.published_networks import SETTINGS
+from tests.kits.networks.published_networks import SETTINGS
 
 pytestmark = pytest.mark.usefixtures("network")
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from nnstretch.branching.design.design import save_design
 from nnstretch.frontends.onnx_file import load
 from tests.kits.command_line import Cli, answer_of, refuses
-from tests.kits.tiny_branching import branched
+from tests.kits.networks.tiny_branching import branched
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("network")
 
 TINY = """
 import torch
-from tests.kits.tiny_branching import SIDE, original
+from tests.kits.networks.tiny_branching import SIDE, original
 
 
 def tiny():

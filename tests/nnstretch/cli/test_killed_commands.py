@@ -28,10 +28,10 @@ from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.training.loop.checkpoint import load_checkpoint
 from nnstretch.training.loop.run_folder import RunOptions
 from nnstretch.training.weights import read_tensors
-from tests.kits.forks import FORKS
-from tests.kits.graphs import RandomNetwork
-from tests.kits.killable_commands import run_command
-from tests.kits.small_network import SMALL_NETWORK
+from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.networks.small_network import SMALL_NETWORK
+from tests.kits.processes.forks import FORKS
+from tests.kits.processes.killable_commands import run_command
 
 KILLS = int(os.environ.get("NNSTRETCH_KILLS", "0"))
 """Kills of each command; 0 for a few of tuning and training."""

@@ -22,7 +22,7 @@ from nnstretch.scheduler.planner import ChoiceSpace, plan_of
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection import default_selector
 from tests.kits.command_line import Cli, answer_of, refuses
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 NETWORK = """
 import torch

@@ -19,8 +19,8 @@ from nnstretch.devices.base.spec import usable_cores
 from nnstretch.training.data import load_dataset
 from nnstretch.training.data.split import Dataset
 from tests.kits.command_line import Cli, answer_of, refuses
-from tests.kits.small_network import SMALL_NETWORK
-from tests.kits.splits import UntouchableSplit
+from tests.kits.networks.small_network import SMALL_NETWORK
+from tests.kits.networks.splits import UntouchableSplit
 
 NETWORK = (
     SMALL_NETWORK

@@ -24,7 +24,7 @@ from nnstretch.training.data.preprocessing import Images
 from nnstretch.training.data.split import ArraySplit, Dataset, Indices
 from nnstretch.training.loop.events import TrainingEvent
 from nnstretch.training.weights import read_tensors
-from tests.kits.small_training import few_digits
+from tests.kits.networks.small_training import few_digits
 
 NETWORK = """
 import torch

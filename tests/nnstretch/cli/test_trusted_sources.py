@@ -20,7 +20,7 @@ from nnstretch.scheduler.plan.packaging import check_trusted
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 INSTALLED = {name: kernel_source(name) for name in ("conv.cl", "semaphore.cl")}
 FOREIGN = [

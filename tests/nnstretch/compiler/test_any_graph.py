@@ -18,8 +18,8 @@ from nnstretch.errors import ModelError, NNStretchError
 from nnstretch.graph.layers import layers
 from nnstretch.graph.reference import run_layer
 from nnstretch.passes import optimize
-from tests.kits.any_graph import TOLERANCE, assert_equal, expected, random_feeds, run_compiled
-from tests.kits.awkward_graphs import AwkwardGraph
+from tests.kits.graphs.any_graph import TOLERANCE, assert_equal, expected, random_feeds, run_compiled
+from tests.kits.graphs.awkward_graphs import AwkwardGraph
 from tests.kits.hypothesis_examples import examples
 
 SCALES, SIZES = np.array([1, 1, 2, 2], np.float32), np.array([1, 2, 8, 8])

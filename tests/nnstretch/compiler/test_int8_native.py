@@ -20,8 +20,8 @@ from nnstretch.package.standalone import check_standalone
 from nnstretch.passes import optimize
 from nnstretch.scheduler.lowering.units import unit_graph
 from nnstretch.scheduler.runtime.session import PlanSession
+from tests.kits.graphs.quantized_networks import QuantizedNetwork
 from tests.kits.hypothesis_examples import examples
-from tests.kits.quantized_networks import QuantizedNetwork
 
 LAYERS = 8
 TOLERANCE = 3 * np.sqrt(LAYERS) / 255

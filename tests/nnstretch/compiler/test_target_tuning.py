@@ -32,7 +32,7 @@ from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import plan_of
 from nnstretch.scheduler.selection import default_selector
-from tests.kits.target_board import Board, lost, shorten_measurements
+from tests.kits.boards.target_board import Board, lost, shorten_measurements
 
 NETWORK = """
 <ir_version: 8, opset_import: ["": 18]> model (float[1, 8, 8, 8] x) => (float[1, 16, 8, 8] y)
@@ -300,7 +300,7 @@ def test_branches_are_made_for_the_processors_of_a_device(
     used = board(winograd=0.1)
     monkeypatch.setitem(schemes.TRANSPORTS, "ssh", lambda _: used)
     (tmp_path / "net.py").write_text(
-        "import torch\nfrom tests.kits.tiny_branching import SIDE, original\n"
+        "import torch\nfrom tests.kits.networks.tiny_branching import SIDE, original\n"
         "def made():\n    return original(), torch.zeros(1, 1, SIDE, SIDE)\n"
     )
     first, second = usable_cores()[:2]

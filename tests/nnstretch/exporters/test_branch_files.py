@@ -21,8 +21,8 @@ from nnstretch.branching.transform.network import BranchedNetwork, export_branch
 from nnstretch.errors import DesignError, UsageError
 from nnstretch.frontends.onnx_file import load
 from nnstretch.graph.reference import run_proto
-from tests.kits.any_module import UNet, small
-from tests.kits.tiny_branching import SIDE, original
+from tests.kits.networks.any_module import UNet, small
+from tests.kits.networks.tiny_branching import SIDE, original
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
 

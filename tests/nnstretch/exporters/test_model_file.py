@@ -21,7 +21,7 @@ from nnstretch.exporters.torch_program import METADATA_FILE, save_program
 from nnstretch.frontends.onnx_file import load
 from nnstretch.frontends.torch_module import export
 from nnstretch.quantization import quantize
-from tests.kits.tiny_branching import branched
+from tests.kits.networks.tiny_branching import branched
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
 

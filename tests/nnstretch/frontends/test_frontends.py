@@ -30,7 +30,7 @@ from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layer
 from nnstretch.graph.metadata import module_path
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
-from tests.kits.fused_graphs import run_layers
+from tests.kits.graphs.fused_graphs import run_layers
 
 Check = Callable[..., list[GraphNode]]
 

@@ -20,7 +20,7 @@ from nnstretch.graph.layer import OPERATORS, Attribute, Layer, TensorType, fused
 from nnstretch.graph.layers import graph_inputs, layers
 from nnstretch.graph.reference import relative_error, run_layer, run_proto
 from nnstretch.passes import optimize
-from tests.kits.fused_graphs import run_layers
+from tests.kits.graphs.fused_graphs import run_layers
 
 TOLERANCE = 2e-6
 

@@ -44,8 +44,8 @@ from nnstretch.package.standalone_session import StandaloneSession, is_standalon
 from nnstretch.passes import optimize
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
-from tests.kits.cpu_features import runnable_isas
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.kernels.cpu_features import runnable_isas
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-4

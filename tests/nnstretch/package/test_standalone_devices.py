@@ -31,15 +31,15 @@ from nnstretch.package.standalone_session import StandaloneSession
 from nnstretch.support.settings import cache_dir
 from tests.devices.opencl.test_other_drivers import OCLGRIND
 from tests.kits.c_libraries import c_library, thread_sanitized_sources
-from tests.kits.graphs import RandomNetwork
-from tests.kits.model_library import ModelError, ModelLibrary
-from tests.kits.opencl_faults import Faults, host_library
+from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.networks.model_library import ModelError, ModelLibrary
+from tests.kits.opencl.opencl_faults import Faults, host_library
 from tests.nnstretch.package.test_standalone_opencl import PROCESSORS, Case, are_equal, make_case, network, refusal, run
 
 pytestmark = pytest.mark.opencl
 
 HERE = Path(__file__).parent
-KITS_FOLDER = HERE.parents[1] / "kits"
+KITS_FOLDER = HERE.parents[1] / "kits" / "opencl"
 SUPPRESSIONS = HERE.parents[1] / "devices" / "engine" / "thread_sanitizer.supp"
 LOADS = 200
 MOST_CALLS = 30
@@ -317,7 +317,7 @@ def test_nothing_is_left_behind_by_many_loads(case: Case, stub: Path, tmp_path: 
     """In a process of its own, which ends with the stub's report of what is left."""
     code = f"""
 from pathlib import Path
-from tests.kits.model_library import ModelLibrary
+from tests.kits.networks.model_library import ModelLibrary
 models = ModelLibrary(Path({str(tmp_path)!r}), {str(stub)!r})
 def load(times):
     for _ in range(times):
@@ -341,7 +341,7 @@ def test_children_of_a_fork_free_and_refuse(case: Case, tmp_path: Path) -> None:
     code = f"""
 import os, pickle, sys
 from pathlib import Path
-from tests.kits.model_library import ModelError, ModelLibrary
+from tests.kits.networks.model_library import ModelError, ModelLibrary
 models = ModelLibrary(Path({str(tmp_path)!r}), cache=Path({str(cache_dir("opencl"))!r}))
 path = Path({str(case.model)!r})
 if not os.fork():

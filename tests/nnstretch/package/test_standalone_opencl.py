@@ -29,8 +29,8 @@ from nnstretch.package.standalone_session import StandaloneSession
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.support.settings import cache_dir
-from tests.kits.graphs import RandomNetwork
-from tests.kits.tiny_branching import SIDE, branched
+from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.networks.tiny_branching import SIDE, branched
 
 pytestmark = pytest.mark.opencl
 

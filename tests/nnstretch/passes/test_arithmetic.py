@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kits.textual_graphs import BATCH_NORM, CONV, Check, model_of, normal, operators
+from tests.kits.graphs.textual_graphs import BATCH_NORM, CONV, Check, model_of, normal, operators
 
 
 def test_a_difference_keeps_its_order(check: Check) -> None:

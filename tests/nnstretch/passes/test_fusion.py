@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nnstretch.graph.activation import Activation, ActivationKind
-from tests.kits.textual_graphs import BATCH_NORM, CONV, Check, model_of, normal, operators
+from tests.kits.graphs.textual_graphs import BATCH_NORM, CONV, Check, model_of, normal, operators
 
 SQUEEZE = {
     "w": normal(8, 8, 1, 1),

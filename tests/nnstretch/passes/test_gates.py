@@ -13,7 +13,7 @@ from nnstretch.frontends.torch_module import export
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layers import GraphNode, layers
 from nnstretch.passes import optimize
-from tests.kits.textual_graphs import model_of, normal
+from tests.kits.graphs.textual_graphs import model_of, normal
 
 Check = Callable[..., list[GraphNode]]
 CONSTANTS = {

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from tests.kits.textual_graphs import Check, model_of, normal, operators
+from tests.kits.graphs.textual_graphs import Check, model_of, normal, operators
 
 
 def test_a_slice_that_reverses_is_kept(check: Check) -> None:

@@ -16,7 +16,7 @@ from torch.nn import functional as fn
 from nnstretch.frontends.torch_module import export
 from nnstretch.graph.activation import ActivationKind
 from nnstretch.graph.layers import GraphNode
-from tests.kits.textual_graphs import model_of, normal, operators
+from tests.kits.graphs.textual_graphs import model_of, normal, operators
 
 Check = Callable[..., list[GraphNode]]
 SHAPE = (2, 6, 4, 5)

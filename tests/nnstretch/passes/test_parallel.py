@@ -10,7 +10,7 @@ import pytest
 from nnstretch.graph.layers import GraphNode, layers
 from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.passes import optimize
-from tests.kits.textual_graphs import model_of, normal
+from tests.kits.graphs.textual_graphs import model_of, normal
 
 Check = Callable[..., list[GraphNode]]
 WEIGHTS = {

@@ -13,8 +13,8 @@ from nnstretch.graph.layers import layers
 from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.graph.reference import run_proto
 from nnstretch.passes import optimize
-from tests.kits.fused_graphs import run_layers
-from tests.kits.textual_graphs import BATCH_NORM, CONV, Check, model_of, normal, operators
+from tests.kits.graphs.fused_graphs import run_layers
+from tests.kits.graphs.textual_graphs import BATCH_NORM, CONV, Check, model_of, normal, operators
 
 
 @pytest.mark.parametrize("placed", [False, True])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nnstretch.graph.activation import ActivationKind
-from tests.kits.textual_graphs import CONV, Check, model_of, normal, operators
+from tests.kits.graphs.textual_graphs import CONV, Check, model_of, normal, operators
 
 
 def test_pool_over_the_whole_image_is_a_global_pool(check: Check) -> None:

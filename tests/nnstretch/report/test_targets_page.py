@@ -14,7 +14,7 @@ from nnstretch.bench.targets.models import TargetModel
 from nnstretch.devices.targets.probe import Probe
 from nnstretch.devices.targets.results import ModelResult
 from nnstretch.report.pages.targets import write_targets_page
-from tests.kits.fake_runner import PROBE
+from tests.kits.boards.fake_runner import PROBE
 
 
 def measured(name: str, p50_ms: float | None, *, spread: float = 0.0, runs: int = 0, **more: object) -> Measured:

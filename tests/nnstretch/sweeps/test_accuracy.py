@@ -18,19 +18,19 @@ from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.transform.build import build
 from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import FileError
-from nnstretch.sweeps.accuracy import DesignTraining
 from nnstretch.sweeps.designs import DesignSweep, SweepSpec
 from nnstretch.sweeps.evaluation import DesignEvaluation
+from nnstretch.sweeps.measures.accuracy import DesignTraining
+from nnstretch.sweeps.measures.results import ResultStore
 from nnstretch.sweeps.objectives import Fidelity, parse_objectives
-from nnstretch.sweeps.results import ResultStore
 from nnstretch.sweeps.study import FILES, RUNG, VALUES, states
-from nnstretch.sweeps.worker import SweepBudget
+from nnstretch.sweeps.workers.worker import SweepBudget
 from nnstretch.training.evaluation.accuracy import top1
 from nnstretch.training.loop.trainer import train
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.weights import load_weights
-from tests.kits.small_training import few_digits
-from tests.kits.tiny_branching import original
+from tests.kits.networks.small_training import few_digits
+from tests.kits.networks.tiny_branching import original
 
 LOOSE = SearchLimits(alpha=1e4, beta=1e4, min_macs=0.01, max_segment=1.0)
 RECIPE = Recipe(epochs=3, batch_size=16, lr=0.01, evaluate_every=0, threads=1)
@@ -45,7 +45,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
         recipes.append(recipe)
         return train(module, dataset, recipe, *arguments, **more)
 
-    monkeypatch.setattr("nnstretch.sweeps.accuracy.train", counted)
+    monkeypatch.setattr("nnstretch.sweeps.measures.accuracy.train", counted)
     return recipes
 
 

@@ -18,7 +18,7 @@ import torch
 
 import nnstretch as nns
 from nnstretch.branching.search.limits import SearchLimits
-from tests.kits.tiny_branching import SIDE, original
+from tests.kits.networks.tiny_branching import SIDE, original
 
 PROGRAM = shutil.which("optuna-dashboard")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs optuna-dashboard")

@@ -26,20 +26,20 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import DesignError, UsageError
 from nnstretch.scheduler.costmodel.costs import Estimates
 from nnstretch.sweeps.designs import DesignSweep, SweepSpec, evaluation_by
-from nnstretch.sweeps.energy import EnergyMeter
 from nnstretch.sweeps.evaluation import DesignEvaluation, predicted_values
 from nnstretch.sweeps.feasibility import Bounds
 from nnstretch.sweeps.ladder import front_numbers, hypervolume, is_promoted, ranks
-from nnstretch.sweeps.measuring import DesignTimer
+from nnstretch.sweeps.measures.energy import EnergyMeter
+from nnstretch.sweeps.measures.measuring import DesignTimer
+from nnstretch.sweeps.measures.results import ResultStore
 from nnstretch.sweeps.objectives import Fidelity, fidelity_of, parse_objectives
-from nnstretch.sweeps.results import ResultStore
 from nnstretch.sweeps.samplers import _auto_sampler
 from nnstretch.sweeps.space import DesignSpace, Form
 from nnstretch.sweeps.study import RUNG, VALUES, states
-from nnstretch.sweeps.turns import Turns
-from nnstretch.sweeps.worker import SweepBudget
+from nnstretch.sweeps.workers.turns import Turns
+from nnstretch.sweeps.workers.worker import SweepBudget
 from tests.kits.command_line import Cli
-from tests.kits.tiny_branching import SIDE, original
+from tests.kits.networks.tiny_branching import SIDE, original
 
 PROCESSORS = "sim:phone/cpu,sim:phone/gpu"
 LOOSE = SearchLimits(alpha=1e4, beta=1e4, min_macs=0.01, max_segment=1.0)

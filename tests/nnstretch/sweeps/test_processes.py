@@ -15,11 +15,11 @@ import optuna
 import pytest
 
 from nnstretch.errors import FileError
-from nnstretch.sweeps.leases import LEASE
-from nnstretch.sweeps.storage import open_storage
 from nnstretch.sweeps.study import states
-from nnstretch.sweeps.turns import Turns
-from tests.kits.small_network import SMALL_NETWORK
+from nnstretch.sweeps.workers.leases import LEASE
+from nnstretch.sweeps.workers.storage import open_storage
+from nnstretch.sweeps.workers.turns import Turns
+from tests.kits.networks.small_network import SMALL_NETWORK
 
 
 def test_who_measures_is_alone_and_waits_for_no_later_work(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ import pytest
 from optuna.distributions import FloatDistribution
 
 from nnstretch.errors import FileError, UsageError
-from nnstretch.sweeps.leases import LeaseTimes
 from nnstretch.sweeps.samplers import find_sampler
-from nnstretch.sweeps.storage import is_outage
 from nnstretch.sweeps.study import ABOUT, StudySpec, states
-from nnstretch.sweeps.worker import Evaluate, Outcome, StudyWorker, SweepBudget
-from tests.kits.databases import free_port, postgresql, storage_proxy
+from nnstretch.sweeps.workers.leases import LeaseTimes
+from nnstretch.sweeps.workers.storage import is_outage
+from nnstretch.sweeps.workers.worker import Evaluate, Outcome, StudyWorker, SweepBudget
+from tests.kits.processes.databases import free_port, postgresql, storage_proxy
 
 TRIALS = 8
 
@@ -112,7 +112,7 @@ def test_a_storage_that_stays_away_ends_the_worker_and_keeps_the_trial_for_later
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("nnstretch.sweeps.worker.time.sleep", pauses.append)
+    monkeypatch.setattr("nnstretch.sweeps.workers.worker.time.sleep", pauses.append)
     storage = str(tmp_path / "study.journal")
 
     def evaluate(trial: optuna.Trial) -> Outcome:

@@ -19,14 +19,14 @@ from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.targets import schemes
 from nnstretch.devices.targets.probe import Probe
 from nnstretch.devices.targets.results import BenchOptions
-from nnstretch.sweeps import target_timer
-from nnstretch.sweeps.leases import AGAIN, GIVEN_UP, is_given_up
-from nnstretch.sweeps.storage import open_storage
+from nnstretch.sweeps.measures import target_timer
+from nnstretch.sweeps.measures.target_timer import NAME
 from nnstretch.sweeps.study import ERROR, RUNG, TARGET, VALUES
-from nnstretch.sweeps.target_timer import NAME
+from nnstretch.sweeps.workers.leases import AGAIN, GIVEN_UP, is_given_up
+from nnstretch.sweeps.workers.storage import open_storage
+from tests.kits.boards.target_board import Board, shorten_measurements
 from tests.kits.command_line import Cli, answer_of, refuses
-from tests.kits.small_network import SMALL_NETWORK
-from tests.kits.target_board import Board, shorten_measurements
+from tests.kits.networks.small_network import SMALL_NETWORK
 
 pytestmark = pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")
 

@@ -23,7 +23,10 @@ from optuna.trial import TrialState
 
 import nnstretch as nns
 from nnstretch.errors import FileError, MissingExtraError, StoppedError, UsageError
-from nnstretch.sweeps.leases import (
+from nnstretch.sweeps.measures.place import LostMachineError
+from nnstretch.sweeps.samplers import OPENMP_THREADS, SAMPLERS, _auto_sampler, find_sampler
+from nnstretch.sweeps.study import ERROR, StudySpec, states
+from nnstretch.sweeps.workers.leases import (
     AGAIN,
     GIVEN_UP,
     LEASE,
@@ -34,12 +37,9 @@ from nnstretch.sweeps.leases import (
     is_given_up,
     leased,
 )
-from nnstretch.sweeps.place import LostMachineError
-from nnstretch.sweeps.samplers import OPENMP_THREADS, SAMPLERS, _auto_sampler, find_sampler
-from nnstretch.sweeps.study import ERROR, StudySpec, states
-from nnstretch.sweeps.worker import PRUNED, Outcome, StudyWorker, SweepBudget
+from nnstretch.sweeps.workers.worker import PRUNED, Outcome, StudyWorker, SweepBudget
 from tests.kits.command_line import Cli
-from tests.kits.databases import postgresql
+from tests.kits.processes.databases import postgresql
 
 SPACE: Mapping[str, BaseDistribution] = {"x": FloatDistribution(0, 1), "way": CategoricalDistribution(["a", "b"])}
 SHORT = LeaseTimes(interval=0.1, patience=0.6)
@@ -329,10 +329,10 @@ def test_a_worker_that_lives_keeps_its_trial(tmp_path: Path) -> None:
 WORKER = """
 import sys, time
 from pathlib import Path
-from nnstretch.sweeps.leases import LeaseTimes
+from nnstretch.sweeps.workers.leases import LeaseTimes
 from nnstretch.sweeps.samplers import find_sampler
 from nnstretch.sweeps.study import StudySpec
-from nnstretch.sweeps.worker import Outcome, StudyWorker, SweepBudget
+from nnstretch.sweeps.workers.worker import Outcome, StudyWorker, SweepBudget
 from optuna.distributions import FloatDistribution
 
 storage, log, trials, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])

@@ -32,7 +32,7 @@ from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.parameter_search.explorer import Exploration, Explorer, Schedule, SearchTask
 from nnstretch.scheduler.parameter_search.thoroughness import all_settings, explore, remembered_settings
 from nnstretch.scheduler.plan.schema import queue_pool
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 pytest.importorskip("xgboost", reason="the cost model's trees are xgboost's")
 

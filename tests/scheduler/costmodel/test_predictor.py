@@ -19,7 +19,7 @@ from nnstretch.scheduler.measurement.caches import cache_sizes
 from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.measurement.store.rows import Measurement
 from nnstretch.scheduler.measurement.store.store import ProfileStore
-from tests.kits.convolution_parity import conv_layer
+from tests.kits.kernels.convolution_parity import conv_layer
 
 
 class Guesses(LearnedCosts):

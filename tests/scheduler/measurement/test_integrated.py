@@ -25,7 +25,7 @@ from nnstretch.scheduler.plan.schema import PlanStep
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection import default_selector
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 CORE = min(os.sched_getaffinity(0))
 

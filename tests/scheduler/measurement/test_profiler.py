@@ -30,7 +30,7 @@ from nnstretch.scheduler.measurement.runner.single_layer import SinglePlan
 from nnstretch.scheduler.measurement.store.rows import CacheState, Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.planner import make_plan
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ from nnstretch.scheduler.measurement.runner.single_layer import (
 )
 from nnstretch.scheduler.measurement.store.rows import CACHE_STATES
 from nnstretch.scheduler.measurement.store.store import ProfileStore
-from tests.kits.convolution_parity import conv_layer
+from tests.kits.kernels.convolution_parity import conv_layer
 
 FAULTY = (sys.executable, str(Path(__file__).with_name("faulty_worker.py")))
 

@@ -15,7 +15,7 @@ from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.spec import format_cores
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 CORES = tuple(sorted(os.sched_getaffinity(0)))[:2]
 TOGETHER = f"cpu:{format_cores(CORES)}"

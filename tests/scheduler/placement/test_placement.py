@@ -40,7 +40,7 @@ from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.simulation.timing import NoInterference
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 from tests.kits.hypothesis_examples import examples
 from tests.scheduler.simulation.test_simulation import NAMES, some_soc, specs
 

@@ -19,7 +19,7 @@ from nnstretch.errors import NNStretchError, PackageError
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 CORES = sorted(os.sched_getaffinity(0))
 NETWORK = RandomNetwork(104, processors=2, nodes=12, size=8)

@@ -17,7 +17,7 @@ from nnstretch.devices.base.routine import Launch
 from nnstretch.errors import PackageError
 from nnstretch.scheduler.plan.schema import Plan, PlanBuffer, PlanStep
 from nnstretch.scheduler.plan.validate import HappensBefore, validate
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 CORES = sorted(os.sched_getaffinity(0))
 pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")

@@ -21,7 +21,7 @@ from nnstretch.devices.external.onnxruntime import OnnxRuntimeModel
 from nnstretch.errors import DeviceError
 from nnstretch.scheduler.runtime import loading
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.opencl_faults import Faults
+from tests.kits.opencl.opencl_faults import Faults
 from tests.scheduler.runtime.test_session_faults import CPU_AND_CALLS, CPU_AND_OPENCL, PATIENCE, Checked, compiled
 
 WARMUP, RUNS, HALVES, SECONDS = 500, 10_000, 2, 8.0

@@ -19,8 +19,8 @@ from nnstretch.graph.reference import relative_error
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
-from tests.kits.opencl_faults import Fault, Faults
+from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.opencl.opencl_faults import Fault, Faults
 
 CORES = sorted(os.sched_getaffinity(0))
 C, G = f"cpu:{CORES[0]}", f"opencl:0@{CORES[-1]}"

@@ -21,7 +21,7 @@ from nnstretch.scheduler.runtime.adaptive.policies import (
     make_policy,
     parse_policy,
 )
-from tests.kits.adaptive_world import THREE, World, facts, uses
+from tests.kits.boards.adaptive_world import THREE, World, facts, uses
 
 SLOWNESS = st.fixed_dictionaries({name: st.sampled_from([1.0, 1.0, 1.3, 2.0, 3.0, 8.0]) for name in "CG"})
 

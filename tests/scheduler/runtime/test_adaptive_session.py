@@ -26,7 +26,7 @@ from nnstretch.scheduler.plan.packaging import packaged, unpackaged, with_shared
 from nnstretch.scheduler.plan.validate import validate
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 CORES = sorted(os.sched_getaffinity(0))
 C, D = f"cpu:{CORES[0]}", f"cpu:{CORES[-1]}"

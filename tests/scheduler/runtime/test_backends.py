@@ -25,7 +25,7 @@ from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.plan.validate import validate
 from nnstretch.scheduler.planner import choice_space, make_plan
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 CORE = usable_cores()[0]
 LAYERS: dict[str, Layer] = {}

@@ -37,7 +37,7 @@ from nnstretch.scheduler.plan.schema import Plan, PlanQueue
 from nnstretch.scheduler.plan.validate import validate
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 from tests.kits.hypothesis_examples import examples
 from tests.scheduler.runtime.test_external_engines import RandomPrices
 

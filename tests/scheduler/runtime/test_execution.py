@@ -19,7 +19,7 @@ from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.scheduler.plan.compiled import Compiled, serial
 from nnstretch.scheduler.runtime.critical_path import run_summary
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 CORES = sorted(os.sched_getaffinity(0))
 TWO_CPUS = f"cpu:{CORES[0]},cpu:{CORES[-1]}"

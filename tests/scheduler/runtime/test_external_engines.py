@@ -35,7 +35,7 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.runtime.base_session import Session
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 pytest.importorskip("ai_edge_litert.interpreter")
 

@@ -39,7 +39,7 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.planner import choice_space, make_plan
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 CORES = sorted(os.sched_getaffinity(0))
 HALF = "float16"

@@ -18,7 +18,7 @@ from nnstretch.scheduler.lowering import assembly
 from nnstretch.scheduler.plan.schema import PlanQueue
 from nnstretch.scheduler.runtime.loading import place_queues
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 
 def _queues(*cores: tuple[int, ...]) -> list[PlanQueue]:

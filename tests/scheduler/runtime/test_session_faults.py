@@ -17,9 +17,9 @@ from nnstretch.devices.external.onnxruntime import OnnxRuntimeModel
 from nnstretch.errors import DeadlineError, DeviceError
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
-from tests.kits.opencl_faults import Fault, Faults, library
-from tests.kits.opencl_sessions import opencl_queues
+from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.opencl.opencl_faults import Fault, Faults, library
+from tests.kits.opencl.opencl_sessions import opencl_queues
 
 CORES = usable_cores()
 CPU_AND_OPENCL = f"cpu:{CORES[0]},opencl:0@{CORES[-1]}"

@@ -23,8 +23,8 @@ from nnstretch.scheduler.runtime.arrangement import Arrangement, ReplicaGroup, c
 from nnstretch.scheduler.runtime.dispatch import Dispatch
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.stream_session import StreamSession
-from tests.kits.graphs import RandomNetwork
-from tests.kits.opencl_sessions import opencl_queues
+from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.opencl.opencl_sessions import opencl_queues
 
 CORES = sorted(os.sched_getaffinity(0))
 TWO_CPUS = f"cpu:{CORES[0]},cpu:{CORES[-1]}"

@@ -26,7 +26,7 @@ from nnstretch.scheduler.plan.compiled import Compiled, serial
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.runtime.session import PlanSession
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 from tests.kits.hypothesis_examples import examples
 from tests.scheduler.runtime.test_half_plans import FakeDevice, Prices
 

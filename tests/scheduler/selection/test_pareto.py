@@ -11,7 +11,7 @@ from nnstretch.errors import SelectionError, UsageError
 from nnstretch.scheduler.selection.constraints.pareto import ParetoFront, pareto
 from nnstretch.scheduler.selection.exact.elimination import Elimination
 from nnstretch.scheduler.selection.problem import Assignment, Problem
-from tests.kits.selection_problems import legal, network, problems
+from tests.kits.selection.selection_problems import legal, network, problems
 
 Values = tuple[float, ...]
 

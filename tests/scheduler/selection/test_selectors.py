@@ -1,4 +1,4 @@
-"""Selectors: conformance (`tests.kits.selector_conformance`), networks, and properties of each paper's search."""
+"""Selectors: conformance (`tests.kits.selection.selector_conformance`), networks, and properties of each paper's search."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from nnstretch.scheduler.selection.exact.best_first import Dijkstra, a_star
 from nnstretch.scheduler.selection.exact.elimination import Elimination
 from nnstretch.scheduler.selection.explanation import compare
 from nnstretch.scheduler.selection.problem import Problem, Selector
-from tests.kits import selector_conformance as conformance
-from tests.kits.selection_problems import best_cost, legal, network, problems
+from tests.kits.selection import selector_conformance as conformance
+from tests.kits.selection.selection_problems import best_cost, legal, network, problems
 
 EVERY = conformance.every()
 EXACT = conformance.exact()

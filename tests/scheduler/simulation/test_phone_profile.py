@@ -20,7 +20,7 @@ from nnstretch.scheduler.simulation.fit import (
     relative_errors,
     simulated_seconds,
 )
-from tests.kits.published_latencies import (
+from tests.kits.networks.published_latencies import (
     ASSUMED,
     FITTED,
     HELD_OUT,

@@ -37,7 +37,7 @@ from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 from nnstretch.scheduler.simulation.events import SimulatedTask, run_tasks
 from nnstretch.scheduler.simulation.timing import NoInterference, ProfiledInterference, critical_path, simulate
 from scripts.fit_profile import fit
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "fit_profile.py"
 NAMES = ("a", "b", "c")

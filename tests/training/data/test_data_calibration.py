@@ -6,7 +6,7 @@ import numpy as np
 
 from nnstretch.training.data.calibration import CalibrationImages
 from nnstretch.training.data.split import ArraySplit
-from tests.kits.unreadable_images import made
+from tests.kits.networks.unreadable_images import made
 
 
 def test_images_of_all_classes_are_drawn_from_a_split_that_is_sorted_by_class() -> None:

@@ -16,7 +16,7 @@ from nnstretch.training.cores import usable_cores
 from nnstretch.training.data import load_dataset
 from nnstretch.training.data.loader import Batch, TrainingBatches
 from nnstretch.training.recipe import Recipe
-from tests.kits.unreadable_images import made
+from tests.kits.networks.unreadable_images import made
 
 SIDE = 16
 PLAIN = Recipe(batch_size=8, seed=5, workers=0)

@@ -19,9 +19,9 @@ from nnstretch.training.data.split import ArraySplit, Dataset, Split
 from nnstretch.training.distillation.blockwise import BlockwiseResult, BlockwiseStart, StepProgress, train_segments
 from nnstretch.training.distillation.segments import Features, FeatureView, SegmentStudent, segment_students
 from nnstretch.training.recipe import Recipe
-from tests.kits.forks import run_in_group
-from tests.kits.splits import UntouchableSplit
-from tests.kits.tiny_branching import CLASSES, SIDE, branched, original
+from tests.kits.networks.splits import UntouchableSplit
+from tests.kits.networks.tiny_branching import CLASSES, SIDE, branched, original
+from tests.kits.processes.forks import run_in_group
 
 RECIPE = Recipe(batch_size=16, blockwise_epochs=6.0, blockwise_lr=3e-3, amp_dtype="float32", threads=1)
 

@@ -22,10 +22,10 @@ from nnstretch.training.loop.run_folder import RunOptions
 from nnstretch.training.loop.stopping import StopRequest
 from nnstretch.training.loop.trainer import train
 from nnstretch.training.recipe import Recipe
-from tests.kits.forks import run_in_group
-from tests.kits.splits import UntouchableSplit
-from tests.kits.tiny_branching import CLASSES, SIDE, branched, original
-from tests.kits.unreadable_images import made
+from tests.kits.networks.splits import UntouchableSplit
+from tests.kits.networks.tiny_branching import CLASSES, SIDE, branched, original
+from tests.kits.networks.unreadable_images import made
+from tests.kits.processes.forks import run_in_group
 
 RECIPE = Recipe(
     epochs=2, batch_size=8, lr=0.01, blockwise_epochs=2.0, shift=0.1, kd_feature_weight=1.0, amp_dtype="float32",

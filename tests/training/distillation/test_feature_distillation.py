@@ -25,9 +25,9 @@ from nnstretch.training.loop.stopping import StopRequest
 from nnstretch.training.loop.trainer import train
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.weights import read_tensors
-from tests.kits.forks import run_in_group
-from tests.kits.splits import UntouchableSplit
-from tests.kits.tiny_branching import CLASSES, SIDE, block, branched, original
+from tests.kits.networks.splits import UntouchableSplit
+from tests.kits.networks.tiny_branching import CLASSES, SIDE, block, branched, original
+from tests.kits.processes.forks import run_in_group
 
 WEIGHT, TEMPERATURE, FEATURES = 0.7, 3.0, 2.0
 

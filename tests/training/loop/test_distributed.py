@@ -46,10 +46,10 @@ from nnstretch.training.loop.stopping import StopRequest
 from nnstretch.training.loop.trainer import train
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.weights import read_tensors
-from tests.kits.forks import assert_no_threads_of_a_group, join_group, run_in_group, run_side_by_side
-from tests.kits.small_network import SMALL_NETWORK
-from tests.kits.small_training import few_digits
-from tests.kits.unreadable_images import made
+from tests.kits.networks.small_network import SMALL_NETWORK
+from tests.kits.networks.small_training import few_digits
+from tests.kits.networks.unreadable_images import made
+from tests.kits.processes.forks import assert_no_threads_of_a_group, join_group, run_in_group, run_side_by_side
 
 RECIPE = Recipe(
     epochs=2, batch_size=16, lr=0.05, model_ema=True, model_ema_decay=0.9, precise_bn_samples=48, shift=0.05,

@@ -19,7 +19,7 @@ from nnstretch.training.loop.run_folder import RunOptions
 from nnstretch.training.loop.trainer import train
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.weights import read_tensors, save_weights, write_tensors
-from tests.kits.splits import UntouchableSplit
+from tests.kits.networks.splits import UntouchableSplit
 
 RECIPE = Recipe(
     epochs=3,

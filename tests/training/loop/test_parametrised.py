@@ -16,8 +16,8 @@ from nnstretch.training.loop.run_folder import RunOptions
 from nnstretch.training.loop.trainer import train
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.weights import read_tensors
-from tests.kits.small_training import digit_network, few_digits
-from tests.kits.splits import UntouchableSplit
+from tests.kits.networks.small_training import digit_network, few_digits
+from tests.kits.networks.splits import UntouchableSplit
 
 RECIPE = Recipe(
     epochs=3, batch_size=8, lr=0.05, model_ema=True, model_ema_decay=0.9, precise_bn_samples=32, amp_dtype="float32",

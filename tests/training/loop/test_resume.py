@@ -35,10 +35,10 @@ from nnstretch.training.randomness import permutation
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.recipe_files import load_recipe
 from nnstretch.training.weights import read_tensors
-from tests.kits.small_training import digit_network, few_digits
-from tests.kits.splits import UntouchableSplit
-from tests.kits.tiny_branching import SIDE, branched, original
-from tests.kits.unreadable_images import made
+from tests.kits.networks.small_training import digit_network, few_digits
+from tests.kits.networks.splits import UntouchableSplit
+from tests.kits.networks.tiny_branching import SIDE, branched, original
+from tests.kits.networks.unreadable_images import made
 
 RECIPE = Recipe(
     epochs=3, batch_size=8, lr=0.05, warmup_epochs=0.5, model_ema=True, model_ema_decay=0.9, precise_bn_samples=32,

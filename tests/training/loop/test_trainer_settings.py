@@ -16,7 +16,7 @@ from nnstretch.training.loop.optimisers import make_optimiser
 from nnstretch.training.loop.torch_settings import amp_dtype, find_device
 from nnstretch.training.loop.trainer import train
 from nnstretch.training.recipe import Recipe
-from tests.kits.small_training import digit_network, few_digits
+from tests.kits.networks.small_training import digit_network, few_digits
 
 RECIPE = Recipe(epochs=1, batch_size=16, lr=0.05, amp_dtype="float32", threads=1, workers=0, evaluate_every=0)
 

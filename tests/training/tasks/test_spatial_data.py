@@ -20,7 +20,7 @@ from nnstretch.training.data.split import Dataset
 from nnstretch.training.data.unreadable import without_unreadable
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.tasks.segmentation import IGNORED
-from tests.kits.shapes import SIDE, shapes, write_coco, write_masks
+from tests.kits.kernels.shapes import SIDE, shapes, write_coco, write_masks
 
 COUNTS = (("train", 12), ("val", 4), ("test", 4))
 RECIPE = Recipe(batch_size=4, workers=0, threads=1)

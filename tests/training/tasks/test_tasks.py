@@ -26,7 +26,7 @@ from nnstretch.training.loop.trainer import train
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.tasks.detection import Detection
 from nnstretch.training.weights import read_tensors
-from tests.kits.shapes import SIDE, ShapesHead, detector, segmenter, write_coco, write_masks
+from tests.kits.kernels.shapes import SIDE, ShapesHead, detector, segmenter, write_coco, write_masks
 
 RECIPE = Recipe(
     epochs=6, batch_size=8, opt="adamw", lr=4e-3, hflip=0.5, evaluate_every=3, threads=1, workers=0, amp_dtype="float32",
@@ -126,7 +126,7 @@ def test_what_is_for_classification_refuses_other_tasks(tmp_path: Path) -> None:
 
 
 NETWORKS = """
-from tests.kits.shapes import detector, segmenter, shapes_head
+from tests.kits.kernels.shapes import detector, segmenter, shapes_head
 """
 
 

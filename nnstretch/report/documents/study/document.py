@@ -20,9 +20,9 @@ from nnstretch.report.documents.study.sections import (
 )
 from nnstretch.report.documents.study.view import StudyView
 from nnstretch.report.documents.study.workers import workers
-from nnstretch.sweeps.stamps import ENVIRONMENT
-from nnstretch.sweeps.storage import shown
 from nnstretch.sweeps.study import ABOUT
+from nnstretch.sweeps.workers.stamps import ENVIRONMENT
+from nnstretch.sweeps.workers.storage import shown
 
 _STATES = {"complete": "complete", "pruned": "pruned", "fail": "failed", "running": "running", "waiting": "waiting"}
 """State of a trial -> its name in a report."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from nnstretch.errors import FileError, NNStretchError, UsageError, first_line
 from nnstretch.report.documents.study.journal import read_journal
 from nnstretch.report.documents.study.records import StudyRecord, record_of
-from nnstretch.sweeps.storage import is_url, open_storage, shown
+from nnstretch.sweeps.workers.storage import is_url, open_storage, shown
 
 _SQLITE = "sqlite:///"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.sweeps.leases import GIVEN_UP
+from nnstretch.sweeps.workers.leases import GIVEN_UP
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

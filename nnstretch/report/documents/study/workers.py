@@ -1,4 +1,4 @@
-"""When each worker of a study did what. Workers are known by their leases (`nnstretch.sweeps.leases`)."""
+"""When each worker of a study did what. Workers are known by their leases (`nnstretch.sweeps.workers.leases`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nnstretch.report.charts.study.workers import Span, workers_panel
 from nnstretch.report.documents.document import Cell, Section, Table
 from nnstretch.report.documents.study.records import TrialRecord
 from nnstretch.report.documents.study.view import StudyView
-from nnstretch.sweeps.leases import LEASE
+from nnstretch.sweeps.workers.leases import LEASE
 
 _MOST_ROWS = 24
 """Of workers in the chart, those with the most trials."""

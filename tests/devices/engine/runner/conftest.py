@@ -6,8 +6,8 @@ import pytest
 
 from nnstretch.devices.engine.build.instruction_sets import parse_target
 from nnstretch.devices.engine.build.standalone import build_runner
-from tests.kits.graphs import RandomNetwork
-from tests.kits.runner import write_model
+from tests.kits.boards.runner import write_model
+from tests.kits.graphs.graphs import RandomNetwork
 
 
 @pytest.fixture(scope="session")

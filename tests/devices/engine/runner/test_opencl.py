@@ -15,11 +15,11 @@ from nnstretch.devices.opencl.drivers import device_info
 from nnstretch.package.standalone import write_model_file
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.support.settings import cache_dir
+from tests.kits.boards.runner import QUICK, bench, seeded_input
 from tests.kits.c_libraries import c_library
-from tests.kits.graphs import RandomNetwork
-from tests.kits.runner import QUICK, bench, seeded_input
+from tests.kits.graphs.graphs import RandomNetwork
 
-KITS = Path(__file__).parents[3] / "kits"
+KITS = Path(__file__).parents[3] / "kits" / "opencl"
 
 
 def environment(**more: str) -> dict[str, str]:

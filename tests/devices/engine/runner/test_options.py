@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import nnstretch
-from tests.kits.runner import QUICK, bench, refusal
+from tests.kits.boards.runner import QUICK, bench, refusal
 
 
 @pytest.mark.parametrize(

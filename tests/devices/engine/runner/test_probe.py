@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from nnstretch.devices.engine.build.instruction_sets import ISAS, local_features
-from tests.kits.machines import CPU, THERMAL, phone, server, write_tree
-from tests.kits.runner import bench
+from tests.kits.boards.machines import CPU, THERMAL, phone, server, write_tree
+from tests.kits.boards.runner import bench
 
 
 def test_this_machine(runner: Path) -> None:

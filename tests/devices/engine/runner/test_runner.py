@@ -22,9 +22,9 @@ from nnstretch.package.standalone import write_model_file
 from nnstretch.package.standalone_session import StandaloneSession
 from nnstretch.passes import optimize
 from nnstretch.scheduler.planner import make_plan
-from tests.kits.graphs import RandomNetwork
-from tests.kits.machines import write_tree
-from tests.kits.runner import QUICK, bench, seeded_input
+from tests.kits.boards.machines import write_tree
+from tests.kits.boards.runner import QUICK, bench, seeded_input
+from tests.kits.graphs.graphs import RandomNetwork
 
 TOLERANCE = 1e-4
 

@@ -9,10 +9,10 @@ import pytest
 
 from nnstretch.devices.engine.build import standalone
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget, local_isa
+from tests.kits.boards.machines import phone
+from tests.kits.boards.runner import bench, write_model
 from tests.kits.c_libraries import thread_sanitized_sources
-from tests.kits.graphs import RandomNetwork
-from tests.kits.machines import phone
-from tests.kits.runner import bench, write_model
+from tests.kits.graphs.graphs import RandomNetwork
 
 SUPPRESSIONS = Path(__file__).parents[1] / "thread_sanitizer.supp"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kits.graphs import RandomNetwork
-from tests.kits.machines import CPU, POWERCAP, SUPPLY, THERMAL, phone, replace, server, write_tree
-from tests.kits.runner import QUICK, bench, refusal, write_model
+from tests.kits.boards.machines import CPU, POWERCAP, SUPPLY, THERMAL, phone, replace, server, write_tree
+from tests.kits.boards.runner import QUICK, bench, refusal, write_model
+from tests.kits.graphs.graphs import RandomNetwork
 
 
 @pytest.fixture(scope="module")

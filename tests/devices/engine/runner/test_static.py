@@ -12,8 +12,8 @@ import pytest
 from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, Isa
 from nnstretch.devices.engine.build.standalone import build_runner
 from nnstretch.graph.reference import relative_error
-from tests.kits.graphs import RandomNetwork
-from tests.kits.runner import QUICK, bench, write_model
+from tests.kits.boards.runner import QUICK, bench, write_model
+from tests.kits.graphs.graphs import RandomNetwork
 
 MOST_BYTES = 3_000_000
 _PT_DYNAMIC, _PT_INTERP = 2, 3

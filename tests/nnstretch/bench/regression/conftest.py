@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nnstretch.bench.regression.commits import Repository
-from tests.kits.pretending_commits import assert_nothing_left, make_repository, write_model
+from tests.kits.processes.pretending_commits import assert_nothing_left, make_repository, write_model
 
 
 @pytest.fixture(scope="package")

@@ -9,7 +9,7 @@ import pytest
 
 from nnstretch.bench.regression.commits import Repository
 from nnstretch.errors import UsageError
-from tests.kits.pretending_commits import git
+from tests.kits.processes.pretending_commits import git
 
 
 def test_a_commit_has_its_hash_and_subject(repository: Repository) -> None:

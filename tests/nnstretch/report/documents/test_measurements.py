@@ -19,7 +19,7 @@ from nnstretch.report.documents.document import Document
 from nnstretch.report.documents.readers import read_document
 from nnstretch.report.documents.writers import ENDINGS, html
 from nnstretch.sweeps.grid import GridPoint, GridResult
-from tests.kits.fake_runner import PROBE
+from tests.kits.boards.fake_runner import PROBE
 
 
 def row(

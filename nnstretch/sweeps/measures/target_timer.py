@@ -12,8 +12,8 @@ from nnstretch.devices.targets.shell import is_storage_error
 from nnstretch.errors import ModelError, first_line
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.sweeps.measuring import planned
-from nnstretch.sweeps.memory import plan_mib
+from nnstretch.sweeps.measures.measuring import planned
+from nnstretch.sweeps.measures.memory import plan_mib
 from nnstretch.sweeps.space import PredictedDesign
 
 RUNS = BenchOptions(seconds=0.5, warmup=0.2, patience=120.0)

@@ -20,13 +20,13 @@ from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, make_toolch
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.reference import run_layer
 from nnstretch.scheduler.measurement.runner.single_layer import random_inputs
-from tests.kits.convolution_parity import TOLERANCE, feeds_of, reference, variants
-from tests.kits.int8_layers import SLACK, exact_steps, int8_feeds
+from tests.kits.kernels.convolution_parity import TOLERANCE, feeds_of, reference, variants
+from tests.kits.kernels.int8_layers import SLACK, exact_steps, int8_feeds
 
 TARGET = parse_target("aarch64-linux-musl")
 CPUS = ("cortex-a53", "cortex-a76", "max,sve=off")
 """An in-order ARMv8.0, an out-of-order ARMv8.2, and all features but SVE, as qemu names them."""
-FOLDER = Path(__file__).parents[1] / "devices" / "cpu"
+FOLDER = Path(__file__).parents[2] / "devices" / "cpu"
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Layer, TensorType
-from tests.kits.cores import OWN_CORE
-from tests.kits.kernel_driver import run_lowering
+from tests.kits.boards.cores import OWN_CORE
+from tests.kits.kernels.kernel_driver import run_lowering
 
 TOLERANCE = 1e-4
 """Error that untuned routines may have, relative to the largest output."""

@@ -16,7 +16,7 @@ from nnstretch.devices.engine.build.instruction_sets import Isa, local_isa
 from nnstretch.package.standalone import write_model_file
 from nnstretch.passes import optimize
 from nnstretch.scheduler.planner import make_plan
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 QUICK = ("--runs", "3", "--warmup", "0")
 

@@ -13,8 +13,8 @@ from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines import Traits, routines
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Attribute, Layer, TensorType
-from tests.kits.convolution_parity import TOLERANCE, reference
-from tests.kits.opencl_driver import run_lowering
+from tests.kits.kernels.convolution_parity import TOLERANCE, reference
+from tests.kits.opencl.opencl_driver import run_lowering
 
 RELU = Activation(ActivationKind.RELU)
 ACTIVATIONS = (

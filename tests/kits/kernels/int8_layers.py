@@ -15,9 +15,9 @@ from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.layer import Layer, TensorType
-from tests.kits.convolution_parity import conv_layer, pads, pairs
-from tests.kits.cores import OWN_CORE
-from tests.kits.kernel_driver import run_lowering
+from tests.kits.boards.cores import OWN_CORE
+from tests.kits.kernels.convolution_parity import conv_layer, pads, pairs
+from tests.kits.kernels.kernel_driver import run_lowering
 
 SLACK = 1e-3
 """How far beyond half a step a result may be from the exact one: ties, in float32."""

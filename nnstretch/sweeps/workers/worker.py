@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.errors import NNStretchError, StoppedError, UsageError, first_line
 from nnstretch.support.progress import Progress, silent
 from nnstretch.support.settings import NO_ROOM
-from nnstretch.sweeps.leases import (
+from nnstretch.sweeps.measures.place import LostMachineError
+from nnstretch.sweeps.objectives import checked_values
+from nnstretch.sweeps.samplers import MakeSampler, one_torch_thread
+from nnstretch.sweeps.study import ERROR, without_experimental_warnings
+from nnstretch.sweeps.workers.leases import (
     AGAIN,
     LOST,
     SURPLUS,
@@ -23,13 +27,9 @@ from nnstretch.sweeps.leases import (
     leased,
     requeue,
 )
-from nnstretch.sweeps.objectives import checked_values
-from nnstretch.sweeps.place import LostMachineError
-from nnstretch.sweeps.samplers import MakeSampler, one_torch_thread
-from nnstretch.sweeps.stamps import stamp_trial
-from nnstretch.sweeps.storage import OutageError, is_outage
-from nnstretch.sweeps.study import ERROR, without_experimental_warnings
-from nnstretch.sweeps.turns import Turns
+from nnstretch.sweeps.workers.stamps import stamp_trial
+from nnstretch.sweeps.workers.storage import OutageError, is_outage
+from nnstretch.sweeps.workers.turns import Turns
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -19,7 +19,7 @@ from nnstretch.errors import SelectionError
 from nnstretch.scheduler.selection import SELECTORS, selector_class
 from nnstretch.scheduler.selection.base import ExactSearcher
 from nnstretch.scheduler.selection.problem import Problem, Selector
-from tests.kits.selection_problems import best_cost, network
+from tests.kits.selection.selection_problems import best_cost, network
 
 QUICK = {"episodes": 12}
 """Constructor arguments of searches that draw many assignments, to keep tests short."""
@@ -99,7 +99,9 @@ def answers() -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def check_same_in_another_process() -> None:
     """Equal seeds give equal answers in another process, with other hashes."""
-    code = "import json; from tests.kits.selector_conformance import answers; print(json.dumps(dict(answers())))"
+    code = (
+        "import json; from tests.kits.selection.selector_conformance import answers; print(json.dumps(dict(answers())))"
+    )
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120, env=environment

@@ -18,7 +18,12 @@ FORKS = multiprocessing.get_context("forkserver")
 """Its server is started by the first process of a session, and imports these modules."""
 FORKS.set_forkserver_preload(
     [
-        *("tests.kits.killable_commands", "nnstretch.cli.networks", "nnstretch.cli.stretching.search", "pytest"),
+        *(
+            "tests.kits.processes.killable_commands",
+            "nnstretch.cli.networks",
+            "nnstretch.cli.stretching.search",
+            "pytest",
+        ),
         *("nnstretch.branching.stretch", "nnstretch.training.loop.trainer", "onnxruntime"),
     ]
 )

@@ -14,10 +14,10 @@ from torch import nn
 
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import BranchedNetwork
+from nnstretch.sweeps.measures.results import ResultStore, digest
 from nnstretch.sweeps.objectives import Fidelity
-from nnstretch.sweeps.results import ResultStore, digest
 from nnstretch.sweeps.space import PredictedDesign
-from nnstretch.sweeps.turns import Turns
+from nnstretch.sweeps.workers.turns import Turns
 from nnstretch.training.data.split import Dataset
 from nnstretch.training.distillation.blockwise import BlockwiseStart
 from nnstretch.training.distillation.blockwise_phase import BlockwisePhase

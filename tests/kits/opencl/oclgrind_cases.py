@@ -1,4 +1,4 @@
-"""Small layers for every OpenCL kernel, without guards around tensors: `python -m tests.kits.oclgrind_cases [OPTION…]`.
+"""Small layers for every OpenCL kernel, without guards around tensors: `python -m tests.kits.opencl.oclgrind_cases [OPTION…]`.
 
 The first OpenCL device runs them and should be Oclgrind's, which reports invalid accesses. Options are
 added to those of the compiler. Compares no results.
@@ -17,10 +17,10 @@ from nnstretch.devices.opencl.drivers import device_info
 from nnstretch.devices.opencl.routines import Reorder, Traits, routines
 from nnstretch.devices.opencl.runtime import OpenCLRuntime
 from nnstretch.graph.layer import Attribute, Layer, TensorType
-from tests.kits import opencl_driver
-from tests.kits.convolution_parity import conv_layer
-from tests.kits.opencl_parity import ACTIVATIONS, RELU, feeds_of, make_layer, numbers
-from tests.kits.token_layers import attention_layer, product_layer
+from tests.kits.kernels.convolution_parity import conv_layer
+from tests.kits.kernels.token_layers import attention_layer, product_layer
+from tests.kits.opencl import opencl_driver
+from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, feeds_of, make_layer, numbers
 
 IMAGE = (1, 5, 3, 4)
 POOL: dict[str, Attribute] = {"kernel": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nnstretch.compiler.environment import environment
-from nnstretch.sweeps.results import digest
+from nnstretch.sweeps.measures.results import digest
 
 if TYPE_CHECKING:
     from optuna import Study

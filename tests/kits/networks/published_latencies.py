@@ -1,6 +1,6 @@
 """Networks, branchings and latencies that NN-Stretch published, as graphs, to fit the phone profile.
 
-    python -m tests.kits.published_latencies
+    python -m tests.kits.networks.published_latencies
 
 writes the shipped profile, fitted to four of the six networks, and prints its errors on these and on the two held out.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.kits.any_module import Tail, conv
+from tests.kits.networks.any_module import Tail, conv
 
 
 class SelfAttention(nn.Module):

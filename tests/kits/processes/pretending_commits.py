@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from tests.kits.graphs import RandomNetwork
+from tests.kits.graphs.graphs import RandomNetwork
 
 _PACKAGE = """\
 import time

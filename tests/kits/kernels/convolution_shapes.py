@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import Layer, TensorType
-from tests.kits.convolution_parity import activations, conv_layer, pads, pairs, random
+from tests.kits.kernels.convolution_parity import activations, conv_layer, pads, pairs, random
 
 
 def dense_layer(batch: int, inputs: int, outputs: int, *, bias: bool, residual: bool, activation: Activation) -> Layer:

@@ -6,7 +6,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from nnstretch.graph.layer import Layer, fused_pair
-from tests.kits.convolution_parity import activations, conv_layer, pads, pairs
+from tests.kits.kernels.convolution_parity import activations, conv_layer, pads, pairs
 
 channels = st.sampled_from([1, 5, 12, 16, 17, 24, 31, 32, 33, 48, 50, 64, 72, 80])
 

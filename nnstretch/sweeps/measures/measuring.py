@@ -16,8 +16,8 @@ from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.runtime.session import PlanSession
-from nnstretch.sweeps.energy import EnergyMeter
-from nnstretch.sweeps.memory import plan_mib
+from nnstretch.sweeps.measures.energy import EnergyMeter
+from nnstretch.sweeps.measures.memory import plan_mib
 from nnstretch.sweeps.space import PredictedDesign
 
 _WARMUP = 5

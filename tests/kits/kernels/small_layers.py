@@ -11,8 +11,8 @@ import numpy as np
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.layer import Attribute, Layer, TensorType
-from tests.kits.convolution_parity import ACTIVATIONS, conv_layer, random
-from tests.kits.token_layers import attention_layer, product_layer
+from tests.kits.kernels.convolution_parity import ACTIVATIONS, conv_layer, random
+from tests.kits.kernels.token_layers import attention_layer, product_layer
 
 Shape = tuple[int, ...]
 

@@ -1,0 +1,1 @@
+"""Workers of a study: storages, leases of trials, turns on one machine."""

@@ -287,7 +287,7 @@ class DesignJob:
             }
         )
         if self.output is not None:
-            report.note(f"wrote {len(files)} designs to {self.output}{self._advice(begun)}")
+            report.note(f"wrote {len(files)} design{'s' * (len(files) != 1)} to {self.output}{self._advice(begun)}")
 
     def _advice(self, begun: BegunSweep) -> str:
         """What confirms the figures of the front."""

@@ -45,8 +45,8 @@ static const char *quantize_image_check(const nns_args *args, nns_work *work) {
     return NULL;
 }
 
-/* Four channels of 16 pixels as 16 words; channels from `channels` on are 0. `x` is the first channel's, of which `n` are
- * there. */
+/* Four channels of 16 pixels as 16 words; channels from `channels` on are 0. `x` is the first channel's; `n` of its
+ * pixels are there. */
 NNS_INLINE i32x16 quantized_words(const float *x, int64_t pixels, int64_t n, int64_t channels, f32x16 scale,
                                   const rounding *r) {
     i32x16 words = {0};

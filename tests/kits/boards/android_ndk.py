@@ -20,6 +20,7 @@ for word in "$@"; do
     --target=aarch64-linux-android28) set -- "$@" -target aarch64-linux-musl -mcpu=baseline ;;
     --target=x86_64-linux-android28) set -- "$@" -target x86_64-linux-musl ;;
     -march=armv8-a) ;;
+    -march=armv8-a+*) set -- "$@" "-mcpu=baseline+${{word#-march=armv8-a+}}" ;;
     -march=x86-64) set -- "$@" -mcpu=x86_64 ;;
     -march=x86-64-v[234]) set -- "$@" "-mcpu=x86_64_${{word#-march=x86-64-}}" ;;
     -mcpu=* | -target | --target=* | -march=*) echo "error: unknown argument '$word'" >&2; exit 1 ;;

@@ -224,7 +224,7 @@ def processor() -> CpuProcessor:
 
 
 def direct(processor: CpuProcessor) -> Routine:
-    (found,) = (r for r in processor.routines if r.descriptor.algorithm == "direct")
+    (found,) = (r for r in processor.routines if str(r.descriptor) == DIRECT)
     return found
 
 

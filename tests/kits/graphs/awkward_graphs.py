@@ -231,7 +231,9 @@ class AwkwardGraph:
         op_type, axes, keeps = self._random.choice(_REDUCTIONS), self._axes(len(shape)), int(self._flip())
         if self._flip(0.3):
             axes = [2, 3]
-        if 0 in shape:  # ONNX Runtime reduces nothing to another shape than the standard, unless it sums over given axes
+        if (
+            0 in shape
+        ):  # ONNX Runtime reduces nothing to another shape than the standard, unless it sums over given axes
             op_type = "ReduceSum"
         elif self._flip(0.1):
             return self._node(op_type, [x], keepdims=keeps)

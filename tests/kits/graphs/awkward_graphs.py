@@ -231,10 +231,9 @@ class AwkwardGraph:
         op_type, axes, keeps = self._random.choice(_REDUCTIONS), self._axes(len(shape)), int(self._flip())
         if self._flip(0.3):
             axes = [2, 3]
-        if (
-            0 in shape
-        ):  # ONNX Runtime reduces nothing to another shape than the standard, unless it sums over given axes
-            op_type = "ReduceSum"
+        if 0 in shape:
+            # Of empty tensors, ONNX Runtime's results have the standard's shape for sums over axes counted from the first.
+            op_type, axes = "ReduceSum", [axis % len(shape) for axis in axes]
         elif self._flip(0.1):
             return self._node(op_type, [x], keepdims=keeps)
         if self.opset >= 18 or op_type == "ReduceSum":

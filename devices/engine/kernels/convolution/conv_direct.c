@@ -10,6 +10,7 @@
  * block][kh][kw][lane][output channel] with only the lanes in that range. Panels are contiguous; all have the size of
  * the largest. */
 #include "by_element.h"
+#include "convolution/conv_pixels.h"
 
 NNS_DEFINE_READS(conv_direct);
 
@@ -43,13 +44,6 @@ typedef struct {
     epilogue finish;
 } conv_pass;
 
-/* Pixels of one tile. `rows[i]` and `columns[j]` hold a bit per pixel: whether tap (i, j) lies inside the input. */
-typedef struct {
-    int64_t *offsets;  /* of each pixel's first tap from the start of the plane, in floats; may be negative */
-    uint32_t *rows, *columns;
-    bool edge;         /* whether any tap of any pixel is outside the input */
-} conv_pixels;
-
 /* Computes `count` output pixels from `pixel` on, which are consecutive in the flattened output plane. `pixels`
  * describes `rounded_count` pixels: a tile has code for some counts only and repeats the last pixel for the others. */
 typedef void (*conv_tile)(int64_t count, conv_pass *pass, const conv_pixels *pixels, int64_t pixel);
@@ -60,15 +54,6 @@ typedef struct {
     conv_tile any;
     conv_tile flat; /* `pixels` pixels, if output pixel i reads input pixel i only */
 } conv_shape;
-
-/* The smaller tiles that a shape of `pixels` pixels has code for. */
-#define CONV_HALF(pixels) (((pixels) + 1) / 2)
-#define CONV_QUARTER(pixels) (((pixels) + 3) / 4)
-
-static int64_t rounded_count(const conv_shape *shape, int64_t count) {
-    const int64_t half = CONV_HALF(shape->pixels), quarter = CONV_QUARTER(shape->pixels);
-    return count <= quarter ? quarter : count <= half ? half : shape->pixels;
-}
 
 /* ---- panels ------------------------------------------------------------------------------------------------------ */
 
@@ -209,36 +194,6 @@ static const char *conv_check(const nns_args *args, nns_work *work, conv_kind ki
     return NULL;
 }
 
-/* Describes `rounded` pixels: `count` pixels from `first` on, then copies of the last one. */
-static void locate(const kernel_geometry *s, int64_t first, int64_t count, int64_t rounded, conv_pixels *pixels) {
-    int64_t oh = first / s->ow, ow = first % s->ow;
-    pixels->edge = false;
-    for (int64_t p = 0; p < rounded; p++) {
-        const int64_t h = oh * s->sh - s->pt, w = ow * s->sw - s->pl;
-        pixels->offsets[p] = (h * s->w + w) * NNS_BLOCK;
-        pixels->edge |= h < 0 || w < 0 || h + (s->kh - 1) * s->dh >= s->h || w + (s->kw - 1) * s->dw >= s->w;
-        if (p < count - 1 && ++ow == s->ow) ow = 0, oh++;
-    }
-    if (!pixels->edge) return;
-    memset(pixels->rows, 0, (size_t)s->kh * sizeof(uint32_t));
-    memset(pixels->columns, 0, (size_t)s->kw * sizeof(uint32_t));
-    oh = first / s->ow, ow = first % s->ow;
-    for (int64_t p = 0; p < rounded; p++) {
-        const int64_t h = oh * s->sh - s->pt, w = ow * s->sw - s->pl;
-        for (int64_t i = 0; i < s->kh; i++)
-            pixels->rows[i] |= (uint32_t)((uint64_t)(h + i * s->dh) < (uint64_t)s->h) << p;
-        for (int64_t j = 0; j < s->kw; j++)
-            pixels->columns[j] |= (uint32_t)((uint64_t)(w + j * s->dw) < (uint64_t)s->w) << p;
-        if (p < count - 1 && ++ow == s->ow) ow = 0, oh++;
-    }
-}
-
-/* Whether output pixel i reads input pixel i only. */
-static bool is_flat(const kernel_geometry *s) {
-    return s->kh == 1 && s->kw == 1 && s->sh == 1 && s->sw == 1 && s->pt == 0 && s->pl == 0 && s->oh == s->h &&
-           s->ow == s->w;
-}
-
 /* One pass over the pixels [begin, end) of one panel. */
 static void run_pass(const kernel_geometry *s, conv_pass *pass, conv_pixels *pixels, int64_t begin, int64_t end,
                      const conv_shape *shape) {
@@ -247,7 +202,7 @@ static void run_pass(const kernel_geometry *s, conv_pass *pass, conv_pixels *pix
         for (; end - first >= shape->pixels; first += shape->pixels) shape->flat(shape->pixels, pass, pixels, first);
     while (first < end) {
         const int64_t count = nns_min_int(shape->pixels, end - first);
-        locate(s, first, count, rounded_count(shape, count), pixels);
+        locate(s, first, count, rounded_count(shape->pixels, count), pixels);
         shape->any(count, pass, pixels, first);
         first += count;
     }

@@ -265,20 +265,29 @@ def test_profiles_are_listed_carried_and_cleared(cli: Cli, folder: Path, monkeyp
     engine()  # built in the usual cache
     monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(folder / "cache"))
     common = ("tune", "two.onnx", "--threads", "1", "--json")
+
+    def outside_networks() -> dict[str, float]:
+        """Measurements of layers on their own, with their times; those inside a network are measured again where disturbed."""
+        answer_of(cli("profiles", "export", "-o", "now.json", "--json"))
+        rows = json.loads(Path("now.json").read_text())["measurements"]
+        kept = ("processor", "workload", "routine", "parameters", "state")
+        return {str([row[name] for name in kept]): row["measured"] for row in rows if " in " not in row["workload"]}
+
     answer_of(cli(*common))
     (first,) = answer_of(cli("profiles", "--json"))["processors"]
     assert first["measurements"] >= first["workloads"] > 0
     assert first["failed"] == 0
+    before = outside_networks()
     answer_of(cli(*common, "--resume"))
     (resumed,) = answer_of(cli("profiles", "list", "--json"))["processors"]
-    counts = ("processor", "workloads", "failed")
-    assert {name: resumed[name] for name in counts} == {name: first[name] for name in counts}
-    assert 0 <= resumed["measurements"] - first["measurements"] <= 2, "disturbed times may lead to another setting"
-    assert resumed["samples"] >= first["samples"], "layers whose times were disturbed are confirmed inside the network"
+    assert (resumed["processor"], resumed["failed"]) == (first["processor"], 0)
+    assert before.items() <= outside_networks().items(), "what was measured is not measured again"
     answer_of(cli(*common, "--fresh"))
     (again,) = answer_of(cli("profiles", "--json"))["processors"]
-    assert again["measurements"] >= first["measurements"], "other times may lead the search to other settings"
     assert again["last"] > resumed["last"]
+    after = outside_networks()
+    assert before.keys() <= after.keys()
+    assert any(after[key] > before[key] for key in before), "it is, where a fresh start is asked for"
     count = again["measurements"]
     exported = answer_of(cli("profiles", "export", "-o", "p.json", "--json"))
     assert (exported["file"], exported["measurements"]) == ("p.json", count)

@@ -241,7 +241,7 @@ prepare_emulator() {
     fi
 }
 
-# Whether there is an llvm-mca that scripts/arm_throughput.py takes: version 17 or later.
+# Whether there is an llvm-mca that scripts/engine/arm_throughput.py takes: version 17 or later.
 has_processor_models() {
     local version
     for version in {17..40}; do

@@ -34,6 +34,11 @@ _OPTION = re.compile(r"Annotated\[(.+?), Option\(")
 _CODE = re.compile(r"(?<![`:])`([^`]+)`(?!`)")
 _MODULE = re.compile(r"\b(?:\w+\.)+(?=\w)")
 _SCRIPTS_LEFT_OUT = ("_environment.sh", "check_words.py", "probe_opencl.py")
+_SCRIPT_FOLDERS = {
+    "Main scripts": "",
+    "Studies, which make the figures of these pages": "studies",
+    "The engine alone": "engine",
+}
 
 
 def command_line() -> str:
@@ -120,10 +125,16 @@ def python_api() -> str:
 
 
 def scripts() -> str:
-    """Every script that users run, with the first paragraph of its description."""
+    """Every script that users run by folder, with the first paragraph of its description."""
     return "\n".join(
-        f"`scripts/{path.name}`\n: {_described(path)}\n"
-        for path in sorted((ROOT / "scripts").iterdir())
+        f"## {title}\n\n{_scripts_of(ROOT / 'scripts' / folder)}" for title, folder in _SCRIPT_FOLDERS.items()
+    )
+
+
+def _scripts_of(folder: Path) -> str:
+    return "\n".join(
+        f"`{path.relative_to(ROOT)}`\n: {_described(path)}\n"
+        for path in sorted(folder.iterdir())
         if path.is_file() and path.suffix in {"", ".py"} and path.name not in _SCRIPTS_LEFT_OUT
         if not path.name.startswith("_") and not (path.suffix and path.with_suffix("").exists())
     )

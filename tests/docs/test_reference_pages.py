@@ -64,6 +64,7 @@ def test_scripts_are_described() -> None:
     text = scripts()
     assert "`scripts/quickstart`\n: Sets the project up" in text
     assert "`scripts/test`" in text
+    assert "`scripts/engine/kernel_benchmark.py`" in text
     assert "_environment" not in text
 
 

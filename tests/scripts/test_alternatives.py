@@ -15,7 +15,7 @@ from nnstretch.branching.design.design import save_design
 from nnstretch.branching.design.from_choices import make_design
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.frontends.resolve import load_module
-from scripts import alternatives
+from scripts.studies import alternatives
 
 CORES = usable_cores()
 SCRIPT = Path(alternatives.__file__)

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "arm_throughput.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "engine" / "arm_throughput.py"
 
 
 def load() -> ModuleType:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.kits.graphs.graphs import RandomNetwork
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "interference_demo.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "studies" / "interference_demo.py"
 CORES = sorted(os.sched_getaffinity(0))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from nnstretch.devices.cpu.manifest import kernels
 from nnstretch.devices.engine.build.instruction_sets import local_isa
-from scripts.kernel_benchmark import main, typical_uses
+from scripts.engine.kernel_benchmark import main, typical_uses
 
 
 def test_every_kernel_computes_a_typical_layer() -> None:

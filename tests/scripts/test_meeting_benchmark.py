@@ -12,7 +12,7 @@ import pytest
 
 from nnstretch.devices.base.spec import usable_cores
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "meeting_benchmark.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "engine" / "meeting_benchmark.py"
 CORES = usable_cores()
 
 

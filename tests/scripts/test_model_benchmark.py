@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nnstretch.bench.kept_answers import CommandError
-from scripts import model_benchmark
+from scripts.studies import model_benchmark
 
 
 def result(model: str, threads: int = 1, fallback: tuple[str, ...] = (), **times: float) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from nnstretch.errors import FileError, ModelError, UsageError
-from scripts import model_files
-from scripts.model_files import Recipe
+from scripts.studies import model_files
+from scripts.studies.model_files import Recipe
 
 
 class Refusing(nn.Module):

@@ -1,10 +1,10 @@
-"""The picture of `scripts/predictor_check.py`: complete, true, and safe to open."""
+"""The picture of `scripts/studies/predictor_check.py`: complete, true, and safe to open."""
 
 from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from scripts.predictor_check import Agreement, agreement_svg
+from scripts.studies.predictor_check import Agreement, agreement_svg
 
 HOSTILE = "<script>alert('&\"')</script>"
 

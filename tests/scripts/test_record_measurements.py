@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from nnstretch.frontends.torch_module import export
-from scripts.record_measurements import read_record, record
+from scripts.studies.record_measurements import read_record, record
 from tests.kits.boards.cores import OWN_CORE
 
 

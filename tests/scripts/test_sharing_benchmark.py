@@ -13,7 +13,7 @@ import pytest
 from nnstretch.devices.base.spec import usable_cores
 from tests.kits.graphs.graphs import RandomNetwork
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "sharing_benchmark.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "engine" / "sharing_benchmark.py"
 CORES = usable_cores()
 
 

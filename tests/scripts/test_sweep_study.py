@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nnstretch.sweeps.samplers import _auto_sampler
-from scripts.sweep_study import compared_fronts, hypervolumes, main
+from scripts.studies.sweep_study import compared_fronts, hypervolumes, main
 from tests.kits.networks.small_network import SMALL_NETWORK
 
 

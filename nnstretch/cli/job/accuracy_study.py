@@ -72,7 +72,7 @@ _RETRAINING = {"lr": 0.1}
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """What `scripts/accuracy_study.py` takes.
+    """What `scripts/studies/accuracy_study.py` takes.
 
     Attributes:
         folder: for all that is written.

@@ -4,4 +4,4 @@
 #include "../../../devices/engine/runtime/status.c"
 #include "../../../devices/engine/runtime/threads.c"
 #include "../../../devices/engine/runtime/turn.c"
-#include "../../../scripts/pool_join.c"
+#include "../../../scripts/engine/pool_join.c"

@@ -16,11 +16,11 @@ import pytest
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
 from nnstretch.errors import DeviceError
-from scripts.pool_benchmark import join_ns
+from scripts.engine.pool_benchmark import join_ns
 from tests.kits.c_libraries import c_library
 from tests.kits.graphs.graphs import RandomNetwork
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "pool_benchmark.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "engine" / "pool_benchmark.py"
 
 
 def benchmark(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -23,7 +23,7 @@ from nnstretch.devices.simulated.profile import SHIPPED, save_profile
 from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.passes import optimize
 from nnstretch.scheduler.simulation.fit import Assumptions, Measurement, fit_profile
-from scripts.fit_profile import print_errors
+from scripts.studies.fit_profile import print_errors
 
 PROCESSORS = {"C": "cpu", "G": "gpu", "D": "dsp"}
 

@@ -14,7 +14,7 @@ from torch import nn
 from nnstretch.bench.training_speed import Part, SpeedResult, SpeedSettings, training_speed
 from nnstretch.errors import UsageError
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "training_speed.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "studies" / "training_speed.py"
 CPU = torch.device("cpu")
 NETWORK = """
 import torch

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nnstretch.scheduler.parameter_search.explorer import Exploration, Explorer
-from scripts.record_measurements import Record, RecordedTask, read_record
+from scripts.studies.record_measurements import Record, RecordedTask, read_record
 
 pytest.importorskip("xgboost", reason="the cost model's trees are xgboost's")
 

@@ -36,10 +36,10 @@ from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 from nnstretch.scheduler.simulation.events import SimulatedTask, run_tasks
 from nnstretch.scheduler.simulation.timing import NoInterference, ProfiledInterference, critical_path, simulate
-from scripts.fit_profile import fit
+from scripts.studies.fit_profile import fit
 from tests.kits.graphs.graphs import RandomNetwork
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "fit_profile.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "studies" / "fit_profile.py"
 NAMES = ("a", "b", "c")
 ALONE = NoInterference()
 

@@ -1,6 +1,6 @@
 """Examines sweeps of designs: time and front, samplers at equal budgets, and the ranking by predictions.
 
-    scripts/sweep_study.py front samplers ranking --network resnet18 --work study
+    scripts/studies/sweep_study.py front samplers ranking --network resnet18 --work study
 
 `front`: a sweep on processors of this machine; its front beside the analytic search's, and its time. `samplers`: hypervolume of
 predicted latency and MACs for several samplers and seeds, on simulated processors, which no noise reaches. `ranking`: Kendall's

@@ -3,7 +3,7 @@
 Two processes run in turns: the engine, and the engine built on OpenMP's parallel regions (gcc, static schedule, bound threads).
 The script measures the time between empty steps and the latency of a network, on one and on several cores.
 
-    .venv/bin/python scripts/pool_benchmark.py [--model resnet50] [--cores 0-1] [--rounds 9] [--json]
+    .venv/bin/python scripts/engine/pool_benchmark.py [--model resnet50] [--cores 0-1] [--rounds 9] [--json]
 """
 
 from __future__ import annotations

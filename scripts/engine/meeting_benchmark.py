@@ -4,7 +4,7 @@ The cost of a join is the additional time of the alternating chain over the mean
 divided by the number of
 changes of processor. Each change launches a sub-graph and waits for it.
 
-    .venv/bin/python scripts/meeting_benchmark.py [-p cpu:0,cpu:1] [-p cpu:0,opencl:0@1] [--rounds 15] [--json]
+    .venv/bin/python scripts/engine/meeting_benchmark.py [-p cpu:0,cpu:1] [-p cpu:0,opencl:0@1] [--rounds 15] [--json]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Branches networks for processors of this machine and compares each with its strongest alternatives, as a Markdown table.
 
-    .venv/bin/python scripts/alternatives.py resnet34 resnet50 -p cpu:0,opencl:0@1 --image-size 224 -o table.md
+    .venv/bin/python scripts/studies/alternatives.py resnet34 resnet50 -p cpu:0,opencl:0@1 --image-size 224 -o table.md
 
 For each network, `nnstretch stretch` searches a design and `nnstretch bench --design` measures the best-ranked one. NET is a
 zoo name or FILE.py:FACTORY; NET=DESIGN.json measures a design that exists, as in

@@ -1,11 +1,11 @@
 """Writes the ONNX files of models as timm, torchvision and ultralytics export them, with seeded random weights and statistics.
 
-    .venv/bin/python scripts/model_files.py -o models [NAME…]
+    .venv/bin/python scripts/studies/model_files.py -o models [NAME…]
 
 A file that exists is kept. A model that cannot be made is named with the reason, and the others are written. The libraries
 are no dependencies of nnstretch: timm and torchvision come with the extra `train`; ultralytics, which is licensed under
-AGPL-3.0, is installed by who wants its models, in a virtual environment of their own. `scripts/model_benchmark.py` measures
-the files.
+AGPL-3.0, is installed by who wants its models, in a virtual environment of their own. `scripts/studies/model_benchmark.py`
+measures the files.
 """
 
 from __future__ import annotations

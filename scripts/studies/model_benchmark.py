@@ -1,10 +1,10 @@
 """Measures ONNX files beside other engines and prints a Markdown table with a row per model.
 
-    .venv/bin/python scripts/model_benchmark.py models/*.onnx --threads 1 -o table.md
+    .venv/bin/python scripts/studies/model_benchmark.py models/*.onnx --threads 1 -o table.md
 
 `nnstretch bench` runs in a process of its own for every file, and its answers are kept in the work folder: an interrupted
 benchmark continues, and a model that fails ends no other. A FILE.json is an answer of `nnstretch bench --json`, which is shown
-without measuring. `scripts/model_files.py` writes models of timm, torchvision and ultralytics.
+without measuring. `scripts/studies/model_files.py` writes models of timm, torchvision and ultralytics.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measures the whole parameter spaces of networks' layers, and records them, so that searches can be compared on real times.
 
-    python scripts/record_measurements.py resnet18 mobilenetv2 squeezenet1_1 -p cpu:0 --layers 10 -o measurements.json
+    python scripts/studies/record_measurements.py resnet18 mobilenetv2 squeezenet1_1 -p cpu:0 --layers 10 -o measurements.json
 
 Layers whose routines have no larger space than their short lists are left out. Measurements are kept in the profile store, so
 an interrupted recording continues. Noise of a busy machine stays in the record; every search on it meets the same noise.
@@ -74,7 +74,7 @@ def record(models: Sequence[str], processor: str, output: Path, most: int | None
     networks = {model: _measured(model, processor, most, settings) for model in models}
     found = build_processors(processor)
     fields: dict[str, Any] = {
-        "command": shlex.join(["scripts/record_measurements.py", *sys.argv[1:]]),
+        "command": shlex.join(["scripts/studies/record_measurements.py", *sys.argv[1:]]),
         "cpu": cpu_model(),
         "machine": asdict(machine_of(found.named[0])),
         "settings": [json.loads(text) for text in settings],

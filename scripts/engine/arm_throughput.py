@@ -8,7 +8,7 @@ A share is the multiply-adds of four floats per cycle over those that the core c
 per cycle, but its vector units have 64 bits. There the script counts one cycle per vector instruction and per 128-bit load,
 and takes llvm-mca's cycles if they are more.
 
-    .venv/bin/python scripts/arm_throughput.py [KERNEL…] [--core cortex-a55] [--assembly FOLDER] [--json]
+    .venv/bin/python scripts/engine/arm_throughput.py [KERNEL…] [--core cortex-a55] [--assembly FOLDER] [--json]
 """
 
 from __future__ import annotations

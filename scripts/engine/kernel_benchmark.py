@@ -5,7 +5,7 @@ routine lowers to one call of it. GFLOP/s count the multiply-adds of a direct co
 fewer. GB/s count every operand once; their peak is a copy of one megabyte. The peak of int8 is four times that of float32:
 instructions that add up four products do so on every CPU that has them.
 
-    .venv/bin/python scripts/kernel_benchmark.py [KERNEL…] [--core 0] [--milliseconds 50] [--json]
+    .venv/bin/python scripts/engine/kernel_benchmark.py [KERNEL…] [--core 0] [--milliseconds 50] [--json]
 """
 
 from __future__ import annotations

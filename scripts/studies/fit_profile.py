@@ -1,6 +1,6 @@
 """Fits a profile of simulated processors to measured latencies of networks, and reports the errors.
 
-    python scripts/fit_profile.py measured.json -o mine.json --hold-out resnet50 --hold-out regnet_x_4gf
+    python scripts/studies/fit_profile.py measured.json -o mine.json --hold-out resnet50 --hold-out regnet_x_4gf
     nnstretch stretch resnet50 --processors sim:mine.json/cpu,sim:mine.json/gpu -o designs/
 
 The table is one JSON object: `measurements`, a list of `{"model": …, "processors": [names], "ms": milliseconds}`, and optional

@@ -4,7 +4,7 @@ Every session runs as often as possible for some seconds. The output shows the c
 fairness (runs of the slowest / runs of
 the fastest), and whether every output equals that of the session alone.
 
-    .venv/bin/python scripts/sharing_benchmark.py [--model squeezenet] [--processors cpu] [--seconds 3] [--json]
+    .venv/bin/python scripts/engine/sharing_benchmark.py [--model squeezenet] [--processors cpu] [--seconds 3] [--json]
 """
 
 from __future__ import annotations

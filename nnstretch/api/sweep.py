@@ -10,11 +10,11 @@ import torch
 
 from nnstretch.api.options import StretchOptions
 from nnstretch.branching.design.design import Design, parse_merge
-from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import UsageError
 from nnstretch.support.extras import extras_named
 from nnstretch.support.progress import Progress, silent
 from nnstretch.sweeps.designs import DesignSweep, SweepResult, SweepSpec, evaluation_by
+from nnstretch.sweeps.measures.place import open_place
 from nnstretch.sweeps.objectives import Direction
 from nnstretch.sweeps.samplers import find_sampler
 from nnstretch.sweeps.space import Form
@@ -33,7 +33,7 @@ def _latency_and_macs(design: Design) -> tuple[float, float]:
 def sweep(
     module: torch.nn.Module,
     example_input: torch.Tensor,
-    processors: str = "cpu,opencl",
+    processors: str = StretchOptions.processors,
     objective: Objective | None = None,
     *,
     directions: Sequence[Direction] = ("minimize",),
@@ -46,6 +46,7 @@ def sweep(
     seed: int = 0,
     warm_start: int = 8,
     options: StretchOptions | None = None,
+    target: str = "",
     progress: Progress | None = None,
 ) -> SweepResult:
     """Explores the designs of a module, and returns those that no other one dominates.
@@ -68,6 +69,8 @@ def sweep(
         seed: of all random numbers.
         warm_start: designs of the analytic search's front that come first.
         options: limits, merge mode and measurements; the other fields are not used.
+        target: machine whose measurements latencies are predicted from, as `--target` takes it; this one by default. There,
+            the default of `processors` stands for all clusters of cores.
         progress: called as progress(done, total, what).
 
     Returns:
@@ -102,8 +105,13 @@ def sweep(
         warm=warm_start,
         learned=chosen.learned,
     )
-    made = DesignSweep(module, example_input, build_processors(processors), spec, progress or silent)
-    opened = made.open()
-    made.warm_start(opened)
-    made.run(opened, evaluation_by(made, objective or _latency_and_macs), guarded=objective is not None)
-    return made.result(opened)
+    with open_place(target, processors, progress or silent) as opened:
+        made = DesignSweep(module, example_input, opened.processors, spec, progress or silent)
+
+        def explored() -> SweepResult:
+            begun = made.open()
+            made.warm_start(begun)
+            made.run(begun, evaluation_by(made, objective or _latency_and_macs), guarded=objective is not None)
+            return made.result(begun)
+
+        return opened.place.measure(explored)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from nnstretch.branching.search.bounds_file import LearnedBounds
     from nnstretch.cli.networks import Network as BuiltNetwork
     from nnstretch.cli.stretching.files import DesignFiles
-    from nnstretch.cli.targets.tuning import OpenTarget
     from nnstretch.compiler.profile_files import Profiled
+    from nnstretch.compiler.targets.opened import OpenTarget
 
 _BOUNDS = "Learning bounds"
 _ELSEWHERE = "Processors of another machine"

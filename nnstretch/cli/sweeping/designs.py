@@ -12,7 +12,7 @@ from nnstretch.api.options import CompileOptions, StretchOptions
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.sources import Source
 from nnstretch.cli.stretching.files import DesignFiles, write_design
-from nnstretch.cli.sweeping.places import OpenPlace, check_one_kind, opened_place
+from nnstretch.cli.sweeping.places import check_one_kind, opened_place
 from nnstretch.cli.sweeping.workers import run_workers
 from nnstretch.errors import FileError, UsageError
 from nnstretch.report.tables.text import plain_table
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nnstretch.sweeps.evaluation import DesignEvaluation
     from nnstretch.sweeps.measures.accuracy import DesignTraining
     from nnstretch.sweeps.measures.measuring import Timer
-    from nnstretch.sweeps.measures.place import Place
+    from nnstretch.sweeps.measures.place import OpenPlace, Place
     from nnstretch.sweeps.workers.turns import Turns
 
 

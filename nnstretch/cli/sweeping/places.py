@@ -3,58 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 
-from nnstretch.api.options import CompileOptions, StretchOptions
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.options import names_of_several
-from nnstretch.cli.targets.tuning import OpenTarget, opened_target
-from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.compiler.targets.processors import kind_of
 from nnstretch.errors import UsageError
-from nnstretch.sweeps.measures.place import HERE, Place
-
-
-@dataclass(frozen=True)
-class OpenPlace:
-    """A machine that measures, with its processors.
-
-    Attributes:
-        processors: one per branch.
-        place: where they are.
-        is_here: whether measured programs run on cores of this machine.
-    """
-
-    processors: Processors
-    place: Place
-    is_here: bool
+from nnstretch.sweeps.measures.place import OpenPlace, open_place
 
 
 @contextmanager
 def opened_place(report: Reporter, target: str, processors: str) -> Iterator[OpenPlace]:
-    """A machine that measures within the block.
+    """A machine that measures within the block, with progress while it is prepared.
 
-    Args:
-        report: shows the progress.
-        target: its name; "" for this machine.
-        processors: as the user wrote them. On a target, the default stands for its clusters of cores.
-
-    Raises:
-        UsageError: the processors are not understood, or fewer than two.
-        DeviceError: a processor or the target cannot be used.
+    Args and errors are those of `open_place`; fewer than two processors are refused.
     """
-    if not target:
-        yield OpenPlace(build_processors(processors), HERE, is_here=True)
-        return
-    with _opened(report, target, processors) as opened:
-        names_of_several([processor.name for processor in opened.processors.named], "a branching")
-        yield OpenPlace(opened.processors, Place(target, opened.do), opened.device.is_here)
-
-
-def _opened(report: Reporter, target: str, processors: str) -> AbstractContextManager[OpenTarget]:
-    is_default = processors == StretchOptions.processors
-    return opened_target(report, CompileOptions(processors, target=target), clusters=is_default)
+    with ExitStack() as stack:
+        with report.progress("Preparing") as advance:
+            place = stack.enter_context(open_place(target, processors, advance))
+        if target:
+            names_of_several([processor.name for processor in place.processors.named], "a branching")
+        yield place
 
 
 def check_targets(targets: Sequence[str], processors: Sequence[str]) -> None:
@@ -84,7 +53,7 @@ def check_one_kind(report: Reporter, targets: Sequence[str], processors: str) ->
     """
     kinds: dict[str, list[str]] = {}
     for target in targets:
-        with _opened(report, target, processors) as opened:
+        with opened_place(report, target, processors) as opened:
             kinds[target] = [f"{p.name} of {kind_of(p.fingerprint)}" for p in opened.processors.named]
     first, *others = targets
     for other in others:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from nnstretch.bench.targets.models import check_for_target
 from nnstretch.cli.sources import Source
-from nnstretch.cli.targets.tuning import alone_on
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.targets.processors import target_processors
 from nnstretch.compiler.targets.site import TargetSite
@@ -17,6 +16,7 @@ from nnstretch.devices.targets.base import TargetError
 from nnstretch.devices.targets.device import Device
 from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.devices.targets.schemes import open_device
+from nnstretch.devices.targets.side_by_side import alone_on
 from nnstretch.errors import first_line
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.sweeps.grid import GridPoint, RunTimes

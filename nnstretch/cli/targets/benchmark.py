@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.bench.targets.gain import gain_over_alternatives
-from nnstretch.bench.targets.measure import TargetRun, measure_models, on_all
+from nnstretch.bench.targets.measure import TargetRun, measure_models
 from nnstretch.bench.targets.models import (
     TUNED,
     TargetModel,
@@ -32,6 +32,7 @@ from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.targets.device import Device
 from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.devices.targets.schemes import open_device
+from nnstretch.devices.targets.side_by_side import on_all
 from nnstretch.errors import NNStretchError, UsageError
 from nnstretch.package import read_package
 from nnstretch.package.standalone import SUFFIX, has_devices

@@ -2,72 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import NoReturn, TypeVar
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from nnstretch.api.options import CompileOptions
-from nnstretch.bench.targets.measure import on_all
 from nnstretch.cli.console import Reporter
-from nnstretch.compiler.processors import Processors
-from nnstretch.compiler.targets.processors import target_processors
-from nnstretch.compiler.targets.site import TargetSite
-from nnstretch.devices.targets.device import Device
-from nnstretch.devices.targets.probe import Probe
-from nnstretch.devices.targets.schemes import open_device
-
-_Answer = TypeVar("_Answer")
-
-
-@dataclass(frozen=True)
-class OpenTarget:
-    """A target and its processors, on which layers are measured."""
-
-    device: Device
-    processors: Processors
-
-    def do(self, work: Callable[[], _Answer]) -> _Answer:
-        """Does some work that measures on the target.
-
-        A signal ends what runs there; measurements that were made are kept.
-        """
-        return alone_on(self.device, work)
+from nnstretch.compiler.targets.opened import OpenTarget, open_target_processors
 
 
 @contextmanager
 def opened_target(report: Reporter, options: CompileOptions, *, clusters: bool = False) -> Iterator[OpenTarget]:
-    """The target of some options within the block.
+    """The target of some options within the block, with progress while it is prepared.
 
-    Args:
-        report: shows the progress.
-        options: name the target and the processors.
-        clusters: the processors that the options name by default are all clusters of cores, the fastest first.
-
-    Raises:
-        UsageError: the target or its processors are not understood.
-        TargetError: it cannot be used.
+    Args and errors are those of `open_target_processors`.
     """
-    with open_device(options.target) as device, TargetSite(device) as site:
-
-        def prepared() -> Processors:
-            named = _clusters(device.probe) if clusters else options.processors
-            return target_processors(device, replace(options, processors=named), site)
-
+    with ExitStack() as stack:
         with report.progress("Preparing") as advance:
-            advance(0, 0, f"{device.name}: the runner")
-            processors = alone_on(device, prepared)
-        yield OpenTarget(device, processors)
-
-
-def _clusters(probe: Probe) -> str:
-    return ",".join(cluster.specification for cluster in reversed(probe.clusters)) or "cpu"
-
-
-def alone_on(device: Device, work: Callable[[], _Answer]) -> _Answer:
-    """Does some work on one device; its errors are raised."""
-
-    def failed(name: str, why: str) -> NoReturn:
-        raise AssertionError(f"{name}: {why}")
-
-    return on_all({device.name: device}, lambda _, __: work(), failed)[device.name]
+            target = stack.enter_context(open_target_processors(options, clusters=clusters, progress=advance))
+        yield target

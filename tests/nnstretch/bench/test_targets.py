@@ -10,12 +10,12 @@ from typing import cast
 
 import pytest
 
-from nnstretch.bench.targets.measure import on_all
 from nnstretch.bench.targets.models import TargetModel
 from nnstretch.bench.targets.timelines import target_timeline
 from nnstretch.devices.targets.base import TargetError
 from nnstretch.devices.targets.device import Device
 from nnstretch.devices.targets.results import ModelResult
+from nnstretch.devices.targets.side_by_side import on_all
 from nnstretch.errors import StoppedError
 from nnstretch.scheduler.plan.schema import Plan, PlanQueue, PlanStep, PlanSubgraph
 

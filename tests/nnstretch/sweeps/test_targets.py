@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -13,12 +14,15 @@ from typing import Any
 import optuna
 import pytest
 
+import nnstretch as nns
 from nnstretch.cli.main import main
 from nnstretch.cli.sweeping import target_runs, workers
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.targets import schemes
 from nnstretch.devices.targets.probe import Probe
 from nnstretch.devices.targets.results import BenchOptions
+from nnstretch.errors import UsageError
+from nnstretch.frontends.resolve import load_module
 from nnstretch.sweeps.measures import target_timer
 from nnstretch.sweeps.measures.target_timer import NAME
 from nnstretch.sweeps.study import ERROR, RUNG, TARGET, VALUES
@@ -119,6 +123,22 @@ def test_designs_are_predicted_and_measured_on_the_target(boards: Boards, cli: C
         assert trial.user_attrs[f"{VALUES}predicted"]["latency"] != 7.0
     assert all(TARGET not in trial.user_attrs for trial in trials() if trial not in found)
     assert board.left == []
+
+
+def test_the_public_function_predicts_from_measurements_of_a_target(boards: Boards) -> None:
+    module, image = load_module("net.py:small")
+    limits: Any = {"alpha": 1e6, "beta": 1e6, "min_macs": 0.01, "max_segment": 1.0, "min_depth": 1.0, "min_width": 1.0}
+    given: Any = {"trials": 1, "warm_start": 0, "options": nns.StretchOptions(**limits, learned=False)}
+    board = boards.add("a")
+    (point,) = nns.sweep(module, image, TWO, study="a", target="ssh:a", **given).front
+    assert board.left == []
+    slower = boards.add("b", "slower phone", **dict.fromkeys(itertools.chain(*board.measured), 10.0))
+    (same,) = nns.sweep(module, image, TWO, study="b", target="ssh:b", **given).front
+    assert same.design.id == point.design.id
+    assert 5 * point.values["latency"] < same.values["latency"] < 20 * point.values["latency"]
+    assert slower.measured
+    with pytest.raises(UsageError, match="nowhere"):
+        nns.sweep(module, image, TWO, target="nowhere:b")
 
 
 def test_a_lost_target_ends_the_sweep_in_one_line_and_a_resume_goes_on(boards: Boards, cli: Cli) -> None:

@@ -111,6 +111,7 @@ def _int8_layers() -> Iterator[Layer]:
         yield _quantized(convolution(channels, channels, size, (1, 1)))
     for outputs, extent in ((64, 7), (32, 3), (16, 3)):
         yield _quantized(convolution(3, outputs, 224, (extent, extent), stride=2))
+    yield _quantized(convolution(120, 120, 28, (3, 3), groups=5))
     yield _quantized(convolution(128, 128, 28, (3, 3), groups=128))
     types = [TensorType(shape) for shape in ((1, 2048), (1000, 2048), (1000,))]
     weights = {1: np.zeros((1000, 2048), np.float32), 2: np.zeros(1000, np.float32)}

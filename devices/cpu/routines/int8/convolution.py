@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,13 +33,16 @@ TILES = 3  # maximum register tiles measured per layer
 FAR_SLOWER = 1.15  # tiles with a larger ratio of estimated time to the best tile's are not measured
 MOST_CHUNKS = 64  # maximum parts into which a thorough search divides pixels
 CACHE_BYTES = 1 << 20  # size of many second-level caches
-ROW_BYTES = 1 << 26  # maximum bytes of the rows that the depthwise and planar kernels copy
+ROW_BYTES = 1 << 26  # maximum bytes of the rows that the depthwise, grouped and planar kernels copy
 PLANAR_ROWS = 16  # maximum output rows of a planar unit: few enough for the first-level cache
 PLANAR_UNITS = 16  # planar units of work that four threads share evenly
 MOST_TAPS = 512  # kernels of more taps have sums beyond the whole numbers of float32
 UNIT_BYTES = 1 << 15  # minimum bytes of a depthwise unit of work, so that scheduling it costs little
 FEW_ROWS = 8  # output rows of the smaller depthwise units that are measured
 STRIP = 14  # columns of the widest strips of the depthwise kernel
+STRIP_OF_GROUPS = 28  # columns of the widest strips of the grouped kernel
+MOST_GROUPS = 4  # groups whose outputs the grouped kernel may compute in one vector
+COLUMN_QUADS = 16  # quads of all these groups that lie beside each other in the rows that the grouped kernel copies
 
 _SLOWER_FLAT = (1.03, 1.0, 1.2, 1.0)
 _SLOWER = (1.25, 1.06, 1.25, 1.0)
@@ -309,6 +313,65 @@ class PlanarInt8Convolution(Int8Convolution):
         )
 
 
+class GroupedInt8Convolution(Int8Convolution):
+    """Groups of several channels, which need not be whole vectors: no product is computed beyond a group.
+
+    Routine parameters:
+        rows: output rows per unit of work.
+    """
+
+    descriptor = Descriptor("cpu", "int8", "grouped")
+
+    def covers(self, geometry: KernelGeometry) -> bool:
+        if geometry.groups == 1 or geometry.group_in % QUAD:
+            return False
+        in_set = self._groups_of_set(geometry)
+        if in_set > MOST_GROUPS:
+            return False
+        columns = (geometry.out_width + STRIP_OF_GROUPS) * geometry.strides[1] + geometry.extents[1]
+        parts = -(-geometry.group_in // QUAD // (COLUMN_QUADS // in_set))
+        return geometry.kernel[0] * parts * columns * COLUMN_QUADS * QUAD <= ROW_BYTES
+
+    def _groups_of_set(self, geometry: KernelGeometry) -> int:
+        """The fewest groups whose outputs are whole vectors."""
+        return self.layout.block // math.gcd(geometry.group_out, self.layout.block)
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        geometry = KernelGeometry.of(layer)
+        sets = geometry.batch * -(-geometry.groups // self._groups_of_set(geometry))
+        rows = max(1, geometry.out_height // max(1, self.units(UNITS) // sets))
+        return distinct({"rows": min(count, geometry.out_height)} for count in (rows, FEW_ROWS))
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        rows = KernelGeometry.of(layer).out_height
+        return distinct(self.parameter_space(layer), ({"rows": part} for part in shares(rows, rows)))
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        geometry, block = KernelGeometry.of(layer), self.layout.block
+        weight, lanes = layer.constants[1], -(-geometry.out_channels // block) * block
+        per_part = COLUMN_QUADS // self._groups_of_set(geometry)
+
+        def by_block() -> np.ndarray:
+            """Weights as [block][part][kernel row][kernel column][quad][lane][4]."""
+            outputs, inputs, height, width = weight.shape
+            made = np.zeros((lanes, inputs, height, width), np.int8)
+            made[:outputs] = weight
+            quads = made.reshape(-1, block, inputs // QUAD, QUAD, height, width).transpose(0, 4, 5, 2, 1, 3)
+            parts = [quads[:, :, :, at : at + per_part] for at in range(0, inputs // QUAD, per_part)]
+            return np.concatenate([part.reshape(len(quads), -1) for part in parts], axis=1)
+
+        return lowering(
+            family("grouped_int8").kernel(),
+            layer,
+            whole(lanes * weight[0].size, by_block, "int8", ("int8 grouped", Source(weight), block)),
+            corrected_bias(layer, lanes),
+            geometry=geometry_parameters(geometry),
+            groups=geometry.groups,
+            rows=parameters["rows"],
+            zero=parameters_of(layer.type_of(0)).zero_point,
+        )
+
+
 class DepthwiseInt8Convolution(Int8Convolution):
     """Groups of one channel with one output each.
 
@@ -355,4 +418,4 @@ class DepthwiseInt8Convolution(Int8Convolution):
         )
 
 
-ROUTINES = (DepthwiseInt8Convolution, PlanarInt8Convolution, DirectInt8Convolution)
+ROUTINES = (DepthwiseInt8Convolution, PlanarInt8Convolution, GroupedInt8Convolution, DirectInt8Convolution)

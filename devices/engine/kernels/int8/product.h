@@ -96,9 +96,8 @@ NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w)
 typedef int16_t int8_pairs __attribute__((vector_size(NNS_BLOCK * 4)));
 #endif
 
-/* Part `part`, a constant, of the weights at `from`. */
-NNS_INLINE int8_weight int8_part_of_weights(const int8_t *from, const int part) {
-    const nns_uvec quads = int8_load_weights(from);
+/* Part `part`, a constant, of the quads of all lanes. */
+NNS_INLINE nns_uvec int8_part_of_quads(nns_uvec quads, const int part) {
 #if INT8_PARTS == 1
     (void)part;
     return quads;
@@ -107,6 +106,11 @@ NNS_INLINE int8_weight int8_part_of_weights(const int8_t *from, const int part) 
 #else
     return (nns_uvec)((nns_ivec)(quads << (24 - 8 * part)) >> 24);
 #endif
+}
+
+/* Part `part`, a constant, of the weights at `from`. */
+NNS_INLINE int8_weight int8_part_of_weights(const int8_t *from, const int part) {
+    return int8_part_of_quads(int8_load_weights(from), part);
 }
 
 /* What inputs are exclusive-ored with. The compiler does not know it, so that one instruction loads, broadcasts and

@@ -281,8 +281,8 @@
     K(v2, "dense_v2", REGISTERS_16, 6, 2)
 #define CONSTRAIN_dense(p)
 
-/* ---- conv_int8, conv_int8_planar, grouped_int8, depthwise_int8, dense_int8:
- *      int8/{conv,planar,grouped,depthwise,dense}_int8.c ----------------------------------------------------------- */
+/* ---- conv_int8, conv_int8_planar, rows_int8, depthwise_int8, dense_int8:
+ *      int8/{conv,planar,rows,depthwise,dense}_int8.c ----------------------------------------------------------- */
 
 /* How results become int8: zero point, bounds, and scale (bits of a float32, in steps of the result) and zero point of a
  * residual. */
@@ -338,16 +338,17 @@
     p->geometry.c = between(1, 4);    \
     p->geometry.dw = 1;
 
-#define PARAMETERS_grouped_int8(P, A, G)                                        \
+#define PARAMETERS_rows_int8(P, A, G)                                        \
     G(kernel_geometry, geometry)                                                \
     P(groups, RANGE(1, MOST_EXTENT), BETWEEN(1, 6))                             \
     P(rows, RANGE(1, MOST_EXTENT), BETWEEN(1, 5)) /* of the output, per unit */ \
     P(zero, RANGE(-128, 127), BETWEEN(-128, 127)) /* zero point of x */         \
     G(rounding_parameters, rounding)
-#define READS_grouped_int8(REQUIRED, OPTIONAL) \
+#define READS_rows_int8(REQUIRED, OPTIONAL) \
     REQUIRED(X) REQUIRED(WEIGHTS) REQUIRED(BIAS) REQUIRED(MULTIPLIERS) OPTIONAL(RESIDUAL)
-#define KERNELS_grouped_int8(K) K(grouped_int8, "grouped_int8", ANY)
-#define CONSTRAIN_grouped_int8(p)                  \
+#define KERNELS_rows_int8(K) K(rows_int8, "rows_int8", ANY)
+#define CONSTRAIN_rows_int8(p)                     \
+    if (draw(5) < 2) p->groups = 1;                \
     p->geometry.c = p->groups * between(1, 8) * 4; \
     p->geometry.o = p->groups * between(1, 12) * 4;
 
@@ -836,7 +837,7 @@
     F(dense)                 \
     F(conv_int8)             \
     F(conv_int8_planar)      \
-    F(grouped_int8)          \
+    F(rows_int8)             \
     F(depthwise_int8)        \
     F(dense_int8)            \
     F(attention)             \
@@ -893,9 +894,10 @@
     F(conv_int8_planar, avx512_vnni)\
     F(conv_int8_planar, avx_vnni)  \
     F(conv_int8_planar, asimddp)   \
-    F(grouped_int8, avx512_vnni)   \
-    F(grouped_int8, avx_vnni)      \
-    F(grouped_int8, asimddp)       \
+    F(rows_int8, avx512_vnni)      \
+    F(rows_int8, amx_int8, amx_tile, avx512_vnni)\
+    F(rows_int8, avx_vnni)         \
+    F(rows_int8, asimddp)          \
     F(depthwise_int8, avx512_vnni) \
     F(depthwise_int8, avx_vnni)    \
     F(depthwise_int8, asimddp)     \

@@ -23,6 +23,8 @@ static const char *const names[] = {
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum { NNS_EAX, NNS_EBX, NNS_ECX, NNS_EDX };
 
@@ -49,11 +51,18 @@ static uint32_t saved_state(void) {
     return low;
 }
 
+/* Whether Linux lets this process use the tiles of AMX, for which it must ask. */
+static bool may_use_tiles(void) {
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
 static bool has(const feature_row *row) {
     uint32_t regs[4] = {0};
     if (!__get_cpuid_count(row->leaf, row->subleaf, &regs[NNS_EAX], &regs[NNS_EBX], &regs[NNS_ECX], &regs[NNS_EDX]))
         return false;
-    return (regs[row->reg] >> row->bit & 1) && (saved_state() & row->state) == row->state;
+    if (!(regs[row->reg] >> row->bit & 1) || (saved_state() & row->state) != row->state) return false;
+    return row->state != NNS_TILES || may_use_tiles();
 }
 
 #elif defined(__aarch64__)

@@ -90,7 +90,7 @@ def test_int8_layers_use_every_kernel_for_them(cpu: str) -> None:
         cases = cases_of(ROUTINES, quantized(layer, 1))
         check_cases(cases, cpu)
         tried |= {case.call.kernel for case in cases}
-    for family in ("conv_int8", "conv_int8_planar", "grouped_int8", "depthwise_int8", "dense_int8"):
+    for family in ("conv_int8", "conv_int8_planar", "rows_int8", "depthwise_int8", "dense_int8"):
         assert {kernel.name for kernel in families()[family].on(TARGET.isa)} <= tried
 
 

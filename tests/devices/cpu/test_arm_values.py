@@ -24,7 +24,7 @@ ELSEWHERE = {
     "depthwise_project",
     "conv_int8",
     "conv_int8_planar",
-    "grouped_int8",
+    "rows_int8",
     "depthwise_int8",
     "dense_int8",
 }

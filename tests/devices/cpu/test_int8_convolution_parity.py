@@ -99,7 +99,7 @@ def test_grouped_convolutions(routines: Sequence[Routine], layer: Layer) -> None
 @few
 @given(layer=int8_convolutions(whole_quads, kernels))
 def test_groups_of_whole_quads(routines: Sequence[Routine], layer: Layer) -> None:
-    check(routines, layer, "grouped")
+    check(routines, layer, "rows")
 
 
 @few
@@ -142,8 +142,8 @@ LAYERS = {
     "3x3": (conv_layer((1, 64, 14, 14), 128, residual=True, activation=Activation(ActivationKind.RELU)), "direct"),
     "downsample": (conv_layer((1, 64, 14, 14), 128, (1, 1), strides=(2, 2), pads=(0,) * 4), "direct"),
     "wide": (conv_layer((2, 192, 7, 7), 64, (1, 1), pads=(0,) * 4, residual=True), "direct"),
-    "regnet": (conv_layer((1, 72, 14, 14), 72, groups=3), "grouped"),
-    "resnext": (conv_layer((1, 128, 15, 15), 128, groups=32, strides=(2, 2)), "grouped"),
+    "regnet": (conv_layer((1, 72, 14, 14), 72, groups=3), "rows"),
+    "resnext": (conv_layer((1, 128, 15, 15), 128, groups=32, strides=(2, 2)), "rows"),
     "multiplier": (conv_layer((1, 20, 9, 9), 40, groups=20), "direct"),
     "mobilenet": (conv_layer((1, 40, 28, 28), 40, groups=40, activation=Activation(ActivationKind.RELU)), "depthwise"),
     "efficientnet": (
@@ -167,7 +167,7 @@ def test_results_may_be_made_in_the_residuals_memory(routines: Sequence[Routine]
     """A planner may give the output the residual's memory: every kernel reads a residual before it writes there."""
     check(routines, quantized(conv_layer((1, 40, 9, 9), 72, residual=True), 1), "direct", in_place=True)
     check(routines, quantized(conv_layer((1, 40, 9, 9), 40, groups=40, residual=True), 1), "depthwise", in_place=True)
-    check(routines, quantized(conv_layer((1, 48, 9, 9), 48, groups=2, residual=True), 1), "grouped", in_place=True)
+    check(routines, quantized(conv_layer((1, 48, 9, 9), 48, groups=2, residual=True), 1), "rows", in_place=True)
     check(routines, quantized(conv_layer((1, 3, 9, 9), 16, residual=True), 1), "planar", in_place=True)
     dense = dense_layer(3, 33, 70, bias=True, residual=True, activation=NO_ACTIVATION)
     check(routines, quantized(dense, 1), "dense", in_place=True)

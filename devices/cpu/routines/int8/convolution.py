@@ -33,16 +33,17 @@ TILES = 3  # maximum register tiles measured per layer
 FAR_SLOWER = 1.15  # tiles with a larger ratio of estimated time to the best tile's are not measured
 MOST_CHUNKS = 64  # maximum parts into which a thorough search divides pixels
 CACHE_BYTES = 1 << 20  # size of many second-level caches
-ROW_BYTES = 1 << 26  # maximum bytes of the rows that the depthwise, grouped and planar kernels copy
+ROW_BYTES = 1 << 26  # maximum bytes of the rows that the depthwise, planar and other kernels convert
 PLANAR_ROWS = 16  # maximum output rows of a planar unit: few enough for the first-level cache
 PLANAR_UNITS = 16  # planar units of work that four threads share evenly
 MOST_TAPS = 512  # kernels of more taps have sums beyond the whole numbers of float32
 UNIT_BYTES = 1 << 15  # minimum bytes of a depthwise unit of work, so that scheduling it costs little
 FEW_ROWS = 8  # output rows of the smaller depthwise units that are measured
 STRIP = 14  # columns of the widest strips of the depthwise kernel
-STRIP_OF_GROUPS = 28  # columns of the widest strips of the grouped kernel
-MOST_GROUPS = 4  # groups whose outputs the grouped kernel may compute in one vector
-COLUMN_QUADS = 16  # quads of all these groups that lie beside each other in the rows that the grouped kernel copies
+ROWS_UNITS = 4  # units of converted rows that four threads share evenly
+CONVERTED_BYTES = 1 << 19  # bytes of the converted rows of a unit, which the second-level cache keeps beside weights
+MOST_GROUPS = 4  # groups whose outputs the kernel with converted rows may compute in one vector
+COLUMN_QUADS = 16  # quads of all these groups that lie beside each other in converted rows
 
 _SLOWER_FLAT = (1.03, 1.0, 1.2, 1.0)
 _SLOWER = (1.25, 1.06, 1.25, 1.0)
@@ -313,57 +314,74 @@ class PlanarInt8Convolution(Int8Convolution):
         )
 
 
-class GroupedInt8Convolution(Int8Convolution):
-    """Groups of several channels, which need not be whole vectors: no product is computed beyond a group.
+class RowsInt8Convolution(Int8Convolution):
+    """Converts input rows to quads that all outputs read. Groups need not be whole vectors.
+
+    Convolutions without groups are for instruction sets whose CPUs may have AMX.
 
     Routine parameters:
         rows: output rows per unit of work.
     """
 
-    descriptor = Descriptor("cpu", "int8", "grouped")
+    descriptor = Descriptor("cpu", "int8", "rows")
+
+    def __init__(self, isa: Isa) -> None:
+        super().__init__(isa)
+        self._has_tiles = isa.block == COLUMN_QUADS
 
     def covers(self, geometry: KernelGeometry) -> bool:
-        if geometry.groups == 1 or geometry.group_in % QUAD:
+        if geometry.group_in % QUAD or (geometry.groups == 1 and not self._has_tiles):
             return False
-        in_set = self._groups_of_set(geometry)
-        if in_set > MOST_GROUPS:
-            return False
-        columns = (geometry.out_width + STRIP_OF_GROUPS) * geometry.strides[1] + geometry.extents[1]
-        parts = -(-geometry.group_in // QUAD // (COLUMN_QUADS // in_set))
-        return geometry.kernel[0] * parts * columns * COLUMN_QUADS * QUAD <= ROW_BYTES
+        return self._groups_of_set(geometry) <= MOST_GROUPS and self._bytes(geometry, 1) <= ROW_BYTES
 
     def _groups_of_set(self, geometry: KernelGeometry) -> int:
         """The fewest groups whose outputs are whole vectors."""
-        return self.layout.block // math.gcd(geometry.group_out, self.layout.block)
+        return 1 if geometry.groups == 1 else self.layout.block // math.gcd(geometry.group_out, self.layout.block)
+
+    def _parts(self, geometry: KernelGeometry) -> int:
+        """Parts of a converted row, each with the same number of quads of every group of a set."""
+        return -(-geometry.group_in // QUAD // (COLUMN_QUADS // self._groups_of_set(geometry)))
+
+    def _bytes(self, geometry: KernelGeometry, rows: int) -> int:
+        """Bytes of the converted rows of some output rows."""
+        (height, width), (down, right) = geometry.extents, geometry.strides
+        columns = (geometry.out_width - 1) * right + width
+        return self._parts(geometry) * ((rows - 1) * down + height) * columns * COLUMN_QUADS * QUAD
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         geometry = KernelGeometry.of(layer)
         sets = geometry.batch * -(-geometry.groups // self._groups_of_set(geometry))
-        rows = max(1, geometry.out_height // max(1, self.units(UNITS) // sets))
-        return distinct({"rows": min(count, geometry.out_height)} for count in (rows, FEW_ROWS))
+        shared = geometry.out_height // max(1, self.units(ROWS_UNITS) // sets)
+        return distinct({"rows": self._fitting(geometry, most)} for most in (max(1, shared), geometry.out_height))
+
+    def _fitting(self, geometry: KernelGeometry, most: int) -> int:
+        """The largest share of `most` output rows whose converted rows stay in the cache."""
+        fit = (rows for rows in shares(most, most) if self._bytes(geometry, rows) <= CONVERTED_BYTES)
+        return next(fit, 1)
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
-        rows = KernelGeometry.of(layer).out_height
-        return distinct(self.parameter_space(layer), ({"rows": part} for part in shares(rows, rows)))
+        geometry = KernelGeometry.of(layer)
+        counts = [rows for rows in shares(geometry.out_height, MOST_CHUNKS) if self._bytes(geometry, rows) <= ROW_BYTES]
+        return distinct(self.parameter_space(layer), ({"rows": rows} for rows in counts))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         geometry, block = KernelGeometry.of(layer), self.layout.block
         weight, lanes = layer.constants[1], -(-geometry.out_channels // block) * block
-        per_part = COLUMN_QUADS // self._groups_of_set(geometry)
+        per_part, parts = COLUMN_QUADS // self._groups_of_set(geometry), self._parts(geometry)
 
         def by_block() -> np.ndarray:
             """Weights as [block][part][kernel row][kernel column][quad][lane][4]."""
             outputs, inputs, height, width = weight.shape
-            made = np.zeros((lanes, inputs, height, width), np.int8)
-            made[:outputs] = weight
-            quads = made.reshape(-1, block, inputs // QUAD, QUAD, height, width).transpose(0, 4, 5, 2, 1, 3)
-            parts = [quads[:, :, :, at : at + per_part] for at in range(0, inputs // QUAD, per_part)]
-            return np.concatenate([part.reshape(len(quads), -1) for part in parts], axis=1)
+            made = np.zeros((lanes, parts * per_part * QUAD, height, width), np.int8)
+            made[:outputs, :inputs] = weight
+            quads = made.reshape(-1, block, parts, per_part, QUAD, height, width)
+            return np.ascontiguousarray(quads.transpose(0, 2, 5, 6, 3, 1, 4))
 
+        size = lanes * parts * per_part * QUAD * geometry.taps
         return lowering(
-            family("grouped_int8").kernel(),
+            family("rows_int8").kernel(),
             layer,
-            whole(lanes * weight[0].size, by_block, "int8", ("int8 grouped", Source(weight), block)),
+            whole(size, by_block, "int8", ("int8 rows", Source(weight), geometry.groups, block)),
             corrected_bias(layer, lanes),
             geometry=geometry_parameters(geometry),
             groups=geometry.groups,
@@ -418,4 +436,4 @@ class DepthwiseInt8Convolution(Int8Convolution):
         )
 
 
-ROUTINES = (DepthwiseInt8Convolution, PlanarInt8Convolution, GroupedInt8Convolution, DirectInt8Convolution)
+ROUTINES = (DepthwiseInt8Convolution, PlanarInt8Convolution, RowsInt8Convolution, DirectInt8Convolution)

@@ -879,32 +879,32 @@
  * lack one of them. Features of vectors that no level of the architecture includes are for the instruction set with
  * vectors of that width. The engine uses the variant with the most features that the CPU has. Families of one file have
  * the same variants. */
-#define VARIANTS(F)                \
-    F(conv_direct, fma)            \
-    F(conv_planar, fma)            \
-    F(conv_strassen, fma)          \
-    F(winograd, fma)               \
-    F(depthwise, fma)              \
-    F(expand_depthwise, fma)       \
-    F(depthwise_project, fma)      \
-    F(dense, fma)                  \
-    F(conv_int8, avx512_vnni)      \
-    F(conv_int8, avx_vnni)         \
-    F(conv_int8, asimddp)          \
-    F(conv_int8_planar, avx512_vnni)\
-    F(conv_int8_planar, avx_vnni)  \
-    F(conv_int8_planar, asimddp)   \
-    F(rows_int8, avx512_vnni)      \
-    F(rows_int8, amx_int8, amx_tile, avx512_vnni)\
-    F(rows_int8, avx_vnni)         \
-    F(rows_int8, asimddp)          \
-    F(depthwise_int8, avx512_vnni) \
-    F(depthwise_int8, avx_vnni)    \
-    F(depthwise_int8, asimddp)     \
-    F(dense_int8, avx512_vnni)     \
-    F(dense_int8, avx_vnni)        \
-    F(dense_int8, asimddp)         \
-    F(attention, fma)              \
+#define VARIANTS(F)                                 \
+    F(conv_direct, fma)                             \
+    F(conv_planar, fma)                             \
+    F(conv_strassen, fma)                           \
+    F(winograd, fma)                                \
+    F(depthwise, fma)                               \
+    F(expand_depthwise, fma)                        \
+    F(depthwise_project, fma)                       \
+    F(dense, fma)                                   \
+    F(conv_int8, avx512_vnni)                       \
+    F(conv_int8, avx_vnni)                          \
+    F(conv_int8, asimddp)                           \
+    F(conv_int8_planar, avx512_vnni)                \
+    F(conv_int8_planar, avx_vnni)                   \
+    F(conv_int8_planar, asimddp)                    \
+    F(rows_int8, avx512_vnni)                       \
+    F(rows_int8, amx_int8, amx_tile, avx512_vnni)   \
+    F(rows_int8, avx_vnni)                          \
+    F(rows_int8, asimddp)                           \
+    F(depthwise_int8, avx512_vnni)                  \
+    F(depthwise_int8, avx_vnni)                     \
+    F(depthwise_int8, asimddp)                      \
+    F(dense_int8, avx512_vnni)                      \
+    F(dense_int8, avx_vnni)                         \
+    F(dense_int8, asimddp)                          \
+    F(attention, fma)                               \
     F(matmul, fma)
 
 #endif

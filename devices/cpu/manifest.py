@@ -319,9 +319,13 @@ def _legal(text: str, constants: Mapping[str, int], row: str) -> tuple[str, tupl
 def _reads(name: str, lists: _Lists) -> Iterator[tuple[str, bool]]:
     """Names of the operands that kernels read, and whether each is optional."""
     for row in _rows(_list(lists, "READS", name)):
-        if row.kind not in ("REQUIRED", "OPTIONAL") or len(row.arguments) != 1:
-            raise _malformed(row.text, "expected REQUIRED(name) or OPTIONAL(name)")
-        yield row.arguments[0].lower(), row.kind == "OPTIONAL"
+        match row.kind, row.arguments:
+            case (("REQUIRED" | "OPTIONAL"), [operand]):
+                yield operand.lower(), row.kind == "OPTIONAL"
+            case kind, ["REQUIRED", "OPTIONAL"] if kind.startswith("READS_"):
+                yield from _reads(kind.removeprefix("READS_"), lists)
+            case _:
+                raise _malformed(row.text, "expected REQUIRED(name), OPTIONAL(name) or READS_list(REQUIRED, OPTIONAL)")
 
 
 def _kernels(name: str, lists: _Lists) -> Iterator[Kernel]:

@@ -323,8 +323,7 @@
     P(rows, RANGE(1, MOST_EXTENT), BETWEEN(1, 5)) /* of the output, per unit */ \
     P(zero, RANGE(-128, 127), BETWEEN(-128, 127)) /* zero point of x */         \
     G(rounding_parameters, rounding)
-#define READS_conv_int8_planar(REQUIRED, OPTIONAL) \
-    REQUIRED(X) REQUIRED(WEIGHTS) REQUIRED(BIAS) REQUIRED(MULTIPLIERS) OPTIONAL(RESIDUAL)
+#define READS_conv_int8_planar(REQUIRED, OPTIONAL) READS_conv_int8(REQUIRED, OPTIONAL)
 #define COLUMNS_conv_int8_planar(pixels, vectors)
 #define KERNELS_conv_int8_planar(K)                       \
     K(p6v4, "conv_int8_planar_p6v4", REGISTERS_32, 6, 4)  \
@@ -338,27 +337,21 @@
     p->geometry.c = between(1, 4);    \
     p->geometry.dw = 1;
 
-#define PARAMETERS_rows_int8(P, A, G)                                        \
+#define PARAMETERS_rows_int8(P, A, G)                                           \
     G(kernel_geometry, geometry)                                                \
     P(groups, RANGE(1, MOST_EXTENT), BETWEEN(1, 6))                             \
     P(rows, RANGE(1, MOST_EXTENT), BETWEEN(1, 5)) /* of the output, per unit */ \
     P(zero, RANGE(-128, 127), BETWEEN(-128, 127)) /* zero point of x */         \
     G(rounding_parameters, rounding)
-#define READS_rows_int8(REQUIRED, OPTIONAL) \
-    REQUIRED(X) REQUIRED(WEIGHTS) REQUIRED(BIAS) REQUIRED(MULTIPLIERS) OPTIONAL(RESIDUAL)
+#define READS_rows_int8(REQUIRED, OPTIONAL) READS_conv_int8(REQUIRED, OPTIONAL)
 #define KERNELS_rows_int8(K) K(rows_int8, "rows_int8", ANY)
 #define CONSTRAIN_rows_int8(p)                     \
     if (draw(5) < 2) p->groups = 1;                \
     p->geometry.c = p->groups * between(1, 8) * 4; \
     p->geometry.o = p->groups * between(1, 12) * 4;
 
-#define PARAMETERS_depthwise_int8(P, A, G)                                      \
-    G(kernel_geometry, geometry)                                                \
-    P(rows, RANGE(1, MOST_EXTENT), BETWEEN(1, 5)) /* of the output, per unit */ \
-    P(zero, RANGE(-128, 127), BETWEEN(-128, 127)) /* zero point of x */         \
-    G(rounding_parameters, rounding)
-#define READS_depthwise_int8(REQUIRED, OPTIONAL) \
-    REQUIRED(X) REQUIRED(WEIGHTS) REQUIRED(BIAS) REQUIRED(MULTIPLIERS) OPTIONAL(RESIDUAL)
+#define PARAMETERS_depthwise_int8(P, A, G) PARAMETERS_conv_int8_planar(P, A, G)
+#define READS_depthwise_int8(REQUIRED, OPTIONAL) READS_conv_int8(REQUIRED, OPTIONAL)
 #define KERNELS_depthwise_int8(K) K(depthwise_int8, "depthwise_int8", ANY)
 #define CONSTRAIN_depthwise_int8(p) p->geometry.o = p->geometry.c;
 
@@ -367,8 +360,7 @@
     P(k, RANGE(1, MOST_INT32), BETWEEN(1, 80))  \
     P(m, RANGE(1, MOST_INT32), BETWEEN(1, 150)) \
     G(rounding_parameters, rounding)
-#define READS_dense_int8(REQUIRED, OPTIONAL) \
-    REQUIRED(X) REQUIRED(WEIGHTS) REQUIRED(BIAS) REQUIRED(MULTIPLIERS) OPTIONAL(RESIDUAL)
+#define READS_dense_int8(REQUIRED, OPTIONAL) READS_conv_int8(REQUIRED, OPTIONAL)
 #define COLUMNS_dense_int8(rows, vectors)
 #define KERNELS_dense_int8(K)                     \
     K(v4, "dense_int8_v4", REGISTERS_32, 6, 4)    \

@@ -112,7 +112,11 @@ def test_families_are_read_from_text() -> None:
         ("RANGE(0, MOST)", "RANGE(0, LEAST)", "'LEAST' is neither a number nor a constant"),
         ("MOST 8", "MOST 8 +", "#define MOST 8 +: '8 +' is neither a number nor a constant"),
         ("EACH_READ", "SOME", "A(sizes, SOME, ONE_OF(1, 2), ONE_OF(1, 2)): 'SOME' is neither"),
-        ("REQUIRED(X)", "NEEDED(X)", "NEEDED(X): expected REQUIRED(name) or OPTIONAL(name)"),
+        (
+            "REQUIRED(X)",
+            "NEEDED(X)",
+            "NEEDED(X): expected REQUIRED(name), OPTIONAL(name) or READS_list(REQUIRED, OPTIONAL)",
+        ),
         ("REQUIRED(X)", "REQUIRED X", "REQUIRED X OPTIONAL(BIAS): expected NAME(arguments)"),
         ("ANY, 6", "ANYWHERE, 6", "'ANYWHERE' is none of ANY, REGISTERS_32"),
         ("ANY, 6", "ANY", "expected K(stem, name, where, pixels)"),

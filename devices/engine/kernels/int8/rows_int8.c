@@ -39,6 +39,8 @@ enum {
 };
 /* Maximum bytes of the converted rows. */
 #define ROWS_BYTES (INT64_C(1) << 26)
+/* What converted bytes are exclusive-ored with. */
+#define ROWS_FLIP (INT8_UNSIGNED ? 0x80u : 0u)
 
 /* Groups, and what follows from them. */
 typedef struct {
@@ -78,13 +80,14 @@ typedef struct {
     int64_t row, part; /* bytes */
 } window;
 
-/* Converted rows of `outputs` output rows. */
+/* Converted rows of `outputs` output rows, and columns of each. */
 static int64_t rows_for(const kernel_geometry *s, int64_t outputs) {
     return (outputs - 1) * s->sh + (s->kh - 1) * s->dh + 1;
 }
+static int64_t columns_of(const kernel_geometry *s) { return (s->ow - 1) * s->sw + (s->kw - 1) * s->dw + 1; }
 
 static window window_of(const kernel_geometry *s, int64_t outputs, void *scratch) {
-    window made = {.first = scratch, .columns = (s->ow - 1) * s->sw + (s->kw - 1) * s->dw + 1};
+    window made = {.first = scratch, .columns = columns_of(s)};
     made.row = made.columns * ROWS_COLUMN;
     made.part = rows_for(s, nns_min_int(outputs, s->oh)) * made.row;
     return made;
@@ -93,45 +96,52 @@ static window window_of(const kernel_geometry *s, int64_t outputs, void *scratch
 /* Bytes of scratch; negative if the converted rows are too large. */
 static int64_t scratch_bytes(const kernel_geometry *s, const grouping *g, int64_t outputs) {
     const int64_t rows = rows_for(s, nns_min_int(outputs, s->oh));
-    const int64_t columns = (s->ow - 1) * s->sw + (s->kw - 1) * s->dw + 1;
-    const int64_t bytes = NNS_PRODUCT(g->parts, rows, columns, ROWS_COLUMN);
+    const int64_t bytes = NNS_PRODUCT(g->parts, rows, columns_of(s), ROWS_COLUMN);
     if (bytes < 0 || bytes > ROWS_BYTES) return -1;
     return bytes + ROWS_BEHIND * s->sw * ROWS_COLUMN;
 }
 
-/* Converts input row `h`, which may be outside the input, of the groups [first, end) of the image at `x`. */
+/* Copies `count` blocks at `from`, or the first quad of each, to columns. `whole` is a constant. */
+NNS_INLINE void convert_columns(const bool whole, const int8_t *from, int64_t count, uint8_t *to) {
+    for (int64_t column = 0; column < count; column++, from += NNS_BLOCK, to += ROWS_COLUMN) {
+        if (whole) {
+            int8_block block;
+            memcpy(&block, from, sizeof block);
+            block ^= (int8_t)ROWS_FLIP;
+            memcpy(to, &block, sizeof block);
+        } else {
+            const uint32_t quad = int8_load_quad(from) ^ ROWS_FLIP * 0x01010101u;
+            memcpy(to, &quad, sizeof quad);
+        }
+    }
+}
+
+/* Converts input row `h`, which may be outside the input, of the groups [first, end) of the image at `x`. Bytes of quads
+ * that a group or the set does not have stay as they are: their weights are zeros. */
 static void convert_row(const kernel_geometry *s, const grouping *g, const int8_t *x, int64_t h, int64_t first,
                         int64_t end, int8_t zero, const window *made, uint8_t *to) {
-    const uint8_t flip = INT8_UNSIGNED ? 0x80 : 0;
     const bool inside = h >= 0 && h < s->h;
-    const int64_t from_column = inside ? nns_min_int(s->pl, made->columns) : made->columns;
-    const int64_t to_column = inside ? nns_min_int(s->pl + s->w, made->columns) : made->columns;
+    const int64_t begin_column = inside ? nns_min_int(s->pl, made->columns) : made->columns;
+    const int64_t end_column = inside ? nns_min_int(s->pl + s->w, made->columns) : made->columns;
     for (int64_t part = 0; part < g->parts; part++) {
         uint8_t *row = to + part * made->part;
-        memset(row, (uint8_t)zero ^ flip, (size_t)(from_column * ROWS_COLUMN));
-        memset(row + to_column * ROWS_COLUMN, (uint8_t)zero ^ flip,
-               (size_t)((made->columns - to_column) * ROWS_COLUMN));
+        memset(row, (uint8_t)zero ^ ROWS_FLIP, (size_t)(begin_column * ROWS_COLUMN));
+        memset(row + end_column * ROWS_COLUMN, (uint8_t)zero ^ ROWS_FLIP,
+               (size_t)((made->columns - end_column) * ROWS_COLUMN));
     }
     for (int64_t group = first; group < end; group++) {
         for (int64_t quad = 0, count; quad < g->quads; quad += count) {
             const int64_t channel = group * g->inputs + quad * INT8_QUAD, lane = channel % NNS_BLOCK;
             const int8_t *from = x + (channel / NNS_BLOCK * s->h + h) * s->w * NNS_BLOCK + lane;
-            uint8_t *place = to + quad / g->per_part * made->part +
+            uint8_t *place = to + quad / g->per_part * made->part + begin_column * ROWS_COLUMN +
                              ((group - first) * g->per_part + quad % g->per_part) * INT8_QUAD;
-            const bool whole = NNS_BLOCK == 16 && lane == 0 && g->quads - quad >= INT8_QUADS &&
-                               g->per_part - quad % g->per_part >= INT8_QUADS;
-            count = whole ? INT8_QUADS : 1;
-            for (int64_t column = from_column; column < to_column; column++, from += NNS_BLOCK) {
-                if (whole) {
-                    typedef uint8_t block __attribute__((vector_size(NNS_BLOCK)));
-                    block flipped;
-                    memcpy(&flipped, from, sizeof flipped);
-                    flipped ^= flip;
-                    memcpy(place + column * ROWS_COLUMN, &flipped, sizeof flipped);
-                } else {
-                    const uint32_t flipped = int8_load_quad(from) ^ flip * 0x01010101u;
-                    memcpy(place + column * ROWS_COLUMN, &flipped, sizeof flipped);
-                }
+            const int64_t left = nns_min_int(g->quads - quad, g->per_part - quad % g->per_part);
+            if (lane == 0 && left >= INT8_QUADS) {
+                convert_columns(true, from, end_column - begin_column, place);
+                count = INT8_QUADS;
+            } else {
+                convert_columns(false, from, end_column - begin_column, place);
+                count = 1;
             }
         }
     }
@@ -379,8 +389,6 @@ static void rows_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
     const int64_t w_block = NNS_BLOCK * g.parts * g.per_part * INT8_QUAD * s.kh * s.kw;
     const int8_t *residual = args->in[READ_RESIDUAL];
     const window from = window_of(&s, p->rows, scratch);
-    /* Whatever strips and tiles read without need is a number, and the same in every run. */
-    memset(from.first, 0, (size_t)(g.parts * from.part + ROWS_BEHIND * s.sw * ROWS_COLUMN));
 #if ROWS_TILES
     shape_tiles(&g);
 #endif

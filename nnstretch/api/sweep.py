@@ -79,14 +79,7 @@ def sweep(
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
     """
-    for name, given, wanted in (("module", module, torch.nn.Module), ("example_input", example_input, torch.Tensor)):
-        if not isinstance(given, wanted):
-            raise UsageError(f"{name} is of type {type(given).__name__}; give a torch {wanted.__name__}")
-    if objective is not None and not callable(objective):
-        raise UsageError(f"objective is of type {type(objective).__name__}; give a function of a design")
-    unknown = [direction for direction in directions if direction not in {"minimize", "maximize"}]
-    if unknown or not directions:
-        raise UsageError(f"directions are {', '.join(directions) or 'none'}; give minimize or maximize for every value")
+    _check(module, example_input, objective, directions)
     find_sampler(sampler)
     chosen = options or StretchOptions()
     found = tuple(directions) if objective else ("minimize", "maximize")
@@ -115,3 +108,19 @@ def sweep(
             return made.result(begun)
 
         return opened.place.measure(explored)
+
+
+def _check(module: object, example_input: object, objective: object, directions: Sequence[str]) -> None:
+    """Refuses arguments of a wrong kind.
+
+    Raises:
+        UsageError: names the argument, and what to give.
+    """
+    for name, given, wanted in (("module", module, torch.nn.Module), ("example_input", example_input, torch.Tensor)):
+        if not isinstance(given, wanted):
+            raise UsageError(f"{name} is of type {type(given).__name__}; give a torch {wanted.__name__}")
+    if objective is not None and not callable(objective):
+        raise UsageError(f"objective is of type {type(objective).__name__}; give a function of a design")
+    unknown = [direction for direction in directions if direction not in {"minimize", "maximize"}]
+    if unknown or not directions:
+        raise UsageError(f"directions are {', '.join(directions) or 'none'}; give minimize or maximize for every value")

@@ -237,10 +237,12 @@ class Routine(ABC):
     Attributes:
         descriptor: its name.
         threads: number of threads among which it divides a layer's work evenly, at least `USUAL_THREADS`.
+        features: of the CPU beyond the engine's instruction set, as /proc/cpuinfo names them, as far as they are known.
     """
 
     descriptor: Descriptor
     threads: int = USUAL_THREADS
+    features: frozenset[str] = frozenset()
 
     @property
     def element(self) -> ElementType:

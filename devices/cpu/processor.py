@@ -14,7 +14,7 @@ from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.queues import HOST
 from nnstretch.devices.cpu.routines import REORDER_ROUTINE, native_routines
 from nnstretch.devices.engine.binding.library import engine
-from nnstretch.devices.engine.build.instruction_sets import Isa, local_isa
+from nnstretch.devices.engine.build.instruction_sets import Isa, local_features, local_isa
 from nnstretch.errors import DeviceError
 
 
@@ -47,7 +47,8 @@ class CpuProcessor(Processor):
         """
         self.spec = spec
         self._isa = isa or local_isa()
-        self.routines = (*native_routines(self._isa, len(spec.cores)), *external_engines)
+        features = local_features() if self._isa == local_isa() else ()
+        self.routines = (*native_routines(self._isa, len(spec.cores), features), *external_engines)
         self.blocked = Layout(self._isa.block)
 
     @property

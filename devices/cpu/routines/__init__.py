@@ -5,6 +5,8 @@ A module's `ROUTINES` are called with the instruction set of an engine and retur
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from nnstretch.devices.base.routine import USUAL_THREADS, Routine
 from nnstretch.devices.cpu.routines import (
     attention,
@@ -57,11 +59,17 @@ _MODULES = (
 """In the order in which routines of the same layer are listed: most promising first."""
 
 
-def native_routines(isa: Isa, threads: int = USUAL_THREADS) -> tuple[Routine, ...]:
-    """All routines of engines built for `isa`, which divide work among at least this number of threads."""
+def native_routines(isa: Isa, threads: int = USUAL_THREADS, features: Collection[str] = ()) -> tuple[Routine, ...]:
+    """All routines of engines built for an instruction set.
+
+    Args:
+        isa: the instruction set.
+        threads: the least number among which they divide work.
+        features: of the CPU, as /proc/cpuinfo names them; some routines support more layers where they are known.
+    """
     routines = tuple(routine(isa) for module in _MODULES for routine in module.ROUTINES)
     for one in routines:
-        one.threads = max(threads, USUAL_THREADS)
+        one.threads, one.features = max(threads, USUAL_THREADS), frozenset(features)
     return routines
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.cpu.routines import native_routines
 from nnstretch.devices.cpu.routines.memory_bound import MemoryBoundRoutine
-from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa
+from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, cpu_features
 
 
 def compute_bound_routines(isa: Isa) -> tuple[Routine, ...]:
-    """Routines for convolutions, fused pairs and dense layers of engines built for `isa`."""
-    return tuple(routine for routine in native_routines(isa) if not isinstance(routine, MemoryBoundRoutine))
+    """Routines for convolutions, fused pairs and dense layers of engines built for `isa`, for CPUs with all features."""
+    every = native_routines(isa, features=cpu_features())
+    return tuple(routine for routine in every if not isinstance(routine, MemoryBoundRoutine))
 
 
 def memory_bound_routines(block: int) -> tuple[MemoryBoundRoutine, ...]:

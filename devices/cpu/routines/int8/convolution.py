@@ -43,7 +43,6 @@ STRIP = 14  # columns of the widest strips of the depthwise kernel
 ROWS_UNITS = 4  # units of converted rows that four threads share evenly
 CONVERTED_BYTES = 1 << 19  # bytes of the converted rows of a unit, which the second-level cache keeps beside weights
 MOST_GROUPS = 4  # groups whose outputs the kernel with converted rows may compute in one vector
-AMX_LEVEL = 4  # of x86-64, which every CPU with AMX has
 COLUMN_QUADS = 16  # quads of all these groups that lie beside each other in converted rows
 
 _SLOWER_FLAT = (1.03, 1.0, 1.2, 1.0)
@@ -318,7 +317,7 @@ class PlanarInt8Convolution(Int8Convolution):
 class RowsInt8Convolution(Int8Convolution):
     """Converts input rows to quads that all outputs read. Groups need not be whole vectors.
 
-    Convolutions without groups are for instruction sets whose CPUs may have AMX.
+    It computes convolutions without groups where the CPU has AMX: without, its panels of one vector are the slower ones.
 
     Routine parameters:
         rows: output rows per unit of work.
@@ -326,12 +325,8 @@ class RowsInt8Convolution(Int8Convolution):
 
     descriptor = Descriptor("cpu", "int8", "rows")
 
-    def __init__(self, isa: Isa) -> None:
-        super().__init__(isa)
-        self._may_have_tiles = isa.architecture == "x86_64" and isa.level == AMX_LEVEL
-
     def covers(self, geometry: KernelGeometry) -> bool:
-        if geometry.group_in % QUAD or (geometry.groups == 1 and not self._may_have_tiles):
+        if geometry.group_in % QUAD or (geometry.groups == 1 and "amx_int8" not in self.features):
             return False
         return self._groups_of_set(geometry) <= MOST_GROUPS and self._bytes(geometry, 1) <= ROW_BYTES
 

@@ -45,7 +45,14 @@ class ProfiledProcessor(Processor):
 def _routines(description: Description) -> tuple[Sequence[Routine], Routine]:
     """The routines for layers, and the one that changes layouts."""
     if description.kind == "opencl":
-        traits = Traits(description.block, bool(description.cores), description.compute_units, description.registers)
+        traits = Traits(
+            description.block,
+            bool(description.cores),
+            description.compute_units,
+            description.registers,
+            description.local_memory,
+            description.group_items,
+        )
         return routines(traits), Reorder(traits)
     isa = next((isa for isa in ISAS if isa.name == description.isa), None)
     if isa is None:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from nnstretch.devices.base.routine import BLOCKS
 from nnstretch.devices.base.spec import ProcessorSpec
 
 _LONGEST_TEXT = 1 << 12
-_MOST = 1 << 16
+_MOST = 1 << 24
 _LEAST_REGISTERS = {True: 16, False: 4}  # of OpenCL devices: on the CPU -> minimum
 
 
@@ -33,6 +34,8 @@ class Description:
         compute_units: of an OpenCL device (`Traits`); 0 for a CPU.
         registers: of an OpenCL device (`Traits`); 0 for a CPU.
         caches: sizes of the largest private and the largest shared cache in bytes; empty if unknown.
+        local_memory: of an OpenCL device (`Traits`).
+        group_items: of an OpenCL device (`Traits`).
     """
 
     fingerprint: str
@@ -47,6 +50,8 @@ class Description:
     compute_units: int = 0
     registers: int = 0
     caches: tuple[int, ...] = ()
+    local_memory: int = 0
+    group_items: int = 0
 
     @property
     def spec(self) -> ProcessorSpec:
@@ -71,7 +76,7 @@ def description_of(raw: object) -> Description:
     made = Description(**{field.name: readers[str(field.type)](raw, field.name) for field in fields(Description)})
     if made.kind not in ("cpu", "opencl"):
         raise ValueError(f"kind is {made.kind!r}; it is cpu or opencl")
-    if made.block not in (4, 8, 16):
+    if made.block not in BLOCKS:
         raise ValueError(f"block is {made.block}; it is 4, 8 or 16")
     least = _LEAST_REGISTERS[bool(made.cores)]
     if made.kind == "opencl" and (made.compute_units < 1 or made.registers < least):

@@ -30,6 +30,10 @@ PADDING = 1000
 """Value of padding lanes after `Layout.pack`: finite, and large enough to make wrong uses visible."""
 
 
+BLOCKS = (4, 8, 16)
+"""Blocks that a layout may have."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Memory layout of a tensor.

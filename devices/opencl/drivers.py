@@ -60,6 +60,8 @@ class DeviceInfo:
         scalar: whether it computes work items side by side and splits vectors into their elements, as GPUs do.
         usable: whether kernels of nnstretch were built and gave the right results.
         why_not: one line on why it is not usable, else "".
+        local_memory: bytes of local memory of a work group.
+        group_items: maximum work items of a work group.
     """
 
     index: int
@@ -76,6 +78,8 @@ class DeviceInfo:
     scalar: bool
     usable: bool
     why_not: str
+    local_memory: int = 0
+    group_items: int = 0
 
     @property
     def sharing(self) -> Sharing:
@@ -268,6 +272,8 @@ def describe(index: int, device: pyopencl.Device) -> DeviceInfo:
         scalar=int(device.native_vector_width_float) == 1,
         usable=True,
         why_not="",
+        local_memory=int(device.local_mem_size),
+        group_items=int(device.max_work_group_size),
     )
 
 

@@ -64,4 +64,6 @@ class OpenCLProcessor(Processor):
             cores=self.spec.cores if traits.on_cpu else (),
             compute_units=traits.compute_units,
             registers=traits.registers,
+            local_memory=traits.local_memory,
+            group_items=traits.group_items,
         )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_integers", "kernel_source", "probe", "sources_hash"]
 
+_GPU_BLOCK = 4  # numbers that a work item of a GPU loads at once
 _GPU_FLOATS = 64  # registers that a work item of a GPU may use for its tile
 _PAGE = 4096
 _SVM_ALIGNMENT = 128  # bytes of the largest type; drivers may reject more
@@ -336,9 +337,12 @@ class OpenCLRuntime:
 
 
 def _traits(info: DeviceInfo, threads: int) -> Traits:
-    """Traits of a device. The block is that of this machine's CPU engine, so that tensors keep their layout."""
+    """Traits of a device. On the CPU, the block is that of the CPU engine, so that tensors keep their layout."""
     isa = local_isa()
-    if not info.on_cpu or info.scalar:
+    if not info.on_cpu:
+        vectors = _GPU_FLOATS // _GPU_BLOCK
+        return Traits(_GPU_BLOCK, False, info.compute_units, vectors, info.local_memory, info.group_items)
+    if info.scalar:
         return Traits(isa.block, False, info.compute_units, max(_GPU_FLOATS // isa.block, 4))
     # AVX-512 and NEON have 32 vector registers, older x86 16.
     wide = isa.block == 16 or isa.name.startswith("aarch64")

@@ -127,7 +127,7 @@ def _known(profiles: Profiles) -> str:
 def _host(profiles: Profiles, device: ProfiledProcessor, path: Path) -> ProfiledProcessor:
     """The CPU that drives devices if no CPU was named."""
     for one in profiles.processors:
-        if one.kind == "cpu" and one.block == device.blocked.block:
+        if one.kind == "cpu" and (not device.spec.cores or one.block == device.blocked.block):
             return ProfiledProcessor(one)
     raise UsageError(f"{path} has no CPU beside its devices; tune one network with a CPU there, and export again")
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nnstretch.devices.backends import BACKENDS
-from nnstretch.devices.base.routine import PLAIN, Launch
+from nnstretch.devices.base.routine import BLOCKS, PLAIN, Launch
 from nnstretch.devices.base.spec import format_cores
 from nnstretch.devices.engine.binding.library import BUFFER_ALIGNMENT, MAX_RATIO
 from nnstretch.errors import PackageError
@@ -84,7 +84,7 @@ def _fail(what: str) -> PackageError:
 
 
 def _check_queues(plan: Plan) -> None:
-    if plan.block not in (4, 8, 16):
+    if plan.block not in BLOCKS:
         raise _fail(f"block {plan.block} is not 4, 8 or 16")
     unknown = [queue.kind for queue in plan.queues if queue.kind not in BACKENDS]
     if unknown:

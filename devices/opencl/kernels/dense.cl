@@ -1,7 +1,9 @@
-/* Dense layer on plain tensors: ROWS rows of x (N, K) times one block of outputs, the sum over K kept in PARTS partial sums
- * so that multiply-adds are independent.
+/* Dense layer on plain tensors: ROWS rows of x (N, K) times one block of outputs.
  *
- * Macros: ROWS, PARTS. Work items: (output block, group of ROWS rows).
+ * On a CPU, an item keeps the sum over K in PARTS partial sums, so that multiply-adds are independent. On other devices the
+ * GROUP items of a work group share the sum: neighbours read neighbouring weights.
+ *
+ * Macros: ROWS, PARTS, GROUP (1 on a CPU). Work items: (output block × GROUP, group of ROWS rows).
  *
  * Weights: [output block][K][B].
  */
@@ -14,14 +16,31 @@ typedef struct {
     int rows, inputs, outputs, has_residual, kind, a, b;
 } dense_arguments;
 
+/* Writes one row of a block: the sum with bias, residual and activation. */
+INLINE void write_row(floatb sum, const dense_arguments given, int row, int block, const global number *bias,
+                      const global number *residual, global number *y)
+{
+    const int lanes = min(B, given.outputs - block * B);
+    const long at = (long)row * given.outputs + block * B;
+    float lane[B];
+    STORE(READ(bias + block * B) + sum, lane);
+    if (given.has_residual) {
+        for (int i = 0; i < lanes; i++)
+            lane[i] += READ_ONE(residual + at + i);
+    }
+    STORE(activate(LOAD(lane), given.kind, given.a, given.b), lane);
+    for (int i = 0; i < lanes; i++)
+        WRITE_ONE(lane[i], y + at + i);
+}
+
+#if GROUP == 1
+
 kernel void dense(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
                   const global number *residual_buffer, global number *y_buffer, const dense_arguments given)
 {
-    const int rows = given.rows, inputs = given.inputs, outputs = given.outputs;
+    const int rows = given.rows, inputs = given.inputs;
     const int block = get_global_id(0), row_first = (int)get_global_id(1) * ROWS;
     const global number *weight = weight_buffer + given.weight_offset + (long)block * inputs * B;
-    const global number *residual = residual_buffer + given.residual_offset;
-    global number *y = y_buffer + given.y_offset;
 
     const global number *x[ROWS];
     UNROLL for (int r = 0; r < ROWS; r++)
@@ -48,22 +67,53 @@ kernel void dense(const global number *x_buffer, const global number *weight_buf
             sum[r][0] = fma(w, (floatb)(READ_ONE(x[r] + k)), sum[r][0]);
     }
 
-    const int lanes = min(B, outputs - block * B);
     UNROLL for (int r = 0; r < ROWS; r++) {
         if (row_first + r < rows) {
-            const long at = (long)(row_first + r) * outputs + block * B;
-            floatb value = READ(bias_buffer + given.bias_offset + block * B);
-            UNROLL for (int i = 0; i < PARTS; i++)
+            floatb value = sum[r][0];
+            UNROLL for (int i = 1; i < PARTS; i++)
                 value += sum[r][i];
-            float lane[B];
-            STORE(value, lane);
-            if (given.has_residual) {
-                for (int i = 0; i < lanes; i++)
-                    lane[i] += READ_ONE(residual + at + i);
-            }
-            STORE(activate(LOAD(lane), given.kind, given.a, given.b), lane);
-            for (int i = 0; i < lanes; i++)
-                WRITE_ONE(lane[i], y + at + i);
+            write_row(value, given, row_first + r, block, bias_buffer + given.bias_offset,
+                      residual_buffer + given.residual_offset, y_buffer + given.y_offset);
         }
     }
 }
+
+#else
+
+__attribute__((reqd_work_group_size(GROUP, 1, 1)))
+kernel void dense(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+                  const global number *residual_buffer, global number *y_buffer, const dense_arguments given)
+{
+    local floatb parts[GROUP];
+    const int rows = given.rows, inputs = given.inputs, item = get_local_id(0);
+    const int block = get_group_id(0), row_first = (int)get_global_id(1) * ROWS;
+    const global number *weight = weight_buffer + given.weight_offset + (long)block * inputs * B;
+
+    floatb sum[ROWS];
+    const global number *x[ROWS];
+    UNROLL for (int r = 0; r < ROWS; r++) {
+        sum[r] = (floatb)(0.0f);
+        x[r] = x_buffer + given.x_offset + (long)min(row_first + r, rows - 1) * inputs;
+    }
+    for (int k = item; k < inputs; k += GROUP) {
+        const floatb w = READ(weight + (long)k * B);
+        UNROLL for (int r = 0; r < ROWS; r++)
+            sum[r] = fma(w, (floatb)(READ_ONE(x[r] + k)), sum[r]);
+    }
+
+    UNROLL for (int r = 0; r < ROWS; r++) {
+        parts[item] = sum[r];
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int count = GROUP / 2; count > 0; count /= 2) {
+            if (item < count)
+                parts[item] += parts[item + count];
+            barrier(CLK_LOCAL_MEM_FENCE);
+        }
+        if (item == 0 && row_first + r < rows)
+            write_row(parts[0], given, row_first + r, block, bias_buffer + given.bias_offset,
+                      residual_buffer + given.residual_offset, y_buffer + given.y_offset);
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+}
+
+#endif

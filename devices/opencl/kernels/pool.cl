@@ -1,10 +1,11 @@
-/* Pooling in the blocked layout. Work items: (range of output rows, channel block, image); of global_pool: (block, image). */
+/* Pooling in the blocked layout. Work items: (range of output rows × range of columns, channel block, image); of global_pool:
+ * (block, image). */
 #include "common.cl"
 
 typedef struct {
     int x_offset, y_offset;
     int blocks, height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w;
-    int pad_top, pad_left, rows_per_item, kind, a, b;
+    int pad_top, pad_left, rows_per_item, columns_per_item, kind, a, b;
 } max_pool_arguments;
 
 kernel void max_pool(const global number *x_buffer, global number *y_buffer, const max_pool_arguments given)
@@ -13,8 +14,12 @@ kernel void max_pool(const global number *x_buffer, global number *y_buffer, con
     const int kernel_h = given.kernel_h, kernel_w = given.kernel_w, stride_h = given.stride_h, stride_w = given.stride_w;
     const int dilation_h = given.dilation_h, dilation_w = given.dilation_w, pad_top = given.pad_top, pad_left = given.pad_left;
     const int kind = given.kind, a = given.a, b = given.b;
-    const int block = get_global_id(1), image = get_global_id(2), row_begin = (int)get_global_id(0) * given.rows_per_item;
+    const int block = get_global_id(1), image = get_global_id(2);
+    const int column_ranges = (out_width + given.columns_per_item - 1) / given.columns_per_item;
+    const int row_begin = (int)get_global_id(0) / column_ranges * given.rows_per_item;
     const int row_end = min(row_begin + given.rows_per_item, out_height);
+    const int column_begin = (int)get_global_id(0) % column_ranges * given.columns_per_item;
+    const int column_end = min(column_begin + given.columns_per_item, out_width);
     const global number *x = x_buffer + given.x_offset + ((long)image * given.blocks + block) * height * width * B;
     global number *y = y_buffer + given.y_offset + ((long)image * given.blocks + block) * out_height * out_width * B;
 
@@ -22,7 +27,7 @@ kernel void max_pool(const global number *x_buffer, global number *y_buffer, con
         const int y0 = oy * stride_h - pad_top;
         const int y_first = y0 < 0 ? y0 + (-y0 + dilation_h - 1) / dilation_h * dilation_h : y0;
         const int y_last = min(y0 + kernel_h * dilation_h, height);
-        for (int ox = 0; ox < out_width; ox++) {
+        for (int ox = column_begin; ox < column_end; ox++) {
             const int x0 = ox * stride_w - pad_left;
             const int x_first = x0 < 0 ? x0 + (-x0 + dilation_w - 1) / dilation_w * dilation_w : x0;
             const int x_last = min(x0 + kernel_w * dilation_w, width);
@@ -39,7 +44,7 @@ kernel void max_pool(const global number *x_buffer, global number *y_buffer, con
 typedef struct {
     int x_offset, y_offset;
     int blocks, height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w;
-    int pad_top, pad_left, pad_bottom, pad_right, include_pad, rows_per_item, kind, a, b;
+    int pad_top, pad_left, pad_bottom, pad_right, include_pad, rows_per_item, columns_per_item, kind, a, b;
 } average_pool_arguments;
 
 /* The divisor is the number of positions inside the tensor, or inside the padded tensor if `include_pad`. */
@@ -50,15 +55,19 @@ kernel void average_pool(const global number *x_buffer, global number *y_buffer,
     const int pad_top = given.pad_top, pad_left = given.pad_left, include_pad = given.include_pad;
     const int padded_height = height + given.pad_bottom, padded_width = width + given.pad_right;
     const int kind = given.kind, a = given.a, b = given.b;
-    const int block = get_global_id(1), image = get_global_id(2), row_begin = (int)get_global_id(0) * given.rows_per_item;
+    const int block = get_global_id(1), image = get_global_id(2);
+    const int column_ranges = (out_width + given.columns_per_item - 1) / given.columns_per_item;
+    const int row_begin = (int)get_global_id(0) / column_ranges * given.rows_per_item;
     const int row_end = min(row_begin + given.rows_per_item, out_height);
+    const int column_begin = (int)get_global_id(0) % column_ranges * given.columns_per_item;
+    const int column_end = min(column_begin + given.columns_per_item, out_width);
     const global number *x = x_buffer + given.x_offset + ((long)image * given.blocks + block) * height * width * B;
     global number *y = y_buffer + given.y_offset + ((long)image * given.blocks + block) * out_height * out_width * B;
 
     for (int oy = row_begin; oy < row_end; oy++) {
         const int y0 = oy * stride_h - pad_top;
         const int y_first = max(y0, 0), y_last = min(y0 + kernel_h, height);
-        for (int ox = 0; ox < out_width; ox++) {
+        for (int ox = column_begin; ox < column_end; ox++) {
             const int x0 = ox * stride_w - pad_left;
             const int x_first = max(x0, 0), x_last = min(x0 + kernel_w, width);
             floatb sum = (floatb)(0.0f);

@@ -1,4 +1,4 @@
-/* Conversion between plain and blocked layout, and between floats and halves. Work items: (range of pixels, channel block,
+/* Conversion between plain and blocked layout, between blocks, and between floats and halves. Work items: (range of pixels, channel block,
  * image).
  *
  * Macros: FROM_HALVES, TO_HALVES: 1 if the input, or output, is of halves instead of floats.
@@ -9,20 +9,24 @@
 #define source half
 #define TAKE LOAD_HALF
 #define TAKE_ONE LOAD_ONE_HALF
+#define TAKE_QUAD(pointer) vload_half4(0, pointer)
 #else
 #define source float
 #define TAKE LOAD
 #define TAKE_ONE LOAD_ONE
+#define TAKE_QUAD(pointer) vload4(0, pointer)
 #endif
 
 #if TO_HALVES
 #define target half
 #define PUT STORE_HALF
 #define PUT_ONE STORE_ONE_HALF
+#define PUT_QUAD(value, pointer) vstore_half4(TO_HALF(value), 0, pointer)
 #else
 #define target float
 #define PUT STORE
 #define PUT_ONE STORE_ONE
+#define PUT_QUAD(value, pointer) vstore4(value, 0, pointer)
 #endif
 
 typedef struct {
@@ -58,6 +62,27 @@ kernel void to_plain(const global source *x_buffer, global target *y_buffer, con
     for (int i = 0; i < lanes; i++) {
         for (long p = begin; p < end; p++)
             PUT_ONE(TAKE_ONE(x + p * B + i), y + (long)i * plane + p);
+    }
+}
+
+typedef struct {
+    int x_offset, y_offset;
+    int channels, plane, source_block, target_block, per_item;
+} between_blocks_arguments;
+
+/* From one block to another, multiples of 4 both. Work items: (range of pixels, four lanes of the target, image). */
+kernel void between_blocks(const global source *x_buffer, global target *y_buffer, const between_blocks_arguments given)
+{
+    const int plane = given.plane, from = given.source_block, to = given.target_block;
+    const int channel = (int)get_global_id(1) * 4, image = get_global_id(2);
+    const int channels = given.channels, from_blocks = (channels + from - 1) / from, to_blocks = (channels + to - 1) / to;
+    const global source *x = x_buffer + given.x_offset + ((long)image * from_blocks + channel / from) * plane * from;
+    global target *y = y_buffer + given.y_offset + ((long)image * to_blocks + channel / to) * plane * to;
+    const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, plane);
+    const int has_source = channel < from_blocks * from;
+    for (long p = begin; p < end; p++) {
+        const float4 value = has_source ? TAKE_QUAD(x + p * from + channel % from) : (float4)(0.0f);
+        PUT_QUAD(value, y + p * to + channel % to);
     }
 }
 

@@ -28,6 +28,8 @@ SUM_BYTES = element_type(DTYPE).bytes
 """Bytes of an element of sums and workspaces, whatever the storage type of tensors."""
 HALF = "float16"
 _HALF_MAX = float(np.finfo(np.float16).max)
+_LEAST_LOCAL_MEMORY = 8 << 10  # of the smallest tile of a matrix product
+_LEAST_GROUP_ITEMS = 64
 _ITEM_FLOATS = 16384  # minimum per work item of a copying kernel, so that launch overhead is negligible
 
 
@@ -40,12 +42,21 @@ class Traits:
         on_cpu: whether CPU threads run the work groups; few and large groups are best then.
         compute_units: threads of a CPU device, multiprocessors of another.
         registers: vectors of `block` floats that a work item may keep in registers.
+        local_memory: bytes of local memory for a work group; 0 if groups should have none, as on a CPU.
+        group_items: maximum work items of a group with local memory.
     """
 
     block: int
     on_cpu: bool
     compute_units: int
     registers: int
+    local_memory: int = 0
+    group_items: int = 0
+
+    @property
+    def works_in_groups(self) -> bool:
+        """Whether work groups should share operands in local memory."""
+        return not self.on_cpu and self.local_memory >= _LEAST_LOCAL_MEMORY and self.group_items >= _LEAST_GROUP_ITEMS
 
     def items_wanted(self) -> int:
         """Number of work items that balances the load of all compute units."""
@@ -171,9 +182,13 @@ class OpenCLRoutine(Routine):
         defines: Sequence[tuple[str, int]] = (),
         writes: Sequence[Operand] = (OUTPUT,),
         floats: Sequence[Operand] = (),
+        local_size: tuple[int, ...] | None = None,
     ) -> KernelCall:
-        """A call that writes output 0 by default. Workspaces and `floats` always hold float32."""
-        local_size = (1,) * len(global_size) if self.traits.on_cpu else None
+        """A call that writes output 0 by default. Workspaces and `floats` always hold float32.
+
+        Without `local_size`, groups have one item on a CPU, and other drivers choose.
+        """
+        local_size = (1,) * len(global_size) if self.traits.on_cpu else local_size
         macros = (("NNS_BLOCK", self.traits.block), ("NNS_CPU", int(self.traits.on_cpu)), *defines)
         own = element_type(self.dtype).bytes
         wide = (o is None or o.kind == "workspace" or o in floats for o in (*reads, *writes))

@@ -14,7 +14,8 @@ from nnstretch.devices.base.routine import INPUT, PLAIN, Layout, Lowering, Param
 from nnstretch.devices.opencl.routines.base import DTYPE, OpenCLRoutine, ceil_div, is_image
 from nnstretch.graph.layer import Layer
 
-_PLANAR_CHANNELS = 8  # maximum channels of an input that is read in the plain layout
+PLANAR_CHANNELS = 8
+"""Maximum channels of an input that is read in the plain layout."""
 _SETTINGS = 3  # number of tiles to measure
 _REACH = 8  # spans of kernel rows are rounded up to multiples of it, so that layers share builds
 _PIXELS = (14, 12, 10, 8, 7, 6, 4, 3, 2, 1)
@@ -40,6 +41,10 @@ class Convolution(OpenCLRoutine):
     @abstractmethod
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
         """Whether the routine computes a convolution of this geometry."""
+
+    def _multiplies_in_groups(self, shape: KernelGeometry) -> bool:
+        """Whether products of work groups (implicit_gemm.py) compute a convolution instead of items on their own."""
+        return self.traits.works_in_groups and shape.groups == 1
 
     def _reads_plain(self, layer: Layer) -> bool:
         """Whether the input is plain and float32; residual and output are blocked."""
@@ -72,7 +77,7 @@ class Direct(Convolution):
     source = "conv.cl"
 
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
-        return True
+        return not self._multiplies_in_groups(shape)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edges of the output, best first."""
@@ -150,7 +155,8 @@ class Planar(Convolution):
     source = "conv_planar.cl"
 
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
-        return shape.groups == 1 and shape.channels <= _PLANAR_CHANNELS
+        few = shape.groups == 1 and shape.channels <= PLANAR_CHANNELS
+        return few and not self._multiplies_in_groups(shape)
 
     def _reads_plain(self, layer: Layer) -> bool:
         return True
@@ -273,6 +279,7 @@ def channel_ranges(shape: KernelGeometry, lanes: int) -> list[tuple[int, int]]:
 
 _ROWS = 4  # rows of x that share each load of a weight
 _SUMS = 8  # partial sums that hide the latency of a multiply-add
+_DENSE_GROUP = 64  # work items that share a sum
 
 
 class Dense(OpenCLRoutine):
@@ -289,6 +296,7 @@ class Dense(OpenCLRoutine):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `dense` with weights [output block][K][lane]."""
         b = self.traits.block
+        group = _DENSE_GROUP if self.traits.works_in_groups else 1
         n, k = layer.type_of(0).shape
         m = layer.outputs[0].shape[1]
         blocks = self.blocks(m)
@@ -299,7 +307,8 @@ class Dense(OpenCLRoutine):
             "dense",
             self.reads(layer),
             (n, k, m, *self.epilogue(layer)),
-            (blocks, ceil_div(n, rows)),
-            (("ROWS", rows), ("PARTS", _SUMS // rows)),
+            (blocks * group, ceil_div(n, rows)),
+            (("ROWS", rows), ("PARTS", _SUMS // rows), ("GROUP", group)),
+            local_size=(group, 1) if group > 1 else None,
         )
         return Lowering((call,), (packed, bias))

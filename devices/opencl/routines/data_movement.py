@@ -9,6 +9,7 @@ import numpy as np
 
 from nnstretch.devices.algorithms.strided import CHANNELS_LAST, DIMENSIONS, StridedCopy, moves_blocks, strided_copy
 from nnstretch.devices.base.routine import (
+    BLOCKS,
     INPUT,
     PLAIN,
     REORDER,
@@ -21,6 +22,8 @@ from nnstretch.devices.base.routine import (
 )
 from nnstretch.devices.opencl.routines.base import HALF, OpenCLRoutine, PlainRoutine, ceil_div, constant, is_image
 from nnstretch.graph.layer import Layer
+
+_QUAD = 4  # channels that an item moves between blocks
 
 
 class ConcatBlocked(OpenCLRoutine):
@@ -97,7 +100,11 @@ class Reshape(PlainRoutine):
 
 
 class Reorder(OpenCLRoutine):
-    """Conversion between plain and blocked layout and between float32 and float16, or a copy (`reorder_layer`)."""
+    """Conversion between layouts and between float32 and float16, or a copy (`reorder_layer`).
+
+    One of two blocks that differ is the device's own; the other is that of another processor, which the tensor comes from or
+    goes to.
+    """
 
     algorithm = "reorder"
     source = "reorder.cl"
@@ -105,24 +112,35 @@ class Reorder(OpenCLRoutine):
 
     def _supports(self, layer: Layer) -> bool:
         source, target = reorder_layouts(layer)
-        known = all(o.block in (0, self.traits.block) and o.dtype in (None, HALF) for o in (source, target))
-        return known and (source.block == target.block or is_image(layer.type_of(0)))
+        known = all(o.block in (0, *BLOCKS) and o.dtype in (None, HALF) for o in (source, target))
+        own = {source.block, target.block} & {self.traits.block} or source.block == target.block == 0
+        return known and bool(own) and (source.block == target.block or is_image(layer.type_of(0)))
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         source, target = reorder_layouts(layer)
         return (source,), (target,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `to_blocked` or `to_plain`, or of `copy` if the order stays."""
+        """One call of `to_blocked`, `to_plain` or `between_blocks`, or of `copy` if the order stays."""
         source, target = reorder_layouts(layer)
         if source.block == target.block:
             count = math.prod(source.storage_shape(layer.outputs[0].shape))
             each = self.flat_per_item(count)
             return Lowering((self._cast(self.call("copy", (INPUT,), (count, each), (ceil_div(count, each),)), layer),))
+        if source.block and target.block:
+            return Lowering((self._cast(self._between(layer, source.block, target.block), layer),))
         _, plane, each, size = self.planes(layer)
         kernel = "to_blocked" if target.block else "to_plain"
         call = self.call(kernel, (INPUT,), (layer.type_of(0).shape[1], plane, each), size)
         return Lowering((self._cast(call, layer),))
+
+    def _between(self, layer: Layer, source: int, target: int) -> KernelCall:
+        """The call that changes the block."""
+        n, c, h, w = layer.outputs[0].shape
+        quads = ceil_div(c, target) * target // _QUAD
+        each = self.per_item(h * w, quads * n)
+        words = (c, h * w, source, target, each)
+        return self.call("between_blocks", (INPUT,), words, (ceil_div(h * w, each), quads, n))
 
     def _cast(self, call: KernelCall, layer: Layer) -> KernelCall:
         """Adapts a call to the storage types of the layer's layouts."""

@@ -26,12 +26,16 @@ class Pool(OpenCLRoutine):
         shape = KernelGeometry.of(layer)
         blocks = self.blocks(shape.channels)
         rows = self.per_item(shape.out_height, blocks * shape.batch)
+        columns = shape.out_width if self.traits.on_cpu or rows > 1 else 1
         window = (blocks, *shape.size, *shape.out_size, *shape.kernel, *shape.strides)
         kernel, rest = "max_pool", [*shape.dilations, *shape.pads]
         if layer.op == "AveragePool":
             kernel, rest = "average_pool", [*layer.ints("pads"), int(layer.attributes["count_include_pad"] == 1)]
         return self.lowering(
-            kernel, layer, (*window, *rest, rows), (ceil_div(shape.out_height, rows), blocks, shape.batch)
+            kernel,
+            layer,
+            (*window, *rest, rows, columns),
+            (ceil_div(shape.out_height, rows) * ceil_div(shape.out_width, columns), blocks, shape.batch),
         )
 
 

@@ -184,7 +184,7 @@ class _Maker:
         fed = () if self._on_device else tuple(inputs)
         queue = plan_queue(single.processor)
         plan = Plan(
-            block=single.processor.blocked.block,
+            block=(single.host or single.processor).blocked.block,
             queues=(CALLER_QUEUE, queue) if self._on_device else (replace(queue, kind=HOST.name),),
             inputs=tuple(PlanTensor(f"x{i}", TensorType(x.shape, str(x.dtype))) for i, x in enumerate(fed)),
             outputs=tuple(PlanTensor(f"y{i}", t) for i, t in enumerate(self._stored)) if shown else (),

@@ -14,7 +14,7 @@ from nnstretch.devices.opencl.runtime import KERNELS
 
 OCLGRIND = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
 RUSTICL = next(Path("/usr/lib").glob("*/libRusticlOpenCL.so.1"), None)
-INCLUDED = {"common.cl", "lanes.cl", "tile.cl", "strides.cl", "winograd_transform.cl"}
+INCLUDED = {"common.cl", "gemm_tile.cl", "lanes.cl", "tile.cl", "strides.cl", "winograd_transform.cl"}
 SEMAPHORE = "semaphore.cl"  # needs a host that runs meanwhile
 WRITES_BEHIND = """
 import numpy as np, pyopencl as cl

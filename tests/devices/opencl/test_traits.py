@@ -24,6 +24,7 @@ GPU = Traits(block=16, on_cpu=False, compute_units=4, registers=4)
         Traits(block=8, on_cpu=True, compute_units=1, registers=16),
         GPU,
         replace(GPU, block=4, registers=16),
+        replace(GPU, block=4, registers=16, local_memory=32 << 10, group_items=256),
     ],
     ids=str,
 )

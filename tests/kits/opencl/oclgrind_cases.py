@@ -69,6 +69,7 @@ LAYERS = (
 KINDS = (
     Traits(block=4, on_cpu=True, compute_units=3, registers=32),
     Traits(block=8, on_cpu=False, compute_units=2, registers=8),
+    Traits(block=4, on_cpu=False, compute_units=2, registers=16, local_memory=8 << 10, group_items=64),
 )
 
 
@@ -82,6 +83,7 @@ def cases(traits: Traits) -> Iterator[tuple[Routine, Layer, Parameters]]:
     for blocks in ((0, 1), (1, 0), (1, 1)):
         source, target = (Layout(traits.block * blocked) for blocked in blocks)
         yield Reorder(traits), reorder_layer(TensorType(IMAGE), source, target), {}
+    yield Reorder(traits), reorder_layer(TensorType(IMAGE), Layout(traits.block), Layout(16)), {}
 
 
 def main() -> int:

@@ -38,6 +38,9 @@ ACTIVATIONS = (
     Activation(ActivationKind.ERF),
 )
 
+_IN_GROUPS = {"direct": "implicit_gemm", "planar": "planar_gemm"}
+"""What replaces an algorithm on devices whose work groups share operands."""
+
 some = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -72,12 +75,20 @@ def check(
     first_settings: int = 6,
     traits: Traits | None = None,
 ) -> None:
-    """All routines that support the layer agree with ONNX Runtime; their algorithms are `algorithms`, or also Winograd's."""
+    """All routines that support the layer agree with ONNX Runtime.
+
+    Their algorithms are `algorithms`, or also Winograd's; products of work groups replace them on devices with local memory.
+    """
     wanted = reference(layer, feeds_of(layer))
     known = routines(traits) if traits else processor.routines
     supporting = [routine for routine in known if routine.supports(layer)]
     found = {routine.descriptor.algorithm for routine in supporting}
-    assert algorithms <= found <= algorithms | {"winograd"}  # which strides and other kernels have where it is worth it
+    in_groups = (traits or processor.runtime.traits).works_in_groups
+    if in_groups and layer.op == "Conv" and layer.integer("groups", 1) == 1:
+        assert found == {_IN_GROUPS[name] for name in algorithms if name in _IN_GROUPS}
+    else:
+        # Strides and other kernels have Winograd's where it is worth it.
+        assert algorithms <= found <= algorithms | {"winograd"}
     for routine in supporting:
         for parameters in routine.parameter_space(layer)[:first_settings]:
             check_setting(processor, routine, layer, parameters, wanted)
@@ -89,6 +100,7 @@ def check_setting(
     layer: Layer,
     parameters: Parameters,
     wanted: np.ndarray | None = None,
+    tolerance: float = TOLERANCE,
 ) -> None:
     """A routine with these parameters gives `wanted`, or what ONNX Runtime gives, as far as its range goes."""
     if wanted is None:
@@ -98,4 +110,4 @@ def check_setting(
     assert found.shape == wanted.shape
     scale = max(float(np.ptp(wanted)), float(np.abs(wanted).max()), 1e-6)
     error = float(np.abs(found - wanted).max()) / scale
-    assert error <= TOLERANCE, f"{routine.descriptor} {dict(parameters)} {layer.workload}: {error:.1e} of the range"
+    assert error <= tolerance, f"{routine.descriptor} {dict(parameters)} {layer.workload}: {error:.1e} of the range"

@@ -1,0 +1,114 @@
+"""Convolutions as products of work groups, with the traits of a GPU, against ONNX Runtime."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnstretch.devices.base.routine import Layout, reorder_layer
+from nnstretch.devices.opencl.processor import OpenCLProcessor
+from nnstretch.devices.opencl.routines import Reorder, Traits
+from nnstretch.devices.opencl.routines.implicit_gemm import TILES, GemmTile, ImplicitGemm, PlanarGemm
+from nnstretch.graph.activation import Activation
+from nnstretch.graph.layer import Layer, TensorType
+from tests.kits.kernels.convolution_parity import TOLERANCE, conv_layer
+from tests.kits.opencl.opencl_driver import run_lowering
+from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, check_setting, feeds_of, numbers, some
+
+pytestmark = pytest.mark.opencl
+
+GPU = Traits(block=4, on_cpu=False, compute_units=4, registers=16, local_memory=48 << 10, group_items=256)
+SMALL = TILES[-1]
+TOLERANCES = {"float32": TOLERANCE, "float16": 2e-3}
+
+
+def setting(tile: GemmTile, splits: int) -> dict[str, int]:
+    """The parameters of a tile and a number of splits."""
+    sizes = ("outputs", tile.outputs), ("pixels", tile.pixels), ("item_outputs", tile.item_outputs)
+    return {**dict(sizes), "item_pixels": tile.item_pixels, "splits": splits}
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.outputs}x{tile.pixels} by {tile.item_outputs}")
+def test_every_tile(processor: OpenCLProcessor, tile: GemmTile) -> None:
+    layer = conv_layer((2, 20, 7, 11), 35, residual=True, activation=RELU)
+    for splits in (1, 3):
+        check_setting(processor, ImplicitGemm(GPU), layer, setting(tile, splits))
+
+
+@some
+@given(
+    channels=st.sampled_from([1, 4, 15, 16, 17, 40]),
+    outputs=st.sampled_from([1, 3, 32, 33, 70]),
+    kernel=st.sampled_from([(1, 1), (3, 3), (2, 5)]),
+    stride=st.sampled_from([1, 2]),
+    dilation=st.sampled_from([1, 2]),
+    size=st.tuples(st.integers(1, 2), st.integers(9, 12), st.integers(9, 19)),
+    splits=st.sampled_from([1, 2, 5]),
+    block=st.sampled_from([4, 8, 16]),
+    activation=st.sampled_from(ACTIVATIONS),
+    residual=st.booleans(),
+)
+def test_awkward_convolutions(
+    processor: OpenCLProcessor,
+    channels: int,
+    outputs: int,
+    kernel: tuple[int, int],
+    stride: int,
+    dilation: int,
+    size: tuple[int, int, int],
+    splits: int,
+    block: int,
+    activation: Activation,
+    residual: bool,
+) -> None:
+    batch, height, width = size
+    layer = conv_layer(
+        (batch, channels, height, width),
+        outputs,
+        kernel,
+        strides=(stride, stride),
+        dilations=(dilation, dilation),
+        residual=residual,
+        activation=activation,
+    )
+    traits = Traits(block, False, 4, 16, GPU.local_memory, GPU.group_items)
+    for routine in (ImplicitGemm(traits), PlanarGemm(traits)):
+        if routine.supports(layer):
+            check_setting(processor, routine, layer, setting(SMALL, splits))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_few_channels_of_a_plain_input(processor: OpenCLProcessor, dtype: str) -> None:
+    routine = PlanarGemm(GPU, dtype)
+    for layer in (
+        conv_layer((2, 3, 15, 17), 21, (7, 7), strides=(2, 2), pads=(3, 3, 3, 3), activation=RELU),
+        conv_layer((1, 8, 9, 9), 40, strides=(2, 2), residual=True),
+    ):
+        assert routine.supports(layer)
+        check_setting(processor, routine, layer, setting(SMALL, 2), tolerance=TOLERANCES[dtype])
+
+
+def test_settings_fit_the_device() -> None:
+    layer = conv_layer((1, 64, 28, 28), 64)
+    small = Traits(4, False, 16, 16, local_memory=8 << 10, group_items=64)
+    sizes = {(p["outputs"], p["pixels"]) for p in ImplicitGemm(small).parameter_space(layer)}
+    assert sizes == {(SMALL.outputs, SMALL.pixels)}
+    for refused in (Traits(4, False, 16, 16), Traits(16, True, 2, 32), Traits(4, False, 16, 16, 4 << 10, 64)):
+        assert not ImplicitGemm(refused).supports(layer)
+
+
+@pytest.mark.parametrize("target", [4, 8, 16])
+@pytest.mark.parametrize("source", [4, 8, 16])
+@pytest.mark.parametrize("channels", [1, 12, 16, 37])
+def test_reorder_between_blocks(processor: OpenCLProcessor, channels: int, source: int, target: int) -> None:
+    """From the layout of one processor to that of another, whose block differs; lanes beyond the channels are finite."""
+    reorder = Reorder(Traits(4, False, 4, 16))
+    layer: Layer = reorder_layer(TensorType((2, channels, 3, 5)), Layout(source), Layout(target))
+    assert reorder.supports(layer) == (4 in (source, target))
+    if not reorder.supports(layer):
+        return
+    (feed,) = feeds_of(layer)
+    layouts = (Layout(source),), (Layout(target),)
+    (found,) = run_lowering(processor.runtime, reorder.lower(layer, {}), layer, [feed], *layouts)
+    assert (found == numbers((2, channels, 3, 5), seed=1)).all()

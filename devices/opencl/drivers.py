@@ -55,7 +55,6 @@ class DeviceInfo:
         unified: whether it shares memory with the host, so that buffers need no copies.
         fine_grained: whether it has fine-grained shared virtual memory, which needs no mapping.
         atomics: whether running kernels see concurrent writes of the host to that memory.
-        fp16: whether it computes in float16.
         command_times: whether profiling says when commands ran.
         scalar: whether it computes work items side by side and splits vectors into their elements, as GPUs do.
         usable: whether kernels of nnstretch were built and gave the right results.
@@ -73,7 +72,6 @@ class DeviceInfo:
     unified: bool
     fine_grained: bool
     atomics: bool
-    fp16: bool
     command_times: bool
     scalar: bool
     usable: bool
@@ -267,7 +265,6 @@ def describe(index: int, device: pyopencl.Device) -> DeviceInfo:
         unified=bool(device.host_unified_memory),
         fine_grained=_shares(device, "FINE_GRAIN_BUFFER"),
         atomics=_shares(device, "ATOMICS"),
-        fp16="cl_khr_fp16" in str(device.extensions).split(),
         command_times=True,
         scalar=int(device.native_vector_width_float) == 1,
         usable=True,

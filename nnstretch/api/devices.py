@@ -24,7 +24,7 @@ class DeviceInfo:
         kind: "cpu", "opencl", or that of an external engine.
         device: its name and platform.
         cores: CPU cores or compute units.
-        dtypes: in which it computes.
+        dtypes: of tensors that its routines take; OpenCL devices store float16 and compute in float32.
         usable: whether it works.
         why_not: the reason if it does not.
         isa: instruction set of a CPU.
@@ -79,7 +79,7 @@ def _cpu(*, peak: bool) -> DeviceInfo:
         why_not = str(error)
     name = f"cpu:{format_cores(cores)}"
     features, usable = local_features(), why_not is None
-    return DeviceInfo(name, "cpu", cpu_model(), len(cores), ("float32",), usable, why_not, isa, features, gflops)
+    return DeviceInfo(name, "cpu", cpu_model(), len(cores), ("float32", "int8"), usable, why_not, isa, features, gflops)
 
 
 def _opencl() -> list[DeviceInfo]:
@@ -89,7 +89,7 @@ def _opencl() -> list[DeviceInfo]:
             kind="opencl",
             device=f"{device.name} ({device.platform})",
             cores=device.compute_units,
-            dtypes=("float32", "float16") if device.fp16 else ("float32",),
+            dtypes=("float32", "float16"),
             usable=device.usable,
             why_not=device.why_not or None,
         )

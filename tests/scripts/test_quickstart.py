@@ -85,7 +85,7 @@ from nnstretch.devices.base.spec import default_cores
 from nnstretch.devices.opencl import drivers
 from nnstretch.errors import DeviceError
 
-listed = drivers.DeviceInfo(0, "broken", "p", "d", 1, True, True, True, True, False, True, False, True, "")
+listed = drivers.DeviceInfo(0, "broken", "p", "d", 1, True, True, True, True, True, False, True, "")
 drivers.listed_devices = lambda: [listed]
 drivers.probe = lambda: [replace(listed, usable=False, why_not="it computes nothing")]
 

@@ -39,7 +39,7 @@ def devices_command(
 
         with report.progress("Looking for processors") as advance:
             found = list_devices(peak=peak, progress=advance)
-        shown = plain_table("processor", "device", ">cores", "computes in", "instruction set", "usable")
+        shown = plain_table("processor", "device", ">cores", "tensors", "instruction set", "usable")
         for one in found:
             peak_text = f", {one.peak_gflops_per_core:.0f} GFLOP/s per core" if one.peak_gflops_per_core else ""
             shown.add_row(

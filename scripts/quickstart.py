@@ -117,7 +117,7 @@ def run_job(given: argparse.Namespace, processors: str, redo: str | None, report
         recipe="quick",
         retrain_recipe="quick-retrain",
         changes={"seed": given.seed, **(QUICK if given.quick else {})},
-        search={"time_limit": SEARCH_SECONDS, "best_effort": True},
+        search={"time_limit": SEARCH_SECONDS, "best_effort": True, "even_if_slower": True},
         image_size=IMAGE_SIZE,
         redo=redo,
     )

@@ -369,6 +369,13 @@ class StretchOptions:
         "If no design is within --alpha and --beta, as while other programs run, search without these two limits.",
         default=False,
     )
+    even_if_slower: bool = _option(
+        "--even-if-slower",
+        "stretch",
+        "Return branched designs even if the network without branches is predicted to be as fast; otherwise it is then "
+        "returned as a design without branches.",
+        default=False,
+    )
     merge: str = _option(
         "--merge HOW",
         "stretch",

@@ -18,6 +18,7 @@ from nnstretch.branching.stretch import StretchResult
 from nnstretch.branching.stretch import stretch as search
 from nnstretch.compiler.costs import latency_predictor
 from nnstretch.compiler.design_runs import design_runner
+from nnstretch.compiler.placed_prediction import placed_predictor
 from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import is_model_file, load_module
@@ -69,7 +70,9 @@ def stretch(
         options: all of these together.
 
     Returns:
-        Results whose `module` is a torch module with inherited weights, and whose `design` is data.
+        Results whose `module` is a torch module with inherited weights, and whose `design` is data. If branching is not
+        predicted to be ahead, the only design has no meeting points; `report.unbranched` and `report.branched_ms` say by how
+        much.
 
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
@@ -101,6 +104,8 @@ def stretch_on(
         runner=design_runner(usable, example_input, predicting) if options.measure else None,
         time_limit=math.inf if options.time_limit is None else options.time_limit,
         best_effort=options.best_effort,
+        even_if_slower=options.even_if_slower,
+        placed_seconds=placed_predictor(usable, module, example_input, predicting),
         progress=options.progress or silent,
     )
     wanted.progress(0, 0, "tracing the network")

@@ -236,7 +236,14 @@ class DesignSweep:
         if not self.spec.warm or study.get_trials(deepcopy=False):
             return ""
         form = self.spec.forms[0]
-        options = SearchOptions(len(self.names), self.spec.limits, self.spec.warm, pareto=True, progress=self.progress)
+        options = SearchOptions(
+            len(self.names),
+            self.spec.limits,
+            self.spec.warm,
+            pareto=True,
+            even_if_slower=True,
+            progress=self.progress,
+        )
         try:
             found, _ = search(self._blueprint(form), self.predictor, options)
         except DesignError as error:

@@ -80,7 +80,13 @@ def compared(network: str, options: argparse.Namespace) -> dict[str, Any]:
     size = [] if options.image_size is None or ".py" in spec else ["--image-size", options.image_size]
     folder = options.work / re.sub(r"[^\w.-]+", "-", "-".join([network, *size[1:]]))
     search = ["stretch", spec, "-p", options.processors, *size, "--min-macs", options.min_macs, "--top", "2"]
-    search += ["-o", str(folder / "designs"), "--json", *(["--no-measure"] if options.quick else [])]
+    search += [
+        "--even-if-slower",
+        "-o",
+        str(folder / "designs"),
+        "--json",
+        *(["--no-measure"] if options.quick else []),
+    ]
     if not design:
         design = kept_answer(folder / "search.json", search, announce)["designs"][0]["file"]
     measure = ["bench", spec, "--design", design, "-p", options.processors, *size, "--rounds", options.rounds, "--json"]

@@ -113,7 +113,7 @@ class Examination:
 
         sweep = self.sweep("front", self.processors, warm=_WARM)
         begin = time.perf_counter()
-        options = SearchOptions(len(sweep.names), sweep.spec.limits, _WARM, pareto=True)
+        options = SearchOptions(len(sweep.names), sweep.spec.limits, _WARM, pareto=True, even_if_slower=True)
         found, _ = search(sweep._blueprint(sweep.spec.forms[0]), sweep.predictor, options)
         searched = time.perf_counter() - begin
         study = self.studied(sweep)

@@ -39,13 +39,13 @@ def _equal_processors() -> SocProfile:
 
 
 def searched_design(module: nn.Module, image: Tensor, progress: Progress) -> Design:
-    """The design that the search predicts to be the fastest, with its default limits.
+    """The branched design that the search predicts to be the fastest, with its default limits.
 
     Raises:
         DesignError: the network cannot be branched.
     """
     predictor = SimulatedPredictor(_equal_processors(), _PROCESSORS)
-    options = SearchOptions(len(_PROCESSORS), designs=1, progress=progress)
+    options = SearchOptions(len(_PROCESSORS), designs=1, even_if_slower=True, progress=progress)
     found, _ = search(blueprint(module, image, MULTIPLE), predictor, options)
     return found[0]
 

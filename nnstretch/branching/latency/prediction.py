@@ -136,6 +136,13 @@ class DesignRunner(Protocol):
         """
 
 
+class PlacedPredictor(Protocol):
+    """Predicts the original network without branches."""
+
+    def __call__(self) -> float:
+        """Seconds with layers placed on the processors and split by the scheduler; `inf` if that cannot be predicted."""
+
+
 class LatencyPredictor(Protocol):
     """Predicts latencies. Processors are numbered from 0; the input of a network lies where processor 0 reads it."""
 

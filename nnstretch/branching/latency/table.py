@@ -7,7 +7,7 @@ cached by layer, and interpolated linearly between some numbers of input channel
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nnstretch.branching.channels.groups import ChannelPlan, network_input
@@ -66,6 +66,7 @@ class LatencyTable:
             there with this block.
         unpredicted: operators without a routine on any processor. They take the same time in every design, so they
             count as zero.
+        fuses: whether some fused routine was predicted to save time.
     """
 
     blueprint: Blueprint
@@ -74,6 +75,7 @@ class LatencyTable:
     workloads: set[tuple[int, str]] = field(default_factory=set)
     corrections: dict[tuple[int, int], float] = field(default_factory=dict)
     unpredicted: set[str] = field(default_factory=set)
+    fuses: bool = field(default=False, init=False)
     _families: dict[tuple[ChannelPlan, tuple[int, ...], bool], LayerFamily] = field(default_factory=dict)
     _kinds: dict[tuple[int, str, str], VaryingLayer] = field(default_factory=dict)
     _fixed: dict[tuple[LayerFamily, int], float] = field(default_factory=dict)
@@ -113,6 +115,23 @@ class LatencyTable:
             count = len(self.blueprint.traced.blocks)
             self._block_macs = [segment_cost(self.blueprint, Segment(i, i + 1)).macs for i in range(count)]
         return sum(self._block_macs[segment.first : segment.stop])
+
+    def ideal_split(self, block: int, groups: Sequence[Mapping[int, float]]) -> float:
+        """Seconds of an original block if every layer's work is divided without loss over its best group of processors.
+
+        Args:
+            block: its number.
+            groups: contention factors of the processors of each group.
+        """
+        alone = Segment(block, block + 1)
+        whole = BranchChoice.whole(alone, 0)
+        row = part_layers(self.blueprint.plan(alone, whole), self.blueprint.counts(alone, whole))
+        times = [[self.predictor.seconds([layer], p) for p in range(self.processors)] for layer in row.layers]
+        known = [some for some in times if any(map(math.isfinite, some))]
+        sums = [sum(some) for some in zip(*known, strict=True)]
+        # Fused routines are assumed to save the same share of split layers.
+        saved = [self._saved(row, p) / total for p, total in enumerate(sums) if total and math.isfinite(total)]
+        return sum(_divided(some, groups) for some in known) * (1 - max(saved, default=0.0))
 
     def _block_seconds(self, block: int) -> tuple[float, ...]:
         """Seconds of one original block on every processor."""
@@ -257,7 +276,9 @@ class LatencyTable:
         together = self.predictor.fused_seconds(row.joined[number], processor)
         if math.isinf(together):
             return 0.0
-        return max(0.0, self.predictor.seconds(list(row.layers[number : number + 2]), processor) - together)
+        gain = self.predictor.seconds(list(row.layers[number : number + 2]), processor) - together
+        self.fuses = self.fuses or gain > 0
+        return max(0.0, gain)
 
     def _is_predicted(self, layer: Layer) -> bool:
         """Whether some processor can compute a layer; if not, records its operator."""
@@ -265,3 +286,9 @@ class LatencyTable:
             return True
         self.unpredicted.add(layer.op.removeprefix("onnx:"))
         return False
+
+
+def _divided(seconds: Sequence[float], groups: Sequence[Mapping[int, float]]) -> float:
+    """Seconds of a layer on one processor, or ideally divided over a group, whichever is less."""
+    rates = [sum(1 / (seconds[p] * factor) for p, factor in group.items() if seconds[p]) for group in groups]
+    return min([min(seconds), *(1 / rate for rate in rates if rate)])

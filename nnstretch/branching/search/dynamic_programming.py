@@ -183,10 +183,11 @@ class DynamicProgram:
             steps = int(label.before[steps])
             block, state = move.segment.first, move.state
             choices.append(SegmentChoice(move.segment, move.candidate.branches))
-        return _merged(self.latencies.blueprint.traced, choices[::-1])
+        return merged_choices(self.latencies.blueprint.traced, choices[::-1])
 
 
-def _merged(traced: TracedNetwork, choices: Sequence[SegmentChoice]) -> tuple[SegmentChoice, ...]:
+def merged_choices(traced: TracedNetwork, choices: Sequence[SegmentChoice]) -> tuple[SegmentChoice, ...]:
+    """Consecutive segments, of which adjacent whole ones on one processor are merged where a segment may end."""
     merged: list[SegmentChoice] = []
     for choice in choices:
         last = merged[-1] if merged else None

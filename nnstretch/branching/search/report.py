@@ -14,6 +14,7 @@ from nnstretch.branching.latency.prediction import BlockCost, FrontPoint, Predic
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.candidates import STEPS, PruningStatistics
 from nnstretch.branching.search.limits import Family, SearchLimits
+from nnstretch.branching.search.unbranched import UnbranchedPlan
 from nnstretch.branching.tracing.operators import Role, macs_of, role_of, title_of
 from nnstretch.branching.tracing.trace import Block, Segment
 
@@ -49,6 +50,11 @@ class SearchReport:
         unpredicted: operators without a routine on any processor; they count as zero seconds.
         cut_short: whether the time limit kept the search from running further designs.
         lifted: why no design is within alpha and beta, where the search went on without them; else "".
+        unbranched: the fastest plan without branches; None if all such plans are predicted to be clearly slower than the
+            designs.
+        branched_ms: predicted latency of the fastest branched design that was found; None if none is within the limits.
+        stays_unbranched: whether the network without branches was returned, because no branched design is ahead of it.
+        infeasible: why no branched design is within the limits; else "".
     """
 
     family: Family
@@ -68,6 +74,29 @@ class SearchReport:
     unpredicted: tuple[str, ...] = ()
     cut_short: bool = False
     lifted: str = ""
+    unbranched: UnbranchedPlan | None = None
+    branched_ms: float | None = None
+    stays_unbranched: bool = False
+    infeasible: str = ""
+
+    def unbranched_note(self, names: Sequence[str]) -> str:
+        """One line for people if the network without branches was returned or is predicted to be ahead; else "".
+
+        Args:
+            names: of the processors.
+        """
+        plan, branched = self.unbranched, self.branched_ms
+        if plan is None or not (self.stays_unbranched or plan.is_ahead_of(branched)):
+            return ""
+        where = "placed on several processors" if plan.processor is None else f"on {names[plan.processor]} alone"
+        if branched is None:
+            other = f"no branched design is within the limits ({self.infeasible})"
+        elif plan.is_ahead_of(branched):
+            other = f"the fastest branched design {branched:.3f} ms"
+        else:
+            other = "the branched designs within the target have fewer MACs"
+        whole = f"the network without branches, {where}, is predicted to take {plan.ms:.3f} ms"
+        return f"branching does not pay here: {whole}; {other}"
 
     @property
     def lifted_note(self) -> str:

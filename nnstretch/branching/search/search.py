@@ -4,19 +4,27 @@ Every boundary between blocks is a candidate meeting point, so the search decide
 Candidates for each segment between two boundaries (`candidates`) are combined to whole networks
 (`dynamic_programming`). Widths are first searched in steps of 1/8; then widths around the best design in
 steps of 1/32, and depths one block away from its own. Layers of the best designs that the predictor only
-estimated are measured, and the search is repeated with the results.
+estimated are measured, and the search is repeated with the results. At the end, designs are compared with the
+original network without branches (`unbranched`), which is returned if none is ahead of it.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nnstretch.branching.design.blueprint import Blueprint
 from nnstretch.branching.design.design import Design
-from nnstretch.branching.latency.prediction import DesignRunner, FrontPoint, LatencyPredictor, Prediction
+from nnstretch.branching.design.from_choices import make_design
+from nnstretch.branching.latency.prediction import (
+    DesignRunner,
+    FrontPoint,
+    LatencyPredictor,
+    PlacedPredictor,
+    Prediction,
+)
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.candidates import (
     PruningStatistics,
@@ -42,6 +50,7 @@ from nnstretch.branching.search.report import (
     original_seconds,
     pruning_steps,
 )
+from nnstretch.branching.search.unbranched import UnbranchedPlan, unbranched_plan, whole_blocks
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError
 from nnstretch.support.progress import Progress, silent
@@ -62,6 +71,9 @@ class SearchOptions:
             fastest design that ran comes first. Ignored with `pareto` and with a latency target.
         time_limit: seconds after which the search runs no further designs; predictions are always completed.
         best_effort: if no design is within alpha and beta, search without these two limits.
+        even_if_slower: return branched designs only, even if the network without branches is predicted to be faster.
+        placed_seconds: predicts the network without branches as the scheduler runs it; None: such plans are not compared.
+            Ignored with `even_if_slower`.
         progress: called as progress(done, total, what).
     """
 
@@ -72,6 +84,8 @@ class SearchOptions:
     runner: DesignRunner | None = None
     time_limit: float = math.inf
     best_effort: bool = False
+    even_if_slower: bool = False
+    placed_seconds: PlacedPredictor | None = None
     progress: Progress = silent
 
 
@@ -81,7 +95,8 @@ def search(
     """Searches for the designs with the lowest predicted latency.
 
     Returns:
-        Designs, fastest first, and the report of the search.
+        Designs, fastest first, and the report of the search. If no branched design is predicted to be ahead of the network
+        without branches, the only design has no branched segment.
 
     Raises:
         DesignError: no design meets the limits; the message says what would.
@@ -113,6 +128,10 @@ class _Search:
         measured_ms: see `SearchReport`.
         cut_short: see `SearchReport`.
         lifted: see `SearchReport`.
+        infeasible: see `SearchReport`.
+        branched_ms: see `SearchReport`.
+        unbranched: see `SearchReport`.
+        placed: seconds of the network without branches as the scheduler runs it; None until it was asked.
         end: `time.monotonic()` after which no design runs.
     """
 
@@ -124,6 +143,10 @@ class _Search:
     measured_ms: dict[str, float] = field(default_factory=dict, init=False)
     cut_short: bool = field(default=False, init=False)
     lifted: str = field(default="", init=False)
+    infeasible: str = field(default="", init=False)
+    branched_ms: float | None = field(default=None, init=False)
+    unbranched: UnbranchedPlan | None = field(default=None, init=False)
+    placed: float | None = field(default=None, init=False)
     end: float = field(default=math.inf, init=False)
 
     def run(self) -> tuple[list[Design], SearchReport]:
@@ -143,12 +166,15 @@ class _Search:
             reason = infeasibility_reason(self.latencies, self.options.limits, statistics, notes)
             coarse = self._without_latency_limits(reason, choices) if self.options.best_effort else []
             if not coarse:
-                raise DesignError(reason)
-        found = self._refined(coarse)
-        if self.options.runner is not None:
+                self._check_unbranched(statistics, reason)
+        found = self._refined(coarse) if coarse else []
+        if found and self.options.runner is not None:
             found = self._improved(found, choices, self.options.runner)
+        self._confirm_original()
         made = self._predicted(found)
         made.sort(key=lambda one: self.measured_ms.get(one[0].id, math.inf))
+        made = self._ahead(made)
+        self._report_progress(len(found), len(found), "predicting the chosen designs")
         return [design for design, _ in made], self._report(boundaries, statistics, notes, made)
 
     def _report_progress(self, done: int, total: int, what: str) -> None:
@@ -188,6 +214,7 @@ class _Search:
         """The networks to return, after a fine search around the best ones."""
         centres = self._centres(coarse)
         self.front = self._confirmed(lambda: _front([*coarse, *self._near(centres)]), self._reached)
+        self.branched_ms = 1e3 * self.front[0].seconds
         return self._reached(self.front)
 
     def _confirmed(
@@ -281,18 +308,107 @@ class _Search:
         return front[: self.options.designs]
 
     def _reached(self, found: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
-        """As `_wanted`.
+        """As `_wanted`; empty if the latency target is met without branches only.
 
         Raises:
             DesignError: no network meets the latency target.
         """
         wanted = self._wanted(found)
-        if not wanted:
+        if not wanted and not self._is_met_without_branches():
             raise DesignError(
                 f"no design within the limits is predicted to take at most {self.options.limits.target_ms:g} ms; the fastest "
                 f"takes {1e3 * _front(found)[0].seconds:.3f} ms: raise the target, or lower min_macs, min_depth or min_width"
             )
         return wanted
+
+    # -- without branches -----------------------------------------------------------------------------------------
+
+    def _confirm_original(self) -> None:
+        """Lets the predictor measure the original's estimated layers on its fastest processor, unless networks run."""
+        if self.options.runner is None and not self.options.even_if_slower:
+            times = original_seconds(self.latencies)
+            if confirm(self.latencies, whole_blocks(self.latencies, times.index(min(times)))):
+                self.latencies.forget()
+
+    def _check_unbranched(self, statistics: Mapping[Segment, PruningStatistics], reason: str) -> None:
+        """Checks that the network without branches may be returned, as no branched design is within the limits.
+
+        Args:
+            statistics: of every segment that could be branched.
+            reason: why no design is within the limits.
+
+        Raises:
+            DesignError: it may not: nothing can be branched at all, the network itself is not within the limits, or only
+                branched designs are wanted.
+        """
+        limits = self.options.limits
+        if (
+            not statistics
+            or limits.min_macs > 1.0
+            or self.options.even_if_slower
+            or not self._is_met_without_branches()
+        ):
+            raise DesignError(reason)
+        self.infeasible = reason
+
+    def _is_met_without_branches(self) -> bool:
+        """Whether the network without branches is predicted to meet the latency target, if there is one."""
+        target = self.options.limits.target_ms
+        if target is None or self.options.even_if_slower:
+            return target is None
+        plan = self._unbranched_plan(math.inf)
+        return plan is not None and plan.ms <= target
+
+    def _unbranched_plan(self, slowest: float) -> UnbranchedPlan | None:
+        """As `unbranched_plan`, from the present predictions; the scheduler is asked once."""
+        asked = None if self.options.even_if_slower or self.options.placed_seconds is None else self._placed_seconds
+        return unbranched_plan(self.latencies, asked, slowest)
+
+    def _placed_seconds(self) -> float:
+        """The scheduler's prediction of the network without branches."""
+        if self.placed is None:
+            assert self.options.placed_seconds is not None
+            self.options.progress(0, 0, "placing the network without branches")
+            self.placed = self.options.placed_seconds()
+        return self.placed
+
+    def _ahead(self, made: Sequence[tuple[Design, Prediction]]) -> list[tuple[Design, Prediction]]:
+        """The designs that are ahead of the network without branches, or else that network as a design."""
+        if made and self.options.limits.target_ms is None:
+            self.branched_ms = min(1e3 * prediction.seconds for _, prediction in made)
+        self.unbranched = plan = self._unbranched_plan(self._slowest(made))
+        if plan is None or self.options.even_if_slower:
+            return list(made)
+        ahead = [one for one in made if self._is_ahead(*one, plan)]
+        return ahead or [self._without_branches(plan)]
+
+    def _slowest(self, made: Sequence[tuple[Design, Prediction]]) -> float:
+        """Seconds of the slowest design that a plan without branches may be ahead of."""
+        if not made:
+            return math.inf
+        target = self.options.limits.target_ms
+        times = [prediction.seconds for design, prediction in made if not self._has_more(design)]
+        return max(times, default=0.0) if target is None or not times else 1e-3 * target
+
+    def _is_ahead(self, design: Design, prediction: Prediction, plan: UnbranchedPlan) -> bool:
+        """Whether a design is ahead of a plan without branches: in latency, or in MACs where these count.
+
+        With a latency target, which the design meets, only MACs count.
+        """
+        target = self.options.limits.target_ms
+        if self._has_more(design):
+            return True
+        return plan.ms > target if target is not None else not plan.is_ahead_of(1e3 * prediction.seconds)
+
+    def _has_more(self, design: Design) -> bool:
+        """Whether a design has more MACs than the original, where they count beside latency."""
+        counts = self.options.pareto or self.options.limits.target_ms is not None
+        return counts and design.macs > design.original_macs
+
+    def _without_branches(self, plan: UnbranchedPlan) -> tuple[Design, Prediction]:
+        """A plan without branches as a design."""
+        alone = [[1e3 * branch.alone for branch in part.branches] for part in plan.prediction.segments]
+        return make_design(self.latencies.blueprint, plan.choices, alone, plan.ms), plan.prediction
 
     # -- results --------------------------------------------------------------------------------------------------
 
@@ -303,7 +419,6 @@ class _Search:
             self._report_progress(number, len(found), "predicting the chosen designs")
             design, prediction = predicted_design(self.latencies, network.choices)
             made.setdefault(design.id, (design, prediction))
-        self._report_progress(len(found), len(found), "predicting the chosen designs")
         by_macs = self.options.limits.target_ms is not None
 
         def rank(one: tuple[Design, Prediction]) -> tuple[float, float, int]:
@@ -338,6 +453,10 @@ class _Search:
             front=tuple(FrontPoint(1e3 * network.seconds, network.macs) for network in self.front),
             predictions={design.id: prediction for design, prediction in made},
             unpredicted=tuple(sorted(latencies.unpredicted)),
+            unbranched=self.unbranched,
+            branched_ms=self.branched_ms,
+            stays_unbranched=not any(design.meeting_points for design, _ in made),
+            infeasible=self.infeasible,
         )
 
 

@@ -97,7 +97,9 @@ class BranchedNetwork(nn.Module):
 
     @property
     def placement(self) -> dict[str, int]:
-        """Path of every branch -> index of its processor."""
+        """Path of every branch -> index of its processor; empty without branched segments, which the scheduler places."""
+        if not self.design.meeting_points:
+            return {}
         return {
             f"segments.{number}.branches.{i}": branch.processor
             for number, segment in enumerate(self.design.segments)

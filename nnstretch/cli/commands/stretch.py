@@ -180,8 +180,8 @@ def stretch_command(
                 bounded = known.of(report, network, names, merge, profiled) if known else None
                 limited = options if bounded is None else with_bounds(options, bounded.bounds)
                 limited = replace(limited, processors=",".join(names))
-                written = _search(report, network, limited, files, profiled, bounded, opened)
-            _advise(report, network, written[0], weights)
+                written, is_branched = _search(report, network, limited, files, profiled, bounded, opened)
+            _advise(report, network, written[0] if is_branched else None, weights)
             return 0
 
         return for_each_target(report, targets or [""], work)
@@ -225,7 +225,7 @@ def _opened(report: Reporter, target: str, options: StretchOptions) -> AbstractC
 
 
 def _advise(report: Reporter, network: BuiltNetwork, design: str | None, weights: Path | None) -> None:
-    """Says for which images designs are if nobody said it, and shows the command that comes next if a design is written."""
+    """Says for which images designs are if nobody said it, and shows the command that comes next, if there is a `design`."""
     model = network.spec
     if network.options.image_size is None:
         sides = "×".join(map(str, network.example_input.shape[1:]))
@@ -251,8 +251,12 @@ def _search(
     profiled: Profiled | None,
     bounded: LearnedBounds | None,
     target: OpenTarget | None,
-) -> Sequence[str | None]:
-    """Finds designs, writes and shows them; returns their files, None for each if there is no folder."""
+) -> tuple[Sequence[str | None], bool]:
+    """Finds designs, writes and shows them.
+
+    Returns:
+        Their files, None for each if there is no folder, and whether they are branched.
+    """
     from nnstretch.cli.stretching.answer import answer
     from nnstretch.cli.stretching.files import write_all
     from nnstretch.cli.stretching.search import find, show, uncertainty_object
@@ -272,4 +276,4 @@ def _search(
     if files.folder is not None:
         count = f"{len(paths)} design{'s' * (len(paths) != 1)}"
         report.note(f"wrote {count} to {files.folder}; {page} explains them")
-    return paths
+    return paths, not found.results[0].report.stays_unbranched

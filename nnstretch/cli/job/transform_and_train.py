@@ -294,6 +294,7 @@ class TransformAndTrain:
             found = find(self.report, network, search, None)
             search_report = found.results[0].report
             self.report.note(search_report.lifted_note)
+            self.report.note(search_report.unbranched_note(names))
             paths, page = write_all(self.report, DesignFiles(folder, False, None), network, names, found.results)
             return {
                 "designs": [Path(str(path)).name for path in paths],

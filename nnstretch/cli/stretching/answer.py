@@ -122,6 +122,8 @@ def answer(
         "cut_points": report.cut_points,
         "pruning": [{"step": step.step, "designs_log10": step.designs_log10} for step in report.pruning],
         "lifted_limits": report.lifted or None,
+        "branched_ms": report.branched_ms,
+        "unbranched": _unbranched(report, names),
         "not_branched": list(report.diagnostics),
         "not_predicted": list(report.unpredicted),
         "blocks": [_block(block, names) for block in report.blocks],
@@ -139,6 +141,15 @@ def _by_name(names: Sequence[str], ms: Sequence[float]) -> dict[str, float | Non
 def _finite(ms: float) -> float | None:
     """Milliseconds; None if infinite."""
     return ms if math.isfinite(ms) else None
+
+
+def _unbranched(report: SearchReport, names: Sequence[str]) -> dict[str, Any] | None:
+    """The fastest plan without branches; None if all are clearly slower than the designs."""
+    plan = report.unbranched
+    if plan is None:
+        return None
+    processor = None if plan.processor is None else names[plan.processor]
+    return {"predicted_ms": _finite(plan.ms), "processor": processor, "why_not_branched": report.infeasible or None}
 
 
 def _block(block: BlockCost, names: Sequence[str]) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
     for group in sorted(profiled.predictor.unknown_contention_factors) if profiled else ():
         report.note(f"contention of {' and '.join(group)} was not measured; the predictions assume none")
     report.note(search.lifted_note)
+    report.note(search.unbranched_note(names))
     for note in search.diagnostics:
         report.note(f"not branched: {note}")
     if search.cut_short:
@@ -135,7 +136,13 @@ def predict(network: Network, profiled: Profiled, options: StretchOptions) -> Fo
     predictor = profiled.predictor.in_network(working_set(network.module, network.example_input))
     limits = options.search_limits()
     wanted = SearchOptions(
-        count, limits, options.designs, options.pareto, best_effort=options.best_effort, progress=progress
+        count,
+        limits,
+        options.designs,
+        options.pareto,
+        best_effort=options.best_effort,
+        even_if_slower=options.even_if_slower,
+        progress=progress,
     )
     results = stretch(prepared, predictor, wanted)
     uncertainty = [design_uncertainty(prepared, one.design, one.prediction, predictor, count) for one in results]

@@ -51,6 +51,7 @@ def stretch_html(model: str, names: Sequence[str], report: SearchReport, designs
         figures=_figures(names, report, designs[0].design),
         names=names,
         report=report,
+        not_branched=report.unbranched_note(names),
         designs=_designs(names, report, designs),
         blocks=_blocks(report, names),
         limits=_limits(report),

@@ -196,6 +196,7 @@ STRETCH: dict[str, list[Any]] = {
     "merge": [None, 3, "x"],
     "time_limit": [-1, "x"],
     "best_effort": [3, "x"],
+    "even_if_slower": [3, "x"],
     "progress": [3],
     "options": [3, nns.CompileOptions()],
 }

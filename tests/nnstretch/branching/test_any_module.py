@@ -16,7 +16,7 @@ from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.design.from_choices import make_design, original_cost
-from nnstretch.branching.search.dynamic_programming import _merged
+from nnstretch.branching.search.dynamic_programming import merged_choices
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.report import diagnose
 from nnstretch.branching.search.search import SearchOptions, search
@@ -175,7 +175,7 @@ def test_tensors_inside_a_block_are_not_read_outside() -> None:
 def test_whole_blocks_are_joined_up_to_where_a_skip_connection_leaves() -> None:
     traced = trace(small(UNet()), IMAGES)
     single = [Segment(block, block + 1) for block in range(len(traced.blocks))]
-    joined = _merged(traced, [SegmentChoice(one, (BranchChoice.whole(one, 0),)) for one in single])
+    joined = merged_choices(traced, [SegmentChoice(one, (BranchChoice.whole(one, 0),)) for one in single])
     assert 1 < len(joined) < len(single)
     assert all(traced.is_self_contained(choice.segment) for choice in joined if len(choice.segment.blocks) > 1)
 

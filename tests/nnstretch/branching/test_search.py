@@ -315,7 +315,7 @@ def test_a_front_spreads_over_latency_and_macs() -> None:
 
 def test_an_infeasible_beta_is_refused_with_the_best_one() -> None:
     with pytest.raises(DesignError) as caught:
-        search(blueprint(resnet(), IMAGES), Rates(100e9, 2e9), SearchOptions(2))
+        search(blueprint(resnet(), IMAGES), Rates(100e9, 2e9), SearchOptions(2, even_if_slower=True))
     message = str(caught.value)
     assert "\n" not in message
     assert "beta = 0.8" in message
@@ -324,8 +324,9 @@ def test_an_infeasible_beta_is_refused_with_the_best_one() -> None:
 
 
 def test_an_infeasible_alpha_is_refused_with_the_best_one() -> None:
+    predictor, options = Rates(100e9, 100e9, meeting=1.0), SearchOptions(2, SearchLimits(alpha=0.1), even_if_slower=True)
     with pytest.raises(DesignError, match=r"alpha = 0\.1 .*the least that can be reached is .*--alpha"):
-        search(blueprint(resnet(), IMAGES), Rates(100e9, 100e9, meeting=1.0), SearchOptions(2, SearchLimits(alpha=0.1)))
+        search(blueprint(resnet(), IMAGES), predictor, options)
 
 
 def test_infeasible_min_macs_are_refused_with_the_best_ones() -> None:
@@ -338,8 +339,9 @@ def test_a_best_effort_finds_designs_where_none_is_within_alpha_and_beta(predict
     """As where other programs take the time of the processors: branches, or what they exchange, seem slow."""
     plan, limits = blueprint(resnet(), IMAGES), SearchLimits(alpha=0.1)
     with pytest.raises(DesignError) as caught:
-        search(plan, predictor, SearchOptions(2, limits))
-    designs, report = search(plan, predictor, SearchOptions(2, limits, designs=2, best_effort=True))
+        search(plan, predictor, SearchOptions(2, limits, even_if_slower=True))
+    forced = SearchOptions(2, limits, designs=2, best_effort=True, even_if_slower=True)
+    designs, report = search(plan, predictor, forced)
     assert report.lifted == str(caught.value)
     assert report.lifted in report.lifted_note
     assert (report.limits.alpha, report.limits.beta) == (math.inf, math.inf)

@@ -439,7 +439,7 @@ def test_stretch_retrain_compile_and_prove(cli: Cli, folder: Path) -> None:
     found = answer_of(
         cli(
             "stretch", "net.py:unsized", "--weights", "w.safetensors", *processors, "-o", "designs", "--top", "1",
-            "--alpha", "100", "--beta", "100", "--json",
+            "--alpha", "100", "--beta", "100", "--even-if-slower", "--json",
         )
     )  # fmt: skip
     (design,) = found["designs"]

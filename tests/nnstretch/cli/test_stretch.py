@@ -43,7 +43,7 @@ def varied():
 """
 )
 RECIPE = {"name": "brief", "epochs": 1, "batch": 64, "learning_rate": 0.05, "distillation_weight": 0.5, "threads": 1}
-SIMULATED = ("-p", "sim:phone/cpu,sim:phone/gpu", "--alpha", "100", "--beta", "100", "--top", "1")
+SIMULATED = ("-p", "sim:phone/cpu,sim:phone/gpu", "--alpha", "100", "--beta", "100", "--top", "1", "--even-if-slower")
 CORES = usable_cores()
 
 
@@ -136,6 +136,7 @@ def test_designs_for_processors_of_a_profile(cli: Cli, folder: Path, monkeypatch
         "1",
         "--min-width",
         "0.5",
+        "--even-if-slower",
         "--json",
     )
     there = answer_of(cli(*stretch, "-p", cores, "--measure-all", "--no-measure"))

@@ -316,6 +316,7 @@ def test_branches_are_made_for_the_processors_of_a_device(
         "--top",
         "1",
         "--measure-all",
+        "--even-if-slower",
     )
     network = ("stretch", f"{tmp_path / 'net.py'}:made", "--target", "ssh:board")
     capsys.readouterr()

@@ -99,7 +99,7 @@ def test_a_branched_network_keeps_the_batch() -> None:
     module = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 5)).eval()
     example = torch.randn(2, 3, 12, 12)
     limits = SearchLimits(alpha=5.0, beta=5.0, min_macs=0.1)
-    found = nns.stretch(module, example, "sim:phone/cpu,sim:phone/gpu", limits=limits)
+    found = nns.stretch(module, example, "sim:phone/cpu,sim:phone/gpu", limits=limits, even_if_slower=True)
     model = export(found[0].module, example, input_names=["x"])
     with nns.compile(model, processors=f"cpu:{CORES[0]},cpu:{CORES[-1]}", tune=False) as session:
         (answer,) = session.run(None, {"x": example.numpy()})

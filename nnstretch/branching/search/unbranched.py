@@ -1,0 +1,179 @@
+"""Plans of the original network without branches, which a design must beat.
+
+NN-Stretch compares a branched network with the original on the fastest processor. Two other plans use all processors without
+branches: whole blocks on the processors that suit them, and layers that the scheduler places and splits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice
+from nnstretch.branching.latency.prediction import BranchPrediction, PlacedPredictor, Prediction, SegmentPrediction
+from nnstretch.branching.latency.table import LatencyTable
+from nnstretch.branching.search.candidates import processor_groups
+from nnstretch.branching.search.dynamic_programming import merged_choices
+from nnstretch.branching.search.network_latency import (
+    EVERYWHERE,
+    State,
+    branch_seconds,
+    network_prediction,
+    transfer_seconds,
+)
+from nnstretch.branching.tracing.trace import Segment
+
+
+@dataclass(frozen=True)
+class UnbranchedPlan:
+    """A way to run the original network on the processors.
+
+    Attributes:
+        choices: segments with one branch each.
+        prediction: predicted seconds of these segments on their processors.
+        seconds: predicted latency: the prediction's, or less where the scheduler places and splits layers.
+        processor: index of the only processor that works; None if several do.
+    """
+
+    choices: tuple[SegmentChoice, ...]
+    prediction: Prediction
+    seconds: float
+    processor: int | None
+
+    @property
+    def ms(self) -> float:
+        """Predicted milliseconds."""
+        return 1e3 * self.seconds
+
+    def is_ahead_of(self, branched_ms: float | None) -> bool:
+        """Whether the plan is predicted to be as fast as a branched design, or faster; None: there is no design."""
+        return branched_ms is None or self.ms <= branched_ms
+
+
+def unbranched_plan(
+    latencies: LatencyTable, placed_seconds: PlacedPredictor | None, slowest: float = math.inf
+) -> UnbranchedPlan | None:
+    """The plan without branches that is predicted to be fastest; None if all of them are clearly slower than the designs.
+
+    Args:
+        latencies: predictions.
+        placed_seconds: predicts the network with layers placed and split by the scheduler, which takes seconds; None:
+            such plans are left out.
+        slowest: seconds of the slowest design to compare.
+    """
+    least = split_estimate(latencies)
+    # Routines that fuse layers of adjacent blocks save what the estimate does not know.
+    if slowest < least and not latencies.fuses:
+        return None
+    best = min(_plans(latencies), key=lambda plan: plan.seconds)
+    seconds = placed_seconds() if placed_seconds is not None and least < best.seconds and least <= slowest else math.inf
+    return UnbranchedPlan(best.choices, best.prediction, seconds, None) if seconds < best.seconds else best
+
+
+def whole_blocks(latencies: LatencyTable, processor: int) -> list[SegmentChoice]:
+    """The original blocks on one processor, a segment each."""
+    return _on_processors([processor] * len(latencies.blueprint.traced.blocks))
+
+
+def single_processor_plan(latencies: LatencyTable, processor: int) -> UnbranchedPlan:
+    """The whole network on one processor, whose memory then holds the input: nothing is transferred."""
+    choices = merged_choices(latencies.blueprint.traced, whole_blocks(latencies, processor))
+    bodies = [seconds for (seconds,) in branch_seconds(latencies, choices)]
+    *segments, head = (
+        SegmentPrediction(0.0, (BranchPrediction(processor, seconds, seconds),))
+        for seconds in [*bodies, latencies.head(processor)]
+    )
+    prediction = Prediction(tuple(segments), head)
+    return UnbranchedPlan(choices, prediction, prediction.seconds, processor)
+
+
+def split_estimate(latencies: LatencyTable) -> float:
+    """Optimistic seconds of the best plan without branches: blocks are whole, or their layers are split ideally.
+
+    A split block costs one meeting point, at its input, and its layers take no longer than with perfectly divided work. The
+    scheduler's plans, whose layers meet more often and divide channels by whole blocks of the layout, are hardly faster.
+    The input lies where it is read.
+    """
+    blueprint = latencies.blueprint
+    reached = dict.fromkeys(range(latencies.processors), 0.0)
+    for block in range(len(blueprint.traced.blocks)):
+        alone = latencies.original(Segment(block, block + 1))
+        reached = _next(latencies, block, reached, alone, latencies.ideal_split(block, _groups(latencies)))
+    heads = [latencies.head(processor) for processor in range(latencies.processors)]
+    ends = _next(latencies, len(blueprint.traced.blocks), reached, heads, math.inf)
+    return min(ends.values())
+
+
+def _plans(latencies: LatencyTable) -> list[UnbranchedPlan]:
+    """The plans of whole blocks."""
+    alone = [single_processor_plan(latencies, processor) for processor in range(latencies.processors)]
+    choices = merged_choices(latencies.blueprint.traced, _on_processors(_fastest_places(latencies)))
+    prediction = network_prediction(latencies, choices, branch_seconds(latencies, choices))
+    several = UnbranchedPlan(choices, prediction, prediction.seconds, None)
+    return [*alone, *([several] if len({choice.branches[0].processor for choice in choices}) > 1 else [])]
+
+
+def _on_processors(processors: Sequence[int]) -> list[SegmentChoice]:
+    """The original blocks, each on its processor."""
+    blocks = [Segment(number, number + 1) for number in range(len(processors))]
+    return [SegmentChoice(b, (BranchChoice.whole(b, p),)) for b, p in zip(blocks, processors, strict=True)]
+
+
+def _fastest_places(latencies: LatencyTable) -> list[int]:
+    """The processor of every block in the fastest plan of whole blocks, by dynamic programming over the blocks."""
+    count = len(latencies.blueprint.traced.blocks)
+    reached = dict.fromkeys(range(latencies.processors), math.inf) | {0: 0.0}
+    before: list[dict[int, int]] = []
+    for block in range(count + 1):
+        costs = (
+            latencies.original(Segment(block, block + 1))
+            if block < count
+            else [latencies.head(processor) for processor in range(latencies.processors)]
+        )
+        arrivals = {
+            p: min((reached[q] + _transfer(latencies, block, q, p), q) for q in reached)
+            for p in range(latencies.processors)
+        }
+        before.append({p: q for p, (_, q) in arrivals.items()})
+        reached = {p: seconds + costs[p] for p, (seconds, _) in arrivals.items()}
+    place = min(reached, key=lambda p: reached[p])
+    places = []
+    for came_from in reversed(before):
+        place = came_from[place]
+        places.append(place)
+    return places[-2::-1]
+
+
+def _next(
+    latencies: LatencyTable, block: int, reached: dict[int, float], alone: Sequence[float], split: float
+) -> dict[int, float]:
+    """Seconds until a block is done, by the place that holds its result.
+
+    Args:
+        latencies: predictions.
+        block: its number; past the last block, the head.
+        reached: seconds until its input is there, by the place that holds it.
+        alone: of the whole block on every processor.
+        split: of the block split over several processors, without meeting points.
+    """
+    ends = {
+        p: seconds
+        + min(r + (0.0 if q == EVERYWHERE else _transfer(latencies, block, q, p)) for q, r in reached.items())
+        for p, seconds in enumerate(alone)
+    }
+    meeting = latencies.meeting(block, latencies.blueprint.channels_before(block))
+    return {**ends, EVERYWHERE: min(reached.values()) + meeting + split}
+
+
+def _transfer(latencies: LatencyTable, block: int, home: int, reader: int) -> float:
+    """Seconds until a processor can read the original input of a block that another one holds."""
+    state = State(latencies.blueprint.channels_before(block), exact=True, home=home)
+    return transfer_seconds(latencies, block, state, [reader])
+
+
+def _groups(latencies: LatencyTable) -> list[dict[int, float]]:
+    """Contention factor of every processor, for every group that can work at the same time."""
+    factor = latencies.predictor.contention_factor
+    groups = processor_groups(latencies.processors)
+    return [{p: factor(p, frozenset(group) - {p}) for p in group} for group in groups]

@@ -5,8 +5,10 @@
 For each delay the engine adds it to every transfer between processors (NNSTRETCH_TRANSFER_DELAY_US), as queues of phones
 take 0.1 to 1 ms. Then `nnstretch stretch` searches a design with this cost, and `nnstretch bench --design` measures it
 beside the original and the equal-MACs control: on the fastest processor, on all cores as one processor, and placed and
-split layer by layer with this cost. Where the search finds no design, the network stays unbranched. The commands run in
-processes of their own, and their answers are kept in the work folder, so that an interrupted series continues.
+split layer by layer with this cost. Table and chart name the fastest of these for each delay. Where branching is not
+predicted to pay, the search's answer is the whole network, without branches, which then runs beside the alternatives; its
+dots are hollow. The commands run in processes of their own, and their answers are kept in the work folder, so that an
+interrupted series continues.
 Unlike processors cannot be one pool of all cores: its lines in the chart are thin.
 """
 
@@ -24,14 +26,16 @@ from nnstretch.cli.outputs import check_endings
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.errors import UsageError
-from nnstretch.report.charts.transfer_delay import transfer_delay_picture
+from nnstretch.report.charts.transfer_delay import DelayRow, transfer_delay_picture
 from nnstretch.report.tables.text import interval_text, ms_text
 from nnstretch.support.settings import MOST_TRANSFER_DELAY_US, write_text
 
 DELAYS = (0, 30, 100, 300, 1000, 2000)
 """Microseconds."""
+ANSWER = "search's answer"
+BRANCHED = "branched"
 FIGURES = {
-    "branched": "branched_ms",
+    ANSWER: "branched_ms",
     "control, split": "control_split_ms",
     "control, all cores": "control_all_cores_ms",
     "original, split": "original_split_ms",
@@ -40,6 +44,8 @@ FIGURES = {
 """Column -> field of the answer."""
 ALONE = {"control, one processor": "control_ms", "original, one processor": "original_ms"}
 """Column -> field of the answer, with a value per processor."""
+MEETINGS = "meeting_points"
+"""Field that is added to the answer: of the design; 0 if it is the whole network."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,7 +93,7 @@ def delays_of(text: str) -> list[float]:
 
 
 def measured(options: argparse.Namespace, delay: float) -> dict[str, Any]:
-    """The comparison of the design that is found for a delay.
+    """The comparison of the design that is found for a delay, with its number of meeting points.
 
     Raises:
         CommandError: there is no such design, or the measurement failed.
@@ -104,10 +110,10 @@ def measured(options: argparse.Namespace, delay: float) -> dict[str, Any]:
         str(folder / "designs"),
         *(["--no-measure"] if options.quick else []),
     ]
-    design = kept_answer(folder / "search.json", search, announce, environment)["designs"][0]["file"]
-    bench = ["bench", *common, "--design", design, "--rounds", options.rounds]
+    design = kept_answer(folder / "search.json", search, announce, environment)["designs"][0]
+    bench = ["bench", *common, "--design", design["file"], "--rounds", options.rounds]
     bench += ["--no-tune"] if options.quick else []
-    return kept_answer(folder / "comparison.json", bench, announce, environment)
+    return {**kept_answer(folder / "comparison.json", bench, announce, environment), MEETINGS: design["meeting_points"]}
 
 
 def announce(command: str) -> None:
@@ -121,38 +127,49 @@ def latencies(answer: Mapping[str, Any]) -> dict[str, float]:
     return found | {name: min(answer[field].values()) for name, field in ALONE.items()}
 
 
+def winner(answer: Mapping[str, Any]) -> str:
+    """The fastest way to run the network; a whole answer of the search counts as the way that it stands for."""
+    values = latencies(answer)
+    own = values.pop(ANSWER)
+    ways = {BRANCHED: own, **values} if answer[MEETINGS] else values
+    return min(ways, key=lambda way: ways[way])
+
+
 def table(options: argparse.Namespace, found: Mapping[float, Mapping[str, Any] | None]) -> str:
     """The Markdown table, with a row per delay."""
     names = [*FIGURES, *ALONE]
     gains = ("× best of one processor or split", "× best of all, with one pool of all cores (95 % interval)")
-    rows = [("transfer + µs", *names, *gains), ("---:",) * (len(names) + 3)]
+    rows = [("transfer + µs", *names, *gains, "it is", "fastest"), ("---:",) * (len(names) + 5)]
     for delay, answer in found.items():
         if answer is None:
-            rows.append((f"{delay:g}", *["–"] * len(names), "1 (unbranched)", "1 (unbranched)"))
+            rows.append((f"{delay:g}", *["–"] * len(names), "1 (unbranched)", "1 (unbranched)", "–", "–"))
             continue
         values = latencies(answer)
         between = interval_text(answer["intervals"].get("speedup_best_alternative"), ".2f")
         gain = f"{answer['speedup_best_alternative']:.2f}× ({between})"
-        rows.append(
-            (f"{delay:g}", *(ms_text(values[name]) for name in names), f"{gain_over_separate(values):.2f}×", gain)
-        )
+        times = [ms_text(values[name]) for name in names]
+        kind = BRANCHED if answer[MEETINGS] else "whole"
+        rows.append((f"{delay:g}", *times, f"{gain_over_separate(values):.2f}×", gain, kind, winner(answer)))
     note = f"Median milliseconds of {options.network} on {options.processors} ({cpu_model()}, {len(usable_cores())} cores)."
     return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{note}\n"
 
 
 def gain_over_separate(values: Mapping[str, float]) -> float:
-    """The best of what unlike processors can do, too, over the branched network: one of them, or layers split between them."""
-    return min(values[name] for name in values if name != "branched" and "all cores" not in name) / values["branched"]
+    """The best of what unlike processors can do, too, over the search's answer: one of them, or layers split between them."""
+    return min(values[name] for name in values if name != ANSWER and "all cores" not in name) / values[ANSWER]
 
 
 def write(options: argparse.Namespace, found: Mapping[float, Mapping[str, Any] | None]) -> None:
     """Writes the table and the chart that were asked for."""
-    shown = {delay: latencies(answer) for delay, answer in found.items() if answer is not None}
+    measured = {delay: answer for delay, answer in found.items() if answer is not None}
+    shown = {
+        delay: DelayRow(latencies(answer), winner(answer), bool(answer[MEETINGS])) for delay, answer in measured.items()
+    }
     for path in options.output:
         if path.suffix == ".md":
             write_text(path, table(options, found))
         elif shown:
-            write_text(path, transfer_delay_picture(shown, f"{options.network} on {options.processors}"))
+            write_text(path, transfer_delay_picture(shown, ANSWER, f"{options.network} on {options.processors}"))
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ def check_has_branches(graph: ir.Model, processors: tuple[str, ...]) -> None:
     segments = [part.segment for part in parts if part.segment is not None]
     if len(set(segments)) == len(segments):
         raise DesignError(
-            "the model has no branches; give its --design, or the ONNX file of a branched network that "
-            "`nnstretch stretch` wrote"
+            "the model has no branches; give the --design or the ONNX file of a branched network, one with meeting "
+            "points, that `nnstretch stretch` wrote"
         )
     needed = max((part.processor for part in parts if part.processor is not None), default=0) + 1
     if processors and len(processors) < needed:

@@ -17,7 +17,9 @@ from scripts import meeting_cost
 from tests.scripts.test_alternatives import answer, rows
 
 
-def test_a_row_per_delay_and_none_where_no_design_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_per_delay_with_the_fastest_way_and_none_without_a_design(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands: list[tuple[Sequence[str], Mapping[str, str]]] = []
 
     def kept(
@@ -27,27 +29,30 @@ def test_a_row_per_delay_and_none_where_no_design_pays(tmp_path: Path, monkeypat
         delay = float(environment["NNSTRETCH_TRANSFER_DELAY_US"])
         if command[0] == "stretch" and delay == 2000:
             raise CommandError("no design")
-        return (
-            {"designs": [{"file": "best.json"}]} if command[0] == "stretch" else answer(branched_ms=2.5 + delay / 1000)
-        )
+        if command[0] == "stretch":
+            return {"designs": [{"file": "best.json", "meeting_points": 3 if delay < 1000 else 0}]}
+        return answer(branched_ms=2.5 + delay / 1000)
 
     monkeypatch.setattr(meeting_cost, "kept_answer", kept)
     table, chart = tmp_path / "t.md", tmp_path / "t.svg"
-    arguments = ["net", "-p", "cpu:0,cpu:1", "--delays", "2000,0,100", "-o", str(table), "-o", str(chart)]
+    arguments = ["net", "-p", "cpu:0,cpu:1", "--delays", "2000,0,1000,600", "-o", str(table), "-o", str(chart)]
     assert meeting_cost.main(arguments) == 0
     assert [environment["NNSTRETCH_TRANSFER_DELAY_US"] for _, environment in commands] == [
-        "0",
-        "0",
-        "100",
-        "100",
-        "2000",
+        *("0", "0", "600", "600", "1000", "1000", "2000"),
     ]
     titles, _, *measured = rows(table.read_text())
-    assert [dict(zip(titles, row, strict=True))["branched"] for row in measured] == ["2.500", "2.600", "–"]
-    assert measured[0][titles.index("original, one processor")] == "4.000"
-    assert [row[-2] for row in measured] == ["1.20×", "1.15×", "1 (unbranched)"]
+    found = [dict(zip(titles, row, strict=True)) for row in measured]
+    assert [row["search's answer"] for row in found] == ["2.500", "3.100", "3.500", "–"]
+    assert found[0]["original, one processor"] == "4.000"
+    gains = [row["× best of one processor or split"] for row in found]
+    assert gains == ["1.20×", "0.97×", "0.86×", "1 (unbranched)"]
+    assert [row["it is"] for row in found] == ["branched", "branched", "whole", "–"]
+    # A whole network that the search chose is not counted beside the ways that it stands for.
+    assert [row["fastest"] for row in found] == ["branched", "control, split", "control, split", "–"]
     texts = [text.text for text in ET.fromstring(chart.read_text()).iter("{http://www.w3.org/2000/svg}text")]  # noqa: S314
-    assert {"branched", "control, split", "0 µs", "100 µs"} <= set(texts)
+    assert {"search's answer", "branched", "control, split", "fastest", "0 µs", "600 µs", "1 ms"} <= set(texts)
+    hollow = [shape for shape in ET.fromstring(chart.read_text()).iter() if shape.get("class") == "ring"]  # noqa: S314
+    assert len(hollow) == 1  # the whole answer
 
 
 @pytest.mark.parametrize("delays", ["", "1,x", "-1", "2e6", "nan"])

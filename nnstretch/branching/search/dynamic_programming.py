@@ -187,7 +187,7 @@ class DynamicProgram:
 
 
 def merged_choices(traced: TracedNetwork, choices: Sequence[SegmentChoice]) -> tuple[SegmentChoice, ...]:
-    """Consecutive segments, of which adjacent whole ones on one processor are merged where a segment may end."""
+    """Consecutive segments; adjacent whole ones on one processor are merged where a segment may end."""
     merged: list[SegmentChoice] = []
     for choice in choices:
         last = merged[-1] if merged else None

@@ -324,7 +324,10 @@ def test_an_infeasible_beta_is_refused_with_the_best_one() -> None:
 
 
 def test_an_infeasible_alpha_is_refused_with_the_best_one() -> None:
-    predictor, options = Rates(100e9, 100e9, meeting=1.0), SearchOptions(2, SearchLimits(alpha=0.1), even_if_slower=True)
+    predictor, options = (
+        Rates(100e9, 100e9, meeting=1.0),
+        SearchOptions(2, SearchLimits(alpha=0.1), even_if_slower=True),
+    )
     with pytest.raises(DesignError, match=r"alpha = 0\.1 .*the least that can be reached is .*--alpha"):
         search(blueprint(resnet(), IMAGES), predictor, options)
 

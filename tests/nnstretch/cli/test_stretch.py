@@ -227,6 +227,40 @@ def test_weights_of_the_original_are_taken_as_such_beside_a_design(cli: Cli, fol
     )
 
 
+def test_a_network_stays_whole_where_no_branched_design_is_ahead(cli: Cli, folder: Path) -> None:
+    assert SIMULATED[-1] == "--even-if-slower"
+    stretch = ("stretch", "net.py:small", *SIMULATED[:-1], "-o", "designs")
+    done = cli(*stretch, "--json")
+    found = answer_of(done)
+    (design,) = found["designs"]
+    assert (design["meeting_points"], len(design["branches"])) == (0, 1)
+    assert found["unbranched"] == {
+        "predicted_ms": design["predicted_ms"],
+        "processor": "sim:phone/cpu",
+        "why_not_branched": None,
+    }
+    assert found["branched_ms"] > design["predicted_ms"] == pytest.approx(min(found["original_ms"].values()))
+    assert "retrain one" not in done[2]
+    note = (
+        "ranching does not pay here: the network without branches, on sim:phone/cpu alone, is predicted to take "
+        f"{design['predicted_ms']:.3f} ms; the fastest branched design {found['branched_ms']:.3f} ms"
+    )
+    assert note in " ".join(done[2].split())
+    assert note in Path(found["page"]).read_text()
+    (forced,) = answer_of(cli("stretch", "net.py:small", *SIMULATED, "--json"))["designs"]
+    assert forced["meeting_points"]
+    assert forced["predicted_ms"] == pytest.approx(found["branched_ms"])
+
+    # The file is a design as any other; the scheduler places the network.
+    made = ("compile", "net.py:small", "--design", design["file"], "-p", "cpu:0", "--no-tune", "-o", "net.nns")
+    assert answer_of(cli(*made, "--json"))["steps"]
+    exported = ("export", "net.py:small", "--design", design["file"], "-o", "net.onnx")
+    assert cli(*exported)[0] == 0
+    refuses(cli(*exported, "--per-branch", "parts"), "has no branches", "meeting points")
+    assert answer_of(cli(*stretch[:-4], "--alpha", "1e-9", "--json"))["unbranched"]["why_not_branched"].count("alpha")
+    refuses(cli("stretch", "net.py:small", *SIMULATED, "--alpha", "1e-9"), "alpha")
+
+
 def branches(*sizes: tuple[int, float, float]) -> tuple[BranchDesign, ...]:
     """Branches by processor, depth and width."""
     return tuple(BranchDesign(p, (0,), depth, width, 32, 10**7, 0.4) for p, depth, width in sizes)

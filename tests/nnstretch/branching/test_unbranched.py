@@ -1,0 +1,274 @@
+"""The search beside plans without branches: no design is behind the best of them, which is returned where none is ahead."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnstretch.branching.channels.scaling import kept_counts
+from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.design.design import Design
+from nnstretch.branching.latency.table import LatencyTable
+from nnstretch.branching.latency.workloads import part_layers
+from nnstretch.branching.search.limits import SearchLimits
+from nnstretch.branching.search.network_latency import branch_seconds, network_prediction
+from nnstretch.branching.search.report import SearchReport
+from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.unbranched import single_processor_plan, split_estimate, unbranched_plan
+from nnstretch.branching.stretch import rebuild, stretch
+from nnstretch.branching.tracing.operators import shape_of
+from nnstretch.branching.tracing.trace import Segment
+from nnstretch.branching.transform.network import export_branched
+from nnstretch.errors import DesignError
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.metadata import PLACEMENT_KEY
+from tests.nnstretch.branching.test_search import IMAGES, Rates, every_design, small, within
+
+LIMITS = SearchLimits(min_width=0.5, min_depth=0.5, beta=0.9, min_macs=0.7, max_segment=1.0)
+NAMES = ("cpu:0", "opencl:0", "cpu:1", "cpu:2")
+
+
+@cache
+def tiny() -> Blueprint:
+    """A chain of four blocks and a head."""
+    return blueprint(small(1), IMAGES, 16)
+
+
+@cache
+def branched_designs(width: float) -> list[list[SegmentChoice]]:
+    """All designs of the chain for two processors whose branches have this width, which the search considers too."""
+    return [
+        choices
+        for choices in every_design(tiny(), (width,), LIMITS)
+        if any(len(choice.branches) > 1 for choice in choices)
+    ]
+
+
+def whole_plans(plan: Blueprint, predictor: Rates, processors: int) -> Iterator[float]:
+    """Seconds of the blocks and the head on every combination of processors, added up from their layers.
+
+    The input lies with processor 0, or with the only one that works.
+    """
+    blocks = len(plan.traced.blocks)
+    parts = [plan.whole(Segment(number, number + 1)) for number in range(blocks)]
+    layers = [part_layers(part, kept_counts(part, 1.0)).layers for part in (*parts, plan.head)]
+    tensors = [TensorType(shape_of(plan.boundary(number)) or ()) for number in range(blocks + 1)]
+    for places in itertools.product(range(processors), repeat=blocks + 1):
+        work = sum(predictor.layer_seconds(layer, p) for some, p in zip(layers, places, strict=True) for layer in some)
+        homes = (places[0] if len(set(places)) == 1 else 0, *places)
+        meetings = zip(tensors, homes, places, strict=False)
+        yield work + sum(predictor.meeting_seconds(tensor) for tensor, home, place in meetings if home != place)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    other=st.floats(0.1, 4.0),
+    meeting=st.sampled_from([0.0, 2e-6, 1e-5, 3e-5, 1e-4, 1e-3]),
+    together=st.sampled_from([1.0, 1.3]),
+    placed=st.floats(0.4, 1.5),
+    width=st.sampled_from([0.5, 0.625, 0.75]),
+    best_effort=st.booleans(),
+)
+def test_no_plan_is_ahead_of_the_design(
+    other: float, meeting: float, together: float, placed: float, width: float, best_effort: bool
+) -> None:
+    """Against brute force over wholes, branchings and mixtures of both, and a made-up plan of the scheduler."""
+    plan, predictor = tiny(), Rates(50e9, 50e9 * other, meeting=meeting, together=together)
+    latencies = LatencyTable(plan, predictor, 2)
+    wholes = list(whole_plans(plan, predictor, 2))
+    scheduled = max(placed * min(wholes), split_estimate(latencies))
+    options = SearchOptions(2, LIMITS, designs=3, best_effort=best_effort, placed_seconds=lambda: scheduled)
+    designs, report = search(plan, predictor, options)
+    branched = (
+        network_prediction(latencies, choices, branch_seconds(latencies, choices)).seconds
+        for choices in branched_designs(width)
+        if within(plan, latencies, choices, LIMITS)
+    )
+    best = min(scheduled, *wholes, *branched)
+    for design in designs:
+        assert (design.predicted_ms or 0.0) <= 1e3 * min(scheduled, *wholes) * (1 + 1e-9)
+    assert (designs[0].predicted_ms or 0.0) <= 1e3 * best * (1 + 1e-9)
+    assert report.stays_unbranched == (designs[0].meeting_points == 0)
+    if report.stays_unbranched:
+        assert designs[0].predicted_ms == pytest.approx(1e3 * min(scheduled, *wholes))
+        assert len(designs) == 1
+        assert designs[0].macs == designs[0].original_macs
+
+
+@pytest.mark.parametrize("processors", [2, 3, 4])
+@pytest.mark.parametrize("best_effort", [False, True])
+def test_endless_transfers_leave_the_network_whole(processors: int, best_effort: bool) -> None:
+    rates = (70e9, 100e9, 90e9, 80e9)[:processors]
+    predictor = Rates(*rates, meeting=1e3)
+    (design,), report = search(tiny(), predictor, SearchOptions(processors, LIMITS, best_effort=best_effort))
+    assert design.meeting_points == 0
+    assert design.processors == (1,)  # the fastest, beside which nobody works
+    assert design.predicted_ms == pytest.approx(report.original_ms[1])
+    assert design.predicted_ms == pytest.approx(1e3 * report.predictions[design.id].seconds)
+    note = report.unbranched_note(NAMES)
+    assert "\n" not in note
+    assert f"on opencl:0 alone, is predicted to take {design.predicted_ms:.3f} ms" in note
+    if best_effort:
+        assert report.branched_ms is not None
+        assert report.branched_ms > 1e3
+        assert f"the fastest branched design {report.branched_ms:.3f} ms" in note
+    else:
+        assert report.branched_ms is None
+        assert "alpha = 0.3" in note
+
+
+@pytest.mark.parametrize("processors", [2, 3, 4])
+def test_free_transfers_and_equal_processors_leave_it_branched(processors: int) -> None:
+    predictor = Rates(*[100e9] * processors, meeting=0.0)
+    asked: list[int] = []
+
+    def placed() -> float:
+        asked.append(1)
+        return math.inf
+
+    options = SearchOptions(processors, designs=3, placed_seconds=placed)
+    designs, report = search(tiny(), predictor, options)
+    forced, _ = search(tiny(), predictor, SearchOptions(processors, designs=3, even_if_slower=True))
+    assert designs == forced
+    assert all(design.meeting_points for design in designs)
+    assert report.unbranched_note(NAMES) == ""
+    assert report.branched_ms == pytest.approx(designs[0].predicted_ms)
+
+
+def placed_search(seconds: float, options: SearchOptions) -> tuple[list[Design], SearchReport, int]:
+    """A search beside a plan of the scheduler that takes this long, and the number of times that it was asked."""
+    asked: list[float] = []
+
+    def placed() -> float:
+        asked.append(seconds)
+        return seconds
+
+    made = SearchOptions(**{**vars(options), "placed_seconds": placed})
+    designs, report = search(tiny(), Rates(1e9, 0.9e9, meeting=1e-6), made)
+    return designs, report, len(asked)
+
+
+def test_the_scheduler_is_asked_where_its_plan_may_be_ahead() -> None:
+    """Branches with more MACs than the original are behind a network that is split without loss."""
+    wide = SearchLimits(min_macs=1.2, beta=2.0, alpha=2.0)
+    (forced, *_), _, asked = placed_search(1e-9, SearchOptions(2, wide, even_if_slower=True))
+    assert asked == 0
+    assert forced.predicted_ms is not None
+    (design,), report, asked = placed_search(1e-3 * forced.predicted_ms, SearchOptions(2, wide))
+    assert asked == 1
+    assert design.meeting_points == 0
+    assert design.predicted_ms == pytest.approx(forced.predicted_ms)
+    assert report.unbranched is not None
+    assert report.unbranched.processor is None
+    note = report.unbranched_note(NAMES)
+    assert "placed on several processors" in note
+    assert note.count(f"{forced.predicted_ms:.3f} ms") == 2
+    branched, report, asked = placed_search(1.001e-3 * forced.predicted_ms, SearchOptions(2, wide))
+    assert (asked, branched[0].id, report.unbranched_note(NAMES)) == (1, forced.id, "")
+    assert all((one.predicted_ms or 0.0) < 1.001 * forced.predicted_ms for one in branched)
+
+
+def test_the_scheduler_is_not_asked_where_branching_is_clearly_ahead() -> None:
+    small_ones = SearchLimits(min_macs=0.4, beta=0.6, min_width=0.25, min_depth=0.5, max_segment=1.0)
+    designs, report, asked = placed_search(0.0, SearchOptions(2, small_ones, designs=1))
+    assert (asked, report.unbranched, report.stays_unbranched) == (0, None, False)
+    assert designs[0].meeting_points
+
+
+def test_a_target_is_met_without_branches_where_these_have_fewer_macs() -> None:
+    plan, predictor = tiny(), Rates(100e9, 20e9, meeting=2e-5)
+    alone = 1e3 * single_processor_plan(LatencyTable(plan, predictor, 2), 0).seconds
+    limits = SearchLimits(target_ms=1.001 * alone, beta=1.0)
+    designs, report = search(plan, predictor, SearchOptions(2, limits, designs=3))
+    assert all(design.meeting_points == 0 or design.macs > design.original_macs for design in designs)
+    if report.stays_unbranched:
+        assert (designs[0].predicted_ms or 0.0) <= 1.001 * alone
+        assert "branching does not pay" in report.unbranched_note(NAMES)
+    with pytest.raises(DesignError, match=r"raise the target|can be reached"):
+        search(plan, predictor, SearchOptions(2, SearchLimits(target_ms=0.1 * alone, beta=1.0)))
+
+
+def test_a_target_that_only_the_whole_network_meets() -> None:
+    """Transfers make every branched network slower than the target."""
+    plan, predictor = tiny(), Rates(100e9, 95e9, meeting=1e-2)
+    alone = 1e3 * single_processor_plan(LatencyTable(plan, predictor, 2), 0).seconds
+    (design,), report = search(plan, predictor, SearchOptions(2, SearchLimits(target_ms=2 * alone), best_effort=True))
+    assert design.meeting_points == 0
+    assert design.predicted_ms == pytest.approx(alone)
+    assert report.branched_ms is not None
+    assert report.branched_ms > 2 * alone
+    assert f"{report.branched_ms:.3f} ms" in report.unbranched_note(NAMES)
+    with pytest.raises(DesignError, match="can be reached"):
+        search(plan, predictor, SearchOptions(2, SearchLimits(target_ms=0.5 * alone)))
+
+
+def test_a_front_has_no_design_that_the_whole_network_dominates() -> None:
+    plan, predictor = tiny(), Rates(100e9, 60e9, meeting=2e-6)
+    forced, _ = search(plan, predictor, SearchOptions(2, LIMITS, designs=1000, pareto=True, even_if_slower=True))
+    times = sorted(design.predicted_ms or 0.0 for design in forced if design.macs <= design.original_macs)
+    scheduled = 1e-3 * times[len(times) // 2]
+    options = SearchOptions(2, LIMITS, designs=1000, pareto=True, placed_seconds=lambda: scheduled)
+    designs, _ = search(plan, predictor, options)
+    kept = [d for d in forced if d.macs > d.original_macs or (d.predicted_ms or 0.0) < 1e3 * scheduled]
+    assert len(kept) < len(forced)
+    assert designs == kept
+
+
+def test_what_is_slower_is_returned_where_it_is_wanted() -> None:
+    predictor, limits = Rates(100e9, 90e9, meeting=1e-3), SearchLimits(alpha=1e3, beta=2.0)
+    (design, *_), report = search(tiny(), predictor, SearchOptions(2, limits, even_if_slower=True))
+    assert design.meeting_points
+    assert (design.predicted_ms or 0.0) > min(report.original_ms)
+    assert not report.stays_unbranched
+    assert f"the fastest branched design {report.branched_ms:.3f} ms" in report.unbranched_note(NAMES)
+
+
+def test_limits_that_the_whole_network_breaks_are_refused() -> None:
+    with pytest.raises(DesignError, match="min_macs = 3 "):
+        search(tiny(), Rates(1e11, 1e11), SearchOptions(2, SearchLimits(min_macs=3.0)))
+
+
+def test_a_design_without_branches_is_the_original_network() -> None:
+    network = small(1)
+    (result,) = stretch(blueprint(network, IMAGES, 16), Rates(1e11, 1e11, meeting=1.0), SearchOptions(2))
+    assert torch.allclose(result.module(IMAGES), network(IMAGES), atol=1e-6)
+    saved = Design.from_json(result.design.to_json())
+    assert saved == result.design
+    assert torch.equal(rebuild(network, IMAGES, saved)(IMAGES), result.module(IMAGES))
+    assert result.prediction.seconds == pytest.approx(1e-3 * (result.design.predicted_ms or 0.0))
+    # The scheduler places and splits its layers, as those of any other network without branches.
+    assert result.module.placement == {}
+    assert not any(PLACEMENT_KEY in node.metadata_props for node in export_branched(result.module, IMAGES).graph)
+
+
+def test_processors_that_compute_different_layers_share_a_plan() -> None:
+    class Halves(Rates):
+        """Processor 1 alone is fast at blocks that read small maps."""
+
+        def layer_seconds(self, layer: Layer, processor: int) -> float:
+            is_late = layer.type_of(0).shape[-1] <= 16
+            return super().layer_seconds(layer, processor) * (1.0 if is_late == bool(processor) else 20.0)
+
+    plan, predictor = blueprint(small(2), IMAGES, 16), Halves(100e9, 100e9, meeting=1e-6)
+    found = unbranched_plan(LatencyTable(plan, predictor, 2), None)
+    assert found is not None
+    assert found.processor is None
+    assert {choice.branches[0].processor for choice in found.choices} == {0, 1}
+    assert found.seconds == pytest.approx(min(whole_plans(plan, predictor, 2)))
+
+
+def test_segments_of_one_processor_are_predicted_as_one() -> None:
+    plan, predictor = tiny(), Rates(80e9, 90e9)
+    latencies, count = LatencyTable(plan, predictor, 2), len(plan.traced.blocks)
+    for processor in (0, 1):
+        found = single_processor_plan(latencies, processor)
+        segment = Segment(0, count)
+        assert found.choices == (SegmentChoice(segment, (BranchChoice.whole(segment, processor),)),)
+        assert found.seconds == pytest.approx(latencies.original(segment)[processor] + latencies.head(processor))

@@ -308,8 +308,9 @@ def test_what_no_design_can_meet(cli: Cli) -> None:
         ("--merge", "glue", "glue"), ("--image-size", "4", "--image-size"),
     ]:  # fmt: skip
         refuses(cli(*stretch, option, value), says)
-    refuses(cli(*stretch, "--beta", "0.0001"), "beta = 0.0001", "the least that can be reached is")
-    refuses(cli(*stretch, "--beta", "100", "--alpha", "1e-9"), "alpha = 1e-09", "the least that can be reached is")
+    forced = (*stretch, "--even-if-slower")
+    refuses(cli(*forced, "--beta", "0.0001"), "beta = 0.0001", "the least that can be reached is")
+    refuses(cli(*forced, "--beta", "100", "--alpha", "1e-9"), "alpha = 1e-09", "the least that can be reached is")
     refuses(cli(*stretch, "--beta", "100", "--alpha", "100", "--min-macs", "9"), "min_macs = 9", "the most that can be")
     refuses(cli(*stretch, *SIMULATED[2:], "--latency-target", "1us"), "1us")
     refuses(cli(*stretch, *SIMULATED[2:], "--latency-target", "0.00001ms"), "1e-05 ms; the fastest takes")

@@ -129,7 +129,7 @@ def test_where_branches_run(tmp_path: Path) -> None:
 
 def test_models_without_branches(tmp_path: Path) -> None:
     images = torch.randn(1, 1, SIDE, SIDE)
-    with pytest.raises(DesignError, match="no branches; give its --design"):
+    with pytest.raises(DesignError, match="no branches; give the --design"):
         nns.export(original(), tmp_path / "whole.onnx", images, branches=tmp_path)
     module, images = chain(Merge.CONCAT, 2)
     with pytest.raises(UsageError, match="for 2 processors, and 1 are named"):

@@ -51,7 +51,7 @@ SETTINGS: dict[str, Any] = {
         "precise_bn_samples": 0,
         "amp_dtype": "float32",
     },
-    "search": {"designs": 2, "alpha": 100, "beta": 100},
+    "search": {"designs": 2, "alpha": 100, "beta": 100, "even_if_slower": True},
     "image_size": 16,
     "skip": frozenset({"measure"}),
     "device": "cpu",

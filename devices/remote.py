@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnstretch.devices.base.description import Description
+from nnstretch.devices.base.float_form import float_form_routines
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Layout, Routine
 from nnstretch.devices.cpu.queues import HOST
@@ -18,8 +19,12 @@ from nnstretch.errors import DeviceError
 class ProfiledProcessor(Processor):
     """A processor of another machine. It has the routines of a local one, but runs and measures nothing."""
 
-    def __init__(self, description: Description) -> None:
+    def __init__(self, description: Description, *, float_forms: bool = False) -> None:
         """Creates the processor of a description.
+
+        Args:
+            description: of the processor.
+            float_forms: routines of a CPU for float32 compute int8 layers too.
 
         Raises:
             DeviceError: this version has no routines for such a processor.
@@ -29,6 +34,8 @@ class ProfiledProcessor(Processor):
         self.backend = HOST if description.kind == "cpu" else OPENCL
         self.blocked = Layout(description.block)
         self.routines, self.reorder = _routines(description)
+        if float_forms and description.kind == "cpu":
+            self.routines = (*self.routines, *float_form_routines(self.routines))
 
     @property
     def name(self) -> str:

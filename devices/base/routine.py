@@ -43,7 +43,8 @@ class Layout:
             tensor stored as N, ceil(C/b), H, W, b. Lanes that pad C to a multiple of b hold arbitrary finite values:
             readers must ignore them or give them weight zero, writers must keep them finite.
         dtype: storage type of the elements if it is not the tensor's own, e.g. "float16"; None for the tensor's own.
-            Such data never cross to another processor.
+            An int8 tensor stored as floats holds the numbers that its integers stand for, unrounded. Data of another type
+            than the tensor's never cross to another processor.
     """
 
     block: int = 0
@@ -64,9 +65,17 @@ class Layout:
         """Size of a tensor in this layout, in bytes."""
         return math.prod(self.storage_shape(tensor.shape)) * self.element(tensor).bytes
 
-    def pack(self, array: np.ndarray, fill: float = PADDING) -> np.ndarray:
-        """Converts a row-major logical array to this layout; padding lanes hold `fill`."""
+    def pack(self, array: np.ndarray, fill: float = PADDING, tensor: TensorType | None = None) -> np.ndarray:
+        """Converts a row-major logical array to this layout.
+
+        Args:
+            array: the logical array.
+            fill: what padding lanes hold.
+            tensor: its type; needed if the array is of integers that stand for other numbers.
+        """
         if self.dtype:
+            if tensor is not None and tensor.quantization is not None:
+                array = tensor.quantization.dequantize(array)
             array = array.astype(element_type(self.dtype).storage)
         if not self.block:
             return np.ascontiguousarray(array)
@@ -85,7 +94,9 @@ class Layout:
         """
         if self.dtype:
             stored = np.ascontiguousarray(array).reshape(-1).view(np.uint8)[: self.bytes(tensor)]
-            array = stored.view(self.element(tensor).storage).astype(tensor.element.storage)
+            array = stored.view(self.element(tensor).storage)
+            quantization = tensor.quantization
+            array = array.astype(tensor.element.storage) if quantization is None else quantization.quantize(array)
         stored = array.reshape(self.storage_shape(tensor.shape))
         if not self.block:
             return stored

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from nnstretch.devices.base.description import Description
+from nnstretch.devices.base.float_form import float_form_routines
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Layout, Routine
 from nnstretch.devices.base.spec import ProcessorSpec
@@ -34,13 +35,21 @@ class CpuProcessor(Processor):
     backend = HOST
     reorder = REORDER_ROUTINE
 
-    def __init__(self, spec: ProcessorSpec, isa: Isa | None = None, external_engines: Sequence[Routine] = ()) -> None:
+    def __init__(
+        self,
+        spec: ProcessorSpec,
+        isa: Isa | None = None,
+        external_engines: Sequence[Routine] = (),
+        *,
+        float_forms: bool = False,
+    ) -> None:
         """A group of cores.
 
         Args:
             spec: the cores and their relative speeds.
             isa: instruction set of the CPU that plans run on; None for this machine's.
             external_engines: routines of external engines that compete with the native ones.
+            float_forms: routines for float32 compute int8 layers too.
 
         Raises:
             DeviceError: the engine does not support this machine's CPU.
@@ -48,7 +57,9 @@ class CpuProcessor(Processor):
         self.spec = spec
         self._isa = isa or local_isa()
         features = local_features() if self._isa == local_isa() else ()
-        self.routines = (*native_routines(self._isa, len(spec.cores), features), *external_engines)
+        native = native_routines(self._isa, len(spec.cores), features)
+        forms = float_form_routines(native) if float_forms else ()
+        self.routines = (*native, *forms, *external_engines)
         self.blocked = Layout(self._isa.block)
 
     @property

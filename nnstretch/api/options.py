@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-4
 """Default of `CompileOptions.tolerance`."""
 
+HYBRID = "hybrid"
+DTYPES = ("float32", "int8", HYBRID)
+"""Values of `CompileOptions.dtype`."""
+
 _Class = TypeVar("_Class", bound=type)
 
 
@@ -148,7 +152,7 @@ def _milliseconds(text: str | None) -> float | None:
 
 
 _PROCESSORS = f"{', '.join(specifications())}, separated by commas"
-_FIXED_BY_A_PLAN = ("threads", "engines", "streams", "plans", "policy")
+_FIXED_BY_A_PLAN = ("dtype", "threads", "engines", "streams", "plans", "policy")
 _PROGRESS = "Called with (done, total, what) during long work."
 
 
@@ -163,7 +167,13 @@ class CompileOptions:
         f"Processors to run on: {_PROCESSORS}. A package brings its own; leave this out.",
         default="cpu",
     )
-    dtype: str = _option("", "", "Data type of the computation; float32.", default="float32")
+    dtype: str | None = _option(
+        "--dtype TYPE",
+        "evaluate tune compile run bench",
+        "Element type in which a quantised network is computed: int8, as its file says; float32, unrounded; hybrid, each "
+        "layer in the faster of the two, with the measured costs of conversions. A network in float32 takes float32 only.",
+        shown="the file's",
+    )
     threads: int | None = _option(
         "--threads -t N", "evaluate tune compile run", "Use at most N cores of the first CPU.", minimum=1
     )
@@ -254,8 +264,8 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, {name: hint for name, (_, hint, _) in declared_options(CompileOptions).items()})
-        if self.dtype != "float32":
-            raise UsageError(f"dtype {self.dtype!r} is not supported; use float32")
+        if self.dtype not in (None, *DTYPES):
+            raise UsageError(f"dtype {self.dtype!r} is not supported; use {', '.join(DTYPES)}, or leave it out")
         if self.streams is not None and (self.plans is not None or self.policy is not None):
             raise UsageError(
                 "streams are for throughput, plans and policy for one run at a time; leave one of them out"

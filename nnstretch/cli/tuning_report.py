@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nnstretch.api.options import HYBRID
 from nnstretch.cli.options import parse_assignments
 from nnstretch.errors import UsageError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.parameter_search.explorer import Exploration
     from nnstretch.scheduler.parameter_search.thoroughness import Search
     from nnstretch.scheduler.planner import ChoiceSpace
+    from nnstretch.scheduler.selection.hybrid import HybridAnswer
     from nnstretch.scheduler.selection.problem import Assignment
     from nnstretch.support.progress import Progress
 
@@ -132,6 +134,17 @@ def requested_space(
     if request.resources:
         space = with_resources(space, request.resources, progress)
     return replace(space, problem=replace(space.problem, limits=request.limits, seed=request.seed))
+
+
+def dtypes_answer(space: ChoiceSpace, found: HybridAnswer, dtype: str | None) -> dict[str, Any]:
+    """The element type of each layer, for the JSON answer; of a hybrid the predicted latency in each type, too."""
+    from nnstretch.scheduler.selection.hybrid import dtypes_of_units
+
+    predicted = {name: answer.cost * 1e3 for name, answer in found.restricted.items()}
+    if predicted:
+        predicted[HYBRID] = found.best.cost * 1e3
+    layers = {unit.name: one for unit, one in dtypes_of_units(space, found.best)}
+    return {"dtypes": {"requested": dtype, "predicted_ms": predicted, "layers": layers}}
 
 
 def findings(space: ChoiceSpace, answer: Assignment, request: TuningRequest, progress: Progress) -> dict[str, Any]:

@@ -6,11 +6,13 @@ from contextlib import closing
 
 import onnx_ir as ir
 
+from nnstretch.api.options import HYBRID
 from nnstretch.compiler.costs import measured_contention, open_profiler
 from nnstretch.compiler.processors import Processors
 from nnstretch.errors import UsageError
+from nnstretch.graph.layers import layers
 from nnstretch.passes import optimize
-from nnstretch.scheduler.costmodel.costs import Estimates
+from nnstretch.scheduler.costmodel.costs import CostModel, Estimates
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.lowering.candidates import is_native
 from nnstretch.scheduler.lowering.units import unit_graph
@@ -27,6 +29,7 @@ from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.selection import default_selector
+from nnstretch.scheduler.selection.hybrid import FLOAT32, INT8, TYPES, restricted, selected, without_integers
 from nnstretch.scheduler.simulation.costs import SimulatedCosts, one_soc
 from nnstretch.scheduler.simulation.timing import MeasuredInterference, ProfiledInterference, simulate
 from nnstretch.support.progress import Progress
@@ -67,7 +70,7 @@ def plan_model(
 
 
 def _selected(space: ChoiceSpace) -> Compiled:
-    return plan_of(space, default_selector().select(space.problem))
+    return plan_of(space, selected(space, default_selector()).best)
 
 
 def simulate_model(
@@ -115,13 +118,27 @@ def measured_space(
 ) -> ChoiceSpace:
     """Choices with costs that `costs` measures layer by layer and then inside the network; arguments as in `plan_model`.
 
-    Places the layers of a graph without a design on the processors if there are several.
+    Places the layers of a graph without a design on the processors if there are several. For a hybrid of types, the best
+    plans in one type are measured inside the network, too.
+
+    Raises:
+        UsageError: as `check_dtype`.
     """
+    dtype, optimized = processors.options.dtype, optimize(model)
+    check_dtype(optimized, processors)
     space = choice_space(
-        optimize(model), processors.named, processors.host, costs, progress, NEAR, coordinate_descent=coordinate_descent
+        optimized,
+        processors.named,
+        processors.host,
+        without_integers(costs) if dtype == FLOAT32 else costs,
+        progress,
+        NEAR,
+        coordinate_descent=coordinate_descent,
     )
     inside = refined if costs.site.measures else with_known_times
     if len(processors.named) == 1:
+        for one in TYPES if dtype == HYBRID else ():
+            inside(restricted(space, one), costs)
         return inside(space, costs)
     interference = MeasuredInterference(space.pool, costs, measured_contention(processors))
     if is_placed(space):
@@ -130,10 +147,22 @@ def measured_space(
 
 
 def unmeasured_space(model: ir.Model, processors: Processors, progress: Progress | None = None) -> ChoiceSpace:
-    """Choices with the costs of a simulated system's profile, or with estimates for real processors."""
+    """Choices with the costs of a simulated system's profile, or with estimates for real processors.
+
+    Raises:
+        UsageError: as `check_dtype`, or a hybrid is wanted, whose costs must be measured.
+    """
+    dtype, optimized = processors.options.dtype, optimize(model)
+    check_dtype(optimized, processors)
+    if dtype == HYBRID:
+        raise UsageError(
+            "dtype hybrid compares measured times; tune, on a processor that is here, or give float32 or int8"
+        )
     soc = one_soc(processors.named)
-    costs = Estimates() if soc is None else SimulatedCosts(soc, processors.parts)
-    space = choice_space(optimize(model), processors.named, processors.host, costs, progress)
+    costs: CostModel = Estimates() if soc is None else SimulatedCosts(soc, processors.parts)
+    if dtype == FLOAT32:
+        costs = without_integers(costs)
+    space = choice_space(optimized, processors.named, processors.host, costs, progress)
     if is_placed(space):
         return space
     interference = (
@@ -142,6 +171,26 @@ def unmeasured_space(model: ir.Model, processors: Processors, progress: Progress
         else ProfiledInterference(soc, dict(enumerate(processors.parts)))
     )
     return placed(space, interference)
+
+
+def check_dtype(model: ir.Model, processors: Processors) -> None:
+    """Refuses a `CompileOptions.dtype` that an optimised graph or the processors do not have.
+
+    Raises:
+        UsageError: no layer is int8, or several processors or one without int8 are to choose types.
+    """
+    dtype, named = processors.options.dtype, processors.named
+    quantised = any(node.layer.is_int8 for node in layers(model))
+    if dtype in (INT8, HYBRID) and not quantised:
+        raise UsageError(
+            f"the network has no int8 layers for dtype {dtype}; give a file that `nnstretch quantize` wrote"
+        )
+    alone = len(named) == 1 and named[0].backend.serves_caller
+    if dtype in (FLOAT32, HYBRID) and quantised and not alone:
+        raise UsageError(
+            f"dtype {dtype} of a quantised network is for one CPU, not for {', '.join(p.name for p in named)}; name one, as in "
+            "--processors cpu:0"
+        )
 
 
 def explored_costs(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from nnstretch.api.options import CompileOptions
+from nnstretch.api.options import HYBRID, CompileOptions
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.base.spec import ProcessorSpec, all_cores, default_cores, parse_processors
@@ -17,6 +17,7 @@ from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.registry import processor_kind, routines_of_engines
 from nnstretch.devices.targets.workers import LocalTarget, Target, open_target
 from nnstretch.errors import UsageError
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.scheduler.measurement.runner.core_speeds import measured_ratios
 from nnstretch.scheduler.measurement.site import MeasurementSite
 from nnstretch.scheduler.simulation.costs import one_soc
@@ -83,11 +84,17 @@ def build_processors(options: CompileOptions | str) -> Processors:
     devices = [spec for spec in specs if spec.kind == "opencl"]
     if len(devices) > 1:
         _load_drivers(devices)
-    named = tuple(_open(spec, external_engines if spec is first else (), dtypes) for spec in specs)
+    forms = computes_float_forms(options)
+    named = tuple(_open(spec, external_engines if spec is first else (), dtypes, float_forms=forms) for spec in specs)
     one_soc(named)
     hosts = [p for p in named if p.backend.serves_caller]
     host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
     return Processors(named, host, options, machine)
+
+
+def computes_float_forms(options: CompileOptions) -> bool:
+    """Whether CPUs opened with options compute int8 layers in float32 where that is wanted."""
+    return options.dtype in (DEFAULT_DTYPE, HYBRID)
 
 
 def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int | None) -> tuple[ProcessorSpec, ...]:
@@ -129,10 +136,14 @@ def _with_ratios(spec: ProcessorSpec) -> ProcessorSpec:
 
 
 def _open(
-    spec: ProcessorSpec, external_engines: Sequence[Routine] = (), dtypes: Sequence[str] = ("float32",)
+    spec: ProcessorSpec,
+    external_engines: Sequence[Routine] = (),
+    dtypes: Sequence[str] = ("float32",),
+    *,
+    float_forms: bool = False,
 ) -> Processor:
     if spec.kind == "cpu":
-        return CpuProcessor(spec, external_engines=external_engines)
+        return CpuProcessor(spec, external_engines=external_engines, float_forms=float_forms)
     if spec.kind == "opencl":
         from nnstretch.devices.opencl.processor import OpenCLProcessor
 
@@ -155,5 +166,6 @@ def foreign_processors(isa: Isa, options: CompileOptions) -> Processors:
         raise UsageError(
             f"processors {text!r} of another machine: only groups of CPU cores can be planned for from here"
         )
-    named = tuple(CpuProcessor(spec, isa) for spec in _limit_threads(specs, options.threads))
+    forms = computes_float_forms(options)
+    named = tuple(CpuProcessor(spec, isa, float_forms=forms) for spec in _limit_threads(specs, options.threads))
     return Processors(named, named[0], options)

@@ -71,6 +71,7 @@ class SavedSelection:
         choices: of all units.
         isa: instruction set that the routines are for; empty in files of earlier versions.
         fingerprints: of the processors, where the plan was tuned; empty in files of earlier versions.
+        dtype: `CompileOptions.dtype` of the tuning; empty if none was given.
     """
 
     processors: tuple[str, ...]
@@ -80,6 +81,7 @@ class SavedSelection:
     choices: tuple[SavedChoice, ...]
     isa: str = ""
     fingerprints: tuple[str, ...] = ()
+    dtype: str = ""
 
 
 def plan_file(plan: Plan, space: ChoiceSpace, assignment: Assignment, processors: Processors) -> str:
@@ -99,6 +101,7 @@ def plan_file(plan: Plan, space: ChoiceSpace, assignment: Assignment, processors
         tuple(_saved(unit, choice, groups) for unit, choice in zip(space.graph.units, chosen, strict=True)),
         "" if described is None else described.isa,
         tuple(p.fingerprint for p in processors.named),
+        processors.options.dtype or "",
     )
     return json.dumps({**json.loads(plan.to_json()), "selection": asdict(selection)}, indent=1)
 
@@ -143,7 +146,7 @@ def compile_with_plan(graph: ir.Model, options: CompileOptions, machine: PlanMac
         )
     _check_processors(path, selection, options, machine.cores)
     own = replace(options, plan=None, processors=",".join(selection.processors), engines=selection.engines)
-    usable = machine.processors(replace(own, tolerance=selection.tolerance))
+    usable = machine.processors(replace(own, tolerance=selection.tolerance, dtype=selection.dtype or None))
     units, groups = _units(path, optimize(graph), usable, selection)
     pool = _pool(usable, plan)
     try:

@@ -59,7 +59,7 @@ def first_setting(processor: Processor, routine: Routine, layer: Layer) -> Seque
 class CostModel(ABC):
     """Seconds of routines, layout changes and transfers, for selection.
 
-    A model does not change: `with_settings` and `in_network` return new ones, which share measurements with it.
+    A model does not change: `with_settings`, `without` and `in_network` return new ones, which share measurements with it.
 
     Attributes:
         measured: costs are seconds of the machine, so all settings of a routine are worth comparing.
@@ -69,6 +69,7 @@ class CostModel(ABC):
     measured: bool
     all_cross: bool = False
     _settings: Settings = staticmethod(usual_settings)
+    _refuses: Callable[[Processor, Routine, Layer], bool] | None = None
 
     @abstractmethod
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
@@ -85,8 +86,16 @@ class CostModel(ABC):
         settings = self._settings
         return self.with_settings(lambda *routine_of_layer: (*settings(*routine_of_layer), *more(*routine_of_layer)))
 
+    def without(self, refuses: Callable[[Processor, Routine, Layer], bool]) -> Self:
+        """A model for selections that consider no setting of routines that are refused for a layer."""
+        model = copy.copy(self)
+        model._refuses = refuses
+        return model
+
     def settings(self, processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
         """Parameter settings that selection considers for a routine, which supports the layer; may be empty."""
+        if self._refuses is not None and self._refuses(processor, routine, layer):
+            return ()
         return self._settings(processor, routine, layer)
 
     def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:

@@ -96,9 +96,12 @@ class UnitLowering:
             layout, domain = self._home(name)
             if domain == 0 or layout.dtype:
                 self._read_as[name][PLAIN, 0] = None
-        for name, reads in self._read_as.items():  # only devices change element types, of tensors that they can reach
+        for (
+            name,
+            reads,
+        ) in self._read_as.items():  # devices change element types themselves, of tensors that they can reach
             home, made = self._home(name)
-            given = {(home, domain): None for layout, domain in reads if layout.dtype and not made}
+            given = {(home, domain): None for layout, domain in reads if layout.dtype and domain and not made}
             self._read_as[name] = given | reads
 
     def _home(self, name: str) -> tuple[Layout, int]:
@@ -163,12 +166,12 @@ class UnitLowering:
             self._values[variant] = part
 
     def _may_be_view(self, name: str) -> bool:
-        """Whether a tensor may be a view of the input of a reshape or slice, made by no step."""
+        """Whether a tensor may be a view of the input of a layer such as a reshape, made by no step."""
         if name not in self._producer:
             return False
         layer, choice = self.graph.units[self._producer[name][0]].layer, self.choices[self._producer[name][0]]
         is_slice = layer.op == "Slice" and becomes_view(layer, choice.inputs, choice.outputs)
-        return (is_slice or layer.op == "Reshape") and not choice.group
+        return (is_slice or layer.op in ("Reshape", "Dequantize")) and not choice.group
 
     # -- emission ------------------------------------------------------------------------------------------------
 
@@ -264,12 +267,12 @@ class UnitLowering:
         """Makes a variant from the tensor as it was made.
 
         The queue that made the tensor does so. Queue 0 copies between two devices, and a device changes
-        element types itself.
+        element types of what the host made itself.
         """
         name, wanted, place = variant
         layout, made = self._home(name)
         queue, source = self._queue_of(name), self._values[name, layout, made]
-        if wanted.dtype and not made:
+        if wanted.dtype and place and not made:
             queue, source = place, self._values[self._variant(name, layout, place)]
         elif made and place != made:
             queue = 0

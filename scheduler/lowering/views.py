@@ -22,17 +22,15 @@ def becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layou
 def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
     """Byte offsets of a concat's inputs in its output if they lie one after the other, else None.
 
-    That is so where all dimensions outside the axis are 1, all integers stand for the same numbers, every
-    input begins where a buffer may and, in a blocked layout, every input but the last fills its blocks.
+    That is so where all dimensions outside the axis are 1, all integers, if they are stored as such, stand for the same
+    numbers, every input begins where a buffer may and, in a blocked layout, every input but the last fills its blocks.
     """
     axis = layer.integer("axis")
     shapes = [t.shape for t in layer.inputs if t is not None]
     if len(shapes) != len(layer.inputs) or layer.constants or any(d != 1 for d in shapes[0][:axis]):
         return None
-    if (
-        layer.activation != NO_ACTIVATION
-        or len({t.quantization for t in (*layer.inputs, *layer.outputs) if t is not None}) > 1
-    ):
+    rounded = {t.quantization for t in (*layer.inputs, *layer.outputs) if t is not None and not layout.dtype}
+    if layer.activation != NO_ACTIVATION or len(rounded) > 1:
         return None
     if layout.block and (axis != 1 or any(s[1] % layout.block for s in shapes[:-1])):
         return None
@@ -42,7 +40,12 @@ def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
 
 
 def view_offset(layer: Layer, before: Layout, after: Layout) -> int | None:
-    """Where in the bytes of its input those of a reshape or a slice begin, if they lie there as they should; else None."""
+    """Where in the bytes of its input those of a layer begin, if they lie there as they should; else None.
+
+    Such layers are reshapes, slices, and Dequantize of what is stored as float32 already.
+    """
+    if layer.op == "Dequantize":
+        return 0 if before.dtype == layer.outputs[0].dtype and before.block == after.block else None
     if layer.op not in ("Reshape", "Slice") or after.dtype != before.dtype or layer.activation != NO_ACTIVATION:
         return None
     if layer.op == "Slice":

@@ -98,7 +98,7 @@ def _distance(one: Parameters, other: Parameters, without: str) -> float:
 
 def _candidates(processor: Processor, layer: Layer, weight: int, costs: CostModel) -> _LayerCandidates | None:
     """Candidates of the short lists; None if there is no larger space, or no candidate works."""
-    routines = searchable_routines(processor, layer)
+    routines = [r for r in searchable_routines(processor, layer) if costs.settings(processor, r, layer)]
     candidates = [Candidate(r, setting) for r in routines for setting in r.parameter_space(layer)]
     best: dict[tuple[object, ...], tuple[float, Candidate]] = {}
     for candidate, seconds in zip(candidates, costs.compare(processor, layer, candidates), strict=True):

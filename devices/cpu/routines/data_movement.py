@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
@@ -26,9 +27,12 @@ from nnstretch.devices.base.routine import (
     Operand,
     Parameters,
     Routine,
+    pipeline,
     reorder_layouts,
 )
 from nnstretch.devices.cpu.manifest import family, kernel_call
+from nnstretch.devices.cpu.routines.int8.quantize import dequantize_call, quantize_call
+from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, parameters_of
 from nnstretch.devices.cpu.routines.memory_bound import (
     BLOCK,
     MOVED_DTYPES,
@@ -238,16 +242,19 @@ class ReshapeRoutine(DataMovementRoutine):
 
 
 class ReorderRoutine(Routine):
-    """Reorder: a conversion between layouts, or a copy."""
+    """Reorder: a conversion between layouts, or a copy. Int8 tensors may become float32, and the reverse."""
 
     descriptor = Descriptor("cpu", "float32", "reorder")
 
     def supports(self, layer: Layer) -> bool:
-        """Copies of plain data of any type; conversions between plain and blocks of 4, 8 and 16, of float32 and of bytes."""
+        """Copies of plain data of any type; conversions between plain and blocks of 4, 8 and 16, of float32 and of bytes.
+
+        A storage type of its own is float32, of int8 that stands for such numbers.
+        """
         if layer.op != REORDER or layer.outputs[0].elements == 0:
             return False
         (tensor,), layouts = layer.outputs, reorder_layouts(layer)
-        if any(layout.dtype for layout in layouts):
+        if any(layout.dtype and not (layout.dtype == DEFAULT_DTYPE and is_quantized(tensor)) for layout in layouts):
             return False
         blocks = {layout.block for layout in layouts}
         if blocks == {0}:
@@ -261,7 +268,19 @@ class ReorderRoutine(Routine):
         return (source,), (target,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        return Lowering((change_layout(layer.outputs[0], layer.integer("source"), layer.integer("target")),))
+        """One call; two if both the type and the block change, where bytes are moved rather than floats."""
+        (tensor,), (source, target) = layer.outputs, reorder_layouts(layer)
+        if source.dtype == target.dtype:
+            stored = replace(tensor, dtype=source.element(tensor).name)
+            return Lowering((change_layout(stored, source.block, target.block),))
+        convert = dequantize_call if target.dtype else quantize_call
+        block = target.block if target.dtype else source.block
+        converted = Lowering((convert(parameters_of(tensor), stored_floats(tensor.shape, block)),))
+        if source.block == target.block:
+            return converted
+        moved = Lowering((change_layout(tensor, source.block, target.block),))
+        stages = (moved, converted) if target.dtype else (converted, moved)
+        return pipeline(stages, [Layout(block).bytes(tensor)])
 
 
 _MOVING = (ConcatRoutine, StridedRoutine, ReshapeRoutine)

@@ -169,11 +169,12 @@ def _tune_on(
     pictures: Sequence[Path],
 ) -> None:
     """Tunes for processors."""
-    from nnstretch.cli.tuning_report import findings, requested_space, search_answer
+    from nnstretch.cli.tuning_report import dtypes_answer, findings, requested_space, search_answer
     from nnstretch.compiler.compile import explored_costs
     from nnstretch.compiler.costs import open_profiler
     from nnstretch.compiler.saved_plan import plan_file
     from nnstretch.scheduler.planner import plan_of
+    from nnstretch.scheduler.selection.hybrid import selected
 
     graph = source.load()
     begin = time.perf_counter()
@@ -183,11 +184,12 @@ def _tune_on(
             if request.search == "learned":
                 costs, searched = explored_costs(graph, usable, costs, advance)
             space = requested_space(graph, usable, request, costs, advance)
-            selection = selector_named(request.selector).select(space.problem)
-            compiled = plan_of(space, selection)
+            found = selected(space, selector_named(request.selector))
+            selection, compiled = found.best, plan_of(space, found.best)
         seconds = time.perf_counter() - begin
         measured = costs.site.seconds(compiled)
         answer = {"target": source.options.target, **_answer(compiled, seconds, measured, request)}
+        answer |= dtypes_answer(space, found, source.options.dtype)
         report.note(costs.site.note)
         answer |= {"search": search_answer(request, searched), "measurements": costs.measurements}
         with report.progress("Comparing") as advance:
@@ -249,6 +251,7 @@ def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled) -> None:
         amount_text,
         certainty_text,
         comparison_table,
+        dtypes_text,
         explanation_table,
         front_table,
     )
@@ -260,6 +263,8 @@ def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled) -> None:
     needs = "".join(f", {name} {amount_text(name, amount)}" for name, amount in answer.get("amounts", {}).items())
     if compiled.placement is not None:
         report.show(placement_text(compiled.placement, compiled.plan))
+    if answer["dtypes"]["predicted_ms"]:
+        report.show(dtypes_text(answer["dtypes"]))
     report.note(idle_text(compiled.plan.idle_processors))
     how = "at the same time" if compiled.placement is not None and compiled.placement.pays else "one after another"
     report.show(

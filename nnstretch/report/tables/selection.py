@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.report.tables.text import parameters_text, plain_table
+from nnstretch.report.tables.text import ms_text, parameters_text, plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,6 +25,13 @@ def amount_text(resource: str, amount: float) -> str:
 def certainty_text(optimal: bool, gap: float) -> str:
     """The proved optimality of an answer, as text."""
     return "proved optimal" if optimal else f"at most {gap:.2%} from the optimum"
+
+
+def dtypes_text(found: Row) -> str:
+    """The predicted latencies of a network in each element type, and how many layers a hybrid computes in each."""
+    predicted = ", ".join(f"{name} {ms_text(ms)} ms" for name, ms in found["predicted_ms"].items())
+    counts = Counter(found["layers"].values())
+    return f"predicted: {predicted}; layers: {', '.join(f'{counts[name]} in {name}' for name in sorted(counts))}"
 
 
 CANDIDATE_TITLES = ("layer", "op", "routine", "parameters", "layouts", ">ms", ">adapts ms", ">greedy loses ms")

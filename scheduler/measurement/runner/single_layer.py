@@ -135,7 +135,8 @@ def copied_weights(base: np.ndarray, weights: tuple[int, int], repeats: int) -> 
 
 def packed_inputs(layer: Layer, inputs: Sequence[np.ndarray], layouts: Sequence[Layout]) -> tuple[np.ndarray, ...]:
     """A layer's row-major run-time inputs as stored in `layouts`."""
-    return tuple(layout.pack(array) for array, layout in zip(inputs, layouts, strict=True))
+    types = (layer.type_of(index) for index in layer.activations)
+    return tuple(layout.pack(array, tensor=t) for array, layout, t in zip(inputs, layouts, types, strict=True))
 
 
 def single_layer_plan(single: SingleLayer, inputs: Sequence[np.ndarray]) -> SinglePlan:

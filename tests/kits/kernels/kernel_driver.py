@@ -87,7 +87,7 @@ def _prepared(
     assert len(inputs) == len(layouts_in) == len(layer.activations)
     assert len(layouts_out) == len(layer.outputs)
     sources = {
-        f"input {index}": layout.pack(array)
+        f"input {index}": layout.pack(array, tensor=layer.type_of(index))
         for index, array, layout in zip(layer.activations, inputs, layouts_in, strict=True)
     }
     sources |= {f"constant {i}": np.ascontiguousarray(array) for i, array in enumerate(lowering.constants)}

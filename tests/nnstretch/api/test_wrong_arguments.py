@@ -89,7 +89,7 @@ def test_example_inputs(example: Any) -> None:
 
 OPTIONS: dict[str, list[Any]] = {
     "processors": [None, 3, "", ",", "cpu:999", "gpu", "cpu:-1", ["cpu:0"], b"cpu", "sim:", "\0"],
-    "dtype": [None, 3, "float64"],
+    "dtype": [3, "float64", "int8", "hybrid"],
     "threads": [0, -1, "2", 1.5],
     "shapes": [3, "x", [], {"x": 3}, {"x": "1,3"}, {"x": (-1, 3)}, {"x": (1.5, 3)}, {3: (1, 3)}, {"z": (1, 3)}],
     "batch": [0, -1, 2, "2", 1.5],

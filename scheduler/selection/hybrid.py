@@ -1,0 +1,120 @@
+"""Hybrid selection: int8 layers in their integers or in float32, whichever is faster (SoftNeuro, sections IV and VI-A).
+
+An int8 layer has choices of both types (`nnstretch.devices.base.float_form`), and edge costs hold the conversions between
+them. So one problem has the plan in int8, the plan in float32 and all plans between them, and its optimum is none slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnstretch.devices.base.float_form import FloatFormRoutine
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import Routine
+from nnstretch.errors import SelectionError
+from nnstretch.graph.layer import Layer
+from nnstretch.scheduler.costmodel.costs import CostModel
+from nnstretch.scheduler.lowering.choices import Choice
+from nnstretch.scheduler.lowering.units import Unit
+from nnstretch.scheduler.planner import ChoiceSpace
+from nnstretch.scheduler.selection.problem import Assignment, Problem, Selector
+
+FLOAT32, INT8 = "float32", "int8"
+TYPES = (FLOAT32, INT8)
+"""Element types that int8 layers are computed in."""
+
+Allowed = Sequence[NDArray[np.bool_]]
+"""For each node which of its choices may be taken."""
+
+
+@dataclass(frozen=True)
+class HybridAnswer:
+    """The best answer to a problem, and those to its restrictions.
+
+    Attributes:
+        best: of all; none of the others costs less.
+        restricted: by the restriction's name; those without a legal assignment are missing.
+    """
+
+    best: Assignment
+    restricted: Mapping[str, Assignment] = field(default_factory=dict)
+
+
+def only(problem: Problem, allowed: Allowed) -> Problem:
+    """The problem with the choices that are not allowed forbidden."""
+    costs = (np.where(may, cost, np.inf) for cost, may in zip(problem.costs, allowed, strict=True))
+    return replace(problem, costs=tuple(costs))
+
+
+def best_of(problem: Problem, selector: Selector, restrictions: Mapping[str, Allowed]) -> HybridAnswer:
+    """The selector's answers to a problem and to its restrictions, which are answers to the whole problem, too.
+
+    So the best is at most as slow as any restricted one, also if the selector is a heuristic.
+
+    Raises:
+        SelectionError: the problem has no legal assignment.
+    """
+    best, found = selector.select(problem), dict[str, Assignment]()
+    for name, allowed in restrictions.items():
+        try:
+            found[name] = selector.select(only(problem, allowed))
+        except SelectionError:  # within the limits, layers of one type are not enough
+            continue
+    faster = min(found.values(), key=lambda answer: answer.cost, default=best)
+    if faster.cost < best.cost:
+        gap = 1 - (1 - best.gap) * best.cost / faster.cost if best.cost < np.inf else 0.0
+        best = replace(faster, optimal=False, gap=max(0.0, gap))
+    return HybridAnswer(best, found)
+
+
+def selected(space: ChoiceSpace, selector: Selector) -> HybridAnswer:
+    """The answer to a space; with those in one type if its layers have choices of several."""
+    mixed = any(
+        len({choice_dtype(unit.layer, choice) for choice in choices}) > 1
+        for unit, choices in zip(space.graph.units, space.choices, strict=True)
+    )
+    if not mixed:
+        return HybridAnswer(selector.select(space.problem))
+    return best_of(space.problem, selector, {dtype: allowed_in(space, dtype) for dtype in TYPES})
+
+
+def restricted(space: ChoiceSpace, dtype: str) -> ChoiceSpace:
+    """The space in which int8 layers are computed in one of `TYPES`, as far as they have choices of it."""
+    return replace(space, problem=only(space.problem, allowed_in(space, dtype)))
+
+
+def allowed_in(space: ChoiceSpace, dtype: str) -> Allowed:
+    """The choices that compute in a type; all of a layer that has none of it, or is not int8."""
+    masks = []
+    for unit, choices in zip(space.graph.units, space.choices, strict=True):
+        mine = np.array([choice_dtype(unit.layer, choice) == dtype for choice in choices])
+        masks.append(mine if unit.layer.is_int8 and mine.any() else np.ones(len(choices), bool))
+    return masks
+
+
+def choice_dtype(layer: Layer, choice: Choice) -> str:
+    """The element type that a choice computes a layer in."""
+    if not layer.is_int8:
+        return layer.outputs[0].dtype
+    return FLOAT32 if isinstance(choice.routine, FloatFormRoutine) else INT8
+
+
+def dtypes_of_units(space: ChoiceSpace, answer: Assignment) -> list[tuple[Unit, str]]:
+    """Every unit with the type that an answer computes it in."""
+    pairs = zip(space.graph.units, space.chosen(answer), strict=True)
+    return [(unit, choice_dtype(unit.layer, choice)) for unit, choice in pairs]
+
+
+def without_integers(costs: CostModel) -> CostModel:
+    """Costs for selections that compute int8 layers in float32, wherever a processor has a routine for their float form."""
+
+    def refuses(processor: Processor, routine: Routine, layer: Layer) -> bool:
+        if not layer.is_int8 or isinstance(routine, FloatFormRoutine):
+            return False
+        return any(isinstance(one, FloatFormRoutine) and one.supports(layer) for one in processor.routines)
+
+    return costs.without(refuses)

@@ -21,7 +21,7 @@ from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.lowering.choices import Choice
 from nnstretch.scheduler.lowering.units import Unit
 from nnstretch.scheduler.planner import ChoiceSpace
-from nnstretch.scheduler.selection.problem import Assignment, Problem, Selector
+from nnstretch.scheduler.selection.problem import Assignment, Problem, Selector, assignment
 
 FLOAT32, INT8 = "float32", "int8"
 TYPES = (FLOAT32, INT8)
@@ -66,8 +66,7 @@ def best_of(problem: Problem, selector: Selector, restrictions: Mapping[str, All
             continue
     faster = min(found.values(), key=lambda answer: answer.cost, default=best)
     if faster.cost < best.cost:
-        gap = 1 - (1 - best.gap) * best.cost / faster.cost if best.cost < np.inf else 0.0
-        best = replace(faster, optimal=False, gap=max(0.0, gap))
+        best = assignment(problem, faster.choices, (1 - best.gap) * best.cost, best.states, best.curve)
     return HybridAnswer(best, found)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.base.routine import PLAIN, REORDER, Layout, reorder_layer
 from nnstretch.devices.cpu.routines import REORDER_ROUTINE
+from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.layer import Layer, TensorType
 from tests.kits.kernels.kernel_driver import run_lowering
 
@@ -75,7 +78,54 @@ def test_plain_copies_of_any_rank(shape: tuple[int, ...]) -> None:
     reordered(shape, PLAIN, PLAIN, (0, 1))
 
 
+@given(
+    st.tuples(st.integers(1, 2), st.integers(1, 40), st.integers(1, 9), st.integers(1, 9)),
+    st.sampled_from(LAYOUTS),
+    st.sampled_from(LAYOUTS),
+    st.sampled_from([-128, -3, 0, 127]),
+)
+@settings(max_examples=60, deadline=None)
+def test_integers_become_floats_and_return(
+    shape: tuple[int, ...], source: Layout, target: Layout, zero_point: int
+) -> None:
+    """Every integer is as it was; floats between two are rounded to the next."""
+    rounding = QuantizationParameters(0.125, zero_point)
+    tensor, floats = TensorType(shape, "int8", rounding), replace(target, dtype="float32")
+    integers = np.random.default_rng(5).integers(-128, 128, shape, np.int8)
+    exact = (integers.astype(np.float32) - zero_point) * np.float32(0.125)
+    (found,) = converted(tensor, integers, source, floats)
+    np.testing.assert_array_equal(found, integers)
+    stored = TensorType(shape)
+    for feed in (exact, exact + np.float32(0.05), exact - np.float32(0.05), exact * 4):
+        layer = reorder_layer(tensor, floats, source)
+        lowering = REORDER_ROUTINE.lower(layer, REORDER_ROUTINE.parameter_space(layer)[0])
+        floating = Layer("floats", REORDER, (stored,), (tensor,))
+        (found,) = run_lowering(lowering, floating, [feed], [target], [source])
+        steps = np.rint(feed.astype(np.float64) / 0.125) + zero_point
+        np.testing.assert_array_equal(found, np.clip(steps, -128, 127))
+
+
+def converted(tensor: TensorType, array: np.ndarray, source: Layout, target: Layout) -> list[np.ndarray]:
+    layer = reorder_layer(tensor, source, target)
+    assert REORDER_ROUTINE.supports(layer)
+    (parameters,) = REORDER_ROUTINE.parameter_space(layer)
+    return run_lowering(REORDER_ROUTINE.lower(layer, parameters), layer, [array], [source], [target])
+
+
+@pytest.mark.parametrize("source", LAYOUTS, ids=str)
+@pytest.mark.parametrize("target", LAYOUTS, ids=str)
+def test_integers_stored_as_floats_change_their_layout(source: Layout, target: Layout) -> None:
+    tensor = TensorType((2, 19, 3, 5), "int8", QuantizationParameters(0.5, 3))
+    integers = np.random.default_rng(5).integers(-128, 128, tensor.shape, np.int8)
+    floats = [replace(layout, dtype="float32") for layout in (source, target)]
+    np.testing.assert_array_equal(converted(tensor, integers, *floats)[0], integers)
+
+
 def test_what_it_does_not_support() -> None:
+    rounded = TensorType((1, 8, 2, 2), "int8", QuantizationParameters(0.5, 3))
+    for tensor, dtype in ((rounded, "float16"), (TensorType(rounded.shape, "int8"), "float32")):
+        assert not REORDER_ROUTINE.supports(reorder_layer(tensor, PLAIN, Layout(8, dtype)))
+    assert not REORDER_ROUTINE.supports(reorder_layer(TensorType(rounded.shape), PLAIN, Layout(8, "float16")))
     assert not REORDER_ROUTINE.supports(reorder_layer(TensorType((1, 8, 2, 2)), PLAIN, Layout(5)))
     assert not REORDER_ROUTINE.supports(reorder_layer(TensorType((8, 2)), PLAIN, Layout(8)))
     assert not REORDER_ROUTINE.supports(reorder_layer(TensorType((1, 8, 2, 2), "float16"), PLAIN, Layout(8)))

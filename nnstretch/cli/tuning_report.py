@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.parameter_search.explorer import Exploration
     from nnstretch.scheduler.parameter_search.thoroughness import Search
     from nnstretch.scheduler.planner import ChoiceSpace
+    from nnstretch.scheduler.selection.accuracy import AccurateAnswer
     from nnstretch.scheduler.selection.hybrid import HybridAnswer
     from nnstretch.scheduler.selection.problem import Assignment
     from nnstretch.support.progress import Progress
 
 LATENCY = "latency"
-_FORMER_ERROR = "accuracy"
-"""Former name of the resource `error`."""
+ACCURACY = "accuracy"
+"""Limited by --limit; as an objective of --pareto the former name of the resource `error`."""
 _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(k|M|G|Ki|Mi|Gi|)(B?)")
 PICTURES = (".svg", ".html")
@@ -49,6 +50,8 @@ class TuningRequest:
         seed: of the selector.
         fresh: measure again what the profile store has.
         search: how thoroughly routine parameters are searched.
+        points: points of top-1 that a hybrid may lose against float32; None: no limit.
+        data: the data set whose validation images top-1 is measured on.
     """
 
     selector: str
@@ -59,6 +62,8 @@ class TuningRequest:
     seed: int
     fresh: bool
     search: Search
+    points: float | None = None
+    data: str | None = None
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -72,7 +77,7 @@ def parse_limits(texts: Sequence[str]) -> dict[str, float]:
     Raises:
         UsageError: a resource or an amount does not exist.
     """
-    amounts = parse_assignments([_renamed(text, "--limit") for text in texts], "--limit")
+    amounts = parse_assignments(list(texts), "--limit")
     return {resource: _amount(resource, text) for resource, text in amounts.items()}
 
 
@@ -86,7 +91,7 @@ def parse_front(front: str | None) -> tuple[str, ...]:
 
     if front is None:
         return ()
-    objectives = [_renamed(part.strip(), "--pareto") for part in front.split(",")]
+    objectives = [_renamed(part.strip()) for part in front.split(",")]
     traded = [name for name in objectives if name != LATENCY]
     wrong = [name for name in traded if name not in RESOURCES]
     if wrong or LATENCY not in objectives or not traded or len(set(objectives)) < len(objectives):
@@ -94,25 +99,24 @@ def parse_front(front: str | None) -> tuple[str, ...]:
     return tuple(traded)
 
 
-def _renamed(text: str, flag: str) -> str:
-    """`text` with the present name of the resource that it begins with."""
-    name, equals, amount = text.partition("=")
-    if name.strip() != _FORMER_ERROR:
-        return text
+def _renamed(objective: str) -> str:
+    """The present name of an objective."""
+    if objective != ACCURACY:
+        return objective
     from nnstretch.scheduler.selection.resources import ERROR
 
-    log.warning("%s calls %s %s now: it is the routines' numeric error, not top-1", flag, _FORMER_ERROR, ERROR)
-    return f"{ERROR}{equals}{amount}"
+    log.warning("--pareto calls accuracy %s now: it is the routines' numeric error, not top-1", ERROR)
+    return ERROR
 
 
 def _amount(resource: str, text: str) -> float:
     from nnstretch.scheduler.selection.resources import MEMORY, RESOURCES
 
-    if resource not in RESOURCES:
-        raise UsageError(f"--limit {resource} is not known; resources are {', '.join(RESOURCES)}")
+    if resource not in (*RESOURCES, ACCURACY):
+        raise UsageError(f"--limit {resource} is not known; resources are {', '.join((*RESOURCES, ACCURACY))}")
     found = _AMOUNT.fullmatch(text.strip())
     if found is None or (resource != MEMORY and (found[2] or found[3])):
-        example = "200MB" if resource == MEMORY else "0.001"
+        example = {MEMORY: "200MB", ACCURACY: "0.5"}.get(resource, "0.001")
         raise UsageError(f"--limit {resource}={text} is not understood; write a number such as {resource}={example}")
     return float(found[1]) * _FACTORS[found[2]]
 
@@ -145,6 +149,30 @@ def dtypes_answer(space: ChoiceSpace, found: HybridAnswer, dtype: str | None) ->
         predicted[HYBRID] = found.best.cost * 1e3
     layers = {unit.name: one for unit, one in dtypes_of_units(space, found.best)}
     return {"dtypes": {"requested": dtype, "predicted_ms": predicted, "layers": layers}}
+
+
+def check_accuracy(request: TuningRequest, dtype: str | None, target: str) -> None:
+    """Refuses a limit of accuracy without what it needs, and images without such a limit.
+
+    Raises:
+        UsageError: something is missing, or too much.
+    """
+    if request.points is None:
+        if request.data is not None:
+            raise UsageError(f"--data {request.data} is for a limit of top-1; add --limit {ACCURACY}=POINTS")
+        return
+    if dtype != HYBRID:
+        raise UsageError(f"--limit {ACCURACY} chooses between int8 and float32; add --dtype {HYBRID}")
+    if request.data is None:
+        raise UsageError(f"--limit {ACCURACY} measures top-1 on validation images; add --data SET")
+    if target != "local":
+        raise UsageError(f"--limit {ACCURACY} runs plans on this machine; leave --target {target} out")
+
+
+def accuracy_answer(found: AccurateAnswer, points: float, images: int) -> dict[str, Any]:
+    """What a limit of accuracy found, for the JSON answer."""
+    top1 = {"float32": found.reference, HYBRID: found.accuracy}
+    return {"accuracy": {"points": points, "top1": top1, "images": images, "measured_plans": found.measured}}
 
 
 def findings(space: ChoiceSpace, answer: Assignment, request: TuningRequest, progress: Progress) -> dict[str, Any]:

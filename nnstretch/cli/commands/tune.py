@@ -18,14 +18,18 @@ from nnstretch.errors import UsageError
 from nnstretch.report.tables.runs import idle_text, placement_text, queue_names
 from nnstretch.report.tables.text import ms_text, parameters_text, plain_table
 from nnstretch.scheduler.selection import SELECTORS, default_selector, selector_named
+from nnstretch.training.data import usage
 
 if TYPE_CHECKING:
     from nnstretch.cli.sources import Source
+    from nnstretch.cli.tuning_accuracy import ValidationImages
     from nnstretch.cli.tuning_report import TuningRequest
     from nnstretch.compiler.processors import Processors
     from nnstretch.scheduler.parameter_search.explorer import Exploration
     from nnstretch.scheduler.plan.compiled import Compiled, PlacementReport
     from nnstretch.scheduler.plan.schema import Plan
+    from nnstretch.scheduler.planner import ChoiceSpace
+    from nnstretch.scheduler.selection.hybrid import HybridAnswer
 
 
 SearchParameters = Annotated[
@@ -49,9 +53,13 @@ Limits = Annotated[
     list[str] | None,
     option(
         "--limit NAME=AMOUNT",
-        "Limit of a resource: memory=200MB (weights and workspaces) or error=0.001 (sum of the routines' relative "
-        "errors). Repeatable.",
+        "Limit of a resource: memory=200MB (weights and workspaces), error=0.001 (sum of the routines' relative "
+        "errors) or, with --dtype hybrid and --data, accuracy=0.5 (points of top-1 lost against float32). Repeatable.",
     ),
+]
+Validation = Annotated[
+    str | None,
+    option("--data SET", f"Images for --limit accuracy, which takes their validation split: {usage()}."),
 ]
 Front = Annotated[
     str | None,
@@ -82,6 +90,7 @@ def tune_command(
     fresh: Fresh = False,
     selector: SelectorName = None,
     limit: Limits = None,
+    data: Validation = None,
     pareto: Front = None,
     explain: Annotated[bool, option("--explain", "Show every layer's candidates and costs.")] = False,
     compare: Annotated[
@@ -107,12 +116,15 @@ def tune_command(
     """
     with reporting(as_json=json) as report:
         from nnstretch.cli.sources import Source
-        from nnstretch.cli.tuning_report import TuningRequest, parse_front, parse_limits
+        from nnstretch.cli.tuning_report import ACCURACY, TuningRequest, check_accuracy, parse_front, parse_limits
 
         name = (selector_named(selector) if selector else default_selector()).name
         limits, traded = parse_limits(limit or ()), parse_front(pareto)
-        request = TuningRequest(name, explain, compare, traded, limits, seed, fresh, search)
+        points = limits.pop(ACCURACY, None)
+        request = TuningRequest(name, explain, compare, traded, limits, seed, fresh, search, points, data)
         chosen = targets or ["local"]
+        for target in chosen:
+            check_accuracy(request, options.dtype, target)
 
         def work(report: Reporter, target: str) -> int:
             outputs = [path_for_target(path, target, chosen) for path in output or []]
@@ -169,6 +181,7 @@ def _tune_on(
     pictures: Sequence[Path],
 ) -> None:
     """Tunes for processors."""
+    from nnstretch.cli.tuning_accuracy import validation_images
     from nnstretch.cli.tuning_report import dtypes_answer, findings, requested_space, search_answer
     from nnstretch.compiler.compile import explored_costs
     from nnstretch.compiler.costs import open_profiler
@@ -177,6 +190,7 @@ def _tune_on(
     from nnstretch.scheduler.selection.hybrid import selected
 
     graph = source.load()
+    images = None if request.data is None else validation_images(graph, request.data)
     begin = time.perf_counter()
     searched: dict[str, Exploration] = {}
     with open_profiler(usable, fresh=request.fresh, exhaustive=request.search == "exhaustive") as costs:
@@ -185,11 +199,14 @@ def _tune_on(
                 costs, searched = explored_costs(graph, usable, costs, advance)
             space = requested_space(graph, usable, request, costs, advance)
             found = selected(space, selector_named(request.selector))
-            selection, compiled = found.best, plan_of(space, found.best)
+        accuracy: dict[str, Any] = {}
+        if images is not None:
+            found, accuracy = _accurate(report, space, found, images, request)
+        selection, compiled = found.best, plan_of(space, found.best)
         seconds = time.perf_counter() - begin
         measured = costs.site.seconds(compiled)
         answer = {"target": source.options.target, **_answer(compiled, seconds, measured, request)}
-        answer |= dtypes_answer(space, found, source.options.dtype)
+        answer |= dtypes_answer(space, found, source.options.dtype) | accuracy
         report.note(costs.site.note)
         answer |= {"search": search_answer(request, searched), "measurements": costs.measurements}
         with report.progress("Comparing") as advance:
@@ -197,6 +214,20 @@ def _tune_on(
     _write(answer, plan_file(compiled.plan, space, selection, usable), Path(source.model).name, plans, pictures)
     _show(report, answer, compiled)
     report.finish(answer)
+
+
+def _accurate(
+    report: Reporter, space: ChoiceSpace, found: HybridAnswer, images: ValidationImages, request: TuningRequest
+) -> tuple[HybridAnswer, dict[str, Any]]:
+    """The answers with the fastest accurate one as the best, and what goes into the JSON answer."""
+    from nnstretch.cli.tuning_accuracy import accurate_answer
+    from nnstretch.cli.tuning_report import accuracy_answer
+
+    assert request.points is not None
+    with report.progress("Measuring accuracies") as advance:
+        accurate = accurate_answer(space, found, images, request.points, advance)
+    answer = accuracy_answer(accurate, request.points, len(images.dataset.validation))
+    return replace(found, best=accurate.answer), answer
 
 
 def _answer(compiled: Compiled, seconds: float, runs: Sequence[float], request: TuningRequest) -> dict[str, Any]:
@@ -248,6 +279,7 @@ def _write(answer: dict[str, Any], plan: str, model: str, plans: Sequence[Path],
 
 def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled) -> None:
     from nnstretch.report.tables.selection import (
+        accuracy_text,
         amount_text,
         certainty_text,
         comparison_table,
@@ -265,6 +297,8 @@ def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled) -> None:
         report.show(placement_text(compiled.placement, compiled.plan))
     if answer["dtypes"]["predicted_ms"]:
         report.show(dtypes_text(answer["dtypes"]))
+    if "accuracy" in answer:
+        report.show(accuracy_text(answer["accuracy"]))
     report.note(idle_text(compiled.plan.idle_processors))
     how = "at the same time" if compiled.placement is not None and compiled.placement.pays else "one after another"
     report.show(

@@ -34,6 +34,15 @@ def dtypes_text(found: Row) -> str:
     return f"predicted: {predicted}; layers: {', '.join(f'{counts[name]} in {name}' for name in sorted(counts))}"
 
 
+def accuracy_text(found: Row) -> str:
+    """Measured accuracies of a hybrid and of the network in float32."""
+    top1 = found["top1"]
+    return (
+        f"top-1 on {found['images']} validation images: {top1['hybrid']:.2f} %, in float32 {top1['float32']:.2f} % (may lose "
+        f"{found['points']:g} points)"
+    )
+
+
 CANDIDATE_TITLES = ("layer", "op", "routine", "parameters", "layouts", ">ms", ">adapts ms", ">greedy loses ms")
 COMPARISON_TITLES = ("selector", "optimality", ">predicted ms", ">over the best", ">states", ">seconds")
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.reference import run_proto
 
-_IMAGE = (1, 8, 10, 9)
+IMAGE = (1, 3, 10, 10)
 _RELU = frozenset({"a", "c", "d"})
 """Layers whose ReLU is but in the quantisation of their results, as quantisers write it."""
 _AVERAGES = frozenset({"p", "e", "f", "h", "i"})
@@ -30,10 +30,10 @@ class MixedNetwork:
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
-        self.input = self._rng.standard_normal(_IMAGE).astype(np.float32)
+        self.input = self._rng.standard_normal(IMAGE).astype(np.float32)
         self._constants: dict[str, np.ndarray] = {}
         self._layers: list[tuple[str, str, tuple[str, ...], dict[str, Any]]] = []
-        self._convolution("a", "x", 8, 16)
+        self._convolution("a", "x", 3, 16)
         self._layer("MaxPool", "p", ("a",), kernel_shape=[2, 2], strides=[2, 2])
         self._convolution("b", "p", 16, 16)
         self._layer("Add", "c", ("b", "p"))
@@ -144,7 +144,7 @@ class MixedNetwork:
         graph = helper.make_graph(
             list(nodes),
             "mixed",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, _IMAGE)],
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, IMAGE)],
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
             [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
         )

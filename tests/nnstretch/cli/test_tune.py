@@ -158,10 +158,9 @@ def test_amounts_are_understood(text: str, amount: float | None) -> None:
 
 
 def test_the_former_name_of_the_error_is_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert parse_limits(["accuracy=0.001", "memory=1"]) == {"error": 0.001, "memory": 1.0}
+    assert parse_limits(["accuracy=0.5", "memory=1"]) == {"accuracy": 0.5, "memory": 1.0}
     assert parse_front("latency, accuracy") == parse_front("latency,error") == ("error",)
     assert [record.getMessage() for record in caplog.records] == [
-        "--limit calls accuracy error now: it is the routines' numeric error, not top-1",
         "--pareto calls accuracy error now: it is the routines' numeric error, not top-1",
     ]
 
@@ -175,7 +174,12 @@ def test_the_former_name_of_the_error_is_accepted_with_a_warning(caplog: pytest.
         (("--pareto", "latency,speed"), "memory, error"),
         (("--pareto", "latency,memory,memory"), "write latency"),
         (("--limit", "memory"), "NAME=VALUE"),
-        (("--limit", "power=3"), "resources are memory, error"),
+        (("--limit", "power=3"), "resources are memory, error, accuracy"),
+        (("--limit", "accuracy=1MB"), "accuracy=0.5"),
+        (("--limit", "accuracy=1"), "add --dtype hybrid"),
+        (("--limit", "accuracy=1", "--dtype", "hybrid"), "add --data SET"),
+        (("--limit", "accuracy=1", "--dtype", "hybrid", "--data", "digits", "--target", "ssh:board"), "leave --target"),
+        (("--data", "digits"), "add --limit accuracy=POINTS"),
         (("--limit", "error=3MB"), "error=0.001"),
         (("--limit", "memory=lots"), "memory=200MB"),
         (("-o", "all.svg"), "nothing to draw"),

@@ -25,7 +25,7 @@ from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of_choic
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection.hybrid import FLOAT32, INT8, choice_dtype
 from tests.kits.command_line import Cli, answer_of, refuses
-from tests.kits.graphs.mixed_networks import OUTPUT, MixedNetwork
+from tests.kits.graphs.mixed_networks import IMAGE, OUTPUT, MixedNetwork
 from tests.kits.graphs.quantized_networks import QuantizedNetwork
 from tests.kits.hypothesis_examples import examples
 
@@ -172,6 +172,41 @@ def test_packages_keep_the_types(int8_file: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(again.run(None, FEEDS)[0], y)
     with nns.compile(int8_file, processors="cpu:0", tune=False) as session:
         assert {step.routine.partition("/")[0] for step in session.plan.steps} == {"cpu:int8"}
+
+
+DATA = """
+import numpy as np
+from nnstretch.training.data.split import ArraySplit, Dataset
+
+def noise():
+    file = np.load("noise.npz")
+    split = ArraySplit(file["images"], file["labels"])
+    return Dataset("noise", 5, 3, 10, tuple("abcde"), (0.0,) * 3, (1.0,) * 3, split, split, split)
+"""
+
+
+@pytest.mark.parametrize("points", [0.0, 100.0])
+def test_a_limit_of_accuracy(cli: Cli, int8_file: Path, folder: Path, points: float) -> None:
+    """Labels are what the network in float32 says, so that layers in int8 cost accuracy."""
+    images = np.random.default_rng(1).standard_normal((200, *IMAGE[1:])).astype(np.float32)
+    exact = NETWORK.model(NETWORK.names, [*NETWORK.names, OUTPUT])
+    logits = [run_proto(exact, {"x": image[None]})[0] for image in images]
+    np.savez(folder / "noise.npz", images=images, labels=np.concatenate(logits).argmax(axis=1))
+    (folder / "noise.py").write_text(DATA)
+    limit = ("--limit", f"accuracy={points}", "--data", "noise.py:noise")
+    answer = answer_of(cli("tune", str(int8_file), "-p", "cpu:0", "--dtype", "hybrid", *limit, "--json"))
+    found, predicted = answer["accuracy"], answer["dtypes"]["predicted_ms"]
+    assert found["images"] == 200
+    assert found["points"] == points
+    assert found["top1"]["float32"] == 100.0
+    assert found["top1"]["hybrid"] >= 100.0 - points
+    assert predicted["hybrid"] <= predicted["float32"]
+    assert "rounding" not in answer.get("amounts", {})
+    if points == 100.0:
+        assert found["measured_plans"] == 2
+        assert predicted["hybrid"] <= predicted["int8"]
+    report = cli("tune", str(int8_file), "-p", "cpu:0", "--dtype", "hybrid", *limit)[1]
+    assert "top-1 on 200 validation images: " in report
 
 
 @pytest.mark.parametrize(

@@ -89,14 +89,15 @@ def choice_space(
     near: float = 0.0,
     *,
     coordinate_descent: bool = False,
+    in_float32: bool = False,
 ) -> ChoiceSpace:
     """The space that selectors choose from; the first arguments are those of `make_plan`.
 
     Choices whose cost exceeds the best by at most the share `near` are kept. `coordinate_descent` searches routine parameters
-    beyond the settings of `costs`, and measures them.
+    beyond the settings of `costs`, and measures them. `in_float32` says that `costs` admit float forms of int8 layers only.
     """
     pool = queue_pool(processors, host)
-    graph = unit_graph(model, is_native(pool))
+    graph = replace(unit_graph(model, is_native(pool)), in_float32=in_float32)
     costs = (costs or Estimates()).in_network(working_set(graph))
     if coordinate_descent:
         costs = costs.with_more_settings(descend(graph, pool, costs, progress))

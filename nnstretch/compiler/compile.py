@@ -134,6 +134,7 @@ def measured_space(
         progress,
         NEAR,
         coordinate_descent=coordinate_descent,
+        in_float32=dtype == FLOAT32,
     )
     inside = refined if costs.site.measures else with_known_times
     if len(processors.named) == 1:

@@ -12,6 +12,7 @@ from nnstretch.devices.engine.binding.library import MAX_READS, MAX_WRITES
 from nnstretch.errors import ModelError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.graph.expand import expand_region
+from nnstretch.graph.float_form import float_form
 from nnstretch.graph.layer import OPERATORS, Layer, TensorType, fused_layer
 from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
 from nnstretch.graph.metadata import PLACEMENT_KEY
@@ -42,12 +43,21 @@ class Unit:
 
 @dataclass(frozen=True, eq=False)
 class UnitGraph:
-    """All units in topological order with the types of all tensors between them."""
+    """All units in topological order with the types of all tensors between them.
+
+    Attributes:
+        units: the units.
+        types: of all tensors by name.
+        inputs: names of the network's inputs.
+        outputs: names of its outputs.
+        in_float32: whether int8 layers are computed in float32, so that their weights take four times the bytes.
+    """
 
     units: tuple[Unit, ...]
     types: dict[str, TensorType]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    in_float32: bool = False
 
 
 def working_set(graph: UnitGraph) -> int:
@@ -55,8 +65,10 @@ def working_set(graph: UnitGraph) -> int:
 
     All weights count, and the largest tensor twice: one layer writes it, the next reads it.
     """
-    weights = sum(unit.layer.weight_bytes for unit in graph.units)
-    return weights + 2 * max((tensor.bytes for tensor in graph.types.values()), default=0)
+    computed = [(float_form(unit.layer) if graph.in_float32 else None) or unit.layer for unit in graph.units]
+    weights = sum(layer.weight_bytes for layer in computed)
+    tensors = (*graph.types.values(), *(tensor for layer in computed for tensor in layer.outputs))
+    return weights + 2 * max((tensor.bytes for tensor in tensors), default=0)
 
 
 def unit_graph(model: ir.Model, is_native: Callable[[Layer], bool]) -> UnitGraph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import Estimates
 from nnstretch.scheduler.lowering.choices import Choice
+from nnstretch.scheduler.lowering.units import working_set
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of_choices
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection.hybrid import FLOAT32, INT8, choice_dtype
@@ -82,6 +84,16 @@ def test_one_type(dtype: str, space: ChoiceSpace) -> None:
         chosen.append((mine or choices)[0])
     error = np.abs(outputs_of(space, chosen) - reference(space, chosen)).max()
     assert error <= (1e-5 if dtype == FLOAT32 else 1.01 * NETWORK.step())
+
+
+def test_networks_in_float32_have_larger_weights(space: ChoiceSpace) -> None:
+    """Layers are measured with their weights where a network of that size leaves them."""
+    weights = {layer.name: layer.weight_bytes for layer in (unit.layer for unit in space.graph.units)}
+    scales = {name: 4 * outs for name, outs in (("a", 16), ("b", 16), ("d", 16), ("g", 8), ("j", 5))}
+    floats = replace(space.graph, in_float32=True)
+    largest = {kind: 2 * kind * 16 * IMAGE[2] * IMAGE[3] for kind in (1, 4)}
+    assert working_set(space.graph) == sum(weights.values()) + max(largest[1], 2 * 4 * 3 * IMAGE[2] * IMAGE[3])
+    assert working_set(floats) == 4 * sum(weights[name] - scales[name] for name in scales) + largest[4]
 
 
 @given(st.integers(0, 10**6))

@@ -165,7 +165,8 @@ def _tune_there(
     graph = source.load()
     with opened_target(report, options) as target:
         usable = target.processors
-        check_for_target(plan_model(graph, replace(usable, site=None), tune=False), source.model)
+        unmeasured = replace(usable, site=None, options=replace(usable.options, dtype=None))
+        check_for_target(plan_model(graph, unmeasured, tune=False), source.model)
         try:
             target.do(lambda: _tune_on(report, source, request, usable, plans, pictures))
         except TransientTargetError as error:

@@ -28,7 +28,8 @@ class MixedNetwork:
         input: what ranges were calibrated with.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, layers: int | None = None) -> None:
+        """A network with the first layers, or with all."""
         self._rng = np.random.default_rng(seed)
         self.input = self._rng.standard_normal(IMAGE).astype(np.float32)
         self._constants: dict[str, np.ndarray] = {}
@@ -45,6 +46,7 @@ class MixedNetwork:
         self._layer("Flatten", "i", ("h",))
         self._weight("m", (5, 8))
         self._layer("Gemm", "j", ("i", "m_weight"), transB=1)
+        del self._layers[len(self._layers) if layers is None else layers :]
 
     @property
     def names(self) -> list[str]:
@@ -111,6 +113,7 @@ class MixedNetwork:
             # moves elements, which keep their scale
             name: _rounding(found[self.names.index(source) - 1])
             for name, source in (("p", "a"), ("i", "h"))
+            if name in self.names
         }
 
     def _rounding(self) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,14 @@ from nnstretch.compiler.costs import open_profiler
 from nnstretch.compiler.saved_plan import plan_file
 from nnstretch.compiler.targets.processors import target_processors
 from nnstretch.compiler.targets.site import TargetSite
-from nnstretch.compiler.targets.stored import plan_from_file, stored_plan
+from nnstretch.compiler.targets.stored import StoredSite, plan_from_file, stored_plan
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.targets import schemes
 from nnstretch.devices.targets.base import RunnerEndedError, TargetError, TransientTargetError
 from nnstretch.devices.targets.device import Device
 from nnstretch.errors import UsageError
+from nnstretch.graph.layers import layers
+from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.workload import transfer_bytes
 from nnstretch.scheduler.measurement.store.profiles_file import Profiles, read_profiles, write_profiles
 from nnstretch.scheduler.measurement.store.rows import Row
@@ -33,6 +36,7 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import plan_of
 from nnstretch.scheduler.selection import default_selector
 from tests.kits.boards.target_board import Board, lost, shorten_measurements
+from tests.kits.graphs.mixed_networks import MixedNetwork
 
 NETWORK = """
 <ir_version: 8, opset_import: ["": 18]> model (float[1, 8, 8, 8] x) => (float[1, 16, 8, 8] y)
@@ -118,6 +122,15 @@ def test_every_device_gets_the_routines_that_are_fastest_there(board: MakeBoard,
     alone = [row for row in rows(one) if row.routine in (DIRECT, WINOGRAD) and " in " not in row.workload]
     assert len(alone) >= 3
     assert all(row.measurement.error is not None and row.measurement.error < 1e-4 for row in alone)
+
+
+@pytest.mark.parametrize(("dtype", "wanted"), [("int8", {"int8"}), ("hybrid", {"int8", "float32"})])
+def test_targets_have_routines_of_both_types_for_a_hybrid(dtype: str, wanted: set[str], board: MakeBoard) -> None:
+    graph = ir.from_proto(onnx.shape_inference.infer_shapes(MixedNetwork(layers=1).model(), strict_mode=True))
+    (convolution,) = [node.layer for node in layers(optimize(graph)) if node.layer.op == "Conv"]
+    with Device(board()) as device:
+        (cpu,) = target_processors(device, replace(ONE, dtype=dtype), StoredSite()).named
+    assert {one.descriptor.dtype for one in cpu.routines if one.supports(convolution)} == wanted
 
 
 def test_candidates_of_a_layer_race_together(board: MakeBoard, graph: ir.Model) -> None:

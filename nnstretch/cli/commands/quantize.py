@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,18 +18,46 @@ from nnstretch.cli.options import (
     option,
     with_options,
 )
-from nnstretch.errors import ModelError, UsageError
+from nnstretch.errors import ModelError
 from nnstretch.support.progress import Progress
 from nnstretch.training.data import usage
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    from rich.console import RenderableType
 
-    from nnstretch.quantization import Feeds
+    from nnstretch.quantization import Feeds, LayerError, Quantized
     from nnstretch.training.data.calibration import CalibrationImages
 
 Calibration = Annotated[
     str, option("--data SET", f"Calibration data: {usage()}, or a .npz file with an array for every input.")
+]
+
+
+Kept = Annotated[
+    list[str] | None,
+    option(
+        "--keep-float NAME",
+        "Layers that stay in float32: a name, a path that holds layers, or a pattern with * and ?; may be given several times. "
+        "'heads': the last layers before every output and all behind them; 'auto': those of detectors; 'auto:N': these and "
+        "the N most sensitive layers; 'none': nothing but what is named.",
+        shown="auto",
+    ),
+]
+MaxError = Annotated[
+    float | None,
+    option(
+        "--max-error E",
+        "Keep the most sensitive layers in float32, as few as hold the relative error of the outputs within E.",
+    ),
+]
+Sensitivity = Annotated[
+    bool,
+    option(
+        "--sensitivity",
+        "Show the error of the outputs that every layer causes: that of the network in which only this layer is quantised, on "
+        "32 calibration examples at most, relative to the float32 outputs.",
+    ),
 ]
 
 
@@ -41,7 +69,17 @@ def quantize_command(
     images: Annotated[
         int, option("--images N", "Calibrate with N examples; those of a data set are drawn at random.", minimum=1)
     ] = 100,
-    method: Annotated[str, option("--method NAME", "Calibration method: minmax, entropy or percentile.")] = "minmax",
+    method: Annotated[
+        str,
+        option(
+            "--method NAME",
+            "How ranges of activations are chosen: minmax (all values), percentile (all but one in 100,000), entropy (least "
+            "Kullback-Leibler divergence) or mse (least squared error).",
+        ),
+    ] = "minmax",
+    keep_float: Kept = None,
+    max_error: MaxError = None,
+    sensitivity: Sensitivity = False,
     weights: Weights = None,
     design: DesignFile = None,
     *,
@@ -57,30 +95,69 @@ def quantize_command(
     """
     with reporting(as_json=json) as report:
         from nnstretch.cli.sources import Source
-        from nnstretch.quantization import METHODS, quantize
+        from nnstretch.quantization import KeepFloat, QuantizationOptions, quantize
 
-        if method not in METHODS:
-            raise UsageError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
+        wanted = QuantizationOptions(
+            method=method,  # type: ignore[arg-type]
+            keep_float=KeepFloat.parse(keep_float or ()),
+            max_error=max_error,
+            sensitivity=sensitivity,
+        )
         check_format(output, "a quantised network is", ".onnx")
         check_writable(output)
         graph = Source(model, options, weights, design).load()
         with report.progress("Quantising") as advance:
             feeds, calibration = _examples(graph, data, images)
-            counts = quantize(graph, _counted(feeds, images, advance), output, method)  # type: ignore[arg-type]
+            made = quantize(graph, _counted(feeds, images, advance), output, wanted, advance)
         report.note(calibration.note if calibration else "")
         size = output.stat().st_size
-        report.show(f"{output}: {counts.int8} layers in int8, {counts.others} in float32; {size / 1e6:.1f} MB")
+        if sensitivity:
+            report.show(_table(made.sensitivity))
+        report.show(f"{output}: {_summary(made)}; {size / 1e6:.1f} MB")
         report.finish(
             {
                 "model": model,
                 "output": str(output),
                 "method": method,
-                "int8_layers": counts.int8,
-                "other_layers": counts.others,
+                "int8_layers": made.int8,
+                "other_layers": made.others,
+                "kept_float": made.kept,
+                **_errors(made.error),
+                "sensitivity": [
+                    {"layer": layer.name, "operator": layer.operator, **_errors(layer.error)}
+                    for layer in made.sensitivity
+                ],
                 "bytes": size,
                 "unreadable": len(calibration.unreadable) if calibration else 0,
             }
         )
+
+
+def _summary(made: Quantized) -> str:
+    """What became of a network, in a line."""
+    layers = f"{made.int8} layers in int8, {made.others} in float32"
+    if made.error is None:
+        return layers
+    return f"{layers}; output error {made.error:.3g} ({_errors(made.error)['snr_db']:.1f} dB)"
+
+
+def _errors(error: float | None) -> dict[str, float | None]:
+    """A relative error, and the signal-to-noise ratio that it is."""
+    from nnstretch.quantization import signal_to_noise
+
+    return {"error": error, "snr_db": None if error is None else signal_to_noise(error)}
+
+
+def _table(layers: Sequence[LayerError]) -> RenderableType:
+    """The error that every layer causes, the largest first."""
+    from rich.table import Table
+
+    table = Table("layer", "operator", box=None, pad_edge=False)
+    table.add_column("error", justify="right")
+    table.add_column("dB", justify="right")
+    for layer in layers:
+        table.add_row(layer.name, layer.operator, f"{layer.error:.2e}", f"{layer.snr_db:.1f}")
+    return table
 
 
 def _counted(feeds: Iterator[Feeds], total: int, advance: Progress) -> Iterator[Feeds]:

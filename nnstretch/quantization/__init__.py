@@ -1,0 +1,25 @@
+"""Post-training quantisation of ONNX graphs: int8 as QuantizeLinear and DequantizeLinear say it.
+
+ONNX Runtime's tools fold the float graph and write the quantised one. What they are given comes from here: ranges of the
+activations (`ranges`), layers that stay in float32 (`keep_float`, `heads`, `sensitivity`), and weights that lose less
+by rounding (`equalisation`, `bias_correction`).
+"""
+
+from nnstretch.quantization.feeds import Feeds, read_feeds
+from nnstretch.quantization.keep_float import KeepFloat
+from nnstretch.quantization.pipeline import METHODS, QuantizationOptions, Quantized, quantize
+from nnstretch.quantization.ranges import Method
+from nnstretch.quantization.sensitivity import LayerError, signal_to_noise
+
+__all__ = [
+    "METHODS",
+    "Feeds",
+    "KeepFloat",
+    "LayerError",
+    "Method",
+    "QuantizationOptions",
+    "Quantized",
+    "quantize",
+    "read_feeds",
+    "signal_to_noise",
+]

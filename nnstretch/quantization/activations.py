@@ -1,0 +1,101 @@
+"""What a network's activations are on the calibration data: extremes and histograms, collected run by run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from nnstretch.errors import ModelError
+from nnstretch.quantization.feeds import Feeds
+from nnstretch.quantization.runs import open_tensors
+
+BINS = 2048
+"""Of a histogram: eight per step of an int8 range."""
+_SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+@dataclass
+class Histogram:
+    """Values of one tensor in `BINS` bins of equal width between its extremes, or 0 where that lies outside.
+
+    Attributes:
+        low, high: ends of the first and the last bin; low <= 0 <= high.
+        counts: values per bin, without those that are exactly 0: integers stand for 0 in every range.
+        zeros: number of values that are exactly 0.
+    """
+
+    low: float
+    high: float
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    zeros: int = 0
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all values are 0, or too close to it for float32 to divide by their range."""
+        return self.high - self.low < _SMALLEST
+
+    @property
+    def centres(self) -> NDArray[np.float64]:
+        """Middle of every bin."""
+        return np.linspace(self.low, self.high, 2 * BINS + 1)[1::2]
+
+    def add(self, values: np.ndarray) -> None:
+        """Counts values, none of which lies outside."""
+        other = values[values != 0].astype(np.float64)
+        self.zeros += values.size - other.size
+        if not self.is_flat:
+            places = ((other - self.low) * (BINS / (self.high - self.low))).astype(np.int64)
+            self.counts += np.bincount(places.clip(0, BINS - 1), minlength=BINS)
+
+
+class Activations:
+    """The float32 tensors of a network as it computes the calibration data.
+
+    Args:
+        model: standard ONNX operators; it stays as it is.
+        feeds: one run each.
+        folder: for temporary files.
+    """
+
+    def __init__(self, model: ir.Model, feeds: Iterable[Feeds], folder: Path) -> None:
+        self._inputs = [str(value.name) for value in model.graph.inputs if value.dtype == ir.DataType.FLOAT]
+        results = [value for node in model.graph for value in node.outputs]
+        self._computed = [str(value.name) for value in results if value.dtype == ir.DataType.FLOAT]
+        self._run = open_tensors(model, self._computed, folder)
+        self._feeds = feeds
+
+    def extremes(self) -> dict[str, tuple[float, float]]:
+        """Smallest and largest value of every tensor, and 0 where all values are on one side of it.
+
+        Raises:
+            ModelError: a run fails, or a tensor has NaN or infinite numbers.
+        """
+        found: dict[str, tuple[float, float]] = {}
+        for name, values in self._values():
+            low, high = (float(edge(values, initial=0.0)) for edge in (np.min, np.max))
+            if not np.isfinite(low) or not np.isfinite(high):
+                raise ModelError(f"the model computes NaN or infinite numbers from an example, in the tensor {name!r}")
+            before = found.get(name, (0.0, 0.0))
+            found[name] = min(before[0], low), max(before[1], high)
+        return found
+
+    def histograms(self) -> dict[str, Histogram]:
+        """A histogram of every tensor, between its extremes.
+
+        Raises:
+            ModelError: a run fails, or a tensor has NaN or infinite numbers.
+        """
+        found = {name: Histogram(*ends) for name, ends in self.extremes().items()}
+        for name, values in self._values():
+            found[name].add(values)
+        return found
+
+    def _values(self) -> Iterator[tuple[str, np.ndarray]]:
+        for feed in self._feeds:
+            yield from ((name, feed[name]) for name in self._inputs)
+            yield from zip(self._computed, self._run(feed), strict=True)

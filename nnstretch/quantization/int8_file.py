@@ -1,0 +1,70 @@
+"""ONNX Runtime's quantiser: a folded float network, and QDQ files made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import onnx_ir as ir
+
+from nnstretch.frontends.onnx_file import load, save
+from nnstretch.graph.metadata import unused_name
+from nnstretch.quantization.runs import refused_as_errors
+
+
+def folded(model: ir.Model, folder: Path) -> ir.Model:
+    """A network as it is quantised: constants and batch norms folded, and every node with a name of its own.
+
+    Args:
+        model: float32, not fused; it stays as it is.
+        folder: for temporary files.
+
+    Raises:
+        ModelError: ONNX Runtime cannot read the model.
+    """
+    from onnxruntime.quantization import quant_pre_process
+
+    before, after = folder / "float.onnx", folder / "folded.onnx"
+    save(model, before)
+    with refused_as_errors("quantise"):
+        quant_pre_process(before, after, skip_symbolic_shape=True)
+    result = load(after)
+    names: set[str] = set()
+    for node in result.graph:
+        node.name = unused_name(node.name or f"{node.op_type}_{node.outputs[0].name}", names, "#")
+        names.add(node.name)
+    return result
+
+
+def write_int8(
+    network: Path, ranges: Path, file: Path, *, keep: Collection[str] = (), only: Collection[str] = ()
+) -> None:
+    """Writes a network with QuantizeLinear and DequantizeLinear nodes.
+
+    Weights have a scale per channel, activations, as uint8, one per tensor.
+
+    Args:
+        network: of `folded`.
+        ranges: of the activations, as `ranges.write` stored them.
+        file: what is written.
+        keep: names of nodes that stay in float32.
+        only: names of the nodes that are quantised; of all, if there are none.
+
+    Raises:
+        ModelError: ONNX Runtime cannot quantise the model.
+    """
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
+    with refused_as_errors("quantise"):
+        quantize_static(
+            network,
+            file,
+            None,
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            nodes_to_quantize=list(only),
+            nodes_to_exclude=list(keep),
+            calibration_cache_path=ranges,
+        )

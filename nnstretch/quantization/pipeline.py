@@ -1,0 +1,185 @@
+"""From a network in float32 to a file in int8."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import get_args
+
+import numpy as np
+import onnx_ir as ir
+
+from nnstretch.errors import ModelError, UsageError
+from nnstretch.frontends.onnx_file import load, save
+from nnstretch.quantization.activations import Activations
+from nnstretch.quantization.feeds import Feeds, checked_feeds
+from nnstretch.quantization.int8_file import folded, write_int8
+from nnstretch.quantization.keep_float import KeepFloat, own_weights
+from nnstretch.quantization.ranges import Method, activation_ranges, write_ranges
+from nnstretch.quantization.sensitivity import LayerError, OutputError, fewest_kept, layer_errors, layer_groups
+from nnstretch.support.progress import Progress, silent
+
+METHODS: Sequence[str] = get_args(Method)
+
+
+@dataclass(frozen=True)
+class QuantizationOptions:
+    """How a network is quantised.
+
+    Attributes:
+        method: how ranges of activations are chosen.
+        keep_float: layers that stay in float32.
+        max_error: largest relative error of the outputs; the most sensitive layers stay in float32 until it is reached.
+        sensitivity: the error that each layer causes is measured.
+    """
+
+    method: Method = "minmax"
+    keep_float: KeepFloat = field(default_factory=KeepFloat)
+    max_error: float | None = None
+    sensitivity: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the values.
+
+        Raises:
+            UsageError: there is no such method, or the error is no positive number.
+        """
+        if self.method not in METHODS:
+            raise UsageError(f"there is no method {self.method!r}; choose one of {', '.join(METHODS)}")
+        if self.max_error is not None and not 0 < self.max_error < math.inf:
+            raise UsageError(f"the largest error is {self.max_error}; give a positive number, such as 0.01")
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """What became of a network.
+
+    Attributes:
+        int8: number of layers that compute in int8.
+        others: number of layers that do not.
+        kept: nodes that were to stay in float32, in topological order.
+        error: relative error of the outputs on calibration examples (`OutputError`); None if they are integers.
+        sensitivity: the error that each layer causes, the largest first; empty if it was not needed.
+    """
+
+    int8: int
+    others: int
+    kept: tuple[str, ...]
+    error: float | None
+    sensitivity: tuple[LayerError, ...]
+
+
+def quantize(
+    model: ir.Model,
+    feeds: Iterable[Feeds],
+    path: str | Path,
+    options: QuantizationOptions | None = None,
+    progress: Progress = silent,
+) -> Quantized:
+    """Writes a network in int8 as an ONNX file: weights with a scale per channel, activations with one per tensor.
+
+    Args:
+        model: float32, not fused, with static shapes.
+        feeds: inputs by name, from which the ranges of the activations are learned; one run each.
+        path: of the file, which is there complete or not at all.
+        options: how; None: the defaults.
+        progress: called for every layer whose sensitivity is measured.
+
+    Raises:
+        UsageError: there are no feeds, one does not fit, or a layer that is to stay in float32 does not exist.
+        ModelError: the network is quantised already, computes NaN or infinite numbers, or ONNX Runtime cannot quantise it.
+        FileError: the file cannot be written.
+    """
+    if any(node.op_type == "QuantizeLinear" for node in model.graph.all_nodes()):
+        raise ModelError("the model is quantised already; give the one in float32")
+    options = options or QuantizationOptions()
+    examples = checked_feeds(feeds, model)
+    with TemporaryDirectory(prefix="nnstretch-quantize-") as folder:
+        work = _Workspace(model, examples, options, Path(folder))
+        kept, sensitivity = _kept(work, options, progress)
+        file = work.int8(kept)
+        error = work.error.of(file) if work.error.is_defined else None
+        made = load(file)
+        made.metadata_props.update(model.metadata_props)
+        save(made, path)
+    int8, others = _counts(made)
+    names = [str(node.name) for node in work.network.graph]
+    return Quantized(int8, others, tuple(name for name in names if name in kept), error, tuple(sensitivity))
+
+
+class _Workspace:
+    """Makes quantised files of one network.
+
+    Args:
+        model: the network as it is given.
+        feeds: checked examples.
+        options: how it is quantised.
+        folder: for temporary files.
+    """
+
+    def __init__(
+        self, model: ir.Model, feeds: Sequence[dict[str, np.ndarray]], options: QuantizationOptions, folder: Path
+    ) -> None:
+        self._folder, self._numbers = folder, count()
+        self.network = folded(model, folder)
+        self._ranges = folder / "ranges.json"
+        write_ranges(activation_ranges(Activations(self.network, feeds, folder), options.method), self._ranges)
+        self._file = self._saved(self.network)
+        self.error = OutputError(self._file, feeds)
+
+    def int8(self, kept: Sequence[str]) -> Path:
+        """A file in which these nodes, and only these, stay in float32."""
+        network = self.network.clone()
+        own_weights(network, kept)
+        return self._written(self._saved(network), keep=kept)
+
+    def only(self, nodes: Sequence[str]) -> Path:
+        """A file in which only these nodes are quantised."""
+        return self._written(self._file, only=nodes)
+
+    def _saved(self, network: ir.Model) -> Path:
+        file = self._folder / f"{next(self._numbers)}.onnx"
+        save(network, file)
+        return file
+
+    def _written(self, network: Path, *, keep: Sequence[str] = (), only: Sequence[str] = ()) -> Path:
+        file = self._folder / "int8.onnx"
+        write_int8(network, self._ranges, file, keep=keep, only=only)
+        return file
+
+
+def _kept(work: _Workspace, options: QuantizationOptions, progress: Progress) -> tuple[list[str], list[LayerError]]:
+    """Nodes that stay in float32, and the sensitivities of layers, if they were needed for that or asked for."""
+    named = list(options.keep_float.named(work.network))
+    worst = options.keep_float.worst
+    if not (options.sensitivity or worst or options.max_error):
+        return named, []
+    groups = layer_groups(work.network, work.int8(named), named)
+    errors = layer_errors(work.network, groups, work.only, work.error, progress)
+    names = [layer.name for layer in errors]
+
+    def with_nodes(layers: Sequence[str]) -> list[str]:
+        return [*named, *(node for layer in layers for node in groups[layer])]
+
+    if options.max_error is None:
+        return with_nodes(names[:worst]), errors
+    rest = fewest_kept(
+        names[worst:],
+        lambda layers: work.error.of(work.int8(with_nodes([*names[:worst], *layers]))),
+        options.max_error,
+    )
+    return with_nodes([*names[:worst], *rest]), errors
+
+
+def _counts(model: ir.Model) -> tuple[int, int]:
+    """Numbers of layers in int8 and of others."""
+    from nnstretch.graph.layers import layers
+    from nnstretch.passes import optimize
+
+    found = [n.layer for n in layers(optimize(model)) if n.layer.op not in ("Quantize", "Dequantize")]
+    quantized = sum(layer.is_int8 for layer in found)
+    return quantized, len(found) - quantized

@@ -1,0 +1,47 @@
+"""`nnstretch quantize`: layers that stay in float32, sensitivities, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnstretch.frontends.onnx_file import save
+from tests.kits.command_line import Cli, refuses
+from tests.kits.graphs.float_networks import classifier, normal
+
+
+@pytest.fixture
+def command(folder: Path) -> tuple[str, ...]:
+    save(classifier(), folder / "net.onnx")
+    np.savez(folder / "x.npz", x=normal(4, 3, 16, 16))
+    return ("quantize", "net.onnx", "--data", "x.npz", "-o", "q.onnx")
+
+
+def test_sensitivities_and_layers_that_stay(cli: Cli, command: tuple[str, ...]) -> None:
+    status, out, err = cli(*command, "--method", "mse", "--keep-float", "c2", "--keep-float", "auto:1", "--sensitivity")
+    assert (status, err) == (0, "")
+    *table, last = out.splitlines()
+    assert table[0].split() == ["layer", "operator", "error", "dB"]
+    assert {line.split()[0] for line in table[1:]} == {"c1", "c3", "s3", "p", "y"}
+    assert "output error" in last and "dB)" in last
+    answer = json.loads(cli(*command, "--keep-float", "c2", "--max-error", "0.001", "--json")[1])
+    layers = [layer["layer"] for layer in answer["sensitivity"]]
+    assert "c2" in answer["kept_float"]
+    assert set(layers[:1]) <= set(answer["kept_float"])
+    assert answer["error"] <= 0.001
+    assert answer["sensitivity"][0]["snr_db"] == pytest.approx(-20 * np.log10(answer["sensitivity"][0]["error"]))
+    plain = json.loads(cli(*command, "--json")[1])
+    assert (plain["sensitivity"], plain["kept_float"]) == ([], [])
+    assert plain["snr_db"] == pytest.approx(-20 * np.log10(plain["error"]))
+
+
+def test_what_is_refused(cli: Cli, command: tuple[str, ...], folder: Path) -> None:
+    refuses(cli(*command, "--keep-float", "nothing*"), "nothing*", "c1")
+    refuses(cli(*command, "--keep-float", "auto:0"), "auto:0", "auto:3")
+    refuses(cli(*command, "--keep-float", "auto", "--keep-float", "heads"), "--keep-float", "heads")
+    refuses(cli(*command, "--max-error", "0"), "largest error", "0.01")
+    refuses(cli(*command, "--method", "guess"), "guess", "mse")
+    assert not (folder / "q.onnx").exists()

@@ -16,6 +16,8 @@ import onnx_ir as ir
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.frontends.onnx_file import load, save
 from nnstretch.quantization.activations import Activations
+from nnstretch.quantization.bias_correction import correct_biases
+from nnstretch.quantization.equalisation import equalise
 from nnstretch.quantization.feeds import Feeds, checked_feeds
 from nnstretch.quantization.int8_file import folded, write_int8
 from nnstretch.quantization.keep_float import KeepFloat, own_weights
@@ -35,12 +37,16 @@ class QuantizationOptions:
         keep_float: layers that stay in float32.
         max_error: largest relative error of the outputs; the most sensitive layers stay in float32 until it is reached.
         sensitivity: the error that each layer causes is measured.
+        equalise: ranges of channels are equalised across layers first.
+        bias_correction: biases take the mean effect of rounded weights back.
     """
 
     method: Method = "minmax"
     keep_float: KeepFloat = field(default_factory=KeepFloat)
     max_error: float | None = None
     sensitivity: bool = False
+    equalise: bool = False
+    bias_correction: bool = False
 
     def __post_init__(self) -> None:
         """Checks the values.
@@ -64,6 +70,8 @@ class Quantized:
         kept: nodes that were to stay in float32, in topological order.
         error: relative error of the outputs on calibration examples (`OutputError`); None if they are integers.
         sensitivity: the error that each layer causes, the largest first; empty if it was not needed.
+        equalised: number of pairs of layers whose ranges were equalised.
+        corrected: number of layers whose biases were corrected.
     """
 
     int8: int
@@ -71,6 +79,8 @@ class Quantized:
     kept: tuple[str, ...]
     error: float | None
     sensitivity: tuple[LayerError, ...]
+    equalised: int
+    corrected: int
 
 
 def quantize(
@@ -108,7 +118,8 @@ def quantize(
         save(made, path)
     int8, others = _counts(made)
     names = [str(node.name) for node in work.network.graph]
-    return Quantized(int8, others, tuple(name for name in names if name in kept), error, tuple(sensitivity))
+    stay = tuple(name for name in names if name in kept)
+    return Quantized(int8, others, stay, error, tuple(sensitivity), work.equalised, work.corrected)
 
 
 class _Workspace:
@@ -119,13 +130,21 @@ class _Workspace:
         feeds: checked examples.
         options: how it is quantised.
         folder: for temporary files.
+
+    Attributes:
+        network: folded, and equalised if that is asked for.
+        error: compares files with the network in float32.
+        equalised: number of pairs of layers whose ranges were equalised.
+        corrected: number of layers whose biases were corrected in the last file.
     """
 
     def __init__(
         self, model: ir.Model, feeds: Sequence[dict[str, np.ndarray]], options: QuantizationOptions, folder: Path
     ) -> None:
-        self._folder, self._numbers = folder, count()
+        self._folder, self._numbers, self._feeds, self._options = folder, count(), feeds, options
         self.network = folded(model, folder)
+        self.equalised = equalise(self.network) if options.equalise else 0
+        self.corrected = 0
         self._ranges = folder / "ranges.json"
         write_ranges(activation_ranges(Activations(self.network, feeds, folder), options.method), self._ranges)
         self._file = self._saved(self.network)
@@ -135,7 +154,11 @@ class _Workspace:
         """A file in which these nodes, and only these, stay in float32."""
         network = self.network.clone()
         own_weights(network, kept)
-        return self._written(self._saved(network), keep=kept)
+        file = self._written(self._saved(network), keep=kept)
+        if self._options.bias_correction:
+            self.corrected = correct_biases(network, file, self._feeds, self._folder)
+            file = self._written(self._saved(network), keep=kept)
+        return file
 
     def only(self, nodes: Sequence[str]) -> Path:
         """A file in which only these nodes are quantised."""

@@ -123,7 +123,7 @@ def layer_errors(
         ModelError: the network has no floating-point output.
     """
     if not error.is_defined:
-        raise ModelError("the model's outputs are integers, of which errors say nothing; quantise it up to its logits")
+        raise ModelError("the model's outputs are integers, and errors need logits; give a model that ends with these")
     operators = {str(node.name): node.op_type for node in network.graph}
     found = []
     for number, (name, nodes) in enumerate(groups.items()):

@@ -80,6 +80,13 @@ def quantize_command(
     keep_float: Kept = None,
     max_error: MaxError = None,
     sensitivity: Sensitivity = False,
+    equalise: Annotated[
+        bool, option("--equalise", "Equalise the ranges of channels across neighbouring layers before the calibration.")
+    ] = False,
+    bias_correction: Annotated[
+        bool,
+        option("--bias-correction", "Subtract the mean effect of rounded weights, on the examples, from the biases."),
+    ] = False,
     weights: Weights = None,
     design: DesignFile = None,
     *,
@@ -102,6 +109,8 @@ def quantize_command(
             keep_float=KeepFloat.parse(keep_float or ()),
             max_error=max_error,
             sensitivity=sensitivity,
+            equalise=equalise,
+            bias_correction=bias_correction,
         )
         check_format(output, "a quantised network is", ".onnx")
         check_writable(output)
@@ -122,6 +131,8 @@ def quantize_command(
                 "int8_layers": made.int8,
                 "other_layers": made.others,
                 "kept_float": made.kept,
+                "equalised_pairs": made.equalised,
+                "corrected_layers": made.corrected,
                 **_errors(made.error),
                 "sensitivity": [
                     {"layer": layer.name, "operator": layer.operator, **_errors(layer.error)}
@@ -136,6 +147,8 @@ def quantize_command(
 def _summary(made: Quantized) -> str:
     """What became of a network, in a line."""
     layers = f"{made.int8} layers in int8, {made.others} in float32"
+    layers += f"; pairs equalised: {made.equalised}" if made.equalised else ""
+    layers += f"; biases corrected: {made.corrected}" if made.corrected else ""
     if made.error is None:
         return layers
     return f"{layers}; output error {made.error:.3g} ({_errors(made.error)['snr_db']:.1f} dB)"

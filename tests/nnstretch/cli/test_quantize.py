@@ -38,6 +38,14 @@ def test_sensitivities_and_layers_that_stay(cli: Cli, command: tuple[str, ...]) 
     assert plain["snr_db"] == pytest.approx(-20 * np.log10(plain["error"]))
 
 
+def test_weights_that_lose_less(cli: Cli, command: tuple[str, ...]) -> None:
+    status, out, _ = cli(*command, "--equalise", "--bias-correction")
+    assert status == 0
+    assert "pairs equalised: 1; biases corrected: 4; output error" in out
+    answer = json.loads(cli(*command, "--bias-correction", "--keep-float", "y", "--json")[1])
+    assert (answer["equalised_pairs"], answer["corrected_layers"]) == (0, 3)
+
+
 def test_what_is_refused(cli: Cli, command: tuple[str, ...], folder: Path) -> None:
     refuses(cli(*command, "--keep-float", "nothing*"), "nothing*", "c1")
     refuses(cli(*command, "--keep-float", "auto:0"), "auto:0", "auto:3")

@@ -63,9 +63,8 @@ class Activations:
     """
 
     def __init__(self, model: ir.Model, feeds: Iterable[Feeds], folder: Path) -> None:
-        self._inputs = [str(value.name) for value in model.graph.inputs if value.dtype == ir.DataType.FLOAT]
-        results = [value for node in model.graph for value in node.outputs]
-        self._computed = [str(value.name) for value in results if value.dtype == ir.DataType.FLOAT]
+        self._inputs = [str(value.name) for value in model.graph.inputs if _is_float(value)]
+        self._computed = [str(value.name) for node in model.graph for value in node.outputs if _is_float(value)]
         self._run = open_tensors(model, self._computed, folder)
         self._feeds = feeds
 
@@ -99,3 +98,8 @@ class Activations:
         for feed in self._feeds:
             yield from ((name, feed[name]) for name in self._inputs)
             yield from zip(self._computed, self._run(feed), strict=True)
+
+
+def _is_float(value: ir.Value) -> bool:
+    """Whether a value is a float32 tensor; an output that a node leaves out has no name."""
+    return bool(value.name) and isinstance(value.type, ir.TensorType) and value.dtype == ir.DataType.FLOAT

@@ -115,7 +115,8 @@ def _divergence(histogram: Histogram, low: float, high: float) -> float:
 
     An integer keeps the number of values that become it; within the bins of the histogram that become one integer, and
     that hold any value, it spreads them evenly. A range has a bin for every integer or more: the cost of a narrower one is
-    infinite.
+    infinite. Values that are clipped are missing in what is kept: scaled to probabilities again, as in the original method, a
+    range in which almost none lie would seem to keep everything.
     """
     width = (histogram.high - histogram.low) / BINS
     first = round((low - histogram.low) / width)
@@ -126,12 +127,10 @@ def _divergence(histogram: Histogram, low: float, high: float) -> float:
     clipped = inside.copy()
     clipped[0] += histogram.counts[:first].sum()
     clipped[-1] += histogram.counts[last:].sum()
-    if not inside.any():
-        return float("inf")
     integer = np.arange(last - first) * (_STEPS + 1) // (last - first)
     held = inside > 0
     totals, bins = np.bincount(integer, inside), np.bincount(integer, held)
     spread = np.where(held, totals[integer] / np.maximum(bins[integer], 1), 0.0)
     some = clipped > 0
-    values, kept = clipped[some] / clipped.sum(), np.maximum(spread[some] / spread.sum(), _UNSEEN)
+    values, kept = clipped[some] / clipped.sum(), np.maximum(spread[some] / clipped.sum(), _UNSEEN)
     return float(values @ np.log(values / kept))

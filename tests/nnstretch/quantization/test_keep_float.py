@@ -114,3 +114,17 @@ def test_tokens_of_several_maps_are_no_boxes() -> None:
     model = network(text, weights)
     assert not is_detector(model)
     assert [node.name for node in head_nodes(model)] == ["y"]
+
+
+def test_a_graph_within_a_node_reads_what_is_quantised(tmp_path: Path) -> None:
+    text = """branch (float[1,3,16,16] x, bool c) => (float[1,4,16,16] y) {
+        a = Conv(x, v)  y = If(c) <
+            then_branch = one () => (float[1,4,16,16] p) { p = Conv(a, w) },
+            else_branch = other () => (float[1,4,16,16] q) { q = Relu(a) }
+        >
+    }"""
+    model = network(text, {"v": normal(4, 3, 1, 1), "w": normal(4, 4, 1, 1)})
+    made = quantize(model, [{**feed, "c": np.array(True)} for feed in examples(3, *SHAPE)], tmp_path / "q.onnx")
+    nodes = {str(node.name): node for node in load(tmp_path / "q.onnx").graph}
+    assert has_int8_weights(nodes["a"])
+    assert made.error is not None and 0 < made.error < 0.05

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nnstretch.errors import ModelError
 from nnstretch.quantization.feeds import Feeds
 from nnstretch.quantization.runs import open_tensors
+from nnstretch.support.progress import Progress, silent
 
 BINS = 2048
 """Of a histogram: eight per step of an int8 range."""
@@ -60,13 +61,14 @@ class Activations:
         model: standard ONNX operators; it stays as it is.
         feeds: one run each.
         folder: for temporary files.
+        progress: called before every run.
     """
 
-    def __init__(self, model: ir.Model, feeds: Iterable[Feeds], folder: Path) -> None:
+    def __init__(self, model: ir.Model, feeds: Sequence[Feeds], folder: Path, progress: Progress = silent) -> None:
         self._inputs = [str(value.name) for value in model.graph.inputs if _is_float(value)]
         self._computed = [str(value.name) for node in model.graph for value in node.outputs if _is_float(value)]
         self._run = open_tensors(model, self._computed, folder)
-        self._feeds = feeds
+        self._feeds, self._progress = feeds, progress
 
     def extremes(self) -> dict[str, tuple[float, float]]:
         """Smallest and largest value of every tensor, and 0 where all values are on one side of it.
@@ -95,7 +97,8 @@ class Activations:
         return found
 
     def _values(self) -> Iterator[tuple[str, np.ndarray]]:
-        for feed in self._feeds:
+        for number, feed in enumerate(self._feeds):
+            self._progress(number, len(self._feeds), "calibrating")
             yield from ((name, feed[name]) for name in self._inputs)
             yield from zip(self._computed, self._run(feed), strict=True)
 

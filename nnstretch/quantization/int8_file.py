@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from nnstretch.frontends.onnx_file import load, save
@@ -73,7 +74,8 @@ def write_int8(
 
 def _sort(file: Path) -> None:
     """Sorts the nodes of a file that has graphs within nodes: ONNX Runtime's tools overlook the tensors that these read."""
-    model = ir.load(file)
-    if any(node.graph is not model.graph for node in model.graph.all_nodes()):
+    attributes = [attribute for node in onnx.load(file).graph.node for attribute in node.attribute]
+    if any(attribute.type == onnx.AttributeProto.GRAPH for attribute in attributes):
+        model = ir.load(file)
         model.graph.sort()
         ir.save(model, file)

@@ -97,7 +97,7 @@ def quantize(
         feeds: inputs by name, from which the ranges of the activations are learned; one run each.
         path: of the file, which is there complete or not at all.
         options: how; None: the defaults.
-        progress: called for every layer whose sensitivity is measured.
+        progress: called for every run of the calibration and every layer whose sensitivity is measured.
 
     Raises:
         UsageError: there are no feeds, one does not fit, or a layer that is to stay in float32 does not exist.
@@ -109,7 +109,7 @@ def quantize(
     options = options or QuantizationOptions()
     examples = checked_feeds(feeds, model)
     with TemporaryDirectory(prefix="nnstretch-quantize-") as folder:
-        work = _Workspace(model, examples, options, Path(folder))
+        work = _Workspace(model, examples, options, Path(folder), progress)
         kept, sensitivity = _kept(work, options, progress)
         file = work.int8(kept)
         error = work.error.of(file) if work.error.is_defined else None
@@ -130,6 +130,7 @@ class _Workspace:
         feeds: checked examples.
         options: how it is quantised.
         folder: for temporary files.
+        progress: called for every run of the calibration.
 
     Attributes:
         network: folded, and equalised if that is asked for.
@@ -139,14 +140,20 @@ class _Workspace:
     """
 
     def __init__(
-        self, model: ir.Model, feeds: Sequence[dict[str, np.ndarray]], options: QuantizationOptions, folder: Path
+        self,
+        model: ir.Model,
+        feeds: Sequence[dict[str, np.ndarray]],
+        options: QuantizationOptions,
+        folder: Path,
+        progress: Progress,
     ) -> None:
         self._folder, self._numbers, self._feeds, self._options = folder, count(), feeds, options
         self.network = folded(model, folder)
         self.equalised = equalise(self.network) if options.equalise else 0
         self.corrected = 0
         self._ranges = folder / "ranges.json"
-        write_ranges(activation_ranges(Activations(self.network, feeds, folder), options.method), self._ranges)
+        activations = Activations(self.network, feeds, folder, progress)
+        write_ranges(activation_ranges(activations, options.method), self._ranges)
         self._file = self._saved(self.network)
         self.error = OutputError(self._file, feeds)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from nnstretch.errors import ModelError
@@ -129,7 +130,7 @@ def layer_errors(
     for number, (name, nodes) in enumerate(groups.items()):
         progress(number, len(groups), name)
         file = write(nodes)
-        if any(node.op_type == "QuantizeLinear" for node in load(file).graph):
+        if any(node.op_type == "QuantizeLinear" for node in onnx.load(file).graph.node):
             found.append(LayerError(name, operators[name], error.of(file)))
     return sorted(found, key=lambda layer: -layer.error)
 

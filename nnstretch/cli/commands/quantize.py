@@ -175,7 +175,7 @@ def _table(layers: Sequence[LayerError]) -> RenderableType:
 
 def _counted(feeds: Iterator[Feeds], total: int, advance: Progress) -> Iterator[Feeds]:
     for number, feed in enumerate(feeds):
-        advance(number, total, "calibrating")
+        advance(number, total, "reading examples")
         yield feed
 
 

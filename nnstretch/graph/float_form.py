@@ -2,7 +2,8 @@
 
 A quantised network says of each tensor how it is rounded. Its float form drops the rounding and keeps what else the integers
 do: weights stand for themselves times their scales, and results are clipped to what the integers can stand for. The latter
-matters because quantisers drop a ReLU in front of integers whose least one stands for 0.
+matters because quantisers drop a ReLU in front of integers whose least one stands for 0. Only results that lie between the
+numbers of the inputs, as those of pools do, are not clipped.
 """
 
 from __future__ import annotations

@@ -46,12 +46,14 @@ class Histogram:
         return np.linspace(self.low, self.high, 2 * BINS + 1)[1::2]
 
     def add(self, values: np.ndarray) -> None:
-        """Counts values, none of which lies outside."""
-        other = values[values != 0].astype(np.float64)
-        self.zeros += values.size - other.size
+        """Counts values that lie between the ends."""
+        zeros = values.size - int(np.count_nonzero(values))
+        self.zeros += zeros
         if not self.is_flat:
-            places = ((other - self.low) * (BINS / (self.high - self.low))).astype(np.int64)
-            self.counts += np.bincount(places.clip(0, BINS - 1), minlength=BINS)
+            self.counts += self._histogram(values) - zeros * self._histogram(np.zeros(1, np.float32))
+
+    def _histogram(self, values: np.ndarray) -> NDArray[np.int64]:
+        return np.histogram(values, BINS, (self.low, self.high))[0]
 
 
 class Activations:

@@ -69,7 +69,11 @@ def load_recipe(text: str, model: str = "") -> Recipe:
         raise UsageError(
             f"no recipe is called {text!r}; there are {', '.join(PRESETS)}, or give the path of a YAML file"
         )
-    return _of_model(_read(path), model, path.stem)
+    values = _read(path)
+    try:
+        return _of_model(values, model, path.stem)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:

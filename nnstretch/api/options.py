@@ -43,7 +43,7 @@ class Option:
     Attributes:
         help: shown by `--help` and in the docstrings of the Python calls.
         spelling: flags and metavar, such as "--processors -p LIST"; empty for a field that only Python has.
-        commands: names of the commands that offer it.
+        commands: names of the commands that offer it; "*" for all that have options of the class.
         minimum: least value of a number.
         text: type of the value on the command line, where that is not the field's.
         parse: makes the field's value from that of the command line.
@@ -66,6 +66,10 @@ class Option:
     def flags(self) -> tuple[str, ...]:
         """The flags of the spelling."""
         return tuple(word for word in self.spelling.split() if word.startswith("-"))
+
+    def is_of(self, command: str) -> bool:
+        """Whether a command, which has options of the class, offers it."""
+        return not {"*", command}.isdisjoint(self.commands)
 
     @property
     def metavar(self) -> str | None:
@@ -187,7 +191,7 @@ class CompileOptions:
     _: KW_ONLY
     shapes: Mapping[str, tuple[int, ...]] | None = _option(
         "--shape x=1,3,224,224",
-        "evaluate quantize tune compile export run bench",
+        "*",
         "Shapes of inputs with dynamic dimensions. The option may be repeated.",
         text=list[str] | None,
         parse=_shapes,

@@ -88,13 +88,19 @@ def with_options(
         kind: the class.
         defaults: defaults that differ from the fields'.
         changes: the value of `options` is a mapping of the options that were given, instead of an object of the class.
+
+    Raises:
+        TypeError: the class has no option for the command.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         name_of_command = command.__name__.removesuffix("_command")
-        declared = {name: one for name, one in declared_options(kind).items() if name_of_command in one[2].commands}
+        declared = {name: one for name, one in declared_options(kind).items() if one[2].is_of(name_of_command)}
         if not declared:
-            raise TypeError(f"no field of {kind.__name__} names the command {name_of_command!r}")
+            raise TypeError(
+                f"no field of {kind.__name__} names the command {name_of_command!r}: add it to their commands in "
+                f"{kind.__module__}"
+            )
         own = get_type_hints(command, include_extras=True)
         parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(command).parameters.values():

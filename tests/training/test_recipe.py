@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,9 @@ def test_files_that_are_no_recipe_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no JSON"):
         load_recipe(str(path))
     path = tmp_path / "recipe.yaml"
+    path.write_text("epoch: 3")
+    with pytest.raises(UsageError, match=re.escape(f"{path}: recipe has no field 'epoch'; did you mean epochs?")):
+        load_recipe(str(path))
     path.write_text("epochs: [3")
     with pytest.raises(UsageError, match="no YAML") as caught:
         load_recipe(str(path))

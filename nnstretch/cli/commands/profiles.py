@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import closing
+from json import JSONDecoder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -34,7 +35,8 @@ def profiles_command(
 ) -> None:
     """List, export, merge or clear the measurements that tuning has made on this machine.
 
-    The store is profiles.sqlite in the cache directory (NNSTRETCH_CACHE_DIR). Merging keeps the newer of two measurements.
+    The store is profiles.sqlite in the cache directory (NNSTRETCH_CACHE_DIR). Merging keeps the newer of two measurements. The
+    list ends with the routines that were left out because they failed or computed a wrong answer, and why.
 
     Example: nnstretch profiles export -o profiles.json
     """
@@ -114,5 +116,38 @@ def _list(rows: list[Row], store: ProfileStore, report: Reporter) -> None:
         answer.append(entry)
         cells = [str(entry[name]) for name in ("processor", "workloads", "measurements", "failed", "samples")]
         shown.add_row(*cells, time.strftime("%Y-%m-%d %H:%M", time.localtime(last)))
-    report.show(shown, f"{store.path}: {len(rows)} measurements")
-    report.finish({"store": str(store.path), "processors": answer})
+    failures = _failures(rows)
+    report.show(shown)
+    if failures:
+        left_out = plain_table("routine", "operator", ">layers", "latest reason", title="Left out")
+        for failure in failures:
+            left_out.add_row(*(str(failure[name]) for name in ("routine", "op", "layers", "reason")))
+        report.show(left_out)
+    report.show(f"{store.path}: {len(rows)} measurements")
+    report.finish({"store": str(store.path), "processors": answer, "failures": failures})
+
+
+def _failures(rows: list[Row]) -> list[dict[str, str | int]]:
+    """What failed, by routine and operator: the number of layers, and the reason of the latest failure."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.measurement.failure is not None:
+            groups[row.routine, _operator(row.workload)].append(row)
+    return [
+        {
+            "routine": routine,
+            "op": op,
+            "layers": len({row.workload for row in group}),
+            "reason": str(max(group, key=lambda row: row.measurement.when).measurement.failure),
+        }
+        for (routine, op), group in sorted(groups.items())
+    ]
+
+
+def _operator(workload: str) -> str:
+    """The operator of a workload, which may be of a layer inside a network; empty if a merged file has another text there."""
+    try:
+        found, _ = JSONDecoder().raw_decode(workload)
+        return str(found["op"])
+    except (ValueError, TypeError, KeyError):
+        return ""

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from nnstretch.cli.console import reporting
 from nnstretch.cli.main import main
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.report.tables.text import plain_table
+from nnstretch.scheduler.measurement.store.rows import Measurement, Row
+from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.training.recipe_files import PRESETS
 from tests.kits.command_line import Cli, answer_of, refuses
@@ -296,6 +299,27 @@ def test_profiles_are_listed_carried_and_cleared(cli: Cli, folder: Path, monkeyp
     assert answer_of(cli("profiles", "--json"))["processors"] == []
     assert answer_of(cli("profiles", "merge", "p.json", "--json"))["taken"] == count
     assert answer_of(cli("profiles", "--json"))["processors"] == [again]
+
+
+def test_profiles_list_what_was_left_out(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(folder / "cache"))
+    late = Measurement(None, failure="wrong answer: relative error 2", when=2.0)
+    early = Measurement(None, failure="too slow", when=1.0)
+    with closing(ProfileStore()) as store:
+        store.put_all(
+            Row("cpu", json.dumps({"op": op, "inputs": [number]}), "cpu:float32/pool", {}, measurement)
+            for op, number, measurement in (("MaxPool", 1, late), ("MaxPool", 2, early), ("Conv", 1, early))
+        )
+        store.put_all([Row("cpu", "a merged file's", "cpu:float32/dense", {}, early)])
+        store.put_all([Row("cpu", json.dumps({"op": "Conv"}), "cpu:float32/direct", {}, Measurement(1e-3, (1e-3,)))])
+    failures = answer_of(cli("profiles", "--json"))["failures"]
+    assert failures == [
+        {"routine": "cpu:float32/dense", "op": "", "layers": 1, "reason": "too slow"},
+        {"routine": "cpu:float32/pool", "op": "Conv", "layers": 1, "reason": "too slow"},
+        {"routine": "cpu:float32/pool", "op": "MaxPool", "layers": 2, "reason": "wrong answer: relative error 2"},
+    ]
+    _, shown, _ = cli("profiles")
+    assert "wrong answer: relative error 2" in shown
 
 
 def test_profiles_refuse_what_they_cannot_use(

@@ -337,7 +337,7 @@ def _advice(spec: str, options: NetworkOptions) -> str:
 
 def _resized(example: Tensor, options: NetworkOptions) -> Tensor:
     """The example input with the side and channels of the options."""
-    import torch
+    from nnstretch.frontends.noise import noise
 
     if options.image_size is None and options.in_channels is None:
         return example
@@ -345,7 +345,7 @@ def _resized(example: Tensor, options: NetworkOptions) -> Tensor:
         raise ModelError(f"the network takes an input of {example.ndim} axes; images have 4: N,C,H,W")
     size = options.image_size or example.shape[-1]
     shape = (example.shape[0], options.in_channels or example.shape[1], size, size)
-    return torch.randn(shape, generator=torch.Generator().manual_seed(options.seed))
+    return noise(shape, options.seed)
 
 
 def _fill(network: Network, weights: Path) -> None:

@@ -10,7 +10,8 @@ import inspect
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -18,7 +19,7 @@ import typer
 
 from nnstretch.api.options import Option, declared_options
 from nnstretch.errors import FileError, UsageError
-from nnstretch.support.settings import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
+from nnstretch.support.settings import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, check_replaceable
 from nnstretch.training.data import usage
 
 
@@ -191,8 +192,9 @@ def check_writable(path: Path, option: str = "-o") -> Path:
         option: that names it.
 
     Raises:
-        FileError: its folder is missing or not writable, or it is a folder itself.
+        FileError: its folder is missing or not writable, or it is a folder or device itself.
     """
+    check_replaceable(path, option)
     if path.is_dir():
         raise FileError(f"cannot write {path}: it is a directory; give a file name with {option}")
     try:
@@ -220,6 +222,26 @@ def check_format(path: Path, what: str, ending: str) -> None:
     """
     if path.suffix != ending and path.suffix in _OTHER_FORMATS:
         raise UsageError(f"-o {path}: {what} written as {ending}; choose this ending")
+
+
+@contextmanager
+def results_directory(path: Path | None) -> Iterator[Path | None]:
+    """`path` as a directory that files can be written to; None for None. A new one that an error leaves empty is removed.
+
+    Raises:
+        FileError: it cannot be made or written to.
+    """
+    if path is None:
+        yield None
+        return
+    new = [one for one in (path, *path.parents) if not one.exists()]
+    try:
+        yield make_directory(path)
+    except BaseException:
+        with suppress(OSError):  # it holds files
+            for one in new:
+                one.rmdir()
+        raise
 
 
 def make_directory(path: Path) -> Path:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nnstretch.cli.images import ImageRequest
+
+if TYPE_CHECKING:
+    from nnstretch.scheduler.plan.schema import Plan
+
+_ERRORS_OF_OUTPUTS = 5.0
+"""Largest error of outputs that --check allows, in multiples of the error that each routine may have."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +26,8 @@ class RunRequest:
         output: where the outputs are written (.npz) or drawn on the image, if anywhere.
         runs: maximum number of timed runs.
         timeline: where a trace of one run is written, if anywhere.
-        allowed: largest error of the outputs, relative to their range.
+        tolerance: largest error that each routine may have, relative to its output's range.
+        max_error: largest error of the outputs, relative to their range; None: what tolerance and plan explain.
         seed: of random inputs.
     """
 
@@ -28,14 +36,42 @@ class RunRequest:
     output: Path | None
     runs: int
     timeline: Path | None
-    allowed: float
+    tolerance: float
+    max_error: float | None
     seed: int
 
-    def passes(self, error: float | None) -> bool:
-        """Whether an error is allowed; None, which was not measured, is."""
-        return error is None or error <= self.allowed
+    def judge(self, error: float | None, plan: Plan | None) -> Judgement | None:
+        """Compares an error with the largest one allowed; None if it was not measured.
 
-    def judged(self, error: float) -> str:
-        """One line on the error of the outputs."""
-        place = "within" if self.passes(error) else "beyond"
-        return f"largest error against ONNX Runtime {error:.1e} of the output's range, {place} the allowed {self.allowed:.0e}"
+        Args:
+            error: of the outputs, relative to their range.
+            plan: that made them; None if it is not known.
+        """
+        if error is None:
+            return None
+        if self.max_error is not None:
+            return Judgement(error, self.max_error)
+        from nnstretch.graph.reference import rounding_error
+
+        steps = [] if plan is None else [step for step in plan.steps if step.op != "Dequantize"]
+        rounding = len({step.layer for step in steps if ":int8/" in step.routine})
+        return Judgement(error, _ERRORS_OF_OUTPUTS * self.tolerance + rounding_error(rounding))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The error of outputs beside the largest one allowed, both relative to the outputs' range."""
+
+    error: float
+    allowed: float
+
+    @property
+    def passes(self) -> bool:
+        """Whether the error is allowed."""
+        return self.error <= self.allowed
+
+    def __str__(self) -> str:
+        """One line."""
+        place = "within" if self.passes else "beyond"
+        found = f"largest error against ONNX Runtime {self.error:.1e} of the output's range"
+        return f"{found}, {place} the allowed {self.allowed:.0e}"

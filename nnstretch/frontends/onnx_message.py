@@ -81,6 +81,10 @@ def _read(path: Path) -> Message:
     try:
         proto.ParseFromString(content)
     except DecodeError as error:
+        if path.suffix == ".nns":
+            raise ModelError(
+                f"{path} is a package, which is compiled already; give the model that it was made from"
+            ) from error
         raise ModelError(
             f"{path} is not an ONNX file, or it is truncated ({size} bytes); export or copy it again"
         ) from error

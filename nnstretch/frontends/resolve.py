@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from nnstretch.errors import FileError, ModelError, NNStretchError, UsageError, first_line
+from nnstretch.frontends.noise import noise
 from nnstretch.frontends.onnx_file import load
 from nnstretch.frontends.onnx_message import read_message
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor, nn
 
     from nnstretch.frontends.torch_from_onnx.convert import ConvertedNetwork
@@ -203,14 +203,14 @@ def _reshaped(example: Any, shapes: Mapping[str, tuple[int, ...]], spec: str) ->
     ((_, shape),) = shapes.items()
     if len(shape) != example.ndim:
         raise ModelError(f"{spec} takes an input of {example.ndim} axes like {tuple(example.shape)}, not {shape}")
-    return _noise(shape, example.dtype)
+    return noise(shape, dtype=example.dtype)
 
 
 def batched(example: Any, batch: int | None, spec: str) -> Any:
     """The example input of a module with as many images as are wanted; as it is for None.
 
     Raises:
-        UsageError: the module takes no single tensor.
+        UsageError: the module takes no single tensor, or there is no memory for these images.
     """
     if batch is None:
         return example
@@ -220,22 +220,14 @@ def batched(example: Any, batch: int | None, spec: str) -> Any:
         raise UsageError(
             f"{spec} takes several inputs, or none with a batch; return an example input of {batch} images"
         )
-    return _noise((batch, *example.shape[1:]), example.dtype)
-
-
-def _noise(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    import torch
-
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    return noise((batch, *example.shape[1:]), dtype=example.dtype)
 
 
 def _from_factory(file: Path, name: str) -> tuple[nn.Module, Tensor]:
-    import torch
-
     module, example = _call_factory(file, name)
-    return module, _noise(
-        (1, _image_channels(module), _USUAL_SIZE, _USUAL_SIZE), torch.float32
-    ) if example is None else example
+    if example is None:
+        example = noise((1, _image_channels(module), _USUAL_SIZE, _USUAL_SIZE))
+    return module, example
 
 
 def _call_factory(file: Path, name: str) -> tuple[nn.Module, Any]:

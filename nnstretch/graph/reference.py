@@ -21,6 +21,15 @@ _ROUNDED_STEPS = 2
 """Steps by which one layer's results may differ: it may round twice."""
 
 
+def rounding_error(layers: int) -> float:
+    """Difference, relative to the range, that the rounding of `layers` int8 layers explains.
+
+    An int8 result between two values may round to either, depending on the order of the arithmetic. Over several layers
+    these steps add up like a random walk.
+    """
+    return _ROUNDED_STEPS * math.sqrt(layers) / _INT8_STEPS
+
+
 def run_proto(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Outputs of a standard model from ONNX Runtime, on one thread and without graph optimisations."""
     options = onnxruntime.SessionOptions()
@@ -47,9 +56,6 @@ def answer_error(layer: Layer, index: int, result: np.ndarray, reference: np.nda
     """Error of output `index` of a layer relative to its range, less what rounding to int8 explains.
 
     Integers without quantisation parameters must be equal: any difference is infinite.
-
-    An int8 result between two values may round to either, depending on the order of the arithmetic. Over several layers
-    these steps add up like a random walk.
     """
     rounded = sum(link.is_int8 for link in layer.parts or (layer,))
     if layer.outputs[index].quantization is None and not np.issubdtype(reference.dtype, np.floating):
@@ -58,7 +64,7 @@ def answer_error(layer: Layer, index: int, result: np.ndarray, reference: np.nda
         error = relative_error(result, reference)
     else:
         error = float(np.abs(np.subtract(result, reference, dtype=np.int32)).max(initial=0)) / _INT8_STEPS
-    return max(0.0, error - _ROUNDED_STEPS * math.sqrt(rounded) / _INT8_STEPS)
+    return max(0.0, error - rounding_error(rounded))
 
 
 def relative_error(result: np.ndarray, reference: np.ndarray) -> float:

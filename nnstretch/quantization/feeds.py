@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import onnx_ir as ir
@@ -29,8 +30,10 @@ def read_feeds(path: str | Path, model: ir.Model, count: int) -> Iterator[Feeds]
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise FileError(f"cannot read {path}: {str(error).splitlines()[0]}; give a .npz file of arrays") from error
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}; give a .npz file of arrays") from error
+    except (ValueError, BadZipFile) as error:
+        raise FileError(f"{path} is not a .npz file of numbers; write it with numpy.savez") from error
     batch, wanted = 1, {}
     for value in model.graph.inputs:
         name, shape = str(value.name), _shape(value)

@@ -179,6 +179,24 @@ def remove_stale(folder: Path, prefix: str = TEMPORARY_PREFIX, suffix: str = TEM
                     Path(entry.path).unlink(missing_ok=True)
 
 
+def check_replaceable(path: Path, option: str = "-o") -> None:
+    """Refuses a path whose place a file must not take: a device such as /dev/null, a pipe or a socket.
+
+    Args:
+        path: of the file to be written.
+        option: that names it.
+
+    Raises:
+        FileError: it is one.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # nothing is there, or writing will say why not
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise FileError(f"cannot write {path}: it is a device or pipe, not a file; choose another place with {option}")
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Binary file that appears at `path` complete or not at all.
@@ -187,8 +205,9 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     exception, and removed otherwise (Ctrl-C included). Old temporary files of killed processes are removed, too.
 
     Raises:
-        FileError: the directory is missing or not writable, or the disk is full.
+        FileError: the directory is missing or not writable, the disk is full, or `path` is a device.
     """
+    check_replaceable(path)
     remove_stale(path.parent)
     try:
         descriptor, temporary = tempfile.mkstemp(

@@ -143,7 +143,7 @@ def entry(name: str) -> ZooEntry:
     """
     found = _BY_NAME.get(_ALIASES.get(name, name))
     if found is None:
-        if Path(name).is_dir():
+        if name and Path(name).is_dir():
             raise ModelError(f"{name} is a folder; give an ONNX file, a package, a zoo name or FILE.py:FACTORY")
         near = difflib.get_close_matches(name.lower(), [*_BY_NAME, *_ALIASES], n=3)
         raise ModelError(

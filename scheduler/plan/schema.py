@@ -191,6 +191,8 @@ class Plan:
         """
         try:
             raw = json.loads(text)
+            if not isinstance(raw, dict) or "version" not in raw:
+                raise PackageError(f"{source} is no plan; {remedy}")
             version = raw["version"]
             if version != PLAN_VERSION:
                 raise PackageError(

@@ -15,8 +15,8 @@ from nnstretch.cli.options import (
     Weights,
     check_format,
     check_writable,
-    make_directory,
     option,
+    results_directory,
     with_options,
 )
 from nnstretch.errors import UsageError
@@ -145,14 +145,15 @@ def _standalone(
     target = parse_target(target_name or "local")
     name = re.sub(r"[^\w.+-]", "_", name)
     standalone_files(name, Path())  # refuses the name before the long work
-    folder = make_directory(output or Path(name))
-    compiled = _compiled(report, source, target)
-    report.note(source.note)
-    with report.progress("Building") as advance:
-        advance(0, 0, f"the engine for {target}")
-        files = write_standalone(compiled, name, target, folder, runner=runner)
-    if source.preprocessing is not None:
-        files = {**files, "preprocessing": write_preprocessing(files["model"], source.preprocessing)}
+    folder = output or Path(name)
+    with results_directory(folder):
+        compiled = _compiled(report, source, target)
+        report.note(source.note)
+        with report.progress("Building") as advance:
+            advance(0, 0, f"the engine for {target}")
+            files = write_standalone(compiled, name, target, folder, runner=runner)
+        if source.preprocessing is not None:
+            files = {**files, "preprocessing": write_preprocessing(files["model"], source.preprocessing)}
     sizes = {what: path.stat().st_size for what, path in files.items()}
     report.show(
         f"{folder}: {_summary(compiled.plan)}, for {target}; {files['model'].name} {sizes['model'] / 1e6:.1f} MB, "

@@ -14,8 +14,8 @@ from nnstretch.cli.options import (
     ModelToCompile,
     Weights,
     check_writable,
-    make_directory,
     option,
+    results_directory,
     several_processors,
     with_options,
 )
@@ -80,9 +80,7 @@ def export_command(
         suffix = wanted.check_format(output)
         check_writable(output)
         source = Source(model, options, weights, design, image_size)
-        if per_branch is not None:
-            make_directory(per_branch)
-        with report.progress("Exporting"):
+        with results_directory(per_branch), report.progress("Exporting"):
             made = export_model(source.load, lambda: _module(source), output, wanted)
         if suffix != PROGRAM:
             report.note(source.note)

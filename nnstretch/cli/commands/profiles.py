@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.options import Json, check_writable, option
+from nnstretch.cli.options import Json, check_format, check_writable, option
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import plain_table
 
@@ -54,6 +54,7 @@ def _check(action: Action, file: Path | None, output: Path | None) -> None:
             wanted = name if given is None else f"no {name}"
             raise UsageError(f"profiles {action} takes {wanted}; see `nnstretch profiles --help`")
     if output is not None:
+        check_format(output, "profiles are", ".json")
         check_writable(output)
 
 

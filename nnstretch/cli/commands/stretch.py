@@ -18,9 +18,9 @@ from nnstretch.cli.options import (
     Seed,
     SmallImages,
     Weights,
-    make_directory,
     names_of_several,
     option,
+    results_directory,
     several_processors,
     with_options,
 )
@@ -165,10 +165,10 @@ def stretch_command(
         profiled = opened_profiles(profile, options.processors) if predict_only else None
 
         def work(report: Reporter, target: str) -> int:
-            folder = make_directory(path_for_target(output, target, targets or [""])) if output else None
-            files = DesignFiles(folder, yaml, seed if from_scratch else None)
-            known = open_bounds(bounds, files.folder, learning)
             with ExitStack() as stack:
+                place = path_for_target(output, target, targets or [""]) if output else None
+                files = DesignFiles(stack.enter_context(results_directory(place)), yaml, seed if from_scratch else None)
+                known = open_bounds(bounds, files.folder, learning)
                 opened = stack.enter_context(_opened(report, target, options)) if target else None
                 names = _names(options, profiled, opened)
                 network = build_network(

@@ -20,8 +20,8 @@ from nnstretch.cli.options import (
     SmallImages,
     Weights,
     check_writable,
-    make_directory,
     option,
+    results_directory,
     several_processors,
     with_options,
 )
@@ -35,6 +35,7 @@ from nnstretch.training.recipe_files import PRESETS
 if TYPE_CHECKING:
     from nnstretch.sweeps.space import Form
 
+_MIN_SIDE = 8  # pixels
 _STUDY, _BOUNDS, _TRAINING = "Study", "Limits of designs", "Training"
 
 SweepTargets = Annotated[
@@ -199,11 +200,12 @@ def sweep_designs_command(
             learned=options.learned,
         )
         network = build_network(model, requested_options(model, num_classes, small_images, image_size, seed), weights)
-        job = DesignJob(
-            network, options.processors, chosen, wanted, last, spec, data, recipe, tuple(device or ()), tune,
-            work or Path(f"{name}.work"), make_directory(output) if output else None, workers, worker,
-        )  # fmt: skip
-        replace(job, spec=replace(spec, about=about_job(job, options))).run(report)
+        with results_directory(output):
+            job = DesignJob(
+                network, options.processors, chosen, wanted, last, spec, data, recipe, tuple(device or ()), tune,
+                work or Path(f"{name}.work"), output, workers, worker,
+            )  # fmt: skip
+            replace(job, spec=replace(spec, about=about_job(job, options))).run(report)
 
 
 def _forms(merges: str, image_sizes: str | None) -> tuple[Form, ...]:
@@ -217,8 +219,12 @@ def _forms(merges: str, image_sizes: str | None) -> tuple[Form, ...]:
 
     try:
         sizes = [None] if image_sizes is None else [int(size) for size in image_sizes.split(",")]
+        if any(size is not None and size < _MIN_SIDE for size in sizes):
+            raise ValueError
     except ValueError:
-        raise UsageError(f"--image-sizes {image_sizes} is not understood; write sizes such as 160,192,224") from None
+        raise UsageError(
+            f"--image-sizes {image_sizes} is not understood; write sizes of {_MIN_SIDE} or more, such as 160,192,224"
+        ) from None
     return tuple(Form(parse_merge(merge.strip()), size) for merge in merges.split(",") for size in sizes)
 
 
@@ -334,9 +340,12 @@ def sweep_tune_command(
         limit_openmp(sampler)
         from nnstretch.cli.sources import Source
         from nnstretch.cli.sweeping.tune import TuneJob
+        from nnstretch.devices.base.spec import parse_processors
         from nnstretch.sweeps.study import StudySpec
         from nnstretch.sweeps.workers.worker import SweepBudget
 
+        if len(parse_processors(processors)) > 1:
+            raise UsageError(f"--processors {processors} names several; one computes the layer")
         name = study or re.sub(r"[^\w.-]+", "-", f"{Path(model).name}-{layer or 'layer'}")
         source = Source(model, CompileOptions(processors))
         source.check_exists()

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.options import DesignFile, Json, ModelToCompile, Seed, Weights, check_writable, option, with_options
+from nnstretch.cli.options import (
+    DesignFile,
+    Json,
+    ModelToCompile,
+    Seed,
+    Weights,
+    check_format,
+    check_writable,
+    option,
+    with_options,
+)
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target, path_for_target
 from nnstretch.errors import UsageError
@@ -142,6 +152,8 @@ def _tune(report: Reporter, source: Source, request: TuningRequest, outputs: Seq
     plans, pictures = split_outputs(outputs)
     if pictures and not (request.compare or request.traded or (request.explain and pictures[0].suffix == ".html")):
         raise UsageError(f"there is nothing to draw in {pictures[0]}; add --compare, --pareto or (.html) --explain")
+    for path in plans:
+        check_format(path, "a plan is", ".json")
     for path in outputs:
         check_writable(path)
     if source.options.target == "local":

@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.options import Classes, ImageSize, Json, Seed, SmallImages, Weights, check_writable, option
+from nnstretch.cli.options import (
+    Classes,
+    ImageSize,
+    Json,
+    Seed,
+    SmallImages,
+    Weights,
+    check_format,
+    check_writable,
+    option,
+)
+from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import count_text, plain_table
 
 
@@ -31,6 +42,9 @@ def zoo_command(
     """
     with reporting(as_json=json) as report:
         if name is None:
+            given = {"-o": output, "--num-classes": num_classes, "--image-size": image_size, "--weights": weights}
+            if wrong := [option for option, value in given.items() if value is not None]:
+                raise UsageError(f"{wrong[0]} is for one network: name it, as in `nnstretch zoo resnet50`")
             _list(report)
             return
         from nnstretch.cli.networks import build_network, requested_options
@@ -40,6 +54,7 @@ def zoo_command(
 
         entry(name)
         path = check_writable(output or Path(f"{name}.onnx"))
+        check_format(path, "a network is", ".onnx")
         network = build_network(name, requested_options(name, num_classes, small_images, image_size, seed), weights)
         with report.progress("Exporting") as advance:
             advance(0, 1, name)

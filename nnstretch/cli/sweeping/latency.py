@@ -13,7 +13,9 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.sources import Source
 from nnstretch.compiler.environment import environment, with_environment
+from nnstretch.devices.base.spec import usable_cores
 from nnstretch.errors import UsageError
+from nnstretch.frontends.resolve import is_model_file
 from nnstretch.report.documents.answers import read_answer
 from nnstretch.report.documents.writers import write
 from nnstretch.report.tables.text import plain_table
@@ -65,10 +67,11 @@ def sweep_latency(
     Targets come one after the other. One that cannot be used has its reason in all its rows.
 
     Raises:
-        NNStretchError: a model does not exist, a target is not understood, or a file cannot be written.
+        NNStretchError: a model does not exist, a setting cannot be, a target is not understood, or a file cannot be written.
     """
     for model in models:
         Source(model, options).check_exists()
+    _check_settings(models, threads, image_sizes, targets)
 
     def here(point: GridPoint) -> RunTimes:
         with _source(point, options).open(silent) as session:
@@ -93,6 +96,25 @@ def sweep_latency(
             write(read_answer(path, with_environment(answer)), path)
     report.finish(answer)
     return int(all(one.error for one in results))
+
+
+def _check_settings(
+    models: Sequence[str], threads: Sequence[int | None], image_sizes: Sequence[int | None], targets: Sequence[str]
+) -> None:
+    """Refuses settings that would change nothing, and whose rows would then be wrong.
+
+    Raises:
+        UsageError: more threads than this machine has cores, or image sizes for a file.
+    """
+    most, cores = max((count or 0 for count in threads), default=0), len(usable_cores())
+    if not targets and most > cores:
+        raise UsageError(f"--thread-counts {most}: this process may use {cores} cores; give at most that many")
+    files = [model for model in models if is_model_file(model)]
+    if files and image_sizes != [None]:
+        raise UsageError(
+            f"--image-sizes is for networks by name and module.py:factory; {files[0]} is a file: measure it without, or "
+            "export it for each size"
+        )
 
 
 def _source(point: GridPoint, options: CompileOptions) -> Source:

@@ -55,9 +55,10 @@ def run_on_target(report: Reporter, source: Source, request: RunRequest) -> bool
     if request.timeline is not None and timeline is not None:
         write_text(request.timeline, timeline.to_chrome_json())
     report.show(targets_table([run]))
-    passed = request.passes(measured.error)
-    if measured.error is not None:
-        report.show(request.judged(measured.error))
+    judgement = request.judge(measured.error, measured.model.plan)
+    passed = judgement is None or judgement.passes
+    if judgement is not None:
+        report.show(str(judgement))
     report.finish({**_answer(run.target, measured, passed), **answer_json(answer)})
     return passed
 

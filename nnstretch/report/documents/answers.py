@@ -158,7 +158,10 @@ def load_json(path: Path) -> Answer:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise FileError(f"cannot read {path}: {error}") from error
+        reason = getattr(error, "strerror", None) or "it is not JSON"
+        raise FileError(
+            f"cannot read {path}: {reason}; give a study, the folder of a training, a package, a plan or an answer (.json)"
+        ) from error
     if not isinstance(found, dict):
         raise FileError(f"{path} holds no JSON object")
     return found

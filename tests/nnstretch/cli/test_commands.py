@@ -5,18 +5,22 @@ import os
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
+import nnstretch as nns
 from nnstretch.branching.pycls.files import parse_published, read_published
 from nnstretch.cli.commands import COMMANDS
 from nnstretch.cli.commands.sweep import COMMANDS as SWEEPS
 from nnstretch.cli.console import reporting
 from nnstretch.cli.main import main
+from nnstretch.cli.run_request import RunRequest
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.report.tables.text import plain_table
 from nnstretch.scheduler.measurement.store.rows import Measurement, Row
@@ -210,6 +214,35 @@ def test_run_checks_against_onnxruntime(cli: Cli, onnx_file: Path) -> None:
     status, out, _ = cli("run", str(onnx_file), *options, "--max-error", "0")
     assert status == 1
     assert json.loads(out)["passed"] is False
+
+
+def test_a_check_of_an_int8_network_allows_for_rounding(cli: Cli, onnx_file: Path, folder: Path) -> None:
+    name = onnxruntime.InferenceSession(str(onnx_file)).get_inputs()[0].name
+    examples: dict[str, Any] = {name: np.random.default_rng(0).standard_normal((4, 1, 16, 16)).astype(np.float32)}
+    np.savez("examples.npz", **examples)
+    answer_of(cli("quantize", str(onnx_file), "--data", "examples.npz", "-o", "int8.onnx", "--json"))
+    check = ("run", "int8.onnx", "--check", "--no-tune", "--runs", "1", "--json")
+    answer = answer_of(cli(*check))
+    layers = 6 + 1 + 1 + 1  # convolutions, pool, dense layer, and the quantisation of the input
+    assert answer["max_error"] == pytest.approx(5e-4 + 2 * layers**0.5 / 255)
+    assert answer["passed"] is True
+    assert answer_of(cli(*check, "--max-error", "0.5"))["max_error"] == 0.5
+
+
+def test_a_judgement_compares_with_what_plan_and_tolerance_explain(onnx_file: Path) -> None:
+    with nns.compile(onnx_file, tune=False) as session:
+        plan = session.plan
+    rounding = replace(plan, steps=tuple(replace(step, routine="cpu:int8/direct") for step in plan.steps))
+    request = RunRequest({}, None, None, 1, None, 1e-4, None, 0)
+    assert request.judge(None, plan) is None
+    for error, ran, passes in ((0.01, rounding, True), (0.5, rounding, False), (0.01, plan, False), (4e-4, None, True)):
+        judgement = request.judge(error, ran)
+        assert judgement is not None
+        assert judgement.passes is passes
+        assert ("within" if passes else "beyond") in str(judgement)
+    strict = replace(request, max_error=0.0).judge(1e-9, rounding)
+    assert strict is not None
+    assert not strict.passes
 
 
 def test_a_check_of_a_factory_uses_the_weights_that_ran(cli: Cli, folder: Path) -> None:

@@ -16,7 +16,9 @@ import pytest
 
 from nnstretch.cli.main import main
 from nnstretch.devices.engine.binding.library import engine
+from nnstretch.errors import FileError
 from nnstretch.package.format import FORMAT_VERSION
+from nnstretch.support.settings import write_text
 from tests.kits.command_line import Cli, answer_of, refuses
 
 pytestmark = pytest.mark.usefixtures("network")
@@ -31,6 +33,8 @@ def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
     (folder / "text.onnx").write_text("hello")
     (folder / "half.onnx").write_bytes(onnx_file.read_bytes()[:2000])
     (folder / "empty.onnx").touch()
+    (folder / "text.nns").write_text("hello")
+    (folder / "list.json").write_text("[]")
     refuses(cli("run", "missing.onnx"), "missing.onnx", "No such file")
     refuses(cli("run", "text.onnx"), "text.onnx", "not an ONNX file")
     refuses(cli("compile", "half.onnx"), "half.onnx", "truncated")
@@ -42,13 +46,23 @@ def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
     refuses(cli("bench", str(folder)), f"{folder} is a folder")
     refuses(cli("bench", str(onnx_file), "--plan", "missing.json"), "cannot read missing.json")
     refuses(cli("bench", str(onnx_file), "--plan", "text.onnx"), "text.onnx is damaged")
+    refuses(cli("bench", str(onnx_file), "--plan", "list.json"), "list.json is no plan", "tune -o")
+    refuses(cli("report", "text.onnx"), "cannot read text.onnx: it is not JSON", "package")
     refuses(cli("compile", str(onnx_file), "-o", "x.onnx"), "-o x.onnx", "written as .nns")
+    refuses(cli("tune", str(onnx_file), "-o", "x.onnx"), "-o x.onnx", "written as .json")
+    refuses(cli("profiles", "export", "-o", "x.onnx"), "-o x.onnx", "written as .json")
+    refuses(cli("zoo", "resnet18", "-o", "x.nns"), "-o x.nns", "written as .onnx")
+    refuses(
+        cli("quantize", str(onnx_file), "--data", "missing.npz", "-o", "x.onnx"), "cannot read missing.npz: No such"
+    )
     quantize = ("quantize", str(onnx_file), "--data", "digits")
     refuses(cli(*quantize, "-o", "x.nns"), "-o x.nns", "written as .onnx")
     refuses(cli(*quantize, "-o", "missing/x.onnx"), "cannot write missing/x.onnx")
     refuses(cli("train", "resnet18", "--data", "digits", "-o", "x.pt"), "-o x.pt", "written as .safetensors")
     refuses(cli("run", str(onnx_file), "--timeline", "directory"), "cannot write directory", "--timeline")
     refuses(cli("run", "resnet18", "--weights", "directory"), "directory", "it is a folder")
+    refuses(cli("train", "text.nns", "--data", "digits", "-o", "w.safetensors"), "text.nns is a package", "made from")
+    refuses(cli("run", ""), "no zoo network is called ''")
     refuses(cli("zoo", "resnet5"), "did you mean", "resnet50")
     refuses(cli("run", "resnet5"), "did you mean", "resnet50")
     refuses(cli("run", "net.py"), "net.py:FACTORY")
@@ -63,7 +77,7 @@ def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
         refuses(
             cli("stretch", model, "--num-classes", "5"), "--num-classes is for zoo networks", "leave the option out"
         )
-    assert sorted(p.name for p in folder.iterdir() if p.suffix == ".nns") == []
+    assert sorted(p.name for p in folder.iterdir() if p.suffix == ".nns") == ["text.nns"]
 
 
 def test_shapes_and_feeds(cli: Cli, onnx_file: Path) -> None:
@@ -82,6 +96,13 @@ def test_shapes_and_feeds(cli: Cli, onnx_file: Path) -> None:
     refuses(cli(*run, "-i", f"{name}=missing.npy"), "missing.npy")
     refuses(cli(*run, "-i", "good.npy"), "NAME=VALUE")
     refuses(cli(*run, "-i", f"{name}=good.npy", "-i", f"{name}=good.npy"), "twice")
+    huge = ("--batch", "100000000000")
+    refuses(
+        cli("run", "net.py:small", "--no-tune", *huge), "an input of 100000000000×1×16×16", "more memory than there is"
+    )
+    np.save("objects.npz", np.array([{}]), allow_pickle=True)
+    Path("objects.npz.npy").rename("objects.npz")
+    refuses(cli("quantize", str(onnx_file), "--data", "objects.npz", "-o", "x.onnx"), "objects.npz is not a .npz file")
 
 
 def test_packages_that_are_damaged_or_newer(cli: Cli, package: Path, folder: Path) -> None:
@@ -139,6 +160,12 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("bench", "resnet18", "vgg16", "--design", "d.json"), "one network")
     refuses(cli("bench", "resnet18", "--design", "d.json", "-o", "d.svg"), "d.svg", ".json, .html")
     refuses(cli("bench", "resnet18", "--original-weights", "w.safetensors"), "--original-weights", "--design")
+    refuses(cli("zoo", "--num-classes", "3"), "--num-classes is for one network")
+    refuses(cli("run", "net.py:small", "--max-error", "0.1"), "--max-error needs --check")
+    refuses(
+        cli("sweep", "designs", "net.py:small", "-p", "cpu:0,cpu:1", "--image-sizes", "16,-1"), "--image-sizes 16,-1"
+    )
+    refuses(cli("sweep", "tune", "net.py:small", "-p", "cpu:0,cpu:1"), "--processors cpu:0,cpu:1 names several")
 
 
 def test_places_that_cannot_be_written(cli: Cli, onnx_file: Path, folder: Path) -> None:
@@ -151,6 +178,26 @@ def test_places_that_cannot_be_written(cli: Cli, onnx_file: Path, folder: Path) 
         refuses(cli("train", "net.py:small", "--data", "digits", "-o", place), place)
     refuses(cli("compile", str(onnx_file), "-o", str(folder)), "directory")
     refuses(cli("stretch", "net.py:small", "-o", "file/x"), "file/x")
+
+
+def test_a_pipe_or_device_is_not_replaced(cli: Cli, onnx_file: Path, folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    for command in (("compile",), ("run", "--no-tune"), ("tune",)):
+        refuses(cli(command[0], str(onnx_file), *command[1:], "-o", "pipe"), "cannot write pipe", "-o")
+    assert (folder / "pipe").is_fifo()
+    with pytest.raises(FileError, match="cannot write pipe: it is a device or pipe"):
+        write_text(Path("pipe"), "text")
+    assert [p.name for p in folder.iterdir() if p.name not in ("net.py", "pipe")] == []
+
+
+def test_folders_of_commands_that_fail_are_removed(cli: Cli, onnx_file: Path, folder: Path) -> None:
+    (folder / "text.onnx").write_text("hello")
+    (folder / "before").mkdir()
+    for place in ("new/inner", "before"):
+        refuses(cli("stretch", "text.onnx", "-o", place), "text.onnx")
+        refuses(cli("compile", "text.onnx", "--standalone", "-o", place), "text.onnx")
+        refuses(cli("export", str(onnx_file), "-o", "x.onnx", "--per-branch", place), "has no branches")
+    assert sorted(p.name for p in folder.iterdir()) == ["before", "net.py", "text.onnx"]
 
 
 def test_a_disk_without_room(onnx_file: Path, folder: Path) -> None:

@@ -144,22 +144,7 @@ class Network:
         return export(self.module, self.example_input, input_names=["x"], output_names=["y"])
 
 
-def requested_options(
-    spec: str, num_classes: int | None, small_images: bool, image_size: int | None, seed: int
-) -> NetworkOptions:
-    """The options of a command that builds a network; what only networks of the zoo have is refused for others.
-
-    Raises:
-        UsageError: a number of classes for a network that is not of the zoo.
-    """
-    if num_classes is not None and not _is_of_zoo(spec):
-        raise UsageError(
-            f"--num-classes is for zoo networks; {spec} has the classes of its last layer: leave the option out"
-        )
-    return NetworkOptions(num_classes, small_images or None, None, image_size, seed)
-
-
-def _is_of_zoo(spec: str) -> bool:
+def is_of_zoo(spec: str) -> bool:
     """Whether a network is meant by its name in the zoo."""
     from nnstretch.frontends.resolve import is_model_file
 
@@ -297,7 +282,7 @@ def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor, Inter
 
     module: nn.Module
     interface = None
-    if not _is_of_zoo(spec):
+    if not is_of_zoo(spec):
         if options.small_images:
             raise UsageError(f"--small-images is for zoo networks; {spec} is none")
         if is_model_file(spec):

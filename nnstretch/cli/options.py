@@ -12,6 +12,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -26,6 +27,16 @@ from nnstretch.training.data import usage
 def option(spelling: str, help: str, **more: Any) -> Any:
     """An option of a command, declared as `nnstretch.api.options.Option` is; `more` has its other fields."""
     return _typer_option(Option(help, spelling, **more))
+
+
+def option_field(spelling: str, help: str, default: Any = None, **more: Any) -> Any:
+    """A field of an options class that `with_options` takes: all commands that have options of the class offer it."""
+    return field_of(Option(help, spelling, **more), default)
+
+
+def field_of(option: Option, default: Any = None) -> Any:
+    """`option_field` for an option that commands without the class declare, too."""
+    return field(default=default, metadata={"option": replace(option, commands=("*",))})
 
 
 def _typer_option(option: Option) -> Any:
@@ -61,13 +72,14 @@ Network = Annotated[
     str, _model("An ONNX or TFLite file, a zoo name (resnet50) or module.py:factory; a file's weights are its own.")
 ]
 Json = Annotated[bool, option("--json", "Print one JSON object on the standard output instead of tables.")]
-Seed = Annotated[int, option("--seed N", "Seed of all random numbers.", minimum=0)]
-Weights = Annotated[Path | None, option("--weights -w FILE", "Weights of the network (.safetensors).")]
+SEED = Option("Seed of all random numbers.", "--seed N", minimum=0)
+WEIGHTS = Option("Weights of the network (.safetensors).", "--weights -w FILE")
+IMAGE_SIZE = Option("Side of the square input.", "--image-size PIXELS", minimum=8)
+Seed = Annotated[int, _typer_option(SEED)]
+Weights = Annotated[Path | None, _typer_option(WEIGHTS)]
+ImageSize = Annotated[int | None, _typer_option(IMAGE_SIZE)]
 DesignFile = Annotated[Path | None, option("--design FILE", "A design that `nnstretch stretch` wrote.")]
 Data = Annotated[str, option("--data SET", f"Images: {usage()}.")]
-Classes = Annotated[int | None, option("--num-classes N", "Classes of a zoo network.", shown="1000", minimum=1)]
-SmallImages = Annotated[bool, option("--small-images", "A zoo network with a stem for images of about 64 x 64.")]
-ImageSize = Annotated[int | None, option("--image-size PIXELS", "Side of the square input.", minimum=8)]
 
 HeadFactory = Annotated[
     str | None,
@@ -78,17 +90,18 @@ HeadFactory = Annotated[
 
 
 def with_options(
-    kind: type, defaults: Mapping[str, Any] | None = None, *, changes: bool = False
+    kind: type, defaults: Mapping[str, Any] | None = None, *, changes: bool = False, parameter: str = "options"
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command NAME_command the options that a class of `nnstretch.api.options` declares for the command NAME.
+    """Gives a command NAME_command the options that a class declares for the command NAME, as `CompileOptions` does.
 
-    The command has a parameter `options`: its place is that of the options in `--help`, and its value is an object of the
-    class.
+    The command has a parameter for them: its place is that of the options in `--help`, and its value is an object of the
+    class. A command may have several classes, each with a parameter of its own.
 
     Args:
         kind: the class.
         defaults: defaults that differ from the fields'.
-        changes: the value of `options` is a mapping of the options that were given, instead of an object of the class.
+        changes: the parameter's value is a mapping of the options that were given, instead of an object of the class.
+        parameter: its name.
 
     Raises:
         TypeError: the class has no option for the command.
@@ -104,17 +117,15 @@ def with_options(
             )
         own = get_type_hints(command, include_extras=True)
         parameters: list[inspect.Parameter] = []
-        for parameter in inspect.signature(command).parameters.values():
-            if parameter.name != "options":
-                parameters.append(parameter.replace(annotation=own[parameter.name], kind=parameter.KEYWORD_ONLY))
+        for mine in inspect.signature(command).parameters.values():
+            if mine.name != parameter:
+                parameters.append(mine.replace(annotation=own[mine.name], kind=mine.KEYWORD_ONLY))
                 continue
-            for name, (field, type_, one) in declared.items():
-                default = None if changes else (defaults or {}).get(name, None if one.parse else field.default)
+            for name, (declaration, type_, one) in declared.items():
+                default = None if changes else (defaults or {}).get(name, None if one.parse else declaration.default)
                 text = one.text or type_
                 annotation = Annotated[text | None if changes else text, _typer_option(one)]  # type: ignore[valid-type]
-                parameters.append(
-                    inspect.Parameter(name, parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-                )
+                parameters.append(inspect.Parameter(name, mine.KEYWORD_ONLY, default=default, annotation=annotation))
 
         @functools.wraps(command)
         def call(**given: Any) -> Any:
@@ -124,10 +135,10 @@ def with_options(
             parsed = {
                 name: parse(value) if (parse := declared[name][2].parse) else value for name, value in values.items()
             }
-            return command(**given, options=parsed if changes else kind(**parsed))
+            return command(**given, **{parameter: parsed if changes else kind(**parsed)})
 
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        call.__annotations__ = {one.name: one.annotation for one in parameters}
         return call
 
     return decorate

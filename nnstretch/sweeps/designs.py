@@ -327,7 +327,7 @@ class DesignSweep:
         failed = [trial for trial in within if trial.state.name == "FAIL" and ERROR in trial.user_attrs]
         reason = f"; {len(failed)} failed: {failed[-1].user_attrs[ERROR]}" if failed else ""
         return UsageError(
-            f"the study has no complete trial{reason}; give it more time (--timeout) or more trials (--trials)"
+            f"the study has no complete trial{reason}; give it more time (`timeout`) or more trials (`trials`)"
         )
 
     def limits_note(self, study: Study) -> str:

@@ -60,7 +60,7 @@ def _auto_sampler() -> Any:
         MissingExtraError: optunahub, or a library that the sampler needs, is not installed.
         FileError: it cannot be downloaded.
     """
-    advice = "or give another --sampler"
+    advice = "or give another `sampler`"
     try:
         import optunahub
 
@@ -98,7 +98,7 @@ def find_sampler(name: str) -> MakeSampler:
         UsageError: there is none.
     """
     if name not in SAMPLERS:
-        raise UsageError(f"--sampler {name} is unknown; give one of {', '.join(SAMPLERS)}")
+        raise UsageError(f"`sampler` {name} is unknown; give one of {', '.join(SAMPLERS)}")
     return SAMPLERS[name]
 
 

@@ -74,8 +74,8 @@ class StudySpec:
         except DuplicatedStudyError:
             if not self.resume:
                 raise UsageError(
-                    f"{shown(self.storage)} has a study {self.name!r} already; go on with it (--resume), or give another name "
-                    "(--study)"
+                    f"{shown(self.storage)} has a study {self.name!r} already; go on with it (`resume=True`), or give another "
+                    "name (`study`)"
                 ) from None
             study = load_study(storage=storage, study_name=self.name)
             self._check(study, wanted)
@@ -95,15 +95,15 @@ class StudySpec:
         found = study.user_attrs.get(ABOUT)
         place = f"study {self.name!r} in {shown(self.storage)}"
         if not isinstance(found, dict):
-            raise UsageError(f"{place} was not made by nnstretch; give another name (--study)")
+            raise UsageError(f"{place} was not made by nnstretch; give another name (`study`)")
         if found.get("format") != _FORMAT:
-            raise UsageError(f"{place} was made by another version of nnstretch; give another name (--study)")
+            raise UsageError(f"{place} was made by another version of nnstretch; give another name (`study`)")
         different = [key for key in wanted if found.get(key) != wanted[key]]
         if different:
             key = different[0]
             raise UsageError(
                 f"{place} is for {key} {_text(found.get(key))}, not for {_text(wanted[key])}; give the same, or another "
-                "name (--study)"
+                "name (`study`)"
             )
 
 

@@ -21,14 +21,6 @@ from nnstretch.cli.options import (
     with_options,
 )
 from nnstretch.cli.targets.options import (
-    PATIENCE,
-    BenchmarkTool,
-    CoolDown,
-    Hottest,
-    Keep,
-    Minutes,
-    Patience,
-    StopWhenHot,
     Targets,
     TargetTiming,
     check_unused,
@@ -80,6 +72,7 @@ OriginalWeights = Annotated[
 _AGAINST, _ROUNDS = "ort", 10
 
 
+@with_options(TargetTiming, parameter="there")
 @with_options(CompileOptions)
 def bench_command(
     models: Models = None,
@@ -101,13 +94,7 @@ def bench_command(
     image_size: ImageSize = None,
     processors: ProcessorsOfBench = None,
     targets: Targets = None,
-    minutes: Minutes = None,
-    cool_down: CoolDown = None,
-    hottest: Hottest = None,
-    stop_when_hot: StopWhenHot = False,
-    patience: Patience = PATIENCE,
-    benchmark_model: BenchmarkTool = None,
-    keep: Keep = False,
+    there: TargetTiming,
     json: Json = False,
 ) -> int:
     """Compare the latency of engines on the same cores in interleaved rounds.
@@ -127,7 +114,6 @@ def bench_command(
             models or [], suite, against, threads, rounds, budget, seed, layers, start, resume,
             design, weights, original_weights, image_size, processors, outputs, options,
         )  # fmt: skip
-        there = TargetTiming(minutes, cool_down, hottest, stop_when_hot, keep, benchmark_model)
         if not there.uses_runner(targets or []):
             compared.check()
             return compared.measure(report)
@@ -146,14 +132,14 @@ def bench_command(
         )
         if design is not None:
             check_unused(
-                {"--benchmark-model": benchmark_model}, "--design, whose branches TFLite runs one after the other"
+                {"--benchmark-model": there.benchmark_model}, "--design, whose branches TFLite runs one after the other"
             )
         job = TargetJob(
             compared.target_sources(report),
-            there.options(budget, patience, seed),
+            there.options(budget, seed),
             seed,
-            keep,
+            there.keep,
             has_alternatives=design is not None,
-            benchmark_tool=benchmark_model,
+            benchmark_tool=there.benchmark_model,
         )
         return bench_on_targets(report, targets or [], job, outputs)

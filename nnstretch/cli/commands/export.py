@@ -24,39 +24,42 @@ if TYPE_CHECKING:
     from nnstretch.cli.sources import Source
     from nnstretch.exporters.loaded_module import LoadedModule
 
+ExportedFile = Annotated[
+    Path, option("--output -o FILE", "The file: .onnx, .tflite, or .pt2 for a program of torch.export.")
+]
+Float16 = Annotated[bool, option("--float16", "Store the weights of a TFLite file as float16; it computes in float32.")]
+ChannelsFirst = Annotated[bool, option("--channels-first", "Images of a TFLite file stay N,C,H,W instead of N,H,W,C.")]
+PerBranch = Annotated[
+    Path | None,
+    option(
+        "--per-branch FOLDER",
+        "Write a file per branch of a branched network, too, and branches.json, which says how they meet.",
+    ),
+]
+BranchNames = Annotated[
+    str | None, option("--processors -p LIST", "Names of the design's processors, for branches.json.")
+]
+CheckOutputs = Annotated[
+    bool,
+    option(
+        "--check/--no-check",
+        "Compare the outputs of a TFLite file or program, for a random input, with those of the model.",
+    ),
+]
+
 
 @with_options(CompileOptions)
 def export_command(
     model: ModelToCompile,
-    output: Annotated[
-        Path, option("--output -o FILE", "The file: .onnx, .tflite, or .pt2 for a program of torch.export.")
-    ],
+    output: ExportedFile,
     weights: Weights = None,
     design: DesignFile = None,
     image_size: ImageSize = None,
-    float16: Annotated[
-        bool, option("--float16", "Store the weights of a TFLite file as float16; it computes in float32.")
-    ] = False,
-    channels_first: Annotated[
-        bool, option("--channels-first", "Images of a TFLite file stay N,C,H,W instead of N,H,W,C.")
-    ] = False,
-    per_branch: Annotated[
-        Path | None,
-        option(
-            "--per-branch FOLDER",
-            "Write a file per branch of a branched network, too, and branches.json, which says how they meet.",
-        ),
-    ] = None,
-    processors: Annotated[
-        str | None, option("--processors -p LIST", "Names of the design's processors, for branches.json.")
-    ] = None,
-    check: Annotated[
-        bool,
-        option(
-            "--check/--no-check",
-            "Compare the outputs of a TFLite file or program, for a random input, with those of the model.",
-        ),
-    ] = True,
+    float16: Float16 = False,
+    channels_first: ChannelsFirst = False,
+    per_branch: PerBranch = None,
+    processors: BranchNames = None,
+    check: CheckOutputs = True,
     *,
     options: CompileOptions,
     json: Json = False,

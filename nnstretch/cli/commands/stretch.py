@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from nnstretch.api.options import CompileOptions, StretchOptions
 from nnstretch.cli.console import Reporter, reporting
+from nnstretch.cli.network_request import NetworkRequest
 from nnstretch.cli.options import (
-    Classes,
-    ImageSize,
     Json,
     Network,
-    Seed,
-    SmallImages,
-    Weights,
     names_of_several,
     option,
     results_directory,
@@ -112,6 +108,7 @@ Yaml = Annotated[bool, option("--yaml", "Also write each design in that YAML for
 FromScratch = Annotated[bool, option("--from-scratch", "Write new weights instead of inherited ones.")]
 
 
+@with_options(NetworkRequest, parameter="network")
 @with_options(StretchOptions, defaults={"designs": 3})
 def stretch_command(
     model: Network,
@@ -130,11 +127,7 @@ def stretch_command(
     published: Published = None,
     yaml: Yaml = False,
     from_scratch: FromScratch = False,
-    weights: Weights = None,
-    num_classes: Classes = None,
-    small_images: SmallImages = False,
-    image_size: ImageSize = None,
-    seed: Seed = 0,
+    network: NetworkRequest,
     json: Json = False,
 ) -> int:
     """Find branched designs of a network, one branch per processor, best first; weights are inherited.
@@ -144,7 +137,6 @@ def stretch_command(
     with reporting(as_json=json) as report:
         let_idle_threads_sleep()
         from nnstretch.branching.design.design import parse_merge
-        from nnstretch.cli.networks import build_network, requested_options
         from nnstretch.cli.stretching.files import DesignFiles, make_published
         from nnstretch.cli.stretching.search import opened_profiles
 
@@ -167,21 +159,20 @@ def stretch_command(
         def work(report: Reporter, target: str) -> int:
             with ExitStack() as stack:
                 place = path_for_target(output, target, targets or [""]) if output else None
-                files = DesignFiles(stack.enter_context(results_directory(place)), yaml, seed if from_scratch else None)
+                folder = stack.enter_context(results_directory(place))
+                files = DesignFiles(folder, yaml, network.seed if from_scratch else None)
                 known = open_bounds(bounds, files.folder, learning)
                 opened = stack.enter_context(_opened(report, target, options)) if target else None
                 names = _names(options, profiled, opened)
-                network = build_network(
-                    model, requested_options(model, num_classes, small_images, image_size, seed), weights
-                )
+                original = network.build(model)
                 if published is not None:
-                    make_published(report, network, published, names, files)
+                    make_published(report, original, published, names, files)
                     return 0
-                bounded = known.of(report, network, names, merge, profiled) if known else None
+                bounded = known.of(report, original, names, merge, profiled) if known else None
                 limited = options if bounded is None else with_bounds(options, bounded.bounds)
                 limited = replace(limited, processors=",".join(names))
-                written, is_branched = _search(report, network, limited, files, profiled, bounded, opened)
-            _advise(report, network, written[0] if is_branched else None, weights)
+                written, is_branched = _search(report, original, limited, files, profiled, bounded, opened)
+            _advise(report, original, written[0] if is_branched else None, network.weights)
             return 0
 
         return for_each_target(report, targets or [""], work)

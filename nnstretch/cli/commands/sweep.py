@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,24 +11,22 @@ import typer
 
 from nnstretch.api.options import CompileOptions, StretchOptions
 from nnstretch.cli.console import reporting
+from nnstretch.cli.network_request import NetworkRequest
 from nnstretch.cli.options import (
-    Classes,
-    ImageSize,
     Json,
     Network,
     Seed,
-    SmallImages,
-    Weights,
     check_writable,
     option,
     results_directory,
     several_processors,
     with_options,
 )
+from nnstretch.cli.sweeping.study_request import PANEL, StudyRequest, options_named
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import UsageError
-from nnstretch.sweeps.objectives import FIDELITIES, REDUCTION, fidelity_of, objectives_help, parse_objectives
-from nnstretch.sweeps.samplers import SAMPLERS, find_sampler, limit_openmp
+from nnstretch.sweeps.objectives import FIDELITIES, REDUCTION, Fidelity, fidelity_of, objectives_help, parse_objectives
+from nnstretch.sweeps.samplers import find_sampler, limit_openmp
 from nnstretch.training.data import usage
 from nnstretch.training.recipe_files import PRESETS
 
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from nnstretch.sweeps.space import Form
 
 _MIN_SIDE = 8  # pixels
-_STUDY, _BOUNDS, _TRAINING = "Study", "Limits of designs", "Training"
+_BOUNDS, _TRAINING = "Limits of designs", "Training"
 
 SweepTargets = Annotated[
     list[str] | None,
@@ -59,30 +57,16 @@ FidelityName = Annotated[
     ),
 ]
 Reduction = Annotated[
-    int, option("--reduction N", "One design in N goes on to the next fidelity.", minimum=2, panel=_STUDY)
+    int, option("--reduction N", "One design in N goes on to the next fidelity.", minimum=2, panel=PANEL)
 ]
-Trials = Annotated[int, option("--trials -n N", "Trials of the study, earlier ones included.", minimum=1, panel=_STUDY)]
-Timeout = Annotated[
-    float | None, option("--timeout SECONDS", "Begin no further trial after this time.", minimum=0, panel=_STUDY)
-]
-Storage = Annotated[
-    str,
-    option(
-        "--storage FILE|URL", "A journal file, a database (postgresql://…), or grpc://HOST:PORT of Optuna's proxy.",
-        panel=_STUDY,
-    ),
-]  # fmt: skip
-StudyName = Annotated[str | None, option("--study NAME", "Its name in the storage.", shown="MODEL", panel=_STUDY)]
-Resume = Annotated[bool, option("--resume", "Go on with the study of this name.", panel=_STUDY)]
-Sampler = Annotated[str, option("--sampler NAME", f"{', '.join(SAMPLERS)}.", panel=_STUDY)]
 WarmStart = Annotated[
     int,
     option(
         "--warm-start K", "Begin with K designs of the front that `nnstretch stretch --pareto` finds; 0: none.", minimum=0,
-        panel=_STUDY,
+        panel=PANEL,
     ),
 ]  # fmt: skip
-Workers = Annotated[int, option("--workers N", "Processes that share the study.", minimum=1, panel=_STUDY)]
+Workers = Annotated[int, option("--workers N", "Processes that share the study.", minimum=1, panel=PANEL)]
 Worker = Annotated[int | None, typer.Option("--worker", hidden=True)]
 Merges = Annotated[str, option("--merges LIST", "Merge modes to choose from: concat, concat+1x1, add.")]
 ImageSizes = Annotated[
@@ -109,6 +93,8 @@ FrontFolder = Annotated[
 ]
 
 
+@with_options(NetworkRequest, parameter="network")
+@with_options(StudyRequest, parameter="study")
 @with_options(StretchOptions, defaults={"processors": "cpu,opencl"})
 def sweep_designs_command(
     model: Network,
@@ -121,12 +107,7 @@ def sweep_designs_command(
     image_sizes: ImageSizes = None,
     targets: SweepTargets = None,
     tune: Tune = True,
-    trials: Trials = 100,
-    timeout: Timeout = None,
-    storage: Storage = "sweep.journal",
-    study: StudyName = None,
-    resume: Resume = False,
-    sampler: Sampler = "tpe",
+    study: StudyRequest,
     warm_start: WarmStart = 8,
     reduction: Reduction = REDUCTION,
     workers: Workers = 1,
@@ -138,11 +119,7 @@ def sweep_designs_command(
     data: Images = None,
     recipe: RecipeName = "quick-retrain",
     device: Devices = None,
-    weights: Weights = None,
-    num_classes: Classes = None,
-    small_images: SmallImages = False,
-    image_size: ImageSize = None,
-    seed: Seed = 0,
+    network: NetworkRequest,
     json: Json = False,
 ) -> None:
     """Explore designs of a network for several objectives, and write those that no other one dominates.
@@ -152,60 +129,83 @@ def sweep_designs_command(
 
     Example: nnstretch sweep designs resnet18 -p cpu:0,cpu:1 --objectives latency,memory,macs --trials 200 -o front/
     """
-    with reporting(as_json=json) as report:
+    with reporting(as_json=json) as report, options_named():
         let_idle_threads_sleep()
         wanted = parse_objectives(objectives)
         last = fidelity_of(wanted, fidelity)
-        find_sampler(sampler)
+        _check_training(model, network, last, data, image_sizes)
+        find_sampler(study.sampler)
         if last < FIDELITIES["distilled"]:
-            limit_openmp(sampler)
-        options.search_limits()
-        from nnstretch.cli.sweeping.places import check_targets
-
-        chosen = tuple(targets or ())
-        check_targets(chosen, [options.processors])
-        if not chosen:
-            several_processors(options.processors, "a branching")
-        elif workers > 1:
-            raise UsageError(f"--workers {workers} does not go with --target: each target has one worker; leave it out")
-        workers = len(chosen) or workers
-        from nnstretch.cli.networks import build_network, requested_options
+            limit_openmp(study.sampler)
+        chosen = _checked_targets(targets, options.processors, workers)
         from nnstretch.cli.sweeping.designs import DesignJob, about_job
-        from nnstretch.frontends.resolve import is_model_file
         from nnstretch.sweeps.designs import SweepSpec
         from nnstretch.sweeps.feasibility import Bounds
-        from nnstretch.sweeps.workers.worker import SweepBudget
 
-        if data is not None and image_sizes is not None:
-            raise UsageError("--image-sizes is for sweeps without --data: images have the size that the network learnt")
-        has_weights = weights is not None or ".py" in model or is_model_file(model)
-        if last >= FIDELITIES["distilled"] and not has_weights:
-            raise UsageError("accuracies need a trained network, which teaches the designs; give its --weights")
-        name = study or re.sub(r"[^\w.-]+", "-", Path(model).name)
+        name = study.name(Path(model).name)
         spec = SweepSpec(
             forms=_forms(merges, image_sizes),
             limits=options.search_limits(),
             bounds=Bounds(max_latency, max_memory, max_macs),
             names=tuple(objective.name for objective in wanted),
             directions=tuple(objective.direction for objective in wanted),
-            budget=SweepBudget(trials, float("inf") if timeout is None else timeout),
-            storage=storage,
+            budget=study.budget,
+            storage=study.storage,
             study=name,
-            resume=resume,
-            sampler=sampler,
-            seed=seed,
-            workers=workers,
+            resume=study.resume,
+            sampler=study.sampler,
+            seed=network.seed,
+            workers=len(chosen) or workers,
             warm=warm_start,
             reduction=reduction,
             learned=options.learned,
         )
-        network = build_network(model, requested_options(model, num_classes, small_images, image_size, seed), weights)
         with results_directory(output):
             job = DesignJob(
-                network, options.processors, chosen, wanted, last, spec, data, recipe, tuple(device or ()), tune,
-                work or Path(f"{name}.work"), output, workers, worker,
+                network.build(model), options.processors, chosen, wanted, last, spec, data, recipe, tuple(device or ()), tune,
+                work or Path(f"{name}.work"), output, spec.workers, worker,
             )  # fmt: skip
             replace(job, spec=replace(spec, about=about_job(job, options))).run(report)
+
+
+def _checked_targets(targets: Sequence[str] | None, processors: str, workers: int) -> tuple[str, ...]:
+    """The targets that measure; none: this machine does.
+
+    Raises:
+        UsageError: one is not understood, processors are too few, or workers are given beside targets.
+    """
+    from nnstretch.cli.sweeping.places import check_targets
+
+    chosen = tuple(targets or ())
+    check_targets(chosen, [processors])
+    if not chosen:
+        several_processors(processors, "a branching")
+    elif workers > 1:
+        raise UsageError(f"--workers {workers} does not go with --target: each target has one worker; leave it out")
+    return chosen
+
+
+def _check_training(
+    model: str, network: NetworkRequest, last: Fidelity, data: str | None, image_sizes: str | None
+) -> None:
+    """Refuses options that trainings cannot have.
+
+    Args:
+        model: the network's name or file.
+        network: its options.
+        last: the fidelity of the study's values.
+        data: the images.
+        image_sizes: sides of images to choose from.
+
+    Raises:
+        UsageError: image sizes beside data, or accuracies of a network of the zoo without weights.
+    """
+    from nnstretch.cli.networks import is_of_zoo
+
+    if data is not None and image_sizes is not None:
+        raise UsageError("--image-sizes is for sweeps without --data: images have the size that the network learnt")
+    if last >= FIDELITIES["distilled"] and network.weights is None and is_of_zoo(model):
+        raise UsageError("accuracies need a trained network, which teaches the designs; give its --weights")
 
 
 def _forms(merges: str, image_sizes: str | None) -> tuple[Form, ...]:
@@ -315,16 +315,13 @@ Compare = Annotated[
 OneProcessor = Annotated[str, option("--processors -p NAME", "The processor that computes it.")]
 
 
+@with_options(StudyRequest, parameter="study")
 def sweep_tune_command(
     model: AnyModel,
     layer: LayerName = None,
     processors: OneProcessor = "cpu",
-    trials: Trials = 100,
-    timeout: Timeout = None,
-    storage: Storage = "sweep.journal",
-    study: StudyName = None,
-    resume: Resume = False,
-    sampler: Sampler = "tpe",
+    *,
+    study: StudyRequest,
     compare: Compare = True,
     seed: Seed = 0,
     json: Json = False,
@@ -335,26 +332,25 @@ def sweep_tune_command(
 
     Example: nnstretch sweep tune resnet18 -p cpu:0 --trials 60
     """
-    with reporting(as_json=json) as report:
-        find_sampler(sampler)
-        limit_openmp(sampler)
+    with reporting(as_json=json) as report, options_named():
+        find_sampler(study.sampler)
+        limit_openmp(study.sampler)
         from nnstretch.cli.sources import Source
         from nnstretch.cli.sweeping.tune import TuneJob
         from nnstretch.devices.base.spec import parse_processors
         from nnstretch.sweeps.study import StudySpec
-        from nnstretch.sweeps.workers.worker import SweepBudget
 
         if len(parse_processors(processors)) > 1:
             raise UsageError(f"--processors {processors} names several; one computes the layer")
-        name = study or re.sub(r"[^\w.-]+", "-", f"{Path(model).name}-{layer or 'layer'}")
+        name = study.name(f"{Path(model).name}-{layer or 'layer'}")
         source = Source(model, CompileOptions(processors))
         source.check_exists()
         TuneJob(
             source,
             layer,
-            StudySpec(storage, name, ("ms",), ("minimize",), {}, resume),
-            SweepBudget(trials, float("inf") if timeout is None else timeout),
-            sampler,
+            StudySpec(study.storage, name, ("ms",), ("minimize",), {}, study.resume),
+            study.budget,
+            study.sampler,
             seed,
             compare,
         ).run(report)

@@ -8,32 +8,21 @@ from typing import Annotated
 import typer
 
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.options import (
-    Classes,
-    ImageSize,
-    Json,
-    Seed,
-    SmallImages,
-    Weights,
-    check_format,
-    check_writable,
-    option,
-)
+from nnstretch.cli.network_request import NetworkRequest
+from nnstretch.cli.options import Json, check_format, check_writable, option, with_options
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import count_text, plain_table
 
 
+@with_options(NetworkRequest, parameter="network")
 def zoo_command(
     name: Annotated[
         str | None,
         typer.Argument(metavar="[NAME]", help="Network to export; without it all are listed.", show_default=False),
     ] = None,
     output: Annotated[Path | None, option("--output -o FILE", "The ONNX file.", shown="NAME.onnx")] = None,
-    num_classes: Classes = None,
-    small_images: SmallImages = False,
-    image_size: ImageSize = None,
-    weights: Weights = None,
-    seed: Seed = 0,
+    *,
+    network: NetworkRequest,
     json: Json = False,
 ) -> None:
     """List the reference networks, or export one as ONNX.
@@ -42,12 +31,10 @@ def zoo_command(
     """
     with reporting(as_json=json) as report:
         if name is None:
-            given = {"-o": output, "--num-classes": num_classes, "--image-size": image_size, "--weights": weights}
-            if wrong := [option for option, value in given.items() if value is not None]:
-                raise UsageError(f"{wrong[0]} is for one network: name it, as in `nnstretch zoo resnet50`")
+            if output is not None or network != NetworkRequest():
+                raise UsageError("the options are for one network: name it, as in `nnstretch zoo resnet50`")
             _list(report)
             return
-        from nnstretch.cli.networks import build_network, requested_options
         from nnstretch.frontends.onnx_file import save
         from nnstretch.frontends.torch_module import export
         from nnstretch.zoo import entry
@@ -55,12 +42,12 @@ def zoo_command(
         entry(name)
         path = check_writable(output or Path(f"{name}.onnx"))
         check_format(path, "a network is", ".onnx")
-        network = build_network(name, requested_options(name, num_classes, small_images, image_size, seed), weights)
+        made = network.build(name)
         with report.progress("Exporting") as advance:
             advance(0, 1, name)
-            save(export(network.module, network.example_input, input_names=["x"], output_names=["y"]), path)
-        report.show(f"{path}: {count_text(network.macs)} MACs, {count_text(network.parameters)} parameters")
-        report.finish({"file": str(path), "macs": network.macs, "params": network.parameters})
+            save(export(made.module, made.example_input, input_names=["x"], output_names=["y"]), path)
+        report.show(f"{path}: {count_text(made.macs)} MACs, {count_text(made.parameters)} parameters")
+        report.finish({"file": str(path), "macs": made.macs, "params": made.parameters})
 
 
 def _list(report: Reporter) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from nnstretch.cli.options import option
+from nnstretch.cli.options import option, option_field
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,43 +34,6 @@ OneAfterAnother = Annotated[
         shown="local",
     ),
 ]
-Keep = Annotated[
-    bool, option("--keep", "Leave the pushed files on the targets; the next run with --keep uses them.", panel=_PANEL)
-]
-Minutes = Annotated[
-    float | None,
-    option(
-        "--minutes M",
-        "Run each model back to back for M minutes: latency, clock and temperature over time.",
-        panel=_PANEL,
-    ),
-]
-CoolDown = Annotated[float | None, option("--cool-down SECONDS", "Wait between models.", minimum=0, panel=_PANEL)]
-Hottest = Annotated[
-    float | None,
-    option("--hottest CELSIUS", "Pause while a sensor of the CPU is hotter.", panel=_PANEL),
-]
-StopWhenHot = Annotated[
-    bool, option("--stop-when-hot", "End the measurement at --hottest instead of pausing.", panel=_PANEL)
-]
-Patience = Annotated[
-    float,
-    option(
-        "--patience SECONDS",
-        "Seconds beyond the measuring time after which a runner counts as hung and is ended.",
-        minimum=1,
-        panel=_PANEL,
-    ),
-]
-BenchmarkTool = Annotated[
-    Path | None,
-    option(
-        "--benchmark-model FILE",
-        "TFLite's own benchmark_model for the targets: it times the models as TFLite files, too, after ours.",
-        panel=_PANEL,
-    ),
-]
-PATIENCE = 300.0
 
 
 def check_unused(given: Mapping[str, object], purpose: str) -> None:
@@ -91,12 +54,36 @@ def check_unused(given: Mapping[str, object], purpose: str) -> None:
 class TargetTiming:
     """The options of `bench` that only targets take."""
 
-    minutes: float | None
-    cool_down: float | None
-    hottest: float | None
-    stop_when_hot: bool
-    keep: bool
-    benchmark_model: Path | None = None
+    minutes: float | None = option_field(
+        "--minutes M",
+        "Run each model back to back for M minutes: latency, clock and temperature over time.",
+        panel=_PANEL,
+    )
+    cool_down: float | None = option_field("--cool-down SECONDS", "Wait between models.", minimum=0, panel=_PANEL)
+    hottest: float | None = option_field(
+        "--hottest CELSIUS", "Pause while a sensor of the CPU is hotter.", panel=_PANEL
+    )
+    stop_when_hot: bool = option_field(
+        "--stop-when-hot", "End the measurement at --hottest instead of pausing.", default=False, panel=_PANEL
+    )
+    patience: float = option_field(
+        "--patience SECONDS",
+        "Seconds beyond the measuring time after which a runner counts as hung and is ended.",
+        default=300.0,
+        minimum=1,
+        panel=_PANEL,
+    )
+    benchmark_model: Path | None = option_field(
+        "--benchmark-model FILE",
+        "TFLite's own benchmark_model for the targets: it times the models as TFLite files, too, after ours.",
+        panel=_PANEL,
+    )
+    keep: bool = option_field(
+        "--keep",
+        "Leave the pushed files on the targets; the next run with --keep uses them.",
+        default=False,
+        panel=_PANEL,
+    )
 
     def uses_runner(self, targets: Sequence[str]) -> bool:
         """Whether targets are measured by the runner: this machine alone is, if one of these options is given.
@@ -104,17 +91,16 @@ class TargetTiming:
         Raises:
             UsageError: one of them is given, but no target.
         """
-        given = {f"--{name.replace('_', '-')}": value for name, value in vars(self).items()}
+        given = {f"--{name.replace('_', '-')}": value for name, value in vars(self).items() if name != "patience"}
         if not targets:
             check_unused(given, "measurements without --target; name the machine, such as --target local")
         return any(target != "local" for target in targets) or (bool(targets) and any(given.values()))
 
-    def options(self, seconds: float, patience: float, seed: int) -> BenchOptions:
+    def options(self, seconds: float, seed: int) -> BenchOptions:
         """How the runner measures.
 
         Args:
             seconds: measuring time per model.
-            patience: further seconds after which it counts as hung.
             seed: of the inputs and of the order of turns.
         """
         from nnstretch.devices.targets.results import BenchOptions
@@ -126,5 +112,5 @@ class TargetTiming:
             cool_down=self.cool_down,
             hottest=self.hottest,
             when_hot="stop" if self.stop_when_hot else "pause",
-            patience=patience,
+            patience=self.patience,
         )

@@ -55,7 +55,7 @@ class Place:
             return self.run(work)
         except TargetError as error:
             raise LostMachineError(
-                f"{first_line(error)}; the study keeps its trials: mend that, and go on with --resume"
+                f"{first_line(error)}; the study keeps its trials: mend that, and go on with `resume=True`"
             ) from error
 
 

@@ -60,7 +60,7 @@ def open_storage(text: str, *, workers: int = 1) -> BaseStorage:
         return _proxy(text)
     if text.startswith("sqlite") and workers > 1:
         raise UsageError(
-            f"--storage {text}: SQLite is not for several writers; give a journal file, or a URL of PostgreSQL or MySQL"
+            f"`storage` {text}: SQLite is not for several writers; give a journal file, or a URL of PostgreSQL or MySQL"
         )
     return _database(text)
 
@@ -74,11 +74,11 @@ def _journal(path: Path) -> BaseStorage:
         return JournalStorage(_journal_backend(path))
     except OSError as error:
         raise FileError(
-            f"cannot open the journal {path}: {error.strerror}; choose another file with --storage"
+            f"cannot open the journal {path}: {error.strerror}; choose another file with `storage`"
         ) from error
     except (ValueError, KeyError, AssertionError, AttributeError, TypeError) as error:
         raise FileError(
-            f"{path} is no journal of a study, or is damaged; choose another file with --storage"
+            f"{path} is no journal of a study, or is damaged; choose another file with `storage`"
         ) from error
 
 
@@ -174,7 +174,7 @@ def _database(url: str) -> BaseStorage:
                 f"the storage {shown(url)} needs {name}, which is not installed; {advice}"
             ) from error
         except ArgumentError as error:
-            raise UsageError(f"--storage {shown(url)} is not understood: {_reason(error)}") from error
+            raise UsageError(f"`storage` {shown(url)} is not understood: {_reason(error)}") from error
         except SQLAlchemyError as error:
             raise FileError(
                 f"cannot reach the storage {shown(url)}: {_reason(error)}; check the server and the URL"
@@ -182,10 +182,10 @@ def _database(url: str) -> BaseStorage:
         except RuntimeError as error:  # Optuna's check of the tables' version
             raise FileError(
                 f"the storage {shown(url)} is of another version of Optuna; run `optuna storage upgrade --storage URL` with "
-                "this one, or choose another --storage"
+                "this one, or choose another `storage`"
             ) from error
         except ValueError as error:
-            raise UsageError(f"--storage {shown(url)} is not understood: {_reason(error)}") from error
+            raise UsageError(f"`storage` {shown(url)} is not understood: {_reason(error)}") from error
     raise AssertionError("unreachable")
 
 
@@ -201,7 +201,7 @@ def _proxy(url: str) -> BaseStorage:
 
     host, _, port = url.removeprefix("grpc://").rstrip("/").partition(":")
     if not host or not port.isdigit():
-        raise UsageError(f"--storage {url} is not understood; write grpc://HOST:PORT")
+        raise UsageError(f"`storage` {url} is not understood; write grpc://HOST:PORT")
     try:
         proxy: BaseStorage = GrpcStorageProxy(host=host, port=int(port))
     except ImportError as error:

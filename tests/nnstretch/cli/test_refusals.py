@@ -160,7 +160,7 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("bench", "resnet18", "vgg16", "--design", "d.json"), "one network")
     refuses(cli("bench", "resnet18", "--design", "d.json", "-o", "d.svg"), "d.svg", ".json, .html")
     refuses(cli("bench", "resnet18", "--original-weights", "w.safetensors"), "--original-weights", "--design")
-    refuses(cli("zoo", "--num-classes", "3"), "--num-classes is for one network")
+    refuses(cli("zoo", "--num-classes", "3"), "the options are for one network")
     refuses(cli("run", "net.py:small", "--max-error", "0.1"), "--max-error needs --check")
     refuses(
         cli("sweep", "designs", "net.py:small", "-p", "cpu:0,cpu:1", "--image-sizes", "16,-1"), "--image-sizes 16,-1"

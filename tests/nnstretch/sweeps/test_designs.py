@@ -318,7 +318,7 @@ def test_the_command_writes_a_front_of_distilled_designs(folder: Path, cli: Cli)
         assert Path(one["file"]).with_suffix(".safetensors").is_file()
     status, _, error = cli(*common, *wanted)
     assert status == 2
-    assert "go on with it (--resume)" in error
+    assert "go on with it (--resume), or give another name (--study)" in error
     status, out, error = cli(*common, *wanted, "--resume")
     assert status == 0, error
     assert json.loads(out)["front"][0]["values"] == answer["front"][0]["values"]
@@ -376,11 +376,14 @@ def test_the_public_function_takes_an_objective_in_a_few_lines(folder: Path) -> 
     assert len(again.study.trials) >= 14
     default = nns.sweep(network, image, PROCESSORS, trials=6, study="default", options=limits)
     assert default.front[0].values.keys() == {"latency", "macs"}
+    with pytest.raises(UsageError, match=r"go on with it \(`resume=True`\)") as caught:
+        nns.sweep(network, image, PROCESSORS, work_per_branch, trials=14, **both)
+    assert "--" not in str(caught.value), "options are the command line's"
     with pytest.raises(UsageError, match="is for network"):
         nns.sweep(original()[:6], image, PROCESSORS, work_per_branch, trials=14, resume=True, **both)
     with pytest.raises(UsageError, match="give minimize or maximize"):
         nns.sweep(network, image, PROCESSORS, work_per_branch, directions=("best",))  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="--sampler best is unknown"):
+    with pytest.raises(UsageError, match="`sampler` best is unknown"):
         nns.sweep(network, image, PROCESSORS, sampler="best")
 
 

@@ -230,7 +230,9 @@ def test_a_worker_that_cannot_go_on_leaves_its_trial_to_others(tmp_path: Path, e
 
 def test_a_study_about_something_else_is_refused(tmp_path: Path) -> None:
     spec(journal(tmp_path), about={"model": "resnet18"}).open()
-    with pytest.raises(UsageError, match=r"has a study 'study' already; go on with it \(--resume\)"):
+    with pytest.raises(
+        UsageError, match=r"has a study 'study' already; go on with it \(`resume=True`\), .* \(`study`\)"
+    ):
         spec(journal(tmp_path), about={"model": "resnet18"}).open()
     spec(journal(tmp_path), about={"model": "resnet18"}, resume=True).open()
     with pytest.raises(UsageError, match="is for model resnet18, not for vgg16"):

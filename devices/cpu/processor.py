@@ -17,6 +17,7 @@ from nnstretch.devices.cpu.routines import REORDER_ROUTINE, native_routines
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.build.instruction_sets import Isa, local_features, local_isa
 from nnstretch.errors import DeviceError
+from nnstretch.support.settings import hidden_cpu_features
 
 
 @cache
@@ -64,7 +65,7 @@ class CpuProcessor(Processor):
 
     @property
     def fingerprint(self) -> str:
-        """CPU model, number and ratios of the cores, and the engine's file name (instruction set and source hash).
+        """CPU model, number and ratios of the cores, engine's file name (instruction set and source hash), hidden features.
 
         Raises:
             BuildError: the engine cannot be built.
@@ -75,7 +76,8 @@ class CpuProcessor(Processor):
                 f"{self.name} has another instruction set ({self._isa.name}) than this machine; plan it without measuring"
             )
         ratios = f" {':'.join(map(str, self.spec.ratios))}" if self.spec.ratios else ""
-        return f"{cpu_model()}|{len(self.spec.cores)} cores{ratios}|{engine().path.stem}"
+        hidden = "".join(f" -{name}" for name in sorted(hidden_cpu_features()))  # other kernels are chosen without them
+        return f"{cpu_model()}|{len(self.spec.cores)} cores{ratios}|{engine().path.stem}{hidden}"
 
     def describe(self) -> Description:
         spec = self.spec

@@ -39,6 +39,13 @@ def test_the_fingerprint_tells_cores_and_engines_apart() -> None:
     assert engine().path.stem in one.fingerprint
 
 
+def test_measurements_without_features_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = CpuProcessor(ProcessorSpec("cpu", cores=(0,)))
+    whole = processor.fingerprint
+    monkeypatch.setenv("NNSTRETCH_CPU_FEATURES", "-fma,-avx512_vnni")
+    assert processor.fingerprint == f"{whole} -avx512_vnni -fma"
+
+
 def test_descriptors_are_distinct_and_say_what_they_are() -> None:
     descriptors = [str(routine.descriptor) for routine in CpuProcessor(ProcessorSpec("cpu", cores=(0,))).routines]
     assert len(set(descriptors)) == len(descriptors)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import get_args
@@ -147,32 +146,32 @@ class _Workspace:
         folder: Path,
         progress: Progress,
     ) -> None:
-        self._folder, self._numbers, self._feeds, self._options = folder, count(), feeds, options
+        self._folder, self._feeds, self._options = folder, feeds, options
         self.network = folded(model, folder)
         self.equalised = equalise(self.network) if options.equalise else 0
         self.corrected = 0
         self._ranges = folder / "ranges.json"
         activations = Activations(self.network, feeds, folder, progress)
         write_ranges(activation_ranges(activations, options.method), self._ranges)
-        self._file = self._saved(self.network)
+        self._file = self._saved(self.network, "network")
         self.error = OutputError(self._file, feeds)
 
     def int8(self, kept: Sequence[str]) -> Path:
         """A file in which these nodes, and only these, stay in float32."""
         network = self.network.clone()
         own_weights(network, kept)
-        file = self._written(self._saved(network), keep=kept)
+        file = self._written(self._saved(network, "kept"), keep=kept)
         if self._options.bias_correction:
             self.corrected = correct_biases(network, file, self._feeds, self._folder)
-            file = self._written(self._saved(network), keep=kept)
+            file = self._written(self._saved(network, "kept"), keep=kept)
         return file
 
     def only(self, nodes: Sequence[str]) -> Path:
         """A file in which only these nodes are quantised."""
         return self._written(self._file, only=nodes)
 
-    def _saved(self, network: ir.Model) -> Path:
-        file = self._folder / f"{next(self._numbers)}.onnx"
+    def _saved(self, network: ir.Model, name: str) -> Path:
+        file = self._folder / f"{name}.onnx"
         save(network, file)
         return file
 

@@ -314,7 +314,7 @@ class _Search:
             DesignError: no network meets the latency target.
         """
         wanted = self._wanted(found)
-        if not wanted and not self._is_met_without_branches():
+        if not wanted and not self._may_stay_whole():
             raise DesignError(
                 f"no design within the limits is predicted to take at most {self.options.limits.target_ms:g} ms; the fastest "
                 f"takes {1e3 * _front(found)[0].seconds:.3f} ms: raise the target, or lower min_macs, min_depth or min_width"
@@ -338,26 +338,19 @@ class _Search:
             reason: why no design is within the limits.
 
         Raises:
-            DesignError: it may not: nothing can be branched at all, the network itself is not within the limits, or only
-                branched designs are wanted.
+            DesignError: it may not: nothing can be branched at all, only designs with branches or with more MACs are wanted,
+                or no plan without branches can be predicted, or none meets the latency target.
         """
-        limits = self.options.limits
-        if (
-            not statistics
-            or limits.min_macs > 1.0
-            or self.options.even_if_slower
-            or not self._is_met_without_branches()
-        ):
+        is_wanted = not self.options.even_if_slower and self.options.limits.min_macs <= 1.0
+        if not statistics or not is_wanted or not self._may_stay_whole():
             raise DesignError(reason)
         self.infeasible = reason
 
-    def _is_met_without_branches(self) -> bool:
-        """Whether the network without branches is predicted to meet the latency target, if there is one."""
+    def _may_stay_whole(self) -> bool:
+        """Whether the network without branches may be returned: it can be predicted, and meets a latency target."""
         target = self.options.limits.target_ms
-        if target is None or self.options.even_if_slower:
-            return target is None
-        plan = self._unbranched_plan(math.inf)
-        return plan is not None and plan.ms <= target
+        plan = None if self.options.even_if_slower else self._unbranched_plan(math.inf)
+        return plan is not None and math.isfinite(plan.ms) and (target is None or plan.ms <= target)
 
     def _unbranched_plan(self, slowest: float) -> UnbranchedPlan | None:
         """As `unbranched_plan`, from the present predictions; the scheduler is asked once."""

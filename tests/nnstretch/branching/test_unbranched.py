@@ -264,6 +264,19 @@ def test_processors_that_compute_different_layers_share_a_plan() -> None:
     assert found.seconds == pytest.approx(min(whole_plans(plan, predictor, 2)))
 
 
+def test_a_network_that_no_processor_can_compute_is_refused() -> None:
+    class Apart(Rates):
+        """One processor has no routine for strided convolutions, the other none for the rest."""
+
+        def layer_seconds(self, layer: Layer, processor: int) -> float:
+            is_strided = layer.type_of(0).shape[2:] != layer.outputs[0].shape[2:]
+            can = layer.op != "Conv" or is_strided == bool(processor)
+            return super().layer_seconds(layer, processor) if can else math.inf
+
+    with pytest.raises(DesignError, match="no segment can be branched"):
+        search(tiny(), Apart(1e11, 1e11), SearchOptions(2))
+
+
 def test_segments_of_one_processor_are_predicted_as_one() -> None:
     plan, predictor = tiny(), Rates(80e9, 90e9)
     latencies, count = LatencyTable(plan, predictor, 2), len(plan.traced.blocks)

@@ -7,8 +7,8 @@
     designs = nns.stretch(module, example_input, "cpu:0,opencl:0@1")   # branched networks with inherited weights
 
 `compile` takes the fields of `CompileOptions`, `stretch` those of `StretchOptions`. `sweep` explores designs for objectives of
-your own. `list_devices`, `list_models` and `create_model` say what there is. Every error that a caller can cause is an
-`NNStretchError`.
+your own, `quantize` and `export` write files that other engines read. `list_devices`, `list_models` and `create_model` say what
+there is. Every error that a caller can cause is an `NNStretchError`.
 """
 
 import importlib
@@ -37,11 +37,13 @@ if TYPE_CHECKING:
     from nnstretch.api.export import export
     from nnstretch.api.models import create_model, list_models
     from nnstretch.api.options import CompileOptions, StretchOptions
+    from nnstretch.api.quantize import quantize
     from nnstretch.api.stretch import stretch
     from nnstretch.api.sweep import sweep
     from nnstretch.branching.design.design import Design
     from nnstretch.branching.search.limits import SearchLimits
     from nnstretch.branching.stretch import StretchResult
+    from nnstretch.quantization import Quantized
     from nnstretch.scheduler.plan.schema import Plan
     from nnstretch.scheduler.runtime.base_session import Session
     from nnstretch.sweeps.designs import SweepPoint, SweepResult
@@ -52,6 +54,7 @@ _LATER = {
     "Design": "nnstretch.branching.design.design",
     "DeviceInfo": "nnstretch.api.devices",
     "Plan": "nnstretch.scheduler.plan.schema",
+    "Quantized": "nnstretch.quantization",
     "SearchLimits": "nnstretch.branching.search.limits",
     "Session": "nnstretch.scheduler.runtime.base_session",
     "StretchOptions": "nnstretch.api.options",
@@ -63,6 +66,7 @@ _LATER = {
     "export": "nnstretch.api.export",
     "list_devices": "nnstretch.api.devices",
     "list_models": "nnstretch.api.models",
+    "quantize": "nnstretch.api.quantize",
     "stretch": "nnstretch.api.stretch",
     "sweep": "nnstretch.api.sweep",
 }
@@ -82,6 +86,7 @@ __all__ = [
     "NNStretchError",
     "PackageError",
     "Plan",
+    "Quantized",
     "SearchLimits",
     "SelectionError",
     "Session",
@@ -96,6 +101,7 @@ __all__ = [
     "export",
     "list_devices",
     "list_models",
+    "quantize",
     "stretch",
     "sweep",
 ]

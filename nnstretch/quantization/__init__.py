@@ -2,9 +2,10 @@
 
 ONNX Runtime's tools fold the float graph and write the quantised one. What they are given comes from here: ranges of the
 activations (`ranges`), layers that stay in float32 (`keep_float`, `heads`, `sensitivity`), and weights that lose less
-by rounding (`equalisation`, `bias_correction`).
+by rounding (`equalization`, `bias_correction`).
 """
 
+from nnstretch.quantization.examples import examples_of
 from nnstretch.quantization.feeds import Feeds, read_feeds
 from nnstretch.quantization.keep_float import KeepFloat
 from nnstretch.quantization.pipeline import METHODS, QuantizationOptions, Quantized, quantize
@@ -19,6 +20,7 @@ __all__ = [
     "Method",
     "QuantizationOptions",
     "Quantized",
+    "examples_of",
     "quantize",
     "read_feeds",
     "signal_to_noise",

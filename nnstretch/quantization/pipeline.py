@@ -16,7 +16,7 @@ from nnstretch.errors import ModelError, UsageError
 from nnstretch.frontends.onnx_file import load, save
 from nnstretch.quantization.activations import Activations
 from nnstretch.quantization.bias_correction import correct_biases
-from nnstretch.quantization.equalisation import equalise
+from nnstretch.quantization.equalization import equalize
 from nnstretch.quantization.feeds import Feeds, checked_feeds
 from nnstretch.quantization.int8_file import folded, write_int8
 from nnstretch.quantization.keep_float import KeepFloat, own_weights
@@ -36,7 +36,7 @@ class QuantizationOptions:
         keep_float: layers that stay in float32.
         max_error: largest relative error of the outputs; the most sensitive layers stay in float32 until it is reached.
         sensitivity: the error that each layer causes is measured.
-        equalise: ranges of channels are equalised across layers first.
+        equalize: ranges of channels are equalised across layers first.
         bias_correction: biases take the mean effect of rounded weights back.
     """
 
@@ -44,7 +44,7 @@ class QuantizationOptions:
     keep_float: KeepFloat = field(default_factory=KeepFloat)
     max_error: float | None = None
     sensitivity: bool = False
-    equalise: bool = False
+    equalize: bool = False
     bias_correction: bool = False
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class Quantized:
         kept: nodes that were to stay in float32, in topological order.
         error: relative error of the outputs on calibration examples (`OutputError`); None if they are integers.
         sensitivity: the error that each layer causes, the largest first; empty if it was not needed.
-        equalised: number of pairs of layers whose ranges were equalised.
+        equalized: number of pairs of layers whose ranges were equalised.
         corrected: number of layers whose biases were corrected.
     """
 
@@ -78,7 +78,7 @@ class Quantized:
     kept: tuple[str, ...]
     error: float | None
     sensitivity: tuple[LayerError, ...]
-    equalised: int
+    equalized: int
     corrected: int
 
 
@@ -118,7 +118,7 @@ def quantize(
     int8, others = _counts(made)
     names = [str(node.name) for node in work.network.graph]
     stay = tuple(name for name in names if name in kept)
-    return Quantized(int8, others, stay, error, tuple(sensitivity), work.equalised, work.corrected)
+    return Quantized(int8, others, stay, error, tuple(sensitivity), work.equalized, work.corrected)
 
 
 class _Workspace:
@@ -134,7 +134,7 @@ class _Workspace:
     Attributes:
         network: folded, and equalised if that is asked for.
         error: compares files with the network in float32.
-        equalised: number of pairs of layers whose ranges were equalised.
+        equalized: number of pairs of layers whose ranges were equalised.
         corrected: number of layers whose biases were corrected in the last file.
     """
 
@@ -148,7 +148,7 @@ class _Workspace:
     ) -> None:
         self._folder, self._feeds, self._options = folder, feeds, options
         self.network = folded(model, folder)
-        self.equalised = equalise(self.network) if options.equalise else 0
+        self.equalized = equalize(self.network) if options.equalize else 0
         self.corrected = 0
         self._ranges = folder / "ranges.json"
         activations = Activations(self.network, feeds, folder, progress)

@@ -18,16 +18,13 @@ from nnstretch.cli.options import (
     option,
     with_options,
 )
-from nnstretch.errors import ModelError
 from nnstretch.support.progress import Progress
 from nnstretch.training.data import usage
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
     from rich.console import RenderableType
 
     from nnstretch.quantization import Feeds, LayerError, Quantized
-    from nnstretch.training.data.calibration import CalibrationImages
 
 Calibration = Annotated[
     str, option("--data SET", f"Calibration data: {usage()}, or a .npz file with an array for every input.")
@@ -80,8 +77,8 @@ def quantize_command(
     keep_float: Kept = None,
     max_error: MaxError = None,
     sensitivity: Sensitivity = False,
-    equalise: Annotated[
-        bool, option("--equalise", "Equalise the ranges of channels across neighbouring layers before the calibration.")
+    equalize: Annotated[
+        bool, option("--equalize", "Equalise the ranges of channels across neighbouring layers before the calibration.")
     ] = False,
     bias_correction: Annotated[
         bool,
@@ -102,21 +99,21 @@ def quantize_command(
     """
     with reporting(as_json=json) as report:
         from nnstretch.cli.sources import Source
-        from nnstretch.quantization import KeepFloat, QuantizationOptions, quantize
+        from nnstretch.quantization import KeepFloat, QuantizationOptions, examples_of, quantize
 
         wanted = QuantizationOptions(
             method=method,  # type: ignore[arg-type]
             keep_float=KeepFloat.parse(keep_float or ()),
             max_error=max_error,
             sensitivity=sensitivity,
-            equalise=equalise,
+            equalize=equalize,
             bias_correction=bias_correction,
         )
         check_format(output, "a quantised network is", ".onnx")
         check_writable(output)
         graph = Source(model, options, weights, design).load()
         with report.progress("Quantising") as advance:
-            feeds, calibration = _examples(graph, data, images)
+            feeds, calibration = examples_of(graph, data, images)
             made = quantize(graph, _counted(feeds, images, advance), output, wanted, advance)
         report.note(calibration.note if calibration else "")
         size = output.stat().st_size
@@ -131,7 +128,7 @@ def quantize_command(
                 "int8_layers": made.int8,
                 "other_layers": made.others,
                 "kept_float": made.kept,
-                "equalised_pairs": made.equalised,
+                "equalized_pairs": made.equalized,
                 "corrected_layers": made.corrected,
                 **_errors(made.error),
                 "sensitivity": [
@@ -147,7 +144,7 @@ def quantize_command(
 def _summary(made: Quantized) -> str:
     """What became of a network, in a line."""
     layers = f"{made.int8} layers in int8, {made.others} in float32"
-    layers += f"; pairs equalised: {made.equalised}" if made.equalised else ""
+    layers += f"; pairs equalised: {made.equalized}" if made.equalized else ""
     layers += f"; biases corrected: {made.corrected}" if made.corrected else ""
     if made.error is None:
         return layers
@@ -177,31 +174,3 @@ def _counted(feeds: Iterator[Feeds], total: int, advance: Progress) -> Iterator[
     for number, feed in enumerate(feeds):
         advance(number, total, "reading examples")
         yield feed
-
-
-def _examples(graph: ir.Model, data: str, count: int) -> tuple[Iterator[Feeds], CalibrationImages | None]:
-    """Batches of examples of `data`, of the graph's batch size, and the images that they are, if they are of a data set.
-
-    Raises:
-        ModelError: a data set of images, and the network does not read square images alone.
-        NNStretchError: there are none, or they do not fit.
-    """
-    from nnstretch.quantization import read_feeds
-
-    if data.endswith(".npz"):
-        return read_feeds(data, graph, count), None
-    shapes = {str(v.name): tuple(v.shape.numpy()) if v.shape is not None else () for v in graph.graph.inputs}
-    name, shape = next(iter(shapes.items()))
-    if len(shapes) != 1 or len(shape) != 4 or shape[2] != shape[3]:
-        wanted = ", ".join(f"{n} {list(s)}" for n, s in shapes.items())
-        raise ModelError(
-            f"the model's inputs are {wanted}; calibrate with a .npz file, since images need one input of shape N,C,S,S"
-        )
-    from nnstretch.training.data import load_dataset
-    from nnstretch.training.data.calibration import CalibrationImages
-    from nnstretch.training.data.preprocessing import stated_preprocessing
-
-    preprocessing = stated_preprocessing(graph.metadata_props, "the model")
-    split = load_dataset(data, shape[2], shape[1], preprocessing=preprocessing).train
-    calibration = CalibrationImages(split, count, shape[0])
-    return ({name: images} for images in calibration), calibration

@@ -39,11 +39,11 @@ def test_sensitivities_and_layers_that_stay(cli: Cli, command: tuple[str, ...]) 
 
 
 def test_weights_that_lose_less(cli: Cli, command: tuple[str, ...]) -> None:
-    status, out, _ = cli(*command, "--equalise", "--bias-correction")
+    status, out, _ = cli(*command, "--equalize", "--bias-correction")
     assert status == 0
     assert "pairs equalised: 1; biases corrected: 4; output error" in out
     answer = json.loads(cli(*command, "--bias-correction", "--keep-float", "y", "--json")[1])
-    assert (answer["equalised_pairs"], answer["corrected_layers"]) == (0, 3)
+    assert (answer["equalized_pairs"], answer["corrected_layers"]) == (0, 3)
 
 
 def test_what_is_refused(cli: Cli, command: tuple[str, ...], folder: Path) -> None:

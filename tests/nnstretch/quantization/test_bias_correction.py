@@ -112,7 +112,7 @@ def test_awkward_data_has_finite_biases(kind: str, tmp_path: Path) -> None:
     x = {"zeros": np.zeros((4, 8, 12, 12), np.float32), "constant": np.full((4, 8, 12, 12), 3, np.float32)}
     w = np.zeros((8, 1, 3, 3), np.float32) if kind == "weights of 0" else normal(8, 1, 3, 3)
     model = network(DEPTHWISE, {"w1": w, "w2": w, "w3": w, "b": normal(8)})
-    options = QuantizationOptions(bias_correction=True, equalise=True)
+    options = QuantizationOptions(bias_correction=True, equalize=True)
     made = quantize(model, [{"x": x.get(kind, normal(4, 8, 12, 12))}], tmp_path / "q.onnx", options)
     assert made.error is not None and made.error < 0.1
     for value in load(tmp_path / "q.onnx").graph.initializers.values():

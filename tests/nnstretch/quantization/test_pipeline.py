@@ -25,7 +25,7 @@ OPTIONS = st.builds(
     method=st.sampled_from(METHODS),
     keep_float=st.builds(KeepFloat, st.sampled_from(["auto", "heads", "none"]), st.integers(0, 2)),
     sensitivity=st.booleans(),
-    equalise=st.booleans(),
+    equalize=st.booleans(),
     bias_correction=st.booleans(),
 )
 

@@ -54,7 +54,7 @@ class _Pair:
     second: _Layer
     repeats: int
 
-    def equalise(self) -> float:
+    def equalize(self) -> float:
         """Makes the ranges equal; returns the largest relative change of a channel."""
         outputs = self.first.view.ranges("outputs")
         if self.first.bias is not None:
@@ -71,7 +71,7 @@ class _Pair:
         return float(np.abs(scales - 1).max(initial=0.0))
 
 
-def equalise(model: ir.Model) -> int:
+def equalize(model: ir.Model) -> int:
     """Equalises the weights of all pairs of layers in place; the network computes the same.
 
     Returns:
@@ -80,7 +80,7 @@ def equalise(model: ir.Model) -> int:
     layers = {node: layer for node in model.graph if (layer := _layer(node)) is not None}
     pairs = [pair for layer in layers.values() if (pair := _pair(layer, layers)) is not None]
     for _ in range(_SWEEPS):
-        if max((pair.equalise() for pair in pairs), default=0.0) < _CONVERGED:
+        if max((pair.equalize() for pair in pairs), default=0.0) < _CONVERGED:
             break
     changed = {id(layer): layer for pair in pairs for layer in (pair.first, pair.second)}
     names = {str(name) for name in model.graph.initializers}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.quantization import QuantizationOptions, quantize
-from nnstretch.quantization.equalisation import equalise
+from nnstretch.quantization.equalization import equalize
 from tests.kits.graphs.float_networks import classifier, examples, network, normal
 
 
@@ -29,7 +29,7 @@ def weights_of(model: ir.Model) -> dict[str, np.ndarray]:
 def check_same(model: ir.Model, x: np.ndarray) -> int:
     """Equalises a network and compares its outputs before and after; returns the number of pairs."""
     wanted = run_proto(ir.to_proto(model), {"x": x})
-    pairs = equalise(model)
+    pairs = equalize(model)
     for y, reference in zip(run_proto(ir.to_proto(model), {"x": x}), wanted, strict=True):
         assert relative_error(y, reference) < 1e-4
     return pairs
@@ -129,7 +129,7 @@ def test_channels_of_extreme_weights(value: float) -> None:
     if value < 1e20:
         check_same(model, normal(1, 3, 8, 8))
     else:
-        equalise(model)
+        equalize(model)
     assert all(np.isfinite(array).all() for array in weights_of(model).values())
 
 
@@ -143,7 +143,7 @@ def test_channels_that_differ_lose_less(tmp_path: Path) -> None:
     )
     feeds = examples(8, 1, 3, 16, 16)
     plain = quantize(model, feeds, tmp_path / "q.onnx")
-    made = quantize(model, feeds, tmp_path / "q.onnx", QuantizationOptions(equalise=True))
-    assert (plain.equalised, made.equalised) == (0, 1)
+    made = quantize(model, feeds, tmp_path / "q.onnx", QuantizationOptions(equalize=True))
+    assert (plain.equalized, made.equalized) == (0, 1)
     assert plain.error is not None and made.error is not None
     assert made.error < plain.error / 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,8 +48,10 @@ def save_program(
                 f"torch.export cannot trace {type(module).__name__}: {first_line(error)}; write an .onnx file instead"
             ) from error
         difference = _compared(module, program, examples) if check else None
+        content = io.BytesIO()  # torch ends the process where it cannot write to a file
+        torch.export.save(program, content, extra_files={METADATA_FILE: json.dumps(dict(metadata))})
         with atomic_write(path) as file:
-            torch.export.save(program, file, extra_files={METADATA_FILE: json.dumps(dict(metadata))})
+            file.write(content.getbuffer())
     return difference
 
 

@@ -32,7 +32,7 @@ def read_feeds(path: str | Path, model: ir.Model, count: int) -> Iterator[Feeds]
             arrays = {name: file[name] for name in file.files}
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}; give a .npz file of arrays") from error
-    except (ValueError, BadZipFile) as error:
+    except (ValueError, EOFError, BadZipFile) as error:
         raise FileError(f"{path} is not a .npz file of numbers; write it with numpy.savez") from error
     batch, wanted = 1, {}
     for value in model.graph.inputs:

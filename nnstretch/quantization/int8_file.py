@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -56,7 +58,7 @@ def write_int8(
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
-    with refused_as_errors("quantise"):
+    with refused_as_errors("quantise"), _without_notes_on_axes():
         quantize_static(
             network,
             file,
@@ -70,6 +72,21 @@ def write_int8(
             calibration_cache_path=ranges,
         )
     _sort(file)
+
+
+@contextmanager
+def _without_notes_on_axes() -> Iterator[None]:
+    """Drops a warning of ONNX Runtime's tools per vector of weights, such as a batch norm's: it has one scale, as it should."""
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return "is out-of-range for weight" not in record.getMessage()
+
+    root = logging.getLogger()
+    root.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_wanted)
 
 
 def _sort(file: Path) -> None:

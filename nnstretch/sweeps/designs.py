@@ -207,7 +207,7 @@ class DesignSweep:
         """
         spec = self.spec
         with without_experimental_warnings():
-            find_sampler(spec.sampler)(spec.seed)  # a library that is missing is named before there is a study
+            find_sampler(spec.sampler)(0)  # a library that is missing is named before there is a study
         about = {
             "network": self.digest,
             "processors": self.names,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from nnstretch.graph.layer import Layer
 from nnstretch.graph.layers import layers
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
+from nnstretch.quantization import quantize
 from nnstretch.scheduler.lowering.units import fallback_model, unit_graph
 from tests.kits.graphs.fused_graphs import run_layers
 from tests.kits.graphs.quantized_networks import QuantizedNetwork
@@ -256,3 +259,28 @@ def test_the_fallback_reads_integers() -> None:
     found = [made[name] for name in graph.outputs]
     for y, wanted in zip(found, run_proto(ir.to_proto(model), feeds), strict=True):
         assert relative_error(y, wanted) < 2 / STEPS
+
+
+def test_vectors_of_weights_are_quantised_without_a_warning_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = """
+        model (float[1, 8, 4, 4] x) => (float[1, 4, 4, 4] y)
+        {
+            scaled = BatchNormalization(x, scale, shift, mean, variance)
+            active = Relu(scaled)
+            y = Conv(active, weight)
+        }
+    """
+    random = np.random.default_rng(0)
+    shapes = {"scale": (8,), "shift": (8,), "mean": (8,), "variance": (8,), "weight": (4, 8, 1, 1)}
+    weights = {name: random.uniform(0.5, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+    feeds = [{"x": random.standard_normal((1, 8, 4, 4)).astype(np.float32)} for _ in range(4)]
+    root = logging.getLogger()
+    filters = list(root.filters)
+    counts = quantize(parsed(text, weights), feeds, tmp_path / "int8.onnx")
+    assert counts.int8 >= 1
+    assert [record.getMessage() for record in caplog.records] == []
+    assert root.filters == filters
+    root.warning("weights are out of range")
+    assert len(caplog.records) == 1, "other warnings stay"

@@ -102,7 +102,11 @@ def test_shapes_and_feeds(cli: Cli, onnx_file: Path) -> None:
     )
     np.save("objects.npz", np.array([{}]), allow_pickle=True)
     Path("objects.npz.npy").rename("objects.npz")
-    refuses(cli("quantize", str(onnx_file), "--data", "objects.npz", "-o", "x.onnx"), "objects.npz is not a .npz file")
+    Path("empty.npz").touch()
+    for file in ("objects.npz", "empty.npz"):
+        refuses(
+            cli("quantize", str(onnx_file), "--data", file, "-o", "x.onnx"), f"{file} is not a .npz file of numbers"
+        )
 
 
 def test_packages_that_are_damaged_or_newer(cli: Cli, package: Path, folder: Path) -> None:
@@ -129,6 +133,7 @@ def test_processors(cli: Cli, onnx_file: Path) -> None:
     refuses(cli(*run, "-p", "cpu:0,cpu:0"), "twice")
     refuses(cli("stretch", "net.py:small", "-p", "cpu:0"), "processor")
     refuses(cli("bench", str(onnx_file), "--threads", "100000"), "100000")
+    refuses(cli("bench", str(onnx_file), "--threads", ""), "--threads ''")
     refuses(cli("bench", str(onnx_file), "--against", "abacus"), "abacus", "openvino")
 
 
@@ -211,6 +216,8 @@ def test_a_disk_without_room(onnx_file: Path, folder: Path) -> None:
     done = subprocess_cli("compile", str(onnx_file), "-p", "cpu:0", "--no-tune", "-o", "small.nns", preexec_fn=limit)
     refuses((done.returncode, done.stdout, done.stderr), "cannot write small.nns")
     assert (folder / "small.nns").read_bytes() == b"what was there before"
+    done = subprocess_cli("export", "net.py:small", "-o", "small.pt2", "--no-check", preexec_fn=limit)
+    refuses((done.returncode, done.stdout, done.stderr), "cannot write small.pt2")
     assert sorted(p.name for p in folder.iterdir()) == ["net.py", "small.nns"]
 
 

@@ -210,6 +210,13 @@ def test_a_sweep_with_the_same_seed_evaluates_the_same_designs_to_the_same_value
     assert len(found[0]) == 11  # the last by Gaussian processes
 
 
+def test_any_whole_number_is_a_seed(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, warm=0, budget=SweepBudget(1), sampler="random", seed=10**23)
+    study = sweep.open()
+    sweep.run(study, evaluation(sweep, study, "latency,macs"))
+    assert len(study.trials) == 1
+
+
 def test_an_objective_of_the_callers_sees_designs_within_the_limits_only(tmp_path: Path) -> None:
     seen: list[Design] = []
 

@@ -60,7 +60,7 @@ def open_storage(text: str, *, workers: int = 1) -> BaseStorage:
         return _proxy(text)
     if text.startswith("sqlite") and workers > 1:
         raise UsageError(
-            f"`storage` {text}: SQLite is not for several writers; give a journal file, or a URL of PostgreSQL or MySQL"
+            f"the storage {text}: SQLite is not for several writers; give a journal file, or a URL of PostgreSQL or MySQL"
         )
     return _database(text)
 
@@ -174,7 +174,7 @@ def _database(url: str) -> BaseStorage:
                 f"the storage {shown(url)} needs {name}, which is not installed; {advice}"
             ) from error
         except ArgumentError as error:
-            raise UsageError(f"`storage` {shown(url)} is not understood: {_reason(error)}") from error
+            raise UsageError(f"the storage {shown(url)} is not understood: {_reason(error)}") from error
         except SQLAlchemyError as error:
             raise FileError(
                 f"cannot reach the storage {shown(url)}: {_reason(error)}; check the server and the URL"
@@ -185,7 +185,7 @@ def _database(url: str) -> BaseStorage:
                 "this one, or choose another `storage`"
             ) from error
         except ValueError as error:
-            raise UsageError(f"`storage` {shown(url)} is not understood: {_reason(error)}") from error
+            raise UsageError(f"the storage {shown(url)} is not understood: {_reason(error)}") from error
     raise AssertionError("unreachable")
 
 
@@ -201,7 +201,7 @@ def _proxy(url: str) -> BaseStorage:
 
     host, _, port = url.removeprefix("grpc://").rstrip("/").partition(":")
     if not host or not port.isdigit():
-        raise UsageError(f"`storage` {url} is not understood; write grpc://HOST:PORT")
+        raise UsageError(f"the storage {url} is not understood; write grpc://HOST:PORT")
     try:
         proxy: BaseStorage = GrpcStorageProxy(host=host, port=int(port))
     except ImportError as error:

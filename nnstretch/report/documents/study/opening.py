@@ -42,8 +42,6 @@ def _of_url(storage: str, name: str | None) -> StudyRecord:
         opened = open_storage(storage)
         chosen = _chosen(storage, [found.study_name for found in opened.get_all_studies()], name)
         return record_of(optuna.load_study(study_name=chosen, storage=opened))
-    except UsageError as error:
-        raise UsageError(str(error).removeprefix("--storage ")) from error
     except NNStretchError:
         raise
     except Exception as error:  # whatever a database's driver raises

@@ -135,7 +135,7 @@ def test_databases_are_read_and_never_made(tmp_path: Path) -> None:
     assert mine.figures == theirs.figures
     assert table(mine, "Trials") == table(theirs, "Trials")
     assert table(mine, "Importance of parameters") == table(theirs, "Importance of parameters")
-    with pytest.raises(UsageError, match=r"^foo://x is not understood"):
+    with pytest.raises(UsageError, match=r"^the storage foo://x is not understood"):
         read_document("foo://x")
 
 

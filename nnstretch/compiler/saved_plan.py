@@ -172,7 +172,8 @@ def _saved(unit: Unit, choice: Choice, groups: Mapping[tuple[int, ...], Sequence
     fused = choice.outputs[0]
     numbers = choice.group.units if choice.group else fused.units if isinstance(fused, Fused) else ()
     routine = "" if choice.routine is None else str(choice.routine.descriptor)
-    return SavedChoice(unit.name, choice.queue, routine, dict(choice.parameters), tuple(groups.get(numbers, ())))
+    parameters = dict(sorted(choice.parameters.items()))  # the profile store and a search have orders of their own
+    return SavedChoice(unit.name, choice.queue, routine, parameters, tuple(groups.get(numbers, ())))
 
 
 def read_plan(path: Path) -> tuple[Plan, SavedSelection]:

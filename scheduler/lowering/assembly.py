@@ -172,7 +172,7 @@ class Assembler:
             reads=tuple(read(r) for r in step.reads),
             writes=tuple(self._value_buffer(w) for w in step.writes),
             arguments=call.parameters,
-            parameters=dict(step.parameters),
+            parameters=dict(sorted(step.parameters.items())),  # the profile store and a search have orders of their own
             launch=call.launch,
             cost_ms=None if step.seconds is None else step.seconds * 1e3,
             macs=step.macs,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
 import torch
 
 import nnstretch as nns
+
+if TYPE_CHECKING:
+    from nnstretch.quantization import Method
 
 EXAMPLES = [{"x": np.random.default_rng(seed).standard_normal((1, 3, 8, 8), np.float32)} for seed in range(4)]
 
@@ -55,7 +59,10 @@ def test_options_reach_the_quantiser(file: Path, tmp_path: Path) -> None:
     [
         (lambda file, folder: nns.quantize(file, EXAMPLES, folder / "q.tflite"), "q.onnx"),
         (lambda file, folder: nns.quantize(file, EXAMPLES, folder / "q.onnx", images=0), "images is 0"),
-        (lambda file, folder: nns.quantize(file, EXAMPLES, folder / "q.onnx", method="median"), "median"),
+        (
+            lambda file, folder: nns.quantize(file, EXAMPLES, folder / "q.onnx", method=cast("Method", "median")),
+            "median",
+        ),
         (lambda file, folder: nns.quantize(file, EXAMPLES, folder / "q.onnx", keep_float=["auto:0"]), "auto:0"),
         (lambda file, folder: nns.quantize(file, [], folder / "q.onnx"), "no"),
         (lambda file, folder: nns.quantize(file, folder / "none.npz", folder / "q.onnx"), "none.npz"),

@@ -72,7 +72,11 @@ def test_contention_factors_are_measured_once(tmp_path: Path) -> None:
     found = contention_factors(processors.named, processors.host, (0, 1), store)
     assert len(found) == 2
     assert all(1.0 <= ratio < 20.0 for ratio in found)
-    assert contention_factors(processors.named, processors.host, (0, 1), store) == found
+    again = contention_factors(processors.named, processors.host, (0, 1), store)
+    if max(found) <= interference._DOUBTFUL:
+        assert again == found
+    else:  # other programs may have caused them, so the lower ones count
+        assert all(later <= first for first, later in zip(found, again, strict=True))
 
 
 def test_contention_factors_are_known_in_whatever_order_processors_are_named(

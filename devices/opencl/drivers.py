@@ -59,7 +59,7 @@ class DeviceInfo:
         scalar: whether it computes work items side by side and splits vectors into their elements, as GPUs do.
         usable: whether kernels of nnstretch were built and gave the right results.
         why_not: one line on why it is not usable, else "".
-        local_memory: bytes of local memory of a work group.
+        local_memory: bytes of local memory of a work group; 0 if it is global memory, which is no faster.
         group_items: maximum work items of a work group.
     """
 
@@ -255,6 +255,7 @@ def describe(index: int, device: pyopencl.Device) -> DeviceInfo:
     """What the driver says of a device; as in `device_info`."""
     import pyopencl as cl
 
+    has_local_memory = device.local_mem_type == cl.device_local_mem_type.LOCAL
     return DeviceInfo(
         index=index,
         name=str(device.name).strip(),
@@ -269,7 +270,7 @@ def describe(index: int, device: pyopencl.Device) -> DeviceInfo:
         scalar=int(device.native_vector_width_float) == 1,
         usable=True,
         why_not="",
-        local_memory=int(device.local_mem_size),
+        local_memory=int(device.local_mem_size) if has_local_memory else 0,
         group_items=int(device.max_work_group_size),
     )
 

@@ -30,21 +30,26 @@ def conv_geometry(layer: Layer) -> KernelGeometry:
 
 
 class Convolution(OpenCLRoutine):
-    """Common parts of the routines for convolutions: constant weights, epilogue, tiles of pixels of one row."""
+    """Common parts of the routines for convolutions: constant weights, epilogue, tiles of pixels of one row.
+
+    Subclasses set `in_groups` if the items of a work group share their operands. On devices whose groups should, these
+    routines replace the others for ungrouped convolutions.
+    """
 
     ops = ("Conv",)
     stores_half = True
+    in_groups = False
 
     def _supports(self, layer: Layer) -> bool:
-        return has_constant_weights(layer) and is_image(layer.type_of(0)) and self._fits(conv_geometry(layer), layer)
+        if not has_constant_weights(layer) or not is_image(layer.type_of(0)):
+            return False
+        shape = conv_geometry(layer)
+        wanted_in_groups = self.traits.works_in_groups and shape.groups == 1
+        return self.in_groups == wanted_in_groups and self._fits(shape, layer)
 
     @abstractmethod
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
         """Whether the routine computes a convolution of this geometry."""
-
-    def _multiplies_in_groups(self, shape: KernelGeometry) -> bool:
-        """Whether products of work groups (implicit_gemm.py) compute a convolution instead of items on their own."""
-        return self.traits.works_in_groups and shape.groups == 1
 
     def _reads_plain(self, layer: Layer) -> bool:
         """Whether the input is plain and float32; residual and output are blocked."""
@@ -77,7 +82,7 @@ class Direct(Convolution):
     source = "conv.cl"
 
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
-        return not self._multiplies_in_groups(shape)
+        return True
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edges of the output, best first."""
@@ -155,8 +160,7 @@ class Planar(Convolution):
     source = "conv_planar.cl"
 
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
-        few = shape.groups == 1 and shape.channels <= PLANAR_CHANNELS
-        return few and not self._multiplies_in_groups(shape)
+        return shape.groups == 1 and shape.channels <= PLANAR_CHANNELS
 
     def _reads_plain(self, layer: Layer) -> bool:
         return True

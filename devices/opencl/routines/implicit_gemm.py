@@ -76,16 +76,17 @@ class ImplicitGemm(Convolution):
 
     algorithm = "implicit_gemm"
     source = "implicit_gemm.cl"
+    in_groups = True
 
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
-        return self._multiplies_in_groups(shape)
+        return True
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The settings with the lowest estimated cost, best first."""
         shape = conv_geometry(layer)
         settings = [(self._cost(shape, tile, splits), tile, splits) for tile, splits in self._settings(shape)]
         ranked = sorted(settings, key=lambda setting: setting[0])
-        return tuple(_parameters(tile, splits) for _, tile, splits in ranked[:_SETTINGS])
+        return tuple(parameters_of(tile, splits) for _, tile, splits in ranked[:_SETTINGS])
 
     def _settings(self, shape: KernelGeometry) -> Iterator[tuple[GemmTile, int]]:
         for tile in (tile for tile in TILES if tile.fits(self.traits)):
@@ -206,7 +207,7 @@ class PlanarGemm(ImplicitGemm):
     algorithm = "planar_gemm"
 
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
-        return shape.channels <= PLANAR_CHANNELS and super()._fits(shape, layer)
+        return shape.channels <= PLANAR_CHANNELS
 
     def _reads_plain(self, layer: Layer) -> bool:
         return True
@@ -231,6 +232,7 @@ class PlanarGemm(ImplicitGemm):
 _TILE_PARAMETERS = ("outputs", "pixels", "item_outputs", "item_pixels")
 
 
-def _parameters(tile: GemmTile, splits: int) -> Parameters:
+def parameters_of(tile: GemmTile, splits: int) -> Parameters:
+    """The parameters of `ImplicitGemm` for a tile and a number of splits."""
     sizes = (tile.outputs, tile.pixels, tile.item_outputs, tile.item_pixels)
     return {**dict(zip(_TILE_PARAMETERS, sizes, strict=True)), "splits": splits}

@@ -55,7 +55,7 @@ class Winograd(Convolution):
         (kernel, kernel_w), (stride, stride_w) = shape.kernel, shape.strides
         square = kernel == kernel_w > 1 and stride == stride_w <= LARGEST_STRIDE and shape.dilations == (1, 1)
         few = reads_plain(shape) and self.dtype == DTYPE
-        if self._multiplies_in_groups(shape) or not square or (shape.group_in < LEAST_GROUP and not few):
+        if not square or (shape.group_in < LEAST_GROUP and not few):
             return False
         costs = self._costs(_computed(shape))
         plain = (kernel, stride) == (3, 1) and not few

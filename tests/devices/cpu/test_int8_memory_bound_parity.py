@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from tests.kits.boards.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
 from tests.kits.kernels.convolution_parity import ACTIVATIONS
 from tests.kits.kernels.cpu_routines import memory_bound_routines
+from tests.kits.kernels.int8_layers import typed_layer
 from tests.kits.kernels.kernel_driver import run_lowering
 
 BLOCKS = (4, 8, 16)
@@ -36,16 +36,6 @@ B = QuantizationParameters(float(np.float32(0.03)), -7)
 
 def int8(shape: Shape, quantization: QuantizationParameters) -> TensorType:
     return TensorType(shape, "int8", quantization)
-
-
-def make_layer(
-    op: str,
-    inputs: Sequence[TensorType],
-    output: TensorType,
-    attributes: Mapping[str, Attribute] | None = None,
-    activation: Activation = NO_ACTIVATION,
-) -> Layer:
-    return Layer("tested", op, tuple(inputs), (output,), MappingProxyType(dict(attributes or {})), activation)
 
 
 def integers(shape: Shape, seed: int = 0) -> np.ndarray:
@@ -103,21 +93,21 @@ def test_quantize_is_exact(shape: Shape) -> None:
     feed = np.random.default_rng(1).uniform(-20, 20, shape).astype(np.float32)
     if feed.size > 8:
         feed.reshape(-1)[:8] = [np.inf, -np.inf, 3e38, -3e38, 1.5 * A.scale, 2.5 * A.scale, -0.0, 1e-30]
-    layer = make_layer("Quantize", [TensorType(shape)], int8(shape, A))
+    layer = typed_layer("Quantize", [TensorType(shape)], int8(shape, A))
     for name, found in results(layer, [feed]):
         np.testing.assert_array_equal(found, A.quantize(feed), name)
 
 
 def test_what_is_not_a_number_becomes_an_integer() -> None:
     feed = np.full((1, 17), np.nan, np.float32)
-    for _, found in results(make_layer("Quantize", [TensorType((1, 17))], int8((1, 17), A)), [feed]):
+    for _, found in results(typed_layer("Quantize", [TensorType((1, 17))], int8((1, 17), A)), [feed]):
         assert (found == LOWEST).all()
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (2, 19, 7, 5), (1, 16, 70, 70)], ids=str)
 def test_dequantize_is_exact(shape: Shape) -> None:
     feed = integers(shape)
-    for name, found in results(make_layer("Dequantize", [int8(shape, B)], TensorType(shape)), [feed]):
+    for name, found in results(typed_layer("Dequantize", [int8(shape, B)], TensorType(shape)), [feed]):
         np.testing.assert_array_equal(found, B.dequantize(feed), name)
 
 
@@ -126,7 +116,7 @@ def test_dequantize_is_exact(shape: Shape) -> None:
 def test_other_parameters(source: QuantizationParameters, result: QuantizationParameters, c: int) -> None:
     kind = int8((1, c, 5, 7), source)
     check(
-        make_layer("Quantize", [kind], int8(kind.shape, result)),
+        typed_layer("Quantize", [kind], int8(kind.shape, result)),
         [integers(kind.shape)],
         real(integers(kind.shape), kind),
     )
@@ -135,7 +125,7 @@ def test_other_parameters(source: QuantizationParameters, result: QuantizationPa
 @pytest.mark.parametrize("activation", [*ACTIVATIONS, Activation(ActivationKind.EXP)], ids=str)
 def test_activation(activation: Activation) -> None:
     shape = (1, 18, 3, 5)
-    layer, feed = make_layer("Activation", [int8(shape, A)], int8(shape, B), None, activation), integers(shape)
+    layer, feed = typed_layer("Activation", [int8(shape, A)], int8(shape, B), None, activation), integers(shape)
     (wanted,) = run_layer(layer, feed)
     for name, found in results(layer, [feed]):
         assert np.abs(np.subtract(found, wanted, dtype=np.int32)).max() <= 1, name
@@ -150,7 +140,7 @@ def arithmetic(draw: st.DrawFn) -> Layer:
         draw(st.sampled_from([NO_ACTIVATION, RELU, CLIP])),
     )
     inputs = [int8(shape, draw(parameters)), int8(other, draw(parameters))]
-    return make_layer(operator, inputs, int8(shape, draw(parameters)), None, activation)
+    return typed_layer(operator, inputs, int8(shape, draw(parameters)), None, activation)
 
 
 @given(arithmetic())
@@ -163,7 +153,7 @@ def test_arithmetic(layer: Layer) -> None:
 
 def test_a_sum_of_several_units() -> None:
     shape = (1, 33, 60, 60)
-    layer = make_layer("Add", [int8(shape, A), int8(shape, B)], int8(shape, A), None, RELU)
+    layer = typed_layer("Add", [int8(shape, A), int8(shape, B)], int8(shape, A), None, RELU)
     feeds = [integers(shape, 1), integers(shape, 2)]
     check(layer, feeds, real(feeds[0], layer.type_of(0)) + real(feeds[1], layer.type_of(1)))
 
@@ -183,7 +173,7 @@ def pools(draw: st.DrawFn) -> Layer:
     attributes |= {"dilations": dilations} if op == "MaxPool" else {"count_include_pad": draw(st.integers(0, 1))}
     target = source if op == "MaxPool" else draw(parameters)
     activation = NO_ACTIVATION if op == "MaxPool" else draw(st.sampled_from([NO_ACTIVATION, RELU, CLIP]))
-    return make_layer(op, [int8((n, c, *size), source)], int8((n, c, *result), target), attributes, activation)
+    return typed_layer(op, [int8((n, c, *size), source)], int8((n, c, *result), target), attributes, activation)
 
 
 def pooled(layer: Layer, x: np.ndarray) -> np.ndarray:
@@ -221,7 +211,7 @@ def test_pool(layer: Layer) -> None:
 def test_global_pool(
     n: int, c: int, h: int, w: int, mode: str, source: QuantizationParameters, result: QuantizationParameters
 ) -> None:
-    layer = make_layer("GlobalPool", [int8((n, c, h, w), source)], int8((n, c, 1, 1), result), {"mode": mode})
+    layer = typed_layer("GlobalPool", [int8((n, c, h, w), source)], int8((n, c, 1, 1), result), {"mode": mode})
     feed = integers((n, c, h, w))
     numbers = real(feed, layer.type_of(0))
     reduce = np.max if mode == "max" else np.mean
@@ -230,7 +220,7 @@ def test_global_pool(
 
 def test_a_saturated_plane_sums_up_exactly() -> None:
     shape, lowest = (1, 17, 200, 200), QuantizationParameters(0.125, HIGHEST)
-    layer = make_layer("GlobalPool", [int8(shape, lowest)], int8((1, 17, 1, 1), lowest), {"mode": "average"})
+    layer = typed_layer("GlobalPool", [int8(shape, lowest)], int8((1, 17, 1, 1), lowest), {"mode": "average"})
     for _, found in results(layer, [np.full(shape, LOWEST, np.int8)]):
         assert (found == LOWEST).all()
 
@@ -243,14 +233,14 @@ def test_concat_of_channels(parts: list[tuple[int, QuantizationParameters]], axi
     whole = tuple(sum(s[a] for s in shapes) if a == axis else shapes[0][a] for a in range(4))
     feeds = [integers(shape, number) for number, shape in enumerate(shapes)]
     wanted = np.concatenate([real(feed, kind) for feed, kind in zip(feeds, inputs, strict=True)], axis)
-    check(make_layer("Concat", inputs, int8(whole, A), {"axis": axis}), feeds, wanted)
+    check(typed_layer("Concat", inputs, int8(whole, A), {"axis": axis}), feeds, wanted)
 
 
 def test_concat_of_more_than_one_step_reads() -> None:
     inputs = [int8((1, 5, 3, 4), A if number % 3 else B) for number in range(40)]
     feeds = [integers((1, 5, 3, 4), number) for number in range(40)]
     wanted = np.concatenate([real(feed, kind) for feed, kind in zip(feeds, inputs, strict=True)], 1)
-    check(make_layer("Concat", inputs, int8((1, 200, 3, 4), A), {"axis": 1}), feeds, wanted)
+    check(typed_layer("Concat", inputs, int8((1, 200, 3, 4), A), {"axis": 1}), feeds, wanted)
 
 
 @pytest.mark.parametrize("result", [A, B], ids=["same", "other"])
@@ -265,7 +255,7 @@ def test_resize(mode: str, scale: float, result: QuantizationParameters) -> None
         "nearest": "floor",
         "scales": (scale, scale),
     }
-    layer, feed = make_layer("Resize", [int8(shape, A)], int8(target, result), how), integers(shape)
+    layer, feed = typed_layer("Resize", [int8(shape, A)], int8(target, result), how), integers(shape)
     (wanted,) = run_layer(layer, feed)
     for name, found in results(layer, [feed]):
         assert np.abs(np.subtract(found, wanted, dtype=np.int32)).max() <= (mode == "linear" or result != A), name
@@ -274,7 +264,7 @@ def test_resize(mode: str, scale: float, result: QuantizationParameters) -> None
 @pytest.mark.parametrize("axis", [1, 3])
 def test_softmax(axis: int) -> None:
     shape = (2, 10, 3, 5)
-    layer = make_layer("Softmax", [int8(shape, A)], int8(shape, QuantizationParameters(1 / 256, -128)), {"axis": axis})
+    layer = typed_layer("Softmax", [int8(shape, A)], int8(shape, QuantizationParameters(1 / 256, -128)), {"axis": axis})
     feed = integers(shape)
     numbers = real(feed, layer.type_of(0))
     powers = np.exp(numbers - numbers.max(axis, keepdims=True))
@@ -293,7 +283,7 @@ def test_softmax(axis: int) -> None:
     ],
 )
 def test_moved_blocks(op: str, shape: Shape, result: Shape, attributes: Mapping[str, Attribute]) -> None:
-    layer, feed = make_layer(op, [int8(shape, A)], int8(result, A), attributes), integers(shape)
+    layer, feed = typed_layer(op, [int8(shape, A)], int8(result, A), attributes), integers(shape)
     (wanted,) = run_layer(layer, feed)
     for name, found in results(layer, [feed]):
         np.testing.assert_array_equal(found, wanted, name)
@@ -303,7 +293,7 @@ def test_moved_blocks(op: str, shape: Shape, result: Shape, attributes: Mapping[
 def test_concat_of_equal_parameters_moves_bytes(sizes: list[int]) -> None:
     inputs = [int8((2, size, 3, 4), A) for size in sizes]
     feeds = [integers(kind.shape, number) for number, kind in enumerate(inputs)]
-    for name, found in results(make_layer("Concat", inputs, int8((2, sum(sizes), 3, 4), A), {"axis": 1}), feeds):
+    for name, found in results(typed_layer("Concat", inputs, int8((2, sum(sizes), 3, 4), A), {"axis": 1}), feeds):
         np.testing.assert_array_equal(found, np.concatenate(feeds, 1), name)
 
 
@@ -312,14 +302,14 @@ def test_what_they_refuse() -> None:
     sigmoid = Activation(ActivationKind.SIGMOID)
     pool: dict[str, Attribute] = {"kernel": (1, 1), "strides": (1, 1), "pads": (0, 0, 0, 0)}
     refused = [
-        make_layer("Quantize", [plain], kind),
-        make_layer("Dequantize", [plain], float32),
-        make_layer("Quantize", [TensorType((1, 4, 2, 2), "float16")], kind),
-        make_layer("Add", [kind, float32], kind),
-        make_layer("Add", [kind, kind], kind, None, sigmoid),
-        make_layer("Add", [kind, int8((1, 1, 2, 2), A)], kind),
-        make_layer("MaxPool", [kind], int8(kind.shape, B), pool),
-        make_layer("Concat", [kind, plain], int8((1, 8, 2, 2), A), {"axis": 1}),
+        typed_layer("Quantize", [plain], kind),
+        typed_layer("Dequantize", [plain], float32),
+        typed_layer("Quantize", [TensorType((1, 4, 2, 2), "float16")], kind),
+        typed_layer("Add", [kind, float32], kind),
+        typed_layer("Add", [kind, kind], kind, None, sigmoid),
+        typed_layer("Add", [kind, int8((1, 1, 2, 2), A)], kind),
+        typed_layer("MaxPool", [kind], int8(kind.shape, B), pool),
+        typed_layer("Concat", [kind, plain], int8((1, 8, 2, 2), A), {"axis": 1}),
     ]
     for layer in refused:
         assert not [str(r.descriptor) for r in memory_bound_routines(8) if r.supports(layer)], layer.op

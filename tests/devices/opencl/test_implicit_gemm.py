@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nnstretch.devices.base.routine import Layout, reorder_layer
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines import Reorder, Traits
-from nnstretch.devices.opencl.routines.implicit_gemm import TILES, GemmTile, ImplicitGemm, PlanarGemm
+from nnstretch.devices.opencl.routines.implicit_gemm import TILES, GemmTile, ImplicitGemm, PlanarGemm, parameters_of
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import Layer, TensorType
 from tests.kits.kernels.convolution_parity import TOLERANCE, conv_layer
@@ -23,17 +23,11 @@ SMALL = TILES[-1]
 TOLERANCES = {"float32": TOLERANCE, "float16": 2e-3}
 
 
-def setting(tile: GemmTile, splits: int) -> dict[str, int]:
-    """The parameters of a tile and a number of splits."""
-    sizes = ("outputs", tile.outputs), ("pixels", tile.pixels), ("item_outputs", tile.item_outputs)
-    return {**dict(sizes), "item_pixels": tile.item_pixels, "splits": splits}
-
-
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.outputs}x{tile.pixels} by {tile.item_outputs}")
 def test_every_tile(processor: OpenCLProcessor, tile: GemmTile) -> None:
     layer = conv_layer((2, 20, 7, 11), 35, residual=True, activation=RELU)
     for splits in (1, 3):
-        check_setting(processor, ImplicitGemm(GPU), layer, setting(tile, splits))
+        check_setting(processor, ImplicitGemm(GPU), layer, parameters_of(tile, splits))
 
 
 @some
@@ -75,7 +69,7 @@ def test_awkward_convolutions(
     traits = Traits(block, False, 4, 16, GPU.local_memory, GPU.group_items)
     for routine in (ImplicitGemm(traits), PlanarGemm(traits)):
         if routine.supports(layer):
-            check_setting(processor, routine, layer, setting(SMALL, splits))
+            check_setting(processor, routine, layer, parameters_of(SMALL, splits))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -86,7 +80,7 @@ def test_few_channels_of_a_plain_input(processor: OpenCLProcessor, dtype: str) -
         conv_layer((1, 8, 9, 9), 40, strides=(2, 2), residual=True),
     ):
         assert routine.supports(layer)
-        check_setting(processor, routine, layer, setting(SMALL, 2), tolerance=TOLERANCES[dtype])
+        check_setting(processor, routine, layer, parameters_of(SMALL, 2), tolerance=TOLERANCES[dtype])
 
 
 def test_settings_fit_the_device() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -14,7 +14,7 @@ from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import QuantizationParameters
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Attribute, Layer, TensorType
 from tests.kits.boards.cores import OWN_CORE
 from tests.kits.kernels.convolution_parity import conv_layer, pads, pairs
 from tests.kits.kernels.kernel_driver import run_lowering
@@ -24,6 +24,17 @@ SLACK = 1e-3
 
 zero_points = st.sampled_from([-128, -7, 0, 5, 127])
 clips = st.sampled_from([NO_ACTIVATION, Activation(ActivationKind.RELU), Activation(ActivationKind.CLIP, -0.4, 0.9)])
+
+
+def typed_layer(
+    op: str,
+    inputs: Sequence[TensorType],
+    output: TensorType,
+    attributes: Mapping[str, Attribute] | None = None,
+    activation: Activation = NO_ACTIVATION,
+) -> Layer:
+    """A layer without constants, of tensors of these types."""
+    return Layer("tested", op, tuple(inputs), (output,), MappingProxyType(dict(attributes or {})), activation)
 
 
 def quantized(layer: Layer, seed: int, zeros: tuple[int, int, int] = (3, -5, 9), *, all_zero: bool = False) -> Layer:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.float_form import float_form
 from nnstretch.graph.layer import Attribute, Layer, TensorType, fused_pair
 from nnstretch.graph.reference import run_layer
-from tests.kits.kernels.int8_layers import int8_convolutions, int8_feeds
+from tests.kits.kernels.int8_layers import int8_convolutions, int8_feeds, typed_layer
 
 SHAPE = (1, 3, 6, 5)
 A, B = QuantizationParameters(0.125, 3), QuantizationParameters(0.25, -7)
@@ -26,16 +24,6 @@ RELU = Activation(ActivationKind.RELU)
 
 def int8(quantization: QuantizationParameters, shape: tuple[int, ...] = SHAPE) -> TensorType:
     return TensorType(shape, "int8", quantization)
-
-
-def layer_of(
-    op: str,
-    inputs: Sequence[TensorType],
-    output: TensorType,
-    attributes: Mapping[str, Attribute] | None = None,
-    activation: Activation = NO_ACTIVATION,
-) -> Layer:
-    return Layer("tested", op, tuple(inputs), (output,), MappingProxyType(dict(attributes or {})), activation)
 
 
 def check(layer: Layer) -> None:
@@ -77,20 +65,20 @@ HALVED = (1, 3, 3, 5)
 @pytest.mark.parametrize(
     "layer",
     [
-        layer_of("Dequantize", [int8(A)], TensorType(SHAPE)),
-        layer_of("Quantize", [int8(A)], int8(B)),
-        layer_of("Quantize", [int8(A)], int8(UNSIGNED)),
-        *(layer_of(op, [int8(A), int8(B)], int8(UNSIGNED)) for op in ("Add", "Sub", "Mul")),
-        layer_of("Add", [int8(A), int8(B)], int8(A), None, RELU),
-        layer_of("Mul", [int8(A), int8(B)], int8(B), None, Activation(ActivationKind.CLIP, -0.5, 0.75)),
-        layer_of("MaxPool", [int8(A)], int8(A, HALVED), {**WINDOW, "dilations": (1, 1)}),
-        layer_of("AveragePool", [int8(A)], int8(B, HALVED), {**WINDOW, "count_include_pad": 0}),
-        layer_of("GlobalPool", [int8(A)], int8(B, (1, 3, 1, 1)), {"mode": "average"}),
-        layer_of("Concat", [int8(A), int8(B)], int8(B, (1, 6, 6, 5)), {"axis": 1}),
-        layer_of("Activation", [int8(A)], int8(UNSIGNED), None, Activation(ActivationKind.SIGMOID)),
-        layer_of("Softmax", [int8(A)], int8(QuantizationParameters(1 / 256, -128)), {"axis": 1}),
-        layer_of("Reshape", [int8(A)], int8(A, (1, 90))),
-        layer_of("Transpose", [int8(A)], int8(A, (1, 6, 5, 3)), {"perm": (0, 2, 3, 1)}),
+        typed_layer("Dequantize", [int8(A)], TensorType(SHAPE)),
+        typed_layer("Quantize", [int8(A)], int8(B)),
+        typed_layer("Quantize", [int8(A)], int8(UNSIGNED)),
+        *(typed_layer(op, [int8(A), int8(B)], int8(UNSIGNED)) for op in ("Add", "Sub", "Mul")),
+        typed_layer("Add", [int8(A), int8(B)], int8(A), None, RELU),
+        typed_layer("Mul", [int8(A), int8(B)], int8(B), None, Activation(ActivationKind.CLIP, -0.5, 0.75)),
+        typed_layer("MaxPool", [int8(A)], int8(A, HALVED), {**WINDOW, "dilations": (1, 1)}),
+        typed_layer("AveragePool", [int8(A)], int8(B, HALVED), {**WINDOW, "count_include_pad": 0}),
+        typed_layer("GlobalPool", [int8(A)], int8(B, (1, 3, 1, 1)), {"mode": "average"}),
+        typed_layer("Concat", [int8(A), int8(B)], int8(B, (1, 6, 6, 5)), {"axis": 1}),
+        typed_layer("Activation", [int8(A)], int8(UNSIGNED), None, Activation(ActivationKind.SIGMOID)),
+        typed_layer("Softmax", [int8(A)], int8(QuantizationParameters(1 / 256, -128)), {"axis": 1}),
+        typed_layer("Reshape", [int8(A)], int8(A, (1, 90))),
+        typed_layer("Transpose", [int8(A)], int8(A, (1, 6, 5, 3)), {"perm": (0, 2, 3, 1)}),
     ],
     ids=lambda layer: f"{layer.op} {layer.activation} {layer.outputs[0].quantization}",
 )
@@ -99,8 +87,8 @@ def test_other_layers(layer: Layer) -> None:
 
 
 def test_groups_of_layers() -> None:
-    first = layer_of("Add", [int8(A), int8(B)], int8(UNSIGNED))
-    second = layer_of("Dequantize", [int8(UNSIGNED)], TensorType(SHAPE))
+    first = typed_layer("Add", [int8(A), int8(B)], int8(UNSIGNED))
+    second = typed_layer("Dequantize", [int8(UNSIGNED)], TensorType(SHAPE))
     form = float_form(fused_pair(first, second))
     assert form is not None
     assert [part.op for part in form.parts] == ["Add", "Reshape"]
@@ -110,14 +98,14 @@ def test_groups_of_layers() -> None:
 @pytest.mark.parametrize("op", ["AveragePool", "GlobalPool", "Concat", "Resize"])
 def test_a_relu_that_only_integers_have_is_kept(op: str) -> None:
     """A float form of such a layer would lose it, unless its inputs have no negative numbers either."""
-    assert float_form(layer_of(op, [int8(A)], int8(UNSIGNED))) is None
-    assert float_form(layer_of(op, [int8(UNSIGNED)], int8(UNSIGNED))) is not None
+    assert float_form(typed_layer(op, [int8(A)], int8(UNSIGNED))) is None
+    assert float_form(typed_layer(op, [int8(UNSIGNED)], int8(UNSIGNED))) is not None
 
 
 def test_layers_without_a_float_form() -> None:
-    assert float_form(layer_of("Add", [TensorType(SHAPE)], TensorType(SHAPE))) is None
-    assert float_form(layer_of("Add", [int8(A), int8(B)], int8(A), None, Activation(ActivationKind.GELU))) is None
-    assert float_form(layer_of("Reduce", [int8(A)], int8(A))) is None
-    unknown = layer_of("Conv", [int8(A), int8(B), int8(B)], int8(A))
+    assert float_form(typed_layer("Add", [TensorType(SHAPE)], TensorType(SHAPE))) is None
+    assert float_form(typed_layer("Add", [int8(A), int8(B)], int8(A), None, Activation(ActivationKind.GELU))) is None
+    assert float_form(typed_layer("Reduce", [int8(A)], int8(A))) is None
+    unknown = typed_layer("Conv", [int8(A), int8(B), int8(B)], int8(A))
     assert float_form(unknown) is None
     assert float_form(replace(fused_pair(unknown, unknown))) is None

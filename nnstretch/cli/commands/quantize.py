@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import reporting
@@ -29,8 +29,14 @@ if TYPE_CHECKING:
 Calibration = Annotated[
     str, option("--data SET", f"Calibration data: {usage()}, or a .npz file with an array for every input.")
 ]
-
-
+MethodName = Annotated[
+    str,
+    option(
+        "--method NAME",
+        "How ranges of activations are chosen: minmax (all values), percentile (all but one in 100,000), entropy (least "
+        "Kullback-Leibler divergence) or mse (least squared error).",
+    ),
+]
 Kept = Annotated[
     list[str] | None,
     option(
@@ -66,14 +72,7 @@ def quantize_command(
     images: Annotated[
         int, option("--images N", "Calibrate with N examples; those of a data set are drawn at random.", minimum=1)
     ] = 100,
-    method: Annotated[
-        str,
-        option(
-            "--method NAME",
-            "How ranges of activations are chosen: minmax (all values), percentile (all but one in 100,000), entropy (least "
-            "Kullback-Leibler divergence) or mse (least squared error).",
-        ),
-    ] = "minmax",
+    method: MethodName = "minmax",
     keep_float: Kept = None,
     max_error: MaxError = None,
     sensitivity: Sensitivity = False,
@@ -120,23 +119,15 @@ def quantize_command(
         if sensitivity:
             report.show(_table(made.sensitivity))
         report.show(f"{output}: {_summary(made)}; {size / 1e6:.1f} MB")
+        unreadable = len(calibration.unreadable) if calibration else 0
         report.finish(
             {
                 "model": model,
                 "output": str(output),
                 "method": method,
-                "int8_layers": made.int8,
-                "other_layers": made.others,
-                "kept_float": made.kept,
-                "equalized_pairs": made.equalized,
-                "corrected_layers": made.corrected,
-                **_errors(made.error),
-                "sensitivity": [
-                    {"layer": layer.name, "operator": layer.operator, **_errors(layer.error)}
-                    for layer in made.sensitivity
-                ],
+                **_answer(made),
                 "bytes": size,
-                "unreadable": len(calibration.unreadable) if calibration else 0,
+                "unreadable": unreadable,
             }
         )
 
@@ -149,6 +140,21 @@ def _summary(made: Quantized) -> str:
     if made.error is None:
         return layers
     return f"{layers}; output error {made.error:.3g} ({_errors(made.error)['snr_db']:.1f} dB)"
+
+
+def _answer(made: Quantized) -> dict[str, Any]:
+    """What became of a network, for the JSON answer."""
+    return {
+        "int8_layers": made.int8,
+        "other_layers": made.others,
+        "kept_float": made.kept,
+        "equalized_pairs": made.equalized,
+        "corrected_layers": made.corrected,
+        **_errors(made.error),
+        "sensitivity": [
+            {"layer": layer.name, "operator": layer.operator, **_errors(layer.error)} for layer in made.sensitivity
+        ],
+    }
 
 
 def _errors(error: float | None) -> dict[str, float | None]:

@@ -20,6 +20,7 @@ from nnstretch.quantization.equalization import equalize
 from nnstretch.quantization.feeds import Feeds, checked_feeds
 from nnstretch.quantization.int8_file import folded, write_int8
 from nnstretch.quantization.keep_float import KeepFloat, own_weights
+from nnstretch.quantization.placement import carry_placement
 from nnstretch.quantization.ranges import Method, activation_ranges, write_ranges
 from nnstretch.quantization.sensitivity import LayerError, OutputError, fewest_kept, layer_errors, layer_groups
 from nnstretch.support.progress import Progress, silent
@@ -114,6 +115,7 @@ def quantize(
         error = work.error.of(file) if work.error.is_defined else None
         made = load(file)
         made.metadata_props.update(model.metadata_props)
+        carry_placement(model, made)
         save(made, path)
     int8, others = _counts(made)
     names = [str(node.name) for node in work.network.graph]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from nnstretch.branching.design.accounting import working_set
 from nnstretch.branching.design.blueprint import Blueprint, blueprint
 from nnstretch.branching.design.design import Design
+from nnstretch.branching.latency.int8_predictions import Int8Predictor
+from nnstretch.branching.latency.prediction import LatencyPredictor
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.limits import SearchLimits, family_of
 from nnstretch.branching.search.search import SearchOptions, search
@@ -22,12 +24,14 @@ from nnstretch.compiler.processors import Processors
 from nnstretch.compiler.targets.processors import kind_of
 from nnstretch.compiler.targets.site import TargetSite
 from nnstretch.errors import DesignError, NNStretchError, UsageError
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
 from nnstretch.support.progress import Progress, silent
 from nnstretch.sweeps.evaluation import limited_design
 from nnstretch.sweeps.feasibility import Bounds, limits_reached
 from nnstretch.sweeps.measures.energy import EnergyMeter
 from nnstretch.sweeps.measures.measuring import DesignTimer, Timer
+from nnstretch.sweeps.measures.quantizer import Quantizer
 from nnstretch.sweeps.measures.target_timer import TargetTimer
 from nnstretch.sweeps.objectives import REDUCTION, Direction
 from nnstretch.sweeps.samplers import find_sampler
@@ -193,7 +197,21 @@ class DesignSweep:
         return {}
 
     def _latencies(self, form: Form) -> LatencyTable:
-        return LatencyTable(self._blueprint(form), self.predictor, len(self.names))
+        return LatencyTable(self._blueprint(form), self._predictor(form), len(self.names))
+
+    def _predictor(self, form: Form) -> LatencyPredictor:
+        """Predicts latencies of layers of a form.
+
+        Raises:
+            UsageError: the form is int8, and the processors are simulated.
+        """
+        if form.dtype == DEFAULT_DTYPE:
+            return cast("LatencyPredictor", self.predictor)
+        if not isinstance(self.predictor, ProfilePredictor):
+            raise UsageError(
+                f"{', '.join(self.names)} are simulated in float32 only; leave {form.dtype} out of --dtypes"
+            )
+        return Int8Predictor(self.predictor)
 
     # -- the study ------------------------------------------------------------------------------------------------
 
@@ -216,6 +234,8 @@ class DesignSweep:
             "image sizes": [self.original(form.image_size).shape[-1] for form in spec.forms],
             **spec.about,
         }
+        if any(form.dtype != DEFAULT_DTYPE for form in spec.forms):
+            about["dtypes"] = [form.dtype for form in spec.forms]
         return StudySpec(spec.storage, spec.study, spec.names, spec.directions, about, spec.resume, spec.workers).open()
 
     @cached_property
@@ -228,24 +248,29 @@ class DesignSweep:
         return found.hexdigest()[:12]
 
     def warm_start(self, study: Study) -> str:
-        """Queues the analytic search's front of latency and MACs first, if the study has no trials yet.
+        """Queues the analytic search's front of latency and MACs first, for each type, if the study has no trials yet.
 
         Returns:
             Why there is no such front, or only a part of it; "" if all of it is queued, or none is wanted.
         """
         if not self.spec.warm or study.get_trials(deepcopy=False):
             return ""
-        form = self.spec.forms[0]
+        first = {form.dtype: form for form in reversed(self.spec.forms)}
+        count = -(-self.spec.warm // len(first))
+        return "; ".join(filter(None, (self._queue_front(study, form, count) for form in reversed(first.values()))))
+
+    def _queue_front(self, study: Study, form: Form, count: int) -> str:
+        """Queues designs of the analytic search's front for a form. Returns what `warm_start` does."""
         options = SearchOptions(
             len(self.names),
             self.spec.limits,
-            self.spec.warm,
+            count,
             pareto=True,
             even_if_slower=True,
             progress=self.progress,
         )
         try:
-            found, _ = search(self._blueprint(form), self.predictor, options)
+            found, _ = search(self._blueprint(form), self._predictor(form), options)
         except DesignError as error:
             return f"no warm start: {error}"
         reasons = []
@@ -258,12 +283,13 @@ class DesignSweep:
                 study.enqueue_trial(parameters, user_attrs={WARM: rank})
         return f"warm start without {len(reasons)} of {len(found)} designs: {reasons[0]}" if reasons else ""
 
-    def timer(self, *, tune: bool = True, energy: bool = False) -> Timer | None:
+    def timer(self, *, tune: bool = True, energy: bool = False, quantizer: Quantizer | None = None) -> Timer | None:
         """Runs designs on the processors, those of a target by its runner; None where they are simulated or remote.
 
         Args:
             tune: measure routines of layers that have no stored measurement.
             energy: whether the energy of a run is a value.
+            quantizer: of designs in int8; None: there are none.
 
         Raises:
             UsageError: the energy cannot be read there.
@@ -274,11 +300,11 @@ class DesignSweep:
                     f"{site.device.name} has no counter of energy and no battery that can be read; leave energy out of "
                     "--objectives"
                 )
-            return TargetTimer(site, self.processors, self.predictor.costs, tune=tune, energy=energy)
+            return TargetTimer(site, self.processors, self.predictor.costs, tune, energy, quantizer)
         if not self.runs_here:
             return None
         meter = EnergyMeter() if energy else None
-        return DesignTimer(self.processors, self.predictor.costs, tune=tune, meter=meter)
+        return DesignTimer(self.processors, self.predictor.costs, tune=tune, meter=meter, quantizer=quantizer)
 
     @property
     def runs_here(self) -> bool:

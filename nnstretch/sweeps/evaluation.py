@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.branching.search.limits import SearchLimits
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.sweeps.feasibility import Bounds, reached, violations
 from nnstretch.sweeps.ladder import is_promoted, rungs
 from nnstretch.sweeps.measures.accuracy import DesignTraining
@@ -100,6 +101,8 @@ class DesignEvaluation:
         """
         design = predicted.design
         parts = {"design": design.id, "image_size": design.image_size, "machine": self.machine, "tune": timer.tune}
+        if predicted.dtype != DEFAULT_DTYPE:
+            parts["dtype"] = predicted.dtype
         key = digest({**parts, "energy": True} if timer.energy else parts)
 
         def measure() -> dict[str, Any]:
@@ -114,13 +117,19 @@ class DesignEvaluation:
         return found
 
     def _others(self, trial: Trial, rung: Fidelity) -> list[Values]:
-        """Values of the other trials that are within all limits and have reached a fidelity."""
+        """Values of the other trials that are within all limits and have reached a fidelity.
+
+        Where the accuracy is an objective and not known yet, trials compare with those of their own type: int8 costs
+        accuracy, which nothing that is known says.
+        """
         name = f"{VALUES}{rung.label}"
+        waits = rung < Fidelity.DISTILLED and any(objective.name == "accuracy" for objective in self.objectives)
         return [
             other.user_attrs[name]
             for other in self.study.get_trials(deepcopy=False)
             if other.number != trial.number
             and name in other.user_attrs
+            and not (waits and other.params.get("dtype") != trial.params.get("dtype"))
             and not is_given_up(other)
             and all(amount <= 0 for amount in other.constraints.values())
         ]

@@ -2,7 +2,7 @@
 
 Every trial has all parameters, whatever their values, so that every sampler can model them:
 
-    merge, image_size              the form of the network, where there are several
+    merge, image_size, dtype       the form of the network, where there are several
     meet.B                         whether a segment ends before block B
     processors.B                   processors of the segment that begins with block B
     width.B.PROCESSOR              width ratio of its branch there
@@ -34,6 +34,7 @@ from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.network_latency import predicted_design
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.support.progress import silent
 
 if TYPE_CHECKING:
@@ -47,15 +48,17 @@ Parameters = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Form:
-    """What a network is before it is branched: how its branches will merge, and the images that it takes.
+    """What a network is beside its branches: how these merge, the images that it takes, and what it computes with.
 
     Attributes:
         merge: how branches are merged.
         image_size: side of the images in pixels; None: that of the example input.
+        dtype: float32, or int8: the network is quantised after its training.
     """
 
     merge: Merge = Merge.CONCAT
     image_size: int | None = None
+    dtype: str = DEFAULT_DTYPE
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,13 @@ class PredictedDesign:
         design: with predicted latencies.
         prediction: of its parts.
         latencies: the predictions that it was made with.
+        dtype: what it computes with.
     """
 
     design: Design
     prediction: Prediction
     latencies: LatencyTable
+    dtype: str = DEFAULT_DTYPE
 
     @property
     def choices(self) -> list[SegmentChoice]:
@@ -122,10 +127,13 @@ class DesignSpace:
         space: dict[str, BaseDistribution] = {}
         merges = list(dict.fromkeys(form.merge.value for form in self.forms))
         sizes = list(dict.fromkeys(form.image_size for form in self.forms))
+        dtypes = list(dict.fromkeys(form.dtype for form in self.forms))
         if len(merges) > 1:
             space["merge"] = CategoricalDistribution(merges)
         if len(sizes) > 1:
             space["image_size"] = CategoricalDistribution(sizes)
+        if len(dtypes) > 1:
+            space["dtype"] = CategoricalDistribution(dtypes)
         space |= {f"meet.{block}": CategoricalDistribution([False, True]) for block in self.boundaries[1:-1]}
         single = [name for name, group in self.groups.items() if len(group) == 1]
         for block in self.boundaries[:-1]:
@@ -144,15 +152,17 @@ class DesignSpace:
 
     def design(self, parameters: Parameters) -> PredictedDesign:
         """The design with these parameters; every combination has one."""
-        latencies = self.latencies(self.form(parameters))
+        form = self.form(parameters)
+        latencies = self.latencies(form)
         design, prediction = predicted_design(latencies, self._segments(latencies, parameters))
-        return PredictedDesign(design, prediction, latencies)
+        return PredictedDesign(design, prediction, latencies, form.dtype)
 
     def form(self, parameters: Parameters) -> Form:
         """The form of the network with these parameters."""
         return Form(
             Merge(parameters.get("merge", self.forms[0].merge.value)),
             parameters.get("image_size", self.forms[0].image_size),
+            parameters.get("dtype", self.forms[0].dtype),
         )
 
     def parameters(self, design: Design, form: Form | None = None) -> dict[str, Any]:
@@ -169,7 +179,7 @@ class DesignSpace:
         if form is None:
             raise DesignError(f"design {design.id} merges by {design.merge.value}, which the sweep does not have")
         latencies = self.latencies(form)
-        values: dict[str, Any] = {"merge": form.merge.value, "image_size": form.image_size}
+        values: dict[str, Any] = {"merge": form.merge.value, "image_size": form.image_size, "dtype": form.dtype}
         values |= dict.fromkeys((f"meet.{block}" for block in self.boundaries[1:-1]), False)
         for choice in choices_of(design):
             values |= self._values(latencies, choice)

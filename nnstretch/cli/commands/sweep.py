@@ -25,6 +25,8 @@ from nnstretch.cli.options import (
 from nnstretch.cli.sweeping.study_request import PANEL, StudyRequest, options_named
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import UsageError
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
+from nnstretch.graph.int8_form import INT8
 from nnstretch.sweeps.objectives import FIDELITIES, REDUCTION, Fidelity, fidelity_of, objectives_help, parse_objectives
 from nnstretch.sweeps.samplers import find_sampler, limit_openmp
 from nnstretch.training.data import usage
@@ -72,6 +74,12 @@ Merges = Annotated[str, option("--merges LIST", "Merge modes to choose from: con
 ImageSizes = Annotated[
     str | None, option("--image-sizes LIST", "Sides of the images to choose from, such as 160,192,224; without --data.")
 ]
+Dtypes = Annotated[
+    str,
+    option(
+        "--dtypes LIST", "Types of numbers to choose from: float32, int8. Designs in int8 are calibrated by --data."
+    ),
+]
 MaxLatency = Annotated[float | None, option("--max-latency MS", "Largest predicted latency.", minimum=0, panel=_BOUNDS)]
 MaxMemory = Annotated[float | None, option("--max-memory MIB", "Largest predicted memory.", minimum=0, panel=_BOUNDS)]
 MaxMacs = Annotated[float | None, option("--max-macs MILLIONS", "Most multiply-accumulates.", minimum=0, panel=_BOUNDS)]
@@ -105,6 +113,7 @@ def sweep_designs_command(
     options: StretchOptions,
     merges: Merges = "concat",
     image_sizes: ImageSizes = None,
+    dtypes: Dtypes = "float32",
     targets: SweepTargets = None,
     tune: Tune = True,
     study: StudyRequest,
@@ -144,7 +153,7 @@ def sweep_designs_command(
 
         name = study.name(Path(model).name)
         spec = SweepSpec(
-            forms=_forms(merges, image_sizes),
+            forms=_forms(merges, image_sizes, dtypes),
             limits=options.search_limits(),
             bounds=Bounds(max_latency, max_memory, max_macs),
             names=tuple(objective.name for objective in wanted),
@@ -208,11 +217,11 @@ def _check_training(
         raise UsageError("accuracies need a trained network, which teaches the designs; give its --weights")
 
 
-def _forms(merges: str, image_sizes: str | None) -> tuple[Form, ...]:
+def _forms(merges: str, image_sizes: str | None, dtypes: str) -> tuple[Form, ...]:
     """The forms of the network to choose from.
 
     Raises:
-        UsageError, DesignError: a size or merge mode is not understood.
+        UsageError, DesignError: a size, type or merge mode is not understood.
     """
     from nnstretch.branching.design.design import parse_merge
     from nnstretch.sweeps.space import Form
@@ -225,7 +234,11 @@ def _forms(merges: str, image_sizes: str | None) -> tuple[Form, ...]:
         raise UsageError(
             f"--image-sizes {image_sizes} is not understood; write sizes of {_MIN_SIDE} or more, such as 160,192,224"
         ) from None
-    return tuple(Form(parse_merge(merge.strip()), size) for merge in merges.split(",") for size in sizes)
+    kinds = [dtype.strip() for dtype in dtypes.split(",")]
+    if unknown := [kind for kind in kinds if kind not in (DEFAULT_DTYPE, INT8)]:
+        raise UsageError(f"--dtypes {dtypes}: {unknown[0]!r} is none; give float32, int8, or both")
+    modes = [parse_merge(merge.strip()) for merge in merges.split(",")]
+    return tuple(Form(mode, size, kind) for mode in modes for size in sizes for kind in dict.fromkeys(kinds))
 
 
 Models = Annotated[

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.api.options import CompileOptions, StretchOptions
+from nnstretch.api.options import StretchOptions
 from nnstretch.cli.console import Reporter
-from nnstretch.cli.sources import Source
-from nnstretch.cli.stretching.files import DesignFiles, write_design
+from nnstretch.cli.sweeping.front import FrontFiles, front_table
 from nnstretch.cli.sweeping.places import check_one_kind, opened_place
 from nnstretch.cli.sweeping.workers import run_workers
-from nnstretch.errors import FileError, UsageError
-from nnstretch.report.tables.text import plain_table
+from nnstretch.errors import UsageError
+from nnstretch.graph.int8_form import INT8
 from nnstretch.support.progress import Progress, silent
 from nnstretch.sweeps.objectives import Fidelity, Objective
 from nnstretch.sweeps.study import WARM, states
 
 if TYPE_CHECKING:
     from optuna import Study
-    from rich.table import Table
 
     from nnstretch.cli.networks import Network
-    from nnstretch.compiler.processors import Processors
-    from nnstretch.sweeps.designs import DesignSweep, SweepPoint, SweepSpec
+    from nnstretch.sweeps.designs import DesignSweep, SweepSpec
     from nnstretch.sweeps.evaluation import DesignEvaluation
     from nnstretch.sweeps.measures.accuracy import DesignTraining
     from nnstretch.sweeps.measures.measuring import Timer
     from nnstretch.sweeps.measures.place import OpenPlace, Place
+    from nnstretch.sweeps.measures.quantizer import Quantizer
     from nnstretch.sweeps.workers.turns import Turns
+    from nnstretch.training.data.split import Dataset
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ class DesignJob:
             UsageError: an objective needs runs and there are none, or energy cannot be read.
         """
         energy = any(objective.name == "energy" for objective in self.objectives)
-        timer = sweep.timer(tune=self.tune, energy=energy)
+        timer = sweep.timer(tune=self.tune, energy=energy, quantizer=self._quantizer)
         if timer is None and any(one.known_from is Fidelity.MEASURED for one in self.objectives):
             raise UsageError(
                 f"designs cannot run on {self.processors}; leave p90 and energy out of --objectives, or name processors that "
@@ -208,28 +207,68 @@ class DesignJob:
         """
         if self.fidelity < Fidelity.DISTILLED:
             return None
-        from nnstretch.cli.training import check_classification
         from nnstretch.sweeps.measures.accuracy import DesignTraining
         from nnstretch.sweeps.measures.results import ResultStore
-        from nnstretch.training.data import load_dataset
         from nnstretch.training.loop.torch_settings import find_device
         from nnstretch.training.recipe_files import load_recipe
 
         if self.data is None:
             raise UsageError(f"accuracies of fidelity {self.fidelity.label} need images; name them with --data")
-        image = self.network.example_input
-        dataset = load_dataset(self.data, image.shape[-1], image.shape[1], preprocessing=self.network.preprocessing)
-        check_classification(dataset, "a sweep for accuracy")
         devices = [find_device(name) for name in self.devices or (None,)]
         device = devices[(self.worker or 0) % len(devices)]
         return DesignTraining(
             self.network.module,
-            dataset,
+            self._dataset,
             load_recipe(self.recipe, self.network.spec),
             device,
             ResultStore(self.work),
             {"network": sweep.digest},
             turns,
+            self._quantizer,
+        )
+
+    @cached_property
+    def _dataset(self) -> Dataset:
+        """The images of trainings and calibrations.
+
+        Raises:
+            UsageError: they are for another task.
+            NNStretchError: there are no such images.
+        """
+        from nnstretch.cli.training import check_classification
+        from nnstretch.training.data import load_dataset
+
+        assert self.data is not None
+        image = self.network.example_input
+        dataset = load_dataset(self.data, image.shape[-1], image.shape[1], preprocessing=self.network.preprocessing)
+        check_classification(dataset, "a sweep for accuracy")
+        return dataset
+
+    @cached_property
+    def _quantizer(self) -> Quantizer | None:
+        """Makes designs int8; None if the sweep has none of these.
+
+        Raises:
+            UsageError: there are no images to calibrate with.
+        """
+        if all(form.dtype != INT8 for form in self.spec.forms):
+            return None
+        from nnstretch.sweeps.measures.quantizer import Quantizer
+
+        if self.data is None:
+            raise UsageError(
+                "designs in int8 are calibrated by images; name them with --data, or leave int8 out of --dtypes"
+            )
+        return Quantizer(self._dataset)
+
+    def _front_files(self, sweep: DesignSweep) -> FrontFiles | None:
+        """Writes the front; None without a folder."""
+        from nnstretch.sweeps.measures.results import ResultStore
+
+        if self.output is None:
+            return None
+        return FrontFiles(
+            self.output, self.network, sweep, self.processors, ResultStore(self.work), self._quantizer, self.tune
         )
 
     def _run_workers(self, report: Reporter) -> set[int]:
@@ -246,12 +285,13 @@ class DesignJob:
     def _finish(self, report: Reporter, begun: BegunSweep) -> None:
         """Writes and shows the front."""
         sweep = begun.sweep
+        written = self._front_files(sweep)
         with report.progress("Writing") as advance:
             result = begun.place.measure(lambda: sweep.result(begun.study))
             files = []
             for rank, point in enumerate(result.front):
                 advance(rank, len(result.front), point.design.id)
-                files.append(self._write(rank, point, sweep))
+                files.append(None if written is None else written.write(rank, point))
         report.show(front_table(result.front, self.objectives, files, self.targets))
         if not any(point.design.meeting_points for point in result.front):
             report.note(f"no branched design is on the front: {sweep.limits_note(result.study)}")
@@ -278,6 +318,7 @@ class DesignJob:
                         "file": file,
                         "merge": point.design.merge.value,
                         "image_size": point.design.image_size,
+                        "dtype": point.form.dtype,
                         "meeting_points": point.design.meeting_points,
                         "warm_start": point.number in warm,
                         "target": point.target or None,
@@ -297,95 +338,6 @@ class DesignJob:
             return ""
         processors = ",".join(begun.sweep.names)
         return f"; `nnstretch bench {self.network.spec} --design FILE --target {target} -p {processors}` runs one"
-
-    def _write(self, rank: int, point: SweepPoint, sweep: DesignSweep) -> str | None:
-        """A design of the front, with its weights (inherited ones if it was not trained), ONNX file, and package.
-
-        There is no package for processors that designs cannot run on.
-
-        Returns:
-            The design's path; None without a folder.
-        """
-        if self.output is None:
-            return None
-        from nnstretch.branching.stretch import rebuild
-        from nnstretch.training.weights import load_weights
-
-        size = point.design.image_size
-        original = self.network
-        if size is not None and size != original.example_input.shape[-1]:
-            original = resized(original, size)
-        module = rebuild(original.module, original.example_input, point.design).eval()
-        if point.weights is not None:
-            load_weights(module, self._weights(point, point.weights))
-        branched = replace(original, module=module, design=point.design)
-        path, _ = write_design(DesignFiles(self.output, False, None), f"{rank + 1}-", original, branched, ())
-        if sweep.runs_here:
-            self._write_package(path, branched, sweep.processors)
-        return str(path)
-
-    def _write_package(self, path: Path, branched: Network, processors: Processors) -> None:
-        """The plan of a design for the processors of the sweep, made as for its measured runs."""
-        from nnstretch.compiler.compile import compile_model
-        from nnstretch.frontends.onnx_file import load
-        from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
-
-        options = CompileOptions(self.processors, tune=self.tune)
-        source = Source(self.network.spec, options, path.with_suffix(".safetensors"), path)
-        about: dict[str, Any] = {"source": source.to_json(), "tuned": self.tune, "processors": self.processors}
-        if branched.preprocessing is not None:
-            about[PREPROCESSING_KEY] = branched.preprocessing.to_json()
-        model = load(path.with_suffix(".onnx"))  # which was exported just now
-        with compile_model(model, processors, tune=self.tune) as session:
-            session.save(path.with_suffix(".nns"), {**about, "macs": session.plan.macs})
-
-    def _weights(self, point: SweepPoint, key: str) -> Path:
-        """The file of a design's trained weights.
-
-        Raises:
-            FileError: this machine does not have it.
-        """
-        from nnstretch.sweeps.measures.results import ResultStore
-
-        path = ResultStore(self.work).weights(key)
-        if not path.is_file():
-            raise FileError(
-                f"the weights of trial {point.number} are not in {self.work}; name the folder of the worker that trained it "
-                "(--work), or copy its files here"
-            )
-        return path
-
-
-def resized(network: Network, size: int) -> Network:
-    """The network with an example input of another size."""
-    import torch
-
-    image = torch.randn((*network.example_input.shape[:2], size, size), generator=torch.Generator().manual_seed(0))
-    return replace(network, example_input=image, options=replace(network.options, image_size=size))
-
-
-def front_table(
-    points: Sequence[SweepPoint],
-    objectives: Sequence[Objective],
-    files: Sequence[str | None],
-    targets: Sequence[str] = (),
-) -> Table:
-    """A row per design of the front; with several targets it says which one measured the design."""
-    columns = [f">{objective.name} {objective.unit}" for objective in objectives]
-    has_files, has_targets = any(files), len(targets) > 1
-    more = (*(["target"] if has_targets else []), *(["file"] if has_files else []))
-    table = plain_table("design", *columns, ">meeting points", ">trial", *more)
-    for point, file in zip(points, files, strict=True):
-        values = [f"{point.values[objective.name]:.4g}" for objective in objectives]
-        table.add_row(
-            point.design.id,
-            *values,
-            str(point.design.meeting_points),
-            str(point.number),
-            *([point.target] if has_targets else []),
-            *([file] if has_files else []),
-        )
-    return table
 
 
 def about_job(job: DesignJob, options: StretchOptions) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from torch import nn
 
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import BranchedNetwork
+from nnstretch.graph.int8_form import INT8
+from nnstretch.sweeps.measures.quantizer import Quantizer
 from nnstretch.sweeps.measures.results import ResultStore, digest
 from nnstretch.sweeps.objectives import Fidelity
 from nnstretch.sweeps.space import PredictedDesign
@@ -43,6 +45,7 @@ class DesignTraining:
         results: where accuracies and weights are kept.
         about: what results depend on beside the design and the recipe.
         turns: trainings wait while another process of this machine measures.
+        quantizer: of designs in int8; None: there are none.
     """
 
     original: nn.Module
@@ -52,6 +55,7 @@ class DesignTraining:
     results: ResultStore
     about: Mapping[str, Any]
     turns: Turns = field(default_factory=Turns)
+    quantizer: Quantizer | None = None
 
     def recipe_of(self, fidelity: Fidelity) -> Recipe:
         """The recipe of a fidelity, which goes on from the weights of the one before.
@@ -85,11 +89,26 @@ class DesignTraining:
         return digest({**parts, "data": self.dataset.name, "recipes": recipes})
 
     def __call__(self, predicted: PredictedDesign, fidelity: Fidelity) -> dict[str, float]:
-        """The accuracy of a design in percent; it and its weights are kept."""
+        """The accuracy of a design in percent; it and its weights are kept.
+
+        The same training in float32 serves a design in any type: one in int8 is quantised after it.
+        """
         key = self.key(predicted, fidelity)
-        return self.results.get(
+        found = self.results.get(
             key, lambda: {"accuracy": self._train(predicted, fidelity, key)}, self.results.weights(key)
         )
+        if predicted.dtype != INT8:
+            return found
+        return self.results.get(f"{key}.{INT8}", lambda: {"accuracy": self._quantized(predicted, key)})
+
+    def _quantized(self, predicted: PredictedDesign, key: str) -> float:
+        """The accuracy of a trained design after it is quantised."""
+        assert self.quantizer is not None
+        blueprint = predicted.latencies.blueprint
+        network = build(blueprint, predicted.design)
+        load_weights(network, self.results.weights(key))
+        with self.turns.beside_others():
+            return self.quantizer.accuracy(network.eval(), blueprint.traced.example_input)
 
     def _train(self, predicted: PredictedDesign, fidelity: Fidelity, key: str) -> float:
         """Trains a design from the weights of the fidelity before; returns its accuracy on the validation images.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import export_branched
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import Processors
+from nnstretch.graph.int8_form import INT8
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.plan.compiled import Compiled
@@ -18,6 +19,7 @@ from nnstretch.scheduler.planner import make_plan
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.sweeps.measures.energy import EnergyMeter
 from nnstretch.sweeps.measures.memory import plan_mib
+from nnstretch.sweeps.measures.quantizer import Quantizer
 from nnstretch.sweeps.space import PredictedDesign
 
 _WARMUP = 5
@@ -58,13 +60,15 @@ class DesignTimer:
         tune: measure routines of layers that have no stored measurement.
         seconds: of timed runs per design.
         meter: of energy; None: energy is not measured.
+        quantizer: of designs in int8; None: there are none.
     """
 
     processors: Processors
     costs: CostModel
     tune: bool = True
     seconds: float = 0.5
-    meter: EnergyMeter | None = field(default=None)
+    meter: EnergyMeter | None = None
+    quantizer: Quantizer | None = None
 
     @property
     def energy(self) -> bool:
@@ -73,7 +77,7 @@ class DesignTimer:
 
     def __call__(self, predicted: PredictedDesign) -> dict[str, float]:
         """Median and 90th percentile of the latency in ms, the plan's memory in MiB, and the energy of a run in mJ."""
-        compiled = planned(predicted, self.processors, self.costs, tune=self.tune)
+        compiled = planned(predicted, self.processors, self.costs, tune=self.tune, quantizer=self.quantizer)
         with PlanSession(compiled) as session:
             session.time(warmup=_WARMUP, runs=1, budget=self.seconds)
             before = self.meter.read() if self.meter else []
@@ -84,7 +88,14 @@ class DesignTimer:
         return found | ({"energy": 1e3 * joules / len(times)} if self.meter else {})
 
 
-def planned(predicted: PredictedDesign, processors: Processors, costs: CostModel, *, tune: bool) -> Compiled:
+def planned(
+    predicted: PredictedDesign,
+    processors: Processors,
+    costs: CostModel,
+    *,
+    tune: bool,
+    quantizer: Quantizer | None = None,
+) -> Compiled:
     """The plan of a design with inherited weights.
 
     Args:
@@ -92,12 +103,16 @@ def planned(predicted: PredictedDesign, processors: Processors, costs: CostModel
         processors: one per branch.
         costs: of layers, for plans that are not tuned.
         tune: measure routines of layers that have no stored measurement.
+        quantizer: of designs in int8.
 
     Raises:
         NNStretchError: the design cannot be planned.
     """
     blueprint = predicted.latencies.blueprint
     model = export_branched(build(blueprint, predicted.design), blueprint.traced.example_input)
+    if predicted.dtype == INT8:
+        assert quantizer is not None
+        model = quantizer.quantized(model)
     if tune:
         return plan_model(model, processors)
     return make_plan(optimize(model), processors.named, processors.host, costs)

@@ -6,6 +6,7 @@ import numpy as np
 
 from nnstretch.branching.latency.workloads import part_layers
 from nnstretch.branching.search.network_latency import states_before
+from nnstretch.graph.dtypes import element_type
 from nnstretch.graph.layer import Layer
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.sweeps.space import PredictedDesign
@@ -31,11 +32,11 @@ def predicted_mib(predicted: PredictedDesign) -> float:
             part_layers(blueprint.plan(choice.segment, branch), blueprint.counts(choice.segment, branch), states)
             for branch in choice.branches
         ]
-        peak = max(peak, sum(max(map(_layer_bytes, part.layers), default=0) for part in parts))
-    return (4 * predicted.design.params + peak) / _MIB
+        peak = max(peak, sum(max(map(_layer_elements, part.layers), default=0) for part in parts))
+    return element_type(predicted.dtype).bytes * (predicted.design.params + peak) / _MIB
 
 
-def _layer_bytes(layer: Layer) -> int:
-    """Bytes of a layer's tensors without its constants."""
+def _layer_elements(layer: Layer) -> int:
+    """Numbers in a layer's tensors without its constants."""
     read = (kind for index, kind in enumerate(layer.inputs) if kind is not None and index not in layer.constants)
-    return sum(kind.bytes for kind in (*read, *layer.outputs))
+    return sum(kind.elements for kind in (*read, *layer.outputs))

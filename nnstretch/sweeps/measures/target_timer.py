@@ -14,6 +14,7 @@ from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.sweeps.measures.measuring import planned
 from nnstretch.sweeps.measures.memory import plan_mib
+from nnstretch.sweeps.measures.quantizer import Quantizer
 from nnstretch.sweeps.space import PredictedDesign
 
 RUNS = BenchOptions(seconds=0.5, warmup=0.2, patience=120.0)
@@ -34,6 +35,7 @@ class TargetTimer:
         costs: of layers, for plans that are not tuned.
         tune: measure routines of layers that have no stored measurement.
         energy: whether the energy of a run is a value.
+        quantizer: of designs in int8; None: there are none.
     """
 
     site: TargetSite
@@ -41,6 +43,7 @@ class TargetTimer:
     costs: CostModel
     tune: bool = True
     energy: bool = False
+    quantizer: Quantizer | None = None
 
     def __call__(self, predicted: PredictedDesign) -> dict[str, float]:
         """Median and 90th percentile of the latency in ms, the plan's memory in MiB, and the energy of a run in mJ.
@@ -67,7 +70,7 @@ class TargetTimer:
         failure = ""
         for _ in range(_ATTEMPTS):
             try:
-                compiled = planned(predicted, self.processors, self.costs, tune=self.tune)
+                compiled = planned(predicted, self.processors, self.costs, tune=self.tune, quantizer=self.quantizer)
                 return compiled, self.site.timed(compiled, RUNS, NAME)
             except TransientTargetError:
                 raise

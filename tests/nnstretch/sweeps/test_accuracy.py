@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import signal
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from nnstretch.errors import FileError
 from nnstretch.sweeps.designs import DesignSweep, SweepSpec
 from nnstretch.sweeps.evaluation import DesignEvaluation
 from nnstretch.sweeps.measures.accuracy import DesignTraining
+from nnstretch.sweeps.measures.quantizer import Quantizer
 from nnstretch.sweeps.measures.results import ResultStore
 from nnstretch.sweeps.objectives import Fidelity, parse_objectives
 from nnstretch.sweeps.study import FILES, RUNG, VALUES, states
@@ -96,6 +98,21 @@ def test_every_fidelity_goes_on_from_the_one_before_and_nothing_is_trained_twice
     training.results.weights(done[0].user_attrs[FILES]).unlink()
     training(predicted, Fidelity.TRAINED)
     assert len(trained) == count + 1, "lost weights are made again"
+
+
+def test_one_training_serves_a_design_in_both_types(tmp_path: Path, trained: list[Recipe]) -> None:
+    training = training_of(tmp_path)
+    training = replace(training, quantizer=Quantizer(training.dataset))
+    space = sweep_of(tmp_path, "one", 1).space
+    predicted = space.design(
+        optuna.create_study(sampler=optuna.samplers.RandomSampler(0)).ask(space.distributions).params
+    )
+    found = training(predicted, Fidelity.DISTILLED)
+    rounded = training(replace(predicted, dtype="int8"), Fidelity.DISTILLED)
+    assert len(trained) == 1
+    assert rounded["accuracy"] == pytest.approx(found["accuracy"], abs=10)  # of 20 images
+    (kept,) = training.results.folder.glob("*.int8.json")
+    assert json.loads(kept.read_text()) == rounded
 
 
 def test_the_short_and_the_full_training_share_the_epochs_of_the_recipe(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from nnstretch.sweeps.feasibility import Bounds
 from nnstretch.sweeps.ladder import front_numbers, hypervolume, is_promoted, ranks
 from nnstretch.sweeps.measures.energy import EnergyMeter
 from nnstretch.sweeps.measures.measuring import DesignTimer
+from nnstretch.sweeps.measures.quantizer import Quantizer
 from nnstretch.sweeps.measures.results import ResultStore
 from nnstretch.sweeps.objectives import Fidelity, fidelity_of, parse_objectives
 from nnstretch.sweeps.samplers import _auto_sampler
@@ -39,6 +40,7 @@ from nnstretch.sweeps.study import RUNG, VALUES, states
 from nnstretch.sweeps.workers.turns import Turns
 from nnstretch.sweeps.workers.worker import SweepBudget
 from tests.kits.command_line import Cli
+from tests.kits.networks.small_training import few_digits
 from tests.kits.networks.tiny_branching import SIDE, original
 
 PROCESSORS = "sim:phone/cpu,sim:phone/gpu"
@@ -284,12 +286,45 @@ def test_energy_is_read_from_power_zones(tmp_path: Path) -> None:
 
 
 def test_a_design_is_planned_and_run(tmp_path: Path) -> None:
-    sweep = sweep_of(tmp_path)
+    sweep = replace(sweep_of(tmp_path), example_input=torch.randn(1, 1, 16, 16))  # as images of digits are
     predicted = sweep.space.design(random_parameters(sweep.space, 0))
     here = build_processors("cpu:0,cpu:1")
     found = DesignTimer(here, Estimates(), tune=False, seconds=0.05)(predicted)
     assert 0 < found["latency"] <= found["p90"] < 1e3
     assert found["memory"] * 2**20 > 4 * predicted.design.params
+    quantizer = Quantizer(few_digits(8, 4))
+    rounded = DesignTimer(here, Estimates(), tune=False, seconds=0.05, quantizer=quantizer)(
+        replace(predicted, dtype="int8")
+    )
+    assert predicted.design.params < rounded["memory"] * 2**20 < found["memory"] * 2**20 / 2
+
+
+def test_the_type_is_a_parameter_of_designs(tmp_path: Path) -> None:
+    forms = (Form(), Form(dtype="int8"))
+    sweep = sweep_of(tmp_path, forms=forms)
+    space = DesignSpace(lambda _: sweep.space.latencies(Form()), forms, sweep.names, sweep.space.limits)
+    parameters = random_parameters(space, 0)
+    one, other = (space.design({**parameters, "dtype": dtype}) for dtype in ("float32", "int8"))
+    assert (one.dtype, other.dtype) == ("float32", "int8")
+    assert space.parameters(other.design, forms[1])["dtype"] == "int8"
+    assert predicted_values(other)["memory"] == pytest.approx(predicted_values(one)["memory"] / 4)
+    with pytest.raises(UsageError, match="simulated in float32 only; leave int8 out of --dtypes"):
+        sweep.space.latencies(forms[1])
+
+
+def test_types_compete_only_where_the_accuracy_is_known(tmp_path: Path) -> None:
+    """An int8 design is faster than the same one in float32, which would never be trained otherwise."""
+    forms = (Form(), Form(dtype="int8"))
+    sweep = sweep_of(tmp_path)
+    study = sweep.open()
+    for dtype, latency in (("int8", 1.0), ("int8", 2.0), ("float32", 3.0)):
+        study.enqueue_trial({"dtype": dtype})
+        trial = study.ask({"dtype": optuna.distributions.CategoricalDistribution([form.dtype for form in forms])})
+        trial.set_user_attr(f"{VALUES}predicted", {"latency": latency, "macs": 1.0})
+    last = study.trials[-1]
+    for objectives, count in (("latency,accuracy", 0), ("latency,macs", 2)):
+        known = evaluation(sweep, study, objectives)
+        assert len(known._others(last, Fidelity.PREDICTED)) == count
 
 
 NETWORK = """

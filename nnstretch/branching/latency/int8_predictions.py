@@ -1,0 +1,58 @@
+"""Predicted latencies of quantised networks: those of their layers' int8 forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nnstretch.branching.latency.prediction import LatencyPredictor
+from nnstretch.graph.int8_form import int8_form, int8_tensor
+from nnstretch.graph.layer import Layer, TensorType, fused_pair
+
+
+@dataclass(eq=False)
+class Int8Predictor:
+    """A `LatencyPredictor` that is asked of a network in float32, and answers for the network in int8.
+
+    Attributes:
+        predictor: of layers of any type.
+    """
+
+    predictor: LatencyPredictor
+    _forms: dict[str, tuple[Layer, ...]] = field(default_factory=dict, init=False)
+
+    def seconds(self, layers: list[Layer], processor: int) -> float:
+        """Seconds of the int8 forms of these layers in sequence."""
+        return self.predictor.seconds(self._int8(layers), processor)
+
+    def fused_seconds(self, pair: Layer, processor: int) -> float:
+        """Seconds of the routine for the int8 forms of a pair; `inf` if there is none, or a form is no single layer."""
+        first, second = (self._int8([part]) for part in pair.parts)
+        if len(first) != 1 or len(second) != 1:
+            return math.inf
+        return self.predictor.fused_seconds(fused_pair(first[0], second[0]), processor)
+
+    def confirm(self, layers: list[Layer], processor: int) -> bool:
+        """Measures the int8 forms that `seconds` only estimates; returns whether a prediction changed."""
+        return self.predictor.confirm(self._int8(layers), processor)
+
+    def meeting_seconds(self, tensor: TensorType) -> float:
+        """Communication cost in seconds of a meeting point at the rounded tensor."""
+        return self.predictor.meeting_seconds(int8_tensor(tensor))
+
+    def fetch_seconds(self, tensor: TensorType) -> float:
+        """The part of it in which the next layers read the rounded tensor from other processors' caches."""
+        return self.predictor.fetch_seconds(int8_tensor(tensor))
+
+    def contention_factor(self, processor: int, others: frozenset[int]) -> float:
+        """Time of a processor while `others` work, over its time alone."""
+        return self.predictor.contention_factor(processor, others)
+
+    def _int8(self, layers: Sequence[Layer]) -> list[Layer]:
+        found: list[Layer] = []
+        for layer in layers:
+            if layer.workload not in self._forms:
+                self._forms[layer.workload] = int8_form(layer)
+            found += self._forms[layer.workload]
+        return found

@@ -14,8 +14,8 @@ from torch import Tensor
 from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
-from nnstretch.frontends.torch_module import export
 from nnstretch.frontends.onnx_file import load
+from nnstretch.frontends.torch_module import export
 from nnstretch.quantization import Feeds, quantize
 from nnstretch.training.data.calibration import CalibrationImages
 from nnstretch.training.data.preprocessing import Images

@@ -321,10 +321,9 @@ def test_types_compete_only_where_the_accuracy_is_known(tmp_path: Path) -> None:
         study.enqueue_trial({"dtype": dtype})
         trial = study.ask({"dtype": optuna.distributions.CategoricalDistribution([form.dtype for form in forms])})
         trial.set_user_attr(f"{VALUES}predicted", {"latency": latency, "macs": 1.0})
-    last = study.trials[-1]
     for objectives, count in (("latency,accuracy", 0), ("latency,macs", 2)):
         known = evaluation(sweep, study, objectives)
-        assert len(known._others(last, Fidelity.PREDICTED)) == count
+        assert len(known._others(trial, Fidelity.PREDICTED)) == count
 
 
 NETWORK = """

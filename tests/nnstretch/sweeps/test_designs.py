@@ -314,13 +314,18 @@ def test_the_type_is_a_parameter_of_designs(tmp_path: Path) -> None:
 
 def test_types_compete_only_where_the_accuracy_is_known(tmp_path: Path) -> None:
     """An int8 design is faster than the same one in float32, which would never be trained otherwise."""
-    forms = (Form(), Form(dtype="int8"))
     sweep = sweep_of(tmp_path)
     study = sweep.open()
-    for dtype, latency in (("int8", 1.0), ("int8", 2.0), ("float32", 3.0)):
+
+    def predicted(dtype: str, latency: float) -> optuna.Trial:
         study.enqueue_trial({"dtype": dtype})
-        trial = study.ask({"dtype": optuna.distributions.CategoricalDistribution([form.dtype for form in forms])})
+        trial = study.ask({"dtype": optuna.distributions.CategoricalDistribution(["float32", "int8"])})
         trial.set_user_attr(f"{VALUES}predicted", {"latency": latency, "macs": 1.0})
+        return trial
+
+    predicted("int8", 1.0)
+    predicted("int8", 2.0)
+    trial = predicted("float32", 3.0)
     for objectives, count in (("latency,accuracy", 0), ("latency,macs", 2)):
         known = evaluation(sweep, study, objectives)
         assert len(known._others(trial, Fidelity.PREDICTED)) == count

@@ -1,6 +1,7 @@
 """One step of Strassen's algorithm for 1 × 1 convolutions: where it applies, and its weight transform.
 
-The kernels engine/kernels/convolution/conv_strassen.c and opencl/kernels/conv_strassen.cl read this order of weights.
+The kernels conv_strassen.c (engine/kernels/convolution) and conv_strassen.cl (opencl/kernels/convolution) read this order of
+weights.
 """
 
 from __future__ import annotations

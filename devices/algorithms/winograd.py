@@ -34,8 +34,8 @@ _WORTH_TRYING = 0.9  # highest ratio of estimated time to a direct convolution's
 POINTS = {4: (1.0,), 6: (0.75, 1.5), 8: (1.0, 0.5, 2.0)}
 """Interpolation points besides 0 and infinity, by alpha; the negative of each is a point too.
 
-The input and output transforms (engine/kernels/winograd/winograd_transform.h, opencl/kernels/winograd_transform.cl) use these
-points.
+The input and output transforms (winograd_transform.h in engine/kernels/winograd, winograd_transform.cl in
+opencl/kernels/winograd) use these points.
 """
 
 

@@ -143,7 +143,7 @@ class Launch:
     """Launch configuration of an OpenCL kernel.
 
     Attributes:
-        source: file in devices/opencl/kernels.
+        source: name of a file in a folder of devices/opencl/kernels.
         defines: macro definitions.
         global_size: work items along each dimension.
         local_size: work items of a group along each dimension; None lets the driver choose.

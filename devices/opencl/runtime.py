@@ -22,14 +22,14 @@ from nnstretch.devices.opencl import drivers
 from nnstretch.devices.opencl.crashes import compiling, name_driver
 from nnstretch.devices.opencl.drivers import DeviceInfo, probe
 from nnstretch.devices.opencl.routines.base import Traits
-from nnstretch.devices.opencl.sources import KERNELS, kernel_integers, kernel_source, sources_hash
+from nnstretch.devices.opencl.sources import kernel_files, kernel_integers, kernel_source, sources_hash
 from nnstretch.errors import BuildError, DeviceError
 from nnstretch.support.settings import atomic_write, cache_dir
 
 if TYPE_CHECKING:
     import pyopencl
 
-__all__ = ["KERNELS", "DeviceInfo", "OpenCLRuntime", "kernel_integers", "kernel_source", "probe", "sources_hash"]
+__all__ = ["DeviceInfo", "OpenCLRuntime", "kernel_files", "kernel_integers", "kernel_source", "probe", "sources_hash"]
 
 _GPU_BLOCK = 4  # numbers that a work item of a GPU loads at once
 _GPU_FLOATS = 64  # registers that a work item of a GPU may use for its tile

@@ -10,15 +10,21 @@ from pathlib import Path
 
 from nnstretch.errors import PackageError
 
-KERNELS = Path(__file__).parent / "kernels"
+_KERNELS = Path(__file__).parent / "kernels"
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 _STRUCT = re.compile(r"^typedef struct \{([^}]*)\} (\w+);$", re.MULTILINE)
 _KERNEL = re.compile(r"^kernel void (\w+)\([^)]*,\s+const (\w+) given\)$", re.MULTILINE)
 
 
+@cache
+def kernel_files() -> dict[str, Path]:
+    """The kernel files by name, in the order of their names. Plans and packages hold these names, without folders."""
+    return {path.name: path for path in sorted(_KERNELS.rglob("*.cl"), key=lambda path: path.name)}
+
+
 def kernel_source(name: str) -> str:
     """The text of a kernel file with its includes expanded."""
-    text = (KERNELS / name).read_text()
+    text = kernel_files()[name].read_text()
     return _INCLUDE.sub(lambda match: kernel_source(match[1]), text)
 
 
@@ -39,14 +45,14 @@ def kernel_integers(text: str) -> dict[str, int]:
 def sources_hash() -> str:
     """Short hash of all kernel files, which are read once."""
     digest = hashlib.sha256()
-    for path in sorted(KERNELS.glob("*.cl")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for name, path in kernel_files().items():
+        digest.update(name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def source_hashes() -> dict[str, str]:
     """SHA-256 of the text of every kernel file with its includes, hexadecimal."""
-    return {path.name: _hash(kernel_source(path.name)) for path in KERNELS.glob("*.cl")}
+    return {name: _hash(kernel_source(name)) for name in kernel_files()}
 
 
 def check_installed(sources: Mapping[str, str], package: str | Path) -> None:

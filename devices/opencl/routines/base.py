@@ -89,8 +89,8 @@ def constant(index: int) -> Operand:
 class OpenCLRoutine(Routine):
     """A routine of OpenCL kernels on float32 tensors.
 
-    Subclasses set `algorithm`, `source` (file in devices/opencl/kernels) and `ops` (operators that it may support), and
-    `stores_half` if their kernels take NNS_HALF.
+    Subclasses set `algorithm`, `source` (name of a file in a folder of devices/opencl/kernels) and `ops` (operators that
+    it may support), and `stores_half` if their kernels take NNS_HALF.
 
     Attributes:
         dtype: storage type of tensors and constants, float32 or float16; sums are float32.

@@ -21,8 +21,8 @@ from nnstretch.devices.opencl.drivers import load_drivers, probe
 from nnstretch.devices.opencl.probe_worker import check_kernels, has_command_times
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.runtime import (
-    KERNELS,
     OpenCLRuntime,
+    kernel_files,
     kernel_integers,
     kernel_source,
     sources_hash,
@@ -216,7 +216,7 @@ def test_a_build_failure_is_one_line_with_the_first_error() -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("path", sorted(KERNELS.glob("*.cl")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", kernel_files().values(), ids=lambda path: path.stem)
 def test_kernels_use_extensions_of_a_compiler_only_where_it_compiles(path: Path) -> None:
     assert not EXTENSION.search(FOR_ONE_COMPILER.sub("", path.read_text()))
 
@@ -350,10 +350,14 @@ def test_a_kernel_finds_offsets_and_parameters_in_its_struct() -> None:
         runtime.set_arguments(kernel, [(x, 7), (y, 2)], (1, 2))
 
 
+def test_kernel_files_of_all_folders_have_names_of_their_own() -> None:
+    assert len(kernel_files()) == len(list(kernel_files()["semaphore.cl"].parent.rglob("*.cl")))
+
+
 def test_every_kernel_takes_buffers_and_one_struct() -> None:
     seen: set[str] = set()
-    for path in KERNELS.glob("*.cl"):
-        text = kernel_source(path.name)
+    for name in kernel_files():
+        text = kernel_source(name)
         kernels = dict(KERNEL.findall(text))
         assert {*re.findall(r"kernel void (\w+)", text)} == kernels.keys()
         integers = kernel_integers(text)

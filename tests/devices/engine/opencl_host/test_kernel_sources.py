@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
-from nnstretch.devices.opencl.sources import KERNELS, kernel_integers, kernel_source
+from nnstretch.devices.opencl.sources import kernel_files, kernel_integers, kernel_source
 from tests.kits.c_libraries import c_library
 
 FOLDER = ENGINE_FOLDER / "opencl_host"
@@ -41,7 +41,7 @@ def counted(library: ctypes.CDLL, text: str, kernels: dict[str, int]) -> dict[st
     return {name: count for name, count in found.items() if count >= 0}
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in KERNELS.glob("*.cl")))
+@pytest.mark.parametrize("name", kernel_files())
 def test_argument_structs(library: ctypes.CDLL, name: str) -> None:
     text = kernel_source(name)
     wanted = kernel_integers(text)

@@ -1,12 +1,12 @@
-/* devices/engine/runtime/pool.h on OpenMP, for comparison (NeoCPU, figure 4). Each task is a parallel region whose threads
+/* devices/engine/runtime/threads/pool.h on OpenMP, for comparison (NeoCPU, figure 4). Each task is a parallel region whose threads
  * compute the shares of their bounds, without stealing. OMP_PLACES and OMP_PROC_BIND place the threads.
  * pool_benchmark.py builds an engine with it in place of the engine's pool. */
-#include "pool.h"
+#include "threads/pool.h"
 
 #include <omp.h>
 #include <stdlib.h>
 
-#include "threads.h"
+#include "threads/threads.h"
 
 struct nns_pool {
     int32_t n_threads;

@@ -127,7 +127,7 @@ def build_pool_engine(pool: str) -> Path:
     target = BuildTarget(local_isa())
     sources, toolchain, added = engine_sources(target), make_toolchain(target), ["pool_join.c"]
     if pool == "openmp":
-        own = ENGINE_FOLDER / "runtime" / "pool.c"
+        own = ENGINE_FOLDER / "runtime" / "threads" / "pool.c"
         sources = [source for source in sources if source.path != own]
         toolchain, added = openmp_toolchain(), ["openmp_pool.c", "pool_join.c"]
     paths = [Path(__file__).with_name(name) for name in added]

@@ -1,8 +1,8 @@
 /* Barriers of the engine's thread pools, for pool_benchmark.py, which links it with each pool. */
 #include <stdlib.h>
 
-#include "pool.h"
-#include "threads.h"
+#include "threads/pool.h"
+#include "threads/threads.h"
 
 static const char *check_nothing(const nns_args *args, nns_work *work) {
     *work = (nns_work){.units = args->n_p};

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from nnstretch.devices.engine.build.engine_library import SourceFile, engine_sources
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget, local_isa
-from nnstretch.devices.engine.build.toolchains import make_toolchain, output
+from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, make_toolchain, output
 from nnstretch.errors import BuildError
 from nnstretch.support.settings import cache_dir
+
+_RUNTIME = ENGINE_FOLDER / "runtime"
 
 
 def c_library(source: Path, sanitize: str | None = None, includes: Sequence[Path] = ()) -> Path:
@@ -31,6 +33,11 @@ def c_library(source: Path, sanitize: str | None = None, includes: Sequence[Path
         subprocess.run([*toolchain.command, *flags, str(source), "-o", str(part), *toolchain.link_flags], check=True)
         part.replace(made)
     return made
+
+
+def runtime_files() -> list[Path]:
+    """The files of the engine's runtime."""
+    return sorted(path for path in _RUNTIME.rglob("*") if path.is_file())
 
 
 def sanitizer_preload(sanitize: str) -> str:
@@ -56,6 +63,6 @@ def thread_sanitized_sources(target: BuildTarget) -> list[SourceFile]:
     take longer than all tests that use them.
     """
     return [
-        one if one.path.parent.name == "runtime" or one.path.name in _WATCHED_KERNELS else other
+        one if _RUNTIME in one.path.parents or one.path.name in _WATCHED_KERNELS else other
         for one, other in zip(engine_sources(target, "thread"), engine_sources(target), strict=True)
     ]

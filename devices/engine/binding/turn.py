@@ -1,4 +1,4 @@
-"""A lock that no thread awaits for long: the counterpart of devices/engine/runtime/turn.h for callers in Python."""
+"""A lock that no thread awaits for long: the counterpart of devices/engine/runtime/threads/turn.h for callers in Python."""
 
 from __future__ import annotations
 

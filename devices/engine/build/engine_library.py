@@ -81,7 +81,7 @@ def engine_sources(target: BuildTarget, sanitize: str | None = None) -> list[Sou
     """
     folders = ("include", "runtime", "kernels")
     sources: list[SourceFile] = []
-    for path in c_files("runtime/*.c", "kernels/**/*.c"):
+    for path in c_files("runtime/**/*.c", "kernels/**/*.c"):
         toolchain = make_toolchain(target, sanitize, oldest=path.name in _FOR_OLDEST_CPU)
         sources += source_files(toolchain, [path], folders)
         for features in variants(path):

@@ -12,7 +12,7 @@ from pathlib import Path
 from nnstretch.errors import DeviceError, UsageError
 from nnstretch.support.settings import hidden_cpu_features
 
-TABLE = Path(__file__).parents[1] / "runtime" / "cpu_features.inc"
+TABLE = Path(__file__).parents[1] / "runtime" / "cpu" / "cpu_features.inc"
 """One row per feature, which the engine's C sources expand."""
 
 _ROW = re.compile(r'^NNS_(X86|ARM)\((\w+), (\d), .*?(\w+), "([\w.-]+)"\)$', re.MULTILINE)

@@ -8,7 +8,7 @@
 #define NNS_FAMILY_H
 
 #include "manifest.h"
-#include "registry.h"
+#include "program/registry.h"
 
 /* The rows of this instruction set: WHERE_x(row) is the row or nothing. */
 #define WHERE_ANY(...) __VA_ARGS__

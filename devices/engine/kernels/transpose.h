@@ -2,7 +2,7 @@
 #ifndef NNS_TRANSPOSE_H
 #define NNS_TRANSPOSE_H
 
-#include "kernel.h"
+#include "vectors/kernel.h"
 
 #if NNS_BLOCK == 16
 #define TRANSPOSE_INDICES(f, s)                                                                                   \

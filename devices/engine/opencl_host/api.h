@@ -1,6 +1,6 @@
 /* The OpenCL functions that make devices ready: names, types and numbers as the OpenCL 1.2 specification has them, and those of
  * shared virtual memory from OpenCL 2.0. Handles are opaque pointers, so that no OpenCL headers are needed to build.
- * runtime/opencl.h has the functions that run queues. */
+ * runtime/run/opencl.h has the functions that run queues. */
 #ifndef NNS_OCL_API_H
 #define NNS_OCL_API_H
 

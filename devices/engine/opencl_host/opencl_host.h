@@ -1,5 +1,5 @@
 /* Makes the OpenCL queues of a standalone model ready: devices, contexts, memory, built kernels with their arguments. The
- * engine (runtime/opencl.c) runs the queues.
+ * engine (runtime/run/opencl.c) runs the queues.
  *
  *   library.c, drivers.c, workers.c   the OpenCL library, devices, threads of drivers on CPU cores: once per process
  *   choice.c                          the device of a queue

@@ -6,7 +6,7 @@
 
 #include "fail.h"
 #include "memory.h"
-#include "threads.h"
+#include "threads/threads.h"
 
 static double milliseconds(int64_t begin, int64_t end) { return (double)(end - begin) * 1e-6; }
 

@@ -9,7 +9,7 @@
 #include "nns_engine.h"
 #include "numbers.h"
 #include "stop.h"
-#include "threads.h"
+#include "threads/threads.h"
 
 enum { MOST_TURN_MS = 100, LEAST_TURN_MS = 1, LEAST_ROUNDS = 10, LONGEST_WAIT_S = 600 };
 

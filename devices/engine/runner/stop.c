@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <time.h>
 
-#include "threads.h"
+#include "threads/threads.h"
 
 static volatile sig_atomic_t came;
 

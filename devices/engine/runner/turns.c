@@ -5,7 +5,7 @@
 #include "fail.h"
 #include "nns_engine.h"
 #include "stop.h"
-#include "threads.h"
+#include "threads/threads.h"
 
 void nns_turns_open(nns_turns *turns, const nns_options *options) {
     *turns = (nns_turns){.options = options, .fs = {options->root}};

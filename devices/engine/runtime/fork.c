@@ -3,8 +3,8 @@
  * new ones work. */
 #include <pthread.h>
 
-#include "opencl.h"
-#include "run.h"
+#include "run/opencl.h"
+#include "run/run.h"
 
 static void forget_parent(void) {
     atomic_store(&nns_working, 0);

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 
 #include "model.h"
-#include "program.h"
-#include "reader.h"
+#include "program/program.h"
+#include "program/reader.h"
 
 static void describe_queue(const nns_model *model, int32_t index, nns_queue_info *info) {
     const nns_queue *queue = &model->program->queues[index];

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "model_file.h"
-#include "reader.h"
+#include "program/reader.h"
 
 typedef struct {
     nns_reader input;

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "cpu_features.h"
+#include "cpu/cpu_features.h"
 #include "model.h"
-#include "reader.h"
+#include "program/reader.h"
 
 #ifndef NNS_ISA
 #error "NNS_ISA must be the name of the instruction set, NNS_ISA_LEVEL its level (x86-64-v2: 2, aarch64: 1)"

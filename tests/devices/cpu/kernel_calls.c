@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "registry.h"
+#include "program/registry.h"
 
 enum { GUARD = 256, GUARD_BYTE = 0xa5, MOST_NUMBERS = 64, LINE = 64 };
 

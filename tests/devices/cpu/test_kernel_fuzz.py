@@ -13,7 +13,7 @@ import pytest
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa, local_isa
-from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, make_toolchain
+from nnstretch.devices.engine.build.toolchains import make_toolchain
 from tests.kits.c_libraries import sanitizer_preload
 from tests.kits.kernels.cpu_features import runnable_isas, variant_masks
 
@@ -22,7 +22,7 @@ SANITIZE = "address,undefined"
 ROUNDS, SHORT_ROUNDS, GUARDED_ROUNDS = 80, 40, 400
 KERNELS = [
     *engine_library.c_files("kernels/**/*.c"),
-    *(ENGINE_FOLDER / "runtime" / name for name in ("registry.c", "cpu_features.c")),
+    *engine_library.c_files("runtime/program/registry.c", "runtime/cpu/cpu_features.c"),
 ]
 
 needs_sanitizers = pytest.mark.skipif(not shutil.which("gcc"), reason="sanitizers need gcc")

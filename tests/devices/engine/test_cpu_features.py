@@ -183,7 +183,7 @@ def detected(target: BuildTarget, folder: Path, *prefix: str) -> tuple[set[str],
     source.write_text(DETECT.replace("LEVEL", str(target.isa.level)))
     toolchain = make_toolchain(target, oldest=True)
     files = engine_library.source_files(
-        toolchain, [source, *engine_library.c_files("runtime/cpu_features.c")], ("include", "runtime")
+        toolchain, [source, *engine_library.c_files("runtime/cpu/cpu_features.c")], ("include", "runtime")
     )
     program = engine_library.build_file("detect", "", files, toolchain, *(("-static",) if target.system else ()))
     done = subprocess.run([*prefix, str(program)], capture_output=True, text=True, check=True, env={})

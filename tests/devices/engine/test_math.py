@@ -17,7 +17,7 @@ from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, FLAGS
 from nnstretch.graph.activation import ActivationKind, float_bits
 
 SOURCE = """
-#include "kernel.h"
+#include "vectors/kernel.h"
 #define EXPORT __attribute__((visibility("default")))
 EXPORT void map(int64_t function, const float *x, float *y, int64_t n) {
     for (int64_t i = 0; i < n; i += NNS_BLOCK)
@@ -206,10 +206,10 @@ def test_partial_vectors_and_sums_of_lanes(functions: tuple[ctypes.CDLL, int]) -
 
 
 def test_headers_stand_by_themselves(tmp_path: Path) -> None:
-    for header in sorted((ENGINE_FOLDER / "runtime").glob("*.h")):
+    for header in sorted((ENGINE_FOLDER / "runtime").rglob("*.h")):
         command = [sys.executable, "-m", "ziglang", "cc", *FLAGS, "-D_GNU_SOURCE", "-DNNS_BLOCK=4"]
         includes = [f"-I{ENGINE_FOLDER / name}" for name in ("include", "runtime")]
-        text = f'#include "{Path(header).name}"\nextern int nns_stands;\nint nns_stands;\n'
+        text = f'#include "{header}"\nextern int nns_stands;\nint nns_stands;\n'
         done = subprocess.run(
             [*command, *includes, "-c", "-x", "c", "-", "-o", str(tmp_path / "header.o")],
             input=text,

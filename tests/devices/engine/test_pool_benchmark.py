@@ -14,10 +14,9 @@ import onnx
 import pytest
 
 from nnstretch.devices.base.spec import usable_cores
-from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
 from nnstretch.errors import DeviceError
 from scripts.engine.pool_benchmark import join_ns
-from tests.kits.c_libraries import c_library
+from tests.kits.c_libraries import c_library, runtime_files
 from tests.kits.graphs.graphs import RandomNetwork
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "engine" / "pool_benchmark.py"
@@ -59,7 +58,7 @@ def test_it_says_so_if_there_is_no_openmp(tmp_path: Path) -> None:
 
 
 def test_pools_meet_and_report_cores_that_they_cannot_have() -> None:
-    sources = [*sorted((ENGINE_FOLDER / "runtime").iterdir()), SCRIPT.with_name("pool_join.c")]
+    sources = [*runtime_files(), SCRIPT.with_name("pool_join.c")]
     library = ctypes.CDLL(str(c_library(Path(__file__).with_name("pool_join.c"), includes=sources)))
     cores = usable_cores()
     assert join_ns(library, cores[:2], 200) > 0

@@ -39,9 +39,8 @@ from nnstretch.devices.engine.binding.image import (
 from nnstretch.devices.engine.binding.library import MAX_RATIO, engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.devices.engine.build.engine_library import build_engine
-from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
 from nnstretch.errors import DeviceError, FeedError
-from tests.kits.c_libraries import c_library
+from tests.kits.c_libraries import c_library, runtime_files
 
 CORES = usable_cores()
 Arrays = Sequence[np.ndarray]
@@ -88,9 +87,8 @@ def test_any_number_of_threads_computes_all_of_it(cores: list[int], floats: int)
 
 @cache
 def _split_library() -> ctypes.CDLL:
-    runtime = ENGINE_FOLDER / "runtime"
     source = Path(__file__).with_name("split.c")
-    return ctypes.CDLL(str(c_library(source, includes=sorted(runtime.iterdir()))))
+    return ctypes.CDLL(str(c_library(source, includes=runtime_files())))
 
 
 def split(units: int, ratios: Sequence[int], threads: int | None = None) -> list[int]:

@@ -17,10 +17,9 @@ from nnstretch.devices.engine.binding.image import Queue, QueueKind, RegionKind,
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.binding.program import Program
 from nnstretch.devices.engine.binding.turn import MOST_PASSES, TurnLock
-from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
 from tests.devices.engine.test_opencl import Builder, OpenCL, opencl
 from tests.devices.engine.test_queues import CORES, Arrays, call_program
-from tests.kits.c_libraries import c_library
+from tests.kits.c_libraries import c_library, runtime_files
 
 __all__ = ["opencl"]
 
@@ -124,8 +123,7 @@ def test_a_program_with_a_device_waits_for_few_runs_of_others_on_its_cores(openc
 
 @cache
 def turn_library() -> ctypes.CDLL:
-    runtime = ENGINE_FOLDER / "runtime"
-    return ctypes.CDLL(str(c_library(Path(__file__).with_name("turn_order.c"), includes=sorted(runtime.iterdir()))))
+    return ctypes.CDLL(str(c_library(Path(__file__).with_name("turn_order.c"), includes=runtime_files())))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])

@@ -1,10 +1,10 @@
-/* The lock of devices/engine/runtime/turn.c, for tests/devices/engine/test_turns.py: threads that wait are counted in its queue,
+/* The lock of devices/engine/runtime/threads/turn.c, for test_turns.py: threads that wait are counted in its queue,
  * so that what happens after that does not depend on time. */
 #include <pthread.h>
 #include <stdint.h>
 #include <unistd.h>
 
-#include "../../../devices/engine/runtime/turn.c"
+#include "../../../devices/engine/runtime/threads/turn.c"
 
 enum { MOST_WAITERS = 8 };
 

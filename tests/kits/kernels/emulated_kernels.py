@@ -16,7 +16,7 @@ import pytest
 from nnstretch.devices.base.routine import KernelCall, Layout, Parameters, Routine
 from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import parse_target
-from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, make_toolchain
+from nnstretch.devices.engine.build.toolchains import make_toolchain
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.reference import run_layer
 from nnstretch.scheduler.measurement.runner.single_layer import random_inputs
@@ -62,7 +62,7 @@ def program(source: str) -> Path:
     toolchain = make_toolchain(TARGET)
     kernels = {
         *engine_library.c_files("kernels/**/*.c"),
-        *(ENGINE_FOLDER / "runtime" / name for name in ("registry.c", "cpu_features.c")),
+        *engine_library.c_files("runtime/program/registry.c", "runtime/cpu/cpu_features.c"),
     }
     sources = [file for file in engine_library.engine_sources(TARGET) if file.path in kernels]
     sources += engine_library.source_files(toolchain, [FOLDER / source], ("include", "runtime", "kernels"))

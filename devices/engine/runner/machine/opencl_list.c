@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "stop.h"
-#include "threads.h"
+#include "threads/threads.h"
 
 static void list_here(const nns_opencl_options *options, nns_opencl_list *list) {
     nns_opencl_devices(options, list->devices, NNS_MOST_LISTED_DEVICES, &list->count, list->error, sizeof list->error);

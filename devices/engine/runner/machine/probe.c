@@ -4,7 +4,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "cpu_features.h"
+#include "cpu/cpu_features.h"
 #include "cpus.h"
 #include "energy.h"
 #include "memory.h"

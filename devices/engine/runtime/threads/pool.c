@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "float_mode.h"
+#include "cpu/float_mode.h"
 #include "threads.h"
 
 /* How long workers spin for the next run, and for anything if threads outnumber cores. */

@@ -1,7 +1,7 @@
 /* Measures the machine: float32 peak and current clock; and flushes caches for measurements. */
 #include "cpu_features.h"
-#include "kernel.h"
-#include "threads.h"
+#include "vectors/kernel.h"
+#include "threads/threads.h"
 
 enum { CHAINS = 12, ROUNDS = 20000 };
 

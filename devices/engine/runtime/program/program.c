@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
-#include "run.h"
+#include "run/run.h"
 
 _Atomic int64_t nns_working, nns_gated;
 

@@ -2,8 +2,8 @@
 #ifndef NNS_REGISTRY_H
 #define NNS_REGISTRY_H
 
-#include "cpu_features.h"
-#include "kernel.h"
+#include "cpu/cpu_features.h"
+#include "vectors/kernel.h"
 
 /* A parameter of a family, or an array of `count`; count 0: one element per operand that is read. */
 typedef struct {

@@ -24,8 +24,8 @@
 
 #include <limits.h>
 
-#include "program.h"
-#include "threads.h"
+#include "program/program.h"
+#include "threads/threads.h"
 
 /* How long a thread spins before it sleeps: long if each thread has a core of its own, which would be idle
  * otherwise. */

@@ -9,7 +9,7 @@
 #ifndef NNS_OPENCL_H
 #define NNS_OPENCL_H
 
-#include "program.h"
+#include "program/program.h"
 
 bool nns_opencl_loaded(void);
 /* In the child of a fork: another thread of the parent may have held the lock of nns_opencl_load. */

@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-#include "threads.h"
+#include "threads/threads.h"
 
 /* Names, types and numbers as the OpenCL 1.2 specification has them; handles are opaque pointers. */
 typedef int32_t cl_int;

@@ -6,8 +6,8 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#include "kernel.h"
-#include "pool.h"
+#include "vectors/kernel.h"
+#include "threads/pool.h"
 #include "status.h"
 
 typedef struct {

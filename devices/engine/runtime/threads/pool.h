@@ -15,7 +15,7 @@
 #ifndef NNS_POOL_H
 #define NNS_POOL_H
 
-#include "kernel.h"
+#include "vectors/kernel.h"
 #include "status.h"
 #include "turn.h"
 

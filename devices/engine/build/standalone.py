@@ -31,7 +31,7 @@ ANDROID_MANIFEST = """\
 </manifest>
 """
 """What an app's manifest needs."""
-_LOADER = ("standalone/*.c", "opencl_host/*.c")
+_LOADER = ("standalone/*.c", "opencl_host/**/*.c")
 _HASHES_IN = "sources.c"
 _HEADERS_IN = ("include", "runtime", "standalone", "opencl_host", "programs")
 
@@ -85,7 +85,7 @@ def build_runner(target: BuildTarget, sanitize: str | None = None) -> Path:
     sources = [
         *engine_sources(target, sanitize),
         *_front_sources(front, *_LOADER, "programs/*.c"),
-        *source_files(named, c_files("runner/*.c", "runner/machine/*.c"), (*_HEADERS_IN, "runner", "runner/machine")),
+        *source_files(named, c_files("runner/**/*.c"), (*_HEADERS_IN, "runner")),
     ]
     return build_file(f"{target}-bench", "", sources, front, *_executable_flags(target, sanitize))
 

@@ -73,7 +73,7 @@ class Toolchain:
     identity: str
 
 
-_FOLDERS_BESIDE = ("standalone", "opencl_host", "programs", "runner", "runner/machine")
+_FOLDERS_BESIDE = ("standalone", "opencl_host", "programs", "runner")
 """Folders with headers of what is built around the engine."""
 
 

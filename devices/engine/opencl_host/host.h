@@ -2,10 +2,10 @@
 #ifndef NNS_OCL_HOST_H
 #define NNS_OCL_HOST_H
 
-#include "drivers.h"
+#include "drivers/drivers.h"
 #include "opencl_host.h"
-#include "pages.h"
-#include "sources.h"
+#include "memory/pages.h"
+#include "kernels/sources.h"
 
 /* Device memory. Its pages are those of the host that it uses, or NULL. */
 typedef struct {

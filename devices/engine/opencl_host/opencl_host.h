@@ -1,12 +1,13 @@
 /* Makes the OpenCL queues of a standalone model ready: devices, contexts, memory, built kernels with their arguments. The
  * engine (runtime/run/opencl.c) runs the queues.
  *
- *   library.c, drivers.c, workers.c   the OpenCL library, devices, threads of drivers on CPU cores: once per process
- *   choice.c                          the device of a queue
- *   memory.c, pages.c                 memory of a device, and memory shared with the host
- *   programs.c, binary_cache.c        built kernels, kept in a folder
- *   sources.c, sha256.c               what is known of kernel sources: their hashes, and the argument structs of kernels
- *   launches.c, semaphores.c          kernels with their arguments
+ *   drivers/  library.c, drivers.c, workers.c   the OpenCL library, devices, threads of drivers on CPU cores: once per process
+ *             choice.c                          the device of a queue
+ *             list.c                            the list of devices for programs
+ *   memory/   memory.c, pages.c                 memory of a device, and memory shared with the host
+ *   kernels/  programs.c, binary_cache.c        built kernels, kept in a folder
+ *             sources.c, sha256.c               what is known of kernel sources: their hashes, and the argument structs of kernels
+ *             launches.c, semaphores.c          kernels with their arguments
  *
  * Sources of kernels are programs: a driver compiles and runs them with the rights of the process, and what memory they access
  * cannot be checked. All else in a plan is checked before a driver sees it. */

@@ -6,8 +6,8 @@
 
 #include "fail.h"
 #include "nns_engine.h"
-#include "probe.h"
-#include "race.h"
+#include "machine/probe.h"
+#include "timing/race.h"
 #include "stop.h"
 
 static void make_folder(const char *path) {

@@ -53,7 +53,7 @@ def refusal(*command: str | Path) -> str:
 
 
 def _words(stream: int, indices: np.ndarray) -> np.ndarray:
-    """Words of a stream of splitmix64: devices/engine/runner/numbers.h."""
+    """Words of a stream of splitmix64: devices/engine/runner/models/numbers.h."""
     with np.errstate(over="ignore"):
         word = np.uint64(stream) + (indices.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         word = (word ^ word >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)

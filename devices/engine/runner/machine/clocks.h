@@ -2,7 +2,7 @@
 #ifndef NNS_CLOCKS_H
 #define NNS_CLOCKS_H
 
-#include "json.h"
+#include "answer/json.h"
 #include "sysfs.h"
 
 enum { NNS_MOST_COOLING_DEVICES = 64 };

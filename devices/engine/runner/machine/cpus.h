@@ -2,7 +2,7 @@
 #ifndef NNS_CPUS_H
 #define NNS_CPUS_H
 
-#include "json.h"
+#include "answer/json.h"
 #include "sysfs.h"
 
 /* Writes one object per CPU, online or not. */

@@ -2,7 +2,7 @@
 #ifndef NNS_ENERGY_H
 #define NNS_ENERGY_H
 
-#include "json.h"
+#include "answer/json.h"
 #include "sysfs.h"
 
 enum { NNS_MOST_COUNTERS = 32 };

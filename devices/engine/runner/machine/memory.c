@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "json.h"
+#include "answer/json.h"
 
 static int64_t kilobytes(const nns_sysfs *fs, const char *path, const char *key) {
     const int64_t found = nns_sysfs_keyed_number(fs, path, key);

@@ -2,7 +2,7 @@
 #ifndef NNS_OPENCL_LIST_H
 #define NNS_OPENCL_LIST_H
 
-#include "json.h"
+#include "answer/json.h"
 #include "nnstretch.h"
 
 enum { NNS_MOST_LISTED_DEVICES = 32, NNS_LIST_ERROR = 256 };

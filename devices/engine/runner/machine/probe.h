@@ -2,7 +2,7 @@
 #ifndef NNS_PROBE_H
 #define NNS_PROBE_H
 
-#include "json.h"
+#include "answer/json.h"
 #include "opencl_list.h"
 #include "sysfs.h"
 

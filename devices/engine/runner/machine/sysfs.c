@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "json.h"
+#include "answer/json.h"
 #include "ranges.h"
 
 static FILE *open_file(const nns_sysfs *fs, const char *format, va_list arguments) {

@@ -2,7 +2,7 @@
 #ifndef NNS_THERMAL_H
 #define NNS_THERMAL_H
 
-#include "json.h"
+#include "answer/json.h"
 #include "sysfs.h"
 
 enum { NNS_MOST_ZONES = 256 };

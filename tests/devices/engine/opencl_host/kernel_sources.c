@@ -1,6 +1,6 @@
 /* What the C host of OpenCL knows of sources, for tests. */
-#include "../../../../devices/engine/opencl_host/sha256.c"
-#include "../../../../devices/engine/opencl_host/sources.c"
+#include "../../../../devices/engine/opencl_host/kernels/sha256.c"
+#include "../../../../devices/engine/opencl_host/kernels/sources.c"
 
 #define EXPORT __attribute__((visibility("default")))
 

@@ -13,7 +13,7 @@ from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
 from nnstretch.devices.opencl.sources import kernel_files, kernel_integers, kernel_source
 from tests.kits.c_libraries import c_library
 
-FOLDER = ENGINE_FOLDER / "opencl_host"
+FOLDER = ENGINE_FOLDER / "opencl_host" / "kernels"
 CHANGES = 60
 """Changed copies of every kernel file."""
 

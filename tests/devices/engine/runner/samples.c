@@ -1,5 +1,5 @@
 /* The runner's statistics for tests: percentiles of durations as floats. */
-#include "../../../../devices/engine/runner/samples.c"
+#include "../../../../devices/engine/runner/timing/samples.c"
 
 #define EXPORT __attribute__((visibility("default")))
 

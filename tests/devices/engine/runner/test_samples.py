@@ -19,7 +19,7 @@ MOST = 1 << 17
 
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
-    folder = ENGINE_FOLDER / "runner"
+    folder = ENGINE_FOLDER / "runner" / "timing"
     made = c_library(Path(__file__).with_name("samples.c"), includes=(folder / "samples.c", folder / "samples.h"))
     loaded = ctypes.CDLL(str(made))
     loaded.summarise.restype = ctypes.c_int64

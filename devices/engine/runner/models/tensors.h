@@ -2,7 +2,7 @@
 #ifndef NNS_TENSORS_H
 #define NNS_TENSORS_H
 
-#include "json.h"
+#include "answer/json.h"
 #include "nnstretch.h"
 #include "options.h"
 

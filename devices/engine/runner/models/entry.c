@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "fail.h"
-#include "memory.h"
+#include "machine/memory.h"
 #include "threads/threads.h"
 
 static double milliseconds(int64_t begin, int64_t end) { return (double)(end - begin) * 1e-6; }

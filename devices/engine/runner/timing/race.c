@@ -5,9 +5,9 @@
 #include <stdlib.h>
 
 #include "fail.h"
-#include "memory.h"
+#include "machine/memory.h"
 #include "nns_engine.h"
-#include "numbers.h"
+#include "models/numbers.h"
 #include "stop.h"
 #include "threads/threads.h"
 

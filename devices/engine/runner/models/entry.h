@@ -2,11 +2,11 @@
 #ifndef NNS_ENTRY_H
 #define NNS_ENTRY_H
 
-#include "clocks.h"
+#include "machine/clocks.h"
 #include "nnstretch.h"
-#include "samples.h"
+#include "timing/samples.h"
 #include "tensors.h"
-#include "thermal.h"
+#include "machine/thermal.h"
 
 enum { NNS_ERROR_TEXT = 512 };
 

@@ -1,7 +1,7 @@
 /* The timeline of an entry. */
 #include <stdlib.h>
 
-#include "entry.h"
+#include "models/entry.h"
 #include "fail.h"
 
 static bool has_device(const nns_model *model) {

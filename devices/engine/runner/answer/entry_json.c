@@ -1,7 +1,7 @@
 /* The object of an entry in the runner's answer. */
 #include <math.h>
 
-#include "entry.h"
+#include "models/entry.h"
 
 static void write_samples(const nns_samples *samples, nns_json *json) {
     enum { MOST = 1000 };

@@ -2,8 +2,8 @@
 #ifndef NNS_TURNS_H
 #define NNS_TURNS_H
 
-#include "energy.h"
-#include "entry.h"
+#include "machine/energy.h"
+#include "models/entry.h"
 
 typedef struct {
     const nns_options *options;

@@ -504,7 +504,7 @@
 #define KERNELS_eltwise_prelu(K) K(prelu, "eltwise/prelu", ANY)
 #define CONSTRAIN_eltwise_prelu(p) p->row *= p->lanes;
 
-/* ---- concat: memory_bound/concat.c ------------------------------------------------------------------------------ */
+/* ---- concat: memory_bound/data_movement/concat.c ---------------------------------------------------------------- */
 
 #define PARAMETERS_concat_rows(P, A, G)                                                                       \
     P(outer, RANGE(0, MOST_INT64), BETWEEN(0, 9))                                                             \
@@ -588,7 +588,7 @@
 #define KERNELS_reduce(K) K(reduce, "reduce", ANY)
 #define CONSTRAIN_reduce(p) if (draw(2)) p->inner = 1;
 
-/* ---- pad: memory_bound/pad.c ------------------------------------------------------------------------------------ */
+/* ---- pad: memory_bound/data_movement/pad.c ---------------------------------------------------------------------- */
 
 #define PARAMETERS_pad(P, A, G)                                         \
     P(planes, RANGE(0, MOST_INT64), BETWEEN(0, 5))                      \
@@ -628,7 +628,7 @@
 #define KERNELS_resize_linear(K) K(linear, "resize/linear", ANY)
 #define CONSTRAIN_resize_linear(p)
 
-/* ---- strided: memory_bound/strided.c ---------------------------------------------------------------------------- */
+/* ---- strided: memory_bound/data_movement/strided.c -------------------------------------------------------------- */
 
 #define PARAMETERS_strided_copy(P, A, G)                                    \
     A(sizes, 6, RANGE(1, MOST_INT64), BETWEEN(1, 3))                        \
@@ -661,7 +661,7 @@
 #define KERNELS_strided_repeat(K) K(repeat, "strided/repeat", ANY)
 #define CONSTRAIN_strided_repeat(p)
 
-/* ---- reorder: memory_bound/reorder.c ---------------------------------------------------------------------------- */
+/* ---- reorder: memory_bound/data_movement/reorder.c -------------------------------------------------------------- */
 
 #define PARAMETERS_reorder_copy(P, A, G) \
     P(count, RANGE(0, MOST_INT64), BETWEEN(0, 160000)) /* bytes */

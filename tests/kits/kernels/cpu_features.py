@@ -28,7 +28,7 @@ def variant_masks(isa: Isa, folder: str = "**") -> list[str]:
     """
     features = {
         feature
-        for path in engine_library.c_files(f"kernels/{folder}/*.c")
+        for path in engine_library.c_files(f"kernels/{folder}/**/*.c")
         for variant in engine_library.variants(path)
         if engine_library.is_variant_of(isa, variant)
         for feature in variant

@@ -11,13 +11,13 @@
 
 #define PARAMETERS reorder_bytes_parameters
 #define CHECK_SIZES(...) NNS_CHECK_SIZES(reorder_bytes, __VA_ARGS__)
-#include "memory_bound/reorder_layout.inc"
+#include "memory_bound/data_movement/reorder_layout.inc"
 
 /* ---- concat/lanes_bytes: as concat/lanes. -------------------------------------------------------------------------- */
 
 #undef PARAMETERS
 #define PARAMETERS concat_bytes_parameters
-#include "memory_bound/concat_blocks.inc"
+#include "memory_bound/data_movement/concat_blocks.inc"
 
 NNS_DEFINE_FAMILY(reorder_bytes);
 NNS_DEFINE_FAMILY(concat_bytes);

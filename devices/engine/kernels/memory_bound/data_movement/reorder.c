@@ -1,5 +1,5 @@
 /* Changes of layout, and copies. */
-#include "memory_bound.h"
+#include "memory_bound/memory_bound.h"
 
 /* ---- reorder/copy: writes what it reads. ------------------------------------------------------------------------- */
 

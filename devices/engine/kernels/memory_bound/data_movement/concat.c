@@ -2,7 +2,7 @@
  * channels fill their blocks. `lanes` joins blocked float32 tensors with any channel counts. A step has at most
  * NNS_MAX_READS inputs, so a longer concatenation takes several steps, each of which writes a part of the output from
  * `offset` on. */
-#include "memory_bound.h"
+#include "memory_bound/memory_bound.h"
 
 /* ---- concat/rows: reads the inputs and writes their rows one after another to each outer row, from `offset` on. -- */
 

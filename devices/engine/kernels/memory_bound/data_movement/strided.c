@@ -1,6 +1,6 @@
 /* Copies that change the order of elements, or leave some out: transpositions and slices. `strided/copy` takes
  * elements of any type, `strided/channels_last` float32. */
-#include "memory_bound.h"
+#include "memory_bound/memory_bound.h"
 
 /* ---- strided/copy: reads x, writes a dense tensor of six dimensions. ------------------------------------------------
  * `sizes` are its dimensions, `strides` the elements of x from one index to the next along each of them. */

@@ -1,5 +1,5 @@
 /* Planes with a border of one value. */
-#include "memory_bound.h"
+#include "memory_bound/memory_bound.h"
 
 /* ---- pad: reads x, writes planes that hold those of x at `top` and `left`, and `value` elsewhere. ----------------- */
 

@@ -11,16 +11,18 @@ from nnstretch.devices.base.routine import USUAL_THREADS, Routine
 from nnstretch.devices.cpu.routines import (
     attention,
     data_movement,
-    dense,
-    depthwise,
-    direct,
     eltwise,
     matmul,
     normalization,
-    pair,
-    planar,
     pool,
     reduce,
+)
+from nnstretch.devices.cpu.routines.convolution import (
+    dense,
+    depthwise,
+    direct,
+    pair,
+    planar,
     strassen,
     winograd,
 )

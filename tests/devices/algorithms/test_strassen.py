@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.algorithms.strassen import strassen_weights
 from nnstretch.devices.base.routine import Routine
-from nnstretch.devices.cpu.routines.strassen import StrassenConvolution
+from nnstretch.devices.cpu.routines.convolution.strassen import StrassenConvolution
 from nnstretch.graph.layer import Layer
 from tests.kits.kernels.convolution_parity import (
     FOR_STRASSEN,

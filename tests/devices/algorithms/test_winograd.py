@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nnstretch.devices.algorithms.winograd import POINTS, division_of, kernel_transform
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Parameters, Routine
-from nnstretch.devices.cpu.routines.winograd import WinogradConvolution, transforms
+from nnstretch.devices.cpu.routines.convolution.winograd import WinogradConvolution, transforms
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnstretch.devices.cpu.routines.direct import DirectConvolution, Tile, computed_pixels, panels
+from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution, Tile, computed_pixels, panels
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa
 from nnstretch.graph.layer import Layer, TensorType
 from tests.kits.kernels.convolution_parity import conv_layer

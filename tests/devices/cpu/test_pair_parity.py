@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from nnstretch.devices.base.routine import Parameters, Routine
-from nnstretch.devices.cpu.routines.pair import DepthwiseProject, ExpandDepthwise, Pair
+from nnstretch.devices.cpu.routines.convolution.pair import DepthwiseProject, ExpandDepthwise, Pair
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, fused_pair
 from tests.kits.hypothesis_examples import examples

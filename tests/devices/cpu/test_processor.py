@@ -11,10 +11,10 @@ from nnstretch.devices.cpu import manifest
 from nnstretch.devices.cpu.manifest import PATH, read_families
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.cpu.queues import HOST
-from nnstretch.devices.cpu.routines import dense
-from nnstretch.devices.cpu.routines.dense import Dense
-from nnstretch.devices.cpu.routines.direct import DirectConvolution
-from nnstretch.devices.cpu.routines.planar import PlanarConvolution
+from nnstretch.devices.cpu.routines.convolution import dense
+from nnstretch.devices.cpu.routines.convolution.dense import Dense
+from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
+from nnstretch.devices.cpu.routines.convolution.planar import PlanarConvolution
 from nnstretch.devices.engine.binding.library import Engine, engine
 from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import Isa

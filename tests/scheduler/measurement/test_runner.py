@@ -20,7 +20,7 @@ import pytest
 from nnstretch.devices.base.routine import Descriptor, Layout, Lowering, Parameters, Routine
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.cpu.processor import CpuProcessor
-from nnstretch.devices.cpu.routines.direct import DirectConvolution
+from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.errors import DeviceError
 from nnstretch.graph.layer import Layer, TensorType

@@ -14,8 +14,8 @@ from nnstretch.devices.base.constants import Piece, Prepared, Source, whole
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.convolution import BlockedConvolution, geometry_parameters
-from nnstretch.devices.cpu.routines.direct import computed_pixels, set_vectors
+from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, geometry_parameters
+from nnstretch.devices.cpu.routines.convolution.direct import computed_pixels, set_vectors
 from nnstretch.devices.cpu.routines.int8.rounding import parameters_of
 from nnstretch.devices.cpu.routines.int8.weighted import (
     QUAD,

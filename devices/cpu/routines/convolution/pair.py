@@ -26,7 +26,7 @@ from nnstretch.devices.base.routine import (
     shares,
 )
 from nnstretch.devices.cpu.manifest import activation_parameters, family, kernel_call
-from nnstretch.devices.cpu.routines.convolution import geometry_parameters, is_convolution
+from nnstretch.devices.cpu.routines.convolution.base import geometry_parameters, is_convolution
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import FUSION_GROUP, Layer
 

@@ -10,7 +10,7 @@ from nnstretch.devices.base.constants import padded_rows
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import INPUT, Descriptor, Lowering, Operand, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family, kernel_call
-from nnstretch.devices.cpu.routines.convolution import BlockedConvolution, geometry_parameters, lowering
+from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, geometry_parameters, lowering
 from nnstretch.graph.layer import Layer, TensorType
 
 UNIT_FLOATS = 1 << 15  # minimum output floats per unit of work, so that scheduling it costs little

@@ -13,7 +13,7 @@ from nnstretch.devices.base.constants import Piece, Prepared, Source
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.convolution import BlockedConvolution, geometry_parameters, lowering
+from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, geometry_parameters, lowering
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 

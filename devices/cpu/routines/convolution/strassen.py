@@ -8,7 +8,7 @@ from nnstretch.devices.algorithms.strassen import fitting_tiles, is_divisible, s
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import USUAL_THREADS, Descriptor, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.convolution import BlockedConvolution, lowering
+from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, lowering
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 

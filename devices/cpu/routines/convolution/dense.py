@@ -21,9 +21,9 @@ from nnstretch.devices.base.routine import (
     pipeline,
 )
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.convolution import has_native_operands, is_convolution, lowering
+from nnstretch.devices.cpu.routines.convolution.base import has_native_operands, is_convolution, lowering
+from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
 from nnstretch.devices.cpu.routines.data_movement import change_layout, copy_call
-from nnstretch.devices.cpu.routines.direct import DirectConvolution
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Attribute, Layer, TensorType

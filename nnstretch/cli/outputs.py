@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnstretch.cli.images import answer_table
+from nnstretch.cli.running.images import answer_table
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import plain_table
 from nnstretch.support.settings import atomic_write
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nnstretch.cli.console import Reporter
-    from nnstretch.cli.run_request import RunRequest
+    from nnstretch.cli.running.request import RunRequest
     from nnstretch.vision.answer import Answer, ImageInput
 
 

@@ -55,7 +55,7 @@ def training_images(
     Raises:
         NNStretchError: the images or a file cannot be read, or they do not fit each other.
     """
-    from nnstretch.cli.networks import known_options, known_preprocessing, preprocessing_of_file, read_about
+    from nnstretch.cli.models.networks import known_options, known_preprocessing, preprocessing_of_file, read_about
     from nnstretch.frontends.resolve import file_input_shape, image_size_of, is_model_file
     from nnstretch.training.data import load_dataset
     from nnstretch.training.data.unreadable import without_unreadable

@@ -173,7 +173,7 @@ class Checking:
     def subject(self, model: str, image_size: int | None) -> Subject:
         """A network prepared for branching, and the predictor of its layers."""
         from nnstretch.branching.design.accounting import working_set
-        from nnstretch.cli.networks import NetworkOptions, build_network
+        from nnstretch.cli.models.networks import NetworkOptions, build_network
         from nnstretch.compiler.costs import latency_predictor
 
         network = build_network(model, NetworkOptions(image_size=image_size))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from optuna import Study
 
     from nnstretch.branching.search.limits import SearchLimits
-    from nnstretch.cli.networks import Network
+    from nnstretch.cli.models.networks import Network
     from nnstretch.sweeps.designs import DesignSweep
 
 _WARM = 8  # designs of the analytic search's front
@@ -72,7 +72,7 @@ class Examination:
     @cached_property
     def network(self) -> Network:
         """The network with random weights."""
-        from nnstretch.cli.networks import NetworkOptions, build_network
+        from nnstretch.cli.models.networks import NetworkOptions, build_network
 
         return build_network(self.spec, NetworkOptions())
 

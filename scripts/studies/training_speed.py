@@ -52,7 +52,7 @@ def run(given: Namespace) -> None:
     import torch
 
     from nnstretch.bench.training_speed import SpeedSettings, training_speed
-    from nnstretch.cli.networks import NetworkOptions, build_network
+    from nnstretch.cli.models.networks import NetworkOptions, build_network
     from nnstretch.devices.cpu.processor import cpu_model
     from nnstretch.training.loop.torch_settings import find_device
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nnstretch.api.options import CompileOptions
-from nnstretch.cli.comparisons import Compared
+from nnstretch.cli.benchmarking.comparisons import Compared
 from nnstretch.cli.console import reporting
 from nnstretch.cli.options import (
     DesignFile,

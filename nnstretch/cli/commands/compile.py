@@ -24,7 +24,7 @@ from nnstretch.report.tables.runs import placement_text
 from nnstretch.report.tables.text import count_text, plain_table
 
 if TYPE_CHECKING:
-    from nnstretch.cli.sources import Source
+    from nnstretch.cli.models.sources import Source
     from nnstretch.devices.engine.build.instruction_sets import BuildTarget
     from nnstretch.scheduler.plan.compiled import Compiled
     from nnstretch.scheduler.plan.schema import Plan
@@ -68,7 +68,7 @@ def compile_command(
     Example: nnstretch compile resnet50.onnx --processors cpu:0-3 -o resnet50.nns
     """
     with reporting(as_json=json) as report:
-        from nnstretch.cli.sources import Source
+        from nnstretch.cli.models.sources import Source
 
         if target is not None and not standalone:
             raise UsageError("--target needs a standalone model; add --standalone, or leave it out")

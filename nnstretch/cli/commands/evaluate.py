@@ -17,8 +17,8 @@ from nnstretch.cli.accuracy_report import (
     evaluated,
     score_table,
 )
-from nnstretch.cli.classifiers import ENGINES, Classifier, ClassifierSource, compared_source, open_classifier
 from nnstretch.cli.console import Reporter, reporting
+from nnstretch.cli.models.classifiers import ENGINES, Classifier, ClassifierSource, compared_source, open_classifier
 from nnstretch.cli.options import (
     Data,
     DesignFile,

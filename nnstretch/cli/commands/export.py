@@ -21,7 +21,7 @@ from nnstretch.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from nnstretch.cli.sources import Source
+    from nnstretch.cli.models.sources import Source
     from nnstretch.exporters.loaded_module import LoadedModule
 
 ExportedFile = Annotated[
@@ -73,7 +73,7 @@ def export_command(
     """
     with reporting(as_json=json) as report:
         from nnstretch import zoo
-        from nnstretch.cli.sources import Source
+        from nnstretch.cli.models.sources import Source
         from nnstretch.exporters.branch_files import INDEX
         from nnstretch.exporters.model_file import export_model
         from nnstretch.exporters.options import PROGRAM, ExportOptions
@@ -114,7 +114,7 @@ def _module(source: Source) -> LoadedModule:
         UsageError: the source is a package, or has shapes of its own.
         NNStretchError: torch cannot build it.
     """
-    from nnstretch.cli.networks import NetworkOptions, build_network
+    from nnstretch.cli.models.networks import NetworkOptions, build_network
     from nnstretch.errors import UsageError
     from nnstretch.exporters.loaded_module import LoadedModule, module_of_file
     from nnstretch.frontends.resolve import is_model_file

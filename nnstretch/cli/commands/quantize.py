@@ -97,7 +97,7 @@ def quantize_command(
     Example: nnstretch quantize resnet18 --weights resnet18.safetensors --data folder:photos -o resnet18-int8.onnx
     """
     with reporting(as_json=json) as report:
-        from nnstretch.cli.sources import Source
+        from nnstretch.cli.models.sources import Source
         from nnstretch.quantization import KeepFloat, QuantizationOptions, examples_of, quantize
 
         wanted = QuantizationOptions(

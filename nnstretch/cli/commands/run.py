@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.images import answer_json, image_request
 from nnstretch.cli.options import (
     DesignFile,
     Json,
@@ -21,7 +20,8 @@ from nnstretch.cli.options import (
     with_options,
 )
 from nnstretch.cli.outputs import show_outputs
-from nnstretch.cli.run_request import RunRequest
+from nnstretch.cli.running.images import answer_json, image_request
+from nnstretch.cli.running.request import RunRequest
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target
 from nnstretch.errors import UsageError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nnstretch.bench.timing import Latency
-    from nnstretch.cli.sources import Source
+    from nnstretch.cli.models.sources import Source
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
     from nnstretch.scheduler.runtime.base_session import Session
     from nnstretch.scheduler.runtime.critical_path import RunSummary
@@ -105,7 +105,7 @@ def run_command(
     Example: nnstretch run resnet50.nns --input x=image.npy -o outputs.npz --timeline timeline.json
     """
     with reporting(as_json=json) as report:
-        from nnstretch.cli.sources import Source
+        from nnstretch.cli.models.sources import Source
 
         if options.streams is not None and timeline is not None:
             raise UsageError("--timeline shows a single run; leave it or --streams out")
@@ -227,7 +227,7 @@ def _image(source: Source, session: Session, request: RunRequest) -> ImageInput 
 def _feeds(session: Session, request: RunRequest) -> dict[str, np.ndarray]:
     """Inputs from files, or all of them random; the session checks names and shapes."""
     from nnstretch.bench.comparison.subject import plan_feeds
-    from nnstretch.cli.sources import read_array
+    from nnstretch.cli.models.sources import read_array
 
     if not request.inputs:
         return plan_feeds(session.plan, request.seed, session.compiled.models)
@@ -247,7 +247,7 @@ def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) 
 def _error(source: Source, feeds: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> float:
     """The largest error against ONNX Runtime."""
     from nnstretch.bench.comparison.subject import reference_outputs
-    from nnstretch.cli.sources import source_of_package
+    from nnstretch.cli.models.sources import source_of_package
     from nnstretch.graph.reference import largest_error
 
     graph = (source_of_package(Path(source.model)) if source.is_package else source).load()

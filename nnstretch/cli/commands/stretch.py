@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from nnstretch.api.options import CompileOptions, StretchOptions
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.network_request import NetworkRequest
+from nnstretch.cli.models.network_request import NetworkRequest
 from nnstretch.cli.options import (
     Json,
     Network,
@@ -29,7 +29,7 @@ from nnstretch.training.recipe_files import PRESETS
 
 if TYPE_CHECKING:
     from nnstretch.branching.search.bounds_file import LearnedBounds
-    from nnstretch.cli.networks import Network as BuiltNetwork
+    from nnstretch.cli.models.networks import Network as BuiltNetwork
     from nnstretch.cli.stretching.files import DesignFiles
     from nnstretch.compiler.profile_files import Profiled
     from nnstretch.compiler.targets.opened import OpenTarget

@@ -11,7 +11,7 @@ import typer
 
 from nnstretch.api.options import CompileOptions, StretchOptions
 from nnstretch.cli.console import reporting
-from nnstretch.cli.network_request import NetworkRequest
+from nnstretch.cli.models.network_request import NetworkRequest
 from nnstretch.cli.options import (
     Json,
     Network,
@@ -209,7 +209,7 @@ def _check_training(
     Raises:
         UsageError: image sizes beside data, or accuracies of a network of the zoo without weights.
     """
-    from nnstretch.cli.networks import is_of_zoo
+    from nnstretch.cli.models.networks import is_of_zoo
 
     if data is not None and image_sizes is not None:
         raise UsageError("--image-sizes is for sweeps without --data: images have the size that the network learnt")
@@ -348,7 +348,7 @@ def sweep_tune_command(
     with reporting(as_json=json) as report, options_named():
         find_sampler(study.sampler)
         limit_openmp(study.sampler)
-        from nnstretch.cli.sources import Source
+        from nnstretch.cli.models.sources import Source
         from nnstretch.cli.sweeping.tune import TuneJob
         from nnstretch.devices.base.spec import parse_processors
         from nnstretch.sweeps.study import StudySpec

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from nnstretch.cli.networks import Network as BuiltNetwork
+    from nnstretch.cli.models.networks import Network as BuiltNetwork
     from nnstretch.support.progress import Progress
     from nnstretch.training.data.split import Dataset
     from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
@@ -215,7 +215,7 @@ class _Job:
 
     def _networks(self, dataset: Dataset) -> tuple[BuiltNetwork, nn.Module | None]:
         """The network and its teacher, on the device."""
-        from nnstretch.cli.networks import NetworkOptions, build_network
+        from nnstretch.cli.models.networks import NetworkOptions, build_network
 
         form = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size, self.recipe.seed)
         network = build_network(self.model, form, self.weights, self.design)
@@ -296,7 +296,7 @@ def _settings(recipe: str, model: str, changes: Mapping[str, Any]) -> Recipe:
 
 def _teacher(text: str, dataset: Dataset) -> nn.Module:
     """The trained network of MODEL:WEIGHTS, or of an ONNX or TFLite file, which has its weights."""
-    from nnstretch.cli.networks import NetworkOptions, build_network
+    from nnstretch.cli.models.networks import NetworkOptions, build_network
 
     spec, weights = _teacher_parts(text)
     options = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size)

@@ -31,9 +31,9 @@ from nnstretch.scheduler.selection import SELECTORS, default_selector, selector_
 from nnstretch.training.data import usage
 
 if TYPE_CHECKING:
-    from nnstretch.cli.sources import Source
-    from nnstretch.cli.tuning_accuracy import ValidationImages
-    from nnstretch.cli.tuning_report import TuningRequest
+    from nnstretch.cli.models.sources import Source
+    from nnstretch.cli.tuning.accuracy import ValidationImages
+    from nnstretch.cli.tuning.report import TuningRequest
     from nnstretch.compiler.processors import Processors
     from nnstretch.scheduler.parameter_search.explorer import Exploration
     from nnstretch.scheduler.plan.compiled import Compiled, PlacementReport
@@ -125,8 +125,8 @@ def tune_command(
     Example: nnstretch tune resnet50 --threads 1 -o plan.json
     """
     with reporting(as_json=json) as report:
-        from nnstretch.cli.sources import Source
-        from nnstretch.cli.tuning_report import ACCURACY, TuningRequest, check_accuracy, parse_front, parse_limits
+        from nnstretch.cli.models.sources import Source
+        from nnstretch.cli.tuning.report import ACCURACY, TuningRequest, check_accuracy, parse_front, parse_limits
 
         name = (selector_named(selector) if selector else default_selector()).name
         limits, traded = parse_limits(limit or ()), parse_front(pareto)
@@ -146,7 +146,7 @@ def tune_command(
 
 def _tune(report: Reporter, source: Source, request: TuningRequest, outputs: Sequence[Path]) -> None:
     """Tunes for the target of the options; shows and writes the results."""
-    from nnstretch.cli.tuning_report import split_outputs
+    from nnstretch.cli.tuning.report import split_outputs
     from nnstretch.compiler.processors import build_processors
 
     plans, pictures = split_outputs(outputs)
@@ -194,8 +194,8 @@ def _tune_on(
     pictures: Sequence[Path],
 ) -> None:
     """Tunes for processors."""
-    from nnstretch.cli.tuning_accuracy import validation_images
-    from nnstretch.cli.tuning_report import dtypes_answer, findings, requested_space, search_answer
+    from nnstretch.cli.tuning.accuracy import validation_images
+    from nnstretch.cli.tuning.report import dtypes_answer, findings, requested_space, search_answer
     from nnstretch.compiler.compile import explored_costs
     from nnstretch.compiler.costs import open_profiler
     from nnstretch.compiler.saved_plan import plan_file
@@ -233,8 +233,8 @@ def _accurate(
     report: Reporter, space: ChoiceSpace, found: HybridAnswer, images: ValidationImages, request: TuningRequest
 ) -> tuple[HybridAnswer, dict[str, Any]]:
     """The answers with the fastest accurate one as the best, and what goes into the JSON answer."""
-    from nnstretch.cli.tuning_accuracy import accurate_answer
-    from nnstretch.cli.tuning_report import accuracy_answer
+    from nnstretch.cli.tuning.accuracy import accurate_answer
+    from nnstretch.cli.tuning.report import accuracy_answer
 
     assert request.points is not None
     with report.progress("Measuring accuracies") as advance:

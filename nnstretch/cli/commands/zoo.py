@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.network_request import NetworkRequest
+from nnstretch.cli.models.network_request import NetworkRequest
 from nnstretch.cli.options import Json, check_format, check_writable, option, with_options
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import count_text, plain_table

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.cli.job.stages import Answer, Job, Stage
-from nnstretch.cli.networks import Network, branch
+from nnstretch.cli.models.networks import Network, branch
 from nnstretch.cli.options import several_processors
 from nnstretch.cli.training import about_images, blockwise_phase, check_classification, event_shown, training_images
 from nnstretch.errors import FileError, NNStretchError, UsageError
@@ -205,7 +205,7 @@ class TransformAndTrain:
         import numpy as np
         import torch
 
-        from nnstretch.cli.networks import NetworkOptions, build_network
+        from nnstretch.cli.models.networks import NetworkOptions, build_network
         from nnstretch.training.data.unreadable import inputs_to_learn_from
 
         dataset, seed = self.dataset, self.recipe(self.options.recipe).seed

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nnstretch.branching.search.bounds import Bounds
     from nnstretch.branching.search.bounds_file import LearnedBounds
     from nnstretch.cli.console import Reporter
-    from nnstretch.cli.networks import Network
+    from nnstretch.cli.models.networks import Network
     from nnstretch.compiler.profile_files import Profiled
     from nnstretch.support.progress import Progress
     from nnstretch.training.data.split import Dataset

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nnstretch.branching.design.design import Design
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.cli.console import Reporter
-    from nnstretch.cli.networks import Network
+    from nnstretch.cli.models.networks import Network
 
 PAGE = "index.html"
 """Name of the page in the folder of the designs."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.cli.console import Reporter
-    from nnstretch.cli.networks import Network
+    from nnstretch.cli.models.networks import Network
     from nnstretch.compiler.processors import Processors
     from nnstretch.compiler.profile_files import DesignUncertainty, Profiled
     from nnstretch.compiler.targets.opened import OpenTarget

@@ -22,7 +22,7 @@ from nnstretch.sweeps.study import WARM, states
 if TYPE_CHECKING:
     from optuna import Study
 
-    from nnstretch.cli.networks import Network
+    from nnstretch.cli.models.networks import Network
     from nnstretch.sweeps.designs import DesignSweep, SweepSpec
     from nnstretch.sweeps.evaluation import DesignEvaluation
     from nnstretch.sweeps.measures.accuracy import DesignTraining

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.api.options import CompileOptions
-from nnstretch.cli.sources import Source
+from nnstretch.cli.models.sources import Source
 from nnstretch.cli.stretching.files import DesignFiles, write_design
 from nnstretch.errors import FileError
 from nnstretch.graph.int8_form import INT8
@@ -18,7 +18,7 @@ from nnstretch.sweeps.objectives import Objective
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nnstretch.cli.networks import Network
+    from nnstretch.cli.models.networks import Network
     from nnstretch.sweeps.designs import DesignSweep, SweepPoint
     from nnstretch.sweeps.measures.quantizer import Quantizer
     from nnstretch.sweeps.measures.results import ResultStore

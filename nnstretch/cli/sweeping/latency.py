@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter
-from nnstretch.cli.sources import Source
+from nnstretch.cli.models.sources import Source
 from nnstretch.compiler.environment import environment, with_environment
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.errors import UsageError

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nnstretch.bench.targets.models import check_for_target
-from nnstretch.cli.sources import Source
+from nnstretch.cli.models.sources import Source
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.targets.processors import target_processors
 from nnstretch.compiler.targets.site import TargetSite

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.cli.console import Reporter
-from nnstretch.cli.sources import Source
+from nnstretch.cli.models.sources import Source
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import plain_table
 from nnstretch.scheduler.lowering.candidates import is_native

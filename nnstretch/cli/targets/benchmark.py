@@ -23,10 +23,10 @@ from nnstretch.bench.targets.models import (
     with_drawn_inputs,
 )
 from nnstretch.bench.targets.tflite import TfliteModel, measure_tflite, tflite_model
+from nnstretch.cli.benchmarking.engine_comparison import write_json
 from nnstretch.cli.console import Reporter
-from nnstretch.cli.engine_comparison import write_json
+from nnstretch.cli.models.sources import Source, source_of_package
 from nnstretch.cli.outputs import check_endings
-from nnstretch.cli.sources import Source, source_of_package
 from nnstretch.compiler.targets.processors import fingerprints_of, processors_of_target
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.targets.device import Device

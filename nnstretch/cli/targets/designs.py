@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nnstretch.api.options import CompileOptions
-from nnstretch.cli.sources import GraphSource, Source
+from nnstretch.cli.models.sources import GraphSource, Source
 from nnstretch.devices.base.spec import parse_processors
 from nnstretch.devices.engine.binding.library import MAX_CORES
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from nnstretch.cli.networks import Network
+    from nnstretch.cli.models.networks import Network
 
 ALL_CORES = "cpu"
 """The processor of a target that has every fast core."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.bench.targets.measure import Measured
 from nnstretch.bench.targets.timelines import target_timeline
 from nnstretch.cli.console import Reporter
-from nnstretch.cli.images import answer_json
+from nnstretch.cli.models.sources import Source, read_array
 from nnstretch.cli.outputs import show_outputs
-from nnstretch.cli.run_request import RunRequest
-from nnstretch.cli.sources import Source, read_array
+from nnstretch.cli.running.images import answer_json
+from nnstretch.cli.running.request import RunRequest
 from nnstretch.cli.targets.benchmark import TargetJob, measure_on_targets
 from nnstretch.cli.targets.options import check_unused
 from nnstretch.devices.targets.results import BenchOptions

@@ -9,7 +9,7 @@ import pytest
 from nnstretch.api.options import CompileOptions
 from nnstretch.bench.targets.measure import measure_models
 from nnstretch.bench.targets.models import compile_for_target, with_drawn_inputs
-from nnstretch.cli.sources import Source
+from nnstretch.cli.models.sources import Source
 from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.devices.targets.schemes import open_device
 

@@ -30,7 +30,7 @@ PRELOADED = (
     "nnstretch.api.compile",
     "nnstretch.branching.stretch",
     "nnstretch.cli.main",
-    "nnstretch.cli.networks",
+    "nnstretch.cli.models.networks",
     "nnstretch.cli.stretching.search",
     "nnstretch.training.loop.trainer",
 )

@@ -20,7 +20,7 @@ FORKS.set_forkserver_preload(
     [
         *(
             "tests.kits.processes.killable_commands",
-            "nnstretch.cli.networks",
+            "nnstretch.cli.models.networks",
             "nnstretch.cli.stretching.search",
             "pytest",
         ),

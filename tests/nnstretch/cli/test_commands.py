@@ -20,7 +20,7 @@ from nnstretch.cli.commands import COMMANDS
 from nnstretch.cli.commands.sweep import COMMANDS as SWEEPS
 from nnstretch.cli.console import reporting
 from nnstretch.cli.main import main
-from nnstretch.cli.run_request import RunRequest
+from nnstretch.cli.running.request import RunRequest
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.report.tables.text import plain_table
 from nnstretch.scheduler.measurement.store.rows import Measurement, Row

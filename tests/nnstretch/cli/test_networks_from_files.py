@@ -12,7 +12,7 @@ from torch import nn
 
 import nnstretch as nns
 from nnstretch.cli.commands.train import _teacher_parts
-from nnstretch.cli.networks import Network, NetworkOptions, build_network, preprocessing_of_file
+from nnstretch.cli.models.networks import Network, NetworkOptions, build_network, preprocessing_of_file
 from nnstretch.cli.training import training_images
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.frontends.onnx_file import save

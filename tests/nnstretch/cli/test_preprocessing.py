@@ -7,7 +7,7 @@ import onnx
 import pytest
 from PIL import Image
 
-from nnstretch.cli.networks import NetworkOptions, build_network
+from nnstretch.cli.models.networks import NetworkOptions, build_network
 from nnstretch.errors import FileError
 from nnstretch.training.data.preprocessing import (
     PREPROCESSING_KEY,

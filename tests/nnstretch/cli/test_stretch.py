@@ -200,7 +200,7 @@ def test_a_design_is_proven_for_the_input_that_is_given(cli: Cli, folder: Path) 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 def test_weights_of_the_original_are_taken_as_such_beside_a_design(cli: Cli, folder: Path) -> None:
     """Their top-1 is not reported as the branched network's."""
-    from nnstretch.cli.networks import NetworkOptions, build_network
+    from nnstretch.cli.models.networks import NetworkOptions, build_network
     from nnstretch.training.weights import save_weights
 
     answer_of(cli("stretch", "net.py:small", *SIMULATED, "-o", "designs", "--json"))

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from nnstretch.cli.main import main
-from nnstretch.cli.tuning_report import parse_front, parse_limits
+from nnstretch.cli.tuning.report import parse_front, parse_limits
 from nnstretch.errors import UsageError
 from nnstretch.report.charts.selection import selection_picture
 from nnstretch.report.pages.selection import selection_html

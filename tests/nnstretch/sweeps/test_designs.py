@@ -20,7 +20,7 @@ import nnstretch as nns
 from nnstretch.branching.design.design import Design, Merge, load_design
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.transform.build import build
-from nnstretch.cli.networks import NetworkOptions, build_network
+from nnstretch.cli.models.networks import NetworkOptions, build_network
 from nnstretch.cli.sweeping.designs import DesignJob
 from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import DesignError, UsageError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnstretch.cli.images import ImageRequest
+from nnstretch.cli.running.images import ImageRequest
 
 if TYPE_CHECKING:
     from nnstretch.scheduler.plan.schema import Plan

@@ -123,7 +123,7 @@ class Source:
             raise UsageError(
                 "--shape does not go with --weights, --design or --image-size, which say for which images they are"
             )
-        from nnstretch.cli.networks import NetworkOptions, build_network
+        from nnstretch.cli.models.networks import NetworkOptions, build_network
 
         network = build_network(self.model, NetworkOptions(image_size=self.image_size), self.weights, self.design)
         return network.with_batch(options.batch).export(), network.inherits

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.api.options import CompileOptions
+from nnstretch.cli.benchmarking.engine_comparison import compare_models, parse_series, write_json
 from nnstretch.cli.console import Reporter
-from nnstretch.cli.engine_comparison import compare_models, parse_series, write_json
 from nnstretch.cli.options import several_processors
 from nnstretch.cli.outputs import check_endings
 from nnstretch.cli.training import let_idle_threads_sleep
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nnstretch.bench.timing import MeasurementOptions
-    from nnstretch.cli.networks import Network
-    from nnstretch.cli.sources import Source
+    from nnstretch.cli.models.networks import Network
+    from nnstretch.cli.models.sources import Source
 
 _TURN = 0.25
 """Seconds of a turn of an engine."""
@@ -89,7 +89,7 @@ class Compared:
             NNStretchError: a network cannot be built.
         """
         from nnstretch.bench.comparison.suite import models_of_suite
-        from nnstretch.cli.sources import Source
+        from nnstretch.cli.models.sources import Source
         from nnstretch.cli.targets.designs import design_sources
 
         options = replace(self.options, processors=self.processors or "cpu", threads=_one_count(self.threads))
@@ -191,7 +191,7 @@ class Compared:
     def _networks(self, report: Reporter, model: str, design: Path) -> tuple[Network, Network]:
         """The original network, and the branched one with weights of its own or inherited ones."""
         let_idle_threads_sleep()
-        from nnstretch.cli.networks import NetworkOptions, branch, build_network, known_options, read_about
+        from nnstretch.cli.models.networks import NetworkOptions, branch, build_network, known_options, read_about
 
         original_weights, weights = self.original_weights, self.weights
         if weights is not None and not read_about(weights).get("design"):
@@ -230,7 +230,7 @@ class Compared:
             UsageError: it is a package or not the only one, or an output is no JSON file.
             NNStretchError: it cannot be read.
         """
-        from nnstretch.cli.sources import Source
+        from nnstretch.cli.models.sources import Source
 
         source = Source(self._only_model(purpose), self.options)
         check_endings(self.outputs, f"a comparison of {compared} is", (".json",))

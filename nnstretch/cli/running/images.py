@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.table import Table
 
-    from nnstretch.cli.sources import Source
+    from nnstretch.cli.models.sources import Source
     from nnstretch.vision.answer import Answer, ImageInput
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")

@@ -117,8 +117,8 @@ def open_classifier(
 def _opened_module(
     source: ClassifierSource, engine: str, options: CompileOptions, progress: Progress
 ) -> Iterator[Classifier]:
-    from nnstretch.cli.networks import NetworkOptions, build_network
-    from nnstretch.cli.sources import Source
+    from nnstretch.cli.models.networks import NetworkOptions, build_network
+    from nnstretch.cli.models.sources import Source
     from nnstretch.training.loop.torch_settings import find_device
 
     del progress
@@ -152,7 +152,7 @@ def _opened_standalone(
 def _opened_graph(
     source: ClassifierSource, engine: str, options: CompileOptions, progress: Progress
 ) -> Iterator[Classifier]:
-    from nnstretch.cli.sources import Source
+    from nnstretch.cli.models.sources import Source
 
     model = Source(source.model, options, source.weights, source.design, source.image_size)
     if engine == "nnstretch":

@@ -10,7 +10,7 @@ from nnstretch.cli.options import IMAGE_SIZE, SEED, WEIGHTS, field_of, option_fi
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
-    from nnstretch.cli.networks import Network
+    from nnstretch.cli.models.networks import Network
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class NetworkRequest:
             UsageError: an option is for networks of the zoo, and this is none.
             NNStretchError: something is not found, cannot be read, or does not fit the rest.
         """
-        from nnstretch.cli.networks import NetworkOptions, build_network, is_of_zoo
+        from nnstretch.cli.models.networks import NetworkOptions, build_network, is_of_zoo
 
         if self.num_classes is not None and not is_of_zoo(spec):
             raise UsageError(

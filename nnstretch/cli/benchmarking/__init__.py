@@ -1,0 +1,1 @@
+"""What `nnstretch bench` does on this machine."""

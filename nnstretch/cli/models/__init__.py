@@ -1,0 +1,1 @@
+"""What stands behind MODEL and NETWORK of a command line."""

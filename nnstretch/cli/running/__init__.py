@@ -1,0 +1,1 @@
+"""What `nnstretch run` is asked to do."""

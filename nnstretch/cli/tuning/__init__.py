@@ -1,0 +1,1 @@
+"""What `nnstretch tune` does beside choosing."""

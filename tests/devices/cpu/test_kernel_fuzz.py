@@ -77,7 +77,7 @@ def test_kernels_agree_with_their_references_under_sanitizers() -> None:
     """The parity tests of this machine's instruction set with a sanitized engine, in one process, whose start takes long."""
     # Kernels of other architectures run in an emulator, which no sanitizer sees.
     elsewhere = ("test_arm_parity.py", "test_opencl_parity.py")
-    tests = sorted(str(path) for path in HERE.glob("test_*_parity.py") if path.name not in elsewhere)
+    tests = sorted(str(path) for path in (HERE / "parity").glob("test_*_parity.py") if path.name not in elsewhere)
     assert len(tests) > 2
     environment = {
         **os.environ,

@@ -7,11 +7,11 @@
 
 static int stopping_clock(clockid_t clock, struct timespec *now);
 #define clock_gettime stopping_clock
-#include "../../../devices/engine/runtime/threads/pool.c"
-#include "../../../devices/engine/runtime/threads/split.c"
-#include "../../../devices/engine/runtime/status.c"
-#include "../../../devices/engine/runtime/threads/threads.c"
-#include "../../../devices/engine/runtime/threads/turn.c"
+#include "../../../../devices/engine/runtime/threads/pool.c"
+#include "../../../../devices/engine/runtime/threads/split.c"
+#include "../../../../devices/engine/runtime/status.c"
+#include "../../../../devices/engine/runtime/threads/threads.c"
+#include "../../../../devices/engine/runtime/threads/turn.c"
 #undef clock_gettime
 
 enum { SHARES = 2, TASKS = 4, LONG_SPIN = 1000000000 };

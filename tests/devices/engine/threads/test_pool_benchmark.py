@@ -19,7 +19,7 @@ from scripts.engine.pool_benchmark import join_ns
 from tests.kits.c_libraries import c_library, runtime_files
 from tests.kits.graphs.graphs import RandomNetwork
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "engine" / "pool_benchmark.py"
+SCRIPT = Path(__file__).resolve().parents[4] / "scripts" / "engine" / "pool_benchmark.py"
 
 
 def benchmark(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

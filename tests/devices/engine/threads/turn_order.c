@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <unistd.h>
 
-#include "../../../devices/engine/runtime/threads/turn.c"
+#include "../../../../devices/engine/runtime/threads/turn.c"
 
 enum { MOST_WAITERS = 8 };
 

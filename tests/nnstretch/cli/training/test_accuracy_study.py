@@ -200,7 +200,7 @@ def test_ways_of_a_group_have_equal_macs() -> None:
 def test_networks_are_listed_without_torch() -> None:
     assert tuple(NETWORKS) == MODELS
     code = "import sys; sys.path.insert(0, 'scripts/studies'); import accuracy_study; print('torch' in sys.modules)"
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[4]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -325,7 +325,7 @@ def test_what_no_design_can_meet(cli: Cli) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 def test_predictions_are_checked_with_random_designs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).resolve().parents[3] / "scripts" / "studies" / "predictor_check.py"
+    path = Path(__file__).resolve().parents[4] / "scripts" / "studies" / "predictor_check.py"
     spec = importlib.util.spec_from_file_location("predictor_check", path)
     assert spec is not None
     assert spec.loader is not None

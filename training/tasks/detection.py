@@ -93,7 +93,8 @@ class Detection(SpatialTask):
         """
         if self.head is None:
             raise UsageError(
-                "detection needs the network's own loss and decoding; give --head FILE.py:FACTORY (docs/how-to/dense.md)"
+                "detection needs the network's own loss and decoding; give --head FILE.py:FACTORY "
+                "(docs/how-to/networks/dense.md)"
             )
         return self.head
 

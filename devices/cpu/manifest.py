@@ -19,6 +19,7 @@ PATH = ENGINE_FOLDER / "kernels" / "manifest.h"
 Values = int | Sequence[int] | Mapping[str, int]
 """The value of a parameter, of an array of parameters, or of a group by the names of its parameters."""
 
+_INCLUDE = re.compile(r'^#include "(manifest/\w+\.h)"$', re.MULTILINE)
 _MACRO = re.compile(r"#define (\w+?)(?:_([a-z]\w*))?\((.*?)\) ?(.*)")
 _CONSTANT = re.compile(r"#define (\w+) (.+)")
 _ROW = re.compile(r"(\w+)\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)\s*")
@@ -172,7 +173,12 @@ def _packed(owner: str, parameters: Sequence[Parameter], values: Mapping[str, Va
 @cache
 def families() -> Mapping[str, Family]:
     """All families by name."""
-    return read_families(PATH.read_text())
+    return read_families(manifest_text())
+
+
+def manifest_text() -> str:
+    """The text of the manifest, with the files that it includes in their places."""
+    return _INCLUDE.sub(lambda found: (PATH.parent / found[1]).read_text(), PATH.read_text())
 
 
 @cache

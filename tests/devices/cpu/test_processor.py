@@ -8,7 +8,7 @@ import pytest
 from nnstretch.devices.base.routine import NO_PARAMETERS, REORDER, Layout, reorder_layer
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu import manifest
-from nnstretch.devices.cpu.manifest import PATH, read_families
+from nnstretch.devices.cpu.manifest import manifest_text, read_families
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.cpu.queues import HOST
 from nnstretch.devices.cpu.routines.convolution import dense
@@ -70,7 +70,7 @@ def test_dense_takes_any_number_of_tiles(isa: Isa, monkeypatch: pytest.MonkeyPat
     one.tiles = given.tiles[:1]
     assert one.parameter_space(layer) == (NO_PARAMETERS,)
     row = 'K(another, "dense_another", ANY, 5, 3)'
-    text = PATH.read_text().replace("#define KERNELS_dense(K)", f"#define KERNELS_dense(K) {row}")
+    text = manifest_text().replace("#define KERNELS_dense(K)", f"#define KERNELS_dense(K) {row}")
     families = read_families(text)
     for module in (dense, manifest):
         monkeypatch.setattr(module, "family", families.__getitem__)

@@ -79,16 +79,14 @@ def sweep(
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
     """
-    _check(module, example_input, objective, directions)
-    find_sampler(sampler)
+    _check(module, example_input, objective, directions, sampler)
     chosen = options or StretchOptions()
-    found = tuple(directions) if objective else ("minimize", "maximize")
-    names = tuple(f"value {i}" for i in range(len(found))) if objective else ("latency", "macs")
+    names = tuple(f"value {i}" for i in range(len(directions))) if objective else ("latency", "macs")
     spec = SweepSpec(
         forms=(Form(parse_merge(chosen.merge)),),
         limits=chosen.search_limits(),
         names=names,
-        directions=found,
+        directions=tuple(directions) if objective else ("minimize", "maximize"),
         budget=SweepBudget(trials, math.inf if timeout is None else timeout),
         storage=str(storage),
         study=study,
@@ -99,23 +97,25 @@ def sweep(
         learned=chosen.learned,
     )
     with open_place(target, processors, progress or silent) as opened:
-        made = DesignSweep(module, example_input, opened.processors, spec, progress or silent)
-
-        def explored() -> SweepResult:
-            begun = made.open()
-            made.warm_start(begun)
-            made.run(begun, evaluation_by(made, objective or _latency_and_macs), guarded=objective is not None)
-            return made.result(begun)
-
-        return opened.place.measure(explored)
+        designs = DesignSweep(module, example_input, opened.processors, spec, progress or silent)
+        return opened.place.measure(lambda: _explored(designs, objective))
 
 
-def _check(module: object, example_input: object, objective: object, directions: Sequence[str]) -> None:
+def _explored(designs: DesignSweep, objective: Objective | None) -> SweepResult:
+    """Opens or continues the study and runs it to its end."""
+    begun = designs.open()
+    designs.warm_start(begun)
+    designs.run(begun, evaluation_by(designs, objective or _latency_and_macs), guarded=objective is not None)
+    return designs.result(begun)
+
+
+def _check(module: object, example_input: object, objective: object, directions: Sequence[str], sampler: str) -> None:
     """Refuses arguments of a wrong kind.
 
     Raises:
         UsageError: names the argument, and what to give.
     """
+    find_sampler(sampler)
     for name, given, wanted in (("module", module, torch.nn.Module), ("example_input", example_input, torch.Tensor)):
         if not isinstance(given, wanted):
             raise UsageError(f"{name} is of type {type(given).__name__}; give a torch {wanted.__name__}")

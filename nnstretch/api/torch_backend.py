@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +19,14 @@ from nnstretch.errors import ModelError, NNStretchError, UsageError
 from nnstretch.frontends.onnx_file import ModelWarning
 from nnstretch.frontends.torch_module import export_program
 from nnstretch.scheduler.runtime.session import PlanSession
+from nnstretch.support.forks import ForkLock
 
 Compute = Callable[..., Sequence[Any]]
 """What dynamo calls with tensors and sizes, and what answers with the graph's outputs."""
 
 _KEPT = 8
 _MOST_COMPILATIONS = 32
-_COMPILING = threading.Lock()
+_COMPILING = ForkLock()
 """Whoever compiles holds it: torch's exporter is kept quiet by the process's own output and filters of warnings."""
 
 
@@ -111,7 +111,7 @@ class CompiledGraph:
         self._variants: OrderedDict[tuple[object, ...], _Variant] = OrderedDict()
         self._compilations = 0
         self._warned = False
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """The graph's outputs for tensors, and sizes where a shape is dynamic."""

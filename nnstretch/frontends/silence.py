@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO, cast
 
+from nnstretch.support.forks import ForkLock
+
 _LOUD = "torch"
 """Root name of the loggers that are silenced."""
 
@@ -116,5 +118,5 @@ def _handlers() -> list[logging.Handler]:
     return [*found, *([logging.lastResort] if logging.lastResort else [])]
 
 
-_lock = threading.Lock()
+_lock = ForkLock()
 _standing = _Standing()

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from nnstretch.errors import FileError, UsageError
 
 _LOCK = ".lock"
+
+
+@contextmanager
+def locked(file: IO[Any]) -> Iterator[None]:
+    """Locks a file against other processes and threads while the block runs; the lock of a killed process ends with it.
+
+    A child that is forked meanwhile has the file open, too: to close it here would leave it locked until the child ends.
+    """
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def lock_folder(folder: Path, option: str) -> IO[bytes]:

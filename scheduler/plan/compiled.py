@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnstretch.scheduler.plan.schema import Plan
+from nnstretch.support.forks import ForkLock
 
 if TYPE_CHECKING:
     from nnstretch.scheduler.selection.problem import Assignment
@@ -51,7 +51,7 @@ class LazyConstants:
         """`pack` makes the bytes. It is called once and released then."""
         self._pack: Callable[[], np.ndarray] | None = pack
         self._packed = np.empty(0, np.uint8)
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def get(self) -> np.ndarray:
         """The bytes."""

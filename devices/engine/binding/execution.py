@@ -187,7 +187,11 @@ class RunningProgram:
             self._raise(error)
 
     def _raise(self, error: NNStretchError) -> NoReturn:
-        """Raises the exception of a call, or the engine's error, with the names of the queue and the step."""
+        """Raises the exception of a call, or the engine's error, with the names of the queue and the step.
+
+        A call may fork the process, and return in the child.
+        """
+        self._origin.check("program")
         failure = self._calls.take_failure()
         step, cause = failure or (int(self._engine.library.nns_program_failed_step(self._handle)), None)
         own = isinstance(cause, NNStretchError) or not isinstance(cause, Exception)

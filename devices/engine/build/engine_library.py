@@ -6,7 +6,6 @@ source rebuilds only what depends on it, and processes, instruction sets and ver
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -24,6 +23,7 @@ from nnstretch.devices.base.spec import default_cores
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa, cpu_features, local_isa
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, Toolchain, make_toolchain
 from nnstretch.errors import BuildError, FileError
+from nnstretch.support.locks import locked
 from nnstretch.support.settings import cache_dir, caches_of_libraries, remove_stale
 from nnstretch.support.stderr_lines import announce
 
@@ -201,6 +201,5 @@ def _locked(path: Path) -> Iterator[None]:
         opened = path.open("w")
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}; set NNSTRETCH_CACHE_DIR to a writable one") from error
-    with opened as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with opened as file, locked(file):
         yield

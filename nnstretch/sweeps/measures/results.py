@@ -6,7 +6,6 @@ want the same result at the same time take turns: the first one makes it, the ot
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nnstretch.errors import FileError
+from nnstretch.support.locks import locked
 from nnstretch.support.settings import write_text
 
 
@@ -82,8 +82,7 @@ class ResultStore:
             raise FileError(
                 f"cannot write to {self.folder}: {error.strerror}; choose another folder with --work"
             ) from error
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with file, locked(file):
             yield
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nnstretch.errors import FileError, MissingExtraError, UsageError
+from nnstretch.support.locks import locked
 from nnstretch.support.settings import NO_ROOM
 
 if TYPE_CHECKING:
@@ -121,8 +121,7 @@ def _journal_backend(path: Path) -> JournalFileBackend:
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
             records = "".join(f"{json.dumps(log, separators=(',', ':'))}\n" for log in logs)
             try:
-                with path.with_name(f"{path.name}.lock").open("ab") as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX)
+                with path.with_name(f"{path.name}.lock").open("ab") as lock, locked(lock):
                     remove_torn_record(path)
                     with path.open("ab") as file:
                         file.write(records.encode())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from nnstretch.errors import FileError
+from nnstretch.support.locks import locked
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,12 @@ class Turns:
         if self.folder is None:
             yield
             return
-        with self._file(self.folder, "queue") as queue, self._file(self.folder, "use") as use:
-            fcntl.flock(queue, fcntl.LOCK_EX)
-            fcntl.flock(use, fcntl.LOCK_EX)
+        with (
+            self._file(self.folder, "queue") as queue,
+            self._file(self.folder, "use") as use,
+            locked(queue),
+            locked(use),
+        ):
             yield
 
     @contextmanager
@@ -64,7 +68,10 @@ class Turns:
                 fcntl.flock(queue, fcntl.LOCK_UN)
 
             enter()
-            yield enter
+            try:
+                yield enter
+            finally:
+                fcntl.flock(use, fcntl.LOCK_UN)  # as `locked` does
 
     @staticmethod
     def _file(folder: Path, name: str) -> IO[bytes]:

@@ -60,9 +60,6 @@ int32_t nns_program_create(const int64_t *image, int64_t words, const nns_bindin
     return nns_answer(&report, error, error_size);
 }
 
-/* Whether the program was made in this process: its threads and locks do not survive a fork. */
-static bool is_ours(const nns_program *program) { return program->process == getpid(); }
-
 void nns_program_destroy(nns_program *program) {
     if (!program) return;
     nns_executor_stop(program);
@@ -185,6 +182,10 @@ static int32_t run_once(nns_program *program, nns_trace *trace, nns_report *repo
     for (int64_t i = 1; i < program->n_queues; i++)
         if (executor->threads[i].started) nns_signal_send(&executor->threads[i].go, executor->run << 1);
     nns_dispatch_caller(executor);
+    if (executor->orphaned) {
+        *report = executor->failure;
+        return report->status;
+    }
     if (trace) trace->end = nns_now();
     if (executor->gated) record_interruptions(executor, interruptions);
     if (executor->has_opencl) nns_drain(executor);
@@ -224,7 +225,7 @@ static int32_t prepare(nns_program *program, const nns_feeds *feeds, nns_report 
 }
 
 static int32_t enter(nns_program *program, const nns_feeds *feeds, nns_report *report) {
-    if (!is_ours(program))
+    if (!nns_is_ours(program))
         return nns_fail(report, NNS_EINVALID, "the program was made before a fork; make it again in this process");
     TRY(check_feeds(program, feeds, report));
     nns_turn_lock(&program->turn);
@@ -235,11 +236,12 @@ static int32_t enter(nns_program *program, const nns_feeds *feeds, nns_report *r
 
 static void leave(nns_program *program) {
     nns_executor *executor = program->executor;
+    if (executor->moved) nns_thread_restore(&executor->affinity);
+    if (executor->orphaned) return; /* fork.c has reset the counters, and nobody waits for the locks */
     atomic_fetch_sub(&nns_working, executor->n_working);
     atomic_fetch_sub(&nns_gated, executor->gated);
     for (int64_t i = 0; i < program->n_queues; i++)
         if (program->queues[i].pool) nns_pool_leave(program->queues[i].pool);
-    if (executor->moved) nns_thread_restore(&executor->affinity);
     nns_turn_unlock(&program->turn);
 }
 
@@ -303,7 +305,7 @@ static int64_t step_held_up(const nns_executor *executor) {
 }
 
 int64_t nns_program_cancel(nns_program *program) {
-    if (!is_ours(program)) return -1;
+    if (!nns_is_ours(program)) return -1;
     nns_executor *executor = program->executor;
     nns_report report = {0};
     nns_fail(&report, NNS_ECANCELLED, "the run was cancelled");
@@ -315,7 +317,7 @@ int64_t nns_program_cancel(nns_program *program) {
 }
 
 int64_t nns_program_failed_step(const nns_program *program) {
-    if (!is_ours(program)) return -1;
+    if (!nns_is_ours(program)) return -1;
     nns_executor *executor = program->executor;
     pthread_mutex_lock(&executor->failing);
     const int64_t step = executor->failed_step;

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include "vectors/kernel.h"
 #include "threads/pool.h"
@@ -80,6 +81,9 @@ struct nns_program {
     pid_t process;        /* threads do not survive a fork, so neither does a program */
     nns_turn turn;        /* held during a run */
 };
+
+/* Whether the program was made in this process: its threads and locks do not survive a fork. */
+static inline bool nns_is_ours(const nns_program *program) { return program->process == getpid(); }
 
 /* Fills a zeroed program from its image and validates it (`program->image`, `words` words) and its bindings. After a
  * failure, too, nns_program_destroy frees it. */

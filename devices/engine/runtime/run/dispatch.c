@@ -1,4 +1,7 @@
 /* Dispatches the sub-graphs of a run: waits for their dependencies, computes them or enqueues them on devices. */
+#include <stdio.h>
+#include <unistd.h>
+
 #include "opencl.h"
 #include "run.h"
 
@@ -109,11 +112,25 @@ static void idle(nns_executor *executor, const nns_queue *queue, int64_t *idle_s
 
 /* ---- steps ----------------------------------------------------------------------------------------------- */
 
-static void run_call(nns_executor *executor, int64_t s) {
-    const nns_step *step = &executor->program->steps[s];
+/* The run in the child of a fork that call `s` made: it ends where it is. A thread of a queue has no caller there. */
+static void orphan(nns_executor *executor, int32_t queue, int64_t s) {
+    if (queue) {
+        fputs("nnstretch: a call beside others forked this process and returned in the child, which ends here\n", stderr);
+        _exit(2);
+    }
+    nns_fail(&executor->failure, NNS_EINVALID, "a call of the run forked this process, where the run cannot go on");
+    executor->failed_step = s;
+    executor->orphaned = true;
+    atomic_store(&executor->failed, true);
+}
+
+static void run_call(nns_executor *executor, int32_t queue, int64_t s) {
+    const nns_program *program = executor->program;
+    const nns_step *step = &program->steps[s];
     nns_jitter();
-    const int32_t answer = executor->program->call(step->id, step->args.in, step->args.out);
-    if (!answer) return;
+    const int32_t answer = program->call(step->id, step->args.in, step->args.out);
+    if (!nns_is_ours(program)) orphan(executor, queue, s);
+    if (!answer || executor->orphaned) return;
     nns_report report = {0};
     nns_fail(&report, NNS_ECALL, "the call failed (%d)", (int)answer);
     nns_run_fail(executor, &report, s);
@@ -139,7 +156,7 @@ static void run_subgraph(nns_executor *executor, int64_t index) {
             continue;
         }
         if (times) times[2 * s] = nns_now();
-        run_call(executor, s);
+        run_call(executor, subgraph->queue, s);
         if (times) times[2 * s + 1] = nns_now();
         s++;
     }
@@ -239,6 +256,7 @@ static bool advance(nns_executor *executor, dispatch_state *state, int32_t l) {
         enqueue_subgraph(executor, index, gated);
     } else {
         run_subgraph(executor, index);
+        if (executor->orphaned) return false;
         nns_pool_unlock(queue->pool);
     }
     state->at[l]++;
@@ -272,6 +290,7 @@ void nns_dispatch_caller(nns_executor *executor) {
         for (int32_t l = 1; l < program->n_queues; l++)
             while (program->queues[l].kind == NNS_QUEUE_OPENCL && advance(executor, &state, l)) moved = true;
         moved |= advance(executor, &state, 0);
+        if (executor->orphaned) return;
         if (moved) {
             idle_since = 0;
             continue;

@@ -74,6 +74,7 @@ typedef struct nns_executor {
     cpu_set_t affinity;
     bool was_pinned; /* by any run */
     bool warned;     /* that the core of an earlier run is no longer usable */
+    bool orphaned;   /* the child of a fork in a call: no other thread of the run exists, and locks may stay locked */
 
     /* The run. Written by the calling thread before the queues' threads get `go`, its number with `failing`
      * held. */

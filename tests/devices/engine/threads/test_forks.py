@@ -1,4 +1,5 @@
-"""Forks in the middle of runs: the child refuses the parent's programs, runs its own, and never hangs."""
+"""Forks in the middle of runs, of other threads and of the thread that forks: the child refuses the parent's programs, runs its
+own, and never hangs."""
 
 from __future__ import annotations
 
@@ -97,6 +98,8 @@ shared.run()
 assert statuses == [0] * 20, statuses
 """
 SESSIONS = """
+import multiprocessing
+
 import onnx_ir
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors
@@ -129,13 +132,77 @@ def child():
         own.run(None, feeds)
 
 
+def started():
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
 busy = [until_over(lambda session=session: session.run(None, feeds)) for session in sessions for _ in range(2)]
-statuses = [forked(child) for _ in range(5)]
+statuses = [started() for _ in range(5)]
 over.set()
 for thread in busy:
     thread.join(60)
     assert not thread.is_alive()
 assert statuses == [0] * 5, statuses
+"""
+CALLS = """
+statuses = []
+in_child = False
+
+
+def forking(reads, writes):
+    global in_child
+    process = os.fork()
+    in_child = not process
+    if in_child:
+        signal.alarm(60)
+    else:
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+
+
+def calling(queue):
+    made, memory = program()
+    made.close()
+    add = Step(StepKind.KERNEL, engine().find("eltwise/binary"), (0, 1), (0,), (0, 1, FLOATS, 0, 1, 0, 0, 0))
+    call = Step(StepKind.CALL, 0, (0,), (0,))
+    regions = [Region(RegionKind.FIXED, row.nbytes, memory=row) for row in memory]
+    buffers = [Buffer(i, 0, row.nbytes) for i, row in enumerate(memory)]
+    steps, graphs = [add, call, add, add], [SubGraph(queue, 3), SubGraph(1 - queue, 1, (0,))]
+    queues = [Queue(QueueKind.HOST, (CORE, CORE)), Queue(QueueKind.HOST, (CORE,))]
+    return Program(queues, regions, buffers, steps, graphs, calls=[forking])
+
+
+def run(made):
+    try:
+        made.run()
+    except UsageError as error:
+        assert in_child and "made before a fork" in str(error), error
+        own_program_works()
+        made.close()
+        os._exit(0)
+    except BaseException:
+        if in_child:
+            os._exit(1)
+        raise
+    assert not in_child
+
+
+shared, _ = program()
+busy = [until_over(shared.run) for _ in range(2)]
+with calling(0) as made:
+    for _ in range(20):
+        run(made)
+assert statuses == [0] * 20, statuses
+with calling(1) as made:  # nobody in the child waits for the run
+    run(made)
+assert statuses[20:] == [2], statuses
+over.set()
+for thread in busy:
+    thread.join(60)
+    assert not thread.is_alive()
+own_program_works()
 """
 OPENCL = """
 from nnstretch.compiler.processors import build_processors
@@ -161,7 +228,9 @@ assert forked(child) == 0
 
 
 @pytest.mark.parametrize(
-    "body", [RUNS, SESSIONS, pytest.param(OPENCL, marks=pytest.mark.opencl)], ids=["runs", "sessions", "opencl"]
+    "body",
+    [RUNS, SESSIONS, CALLS, pytest.param(OPENCL, marks=pytest.mark.opencl)],
+    ids=["runs", "sessions", "calls", "opencl"],
 )
 def test_a_child_never_hangs(body: str) -> None:
     done = subprocess.run(

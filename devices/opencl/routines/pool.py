@@ -27,14 +27,15 @@ class Pool(OpenCLRoutine):
         blocks = self.blocks(shape.channels)
         rows = self.per_item(shape.out_height, blocks * shape.batch)
         columns = shape.out_width if self.traits.on_cpu or rows > 1 else 1
-        window = (blocks, *shape.size, *shape.out_size, *shape.kernel, *shape.strides)
-        kernel, rest = "max_pool", [*shape.dilations, *shape.pads]
+        windows = (blocks, *shape.size, *shape.out_size, *shape.kernel, *shape.strides, *shape.pads, rows, columns)
+        kernel, rest = "max_pool", shape.dilations
         if layer.op == "AveragePool":
-            kernel, rest = "average_pool", [*layer.ints("pads"), int(layer.attributes["count_include_pad"] == 1)]
+            bottom, right = layer.ints("pads")[2:]
+            kernel, rest = "average_pool", (bottom, right, int(layer.attributes["count_include_pad"] == 1))
         return self.lowering(
             kernel,
             layer,
-            (*window, *rest, rows, columns),
+            (*windows, *rest),
             (ceil_div(shape.out_height, rows) * ceil_div(shape.out_width, columns), blocks, shape.batch),
         )
 

@@ -2,83 +2,93 @@
  * (block, image). */
 #include "common.cl"
 
+/* What the two kernels with windows are given. */
+typedef struct {
+    int blocks, height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left;
+    int rows_per_item, columns_per_item;
+} pool_windows;
+
+/* What a work item computes: rows [row_begin, row_end) and columns [column_begin, column_end) of plane number `plane`. */
+typedef struct {
+    long plane;
+    int row_begin, row_end, column_begin, column_end;
+} item_output;
+
+INLINE item_output output_of_item(const pool_windows given)
+{
+    const int column_ranges = (given.out_width + given.columns_per_item - 1) / given.columns_per_item;
+    item_output item;
+    item.plane = (long)get_global_id(2) * given.blocks + get_global_id(1);
+    item.row_begin = (int)get_global_id(0) / column_ranges * given.rows_per_item;
+    item.row_end = min(item.row_begin + given.rows_per_item, given.out_height);
+    item.column_begin = (int)get_global_id(0) % column_ranges * given.columns_per_item;
+    item.column_end = min(item.column_begin + given.columns_per_item, given.out_width);
+    return item;
+}
+
 typedef struct {
     int x_offset, y_offset;
-    int blocks, height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w;
-    int pad_top, pad_left, rows_per_item, columns_per_item, kind, a, b;
+    pool_windows windows;
+    int dilation_h, dilation_w, kind, a, b;
 } max_pool_arguments;
 
 kernel void max_pool(const global number *x_buffer, global number *y_buffer, const max_pool_arguments given)
 {
-    const int height = given.height, width = given.width, out_height = given.out_height, out_width = given.out_width;
-    const int kernel_h = given.kernel_h, kernel_w = given.kernel_w, stride_h = given.stride_h, stride_w = given.stride_w;
-    const int dilation_h = given.dilation_h, dilation_w = given.dilation_w, pad_top = given.pad_top, pad_left = given.pad_left;
-    const int kind = given.kind, a = given.a, b = given.b;
-    const int block = get_global_id(1), image = get_global_id(2);
-    const int column_ranges = (out_width + given.columns_per_item - 1) / given.columns_per_item;
-    const int row_begin = (int)get_global_id(0) / column_ranges * given.rows_per_item;
-    const int row_end = min(row_begin + given.rows_per_item, out_height);
-    const int column_begin = (int)get_global_id(0) % column_ranges * given.columns_per_item;
-    const int column_end = min(column_begin + given.columns_per_item, out_width);
-    const global number *x = x_buffer + given.x_offset + ((long)image * given.blocks + block) * height * width * B;
-    global number *y = y_buffer + given.y_offset + ((long)image * given.blocks + block) * out_height * out_width * B;
+    const pool_windows s = given.windows;
+    const item_output item = output_of_item(s);
+    const int dilation_h = given.dilation_h, dilation_w = given.dilation_w, kind = given.kind, a = given.a, b = given.b;
+    const global number *x = x_buffer + given.x_offset + item.plane * s.height * s.width * B;
+    global number *y = y_buffer + given.y_offset + item.plane * s.out_height * s.out_width * B;
 
-    for (int oy = row_begin; oy < row_end; oy++) {
-        const int y0 = oy * stride_h - pad_top;
+    for (int oy = item.row_begin; oy < item.row_end; oy++) {
+        const int y0 = oy * s.stride_h - s.pad_top;
         const int y_first = y0 < 0 ? y0 + (-y0 + dilation_h - 1) / dilation_h * dilation_h : y0;
-        const int y_last = min(y0 + kernel_h * dilation_h, height);
-        for (int ox = column_begin; ox < column_end; ox++) {
-            const int x0 = ox * stride_w - pad_left;
+        const int y_last = min(y0 + s.kernel_h * dilation_h, s.height);
+        for (int ox = item.column_begin; ox < item.column_end; ox++) {
+            const int x0 = ox * s.stride_w - s.pad_left;
             const int x_first = x0 < 0 ? x0 + (-x0 + dilation_w - 1) / dilation_w * dilation_w : x0;
-            const int x_last = min(x0 + kernel_w * dilation_w, width);
+            const int x_last = min(x0 + s.kernel_w * dilation_w, s.width);
             floatb best = (floatb)(-INFINITY);
             for (int iy = y_first; iy < y_last; iy += dilation_h) {
                 for (int ix = x_first; ix < x_last; ix += dilation_w)
-                    best = max(best, READ(x + ((long)iy * width + ix) * B));
+                    best = max(best, READ(x + ((long)iy * s.width + ix) * B));
             }
-            WRITE(activate(best, kind, a, b), y + ((long)oy * out_width + ox) * B);
+            WRITE(activate(best, kind, a, b), y + ((long)oy * s.out_width + ox) * B);
         }
     }
 }
 
 typedef struct {
     int x_offset, y_offset;
-    int blocks, height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w;
-    int pad_top, pad_left, pad_bottom, pad_right, include_pad, rows_per_item, columns_per_item, kind, a, b;
+    pool_windows windows;
+    int pad_bottom, pad_right, include_pad, kind, a, b;
 } average_pool_arguments;
 
 /* The divisor is the number of positions inside the tensor, or inside the padded tensor if `include_pad`. */
 kernel void average_pool(const global number *x_buffer, global number *y_buffer, const average_pool_arguments given)
 {
-    const int height = given.height, width = given.width, out_height = given.out_height, out_width = given.out_width;
-    const int kernel_h = given.kernel_h, kernel_w = given.kernel_w, stride_h = given.stride_h, stride_w = given.stride_w;
-    const int pad_top = given.pad_top, pad_left = given.pad_left, include_pad = given.include_pad;
-    const int padded_height = height + given.pad_bottom, padded_width = width + given.pad_right;
-    const int kind = given.kind, a = given.a, b = given.b;
-    const int block = get_global_id(1), image = get_global_id(2);
-    const int column_ranges = (out_width + given.columns_per_item - 1) / given.columns_per_item;
-    const int row_begin = (int)get_global_id(0) / column_ranges * given.rows_per_item;
-    const int row_end = min(row_begin + given.rows_per_item, out_height);
-    const int column_begin = (int)get_global_id(0) % column_ranges * given.columns_per_item;
-    const int column_end = min(column_begin + given.columns_per_item, out_width);
-    const global number *x = x_buffer + given.x_offset + ((long)image * given.blocks + block) * height * width * B;
-    global number *y = y_buffer + given.y_offset + ((long)image * given.blocks + block) * out_height * out_width * B;
+    const pool_windows s = given.windows;
+    const item_output item = output_of_item(s);
+    const int padded_height = s.height + given.pad_bottom, padded_width = s.width + given.pad_right;
+    const int include_pad = given.include_pad, kind = given.kind, a = given.a, b = given.b;
+    const global number *x = x_buffer + given.x_offset + item.plane * s.height * s.width * B;
+    global number *y = y_buffer + given.y_offset + item.plane * s.out_height * s.out_width * B;
 
-    for (int oy = row_begin; oy < row_end; oy++) {
-        const int y0 = oy * stride_h - pad_top;
-        const int y_first = max(y0, 0), y_last = min(y0 + kernel_h, height);
-        for (int ox = column_begin; ox < column_end; ox++) {
-            const int x0 = ox * stride_w - pad_left;
-            const int x_first = max(x0, 0), x_last = min(x0 + kernel_w, width);
+    for (int oy = item.row_begin; oy < item.row_end; oy++) {
+        const int y0 = oy * s.stride_h - s.pad_top;
+        const int y_first = max(y0, 0), y_last = min(y0 + s.kernel_h, s.height);
+        for (int ox = item.column_begin; ox < item.column_end; ox++) {
+            const int x0 = ox * s.stride_w - s.pad_left;
+            const int x_first = max(x0, 0), x_last = min(x0 + s.kernel_w, s.width);
             floatb sum = (floatb)(0.0f);
             for (int iy = y_first; iy < y_last; iy++) {
                 for (int ix = x_first; ix < x_last; ix++)
-                    sum += READ(x + ((long)iy * width + ix) * B);
+                    sum += READ(x + ((long)iy * s.width + ix) * B);
             }
-            const int padded_h = min(y0 + kernel_h, padded_height) - y0;
-            const int padded_w = min(x0 + kernel_w, padded_width) - x0;
+            const int padded_h = min(y0 + s.kernel_h, padded_height) - y0;
+            const int padded_w = min(x0 + s.kernel_w, padded_width) - x0;
             const int count = include_pad ? padded_h * padded_w : max((y_last - y_first) * (x_last - x_first), 1);
-            WRITE(activate(sum / (float)count, kind, a, b), y + ((long)oy * out_width + ox) * B);
+            WRITE(activate(sum / (float)count, kind, a, b), y + ((long)oy * s.out_width + ox) * B);
         }
     }
 }

@@ -1,10 +1,17 @@
 """Lists the packages: every sub-package of the four folders that `[tool.setuptools.package-dir]` maps."""
 
-import tomllib
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
 from setuptools.command.sdist import sdist
+
+try:
+    import tomllib
+except ModuleNotFoundError:
+    sys.exit(f"error: nnstretch needs Python 3.11 or later; this is {sys.version.partition(' ')[0]}")
+if "develop" in sys.argv:  # what pip before 21.3 calls for -e
+    sys.exit("error: pip older than 21.3 cannot install this in place; run `python -m pip install --upgrade pip` first")
 
 ROOT = Path(__file__).parent
 FOLDERS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]

@@ -54,6 +54,8 @@ explain_failure() {
             advice='the network or the package index does not answer; check the connection, or name an index with'
             advice+=' PIP_INDEX_URL, and run this again'
             ;;
+        *'pip older than 21.3'*) advice="pip is too old; run $venv_python -m pip install --upgrade pip, and this again" ;;
+        *'Permission denied'* | *'Read-only file system'*) advice='a folder cannot be written; make it writable and run this again' ;;
         *)
             tail -n 20 "$setup_log" >&2
             advice="it ended with status $2"

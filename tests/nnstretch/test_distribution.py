@@ -233,6 +233,27 @@ def test_the_source_distribution_installs(wheel_of_sdist: Path, tmp_path: Path, 
     assert environment.run("nnstretch", "--version", where=files).stdout.startswith("nnstretch ")
 
 
+@pytest.mark.parametrize(
+    ("setting", "arguments", "line"),
+    [
+        ("sys.modules['tomllib'] = None", ["--version"], "error: nnstretch needs Python 3.11 or later; this is "),
+        (
+            "",
+            ["develop"],
+            "error: pip older than 21.3 cannot install this in place; run `python -m pip install --upgrade",
+        ),
+    ],
+)
+def test_old_pythons_and_pips_get_one_line(setting: str, arguments: list[str], line: str) -> None:
+    code = f"import sys, setuptools, runpy; {setting}\nrunpy.run_path('setup.py', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, cwd=ROOT, timeout=60
+    )
+    assert done.returncode
+    assert done.stderr.startswith(line)
+    assert done.stderr.count("\n") == 1
+
+
 def test_the_environment_has_no_extras(environment: Environment, files: Path) -> None:
     code = "import importlib.util as u; print([n for n in ('torch', 'optuna', 'PIL', 'sklearn') if u.find_spec(n)])"
     assert environment.run("python", "-c", code, where=files).stdout.strip() == "[]"

@@ -34,7 +34,7 @@ needs_fma = pytest.mark.skipif("fma" not in local_features(), reason="this CPU h
 
 DETECT = """
 #include <stdio.h>
-#include "cpu_features.h"
+#include "cpu/cpu_features.h"
 int main(void) {
     for (int bit = 0; bit < NNS_CPU_FEATURES; bit++)
         if (nns_cpu_features() >> bit & 1) printf("%s ", nns_cpu_feature_name(bit));
@@ -157,7 +157,7 @@ def test_a_kernel_that_requires_more_than_the_cpu_has(tmp_path: Path) -> None:
     target = BuildTarget(X86_V2)
     toolchain = make_toolchain(target, features=("fma", "f16c"))
     source.write_text(
-        '#include "registry.h"\n'
+        '#include "program/registry.h"\n'
         'static const nns_kernel rows[] = {{.name = "special"}};\n'
         "const nns_family nns_family_dense_fma = {.kernels = rows, .n_kernels = 1, .requires = NNS_REQUIRES};\n"
     )

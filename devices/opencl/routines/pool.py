@@ -28,10 +28,9 @@ class Pool(OpenCLRoutine):
         rows = self.per_item(shape.out_height, blocks * shape.batch)
         columns = shape.out_width if self.traits.on_cpu or rows > 1 else 1
         windows = (blocks, *shape.size, *shape.out_size, *shape.kernel, *shape.strides, *shape.pads, rows, columns)
-        kernel, rest = "max_pool", shape.dilations
+        kernel, rest = "max_pool", [*shape.dilations]
         if layer.op == "AveragePool":
-            bottom, right = layer.ints("pads")[2:]
-            kernel, rest = "average_pool", (bottom, right, int(layer.attributes["count_include_pad"] == 1))
+            kernel, rest = "average_pool", [*layer.ints("pads")[2:], int(layer.attributes["count_include_pad"] == 1)]
         return self.lowering(
             kernel,
             layer,

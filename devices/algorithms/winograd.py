@@ -1,6 +1,6 @@
 """Winograd's minimal filtering: interpolation points, weight transforms and estimated costs.
 
-Mirrors engine/kernels/winograd/winograd_parts.h and the order of weights in winograd.c. The OpenCL kernels read the same order
+Mirrors engine/kernels/winograd/winograd_grid.h and the order of weights in winograd.c. The OpenCL kernels read the same order
 for undivided kernels.
 """
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from nnstretch.devices.cpu.routines.convolution.dense import as_halves
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import Layer, TensorType
 from tests.kits.kernels.convolution_parity import activations, conv_layer, pads, pairs, random
 
 
 def dense_layer(batch: int, inputs: int, outputs: int, *, bias: bool, residual: bool, activation: Activation) -> Layer:
-    weight = random((outputs, inputs), 1, inputs**-0.5)
+    weight = as_halves(random((outputs, inputs), 1, inputs**-0.5)).astype(np.float32)  # all routines keep these exactly
     output = TensorType((batch, outputs))
     return Layer(
         "tested",

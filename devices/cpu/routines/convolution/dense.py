@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -28,8 +30,24 @@ from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 
+_LARGEST_HALF, _LEAST_HALF = float(np.finfo(np.float16).max), float(np.finfo(np.float16).smallest_normal)
+_ROUNDING = float(np.finfo(np.float16).eps) / 2
+_SAMPLED = 1 << 16
+"""Weights of a layer by which their rounding is judged."""
 TRANSPOSED = 240
 """Inputs whose weights are transposed at a time; not a power of two, because rows of the copy would then share cache sets."""
+
+
+def _write_panel(rows: np.ndarray, width: int, place: np.ndarray) -> None:
+    """Writes weights of up to `width` outputs, O,K, as K,width, in parts that fit the cache."""
+    panel = place.reshape(-1, width)
+    for begin in range(0, rows.shape[1], TRANSPOSED):
+        part = rows[:, begin : begin + TRANSPOSED].copy()
+        panel[begin : begin + TRANSPOSED, : len(rows)] = part.T
+
+
+def _write_half_panel(rows: np.ndarray, width: int, place: np.ndarray) -> None:
+    _write_panel(as_halves(rows), width, place.view(np.float16))
 
 
 class Dense(Routine):
@@ -40,10 +58,14 @@ class Dense(Routine):
     """
 
     descriptor = Descriptor("cpu", "float32", "dense")
+    kernels: ClassVar[str] = "dense"
+    """Name of the kernels' family."""
+    stored: ClassVar[str] = DEFAULT_DTYPE
+    """Type of the weights in memory."""
 
     def __init__(self, isa: Isa) -> None:
         self.block = isa.block
-        self.tiles = family("dense").tiles(isa, "rows", "vectors")
+        self.tiles = family(self.kernels).tiles(isa, "rows", "vectors")
 
     def supports(self, layer: Layer) -> bool:
         return layer.op == "Dense" and has_native_operands(layer) and len(layer.type_of(0).shape) == 2
@@ -60,20 +82,55 @@ class Dense(Routine):
         lanes = -(-outputs // width) * width
         weight, size = layer.constants[1], width * inputs
         pieces = [
-            Piece(first * inputs, size, partial(_write_panel, weight[first : first + width], width))
+            Piece(first * inputs, size, partial(self.write_panel, weight[first : first + width], width))
             for first in range(0, lanes, width)
         ]
         batch = layer.type_of(0).shape[0]
-        weights = Prepared(lanes * inputs, pieces, recipe=("dense", Source(weight), width))
-        return lowering(family("dense").kernel(**tile), layer, weights, lanes, n=batch, k=inputs, m=outputs)
+        weights = Prepared(lanes * inputs, pieces, self.stored, recipe=(self.kernels, Source(weight), width))
+        return lowering(family(self.kernels).kernel(**tile), layer, weights, lanes, n=batch, k=inputs, m=outputs)
+
+    write_panel = staticmethod(_write_panel)
+    """Writes some rows of weights, O,K, to a panel of a number of columns."""
 
 
-def _write_panel(rows: np.ndarray, width: int, place: np.ndarray) -> None:
-    """Writes weights of up to `width` outputs, O,K, as K,width, in parts that fit the cache."""
-    panel = place.reshape(-1, width)
-    for begin in range(0, rows.shape[1], TRANSPOSED):
-        part = rows[:, begin : begin + TRANSPOSED].copy()
-        panel[begin : begin + TRANSPOSED, : len(rows)] = part.T
+class DenseOfHalfWeights(Dense):
+    """The same with weights stored as float16, which are half the bytes to read; all arithmetic is in float32.
+
+    Every weight is rounded to 11 bits. Sums of many products lose less than that, relative to their range.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "dense_half")
+    kernels = "dense_half"
+    stored = "float16"
+
+    def supports(self, layer: Layer) -> bool:
+        return super().supports(layer) and fit_float16(layer)
+
+    write_panel = staticmethod(_write_half_panel)
+
+
+_fitting: WeakKeyDictionary[Layer, bool] = WeakKeyDictionary()
+
+
+def fit_float16(layer: Layer) -> bool:
+    """Whether float16 without subnormal numbers loses no more of a layer's weights than the rounding of its numbers."""
+    if layer not in _fitting:
+        _fitting[layer] = _fits(layer.constants[1])
+    return _fitting[layer]
+
+
+def _fits(weight: np.ndarray) -> bool:
+    if not np.abs(weight).max(initial=0.0) <= _LARGEST_HALF:
+        return False
+    sample = weight.reshape(-1)[:: max(1, weight.size // _SAMPLED)]
+    return bool(np.linalg.norm(sample - as_halves(sample)) <= _ROUNDING * np.linalg.norm(sample))
+
+
+def as_halves(weights: np.ndarray) -> np.ndarray:
+    """Weights as float16; numbers that would be subnormal become 0."""
+    halves = weights.astype(np.float16)
+    halves[np.abs(halves) < _LEAST_HALF] = 0
+    return halves
 
 
 class DenseAsConvolution(Routine):
@@ -140,4 +197,4 @@ def _as_convolution(layer: Layer) -> Layer:
     return Layer(layer.name, "Conv", types, made, attributes, layer.activation, MappingProxyType(constants))
 
 
-ROUTINES = (Dense, DenseAsConvolution)
+ROUTINES = (Dense, DenseOfHalfWeights, DenseAsConvolution)

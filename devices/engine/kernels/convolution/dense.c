@@ -4,20 +4,30 @@
  * writes  y [n][m], which may be the residual's memory
  * p       as in the manifest
  *
- * Weights lie in panels of VECTORS output vectors: float[k][VECTORS][block], zero beyond m. */
+ * Weights lie in panels of VECTORS output vectors: [k][VECTORS][block], zero beyond m. They are float32, or float16
+ * without subnormal numbers in dense_half, which computes in float32 all the same. */
 #include "by_element.h"
+#include "vectors/half.h"
 
 NNS_DEFINE_READS(dense);
 
-/* Prefetch distance of weights, in floats: 4 KiB, about 200 ns at memory speed. */
-#define DENSE_AHEAD 1024
+/* Prefetch distance of weights, in bytes: about 200 ns at memory speed. */
+#define DENSE_AHEAD 4096
+
+/* Bytes of a cache line. */
+#define DENSE_LINE 64
+
+enum { FULL = sizeof(float), HALF = sizeof(uint16_t) };
 
 enum { DENSE_ROWS = NNS_MOST(dense, 1), DENSE_VECTORS = NNS_MOST(dense, 2) };
+_Static_assert(DENSE_ROWS >= NNS_MOST(dense_half, 1) && DENSE_VECTORS >= NNS_MOST(dense_half, 2),
+               "sums have no place for a tile of dense_half");
 _Static_assert((int)DENSE_ROWS <= (int)COMPUTE_MOST_COUNT, "COMPUTE_BY_COUNT has no case for a tile of this many rows");
 
 typedef struct {
     const float *x;
-    const float *w, *bias, *residual; /* of the panel; the latter two or NULL */
+    const char *w;                    /* of the panel */
+    const float *bias, *residual;     /* of the panel, or NULL */
     float *y;                         /* first column of the panel */
     int64_t k, m;
     int64_t columns; /* columns of the panel that are in y */
@@ -41,36 +51,45 @@ NNS_INLINE void dense_store(const dense_panel *panel, int64_t row, int64_t colum
         nns_store_some(panel->y + at, value, n);
 }
 
-/* One register tile: `count` rows of the batch × `vectors` output vectors. */
-NNS_INLINE void dense_tile(const int count, const int vectors, const dense_panel *panel, int64_t row) {
+/* A vector of weights of `bytes` bytes each. */
+NNS_INLINE nns_vec dense_weights(const int bytes, const char *w) {
+    return bytes == HALF ? nns_load_half((const void *)w) : nns_load((const void *)w);
+}
+
+/* One register tile: `count` rows of the batch × `vectors` output vectors, with weights of `bytes` bytes. */
+NNS_INLINE void dense_tile(const int count, const int vectors, const int bytes, const dense_panel *panel,
+                           int64_t row) {
     nns_vec acc[DENSE_ROWS][DENSE_VECTORS];
     COMPUTE_FOR(v, vectors) {
         const nns_vec bias = panel->bias ? nns_load(panel->bias + v * NNS_BLOCK) : nns_zero();
         COMPUTE_FOR(r, count) acc[r][v] = bias;
     }
-    const float *w = panel->w, *x = panel->x + row * panel->k;
+    const char *w = panel->w;
+    const float *x = panel->x + row * panel->k;
     int64_t k = 0;
 #if COMPUTE_BY_ELEMENT
     const float *each[DENSE_ROWS];
     COMPUTE_FOR(r, count) each[r] = x + r * panel->k;
     element_inputs inputs = {.each = each};
     const bool far = panel->far;
-    for (const int64_t whole = panel->k / NNS_BLOCK * NNS_BLOCK; k < whole; k += NNS_BLOCK) {
+    const int64_t whole = bytes == FULL ? panel->k / NNS_BLOCK * NNS_BLOCK : 0;
+    for (; k < whole; k += NNS_BLOCK) {
         if (far) {
-            COMPUTE_FOR(v, vectors) __builtin_prefetch(w + DENSE_AHEAD + v * NNS_BLOCK * NNS_BLOCK);
+            COMPUTE_FOR(v, vectors) __builtin_prefetch(w + DENSE_AHEAD + v * NNS_BLOCK * NNS_BLOCK * FULL);
         }
-        element_block(count, vectors, acc[0], DENSE_VECTORS, &inputs, w);
+        element_block(count, vectors, acc[0], DENSE_VECTORS, &inputs, (const void *)w);
         inputs.at += NNS_BLOCK * (int64_t)sizeof(float);
-        w += NNS_BLOCK * vectors * NNS_BLOCK;
+        w += NNS_BLOCK * vectors * NNS_BLOCK * FULL;
     }
 #endif
-    for (; k < panel->k; k++, w += vectors * NNS_BLOCK) {
+    for (; k < panel->k; k++, w += vectors * NNS_BLOCK * bytes) {
         if (panel->far) {
             COMPUTE_UNROLL
-            for (int v = 0; v < vectors * NNS_BLOCK; v += 16) __builtin_prefetch(w + DENSE_AHEAD + v);
+            for (int at = 0; at < vectors * NNS_BLOCK * bytes; at += DENSE_LINE)
+                __builtin_prefetch(w + DENSE_AHEAD + at);
         }
         nns_vec weights[DENSE_VECTORS];
-        COMPUTE_FOR(v, vectors) weights[v] = nns_load(w + v * NNS_BLOCK);
+        COMPUTE_FOR(v, vectors) weights[v] = dense_weights(bytes, w + v * NNS_BLOCK * bytes);
         COMPUTE_FOR(r, count) {
             const nns_vec input = nns_broadcast(x[r * panel->k + k]);
             COMPUTE_FOR(v, vectors) acc[r][v] += input * weights[v];
@@ -79,16 +98,16 @@ NNS_INLINE void dense_tile(const int count, const int vectors, const dense_panel
     COMPUTE_FOR(r, count) COMPUTE_FOR(v, vectors) dense_store(panel, row + r, v * NNS_BLOCK, acc[r][v]);
 }
 
-static const char *dense_check(const nns_args *args, nns_work *work, int64_t vectors) {
+static const char *dense_check(const nns_args *args, nns_work *work, int64_t vectors, int64_t bytes) {
     const dense_parameters *p = (const void *)args->p;
     const int64_t width = vectors * NNS_BLOCK, panels = nns_ceil_div(p->m, width), y = NNS_FLOAT_BYTES(p->n, p->m);
     *work = (nns_work){.units = panels};
-    return NNS_CHECK_SIZES(dense, args, y, NNS_FLOAT_BYTES(p->n, p->k), NNS_FLOAT_BYTES(panels, p->k, width),
-                           NNS_FLOAT_BYTES(panels, width), y);
+    return NNS_CHECK_SIZES(dense, args, y, NNS_FLOAT_BYTES(p->n, p->k),
+                           NNS_PRODUCT(panels, p->k, width, bytes), NNS_FLOAT_BYTES(panels, width), y);
 }
 
 static void dense_run(const nns_args *args, int64_t begin, int64_t end, int64_t tile_rows, int64_t vectors,
-                      dense_rows rows) {
+                      int64_t bytes, dense_rows rows) {
     const dense_parameters *p = (const void *)args->p;
     const int64_t n = p->n, width = vectors * NNS_BLOCK;
     dense_panel panel = {.x = args->in[READ_X], .k = p->k, .m = p->m};
@@ -96,7 +115,7 @@ static void dense_run(const nns_args *args, int64_t begin, int64_t end, int64_t 
     for (int64_t i = begin; i < end; i++) {
         const int64_t column = i * width;
         panel.columns = nns_min_int(width, panel.m - column);
-        panel.w = (const float *)args->in[READ_WEIGHTS] + i * panel.k * width;
+        panel.w = (const char *)args->in[READ_WEIGHTS] + i * panel.k * width * bytes;
         panel.bias = args->in[READ_BIAS] ? (const float *)args->in[READ_BIAS] + column : NULL;
         panel.residual = args->in[READ_RESIDUAL] ? (const float *)args->in[READ_RESIDUAL] + column : NULL;
         panel.y = (float *)args->out[0] + column;
@@ -110,11 +129,15 @@ static void dense_run(const nns_args *args, int64_t begin, int64_t end, int64_t 
     }
 }
 
-#define KERNEL(stem, name, where, rows, vectors)                                                  \
+#define KERNEL(stem, where, rows, vectors, bytes)                                                 \
     WHERE_##where(static void stem##_rows(int64_t count, const dense_panel *panel, int64_t row) { \
-        COMPUTE_BY_COUNT(count, rows, dense_tile, vectors, panel, row)                            \
-    } NNS_DEFINE_KERNEL(stem, dense_check(args, work, vectors),                                   \
-                        dense_run(args, begin, end, rows, vectors, stem##_rows)))
-KERNELS_dense(KERNEL)
+        COMPUTE_BY_COUNT(count, rows, dense_tile, vectors, bytes, panel, row)                     \
+    } NNS_DEFINE_KERNEL(stem, dense_check(args, work, vectors, bytes),                            \
+                        dense_run(args, begin, end, rows, vectors, bytes, stem##_rows)))
+#define KERNEL_OF_FULL(stem, name, where, rows, vectors) KERNEL(stem, where, rows, vectors, FULL)
+#define KERNEL_OF_HALF(stem, name, where, rows, vectors) KERNEL(stem, where, rows, vectors, HALF)
+KERNELS_dense(KERNEL_OF_FULL)
+KERNELS_dense_half(KERNEL_OF_HALF)
 
 NNS_DEFINE_FAMILY(dense);
+NNS_DEFINE_FAMILY(dense_half);

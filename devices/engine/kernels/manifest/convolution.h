@@ -137,3 +137,12 @@
     K(r12v2, "dense_r12v2", NEON, 12, 2)  \
     K(v2, "dense_v2", REGISTERS_16, 6, 2)
 #define CONSTRAIN_dense(p)
+
+/* Weights are stored as float16. */
+#define PARAMETERS_dense_half(P, A, G) PARAMETERS_dense(P, A, G)
+#define READS_dense_half(REQUIRED, OPTIONAL) READS_dense(REQUIRED, OPTIONAL)
+#define COLUMNS_dense_half(rows, vectors)
+#define KERNELS_dense_half(K)                       \
+    K(half_v4, "dense_half_v4", REGISTERS_32, 6, 4) \
+    K(half_v2, "dense_half_v2", REGISTERS_16, 6, 2)
+#define CONSTRAIN_dense_half(p)

@@ -19,6 +19,7 @@ ELSEWHERE = {
     "conv_strassen",
     "winograd",
     "dense",
+    "dense_half",
     "depthwise",
     "expand_depthwise",
     "depthwise_project",

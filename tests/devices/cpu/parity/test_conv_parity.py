@@ -59,7 +59,8 @@ def test_first_layers(routines: Sequence[Routine], layer: Layer) -> None:
 @many
 @given(layer=dense_layers)
 def test_dense(routines: Sequence[Routine], layer: Layer) -> None:
-    check(routines, layer, {"dense", "conv"} if layer.type_of(0).shape[0] > 1 and not layer.has(3) else {"dense"})
+    products = {"dense", "dense_half"}
+    check(routines, layer, products | {"conv"} if layer.type_of(0).shape[0] > 1 and not layer.has(3) else products)
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -81,11 +81,8 @@ class DesignRunner:
         timeline = session.profile(runs=1)
         busy = _branch_times(timeline)
         branches = [
-            [
-                busy.get((number, i), 0.0) * relative_speeds[branch.processor]
-                for i, branch in enumerate(segment.branches)
-            ]
-            for number, segment in enumerate(design.segments)
+            [busy.get((number, i), 0.0) * relative_speeds[branch.processor] for i, branch in enumerate(some)]
+            for number, some in enumerate(design.branches)
         ]
         return timeline.total * 1e-9 * float(np.mean(relative_speeds)), relative_speeds, branches
 

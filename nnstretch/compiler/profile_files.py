@@ -12,7 +12,7 @@ from pathlib import Path
 from nnstretch.branching.channels.scaling import TensorChannels
 from nnstretch.branching.design.blueprint import Blueprint
 from nnstretch.branching.design.design import Design, Merge
-from nnstretch.branching.design.from_choices import choices_of
+from nnstretch.branching.design.from_choices import choices_of, head_of
 from nnstretch.branching.latency.prediction import Prediction
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.network_latency import branch_seconds
@@ -199,13 +199,17 @@ def _share(part: float, whole: float) -> float:
 
 
 def _head_seconds(latencies: LatencyTable, design: Design, prediction: Prediction) -> float:
-    """Seconds of the head on its processor."""
+    """Seconds of the head on its processor; of a branched one, those of its slowest branch and of what follows."""
     last, blueprint = design.segments[-1], latencies.blueprint
     channels = merged_channels(design.merge, [branch.channels for branch in last.branches])
     whole = channels == blueprint.channels_before(len(blueprint.traced.blocks))
     exact = whole and (len(last.branches) == 1 or design.merge is not Merge.CONCAT)
-    (branch,) = prediction.head.branches
-    return latencies.head(branch.processor, {blueprint.head.source: TensorChannels(channels, exact)})
+    reads = {blueprint.head.source: TensorChannels(channels, exact)}
+    slowest = max(prediction.head.branches, key=lambda branch: branch.contended)
+    if not design.head:
+        return latencies.head(slowest.processor, reads)
+    (choice,) = (choice for choice in head_of(design) if choice.processor == slowest.processor)
+    return latencies.towers(choice, reads) + latencies.tail(reads)
 
 
 def _whole(prediction: Prediction, uncertainty: Sequence[Sequence[Uncertainty]], heads: Sequence[float]) -> Uncertainty:

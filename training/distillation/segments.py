@@ -66,7 +66,7 @@ def segment_students(network: BranchedNetwork) -> list[SegmentStudent]:
     ]
     return [
         SegmentStudent(segment, (views[number], *(views[skip] for skip in network.skips[number])), views[number + 1])
-        for number, segment in enumerate(network.segments)
+        for number, segment in enumerate(network.body)
     ]
 
 

@@ -327,8 +327,8 @@ def _intervals(candidates: Sequence[_Candidate], samples: np.ndarray) -> dict[st
 def _measured_branches(branches: Sequence[BranchTime], design: Design | None) -> tuple[MeasuredBranch, ...]:
     """Measured branches with the predictions of the design."""
     predicted: dict[tuple[int, int], float | None] = {}
-    for number, segment in enumerate(design.segments if design else ()):
-        predicted.update({(number, i): branch.predicted_ms for i, branch in enumerate(segment.branches)})
+    for number, some in enumerate(design.branches if design else ()):
+        predicted.update({(number, i): branch.predicted_ms for i, branch in enumerate(some)})
     return tuple(MeasuredBranch(time, predicted.get((time.segment, time.branch))) for time in branches)
 
 

@@ -23,6 +23,7 @@ from nnstretch.branching.channels.scaling import (
 )
 from nnstretch.branching.design.cost import Cost, part_cost
 from nnstretch.branching.design.design import Merge
+from nnstretch.branching.tracing.head_parts import HeadParts, head_parts
 from nnstretch.branching.tracing.operators import channels_of
 from nnstretch.branching.tracing.trace import Segment, TracedNetwork, trace
 from nnstretch.branching.transform.merge import ChannelStatistics, channel_statistics, entry_scores, even_ranges
@@ -62,6 +63,15 @@ class SegmentChoice:
     branches: tuple[BranchChoice, ...]
 
 
+@dataclass(frozen=True)
+class HeadChoice:
+    """What determines one branch of a head: its processor, the towers that it computes, and their width ratio."""
+
+    processor: int
+    towers: tuple[int, ...]
+    width: float
+
+
 @dataclass(frozen=True, eq=False)
 class Blueprint:
     """A traced network with cached channel plans of its parts.
@@ -77,11 +87,40 @@ class Blueprint:
     merge: Merge = Merge.CONCAT
     _plans: dict[tuple[Segment, tuple[int, ...], Ends], ChannelPlan] = field(default_factory=dict)
     _scores: dict[tuple[Segment, tuple[int, ...], Ends], tuple[Scores, ...]] = field(default_factory=dict)
+    _towers: dict[tuple[int, ...], ChannelPlan] = field(default_factory=dict)
 
     @cached_property
     def head(self) -> ChannelPlan:
-        """Channel plan of the head, which is not scaled."""
+        """Channel plan of the whole head, where it has no branches."""
         return plan_channels([self.traced.head], [0], lock_output=True)
+
+    @cached_property
+    def head_parts(self) -> HeadParts | None:
+        """The parts of the head that can be branches; None if there are none."""
+        return head_parts(self.traced.head)
+
+    @property
+    def tower_count(self) -> int:
+        """Number of towers of the head; 0 if it cannot be branched."""
+        return len(self.head_parts.towers) if self.head_parts else 0
+
+    @cached_property
+    def tail(self) -> ChannelPlan:
+        """Channel plan of what is left of the head when its towers are branches."""
+        assert self.head_parts is not None
+        return plan_channels([self.head_parts.tail], [0], lock_output=True)
+
+    def towers(self, numbers: tuple[int, ...]) -> ChannelPlan:
+        """Channel plan of a branch with these towers of the head; its results keep all channels."""
+        if numbers not in self._towers:
+            assert self.head_parts is not None
+            self._towers[numbers] = plan_channels([self.head_parts.branch(numbers)], [0], lock_output=True)
+        return self._towers[numbers]
+
+    def head_cost(self, choice: HeadChoice, reads: ReadChannels = ORIGINAL) -> Cost:
+        """MACs and parameters of a branch of the head that reads tensors with these channels."""
+        plan = self.towers(choice.towers)
+        return part_cost(plan, kept_counts(plan, choice.width, self.multiple), reads)
 
     @cached_property
     def statistics(self) -> ChannelStatistics:

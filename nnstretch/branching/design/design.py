@@ -17,7 +17,9 @@ from typing import Any
 from nnstretch.errors import DesignError, FileError
 from nnstretch.support.settings import atomic_write
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+"""Version of designs whose head has branches."""
+_WHOLE_HEAD = 2  # version of all others, which earlier nnstretch read as well
 
 
 class Merge(Enum):
@@ -104,6 +106,25 @@ class SegmentDesign:
 
 
 @dataclass(frozen=True)
+class HeadBranch:
+    """Some towers of a head (`tracing.towers`) on one processor.
+
+    Attributes:
+        processor: index in the list of processors that the design is for.
+        towers: their numbers, ascending.
+        width: width ratio of their inner layers; what they hand to the rest of the head keeps all channels.
+        macs: multiply-accumulates for one sample.
+        predicted_ms: predicted latency on its processor alone; None if not predicted.
+    """
+
+    processor: int
+    towers: tuple[int, ...]
+    width: float
+    macs: int
+    predicted_ms: float | None = None
+
+
+@dataclass(frozen=True)
 class Design:
     """A branched network.
 
@@ -118,6 +139,7 @@ class Design:
         predicted_ms: predicted latency of the network; None if not predicted.
         merge: how branches are merged.
         image_size: side in pixels of the square images that it was made for; None for other inputs and in older files.
+        head: branches of the head, each tower in one of them; empty: the head is not branched.
     """
 
     id: str
@@ -130,24 +152,32 @@ class Design:
     predicted_ms: float | None = None
     merge: Merge = Merge.CONCAT
     image_size: int | None = None
+    head: tuple[HeadBranch, ...] = ()
 
     @property
     def meeting_points(self) -> int:
-        """Number of segments with two or more branches."""
-        return sum(len(segment.branches) > 1 for segment in self.segments)
+        """Number of segments with two or more branches; a head with two or more counts as one."""
+        return sum(len(branches) > 1 for branches in self.branches)
+
+    @property
+    def branches(self) -> tuple[tuple[BranchDesign | HeadBranch, ...], ...]:
+        """The branches of every segment, then those of the head, if it has any."""
+        return (*(segment.branches for segment in self.segments), *([self.head] if self.head else []))
 
     @property
     def processors(self) -> tuple[int, ...]:
         """Indices of the processors that run branches, ascending."""
-        return tuple(sorted({branch.processor for segment in self.segments for branch in segment.branches}))
+        return tuple(sorted({branch.processor for some in self.branches for branch in some}))
 
     def to_json(self) -> str:
         """The design as one JSON object; `from_json` restores an equal one."""
         fields = asdict(self)
-        segments = fields.pop("segments")
+        segments, head = fields.pop("segments"), fields.pop("head")
         for branch in (branch for segment in segments for branch in segment["branches"]):
             branch["exit"], branch["spaces"] = branch.pop("has_exit"), branch.pop("explicit_channels")
-        whole = {"format": FORMAT_VERSION, "id": self.id, "merge": self.merge, **fields, "segments": segments}
+        version = FORMAT_VERSION if head else _WHOLE_HEAD
+        whole = {"format": version, "id": self.id, "merge": self.merge, **fields, "segments": segments}
+        whole |= {"head": head} if head else {}
         return json.dumps(whole, indent=1, default=lambda member: member.value) + "\n"
 
     @staticmethod
@@ -164,12 +194,18 @@ class Design:
             raise DesignError(f"not a whole design ({reason}); make it again with `nnstretch stretch`") from error
 
 
-def design_id(segments: Sequence[SegmentDesign], multiple: int, merge: Merge = Merge.CONCAT) -> str:
+def design_id(
+    segments: Sequence[SegmentDesign],
+    multiple: int,
+    merge: Merge = Merge.CONCAT,
+    head: Sequence[HeadBranch] = (),
+) -> str:
     """Short name of a structure: equal structures have equal names, whatever their predictions."""
     structure = [
         [segment.first, segment.stop, [_structure(branch) for branch in segment.branches]] for segment in segments
     ]
     whole = [multiple, structure] if merge is Merge.CONCAT else [multiple, structure, merge.value]
+    whole += [[branch.processor, branch.towers, branch.width] for branch in head]
     digest = hashlib.sha256(json.dumps(whole).encode()).hexdigest()
     return f"d{digest[:10]}"
 
@@ -216,9 +252,9 @@ def _design(fields: Mapping[str, Any]) -> Design:
     version = whole_of(fields, "format")
     if version > FORMAT_VERSION:
         raise DesignError(f"design format {version}, this nnstretch reads {FORMAT_VERSION}; upgrade it")
-    if version < FORMAT_VERSION:
+    if version < _WHOLE_HEAD:
         raise DesignError(
-            f"design format {version} is of an earlier nnstretch, this one reads {FORMAT_VERSION}; "
+            f"design format {version} is of an earlier nnstretch, this one reads {_WHOLE_HEAD} and {FORMAT_VERSION}; "
             "make the design again with nnstretch stretch"
         )
     segments = tuple(_segment(segment) for segment in _list(fields, "segments"))
@@ -235,6 +271,20 @@ def _design(fields: Mapping[str, Any]) -> Design:
         predicted_ms=_ms(fields),
         merge=Merge(fields["merge"]),
         image_size=None if fields.get("image_size") is None else whole_of(fields, "image_size", least=1),
+        head=tuple(_head_branch(branch) for branch in _list(fields, "head")) if "head" in fields else (),
+    )
+
+
+def _head_branch(fields: Mapping[str, Any]) -> HeadBranch:
+    towers = tuple(_list(fields, "towers"))
+    if not all(type(tower) is int and tower >= 0 for tower in towers) or list(towers) != sorted(set(towers)):
+        raise ValueError(f"towers of a branch are {list(towers)}")
+    return HeadBranch(
+        processor=whole_of(fields, "processor"),
+        towers=towers,
+        width=number_of(fields, "width", 1.0, positive=True),
+        macs=whole_of(fields, "macs"),
+        predicted_ms=_ms(fields),
     )
 
 

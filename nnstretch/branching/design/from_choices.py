@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from torch import fx
 
 from nnstretch.branching.channels.scaling import ORIGINAL, ReadChannels, TensorChannels, kept_counts
-from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice
+from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, HeadChoice, SegmentChoice
 from nnstretch.branching.design.cost import Cost, part_cost
-from nnstretch.branching.design.design import BranchDesign, Design, Merge, SegmentDesign, design_id
+from nnstretch.branching.design.design import BranchDesign, Design, HeadBranch, Merge, SegmentDesign, design_id
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.merge import merged_channels
 from nnstretch.branching.transform.variants import Ends
@@ -22,6 +22,8 @@ def make_design(
     choices: Sequence[SegmentChoice],
     branch_ms: Sequence[Sequence[float]] | None = None,
     predicted_ms: float | None = None,
+    head: Sequence[HeadChoice] = (),
+    head_ms: Sequence[float] | None = None,
 ) -> Design:
     """The design with the given branches.
 
@@ -30,11 +32,14 @@ def make_design(
         choices: consecutive segments that cover the network.
         branch_ms: predicted milliseconds of every branch, if known.
         predicted_ms: predicted milliseconds of the network, if known.
+        head: branches of the head; empty: it is not branched.
+        head_ms: predicted milliseconds of these, if known.
 
     Raises:
         DesignError: a choice does not fit the network.
     """
     check_choices(blueprint, choices)
+    check_head(blueprint, head)
     total = Cost(0, 0)
     reads = dict[fx.Node, TensorChannels]()
     segments = []
@@ -63,11 +68,16 @@ def make_design(
         reads[blueprint.boundary(choice.segment.stop)] = TensorChannels(
             merged_channels(blueprint.merge, written), stays_exact(blueprint, choice.segment, written)
         )
-    total += _head_cost(blueprint, reads)
+    costs = [blueprint.head_cost(branch, reads) for branch in head]
+    total += sum(costs, _tail_cost(blueprint, reads)) if head else _head_cost(blueprint, reads)
+    made_head = tuple(
+        HeadBranch(branch.processor, branch.towers, branch.width, cost.macs, None if head_ms is None else head_ms[i])
+        for i, (branch, cost) in enumerate(zip(head, costs, strict=True))
+    )
     original = original_cost(blueprint)
     height, width = blueprint.traced.example_input.shape[2:]
     return Design(
-        id=design_id(segments, blueprint.multiple, blueprint.merge),
+        id=design_id(segments, blueprint.multiple, blueprint.merge, made_head),
         segments=tuple(segments),
         multiple=blueprint.multiple,
         original_macs=original.macs,
@@ -77,6 +87,7 @@ def make_design(
         predicted_ms=predicted_ms,
         merge=blueprint.merge,
         image_size=height if height == width else None,
+        head=made_head,
     )
 
 
@@ -92,6 +103,35 @@ def segment_cost(blueprint: Blueprint, segment: Segment) -> Cost:
 
 def _head_cost(blueprint: Blueprint, reads: ReadChannels = ORIGINAL) -> Cost:
     return part_cost(blueprint.head, kept_counts(blueprint.head, 1.0), reads)
+
+
+def _tail_cost(blueprint: Blueprint, reads: ReadChannels) -> Cost:
+    return part_cost(blueprint.tail, kept_counts(blueprint.tail, 1.0), reads)
+
+
+def head_of(design: Design) -> tuple[HeadChoice, ...]:
+    """The choices that determine the branches of a design's head."""
+    return tuple(HeadChoice(branch.processor, branch.towers, branch.width) for branch in design.head)
+
+
+def check_head(blueprint: Blueprint, head: Sequence[HeadChoice]) -> None:
+    """Checks that branches of the head have each of its towers once.
+
+    Raises:
+        DesignError: they do not.
+    """
+    found = sorted(tower for branch in head for tower in branch.towers)
+    if head and (found != list(range(blueprint.tower_count)) or not all(branch.towers for branch in head)):
+        raise DesignError(
+            f"the branches of the design's head have parts {found}, the network's head has {blueprint.tower_count}; "
+            "use the network that the design was made for"
+        )
+    for branch in head:
+        if not 0.0 < branch.width <= 1.0 or branch.processor < 0:
+            raise DesignError(
+                f"a branch of the head has width {branch.width} and processor {branch.processor}; "
+                "a width is above 0 and up to 1, a processor 0 or more"
+            )
 
 
 def choices_of(design: Design) -> list[SegmentChoice]:

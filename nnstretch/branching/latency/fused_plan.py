@@ -264,6 +264,8 @@ class _BlocksGraph:
             self._copy(node, operation)
         elif role in WEIGHT_LAYERS and isinstance(module_of(node), (nn.Conv2d, nn.Linear)):
             self._weighted(node)
+        elif isinstance(module := module_of(node) if node.op == "call_module" else None, nn.ConvTranspose2d):
+            self._transposed(node, module)
         elif role is Role.NORM and isinstance(module_of(node), (nn.BatchNorm1d, nn.BatchNorm2d, PerChannel)):
             shape = (channels_of(node),)
             read = self._read(node.all_input_nodes[0])
@@ -315,6 +317,23 @@ class _BlocksGraph:
         )
         sizes = {"strides": list(module.stride), "dilations": list(module.dilation)}
         self._add(node, "Conv", read, {"group": module.groups, **sizes, **padding}, constants=constants)
+
+    def _transposed(self, node: fx.Node, module: nn.ConvTranspose2d) -> None:
+        """A transposed convolution; a grouped one, which keeps its channels, has its full weight."""
+        scales = role_of(node) is Role.CONV
+        read, written = (1, channels_of(node)) if scales else (module.in_channels, module.out_channels // module.groups)
+        constants: dict[str, tuple[int, ...]] = {"weight" if scales else "taps": (read, written, *module.kernel_size)}
+        if module.bias is not None:
+            constants["bias"] = (channels_of(node),)
+        pads = [int(pad) for pad in module.padding]
+        attributes = {
+            "group": module.groups,
+            "strides": list(module.stride),
+            "dilations": list(module.dilation),
+            "pads": [*pads, *pads],
+            "output_padding": list(module.output_padding),
+        }
+        self._add(node, "ConvTranspose", [self._read(node.all_input_nodes[0])], attributes, constants=constants)
 
     def _copy(self, node: fx.Node, operation: ExportedOperation) -> None:
         """Puts a copy of an exported operation into this graph."""

@@ -32,7 +32,7 @@ class SegmentPrediction:
     Attributes:
         transfer: until its processors can read the segment's input.
         branches: they start together; a single one means that the segment is not branched.
-        merging: of merging the branches' outputs.
+        merging: of merging the branches' outputs; of a branched head: of the meeting point and the rest of the head.
     """
 
     transfer: float
@@ -56,7 +56,7 @@ class SegmentPrediction:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted seconds of a network: its segments in sequence, then the head on one processor."""
+    """Predicted seconds of a network: its segments in sequence, then the head."""
 
     segments: tuple[SegmentPrediction, ...]
     head: SegmentPrediction
@@ -114,7 +114,7 @@ class MeasuredDesign:
 
     Attributes:
         seconds: of one run.
-        branches: busy seconds of every branch, by segment.
+        branches: busy seconds of every branch, by segment; last those of a branched head.
         relative_speeds: every processor's speed during the measurement, over its usual speed.
     """
 

@@ -19,7 +19,7 @@ from nnstretch.branching.channels.scaling import (
     kept_counts,
     needed_entries,
 )
-from nnstretch.branching.design.blueprint import Blueprint, BranchChoice
+from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, HeadChoice
 from nnstretch.branching.design.from_choices import segment_cost
 from nnstretch.branching.latency.prediction import LatencyPredictor
 from nnstretch.branching.latency.workloads import (
@@ -63,7 +63,7 @@ class LatencyTable:
         processors: number of processors.
         workloads: distinct layers predicted so far, with the processor.
         corrections: (block, processor) -> measured over predicted seconds (alone) of the last branch that ran
-            there with this block.
+            there with this block; the number of blocks stands for the head.
         unpredicted: operators without a routine on any processor. They take the same time in every design, so they
             count as zero.
         fuses: whether some fused routine was predicted to save time.
@@ -86,6 +86,7 @@ class LatencyTable:
     _originals: dict[Segment, tuple[float, ...]] = field(default_factory=dict)
     _merges: dict[tuple[tuple[int, ...], ...], float] = field(default_factory=dict)
     _meetings: dict[TensorType, float] = field(default_factory=dict)
+    _towers: dict[tuple[HeadChoice, tuple[int, ...]], float] = field(default_factory=dict)
 
     def branch(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> BranchCost:
         """Cost of a branch; the latency of the layers that read its input is interpolated."""
@@ -150,6 +151,43 @@ class LatencyTable:
         source = inputs_of(plan, reads)[plan.source]
         return self._family_seconds(self._family(plan, counts, exact=source.exact), source.channels, processor)
 
+    def towers(self, choice: HeadChoice, reads: ReadChannels = ORIGINAL) -> float:
+        """Seconds of a branch of the head that reads tensors with these channels."""
+        return sum(self._tower(HeadChoice(choice.processor, (t,), choice.width), reads) for t in choice.towers)
+
+    def _tower(self, choice: HeadChoice, reads: ReadChannels) -> float:
+        plan = self.blueprint.towers(choice.towers)
+        inputs = tuple(read.channels for read in inputs_of(plan, reads).values())
+        key = (choice, inputs)
+        if key not in self._towers:
+            counts = kept_counts(plan, choice.width, self.blueprint.multiple)
+            self._towers[key] = self._ask(part_layers(plan, counts, reads), choice.processor)
+        return self._towers[key]
+
+    def tail(self, reads: ReadChannels = ORIGINAL) -> float:
+        """Seconds of what is left of the head when its towers are branches, on the fastest processor for it."""
+        plan = self.blueprint.tail
+        if not plan.nodes:
+            return 0.0
+        layers = part_layers(plan, kept_counts(plan, 1.0), reads)
+        return min(self._ask(layers, processor) for processor in range(self.processors))
+
+    def head_meeting(self) -> float:
+        """Seconds until all processors can read what the branches of the head have computed."""
+        # As if all results were channels of the largest map.
+        shapes = [
+            shape_of(node) or () for node in self.blueprint.towers(tuple(range(self.blueprint.tower_count))).results
+        ]
+        batch, _, *sizes = (*max(shapes, key=math.prod), 1, 1)[:4]
+        channels = -(-sum(map(math.prod, shapes)) // (batch * math.prod(sizes)))
+        return self.predictor.meeting_seconds(TensorType((batch, channels, *sizes)))
+
+    def head_contention_factor(self, processor: int, together: Collection[int]) -> float:
+        """As `contention_factor`, for the branches of the head."""
+        others = frozenset(together) - {processor}
+        expected = self.predictor.contention_factor(processor, others) if others else 1.0
+        return self.corrections.get((len(self.blueprint.traced.blocks), processor), expected) if others else 1.0
+
     def confirm(self, plan: ChannelPlan, counts: Sequence[int], processor: int, reads: ReadChannels) -> bool:
         """Lets the predictor measure the estimated layers of a copy of `plan`; returns whether a prediction changed."""
         row = part_layers(plan, counts, reads)
@@ -157,7 +195,8 @@ class LatencyTable:
 
     def forget(self) -> None:
         """Clears all cached latencies, because the predictor has new measurements."""
-        for known in (self._fixed, self._knots, self._costs, self._blocks, self._originals, self._merges):
+        caches = (self._fixed, self._knots, self._costs, self._blocks, self._originals, self._merges, self._towers)
+        for known in caches:
             known.clear()
 
     def merging(self, block: int, channels: Sequence[int]) -> float:

@@ -172,7 +172,13 @@ class _ScaledCopy:
         if fused.weighted is None:
             return dict(full.constants)
         reads, writes, groups = self._sizes(fused.weighted)
-        shapes = {1: (writes, reads // groups, *full.type_of(1).shape[2:]), 2: (writes,)}
+        kernel = full.type_of(1).shape
+        if full.op == "onnx:ConvTranspose":
+            shapes = {1: (reads, writes, *kernel[2:]), 2: (writes,)}
+        else:
+            # A transposed convolution becomes a convolution that writes several pixels of a channel side by side.
+            writes *= kernel[0] // channels_of(self.plan.read(fused.weighted))
+            shapes = {1: (writes, reads // groups, *kernel[2:]), 2: (writes,)}
         return {index: noise(shapes[index]) for index in full.constants}
 
     def _sizes(self, node: fx.Node) -> tuple[int, int, int]:

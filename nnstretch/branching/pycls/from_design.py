@@ -57,6 +57,8 @@ def published_of(
         version=1 if design.merge is Merge.CONCAT_1X1 else 2,
         sections=dict(sections or {}),
     )
+    if design.head:
+        raise _not_expressible("its head has branches")
     try:
         again = design_of(network, blueprint)
     except DesignError as error:

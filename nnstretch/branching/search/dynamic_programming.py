@@ -16,20 +16,25 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice
+from nnstretch.branching.design.blueprint import BranchChoice, HeadChoice, SegmentChoice
 from nnstretch.branching.design.design import Merge
 from nnstretch.branching.design.from_choices import original_cost
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.candidates import SegmentCandidate
-from nnstretch.branching.search.network_latency import EVERYWHERE, State, head_prediction, transfer_seconds
+from nnstretch.branching.search.head_candidates import HeadCandidate
+from nnstretch.branching.search.network_latency import EVERYWHERE, State, transfer_seconds
 from nnstretch.branching.tracing.trace import Segment, TracedNetwork
 
 _STEPS = 1000  # of MACs, per original network
 _MOST = 2.0  # maximum MACs over the original's
 
+_Numbers = npt.NDArray[np.float64]
+
 
 CandidateSource = Callable[[Segment, State], Sequence[SegmentCandidate]]
 """Candidates to branch a segment from a state."""
+HeadSource = Callable[[State], Sequence[HeadCandidate]]
+"""Candidates to compute the head from a state."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +44,24 @@ class NetworkCandidate:
     Attributes:
         choices: its segments.
         seconds: predicted latency.
-        macs: for one sample, rounded to steps.
+        macs: for one sample, rounded to steps, without those of the original head.
+        head: branches of its head; empty: it is whole.
     """
 
     choices: tuple[SegmentChoice, ...]
     seconds: float
     macs: int
+    head: tuple[HeadChoice, ...] = ()
+
+    @property
+    def structure(self) -> tuple[tuple[SegmentChoice, ...], tuple[HeadChoice, ...]]:
+        """What determines the network."""
+        return self.choices, self.head
+
+    @property
+    def is_branched(self) -> bool:
+        """Whether two processors or more work at the same time somewhere."""
+        return any(len(branches) > 1 for branches in (self.head, *(choice.branches for choice in self.choices)))
 
 
 @dataclass(frozen=True)
@@ -94,12 +111,14 @@ class DynamicProgram:
         latencies: predictions.
         segments: segments that may be branched, by their first block.
         candidates: ways to branch a segment from a state.
+        heads: ways to compute the head from a state.
         transitions: number of transitions evaluated.
     """
 
     latencies: LatencyTable
     segments: Mapping[int, Sequence[Segment]]
     candidates: CandidateSource
+    heads: HeadSource
     transitions: int = 0
     _labels: list[dict[State, _Label]] = field(default_factory=list)
     _moves: list[_Transition] = field(default_factory=list)
@@ -160,18 +179,32 @@ class DynamicProgram:
 
     def _front(self, count: int) -> list[NetworkCandidate]:
         """The fastest branched network for every number of MACs, without those that are slower and have fewer MACs."""
-        ends, end = [], self.latencies.blueprint.boundary(count)
+        ends: list[tuple[State, HeadCandidate]] = []
+        seconds, steps, places = list[_Numbers](), list[npt.NDArray[np.int64]](), list[npt.NDArray[np.int64]]()
         for state, label in self._labels[count].items():
-            head = head_prediction(self.latencies, {end: state}).seconds
-            ends += [(label.seconds[i] + head, -i, state) for i in np.flatnonzero(np.isfinite(label.seconds)).tolist()]
-        ends.sort(key=lambda end: end[:2])
-        front, most = [], -1
-        for seconds, steps, state in ends:
-            if -steps > most:
-                choices = self._path(count, state, -steps)
-                if any(len(choice.branches) > 1 for choice in choices):
-                    most = -steps
-                    front.append(NetworkCandidate(choices, float(seconds), round(most * self._unit)))
+            reached = np.flatnonzero(np.isfinite(label.seconds))
+            for head in self.heads(state):
+                seconds.append(label.seconds[reached] + head.seconds)
+                steps.append(reached + round(head.macs / self._unit))
+                places.append(np.stack([np.full(len(reached), len(ends)), reached]))
+                ends.append((state, head))
+        if not ends:
+            return []
+        times, work, sources = np.concatenate(seconds), np.concatenate(steps), np.concatenate(places, axis=1)
+        front, most = list[NetworkCandidate](), -1
+        for i in np.lexsort((-work, times)).tolist():
+            if work[i] <= most:
+                continue
+            state, head = ends[sources[0, i]]
+            found = NetworkCandidate(
+                self._path(count, state, int(sources[1, i])),
+                float(times[i]),
+                round(work[i] * self._unit),
+                head.branches,
+            )
+            if found.is_branched:
+                most = int(work[i])
+                front.append(found)
         return front[::-1]
 
     def _path(self, block: int, state: State, steps: int) -> tuple[SegmentChoice, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from nnstretch.branching.channels.scaling import TensorChannels, kept_counts
-from nnstretch.branching.design.blueprint import SegmentChoice
+from nnstretch.branching.design.blueprint import HeadChoice, SegmentChoice
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import make_design, stays_exact
 from nnstretch.branching.latency.prediction import BranchPrediction, Prediction, SegmentPrediction
@@ -44,7 +44,10 @@ def branch_seconds(latencies: LatencyTable, choices: Sequence[SegmentChoice]) ->
 
 
 def network_prediction(
-    latencies: LatencyTable, choices: Sequence[SegmentChoice], branches: Sequence[Sequence[float]]
+    latencies: LatencyTable,
+    choices: Sequence[SegmentChoice],
+    branches: Sequence[Sequence[float]],
+    head: Sequence[HeadChoice] = (),
 ) -> Prediction:
     """Predicted latency of a network, part by part.
 
@@ -52,6 +55,7 @@ def network_prediction(
         latencies: predictions.
         choices: its segments.
         branches: seconds of every branch alone, as `branch_seconds` gives them.
+        head: branches of its head; empty: it is whole.
     """
     states = states_before(latencies, choices)
     parts = []
@@ -66,18 +70,22 @@ def network_prediction(
         )
         merging = latencies.merging(segment.stop, _written(latencies, choice, states))
         parts.append(SegmentPrediction(transfer - fetch, made, merging))
-    return Prediction(tuple(parts), head_prediction(latencies, states))
+    return Prediction(tuple(parts), head_prediction(latencies, states, head))
 
 
-def predicted_design(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> tuple[Design, Prediction]:
+def predicted_design(
+    latencies: LatencyTable, choices: Sequence[SegmentChoice], head: Sequence[HeadChoice] = ()
+) -> tuple[Design, Prediction]:
     """The design of a network with its prediction, without interpolation between layers."""
     branches = branch_seconds(latencies, choices)
-    prediction = network_prediction(latencies, choices, branches)
+    prediction = network_prediction(latencies, choices, branches, head)
     branch_ms = [[1e3 * seconds for seconds in some] for some in branches]
-    return make_design(latencies.blueprint, choices, branch_ms, 1e3 * prediction.seconds), prediction
+    head_ms = [1e3 * branch.alone for branch in prediction.head.branches] if head else None
+    total = 1e3 * prediction.seconds
+    return make_design(latencies.blueprint, choices, branch_ms, total, head, head_ms), prediction
 
 
-def confirm(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> bool:
+def confirm(latencies: LatencyTable, choices: Sequence[SegmentChoice], head: Sequence[HeadChoice] = ()) -> bool:
     """Lets the predictor measure the estimated layers of a network; returns whether a prediction changed."""
     blueprint, states = latencies.blueprint, states_before(latencies, choices)
     copies = [
@@ -85,8 +93,12 @@ def confirm(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> bool:
         for choice in choices
         for branch in choice.branches
     ]
-    head = kept_counts(blueprint.head, 1.0)
-    copies += [(blueprint.head, head, processor) for processor in range(latencies.processors)]
+    for branch in head:
+        plan = blueprint.towers(branch.towers)
+        copies.append((plan, kept_counts(plan, branch.width, blueprint.multiple), branch.processor))
+    rest = blueprint.tail if head else blueprint.head
+    if rest.nodes:
+        copies += [(rest, kept_counts(rest, 1.0), processor) for processor in range(latencies.processors)]
     changed = [latencies.confirm(plan, counts, processor, states) for plan, counts, processor in copies]
     return any(changed)
 
@@ -113,17 +125,35 @@ def transfer_seconds(latencies: LatencyTable, block: int, state: State, readers:
     return 0.0 if set(readers) == {state.home} else latencies.meeting(block, state.channels)
 
 
-def head_prediction(latencies: LatencyTable, states: Mapping[fx.Node, State]) -> SegmentPrediction:
-    """The head on the processor that finishes it first, transfer of its input included.
+def head_prediction(
+    latencies: LatencyTable, states: Mapping[fx.Node, State], head: Sequence[HeadChoice] = ()
+) -> SegmentPrediction:
+    """The head: its branches and what follows them, or all of it on the processor that finishes it first.
 
     Args:
         latencies: predictions.
         states: by the tensor that is read; the one of the head's source among them.
+        head: branches; empty: it is whole.
     """
+    if head:
+        group = [branch.processor for branch in head]
+        alone = [latencies.towers(branch, states) for branch in head]
+        made = tuple(
+            BranchPrediction(processor, seconds, seconds * latencies.head_contention_factor(processor, group))
+            for processor, seconds in zip(group, alone, strict=True)
+        )
+        rest = latencies.head_meeting() + latencies.tail(states)
+        return SegmentPrediction(head_transfer(latencies, states, group), made, rest)
     last, state = len(latencies.blueprint.traced.blocks), states[latencies.blueprint.head.source]
     ways = []
     for processor in range(latencies.processors):
         seconds = latencies.head(processor, states)
-        alone = BranchPrediction(processor, seconds, seconds)
-        ways.append(SegmentPrediction(transfer_seconds(latencies, last, state, [processor]), (alone,)))
+        whole = BranchPrediction(processor, seconds, seconds)
+        ways.append(SegmentPrediction(transfer_seconds(latencies, last, state, [processor]), (whole,)))
     return min(ways, key=lambda way: way.seconds)
+
+
+def head_transfer(latencies: LatencyTable, states: Mapping[fx.Node, State], group: Sequence[int]) -> float:
+    """Seconds until a group of processors can read the head's source."""
+    last = len(latencies.blueprint.traced.blocks)
+    return transfer_seconds(latencies, last, states[latencies.blueprint.head.source], group)

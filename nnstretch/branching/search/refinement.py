@@ -7,11 +7,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nnstretch.branching.design.blueprint import SegmentChoice
 from nnstretch.branching.latency.prediction import DesignRunner, MeasuredDesign
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.dynamic_programming import NetworkCandidate
-from nnstretch.branching.search.network_latency import branch_seconds, network_prediction, predicted_design
+from nnstretch.branching.search.network_latency import (
+    branch_seconds,
+    network_prediction,
+    predicted_design,
+    states_before,
+)
 from nnstretch.branching.transform.build import build
 from nnstretch.support.progress import Progress
 
@@ -59,7 +63,7 @@ class GuidedRefinement:
 
     def _fastest(self, network: NetworkCandidate, most: int, worth: float, *, tuned: bool) -> NetworkCandidate:
         what = "tuning and running the best design" if tuned else "running the best design"
-        seen: dict[tuple[SegmentChoice, ...], tuple[float, NetworkCandidate]] = {}
+        seen: dict[object, tuple[float, NetworkCandidate]] = {}
         seconds = 0.0  # of the last run, with its preparation
         for number in range(most):
             if time.monotonic() + seconds >= self.end:
@@ -67,11 +71,11 @@ class GuidedRefinement:
                 break
             self.progress(number, most, what)
             begin = time.monotonic()
-            seen[network.choices] = (self._run(network, tuned=tuned), network)
+            seen[network.structure] = (self._run(network, tuned=tuned), network)
             following = self.propose(network)
             seconds = time.monotonic() - begin
             # Stop if no network is within the corrected limits, or if none is predicted to be much faster.
-            if following is None or following.choices in seen:
+            if following is None or following.structure in seen:
                 break
             if self._seconds(following) > (1 - worth) * self._seconds(network):
                 break
@@ -81,7 +85,7 @@ class GuidedRefinement:
 
     def _run(self, network: NetworkCandidate, *, tuned: bool) -> float:
         """Runs a network, corrects the predictions, and returns its seconds."""
-        design, _ = predicted_design(self.latencies, network.choices)
+        design, _ = predicted_design(self.latencies, network.choices, network.head)
         measured = self.runner(build(self.latencies.blueprint, design), tuned=tuned)
         if tuned:
             self.measured_ms[design.id] = 1e3 * measured.seconds
@@ -90,15 +94,24 @@ class GuidedRefinement:
 
     def _correct(self, network: NetworkCandidate, measured: MeasuredDesign) -> None:
         """Stores the ratio of measured to predicted seconds (alone) for the branches of a network."""
-        predicted = branch_seconds(self.latencies, network.choices)
-        for choice, found, estimates in zip(network.choices, measured.branches, predicted, strict=True):
-            if len(choice.branches) > 1:
-                for branch, seconds, estimate in zip(choice.branches, found, estimates, strict=True):
+        latencies, head = self.latencies, network.head
+        predicted = branch_seconds(latencies, network.choices)
+        parts = [
+            (choice.segment.blocks, [branch.processor for branch in choice.branches]) for choice in network.choices
+        ]
+        if head:
+            states = states_before(latencies, network.choices)
+            predicted.append([latencies.towers(branch, states) for branch in head])
+            end = len(latencies.blueprint.traced.blocks)
+            parts.append((range(end, end + 1), [branch.processor for branch in head]))
+        for (blocks, processors), found, estimates in zip(parts, measured.branches, predicted, strict=True):
+            if len(processors) > 1:
+                for processor, seconds, estimate in zip(processors, found, estimates, strict=True):
                     if estimate:  # zero if none of its layers has a prediction
-                        places = ((block, branch.processor) for block in choice.segment.blocks)
-                        self.latencies.corrections.update(dict.fromkeys(places, seconds / estimate))
+                        places = ((block, processor) for block in blocks)
+                        latencies.corrections.update(dict.fromkeys(places, seconds / estimate))
 
     def _seconds(self, network: NetworkCandidate) -> float:
         """Predicted latency of a network, corrections included."""
         branches = branch_seconds(self.latencies, network.choices)
-        return network_prediction(self.latencies, network.choices, branches).seconds
+        return network_prediction(self.latencies, network.choices, branches, network.head).seconds

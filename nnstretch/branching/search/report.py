@@ -7,7 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nnstretch.branching.channels.scaling import kept_counts
 from nnstretch.branching.design.blueprint import Blueprint
+from nnstretch.branching.design.cost import part_cost
 from nnstretch.branching.design.design import Merge
 from nnstretch.branching.design.from_choices import original_cost, segment_cost
 from nnstretch.branching.latency.prediction import BlockCost, FrontPoint, Prediction
@@ -251,5 +253,13 @@ def _head(blueprint: Blueprint) -> list[str]:
     if not skips and share < _REPORTED_HEAD_SHARE:
         return []
     reads = f"it reads {traced.blocks[-1].name}" + (f" and, before it, {', '.join(skips)}" if skips else "")
-    unknown = _unknown(traced.head)
-    return [f"the head, {share:.0%} of the MACs: {reads}" + (f", and has {unknown}" if unknown else "")]
+    parts = blueprint.head_parts
+    if parts is None:
+        unknown = _unknown(traced.head)
+        return [f"the head, {share:.0%} of the MACs: {reads}" + (f", and has {unknown}" if unknown else "")]
+    rest = part_cost(blueprint.tail, kept_counts(blueprint.tail, 1.0)).macs / max(whole, 1)
+    if rest < _REPORTED_HEAD_SHARE:
+        return []
+    unknown = _unknown(parts.tail)
+    reads = f"it reads what the {len(parts.towers)} branchable parts of the head compute"
+    return [f"the rest of the head, {rest:.0%} of the MACs: {reads}" + (f", and has {unknown}" if unknown else "")]

@@ -38,6 +38,7 @@ from nnstretch.branching.search.candidates import (
     segment_candidates,
 )
 from nnstretch.branching.search.dynamic_programming import DynamicProgram, NetworkCandidate
+from nnstretch.branching.search.head_candidates import HeadCandidate, head_candidates
 from nnstretch.branching.search.limits import Family, SearchLimits, family_of
 from nnstretch.branching.search.network_latency import State, confirm, predicted_design
 from nnstretch.branching.search.refinement import GuidedRefinement
@@ -229,7 +230,7 @@ class _Search:
         found = find()
         for _ in range(_CONFIRMATIONS):
             changed = self.options.runner is None and [
-                confirm(self.latencies, network.choices) for network in best(found)
+                confirm(self.latencies, network.choices, network.head) for network in best(found)
             ]
             if not changed or not any(changed):
                 break
@@ -254,7 +255,7 @@ class _Search:
         )
         best = refinement.fastest(found[0])
         self.cut_short = refinement.cut_short
-        return [best, *(other for other in found if other.choices != best.choices)][: len(found)]
+        return [best, *(other for other in found if other.structure != best.structure)][: len(found)]
 
     def _near(self, centres: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
         """Networks with the segments of `centres`, and widths and depths next to theirs."""
@@ -281,7 +282,12 @@ class _Search:
                 )
             return known[key]
 
-        program = DynamicProgram(self.latencies, by_first, candidates)
+        end = self.latencies.blueprint.head.source
+
+        def heads(state: State) -> list[HeadCandidate]:
+            return head_candidates(self.latencies, self.options.limits, {end: state})
+
+        program = DynamicProgram(self.latencies, by_first, candidates, heads)
         found = program.run(lambda done, total: self._report_progress(done, total, what))
         self.transitions += program.transitions
         return found
@@ -410,7 +416,7 @@ class _Search:
         made: dict[str, tuple[Design, Prediction]] = {}
         for number, network in enumerate(found):
             self._report_progress(number, len(found), "predicting the chosen designs")
-            design, prediction = predicted_design(self.latencies, network.choices)
+            design, prediction = predicted_design(self.latencies, network.choices, network.head)
             made.setdefault(design.id, (design, prediction))
         by_macs = self.options.limits.target_ms is not None
 

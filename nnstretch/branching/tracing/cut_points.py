@@ -25,6 +25,7 @@ from nnstretch.branching.tracing.operators import (
     tensor_operands,
     title_of,
 )
+from nnstretch.branching.tracing.towers import towers_of
 
 _UPSAMPLING = frozenset({"conv_transpose2d", "pixel_shuffle", "depth_to_space"})
 _RESIDUAL_BLOCKS = 2  # a shortcut around as many joins blocks, not layers
@@ -43,6 +44,7 @@ def chain_of(graph: fx.Graph, source: fx.Node) -> tuple[list[Part], list[fx.Node
     """
     dependencies = _Dependencies(graph, source)
     end = dependencies.end_of_body()
+    end = end and dependencies.before_towers(end)
     atoms = [] if end is None else _atoms(dependencies, dependencies.cuts(end), source)
     parts = merge_parts(atoms)
     done = {node for part in parts for node in part.nodes}
@@ -107,6 +109,21 @@ class _Dependencies:
             if rank > best and node in cuts and all(skip in cuts for skip in skips):
                 best, chosen = rank, node
         return chosen
+
+    def before_towers(self, end: fx.Node) -> fx.Node:
+        """The last cut point that several towers read, if `end` lies in one of them; else `end`.
+
+        Each tower of a detector's head may run on a processor of its own; none of them is part of the body.
+        """
+        for cut in reversed(self.cuts(end)[:-1]):
+            done = {self.source, *self.before(cut)}
+            towers = [set(tower) for tower in towers_of([node for node in self.order if node not in done])]
+            readers = [tower for tower in towers if tower.intersection(cut.users)]
+            if not any(end in tower for tower in readers):
+                return end
+            if len(readers) > 1:
+                return cut
+        return end
 
     def cuts(self, end: fx.Node) -> list[fx.Node]:
         """Cut points before `end` and `end` itself, if it is one, in order."""

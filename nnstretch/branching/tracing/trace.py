@@ -221,10 +221,10 @@ def _block(part: Part) -> Block:
     if droppable:
         before, after = (node.meta["value"].double().flatten() for node in (part.source, part.output))
         change = 1.0 - float(torch.nn.functional.cosine_similarity(before, after, dim=0))
-    return Block(tuple(part.nodes), part.source, part.output, droppable, change, _common_path(part.nodes))
+    return Block(tuple(part.nodes), part.source, part.output, droppable, change, common_path(part.nodes))
 
 
-def _common_path(nodes: Sequence[fx.Node]) -> str:
+def common_path(nodes: Sequence[fx.Node]) -> str:
     """The longest module path that all modules among `nodes` share."""
     paths = [str(node.target).split(".") for node in nodes if node.op == "call_module"]
     common = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import fx, nn
 
-from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup, Indices
-from nnstretch.branching.channels.scaling import best_groups, full_selection
-from nnstretch.branching.design.blueprint import Blueprint, SegmentChoice
+from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup, Indices, network_input
+from nnstretch.branching.channels.scaling import best_groups, full_selection, importance_scores, kept_counts
+from nnstretch.branching.design.blueprint import Blueprint, HeadChoice, SegmentChoice
 from nnstretch.branching.design.design import Design, Entry, Merge, SegmentDesign
-from nnstretch.branching.design.from_choices import check_choices, choices_of, stays_exact
+from nnstretch.branching.design.from_choices import check_choices, check_head, choices_of, head_of, stays_exact
 from nnstretch.branching.transform.inherit import ChannelOrigins, is_exact, scaled_copy
 from nnstretch.branching.transform.merge import assign_output_groups, initialise_entries, initialise_exits
-from nnstretch.branching.transform.network import Branch, BranchedNetwork, BranchedSegment
+from nnstretch.branching.transform.network import Branch, BranchedNetwork, BranchedSegment, Head, HeadBranches
 from nnstretch.branching.transform.variants import Ends
 from nnstretch.errors import DesignError
 
@@ -32,6 +32,7 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
         )
     choices = choices_of(design)
     check_choices(blueprint, choices)
+    check_head(blueprint, head_of(design))
     start = ChannelOrigins(np.arange(blueprint.channels_before(0), dtype=np.int64), exact=True)
     written = {blueprint.boundary(0): start}
     segments, skips = [], []
@@ -48,10 +49,32 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
                 "end them with convolutions (Blueprint.meeting)"
             )
         written[blueprint.boundary(segment.stop)] = ChannelOrigins(origins, exact)
-    head, _ = scaled_copy(blueprint.head, full_selection(blueprint.head), written)
-    skips.append(_skip_sources(blueprint.head, written))
+    head = _head(blueprint, head_of(design), written)
     stands_for = [tuple(tensor.origins.tolist()) for tensor in written.values()]
     return BranchedNetwork(segments, head, design, skips, stands_for).train(blueprint.traced.training)
+
+
+def _head(blueprint: Blueprint, choices: Sequence[HeadChoice], written: Mapping[fx.Node, ChannelOrigins]) -> Head:
+    """The head, whole or with branches; `written` holds the tensors at meeting points."""
+    numbers = {tensor: number for number, tensor in enumerate(written)}
+    if not choices:
+        plan = blueprint.head
+        whole, _ = scaled_copy(plan, full_selection(plan), written)
+        return Head(whole, [numbers[network_input(tensor)] for tensor in plan.sources])
+    copies, reads = [], []
+    for choice in choices:
+        plan = blueprint.towers(choice.towers)
+        counts = kept_counts(plan, choice.width, blueprint.multiple)
+        selection = {
+            index: best_groups(scores, count)
+            for index, (scores, count) in enumerate(zip(importance_scores(plan), counts, strict=True))
+        }
+        copies.append(Branch(scaled_copy(plan, selection, written)[0]))
+        reads.append([numbers[network_input(tensor)] for tensor in plan.sources])
+        numbers |= {tensor: number for number, tensor in enumerate(plan.results, len(numbers))}
+    plan = blueprint.tail
+    tail, _ = scaled_copy(plan, full_selection(plan), written)
+    return Head(tail, [numbers[network_input(tensor)] for tensor in plan.sources], HeadBranches(copies, reads))
 
 
 def _skip_sources(plan: ChannelPlan, written: Mapping[fx.Node, ChannelOrigins]) -> tuple[int, ...]:

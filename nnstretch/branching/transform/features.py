@@ -179,7 +179,7 @@ def tap_places(module: nn.Module, example_input: Tensor, stops: Sequence[int] | 
         DesignError: the network cannot be traced, or no module of it writes or reads one of the feature maps alone.
     """
     if isinstance(module, BranchedNetwork):
-        return [TapPlace(segment) for segment in module.segments]
+        return [TapPlace(segment) for segment in module.body]
     # A copy with other weights is looked at. In the module itself two feature maps may be equal, for example where
     # residual blocks begin as identities.
     shaken = _shaken(module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -31,7 +32,7 @@ class Branch(nn.Module):
         self.layers = layers
 
     def forward(self, x: Tensor, *skips: Tensor) -> Tensor:
-        """From the segment's `N,C,H,W` input and skip inputs to the branch's share of the output."""
+        """From the `N,C,H,W` input and skip inputs of a segment to the branch's share of the output; a tuple in a head."""
         y: Tensor = self.layers(x, *skips)
         return y
 
@@ -58,42 +59,85 @@ class BranchedSegment(nn.Module):
         return functools.reduce(operator.add, written) if self.merge is Merge.ADD else torch.cat(written, dim=1)
 
 
+class HeadBranches(nn.Module):
+    """Branches of a head: some of its towers each, which do not depend on each other.
+
+    Attributes:
+        branches: `Branch` modules that return the results of their towers as a tuple.
+        reads: numbers of the tensors that each branch reads.
+    """
+
+    def __init__(self, branches: list[Branch], reads: Sequence[Sequence[int]]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+        self.reads = tuple(map(tuple, reads))
+
+    def forward(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """From the tensors at meeting points to the results of all branches, in order."""
+        results: list[Tensor] = []
+        for branch, reads in zip(self.branches, self.reads, strict=True):
+            results += branch(*(tensors[number] for number in reads))
+        return results
+
+
+@dataclass(frozen=True)
+class Head:
+    """What follows the last meeting point of a body.
+
+    Attributes:
+        layers: the whole head, or what is left of it beside its branches.
+        reads: numbers of the tensors that it reads: first the meeting points, then the results of the branches.
+        branches: of the head; None if it is whole.
+    """
+
+    layers: nn.Module
+    reads: Sequence[int]
+    branches: HeadBranches | None = None
+
+
 class BranchedNetwork(nn.Module):
     """A network whose segments have branches. Branch `i` of segment `s` is `segments.<s>.branches.<i>`.
 
     Attributes:
-        segments: one `BranchedSegment` per segment.
-        head: from the last meeting point to the network's output.
+        segments: one `BranchedSegment` per segment, then the branches of the head, if it has any (`HeadBranches`).
+        head: from the last meeting point, or from the results of the head's branches, to the network's output.
         design: the design that it was built from.
-        skips: skip inputs of every segment and of the head, as numbers of meeting points: 0 is the network's
-            input and `i` the output of segment `i - 1`.
+        skips: skip inputs of every segment, as numbers of meeting points: 0 is the network's input and `i` the output of
+            segment `i - 1`.
+        head_reads: what the head reads (`Head.reads`).
         origins: for every meeting point, the original channel that each of its channels stands for.
     """
 
     def __init__(
         self,
         segments: list[BranchedSegment],
-        head: nn.Module,
+        head: Head,
         design: Design,
         skips: Sequence[tuple[int, ...]] | None = None,
         origins: Sequence[tuple[int, ...]] = (),
     ) -> None:
         super().__init__()
-        self.segments = nn.ModuleList(segments)
-        self.head = head
+        self.segments = nn.ModuleList([*segments, *([head.branches] if head.branches is not None else [])])
+        self.head = head.layers
         self.design = design
-        self.skips = tuple(skips) if skips is not None else ((),) * (len(segments) + 1)
+        self.skips = tuple(skips) if skips is not None else ((),) * len(segments)
+        self.head_reads = tuple(head.reads)
         self.origins = tuple(origins)
+
+    @property
+    def body(self) -> list[BranchedSegment]:
+        """The segments of the body, without the branches of the head."""
+        return [segment for segment in self.segments if isinstance(segment, BranchedSegment)]
 
     def forward(self, x: Tensor) -> Any:
         """From `N,C,H,W` images to what the original network returns, in the same structure and shapes."""
-        wanted = {number for skips in self.skips for number in skips}
-        kept = {0: x}
-        for number, segment in enumerate(self.segments):
-            x = segment(x, *(kept[skip] for skip in self.skips[number]))
-            if number + 1 in wanted:
-                kept[number + 1] = x
-        return self.head(x, *(kept[skip] for skip in self.skips[-1]))
+        tensors = [x]
+        for segment, skips in zip(self.body, self.skips, strict=True):
+            x = segment(x, *(tensors[skip] for skip in skips))
+            tensors.append(x)
+        for branches in list(self.segments)[len(tensors) - 1 :]:
+            tensors += branches(tensors)
+        return self.head(*(tensors[number] for number in self.head_reads))
 
     @property
     def placement(self) -> dict[str, int]:
@@ -102,8 +146,8 @@ class BranchedNetwork(nn.Module):
             return {}
         return {
             f"segments.{number}.branches.{i}": branch.processor
-            for number, segment in enumerate(self.design.segments)
-            for i, branch in enumerate(segment.branches)
+            for number, branches in enumerate(self.design.branches)
+            for i, branch in enumerate(branches)
         }
 
 

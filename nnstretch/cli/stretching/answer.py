@@ -85,6 +85,8 @@ def branches_table(designs: Sequence[Design], names: Sequence[str]) -> Table:
             last = segment.stop - 1
             blocks = str(last) if segment.first == last else f"{segment.first}–{last}"
             shown.add_row("" if number else str(rank), blocks, *_branches(segment, len(names)))
+        if design.head:
+            shown.add_row("", "head", *_head(design, len(names)))
     return shown
 
 
@@ -95,6 +97,15 @@ def _times(design: Design, original_ms: Sequence[float]) -> tuple[str, str, str]
         return "–", "–", "–"
     bound = perfect_split(original_ms) * design.macs / design.original_macs
     return ms_text(ms), times_text(min(original_ms) / ms), share_text(bound / ms)
+
+
+def _head(design: Design, processors: int) -> list[str]:
+    """What each processor computes of a branched head: the number of its parts and their width."""
+    cells = ["–"] * processors
+    for branch in design.head:
+        count = len(branch.towers)
+        cells[branch.processor] = f"{count} part{'s' * (count != 1)} × {branch.width:.2f}"
+    return cells
 
 
 def _branches(segment: SegmentDesign, processors: int) -> list[str]:
@@ -194,5 +205,15 @@ def design_object(design: Design, names: Sequence[str], file: str | None) -> dic
             }
             for number, segment in enumerate(design.segments)
             for branch in segment.branches
+        ],
+        "head": [
+            {
+                "towers": list(branch.towers),
+                "processor": names[branch.processor],
+                "width": branch.width,
+                "macs": branch.macs,
+                "predicted_ms": branch.predicted_ms,
+            }
+            for branch in design.head
         ],
     }

@@ -150,7 +150,7 @@ def _timeline_text(prediction: Prediction) -> str:
     """The parts of a predicted run, in one sentence."""
     total = prediction.seconds
     meeting = sum(part.transfer + part.merging for part in prediction.parts)
-    branched = [part for part in prediction.segments if len(part.branches) > 1]
+    branched = [part for part in prediction.parts if len(part.branches) > 1]
     alone = total - meeting - sum(part.computing for part in branched)
     waiting = sum(part.waiting(branch) / len(part.branches) for part in branched for branch in part.branches)
     slowed = sum((b.contended - b.alone) / len(part.branches) for part in branched for b in part.branches)
@@ -166,12 +166,23 @@ def _segments(design: Design, prediction: Prediction, names: Sequence[str], repo
     for number, (segment, part) in enumerate(zip(design.segments, prediction.segments, strict=True)):
         first, last = report.blocks[segment.first].name, report.blocks[segment.stop - 1].name
         rows += _branches(str(number), first if first == last else f"{first} to {last}", segment, part, names)
-    head = prediction.head
-    (branch,) = head.branches
-    alone = f"{1e3 * branch.alone:.4f}"
-    rows.append(("head", "", names[branch.processor], *("",) * 4, alone, alone, "", f"{1e3 * head.transfer:.4f}"))
+    rows += _head(design, prediction.head, names)
     titles = "segment, blocks, processor, depth, width, channels, MACs, alone ms, concurrent ms, waits ms, meets ms"
     return {"titles": titles.split(", "), "rows": rows}
+
+
+def _head(design: Design, part: SegmentPrediction, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """A row per branch of the head; one if it is whole."""
+    rows: list[tuple[str, ...]] = []
+    for i, predicted in enumerate(part.branches):
+        branch = design.head[i] if design.head else None
+        parts = "" if branch is None else f"parts {', '.join(map(str, branch.towers))}"
+        sizes = ("",) * 4 if branch is None else ("", f"{branch.width:.2f}", "", count_text(branch.macs))
+        times = f"{1e3 * predicted.alone:.4f}", f"{1e3 * predicted.contended:.4f}"
+        waits = "" if branch is None else f"{1e3 * part.waiting(predicted):.4f}"
+        meets = "" if i else f"{1e3 * (part.transfer + part.merging):.4f}"
+        rows.append(("" if i else "head", parts, names[predicted.processor], *sizes, *times, waits, meets))
+    return rows
 
 
 def _branches(

@@ -9,7 +9,7 @@ block, inside which there is no cut point.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import fx
@@ -44,7 +44,6 @@ def chain_of(graph: fx.Graph, source: fx.Node) -> tuple[list[Part], list[fx.Node
     """
     dependencies = _Dependencies(graph, source)
     end = dependencies.end_of_body()
-    end = end and dependencies.before_towers(end)
     atoms = [] if end is None else _atoms(dependencies, dependencies.cuts(end), source)
     parts = merge_parts(atoms)
     done = {node for part in parts for node in part.nodes}
@@ -91,15 +90,25 @@ class _Dependencies:
         """The end of the body: the map with the most work before it, among maps that a channel-mixing layer follows.
 
         The output of the last mixing layer is the network's output, whose channels must keep their number and
-        order.
+        order. Where that map lies in one of several towers, none of which is part of the body, the body ends where towers
+        begin: at the last map that several of them read.
         """
         dominators = _dominators(self.order, self.source)
         flat, mixing = self._flattened(dominators), self._before_mixing()
-        macs = {node: macs_of(node) for node in self.order}
         ends = [
             node for node in self.order[1:] if node in dominators and not flat[node] and mixing >> self.place[node] & 1
         ]
+        macs = {node: macs_of(node) for node in self.order}
         work = {node: sum(macs[member] for member in self.before(node)) for node in ends}
+        best = self._best_end(ends, work)
+        fork = None if best is None else self._fork_before(best)
+        if fork is None:
+            return best
+        forks = [node for node in ends if work[node] > work[fork] and len(self._towers_at(node)) > 1]
+        return self._best_end(forks, work) or fork
+
+    def _best_end(self, ends: Sequence[fx.Node], work: Mapping[fx.Node, int]) -> fx.Node | None:
+        """The possible end with the most work before it; of several, the one with the fewest skip connections."""
         best, chosen = (0, 0, 0), None
         for node in sorted(ends, key=work.__getitem__, reverse=True):
             if not work[node] or work[node] < best[0]:
@@ -110,20 +119,25 @@ class _Dependencies:
                 best, chosen = rank, node
         return chosen
 
-    def before_towers(self, end: fx.Node) -> fx.Node:
-        """The last cut point that several towers read, if `end` lies in one of them; else `end`.
-
-        Each tower of a detector's head may run on a processor of its own; none of them is part of the body.
-        """
+    def _fork_before(self, end: fx.Node) -> fx.Node | None:
+        """The last cut point that several towers read, one of which has `end`; None if there is none."""
         for cut in reversed(self.cuts(end)[:-1]):
-            done = {self.source, *self.before(cut)}
-            towers = [set(tower) for tower in towers_of([node for node in self.order if node not in done])]
-            readers = [tower for tower in towers if tower.intersection(cut.users)]
-            if not any(end in tower for tower in readers):
-                return end
-            if len(readers) > 1:
+            if len(cut.users) < 2:
+                continue
+            towers = self._towers_at(cut)
+            if not any(end in tower for tower in towers):
+                return None
+            if len(towers) > 1:
                 return cut
-        return end
+        return None
+
+    def _towers_at(self, node: fx.Node) -> list[set[fx.Node]]:
+        """The towers of what `node` does not depend on that read it."""
+        if len(node.users) < 2:
+            return []
+        done = {self.source, *self.before(node)}
+        towers = map(set, towers_of([other for other in self.order if other not in done]))
+        return [tower for tower in towers if tower.intersection(node.users)]
 
     def cuts(self, end: fx.Node) -> list[fx.Node]:
         """Cut points before `end` and `end` itself, if it is one, in order."""

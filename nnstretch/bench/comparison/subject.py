@@ -196,8 +196,11 @@ def random_array(
     return np.zeros(shape, dtype)
 
 
-def open_reference(model: ir.Model | Path, threads: int = 1) -> Any:
+def open_reference(model: ir.Model | Path, threads: int = 1, *, optimised: bool = True) -> Any:
     """A session of ONNX Runtime; with 0 threads it chooses their number.
+
+    Its optimisations compute layers between QuantizeLinear and DequantizeLinear in integers, also where activations are int8 and
+    the CPU's instructions saturate. Without them, every node is computed as the graph says.
 
     Raises:
         ModelError: it cannot run the model.
@@ -207,6 +210,8 @@ def open_reference(model: ir.Model | Path, threads: int = 1) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     source = str(model) if isinstance(model, Path) else ir.to_proto(model).SerializeToString()
     try:
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
@@ -214,13 +219,15 @@ def open_reference(model: ir.Model | Path, threads: int = 1) -> Any:
         raise ModelError(f"ONNX Runtime cannot run the model: {first_line(error)}") from error
 
 
-def reference_outputs(model: ir.Model | Path, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def reference_outputs(
+    model: ir.Model | Path, feeds: Mapping[str, np.ndarray], *, optimised: bool = True
+) -> dict[str, np.ndarray]:
     """Outputs of ONNX Runtime on one thread, by name. Feeds are taken in the model's order.
 
     Raises:
         ModelError: it cannot run the model.
     """
-    session = open_reference(model)
+    session = open_reference(model, optimised=optimised)
     names = [i.name for i in session.get_inputs()]
     try:
         found = session.run(None, dict(zip(names, feeds.values(), strict=True)))

@@ -125,7 +125,9 @@ def test_a_head_with_skip_inputs_is_one_block_and_predicted_with_their_channels(
     assert [names[skip] for skip in traced.blocks[-1].skips] == ["stages.0.1"]
     assert [names[skip] for skip in traced.head.skips] == ["lateral.1", "lateral.2", "stages.1.1"]
     assert not traced.is_self_contained(Segment(0, len(traced.blocks)))
-    assert any("lateral.1, lateral.2, stages.1.1" in note for note in diagnose(plan))
+    # What can be branched is not reported, but the layers that all levels share, which are the rest of the head.
+    assert [tower.name for tower in plan.head_parts.towers] == ["smooth.0", "smooth.1", "smooth.2", "auxiliary"]
+    assert any("what the 4 branchable parts of the head compute" in note for note in diagnose(plan))
     narrow, wide = (branched(plan, widths) for widths in ((0.5, 0.6), (1.0, 1.0)))
     # Wider maps make the head's first layers larger.
     heads = [design.macs - sum(b.macs for s in design.segments for b in s.branches) for design in (narrow, wide)]

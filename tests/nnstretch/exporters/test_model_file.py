@@ -21,6 +21,8 @@ from nnstretch.exporters.torch_program import METADATA_FILE, save_program
 from nnstretch.frontends.onnx_file import load
 from nnstretch.frontends.torch_module import export
 from nnstretch.quantization import quantize
+from nnstretch.quantization.keep_float import KeepFloat
+from nnstretch.quantization.pipeline import QuantizationOptions
 from tests.kits.networks.tiny_branching import branched
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
@@ -115,6 +117,21 @@ def test_a_quantised_model_becomes_int8(tmp_path: Path) -> None:
     assert made.max_rel_error is not None
     assert made.max_rel_error < 0.05
     assert metadata_of(made.path.read_bytes())["nnstretch.preprocessing"] == PREPROCESSING["nnstretch.preprocessing"]
+
+
+def test_the_error_of_a_mixed_file_is_that_of_the_file(tmp_path: Path) -> None:
+    """ONNX Runtime's optimisations, which round elsewhere beside float32 layers, are no part of it."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Conv2d(i, o, 3, 1, 1), nn.ReLU()) for i, o in ((3, 16), (16, 24), (24, 24), (24, 8))]
+    model = export(nn.Sequential(*layers).eval(), IMAGES, input_names=["pixels"], output_names=["y"])
+    kept = [str(node.name) for node in model.graph if node.op_type == "Conv"][1]
+    options = QuantizationOptions(keep_float=KeepFloat("none", patterns=(kept,)))
+    rng = np.random.default_rng(0)
+    feeds = [{"pixels": rng.standard_normal((1, 3, 16, 20)).astype(np.float32)} for _ in range(4)]
+    quantize(model, feeds, tmp_path / "q.onnx", options)
+    made = nns.export(tmp_path / "q.onnx", tmp_path / "x.tflite")
+    assert made.max_rel_error is not None
+    assert made.max_rel_error < 1e-6
 
 
 def test_programs_of_torch_export(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def _compared(graph: ir.Model, content: bytes, options: ExportOptions) -> float:
     from nnstretch.graph.reference import largest_error
 
     feeds = random_feeds(graph, 0)
-    # As the graph says: optimised, ONNX Runtime rounds mixed int8 and float32 layers elsewhere.
+    # Optimised, ONNX Runtime rounds elsewhere where int8 and float32 layers are mixed.
     expected = reference_outputs(graph, feeds, optimised=False)
     found = run_tflite(content, list(feeds.values()), channels_last=options.channels_last)
     error = largest_error(dict(zip(expected, found, strict=True)), expected)

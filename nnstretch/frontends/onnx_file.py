@@ -19,6 +19,7 @@ from onnx_ir.passes import common
 from nnstretch.errors import ModelError, first_line
 from nnstretch.frontends.external_data import write_weights
 from nnstretch.frontends.input_shapes import fix_batch, fix_images, fix_shapes
+from nnstretch.frontends.mean_variance import expand_mean_variance
 from nnstretch.frontends.onnx_message import Message, read_message
 from nnstretch.support.onnxruntime_errors import refusals
 from nnstretch.support.settings import atomic_write
@@ -69,6 +70,7 @@ def load(
     if image_size is not None:
         fix_images(model, image_size)
     fix_shapes(model, shapes or {})
+    expand_mean_variance(model)
     infer_shapes(model, path)
     _check_operators(model, path)
     return model

@@ -263,6 +263,9 @@ def multiply_accumulates(
     if op == "Attention" and inputs[0] and inputs[1]:
         # Every query meets all keys of its window: the last axis, or axis 1 of rows of channels.
         return (math.prod(inputs[0]) + results) * inputs[1][-1 if len(inputs[1]) == 4 else 1]
+    if op == "onnx:ConvTranspose" and inputs[0] and inputs[1]:
+        # Each input meets its filters' whole kernels, even where padding crops the output.
+        return math.prod(inputs[0]) * math.prod(inputs[1][1:])
     weight = inputs[1] if op in ("Conv", "Dense") and len(inputs) > 1 else None
     return results * math.prod(weight[1:]) if weight else 0
 

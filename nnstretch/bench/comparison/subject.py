@@ -199,8 +199,8 @@ def random_array(
 def open_reference(model: ir.Model | Path, threads: int = 1, *, optimised: bool = True) -> Any:
     """A session of ONNX Runtime; with 0 threads it chooses their number.
 
-    Its optimisations compute layers between QuantizeLinear and DequantizeLinear in integers, also where activations are int8 and
-    the CPU's instructions saturate. Without them, every node is computed as the graph says.
+    Its optimisations move the rounding of quantised layers that lie beside float32 ones. Without them, every node is computed
+    as the graph says.
 
     Raises:
         ModelError: it cannot run the model.

@@ -326,8 +326,10 @@ class _BlocksGraph:
         if module.bias is not None:
             constants["bias"] = (channels_of(node),)
         pads = [int(pad) for pad in module.padding]
-        attributes = {
+        attributes: dict[str, int | str | Sequence[int]] = {
+            "auto_pad": "NOTSET",
             "group": module.groups,
+            "kernel_shape": list(module.kernel_size),
             "strides": list(module.stride),
             "dilations": list(module.dilation),
             "pads": [*pads, *pads],

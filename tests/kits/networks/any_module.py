@@ -62,6 +62,35 @@ class Detector(nn.Module):
         return {"boxes": torch.cat(found, 1), "auxiliary": self.auxiliary(maps[1].mean((2, 3)))}
 
 
+class Levels(nn.Module):
+    """A detector with separate convolutions for the boxes and classes of each of three levels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (
+            nn.Sequential(conv(before, after, stride=2), conv(after, after))
+            for before, after in ((3, 16), (16, 32), (32, 48))
+        )
+        self.box = nn.ModuleList(self._tower(channels, 8) for channels in (16, 32, 48))
+        self.classes = nn.ModuleList(self._tower(channels, 5) for channels in (16, 32, 48))
+
+    @staticmethod
+    def _tower(channels: int, out: int) -> nn.Sequential:
+        return nn.Sequential(conv(channels, 24), conv(24, 24), nn.Conv2d(24, out, 1))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        maps = []
+        for stage in (self.first, self.second, self.third):
+            x = stage(x)
+            maps.append(x)
+        found = [
+            torch.cat([box(y), classes(y)], 1).flatten(2)
+            for y, box, classes in zip(maps, self.box, self.classes, strict=True)
+        ]
+        boxes, scores = torch.cat(found, 2).split([8, 5], 1)
+        return {"boxes": 2 * boxes, "scores": scores.sigmoid()}
+
+
 class UNet(nn.Module):
     """A U-Net. Its input check is control flow that torch.fx cannot follow."""
 

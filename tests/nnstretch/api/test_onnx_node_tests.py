@@ -15,10 +15,7 @@ from tests.kits.graphs.onnx_node_tests import fault, node_tests, onnxruntime_pas
 STEP = 1 if os.environ.get("NNSTRETCH_TEST_ALL_NODES") else 5
 REFUSALS = ("holds texts", "known only in the run")
 """What no plan has: tensors of texts, and shapes that depend on values."""
-UNKNOWN_TO_ONNX = {
-    "test_mvn": "whose shapes ONNX cannot infer",
-    "test_scan_sum": "of opset 8, which ONNX converts wrongly",
-}
+UNKNOWN_TO_ONNX = {"test_scan_sum": "of opset 8, which ONNX converts wrongly"}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -121,12 +121,12 @@ class LatencyTable:
         """Seconds of an original block if every layer's work is divided without loss over its best group of processors.
 
         Args:
-            block: its number.
+            block: its number; past the last block, the head.
             groups: contention factors of the processors of each group.
         """
-        alone = Segment(block, block + 1)
-        whole = BranchChoice.whole(alone, 0)
-        row = part_layers(self.blueprint.plan(alone, whole), self.blueprint.counts(alone, whole))
+        alone, head = Segment(block, block + 1), self.blueprint.head
+        plan = self.blueprint.whole(alone) if block < len(self.blueprint.traced.blocks) else head
+        row = part_layers(plan, kept_counts(plan, 1.0))
         times = [[self.predictor.seconds([layer], p) for p in range(self.processors)] for layer in row.layers]
         known = [some for some in times if any(map(math.isfinite, some))]
         sums = [sum(some) for some in zip(*known, strict=True)]

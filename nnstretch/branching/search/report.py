@@ -57,6 +57,7 @@ class SearchReport:
         branched_ms: predicted latency of the fastest branched design that was found; None if none is within the limits.
         stays_unbranched: whether the network without branches was returned, because no branched design is ahead of it.
         infeasible: why no branched design is within the limits; else "".
+        head_parts: independent parts of the head, which may run on several processors; 0 if it stays whole.
     """
 
     family: Family
@@ -80,6 +81,7 @@ class SearchReport:
     branched_ms: float | None = None
     stays_unbranched: bool = False
     infeasible: str = ""
+    head_parts: int = 0
 
     def unbranched_note(self, names: Sequence[str]) -> str:
         """One line for people if the network without branches was returned or is predicted to be ahead; else "".

@@ -456,6 +456,7 @@ class _Search:
             branched_ms=self.branched_ms,
             stays_unbranched=not any(design.meeting_points for design, _ in made),
             infeasible=self.infeasible,
+            head_parts=latencies.blueprint.tower_count,
         )
 
 

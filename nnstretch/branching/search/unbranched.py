@@ -101,7 +101,8 @@ def split_estimate(latencies: LatencyTable) -> float:
         alone = latencies.original(Segment(block, block + 1))
         reached = _next(latencies, block, reached, alone, latencies.ideal_split(block, _groups(latencies)))
     heads = [latencies.head(processor) for processor in range(latencies.processors)]
-    ends = _next(latencies, len(blueprint.traced.blocks), reached, heads, math.inf)
+    count = len(blueprint.traced.blocks)
+    ends = _next(latencies, count, reached, heads, latencies.ideal_split(count, _groups(latencies)))
     return min(ends.values())
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from nnstretch.branching.tracing.blocks import outside_reads
-from nnstretch.branching.tracing.operators import Role, role_of
+from nnstretch.branching.tracing.operators import Role, role_of, shape_of
 from nnstretch.branching.tracing.towers import towers_of
 from nnstretch.branching.tracing.trace import Block, common_path
 
@@ -35,18 +35,23 @@ class HeadParts:
 
 def head_parts(head: Block) -> HeadParts | None:
     """The towers of a head and its tail; None if it has fewer than two towers."""
-    found = towers_of(head.nodes)
+    found = [(nodes, _results(nodes)) for nodes in towers_of(head.nodes)]
+    # Tensors without a channel axis are not handed on.
+    found = [(nodes, results) for nodes, results in found if all(len(shape_of(r) or ()) > 1 for r in results)]
     if len(found) < 2:
         return None
-    towers = []
-    for nodes in found:
-        own = set(nodes)
-        towers.append(_tower(nodes, [node for node in nodes if any(user not in own for user in node.users)]))
-    done = {node for nodes in found for node in nodes}
+    towers = [_tower(nodes, results) for nodes, results in found]
+    done = {node for nodes, _ in found for node in nodes}
     rest = _with_constants([n for n in head.nodes if n not in done and role_of(n) is not Role.CONSTANT])
     first = towers[0].output.all_input_nodes[0]
     tail = Block(tuple(rest), first, head.output, droppable=False, change=1.0, name=head.name)
     return HeadParts(tuple(towers), tail)
+
+
+def _results(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """The nodes of a tower that others read."""
+    own = set(nodes)
+    return [node for node in nodes if any(user not in own for user in node.users)]
 
 
 def _with_constants(nodes: Sequence[fx.Node]) -> list[fx.Node]:

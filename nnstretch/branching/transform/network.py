@@ -132,11 +132,11 @@ class BranchedNetwork(nn.Module):
     def forward(self, x: Tensor) -> Any:
         """From `N,C,H,W` images to what the original network returns, in the same structure and shapes."""
         tensors = [x]
-        for segment, skips in zip(self.body, self.skips, strict=True):
-            x = segment(x, *(tensors[skip] for skip in skips))
-            tensors.append(x)
-        for branches in list(self.segments)[len(tensors) - 1 :]:
-            tensors += branches(tensors)
+        for number, segment in enumerate(self.segments):
+            if isinstance(segment, HeadBranches):
+                tensors += segment(tensors)
+            else:
+                tensors.append(segment(tensors[-1], *(tensors[skip] for skip in self.skips[number])))
         return self.head(*(tensors[number] for number in self.head_reads))
 
     @property

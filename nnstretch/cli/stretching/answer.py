@@ -135,6 +135,7 @@ def answer(
         "lifted_limits": report.lifted or None,
         "branched_ms": report.branched_ms,
         "unbranched": _unbranched(report, names),
+        "head_parts": report.head_parts,
         "not_branched": list(report.diagnostics),
         "not_predicted": list(report.unpredicted),
         "blocks": [_block(block, names) for block in report.blocks],

@@ -110,7 +110,8 @@ def _blocks(report: SearchReport, names: Sequence[str]) -> dict[str, Any]:
         )
         for number, block in enumerate(report.blocks)
     ]
-    rows.append(("", "head", "no", "", *(ms_text(ms, 4) for ms in report.head_ms)))
+    head = f"in {report.head_parts} parts" if report.head_parts else "no"
+    rows.append(("", "head", head, "", *(ms_text(ms, 4) for ms in report.head_ms)))
     return {"titles": ("block", "name", "can be branched alone", "MACs", *(f"{n}, ms" for n in names)), "rows": rows}
 
 

@@ -26,6 +26,7 @@ from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import export_branched
 from nnstretch.errors import DesignError
+from nnstretch.exporters.splitting import split
 from nnstretch.graph.metadata import PLACEMENT_KEY
 from tests.kits.networks.any_module import Levels, small
 from tests.nnstretch.branching.test_search import Rates
@@ -132,6 +133,19 @@ def test_exported_branches_name_their_processors() -> None:
         expected = [y.numpy() for y in network(image).values()]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
+
+
+def test_branches_of_a_head_are_parts_of_their_own() -> None:
+    """The parts that `export --per-branch` writes."""
+    plan = prepared()
+    head = [HeadChoice(0, (0, 3, 4), 1.0), HeadChoice(1, (1, 2, 5), 1.0)]
+    design = make_design(plan, body(plan, (0.5, 0.75)), head=head)
+    parts = split(export_branched(build(plan, design), IMAGES[:1])).parts
+    last = len(design.segments)
+    assert [part.name for part in parts[-3:]] == [f"segment{last}-branch0", f"segment{last}-branch1", "head"]
+    assert [part.processor for part in parts[-3:]] == [0, 1, None]
+    assert [len(part.outputs) for part in parts[-3:]] == [3, 3, 2]
+    assert set(parts[-1].inputs) == {name for part in parts[-3:-1] for name in part.outputs}
 
 
 @pytest.mark.parametrize(

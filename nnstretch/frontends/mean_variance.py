@@ -29,6 +29,7 @@ class _Expansion:
         self._version = model.graph.opset_imports.get("", _AXES_ARE_INPUTS)
         axes = node.attributes.get("axes")
         self._axes = list(_AXES if axes is None else axes.as_ints())
+        self._result = node.outputs[0].name
         self._made: list[ir.Node] = []
 
     def replace(self) -> None:
@@ -49,13 +50,14 @@ class _Expansion:
     def _add(
         self, op: str, inputs: Sequence[ir.Value | None], attributes: dict[str, Sequence[int]] | None = None
     ) -> ir.Value:
-        made = ir.node(op, inputs, attributes, name=f"{self._node.name}/{op}{len(self._made)}")
-        made.outputs[0].name = f"{self._node.outputs[0].name}/{op}{len(self._made)}"
+        name = f"{self._result}/{op}{len(self._made)}"
+        made = ir.node(op, inputs, attributes, name=name)
+        made.outputs[0].name = name
         self._made.append(made)
         return made.outputs[0]
 
     def _constant(self, role: str, array: np.ndarray | np.float32) -> ir.Value:
-        name = f"{self._node.outputs[0].name}/{role}"
+        name = f"{self._result}/{role}"
         known = self._graph.initializers.get(name)
         if known is not None:
             return known

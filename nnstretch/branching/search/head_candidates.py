@@ -66,7 +66,7 @@ def head_candidates(
 def head_units(blueprint: Blueprint) -> list[tuple[int, ...]]:
     """Towers that are placed together: each by itself, the smallest ones together where there are many."""
     macs = [blueprint.head_cost(HeadChoice(0, (tower,), 1.0)).macs for tower in range(blueprint.tower_count)]
-    units = [(work, (tower,)) for tower, work in enumerate(macs)]
+    units: list[tuple[int, tuple[int, ...]]] = [(work, (tower,)) for tower, work in enumerate(macs)]
     while len(units) > _MOST_UNITS:
         units.sort()
         (first, some), (second, others), *rest = units

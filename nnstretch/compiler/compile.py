@@ -160,17 +160,17 @@ def unmeasured_space(model: ir.Model, processors: Processors, progress: Progress
             "dtype hybrid compares measured times; tune, on a processor that is here, or give float32 or int8"
         )
     soc = one_soc(processors.named)
-    costs: CostModel = Estimates() if soc is None else SimulatedCosts(soc, processors.parts)
+    costs: CostModel = Estimates() if soc is None else SimulatedCosts(soc)
     if dtype == FLOAT32:
         costs = without_integers(costs)
     space = choice_space(optimized, processors.named, processors.host, costs, progress)
-    if is_placed(space):
-        return space
     interference = (
         MeasuredInterference(space.pool, costs, lambda group: [1.0] * len(group))
         if soc is None
         else ProfiledInterference(soc, dict(enumerate(processors.parts)))
     )
+    if is_placed(space):
+        return completed(space, interference) if costs.measured and len(processors.named) > 1 else space
     return placed(space, interference)
 
 

@@ -248,10 +248,10 @@ class _Weighted:
     def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
         return False
 
-    def meeting_seconds(self, tensor: TensorType, processors: Sequence[int] = ()) -> float:
+    def meeting_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
         return 0.0
 
-    def fetch_seconds(self, tensor: TensorType) -> float:
+    def fetch_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
         return 0.0
 
     def contention_factor(self, processor: int, others: Collection[int]) -> float:

@@ -7,7 +7,7 @@ the layer's result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
@@ -15,6 +15,10 @@ import numpy as np
 
 from nnstretch.graph.layer import Layer, TensorType
 
+CHANNELS = 16
+"""Shares are multiples of this number of channels, a multiple of the block of every layout."""
+LEAST_SHARE = 0.005
+"""Least share of the network's time of layers that are worth splitting."""
 RESIDUAL = 3
 """The input of Conv and Dense that has the output's shape."""
 _ROWS = (1, 2)
@@ -53,6 +57,29 @@ def _is_depthwise(layer: Layer) -> bool:
 def bounds(channels: Sequence[int]) -> list[tuple[int, int]]:
     """Begin and end of consecutive shares with these numbers of channels."""
     return list(pairwise(accumulate(channels, initial=0)))
+
+
+def even_shares(channels: int, seconds: Mapping[int, float]) -> dict[int, int] | None:
+    """Channels of the share of every processor with which all end at the same time, as nearly as whole blocks allow.
+
+    Args:
+        channels: of the whole layer.
+        seconds: time of the whole layer by processor, each above 0.
+
+    Returns:
+        By processor, ascending, the order of the shares; None if there are too few channels.
+    """
+    blocks = channels // CHANNELS
+    speed = {processor: 1 / s for processor, s in seconds.items()}
+    exact = {processor: blocks * s / sum(speed.values()) for processor, s in speed.items()}
+    shares = {processor: max(1, int(share)) for processor, share in exact.items()}
+    while sum(shares.values()) < blocks:
+        shares[max(shares, key=lambda processor: exact[processor] - shares[processor])] += 1
+    if sum(shares.values()) > blocks or len(shares) < 2:
+        return None
+    found = {processor: CHANNELS * shares[processor] for processor in sorted(shares)}
+    found[max(found)] += channels % CHANNELS
+    return found
 
 
 def share_name(name: str, begin: int, end: int) -> str:

@@ -48,11 +48,12 @@ def reached(predicted: PredictedDesign, values: Values, bounds: Bounds) -> dict[
             continue
         group = [branch.processor for branch in choice.branches]
         state = states[latencies.blueprint.boundary(choice.segment.first)]
+        both = (tuple(sorted(set(group))),) * 2
         costs = [latencies.branch(choice.segment, b, state.channels, exact=state.exact) for b in choice.branches]
         factors = [latencies.contention_factor(choice.segment, processor, group) for processor in group]
         slowest = max(cost.seconds * factor for cost, factor in zip(costs, factors, strict=True))
         meeting = latencies.meeting(
-            choice.segment.stop, _merged(latencies, [branch.channels for branch in segment.branches])
+            choice.segment.stop, _merged(latencies, [branch.channels for branch in segment.branches]), *both
         )
         macs = sum(cost.macs for cost in costs) / max(latencies.original_macs(choice.segment), 1)
         found["alpha"] = max(found.get("alpha", 0.0), meeting / fastest)

@@ -101,7 +101,7 @@ class BudgetedCosts(CostModel):
         seconds = self._found[key][0]
         return seconds if math.isfinite(seconds) else None
 
-    def transfer(self, tensor: TensorType) -> float:
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         return 0.0
 
     def found(self, search: str) -> Found:

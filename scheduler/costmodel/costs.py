@@ -118,16 +118,21 @@ class CostModel(ABC):
         return self
 
     @abstractmethod
-    def transfer(self, tensor: TensorType) -> float:
-        """Seconds to transfer a tensor between queues that share no cache, without layout changes."""
-
-    def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
-        """Seconds to transfer a tensor between two processors, without layout changes."""
-        return self.transfer(tensor)
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
+        """Seconds to transfer a tensor between two processors, in either direction, without layout changes."""
 
     def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Error of a working routine's answer relative to the output's range; None if unknown."""
         return None
+
+
+def hops(one: Processor, other: Processor, host: Processor) -> tuple[Processor, ...]:
+    """The processors whose transfers from and to the host make up a transfer between two processors.
+
+    Two devices pass a tensor by way of the host. Groups of cores of one CPU pass theirs as the host does to other cores.
+    """
+    devices = tuple(p for p in (one, other) if not p.backend.serves_caller)
+    return devices or (other if one is host else one,)
 
 
 class Estimates(CostModel):
@@ -149,5 +154,5 @@ class Estimates(CostModel):
         work = layer.macs * layer.outputs[0].element.bytes / self._MAC_BYTES_PER_SECOND + moved / self._BYTES_PER_SECOND
         return work * (1 + self._PER_RANK * rank)
 
-    def transfer(self, tensor: TensorType) -> float:
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         return 20e-6

@@ -124,8 +124,8 @@ class LearnedCosts(CostModel):
             return [None] * len(points)
         return [None if math.isnan(seconds) else float(seconds) for seconds in trees.predict(points)]
 
-    def transfer(self, tensor: TensorType) -> float:
-        return self.transfers.transfer(tensor)
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
+        return self.transfers.transfer(one, other, tensor)
 
     def errors(self, processor: Processor) -> Errors | None:
         """Cross-validated errors of predictions on a processor; None if nothing can be predicted there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from nnstretch.devices.base.processor import Processor
@@ -87,20 +87,25 @@ class ProfilePredictor:
             self._computed[key] = not on.backend.runs_models and any(routine.supports(pair) for routine in own)
         return self.seconds([pair], processor) if self._computed[key] else math.inf
 
-    def meeting_seconds(self, tensor: TensorType) -> float:
-        """Predicted seconds of a join of branches at `tensor`, without waiting for the slower branch.
+    def meeting_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
+        """Predicted seconds until `readers` can read `tensor`, of which each of `writers` made a part, from its end on.
 
-        Calls read the whole tensor, and each branch's call writes a share of it.
+        The slowest pair counts. Calls read the whole tensor, and each writer's call writes a share of it.
         """
-        share = 1 + 1 / len(self.processors)
-        crossing = max((crossing_seconds(p, tensor, self.profiler) for p in self.processors), default=0.0)
-        return self.profiler.transfer(tensor) + share * crossing
+        pairs = [(self.processors[w], self.processors[r]) for w in writers for r in readers if w != r]
+        crossing = [
+            max((crossing_seconds(self.processors[n], tensor, self.profiler) for n in some), default=0.0)
+            for some in (readers, writers)
+        ]
+        passing = max((self.profiler.transfer(one, other, tensor) for one, other in pairs), default=0.0)
+        return passing + crossing[0] + crossing[1] / max(1, len(writers))
 
-    def fetch_seconds(self, tensor: TensorType) -> float:
+    def fetch_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
         """Seconds of a transfer beyond those of a minimal one, if the processors share memory; otherwise 0."""
-        if any(p.backend.runs_models or not p.coherent for p in self.processors):
+        if any(self.processors[n].backend.runs_models or not self.processors[n].coherent for n in (*writers, *readers)):
             return 0.0
-        return self.profiler.transfer(tensor) - self.profiler.transfer(TensorType((1,)))
+        whole, minimal = (self.meeting_seconds(one, writers, readers) for one in (tensor, TensorType((1,))))
+        return whole - minimal
 
     def contention_factor(self, processor: int, others: frozenset[int]) -> float:
         """Contention factor of a processor while others work, measured with typical layers."""
@@ -210,11 +215,8 @@ class _PredictedCosts(CostModel):
         least = min((one.seconds for one in stored if one is not None and one.seconds is not None), default=0.0)
         return [k if s is not None else max(k, least) for k, s in zip(known, stored, strict=True)]
 
-    def transfer(self, tensor: TensorType) -> float:
-        return self._profiler.transfer(tensor)
-
-    def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
-        return self._profiler.passing(one, other, tensor)
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
+        return self._profiler.transfer(one, other, tensor)
 
 
 def default_candidates(layer: Layer, processor: Processor) -> list[Candidate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Parameters
 from nnstretch.errors import DeviceError, MissingExtraError
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.costmodel.costs import Candidate, ContentionFactors, CostModel
+from nnstretch.scheduler.costmodel.costs import Candidate, ContentionFactors, CostModel, hops
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.predictor import default_candidates
 from nnstretch.scheduler.costmodel.trees import Errors, Spread
@@ -25,38 +25,39 @@ _ADVICE = "run `nnstretch stretch` there on a network or two with these processo
 
 
 class StoredTransfers(CostModel):
-    """Transfer times of a device, by linear regression over measured transfers."""
+    """Transfer times of processors, by linear regression over measured transfers."""
 
     measured = True
 
     def __init__(self, store: ProfileStore, processors: Sequence[Processor], host: Processor) -> None:
-        """Transfers between `host` and the first device of `processors`, if there is one.
+        """Transfers between `host` and each of `processors`. Those to other cores are free if none was measured.
 
         Raises:
-            DeviceError: there are no measured transfers.
+            DeviceError: there are no measured transfers of a device.
         """
-        self._base, self._per_byte = 0.0, 0.0
-        device = next((p for p in processors if p.backend.own_memory), None)
-        if device is not None:
-            sized = [(transfer_bytes(row.workload), row) for row in store.rows(device.fingerprint)]
+        self._host = host
+        self._lines: dict[str, tuple[float, float]] = {}
+        for processor in processors:
+            sized = [(transfer_bytes(row.workload), row) for row in store.rows(processor.fingerprint)]
             points = [
                 (size, row.measurement.seconds)
                 for size, row in sized
                 if size is not None and row.routine == host.fingerprint and row.measurement.seconds is not None
             ]
-            if not points:
+            if not points and processor.backend.own_memory:
                 raise DeviceError(
-                    f"the profiles have no transfers between {host.name} and {device.name}, so that meeting points cannot be "
-                    f"predicted: {_ADVICE}"
+                    f"the profiles have no transfers between {host.name} and {processor.name}, so that meeting points "
+                    f"cannot be predicted: {_ADVICE}"
                 )
-            self._base, self._per_byte = _line(points)
+            self._lines[processor.name] = _line(points) if points else (0.0, 0.0)
 
     def seconds(self, *_: object) -> float | None:
         """Always unknown."""
         return None
 
-    def transfer(self, tensor: TensorType) -> float:
-        return self._base + self._per_byte * PLAIN.bytes(tensor)
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
+        lines = [self._lines[processor.name] for processor in hops(one, other, self._host)]
+        return sum(base + per_byte * PLAIN.bytes(tensor) for base, per_byte in lines)
 
 
 def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
@@ -136,11 +137,12 @@ class StoredPredictor:
         """Always False: nothing can be measured here."""
         return False
 
-    def meeting_seconds(self, tensor: TensorType) -> float:
-        """Predicted seconds of a join of branches at `tensor`, without waiting for the slower branch."""
-        return self.transfers.transfer(tensor)
+    def meeting_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
+        """Predicted seconds until `readers` can read `tensor`, of which each of `writers` made a part: of the slowest pair."""
+        pairs = [(self.processors[w], self.processors[r]) for w in writers for r in readers if w != r]
+        return max((self.transfers.transfer(one, other, tensor) for one, other in pairs), default=0.0)
 
-    def fetch_seconds(self, tensor: TensorType) -> float:
+    def fetch_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
         """Always 0: only whole transfers are measured."""
         return 0.0
 

@@ -76,18 +76,20 @@ class _ProblemMaker:
         backends = [self._pool.backend(queue) for queue in (source, target)]
         crosses = source != target and any(backend.own_memory for backend in backends)
         meets = source != target and (self._costs.all_cross or any(backend.synchronises for backend in backends))
-        seconds = self._costs.transfer(tensor) if meets else 0.0
-        if meets:
-            seconds += sum(
-                crossing_seconds(self._pool.processors[queue], tensor, self._costs) for queue in (source, target)
-            )
+        seconds = self._transfer(tensor, source, target) if meets else 0.0
         if crosses and (before.dtype or after.dtype):
             return seconds + self._cast(tensor, before, source, after, target, caller)
         if crosses and all(backend.own_memory for backend in backends):  # the host copies
-            return 2 * seconds + self._adapt(tensor, before, after, 0)
+            return seconds + self._adapt(tensor, before, after, 0)
         if before != after or (caller and crosses):
             seconds += self._adapt(tensor, before, after, source)
         return seconds
+
+    def _transfer(self, tensor: TensorType, source: int, target: int) -> float:
+        """Seconds of a transfer between two queues, and of entering and leaving calls."""
+        one, other = (self._pool.processors[queue] for queue in (source, target))
+        crossing = sum(crossing_seconds(processor, tensor, self._costs) for processor in (one, other))
+        return self._costs.transfer(one, other, tensor) + crossing
 
     def _cast(self, tensor: TensorType, before: Layout, source: int, after: Layout, target: int, caller: bool) -> float:
         """Cost of a change of element type at a crossing between host and device, which the device computes.

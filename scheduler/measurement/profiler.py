@@ -21,7 +21,7 @@ from nnstretch.devices.base.routine import PLAIN, Parameters, Routine, reorder_l
 from nnstretch.errors import ModelError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, usual_settings
+from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, hops, usual_settings
 from nnstretch.scheduler.costmodel.workload import transfer_workload
 from nnstretch.scheduler.measurement.caches import layer_state, network_state
 from nnstretch.scheduler.measurement.candidate_set import CandidateSet
@@ -34,7 +34,6 @@ from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement, 
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.support.closing import Closing
-from nnstretch.support.settings import transfer_delay_us
 
 TOLERANCE = 1e-4
 """Default of a routine's largest error against the reference, relative to the output's range."""
@@ -70,8 +69,7 @@ class Profiler(CostModel, Closing):
         Args:
             store: holds all measurements.
             host: CPU that copies a device's results out for the check.
-            processors: those that networks run on. `transfer` is measured with the first OpenCL device among them, else with
-                the first processor that computes by calls, if there is one.
+            processors: those that networks run on.
             settings: parameter settings that selection considers.
             fresh: ignore measurements from before this call.
             exhaustive: `compare` measures every setting. Otherwise it leaves out a routine whose first setting is far behind.
@@ -86,10 +84,6 @@ class Profiler(CostModel, Closing):
         self._settings = settings
         self._exhaustive = exhaustive
         self._processors = tuple(processors)
-        # Groups of CPU cores share caches: transfers between them count only where they are delayed.
-        counted = [p for p in processors if p is not host and (transfer_delay_us() or not p.backend.serves_caller)]
-        slowest = sorted(counted, key=lambda p: (p.backend.serves_caller, not p.backend.own_memory))
-        self._device = next(iter(slowest), None)
         self._network: CacheState = "memory"
         # Copies of this profiler (`in_network`, `with_settings`) share all that follows.
         self._known: dict[_Key, Measurement] = {}
@@ -186,12 +180,11 @@ class Profiler(CostModel, Closing):
         found = self._known.get(key) or self._stored(key)
         return found.failure if found else None
 
-    def transfer(self, tensor: TensorType) -> float:
-        return 0.0 if self._device is None else self.passing(self._host, self._device, tensor)
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
+        return sum(self._hop(device, tensor) for device in hops(one, other, self._host))
 
-    def passing(self, one: Processor, other: Processor, tensor: TensorType) -> float:
-        """As between the host and a device if one of the two is a device; otherwise as between the host and other cores."""
-        device = next((p for p in (one, other) if not p.backend.serves_caller), other if one is self._host else one)
+    def _hop(self, device: Processor, tensor: TensorType) -> float:
+        """Seconds of a transfer between the host and a device, or other cores."""
         if device.name not in self._transfers:
             seconds = [
                 self._measured_transfer(device, TensorType((size // element_type(DEFAULT_DTYPE).bytes,)))

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nnstretch.graph.metadata import branch_of, branched_segments
+from nnstretch.graph.slices import LEAST_SHARE
 from nnstretch.scheduler.lowering.candidates import single_choices
 from nnstretch.scheduler.lowering.choices import Choice
 from nnstretch.scheduler.lowering.selection_problem import selection_problem
@@ -43,8 +44,6 @@ _MARGIN = 0.03
 """Prediction error: a placement must be predicted to beat the fastest processor by this share of its time."""
 _LITTLE = 0.003
 """The same share where only few layers are moved."""
-_LEAST_SPLIT_SHARE = 0.005
-"""Least share of the network's time of layers that are worth splitting."""
 
 Refine = Callable[[ChoiceSpace], ChoiceSpace]
 """Corrects the costs of a space of one processor."""
@@ -245,11 +244,7 @@ class _Joint:
 def _long_units(contraction: Contraction, seconds: np.ndarray) -> list[tuple[int, int]]:
     """Units of placement that take long enough to be split, with their units of the graph."""
     least = seconds.min(axis=1)
-    return [
-        (unit, number)
-        for unit, number in contraction.alone().items()
-        if least[unit] >= _LEAST_SPLIT_SHARE * least.sum()
-    ]
+    return [(unit, number) for unit, number in contraction.alone().items() if least[unit] >= LEAST_SHARE * least.sum()]
 
 
 def _inside(single: ChoiceSpace, candidate: _Candidate) -> float:

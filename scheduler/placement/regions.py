@@ -24,9 +24,15 @@ _MOST_ENTRIES = 81
 _MOST_UNITS = 16
 """Largest number of units of a region that is searched exactly."""
 _MOST_STATES = 1_500
-"""States of a region after which the exact search is given up."""
+"""States after which the exact search of a region for one entry is given up."""
 _MOST_SPLIT_STATES = 100
 """The same where units may be split. Bounds ignore transfers and are loose then."""
+_FEW_ENTRIES, _FEW_STATES = 16, 60
+"""Entries of a region from which on the exact search of each is given up after so few states.
+
+Three processors have 81 ways to make the four results of an inception module. Local search from the schedules of other
+entries finds as good ones as a long search, which would take minutes.
+"""
 
 Ways = tuple[int, ...]
 """For the units of a cut set the numbers of the ways in which they are computed."""
@@ -57,18 +63,25 @@ def place(problem: PlacementProblem, most_states: int | None = None) -> Placemen
 
     Args:
         problem: the problem.
-        most_states: states of a region after which its exact search is given up; by default fewer where units
-            may be split.
+        most_states: states after which the exact search of a region for one entry is given up; by default fewer where
+            units may be split, or where a region has many entries.
     """
-    if most_states is None:
-        most_states = _MOST_SPLIT_STATES if any(problem.splits) else _MOST_STATES
     regions = find_regions(problem)
     answers: list[dict[Ways, _Answer]] = []
     after: dict[Ways, _Answer] = {(): _Answer((), (), 0.0, 0.0)}
     for region in reversed(regions):
-        after = _solve(problem, region, after, most_states)
+        states = _states(problem, region) if most_states is None else most_states
+        after = _solve(problem, region, after, states)
         answers.insert(0, after)
     return _joined(problem, regions, answers)
+
+
+def _states(problem: PlacementProblem, region: Region) -> int:
+    """States of the exact search of a region for one entry."""
+    entries = math.prod(len(problem.ways[u]) for u in region.entry)
+    if entries > _FEW_ENTRIES:
+        return _FEW_STATES
+    return _MOST_SPLIT_STATES if any(problem.splits) else _MOST_STATES
 
 
 def find_regions(problem: PlacementProblem) -> list[Region]:

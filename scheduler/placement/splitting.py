@@ -16,6 +16,7 @@ from nnstretch.graph.slices import (
     bounds,
     channels_of,
     concat_layer,
+    even_shares,
     is_divisible,
     layer_share,
     share_name,
@@ -24,9 +25,6 @@ from nnstretch.graph.slices import (
 )
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph
 from nnstretch.scheduler.placement.problem import Part, Way
-
-CHANNELS = 16
-"""Shares are multiples of this number of channels, a multiple of the block of every layout."""
 
 
 @dataclass(frozen=True)
@@ -57,19 +55,8 @@ def even_division(unit: Unit, seconds: Mapping[int, float]) -> Division | None:
     """
     if unit.is_fallback or not is_divisible(unit.layer):
         return None
-    total = unit.layer.outputs[0].shape[1]
-    blocks = total // CHANNELS
-    speed = {queue: 1 / s for queue, s in seconds.items()}
-    exact = {queue: blocks * s / sum(speed.values()) for queue, s in speed.items()}
-    shares = {queue: max(1, int(share)) for queue, share in exact.items()}
-    while sum(shares.values()) < blocks:
-        shares[max(shares, key=lambda queue: exact[queue] - shares[queue])] += 1
-    if sum(shares.values()) > blocks or len(shares) < 2:
-        return None
-    queues = tuple(sorted(shares))
-    channels = [CHANNELS * shares[queue] for queue in queues]
-    channels[-1] += total % CHANNELS
-    return Division(queues, tuple(channels))
+    shares = even_shares(unit.layer.outputs[0].shape[1], seconds)
+    return None if shares is None else Division(tuple(shares), tuple(shares.values()))
 
 
 class Divisions:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Parameters, Routine
@@ -40,18 +39,15 @@ class SimulatedCosts(CostModel):
     measured = True
     all_cross = True
 
-    def __init__(self, soc: SocProfile, names: Sequence[str]) -> None:
-        """`names` are the processors in use."""
+    def __init__(self, soc: SocProfile) -> None:
         self._soc = soc
-        self._pairs = tuple(itertools.combinations(names, 2))
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         assert isinstance(processor, SimulatedProcessor)
         return layer_seconds(processor.profile, layer, self._soc.element_bytes)
 
-    def transfer(self, tensor: TensorType) -> float:
-        """As between the slowest pair of processors."""
-        return transfer_seconds(self._soc, self._pairs, tensor)
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
+        return self._soc.transfer_seconds(one.spec.part, frozenset({other.spec.part}), tensor.elements)
 
 
 class SimulatedPredictor:
@@ -61,7 +57,6 @@ class SimulatedPredictor:
         """Processors are numbered in the order of `names`."""
         self._soc = soc
         self._names = tuple(names)
-        self._pairs = tuple(itertools.combinations(names, 2))
 
     def seconds(self, layers: Sequence[Layer], processor: int) -> float:
         """Seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot."""
@@ -74,15 +69,22 @@ class SimulatedPredictor:
         """Infinite: profiles have no fused routines."""
         return math.inf
 
-    def meeting_seconds(self, tensor: TensorType) -> float:
-        """Seconds of the slowest transfer between two processors at a meeting point."""
-        return transfer_seconds(self._soc, self._pairs, tensor)
+    def meeting_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
+        """Seconds of the slowest transfer between a writer of a part and a reader."""
+        made = [self._names[writer] for writer in writers]
+        return max(
+            (
+                self._soc.transfer_seconds(reader, frozenset(made) - {reader}, tensor.elements)
+                for reader in (self._names[number] for number in readers)
+            ),
+            default=0.0,
+        )
 
     def confirm(self, layers: Sequence[Layer], processor: int) -> bool:
         """Nothing is measured."""
         return False
 
-    def fetch_seconds(self, tensor: TensorType) -> float:
+    def fetch_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
         """Zero: a profile has no cost of reading other processors' memory beyond transfers."""
         return 0.0
 
@@ -93,11 +95,6 @@ class SimulatedPredictor:
     def error(self, processor: int) -> Errors | None:
         """None: the error of a profile is unknown."""
         return None
-
-
-def transfer_seconds(soc: SocProfile, pairs: Sequence[tuple[str, str]], tensor: TensorType) -> float:
-    """Seconds of the slowest transfer of a tensor between the pairs."""
-    return max((soc.transfer_seconds(one, frozenset({two}), tensor.elements) for one, two in pairs), default=0.0)
 
 
 def costs_nothing(layer: Layer) -> bool:

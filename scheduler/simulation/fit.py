@@ -186,7 +186,7 @@ def nonnegative_least_squares(rows: np.ndarray, wanted: np.ndarray) -> np.ndarra
 def _plan(soc: SocProfile, measured: Measurement) -> Plan:
     specs = [ProcessorSpec("sim", argument=f"fitted/{name}") for name in measured.processors]
     processors = [SimulatedProcessor(spec, soc) for spec in specs]
-    return make_plan(measured.model, processors, processors[0], SimulatedCosts(soc, measured.processors)).plan
+    return make_plan(measured.model, processors, processors[0], SimulatedCosts(soc)).plan
 
 
 def _simulated(soc: SocProfile, plan: Plan, processors: Sequence[str]) -> float:

@@ -217,7 +217,7 @@ class MeasuredInterference:
         pair = frozenset({one, other})
         if pair not in self._lines:
             processors = [self._pool.processors[queue] for queue in sorted(pair)]
-            small, large = (self._costs.passing(processors[0], processors[-1], tensor) for tensor in (_SMALL, _LARGE))
+            small, large = (self._costs.transfer(processors[0], processors[-1], tensor) for tensor in (_SMALL, _LARGE))
             least, most = PLAIN.bytes(_SMALL), PLAIN.bytes(_LARGE)
             per_byte = max(0.0, large - small) / (most - least)
             self._lines[pair] = (max(0.0, small - per_byte * least), per_byte)

@@ -33,7 +33,7 @@ from nnstretch.branching.channels.scaling import TensorChannels
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import choices_of, make_design, segment_cost
-from nnstretch.branching.search.candidates import processor_groups
+from nnstretch.branching.latency.split_layers import processor_groups
 from nnstretch.branching.search.limits import SearchLimits, family_of
 from nnstretch.branching.tracing.operators import channels_of
 from nnstretch.branching.tracing.trace import Segment

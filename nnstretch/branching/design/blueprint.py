@@ -57,10 +57,18 @@ class BranchChoice:
 
 @dataclass(frozen=True)
 class SegmentChoice:
-    """What determines a segment: its place in the chain, and its branches in merge order."""
+    """What determines a segment: its place in the chain, and its branches in merge order.
+
+    Attributes:
+        segment: its place.
+        branches: a single one means that it is not branched.
+        split: indices of the processors on which the scheduler places and splits the layers of a single branch; empty if
+            all layers are the branch's processor's.
+    """
 
     segment: Segment
     branches: tuple[BranchChoice, ...]
+    split: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -98,11 +98,14 @@ class SegmentDesign:
         first: number of its first block.
         stop: number of the block after its last one.
         branches: in merge order; a single one means that the segment is not branched.
+        split: indices of the processors over which the scheduler is predicted to split the layers of a single branch,
+            ascending; empty if all layers stay on the branch's processor.
     """
 
     first: int
     stop: int
     branches: tuple[BranchDesign, ...]
+    split: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -166,15 +169,19 @@ class Design:
 
     @property
     def processors(self) -> tuple[int, ...]:
-        """Indices of the processors that run branches, ascending."""
-        return tuple(sorted({branch.processor for some in self.branches for branch in some}))
+        """Indices of the processors that run branches or layers of split segments, ascending."""
+        branches = {branch.processor for some in self.branches for branch in some}
+        return tuple(sorted(branches.union(*(segment.split for segment in self.segments))))
 
     def to_json(self) -> str:
         """The design as one JSON object; `from_json` restores an equal one."""
         fields = asdict(self)
         segments, head = fields.pop("segments"), fields.pop("head")
-        for branch in (branch for segment in segments for branch in segment["branches"]):
-            branch["exit"], branch["spaces"] = branch.pop("has_exit"), branch.pop("explicit_channels")
+        for segment in segments:
+            if not segment["split"]:
+                del segment["split"]
+            for branch in segment["branches"]:
+                branch["exit"], branch["spaces"] = branch.pop("has_exit"), branch.pop("explicit_channels")
         version = FORMAT_VERSION if head else _WHOLE_HEAD
         whole = {"format": version, "id": self.id, "merge": self.merge, **fields, "segments": segments}
         whole |= {"head": head} if head else {}
@@ -202,7 +209,8 @@ def design_id(
 ) -> str:
     """Short name of a structure: equal structures have equal names, whatever their predictions."""
     structure = [
-        [segment.first, segment.stop, [_structure(branch) for branch in segment.branches]] for segment in segments
+        [segment.first, segment.stop, [*map(_structure, segment.branches)], *filter(None, [segment.split])]
+        for segment in segments
     ]
     whole = [multiple, structure] if merge is Merge.CONCAT else [multiple, structure, merge.value]
     whole += [[branch.processor, branch.towers, branch.width] for branch in head]
@@ -294,7 +302,12 @@ def _segment(fields: Mapping[str, Any]) -> SegmentDesign:
     branches = tuple(_branch(branch) for branch in _list(fields, "branches"))
     if any(branch.blocks[0] < first or branch.blocks[-1] >= stop for branch in branches):
         raise ValueError(f"a branch has blocks outside those from {first} up to {stop}")
-    return SegmentDesign(first, stop, branches)
+    split = fields.get("split", [])
+    if not isinstance(split, list) or len(split) == 1 or (split and len(branches) > 1):
+        raise ValueError(f"split is {split!r}, not two processors or more of a segment with one branch")
+    if not all(type(one) is int and one >= 0 for one in split) or split != sorted(set(split)):
+        raise ValueError(f"split is {split!r}, not processors, ascending, each once")
+    return SegmentDesign(first, stop, branches, tuple(split))
 
 
 def _branch(fields: Mapping[str, Any]) -> BranchDesign:

@@ -63,7 +63,7 @@ def make_design(
                 )
             )
         check_written(blueprint, number, choice.segment, made)
-        segments.append(SegmentDesign(choice.segment.first, choice.segment.stop, tuple(made)))
+        segments.append(SegmentDesign(choice.segment.first, choice.segment.stop, tuple(made), choice.split))
         written = [branch.channels for branch in made]
         reads[blueprint.boundary(choice.segment.stop)] = TensorChannels(
             merged_channels(blueprint.merge, written), stays_exact(blueprint, choice.segment, written)
@@ -137,7 +137,7 @@ def check_head(blueprint: Blueprint, head: Sequence[HeadChoice]) -> None:
 def choices_of(design: Design) -> list[SegmentChoice]:
     """The choices that determine `design`."""
     return [
-        SegmentChoice(Segment(segment.first, segment.stop), _branch_choices(design.merge, segment))
+        SegmentChoice(Segment(segment.first, segment.stop), _branch_choices(design.merge, segment), segment.split)
         for segment in design.segments
     ]
 

@@ -10,7 +10,7 @@ import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, reduce
+from functools import cache, cached_property, reduce
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -97,6 +97,17 @@ class FusedLayers:
     pairs: frozenset[int]
     begins_pair: bool = False
     ends_pair: bool = False
+
+    @cached_property
+    def rereads(self) -> frozenset[int]:
+        """Positions of the layers whose input 0 was read by a layer before."""
+        read: set[PlanTensor | None] = {None}
+        found: set[int] = set()
+        for position, layer in enumerate(self.layers):
+            if layer.inputs and layer.inputs[0] in read - {None}:
+                found.add(position)
+            read.update(layer.inputs)
+        return frozenset(found)
 
     def __add__(self, other: FusedLayers) -> FusedLayers:
         """These layers, then those of the blocks that follow."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from nnstretch.branching.latency.prediction import LatencyPredictor
@@ -37,13 +37,13 @@ class Int8Predictor:
         """Measures the int8 forms that `seconds` only estimates; returns whether a prediction changed."""
         return self.predictor.confirm(self._int8(layers), processor)
 
-    def meeting_seconds(self, tensor: TensorType) -> float:
-        """Communication cost in seconds of a meeting point at the rounded tensor."""
-        return self.predictor.meeting_seconds(int8_tensor(tensor))
+    def meeting_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
+        """Communication cost in seconds until all `readers` can read the rounded tensor."""
+        return self.predictor.meeting_seconds(int8_tensor(tensor), writers, readers)
 
-    def fetch_seconds(self, tensor: TensorType) -> float:
+    def fetch_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
         """The part of it in which the next layers read the rounded tensor from other processors' caches."""
-        return self.predictor.fetch_seconds(int8_tensor(tensor))
+        return self.predictor.fetch_seconds(int8_tensor(tensor), writers, readers)
 
     def contention_factor(self, processor: int, others: frozenset[int]) -> float:
         """Time of a processor while `others` work, over its time alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,11 +33,14 @@ class SegmentPrediction:
         transfer: until its processors can read the segment's input.
         branches: they start together; a single one means that the segment is not branched.
         merging: of merging the branches' outputs; of a branched head: of the meeting point and the rest of the head.
+        split: indices of the processors over which the layers of a single branch are split; its seconds then include the
+            transfers between layers. Empty if they stay on one.
     """
 
     transfer: float
     branches: tuple[BranchPrediction, ...]
     merging: float = 0.0
+    split: tuple[int, ...] = ()
 
     @property
     def computing(self) -> float:
@@ -105,7 +108,12 @@ def _part_object(part: SegmentPrediction, names: Sequence[str]) -> Mapping[str, 
         }
         for branch in part.branches
     ]
-    return {"transfer_ms": 1e3 * part.transfer, "branches": branches, "merging_ms": 1e3 * part.merging}
+    return {
+        "transfer_ms": 1e3 * part.transfer,
+        "branches": branches,
+        "merging_ms": 1e3 * part.merging,
+        "split": [names[processor] for processor in part.split],
+    }
 
 
 @dataclass(frozen=True)
@@ -158,13 +166,13 @@ class LatencyPredictor(Protocol):
     def confirm(self, layers: list[Layer], processor: int, /) -> bool:
         """Measures the layers that `seconds` only estimates; returns whether a prediction changed."""
 
-    def meeting_seconds(self, tensor: TensorType, /) -> float:
-        """Communication cost of a meeting point in seconds, without waiting for branches.
+    def meeting_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int], /) -> float:
+        """Communication cost in seconds until all `readers` can read `tensor` (`N,C,H,W`), without waiting for branches.
 
-        Each processor has computed a part of `tensor` (`N,C,H,W`), and all of them read it next.
+        Each of `writers` has computed a part of it. Different processors only are transferred between.
         """
 
-    def fetch_seconds(self, tensor: TensorType, /) -> float:
+    def fetch_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int], /) -> float:
         """Part of `meeting_seconds`: the seconds in which the next layers read `tensor` from other processors' caches."""
 
     def contention_factor(self, processor: int, others: frozenset[int], /) -> float:

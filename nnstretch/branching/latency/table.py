@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from nnstretch.branching.channels.groups import ChannelPlan, network_input
 from nnstretch.branching.channels.scaling import (
@@ -22,6 +23,7 @@ from nnstretch.branching.channels.scaling import (
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, HeadChoice
 from nnstretch.branching.design.from_choices import segment_cost
 from nnstretch.branching.latency.prediction import LatencyPredictor
+from nnstretch.branching.latency.split_layers import Home, SplitCost, SplitLayers
 from nnstretch.branching.latency.workloads import (
     LayerFamily,
     LayerRow,
@@ -33,6 +35,7 @@ from nnstretch.branching.latency.workloads import (
 from nnstretch.branching.tracing.operators import channels_of, shape_of
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.slices import LEAST_SHARE
 
 _KNOTS = 4  # latencies are interpolated linearly between multiples of 1/4 of the original channels
 _MEETING_KNOTS = 2  # the same for meeting points
@@ -61,6 +64,7 @@ class LatencyTable:
         blueprint: the network.
         predictor: of latencies.
         processors: number of processors.
+        splits: whether layers of segments without branches, and of the head, may be split over processors.
         workloads: distinct layers predicted so far, with the processor.
         corrections: (block, processor) -> measured over predicted seconds (alone) of the last branch that ran
             there with this block; the number of blocks stands for the head.
@@ -72,6 +76,7 @@ class LatencyTable:
     blueprint: Blueprint
     predictor: LatencyPredictor
     processors: int
+    splits: bool = False
     workloads: set[tuple[int, str]] = field(default_factory=set)
     corrections: dict[tuple[int, int], float] = field(default_factory=dict)
     unpredicted: set[str] = field(default_factory=set)
@@ -85,7 +90,8 @@ class LatencyTable:
     _blocks: dict[int, tuple[float, ...]] = field(default_factory=dict)
     _originals: dict[Segment, tuple[float, ...]] = field(default_factory=dict)
     _merges: dict[tuple[tuple[int, ...], ...], float] = field(default_factory=dict)
-    _meetings: dict[TensorType, float] = field(default_factory=dict)
+    _meetings: dict[tuple[TensorType, Home, Home], float] = field(default_factory=dict)
+    _splits: dict[tuple[ChannelPlan, int, bool, Home, Home], SplitCost] = field(default_factory=dict)
     _towers: dict[tuple[HeadChoice, tuple[int, ...]], float] = field(default_factory=dict)
 
     def branch(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> BranchCost:
@@ -172,15 +178,15 @@ class LatencyTable:
         layers = part_layers(plan, kept_counts(plan, 1.0), reads)
         return min(self._ask(layers, processor) for processor in range(self.processors))
 
-    def head_meeting(self) -> float:
-        """Seconds until all processors can read what the branches of the head have computed."""
+    def head_meeting(self, group: Home) -> float:
+        """Seconds until a group of processors can read what its branches of the head have computed."""
         # As if all results were channels of the largest map.
         shapes = [
             shape_of(node) or () for node in self.blueprint.towers(tuple(range(self.blueprint.tower_count))).results
         ]
         batch, _, *sizes = (*max(shapes, key=math.prod), 1, 1)[:4]
         channels = -(-sum(map(math.prod, shapes)) // (batch * math.prod(sizes)))
-        return self.predictor.meeting_seconds(TensorType((batch, channels, *sizes)))
+        return self._passing(TensorType((batch, channels, *sizes)), group, group)
 
     def head_contention_factor(self, processor: int, together: Collection[int]) -> float:
         """As `contention_factor`, for the branches of the head."""
@@ -193,11 +199,18 @@ class LatencyTable:
         row = part_layers(plan, counts, reads)
         return self.predictor.confirm([*row.layers, *row.joined.values()], processor)
 
+    def confirm_split(self, plan: ChannelPlan, group: Home, reads: ReadChannels) -> bool:
+        """As `confirm`, for the shares of original blocks whose layers are split over a group of processors."""
+        shares = self._split_layers.shares(part_layers(plan, kept_counts(plan, 1.0), reads), group)
+        changed = [self.predictor.confirm(layers, processor) for processor, layers in shares.items()]
+        return any(changed)
+
     def forget(self) -> None:
         """Clears all cached latencies, because the predictor has new measurements."""
-        caches = (self._fixed, self._knots, self._costs, self._blocks, self._originals, self._merges, self._towers)
-        for known in caches:
+        layers = (self._fixed, self._knots, self._costs, self._blocks, self._originals)
+        for known in (*layers, self._merges, self._splits, self._towers):
             known.clear()
+        self.__dict__.pop("_split_layers", None)
 
     def merging(self, block: int, channels: Sequence[int]) -> float:
         """Seconds of merging tensors with these channels to the input of a block, on the fastest processor for it."""
@@ -209,31 +222,69 @@ class LatencyTable:
             self._merges[key] = min(self._ask(layers, processor) for processor in range(self.processors))
         return self._merges[key]
 
-    def meeting(self, block: int, channels: int) -> float:
-        """Seconds until all processors can read the input of a block that they computed together.
+    def meeting(self, block: int, channels: int, writers: Home, readers: Home) -> float:
+        """Seconds until `readers` can read the input of a block, of which each of `writers` computed a part.
 
         Interpolated between numbers of channels.
         """
         step = max(1, self.blueprint.channels_before(block) // _MEETING_KNOTS)
         low, rest = divmod(channels, step)
-        below = self._meeting_at(block, max(low, 1) * step)
-        return below + (self._meeting_at(block, (low + 1) * step) - below) * rest / step if rest and low else below
 
-    def _meeting_at(self, block: int, channels: int) -> float:
-        tensor = TensorType(self.shape_before(block, channels))
-        if tensor not in self._meetings:
-            self._meetings[tensor] = self.predictor.meeting_seconds(tensor)
-        return self._meetings[tensor]
+        def at(knot: int) -> float:
+            return self._passing(TensorType(self.shape_before(block, knot * step)), writers, readers)
 
-    def fetch(self, segment: Segment, channels: int, together: Collection[int]) -> float:
+        below = at(max(low, 1))
+        return below + (at(low + 1) - below) * rest / step if rest and low else below
+
+    def _passing(self, tensor: TensorType, writers: Home, readers: Home) -> float:
+        """Seconds until `readers` can read a tensor; nothing if one processor does both."""
+        key = (tensor, writers, readers)
+        if key not in self._meetings:
+            is_there = len({*writers, *readers}) == 1
+            self._meetings[key] = 0.0 if is_there else self.predictor.meeting_seconds(tensor, writers, readers)
+        return self._meetings[key]
+
+    def fetch(self, segment: Segment, channels: int, writers: Home, readers: Home) -> float:
         """The part of a meeting point's seconds that each branch spends on reading what others wrote.
 
         Zero where branches were measured: their corrections include it.
         """
-        if any((block, processor) in self.corrections for block in segment.blocks for processor in together):
+        if any((block, processor) in self.corrections for block in segment.blocks for processor in readers):
             return 0.0
-        others = channels - channels // max(1, len(together))
-        return self.predictor.fetch_seconds(TensorType(self.shape_before(segment.first, others)))
+        others = TensorType(self.shape_before(segment.first, channels - channels // max(1, len(readers))))
+        return self.predictor.fetch_seconds(others, writers, readers)
+
+    def split(self, plan: ChannelPlan, group: Home, home: Home, reads: ReadChannels) -> SplitCost:
+        """Cost of original blocks, or the head, whose layers are placed on a group of processors and split.
+
+        Transfers are included.
+
+        Args:
+            plan: the blocks.
+            group: the processors.
+            home: those that hold the input.
+            reads: channels of the tensors that are read.
+        """
+        row = part_layers(plan, kept_counts(plan, 1.0), reads)
+        return self._split_layers.cost(row, group, home, is_last=plan is self.blueprint.head)
+
+    def split_near(self, plan: ChannelPlan, group: Home, home: Home, source: TensorChannels) -> SplitCost:
+        """As `split`, with the channels of the input rounded up to a quarter of the original ones."""
+        step = max(1, channels_of(plan.source) // _KNOTS)
+        channels = source.channels if source.exact else -(-source.channels // step) * step
+        key = (plan, channels, source.exact, group, home)
+        if key not in self._splits:
+            reads = {network_input(plan.source): TensorChannels(channels, source.exact)}
+            self._splits[key] = self.split(plan, group, home, reads)
+        return self._splits[key]
+
+    @cached_property
+    def _split_layers(self) -> SplitLayers:
+        """Layers are worth splitting that take their share of the original's time on its fastest processor."""
+        whole = self.original(Segment(0, len(self.blueprint.traced.blocks)))
+        seconds = min(body + self.head(processor) for processor, body in enumerate(whole))
+        least = LEAST_SHARE * seconds if math.isfinite(seconds) else math.inf
+        return SplitLayers(self.predictor, self._passing, least, self.workloads)
 
     def contention_factor(self, segment: Segment, processor: int, together: Collection[int]) -> float:
         """Contention factor of a branch while all processors in `together`, its own among them, work.

@@ -43,10 +43,12 @@ class LayerRow:
     Attributes:
         layers: the layers.
         pairs: numbers of layers whose only consumer is the next layer's input 0: one routine may compute both.
+        rereads: numbers of layers whose input 0 was read by a layer before.
     """
 
     layers: tuple[Layer, ...]
     pairs: frozenset[int] = frozenset()
+    rereads: frozenset[int] = frozenset()
 
     @cached_property
     def joined(self) -> Mapping[int, Layer]:
@@ -78,7 +80,7 @@ def part_layers(
         by_entries[entries] = fuse_plan(plan, entries)
     fused = by_entries[entries]
     copy = _ScaledCopy(plan, widths or node_widths(plan, counts, reads), inputs)
-    return LayerRow(tuple(map(copy.layer, fused.layers)), fused.pairs)
+    return LayerRow(tuple(map(copy.layer, fused.layers)), fused.pairs, fused.rereads)
 
 
 def merge_layers(merge: Merge, shapes: Sequence[tuple[int, ...]]) -> list[Layer]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from nnstretch.branching.channels.scaling import kept_counts
 from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice
 from nnstretch.branching.design.design import Merge
+from nnstretch.branching.latency.split_layers import processor_groups
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.tracing.trace import Segment
@@ -98,12 +99,6 @@ def branch_candidates(
     return choices
 
 
-def processor_groups(processors: int) -> Iterator[tuple[int, ...]]:
-    """All combinations of two or more processors."""
-    for size in range(2, processors + 1):
-        yield from itertools.combinations(range(processors), size)
-
-
 def segment_candidates(
     latencies: LatencyTable,
     segment: Segment,
@@ -127,7 +122,7 @@ def segment_candidates(
     """
     pruner = _Pruner(latencies, segment, limits, statistics or PruningStatistics())
     candidates: list[SegmentCandidate] = []
-    for group in processor_groups(latencies.processors):
+    for group in processor_groups(range(latencies.processors)):
         branches = [pruner.with_ends(choices[p], place, len(group)) for place, p in enumerate(group)]
         candidates += pruner.candidates(group, branches, in_channels, exact=exact)
     return candidates
@@ -170,7 +165,7 @@ class _Pruner:
         each = [_numbers(cost.channels for cost in c)[k] for c, k in zip(costs, kept, strict=True)]
         channels = _combined(each, np.maximum if merge is Merge.ADD else np.add)
         found = []
-        for flat in self._best(total, macs, channels):
+        for flat in self._best(tuple(group), total, macs, channels):
             places = np.unravel_index(flat, [len(k) for k in kept])
             branches = tuple(some[k[i]] for some, k, i in zip(choices, kept, places, strict=True))
             parts = tuple(c[k[i]].channels for c, k, i in zip(costs, kept, places, strict=True))
@@ -190,10 +185,10 @@ class _Pruner:
         statistics.within[1] += math.prod(map(len, kept))
         return kept
 
-    def _best(self, total: _Numbers, macs: _Numbers, channels: _Numbers) -> list[int]:
+    def _best(self, group: tuple[int, ...], total: _Numbers, macs: _Numbers, channels: _Numbers) -> list[int]:
         """Positions of the combinations within `alpha` with enough MACs that are on the front of latency and MACs."""
         limits, statistics = self.limits, self.statistics
-        meeting = _meeting_seconds(self.latencies, self.segment, channels)
+        meeting = _meeting_seconds(self.latencies, self.segment, group, channels)
         statistics.best_alpha = min(statistics.best_alpha, float(meeting.min()) / self.fastest)
         near = meeting <= limits.alpha * self.fastest
         statistics.within[2] += int(near.sum())
@@ -218,10 +213,10 @@ def _combined(parts: Sequence[_Numbers], function: np.ufunc) -> _Numbers:
     return np.asarray(result, dtype=np.float64).reshape(-1)
 
 
-def _meeting_seconds(latencies: LatencyTable, segment: Segment, channels: _Numbers) -> _Numbers:
-    """Seconds of the meeting point for every number of channels."""
+def _meeting_seconds(latencies: LatencyTable, segment: Segment, group: tuple[int, ...], channels: _Numbers) -> _Numbers:
+    """Seconds of the meeting point of a group of processors for every number of channels."""
     widths, places = np.unique(channels, return_inverse=True)
-    seconds = [latencies.meeting(segment.stop, int(width)) for width in widths]
+    seconds = [latencies.meeting(segment.stop, int(width), group, group) for width in widths]
     return np.asarray(np.array(seconds)[places.reshape(-1)], dtype=np.float64)
 
 

@@ -1,7 +1,9 @@
 """Dynamic programming over the chain of blocks: the fastest network for every number of MACs.
 
+A block is branched with its neighbours, runs whole on one processor, or is split layer by layer over several.
+
 A state holds everything on which the cost of the rest of the network depends: the block reached, the channels
-of its input, whether they are the original ones, and which processor holds them. For every state and number
+of its input, whether they are the original ones, and which processors hold them. For every state and number
 of MACs, in steps of a thousandth of the original's, the fastest way is kept. The result is optimal for the
 predictions on the given search space, up to the rounding of MACs. Skip connections are not part of the state:
 the search assumes that they have their original channels; `network_prediction` uses their real ones.
@@ -19,10 +21,11 @@ import numpy.typing as npt
 from nnstretch.branching.design.blueprint import BranchChoice, HeadChoice, SegmentChoice
 from nnstretch.branching.design.design import Merge
 from nnstretch.branching.design.from_choices import original_cost
+from nnstretch.branching.latency.split_layers import processor_groups
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.candidates import SegmentCandidate
 from nnstretch.branching.search.head_candidates import HeadCandidate
-from nnstretch.branching.search.network_latency import EVERYWHERE, State, transfer_seconds
+from nnstretch.branching.search.network_latency import State, transfer_seconds
 from nnstretch.branching.tracing.trace import Segment, TracedNetwork
 
 _STEPS = 1000  # of MACs, per original network
@@ -70,7 +73,8 @@ class _Transition:
 
     state: State
     segment: Segment
-    candidate: SegmentCandidate
+    branches: tuple[BranchChoice, ...]
+    split: tuple[int, ...] = ()
 
 
 @dataclass
@@ -137,11 +141,12 @@ class DynamicProgram:
         self._labels = [{} for _ in range(count + 1)]
         start = _Label.empty(size)
         start.seconds[0] = 0.0
-        self._labels[0][State(blueprint.channels_before(0), exact=True, home=0)] = start
+        self._labels[0][State(blueprint.channels_before(0), exact=True, home=(0,))] = start
         for block in range(count):
             progress(block, count)
             for state, label in list(self._labels[block].items()):
                 self._whole(block, state, label)
+                self._split(block, state, label)
                 for segment in self.segments.get(block, ()):
                     self._branched(segment, state, label)
         progress(count, count)
@@ -154,28 +159,43 @@ class DynamicProgram:
         for processor in range(latencies.processors):
             choice = BranchChoice.whole(segment, processor)
             cost = latencies.branch(segment, choice, state.channels, exact=state.exact)
-            candidate = SegmentCandidate((choice,), cost.seconds, cost.macs, (cost.channels,), cost.channels)
-            self._move(segment, state, label, candidate, State(written, exact=True, home=processor))
+            seconds = transfer_seconds(latencies, block, state, [processor]) + cost.seconds
+            to = State(written, exact=True, home=(processor,))
+            self._move(_Transition(state, segment, (choice,)), label, seconds, cost.macs, to)
+
+    def _split(self, block: int, state: State, label: _Label) -> None:
+        """Transitions that split the layers of the original block, if that may be done."""
+        latencies, segment = self.latencies, Segment(block, block + 1)
+        if not latencies.splits:
+            return
+        times = latencies.original(segment)
+        choice = BranchChoice.whole(segment, times.index(min(times)))
+        macs = latencies.branch(segment, choice, state.channels, exact=state.exact).macs
+        written, plan = latencies.blueprint.channels_before(segment.stop), latencies.blueprint.whole(segment)
+        for group in processor_groups(range(latencies.processors)):
+            cost = latencies.split_near(plan, group, state.home, state)
+            to = State(written, exact=True, home=cost.home)
+            self._move(_Transition(state, segment, (choice,), group), label, cost.seconds, macs, to)
 
     def _branched(self, segment: Segment, state: State, label: _Label) -> None:
         """Transitions that branch a segment."""
+        latencies, exact = self.latencies, self.latencies.blueprint.merge is not Merge.CONCAT
         for candidate in self.candidates(segment, state):
-            exact = self.latencies.blueprint.merge is not Merge.CONCAT
-            self._move(segment, state, label, candidate, State(candidate.channels, exact=exact, home=EVERYWHERE))
+            readers = tuple(branch.processor for branch in candidate.branches)
+            seconds = transfer_seconds(latencies, segment.first, state, readers) + candidate.seconds
+            seconds += latencies.merging(segment.stop, candidate.parts)
+            to = State(candidate.channels, exact=exact, home=readers)
+            self._move(_Transition(state, segment, candidate.branches), label, seconds, candidate.macs, to)
 
-    def _move(self, segment: Segment, state: State, label: _Label, candidate: SegmentCandidate, to: State) -> None:
+    def _move(self, move: _Transition, label: _Label, seconds: float, macs: int, to: State) -> None:
         self.transitions += 1
-        readers = [branch.processor for branch in candidate.branches]
-        seconds = transfer_seconds(self.latencies, segment.first, state, readers) + candidate.seconds
-        if to.home == EVERYWHERE:
-            seconds += self.latencies.merging(segment.stop, candidate.parts)
         if not math.isfinite(seconds):
             return
-        labels = self._labels[segment.stop]
+        labels = self._labels[move.segment.stop]
         if to not in labels:
             labels[to] = _Label.empty(len(label.seconds))
-        labels[to].reach(label, seconds, round(candidate.macs / self._unit), len(self._moves))
-        self._moves.append(_Transition(state, segment, candidate))
+        labels[to].reach(label, seconds, round(macs / self._unit), len(self._moves))
+        self._moves.append(move)
 
     def _front(self, count: int) -> list[NetworkCandidate]:
         """The fastest branched network for every number of MACs, without those that are slower and have fewer MACs."""
@@ -215,20 +235,26 @@ class DynamicProgram:
             move = self._moves[label.moves[steps]]
             steps = int(label.before[steps])
             block, state = move.segment.first, move.state
-            choices.append(SegmentChoice(move.segment, move.candidate.branches))
+            choices.append(SegmentChoice(move.segment, move.branches, move.split))
         return merged_choices(self.latencies.blueprint.traced, choices[::-1])
 
 
 def merged_choices(traced: TracedNetwork, choices: Sequence[SegmentChoice]) -> tuple[SegmentChoice, ...]:
-    """Consecutive segments; adjacent whole ones on one processor are merged where a segment may end."""
+    """Consecutive segments; adjacent ones without branches on equal processors are merged where a segment may end."""
     merged: list[SegmentChoice] = []
     for choice in choices:
         last = merged[-1] if merged else None
-        alone = last is not None and len(choice.branches) == len(last.branches) == 1
         segment = Segment(last.segment.first if last else choice.segment.first, choice.segment.stop)
-        one = last is not None and alone and choice.branches[0].processor == last.branches[0].processor
-        if one and traced.is_self_contained(segment):
-            merged[-1] = SegmentChoice(segment, (BranchChoice.whole(segment, choice.branches[0].processor),))
+        if last is not None and _run_alike(last, choice) and traced.is_self_contained(segment):
+            whole = BranchChoice.whole(segment, choice.branches[0].processor)
+            merged[-1] = SegmentChoice(segment, (whole,), choice.split)
         else:
             merged.append(choice)
     return tuple(merged)
+
+
+def _run_alike(one: SegmentChoice, other: SegmentChoice) -> bool:
+    """Whether two segments have no branches, and run on the same processor or are split over the same ones."""
+    if len(one.branches) > 1 or len(other.branches) > 1 or one.split != other.split:
+        return False
+    return bool(one.split) or one.branches[0].processor == other.branches[0].processor

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from torch import fx
 
 from nnstretch.branching.design.blueprint import Blueprint, HeadChoice
+from nnstretch.branching.latency.split_layers import processor_groups
 from nnstretch.branching.latency.table import LatencyTable
-from nnstretch.branching.search.candidates import processor_groups
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.network_latency import State, head_prediction, head_transfer
 
@@ -54,7 +54,7 @@ def head_candidates(
     found = [HeadCandidate((), head_prediction(latencies, states).seconds, 0)]
     if latencies.blueprint.tower_count:
         space = _HeadSpace(latencies, limits, states)
-        for group in processor_groups(latencies.processors):
+        for group in processor_groups(range(latencies.processors)):
             found += space.candidates(group)
     front: list[HeadCandidate] = []
     for candidate in sorted(found, key=lambda one: (one.seconds, -one.macs)):
@@ -87,7 +87,7 @@ class _HeadSpace:
 
     def candidates(self, group: Sequence[int]) -> list[HeadCandidate]:
         """Candidates within the limits on a group of processors, which all work."""
-        meeting = self.latencies.head_meeting()
+        meeting = self.latencies.head_meeting(tuple(group))
         if meeting > self.limits.alpha * self.fastest:
             return []
         owners = _assignments(len(self.units), len(group))

@@ -12,11 +12,9 @@ from nnstretch.branching.design.blueprint import HeadChoice, SegmentChoice
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import make_design, stays_exact
 from nnstretch.branching.latency.prediction import BranchPrediction, Prediction, SegmentPrediction
+from nnstretch.branching.latency.split_layers import processor_groups
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.transform.merge import merged_channels
-
-EVERYWHERE = -1
-"""Home of a tensor that several processors have computed together."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +22,10 @@ class State(TensorChannels):
     """What the cost of the remaining blocks depends on: the tensor that they read.
 
     Attributes:
-        home: index of the processor that holds it, or `EVERYWHERE`.
+        home: indices of the processors that hold it or have computed parts of it, ascending.
     """
 
-    home: int
+    home: tuple[int, ...]
 
 
 def branch_seconds(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> list[list[float]]:
@@ -62,8 +60,13 @@ def network_prediction(
     for choice, seconds in zip(choices, branches, strict=True):
         segment, group = choice.segment, [branch.processor for branch in choice.branches]
         state = states[latencies.blueprint.boundary(segment.first)]
+        if choice.split:
+            split = latencies.split(latencies.blueprint.whole(segment), choice.split, state.home, states)
+            parts.append(_split_prediction(group[0], choice.split, split.seconds))
+            continue
         transfer = transfer_seconds(latencies, segment.first, state, group)
-        fetch = min(transfer, latencies.fetch(segment, state.channels, group))
+        readers = tuple(sorted(set(group)))
+        fetch = min(transfer, latencies.fetch(segment, state.channels, state.home, readers))
         made = tuple(
             BranchPrediction(p, alone, alone * latencies.contention_factor(segment, p, group) + fetch)
             for p, alone in zip(group, seconds, strict=True)
@@ -71,6 +74,11 @@ def network_prediction(
         merging = latencies.merging(segment.stop, _written(latencies, choice, states))
         parts.append(SegmentPrediction(transfer - fetch, made, merging))
     return Prediction(tuple(parts), head_prediction(latencies, states, head))
+
+
+def _split_prediction(processor: int, group: tuple[int, ...], seconds: float) -> SegmentPrediction:
+    """Predicted seconds of layers that are split over a group of processors; their transfers are inside."""
+    return SegmentPrediction(0.0, (BranchPrediction(processor, seconds, seconds),), split=group)
 
 
 def predicted_design(
@@ -100,16 +108,21 @@ def confirm(latencies: LatencyTable, choices: Sequence[SegmentChoice], head: Seq
     if rest.nodes:
         copies += [(rest, kept_counts(rest, 1.0), processor) for processor in range(latencies.processors)]
     changed = [latencies.confirm(plan, counts, processor, states) for plan, counts, processor in copies]
+    split = [(blueprint.whole(choice.segment), choice.split) for choice in choices if choice.split]
+    changed += [latencies.confirm_split(plan, group, states) for plan, group in split]
     return any(changed)
 
 
 def states_before(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> dict[fx.Node, State]:
     """The state before every segment and before the head, by the tensor that is read there."""
     blueprint = latencies.blueprint
-    states = {blueprint.boundary(0): State(blueprint.channels_before(0), exact=True, home=0)}
+    states = {blueprint.boundary(0): State(blueprint.channels_before(0), exact=True, home=(0,))}
     for choice in choices:
         written = _written(latencies, choice, states)
-        home = choice.branches[0].processor if len(choice.branches) == 1 else EVERYWHERE
+        home = tuple(sorted({branch.processor for branch in choice.branches}))
+        if choice.split:
+            source = states[blueprint.boundary(choice.segment.first)]
+            home = latencies.split(blueprint.whole(choice.segment), choice.split, source.home, states).home
         exact = stays_exact(blueprint, choice.segment, written)
         states[blueprint.boundary(choice.segment.stop)] = State(merged_channels(blueprint.merge, written), exact, home)
     return states
@@ -122,13 +135,15 @@ def _written(latencies: LatencyTable, choice: SegmentChoice, states: Mapping[fx.
 
 def transfer_seconds(latencies: LatencyTable, block: int, state: State, readers: Sequence[int]) -> float:
     """Seconds until `readers` can read the input of a block."""
-    return 0.0 if set(readers) == {state.home} else latencies.meeting(block, state.channels)
+    return latencies.meeting(block, state.channels, state.home, tuple(sorted(set(readers))))
 
 
 def head_prediction(
     latencies: LatencyTable, states: Mapping[fx.Node, State], head: Sequence[HeadChoice] = ()
 ) -> SegmentPrediction:
-    """The head: its branches and what follows them, or all of it on the processor that finishes it first.
+    """The head: its branches and what follows them, or all of it on the processor that finishes it first, or split.
+
+    The transfer of its input is included.
 
     Args:
         latencies: predictions.
@@ -142,7 +157,7 @@ def head_prediction(
             BranchPrediction(processor, seconds, seconds * latencies.head_contention_factor(processor, group))
             for processor, seconds in zip(group, alone, strict=True)
         )
-        rest = latencies.head_meeting() + latencies.tail(states)
+        rest = latencies.head_meeting(tuple(sorted(set(group)))) + latencies.tail(states)
         return SegmentPrediction(head_transfer(latencies, states, group), made, rest)
     last, state = len(latencies.blueprint.traced.blocks), states[latencies.blueprint.head.source]
     ways = []
@@ -150,6 +165,10 @@ def head_prediction(
         seconds = latencies.head(processor, states)
         whole = BranchPrediction(processor, seconds, seconds)
         ways.append(SegmentPrediction(transfer_seconds(latencies, last, state, [processor]), (whole,)))
+    fastest = min(ways, key=lambda way: way.seconds)
+    for spread in processor_groups(range(latencies.processors)) if latencies.splits else ():
+        cost = latencies.split_near(latencies.blueprint.head, spread, state.home, state)
+        ways.append(_split_prediction(fastest.branches[0].processor, spread, cost.seconds))
     return min(ways, key=lambda way: way.seconds)
 
 

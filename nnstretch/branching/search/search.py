@@ -25,6 +25,7 @@ from nnstretch.branching.latency.prediction import (
     PlacedPredictor,
     Prediction,
 )
+from nnstretch.branching.latency.split_layers import processor_groups
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.candidates import (
     PruningStatistics,
@@ -34,7 +35,6 @@ from nnstretch.branching.search.candidates import (
     coarse_search_space,
     collect_statistics,
     fine_search_space,
-    processor_groups,
     segment_candidates,
 )
 from nnstretch.branching.search.dynamic_programming import DynamicProgram, NetworkCandidate
@@ -75,6 +75,7 @@ class SearchOptions:
         even_if_slower: return branched designs only, even if the network without branches is predicted to be faster.
         placed_seconds: predicts the network without branches as the scheduler runs it; None: such plans are not compared.
             Ignored with `even_if_slower`.
+        splits: the layers of segments without branches may be split over the processors, as the scheduler does.
         progress: called as progress(done, total, what).
     """
 
@@ -87,6 +88,7 @@ class SearchOptions:
     best_effort: bool = False
     even_if_slower: bool = False
     placed_seconds: PlacedPredictor | None = None
+    splits: bool = True
     progress: Progress = silent
 
 
@@ -113,7 +115,7 @@ def search(
     family = family_of(blueprint.traced)
     unused = options.pareto or options.limits.target_ms is not None
     complete = replace(options, limits=options.limits.for_family(family), runner=None if unused else options.runner)
-    return _Search(LatencyTable(blueprint, predictor, options.processors), family, complete).run()
+    return _Search(LatencyTable(blueprint, predictor, options.processors, options.splits), family, complete).run()
 
 
 @dataclass(eq=False)
@@ -184,7 +186,7 @@ class _Search:
 
     def _compare_processors(self) -> None:
         """Requests the contention factors of all groups of processors, which may have to be measured first."""
-        for group in processor_groups(self.latencies.processors):
+        for group in processor_groups(range(self.latencies.processors)):
             self.options.progress(0, 0, f"comparing {len(group)} processors side by side with each alone")
             for processor in group:
                 self.latencies.predictor.contention_factor(processor, frozenset(group) - {processor})

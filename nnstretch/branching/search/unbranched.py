@@ -7,16 +7,15 @@ branches: whole blocks on the processors that suit them, and layers that the sch
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice
 from nnstretch.branching.latency.prediction import BranchPrediction, PlacedPredictor, Prediction, SegmentPrediction
+from nnstretch.branching.latency.split_layers import processor_groups
 from nnstretch.branching.latency.table import LatencyTable
-from nnstretch.branching.search.candidates import processor_groups
 from nnstretch.branching.search.dynamic_programming import merged_choices
 from nnstretch.branching.search.network_latency import (
-    EVERYWHERE,
     State,
     branch_seconds,
     network_prediction,
@@ -96,7 +95,7 @@ def split_estimate(latencies: LatencyTable) -> float:
     The input lies where it is read.
     """
     blueprint = latencies.blueprint
-    reached = dict.fromkeys(range(latencies.processors), 0.0)
+    reached: dict[int | None, float] = dict.fromkeys(range(latencies.processors), 0.0)
     for block in range(len(blueprint.traced.blocks)):
         alone = latencies.original(Segment(block, block + 1))
         reached = _next(latencies, block, reached, alone, latencies.ideal_split(block, _groups(latencies)))
@@ -147,34 +146,35 @@ def _fastest_places(latencies: LatencyTable) -> list[int]:
 
 
 def _next(
-    latencies: LatencyTable, block: int, reached: dict[int, float], alone: Sequence[float], split: float
-) -> dict[int, float]:
-    """Seconds until a block is done, by the place that holds its result.
+    latencies: LatencyTable, block: int, reached: Mapping[int | None, float], alone: Sequence[float], split: float
+) -> dict[int | None, float]:
+    """Seconds until a block is done, by the processor that holds its result; None: several do.
 
     Args:
         latencies: predictions.
         block: its number; past the last block, the head.
-        reached: seconds until its input is there, by the place that holds it.
+        reached: seconds until its input is there, by the processor that holds it.
         alone: of the whole block on every processor.
         split: of the block split over several processors, without meeting points.
     """
-    ends = {
-        p: seconds
-        + min(r + (0.0 if q == EVERYWHERE else _transfer(latencies, block, q, p)) for q, r in reached.items())
+    ends: dict[int | None, float] = {
+        p: seconds + min(r + (0.0 if q is None else _transfer(latencies, block, q, p)) for q, r in reached.items())
         for p, seconds in enumerate(alone)
     }
-    meeting = latencies.meeting(block, latencies.blueprint.channels_before(block))
-    return {**ends, EVERYWHERE: min(reached.values()) + meeting + split}
+    channels = latencies.blueprint.channels_before(block)
+    groups = processor_groups(range(latencies.processors))
+    meeting = min(latencies.meeting(block, channels, group, group) for group in groups)
+    return {**ends, None: min(reached.values()) + meeting + split}
 
 
 def _transfer(latencies: LatencyTable, block: int, home: int, reader: int) -> float:
     """Seconds until a processor can read the original input of a block that another one holds."""
-    state = State(latencies.blueprint.channels_before(block), exact=True, home=home)
+    state = State(latencies.blueprint.channels_before(block), exact=True, home=(home,))
     return transfer_seconds(latencies, block, state, [reader])
 
 
 def _groups(latencies: LatencyTable) -> list[dict[int, float]]:
     """Contention factor of every processor, for every group that can work at the same time."""
     factor = latencies.predictor.contention_factor
-    groups = processor_groups(latencies.processors)
+    groups = processor_groups(range(latencies.processors))
     return [{p: factor(p, frozenset(group) - {p}) for p in group} for group in groups]

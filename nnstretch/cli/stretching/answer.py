@@ -75,6 +75,8 @@ def designs_table(
 def branches_table(designs: Sequence[Design], names: Sequence[str]) -> Table:
     """One row per segment of every design: depth and width of the branch of each processor.
 
+    A segment without branches is whole on its processor, or split layer by layer over several.
+
     Args:
         designs: best first.
         names: of the processors.
@@ -110,7 +112,9 @@ def _head(design: Design, processors: int) -> list[str]:
 
 def _branches(segment: SegmentDesign, processors: int) -> list[str]:
     """What each processor computes of a segment."""
-    cells = ["–"] * processors
+    cells = ["split" if processor in segment.split else "–" for processor in range(processors)]
+    if segment.split:
+        return cells
     for branch in segment.branches:
         size = "whole" if len(segment.branches) == 1 else f"{branch.depth:.2f} × {branch.width:.2f}"
         before = cells[branch.processor]
@@ -203,6 +207,7 @@ def design_object(design: Design, names: Sequence[str], file: str | None) -> dic
                 "width": branch.width,
                 "macs": branch.macs,
                 "predicted_ms": branch.predicted_ms,
+                "split": [names[processor] for processor in segment.split],
             }
             for number, segment in enumerate(design.segments)
             for branch in segment.branches

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Collection
 
 import pytest
 import torch
@@ -209,10 +210,10 @@ class Steady:
         del layers, processor
         return False
 
-    def meeting_seconds(self, tensor: TensorType) -> float:
+    def meeting_seconds(self, tensor: TensorType, *_: Collection[int]) -> float:
         return 1e-9 * math.prod(tensor.shape)
 
-    def fetch_seconds(self, tensor: TensorType) -> float:
+    def fetch_seconds(self, tensor: TensorType, *_: Collection[int]) -> float:
         del tensor
         return 0.0
 

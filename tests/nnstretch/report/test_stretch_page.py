@@ -42,7 +42,7 @@ class Rates:
     def meeting_seconds(self, tensor: TensorType, /, *_: object) -> float:
         return 5e-7
 
-    def fetch_seconds(self, tensor: TensorType, /) -> float:
+    def fetch_seconds(self, tensor: TensorType, /, *_: object) -> float:
         return 0.0
 
     def contention_factor(self, processor: int, others: frozenset[int], /) -> float:

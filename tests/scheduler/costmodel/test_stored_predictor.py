@@ -108,14 +108,14 @@ def test_transfers_lie_on_a_line_through_those_measured() -> None:
     cpu, gpu, store = ProfiledProcessor(ARM), ProfiledProcessor(GPU), ProfileStore(Path(":memory:"))
     with pytest.raises(DeviceError, match="no transfers between cpu:4-5 and opencl:0"):
         StoredTransfers(store, [cpu, gpu], cpu)
-    assert StoredTransfers(store, [cpu, cpu], cpu).transfer(TensorType((1, 9, 9, 9))) == 0.0
+    assert StoredTransfers(store, [cpu, cpu], cpu).transfer(cpu, cpu, TensorType((1, 9, 9, 9))) == 0.0
     tensors = [TensorType((1, channels, 8, 8)) for channels in (4, 16, 64)]
     store.put_all([transfer(tensor, 2e-5 + 1e-10 * 4 * tensor.elements) for tensor in tensors])
     found = StoredTransfers(store, [cpu, gpu], cpu)
-    assert found.transfer(TensorType((1, 32, 8, 8))) == pytest.approx(2e-5 + 1e-10 * 4 * 2048)
+    assert found.transfer(cpu, gpu, TensorType((1, 32, 8, 8))) == pytest.approx(2e-5 + 1e-10 * 4 * 2048)
     store.put_all([transfer(tensor, 3e-5 - 1e-10 * tensor.elements) for tensor in tensors])
     falling = StoredTransfers(store, [cpu, gpu], cpu)
-    assert falling.transfer(tensors[0]) == falling.transfer(tensors[2]) > 0.0
+    assert falling.transfer(cpu, gpu, tensors[0]) == falling.transfer(gpu, cpu, tensors[2]) > 0.0
 
 
 def test_processors_of_a_file_by_name(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class Prices(CostModel):
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         return self.chain if layer.op == FUSION_GROUP else 1.0
 
-    def transfer(self, tensor: TensorType) -> float:
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         return 0.0
 
 

@@ -40,7 +40,7 @@ class Units(CostModel):
             return None
         return 1.0 + 0.01 * _draw(layer.workload, str(routine.descriptor), parameters)
 
-    def transfer(self, tensor: TensorType) -> float:
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         return 0.0
 
 

@@ -38,7 +38,7 @@ class Valleys(CostModel):
         self.asked.add((layer.workload, str(routine.descriptor), tuple(sorted(parameters.items()))))
         return layer.macs * 1e-9 * (1 + 0.1 * self.distance(routine, layer, parameters))
 
-    def transfer(self, tensor: TensorType) -> float:
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         return 0.0
 
     def distance(self, routine: Routine, layer: Layer, parameters: Parameters) -> float:

@@ -229,7 +229,7 @@ class Work(CostModel):
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         return 1e-9 * layer.macs + 1e-7
 
-    def transfer(self, tensor: TensorType) -> float:
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         return 0.0
 
 

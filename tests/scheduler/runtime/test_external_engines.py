@@ -60,7 +60,7 @@ class RandomPrices(CostModel):
             self._prices[key] = float(rng.random()) * max(1.0, 0.7 * len(layer.parts))
         return self._prices[key]
 
-    def transfer(self, tensor: TensorType) -> float:
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         return 0.1
 
 

@@ -58,7 +58,7 @@ class Prices(CostModel):
             return None
         return 1e-5 if routine.descriptor.algorithm == "winograd" else 1e-7
 
-    def transfer(self, tensor: TensorType) -> float:
+    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         return 0.0
 
 

@@ -267,7 +267,10 @@ def test_the_predictor_includes_synchronisation_and_contention(tmp_path: Path) -
     found = latency_predictor(build_processors(specs(tmp_path, replace(soc, pairs=(*soc.pairs[:2], slow_pair)), 3)))
     assert isinstance(found, SimulatedPredictor)
     tensor = TensorType((1, 10, 5, 5))
-    assert found.meeting_seconds(tensor) == pytest.approx(50e-6 + 1e-6)
+    assert found.meeting_seconds(tensor, (0, 1, 2), (0, 1, 2)) == pytest.approx(50e-6 + 1e-6)
+    assert found.meeting_seconds(tensor, (0, 1), (0,)) == pytest.approx(5e-6 + 1e-6)
+    assert found.meeting_seconds(tensor, (1,), (1, 2)) == pytest.approx(50e-6 + 1e-6)
+    assert found.meeting_seconds(tensor, (2,), (2,)) == 0.0
     assert found.contention_factor(0, frozenset({1})) == 1.5
     assert found.contention_factor(1, frozenset({0, 2})) == 2.0 * 1.5
     assert found.error(0) is None

@@ -1,0 +1,142 @@
+"""Layers without branches that several processors compute one after another: each whole on one of them, or split by channels.
+
+A split layer costs what its slowest share takes, and before it every processor fetches what the others made. The scheduler
+splits layers in the same way when a network is compiled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nnstretch.branching.latency.prediction import LatencyPredictor
+from nnstretch.branching.latency.workloads import LayerRow
+from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.slices import bounds, even_shares, is_divisible, layer_share
+
+Home = tuple[int, ...]
+"""The processors that hold a tensor, or have made parts of it, ascending."""
+
+Meeting = Callable[[TensorType, Home, Home], float]
+"""Tensor, its home, its readers -> seconds until these can read it."""
+
+
+def processor_groups(processors: Sequence[int]) -> Iterator[Home]:
+    """All combinations of two or more of some processors."""
+    for size in range(2, len(processors) + 1):
+        yield from itertools.combinations(processors, size)
+
+
+@dataclass(frozen=True)
+class SplitCost:
+    """Seconds of layers on several processors, transfers included, and where the result lies."""
+
+    seconds: float
+    home: Home
+
+
+@dataclass(eq=False)
+class SplitLayers:
+    """Costs of rows of layers on groups of processors, by dynamic programming over the layers.
+
+    Attributes:
+        predictor: of layers and contention factors.
+        meeting: costs of transfers.
+        least: least seconds, above 0, of a layer that is worth splitting.
+        workloads: layers predicted so far, with the processor.
+    """
+
+    predictor: LatencyPredictor
+    meeting: Meeting
+    least: float
+    workloads: set[tuple[int, str]]
+    _ways: dict[tuple[str, Home], dict[Home, float]] = field(default_factory=dict)
+
+    def cost(self, row: LayerRow, group: Home, home: Home, *, is_last: bool = False) -> SplitCost:
+        """The least seconds of a row of layers on a group of processors, from an input that lies at `home`.
+
+        Of several homes of the result the one counts that is reached first. The result of the last layers of a network
+        (`is_last`) must come to one processor.
+        """
+        reached: list[dict[Home, float]] = [{home: 0.0}, *({} for _ in row.layers)]
+        for number, layer in enumerate(row.layers):
+            ways = self._ways_of(layer, group)
+            for held, seconds in reached[number].items():
+                if not ways:
+                    _keep_least(reached[number + 1], held, seconds)
+                for to, taken in ways.items():
+                    fetch = self._fetch(row, number, held, to)
+                    _keep_least(reached[number + 1], to, seconds + fetch + taken)
+                for processor in group if number in row.pairs else ():
+                    taken = self.predictor.fused_seconds(row.joined[number], processor)
+                    fetch = self._fetch(row, number, held, (processor,))
+                    _keep_least(reached[number + 2], (processor,), seconds + fetch + taken)
+        ends = reached[-1]
+        if is_last and row.layers:
+            gathered: dict[Home, float] = {}
+            for held, seconds in ends.items():
+                for processor in group:
+                    passing = self.meeting(row.layers[-1].outputs[0], held, (processor,))
+                    _keep_least(gathered, (processor,), seconds + passing)
+            ends = gathered
+        end = min(ends, key=lambda place: ends[place])
+        return SplitCost(ends[end], end)
+
+    def _fetch(self, row: LayerRow, number: int, held: Home, to: Home) -> float:
+        """Seconds of the transfer before a layer; an input that was read before is not fetched again where it was read."""
+        return 0.0 if to == held and number in row.rereads else self.meeting(row.layers[number].type_of(0), held, to)
+
+    def _ways_of(self, layer: Layer, group: Home) -> dict[Home, float]:
+        """Seconds of a layer whole or split, by the processors that compute it; empty if it takes no time on any.
+
+        That is so for views. Operators without a prediction count as zero, as everywhere.
+        """
+        key = (layer.workload, group)
+        if key not in self._ways:
+            whole = self._whole(layer, group)
+            ways = {(p,): s for p, s in whole.items()} | self._split(layer, whole)
+            self._ways[key] = ways if any(ways.values()) else {}
+        return self._ways[key]
+
+    def _whole(self, layer: Layer, group: Home) -> dict[int, float]:
+        """Seconds of a layer on the processors of a group that can compute it."""
+        times = {p: self._seconds(layer, p) for p in group}
+        return {p: seconds for p, seconds in times.items() if math.isfinite(seconds)}
+
+    def _seconds(self, layer: Layer, processor: int) -> float:
+        self.workloads.add((processor, layer.workload))
+        return self.predictor.seconds([layer], processor)
+
+    def _split(self, layer: Layer, whole: Mapping[int, float]) -> dict[Home, float]:
+        """Seconds of a layer split over every group of the processors that can compute it."""
+        return {
+            together: max(
+                self._seconds(share, p) * self.predictor.contention_factor(p, frozenset(together) - {p})
+                for p, share in zip(together, shares, strict=True)
+            )
+            for together, shares in self._divisions(layer, whole)
+        }
+
+    def _divisions(self, layer: Layer, whole: Mapping[int, float]) -> Iterator[tuple[Home, list[Layer]]]:
+        """The shares of a layer for every group of the processors that can compute it, if it is worth splitting."""
+        if min(whole.values(), default=0.0) < self.least or not is_divisible(layer):
+            return
+        for together in processor_groups(sorted(whole)):
+            channels = even_shares(layer.outputs[0].shape[1], {p: whole[p] for p in together})
+            if channels is not None:
+                yield together, [layer_share(layer, *bound) for bound in bounds(list(channels.values()))]
+
+    def shares(self, row: LayerRow, group: Home) -> dict[int, list[Layer]]:
+        """The shares of a row of layers, by the processor of the group that may compute them."""
+        found: dict[int, list[Layer]] = {p: [] for p in group}
+        for layer in row.layers:
+            for together, shares in self._divisions(layer, self._whole(layer, group)):
+                for p, share in zip(together, shares, strict=True):
+                    found[p].append(share)
+        return found
+
+
+def _keep_least(ends: dict[Home, float], home: Home, seconds: float) -> None:
+    ends[home] = min(ends.get(home, math.inf), seconds)

@@ -16,7 +16,7 @@ from nnstretch.branching.design.design import parse_merge
 from nnstretch.branching.search.search import SearchOptions
 from nnstretch.branching.stretch import StretchResult
 from nnstretch.branching.stretch import stretch as search
-from nnstretch.compiler.costs import latency_predictor
+from nnstretch.compiler.costs import latency_predictor, pool_of
 from nnstretch.compiler.design_runs import design_runner
 from nnstretch.compiler.placed_prediction import placed_predictor
 from nnstretch.compiler.processors import Processors, build_processors
@@ -95,7 +95,8 @@ def stretch_on(
 ) -> Sequence[StretchResult]:
     """As `stretch`, for processors that are open; designs run only on those of this machine."""
     limits, merge = options.search_limits(), parse_merge(options.merge)
-    predicting = latency_predictor(usable, learned=options.learned, working_set=working_set(module, example_input))
+    touched = working_set(module, example_input)
+    predicting = latency_predictor(usable, learned=options.learned, working_set=touched)
     wanted = SearchOptions(
         len(usable.named),
         limits,
@@ -106,6 +107,7 @@ def stretch_on(
         best_effort=options.best_effort,
         even_if_slower=options.even_if_slower,
         placed_seconds=placed_predictor(usable, module, example_input, predicting),
+        pool=pool_of(usable, learned=options.learned, working_set=touched),
         progress=options.progress or silent,
     )
     wanted.progress(0, 0, "tracing the network")

@@ -151,6 +151,21 @@ class PlacedPredictor(Protocol):
         """Seconds with layers placed on the processors and split by the scheduler; `inf` if that cannot be predicted."""
 
 
+@dataclass(frozen=True)
+class Pool:
+    """One processor that is made of all CPU cores on which several processors compute.
+
+    Attributes:
+        name: as users write it.
+        predictor: of this processor, whose number is 0.
+        shares: number of a group of cores among the several processors -> its share of all cores.
+    """
+
+    name: str
+    predictor: LatencyPredictor
+    shares: Mapping[int, float]
+
+
 class LatencyPredictor(Protocol):
     """Predicts latencies. Processors are numbered from 0; the input of a network lies where processor 0 reads it."""
 

@@ -116,6 +116,7 @@ class DynamicProgram:
         segments: segments that may be branched, by their first block.
         candidates: ways to branch a segment from a state.
         heads: ways to compute the head from a state.
+        unbranched: whether networks without branches count, too.
         transitions: number of transitions evaluated.
     """
 
@@ -123,13 +124,14 @@ class DynamicProgram:
     segments: Mapping[int, Sequence[Segment]]
     candidates: CandidateSource
     heads: HeadSource
+    unbranched: bool = False
     transitions: int = 0
     _labels: list[dict[State, _Label]] = field(default_factory=list)
     _moves: list[_Transition] = field(default_factory=list)
     _unit: float = 1.0
 
     def run(self, progress: Callable[[int, int], None]) -> list[NetworkCandidate]:
-        """The front of latency and MACs over networks with at least one branched segment, in order of MACs.
+        """The front of latency and MACs over networks in order of MACs, with at least one branched segment by default.
 
         Args:
             progress: called with the blocks done and their total.
@@ -198,7 +200,7 @@ class DynamicProgram:
         self._moves.append(move)
 
     def _front(self, count: int) -> list[NetworkCandidate]:
-        """The fastest branched network for every number of MACs, without those that are slower and have fewer MACs."""
+        """The fastest network for every number of MACs, without those that are slower and have fewer MACs."""
         ends: list[tuple[State, HeadCandidate]] = []
         seconds, steps, places = list[_Numbers](), list[npt.NDArray[np.int64]](), list[npt.NDArray[np.int64]]()
         for state, label in self._labels[count].items():
@@ -222,7 +224,7 @@ class DynamicProgram:
                 round(work[i] * self._unit),
                 head.branches,
             )
-            if found.is_branched:
+            if self.unbranched or found.is_branched:
                 most = int(work[i])
                 front.append(found)
         return front[::-1]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from nnstretch.branching.channels.scaling import kept_counts
 from nnstretch.branching.design.blueprint import Blueprint
 from nnstretch.branching.design.cost import part_cost
-from nnstretch.branching.design.design import Merge
+from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.design.from_choices import original_cost, segment_cost
 from nnstretch.branching.latency.prediction import BlockCost, FrontPoint, Prediction
 from nnstretch.branching.latency.table import LatencyTable
@@ -58,6 +58,9 @@ class SearchReport:
         stays_unbranched: whether the network without branches was returned, because no branched design is ahead of it.
         infeasible: why no branched design is within the limits; else "".
         head_parts: independent parts of the head, which may run on several processors; 0 if it stays whole.
+        split_ms: predicted latency of the original with its layers split over the processors; None if not predicted.
+        pool: name of the processor that is made of all cores; "" if the processors make none.
+        pool_ms: predicted latency of the original on it; None without one.
     """
 
     family: Family
@@ -82,6 +85,26 @@ class SearchReport:
     stays_unbranched: bool = False
     infeasible: str = ""
     head_parts: int = 0
+    split_ms: float | None = None
+    pool: str = ""
+    pool_ms: float | None = None
+
+    def alternatives(self, names: Sequence[str]) -> dict[str, float]:
+        """Predicted milliseconds of the original without branches, by where it runs: one processor, "split", or all cores."""
+        others = {"split": self.split_ms, self.pool: self.pool_ms}
+        found = dict(zip(names, self.original_ms, strict=True))
+        return found | {where: ms for where, ms in others.items() if ms is not None}
+
+    def gain(self, design: Design) -> float | None:
+        """Predicted latency of the best alternative to a design, over the design's; None if unknown.
+
+        Alternatives are the original and its equal-MACs control, which is taken to need the original's time times its share
+        of the MACs.
+        """
+        placed = None if self.unbranched is None else self.unbranched.ms
+        others = [ms for ms in (*self.original_ms, self.split_ms, self.pool_ms, placed) if ms is not None]
+        share = min(1.0, design.macs / max(design.original_macs, 1)) if design.meeting_points else 1.0
+        return share * min(others) / design.predicted_ms if design.predicted_ms else None
 
     def unbranched_note(self, names: Sequence[str]) -> str:
         """One line for people if the network without branches was returned or is predicted to be ahead; else "".
@@ -92,14 +115,13 @@ class SearchReport:
         plan, branched = self.unbranched, self.branched_ms
         if plan is None or not (self.stays_unbranched or plan.is_ahead_of(branched)):
             return ""
-        where = "placed on several processors" if plan.processor is None else f"on {names[plan.processor]} alone"
         if branched is None:
             other = f"no branched design is within the limits ({self.infeasible})"
         elif plan.is_ahead_of(branched):
             other = f"the fastest branched design {branched:.3f} ms"
         else:
             other = "the branched designs within the target have fewer MACs"
-        whole = f"the network without branches, {where}, is predicted to take {plan.ms:.3f} ms"
+        whole = f"the network without branches, {plan.where(names)}, is predicted to take {plan.ms:.3f} ms"
         return f"branching does not pay here: {whole}; {other}"
 
     @property

@@ -23,6 +23,7 @@ from nnstretch.branching.latency.prediction import (
     FrontPoint,
     LatencyPredictor,
     PlacedPredictor,
+    Pool,
     Prediction,
 )
 from nnstretch.branching.latency.split_layers import processor_groups
@@ -51,7 +52,14 @@ from nnstretch.branching.search.report import (
     original_seconds,
     pruning_steps,
 )
-from nnstretch.branching.search.unbranched import UnbranchedPlan, unbranched_plan, whole_blocks
+from nnstretch.branching.search.unbranched import (
+    UnbranchedPlan,
+    pool_estimate,
+    pool_plan,
+    split_seconds,
+    unbranched_plan,
+    whole_blocks,
+)
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError
 from nnstretch.support.progress import Progress, silent
@@ -75,6 +83,8 @@ class SearchOptions:
         even_if_slower: return branched designs only, even if the network without branches is predicted to be faster.
         placed_seconds: predicts the network without branches as the scheduler runs it; None: such plans are not compared.
             Ignored with `even_if_slower`.
+        pool: all cores as one processor, if the processors compute on the cores of one CPU; such a plan of the network
+            without branches is compared, too, and is not returned with `even_if_slower`.
         splits: the layers of segments without branches may be split over the processors, as the scheduler does.
         progress: called as progress(done, total, what).
     """
@@ -88,6 +98,7 @@ class SearchOptions:
     best_effort: bool = False
     even_if_slower: bool = False
     placed_seconds: PlacedPredictor | None = None
+    pool: Pool | None = None
     splits: bool = True
     progress: Progress = silent
 
@@ -134,6 +145,7 @@ class _Search:
         infeasible: see `SearchReport`.
         branched_ms: see `SearchReport`.
         unbranched: see `SearchReport`.
+        pooled: predictions of the pool; None without one.
         placed: seconds of the network without branches as the scheduler runs it; None until it was asked.
         end: `time.monotonic()` after which no design runs.
     """
@@ -149,6 +161,7 @@ class _Search:
     infeasible: str = field(default="", init=False)
     branched_ms: float | None = field(default=None, init=False)
     unbranched: UnbranchedPlan | None = field(default=None, init=False)
+    pooled: LatencyTable | None = field(default=None, init=False)
     placed: float | None = field(default=None, init=False)
     end: float = field(default=math.inf, init=False)
 
@@ -159,6 +172,8 @@ class _Search:
             DesignError: no design meets the limits.
         """
         self.end = time.monotonic() + self.options.time_limit
+        if self.options.pool is not None:
+            self.pooled = LatencyTable(self.latencies.blueprint, self.options.pool.predictor, 1)
         notes = diagnose(self.latencies.blueprint)
         self._compare_processors()
         boundaries = candidate_boundaries(self.latencies, self._report_progress)
@@ -337,6 +352,8 @@ class _Search:
             times = original_seconds(self.latencies)
             if confirm(self.latencies, whole_blocks(self.latencies, times.index(min(times)))):
                 self.latencies.forget()
+            if self.pooled is not None and confirm(self.pooled, whole_blocks(self.pooled, 0)):
+                self.pooled.forget()
 
     def _check_unbranched(self, statistics: Mapping[Segment, PruningStatistics], reason: str) -> None:
         """Checks that the network without branches may be returned, as no branched design is within the limits.
@@ -361,9 +378,13 @@ class _Search:
         return plan is not None and math.isfinite(plan.ms) and (target is None or plan.ms <= target)
 
     def _unbranched_plan(self, slowest: float) -> UnbranchedPlan | None:
-        """As `unbranched_plan`, from the present predictions; the scheduler is asked once."""
+        """As `unbranched_plan`, from the present predictions, and all cores as one; the scheduler is asked once."""
         asked = None if self.options.even_if_slower or self.options.placed_seconds is None else self._placed_seconds
-        return unbranched_plan(self.latencies, asked, slowest)
+        plans = [unbranched_plan(self.latencies, asked, slowest)]
+        pool = None if self.options.even_if_slower else self.options.pool
+        if self.pooled is not None and pool is not None and pool_estimate(self.latencies, pool) <= slowest:
+            plans.append(pool_plan(self.pooled, pool))
+        return min((plan for plan in plans if plan is not None), key=lambda plan: plan.seconds, default=None)
 
     def _placed_seconds(self) -> float:
         """The scheduler's prediction of the network without branches."""
@@ -459,7 +480,15 @@ class _Search:
             stays_unbranched=not any(design.meeting_points for design, _ in made),
             infeasible=self.infeasible,
             head_parts=latencies.blueprint.tower_count,
+            split_ms=_finite_ms(split_seconds(latencies)) if latencies.splits else None,
+            pool="" if self.options.pool is None else self.options.pool.name,
+            pool_ms=None if self.pooled is None else _finite_ms(original_seconds(self.pooled)[0]),
         )
+
+
+def _finite_ms(seconds: float) -> float | None:
+    """Milliseconds; None if infinite."""
+    return 1e3 * seconds if math.isfinite(seconds) else None
 
 
 def _front(found: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:

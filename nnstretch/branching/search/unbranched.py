@@ -1,23 +1,32 @@
 """Plans of the original network without branches, which a design must beat.
 
 NN-Stretch compares a branched network with the original on the fastest processor. Two other plans use all processors without
-branches: whole blocks on the processors that suit them, and layers that the scheduler places and splits.
+branches: whole blocks on the processors that suit them, and layers that the scheduler places and splits. Where all processors
+compute on the cores of one CPU, these cores can also be one processor, a pool.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice
-from nnstretch.branching.latency.prediction import BranchPrediction, PlacedPredictor, Prediction, SegmentPrediction
+from nnstretch.branching.latency.prediction import (
+    BranchPrediction,
+    PlacedPredictor,
+    Pool,
+    Prediction,
+    SegmentPrediction,
+)
 from nnstretch.branching.latency.split_layers import processor_groups
 from nnstretch.branching.latency.table import LatencyTable
-from nnstretch.branching.search.dynamic_programming import merged_choices
+from nnstretch.branching.search.dynamic_programming import DynamicProgram, merged_choices
+from nnstretch.branching.search.head_candidates import HeadCandidate
 from nnstretch.branching.search.network_latency import (
     State,
     branch_seconds,
+    head_prediction,
     network_prediction,
     transfer_seconds,
 )
@@ -33,12 +42,20 @@ class UnbranchedPlan:
         prediction: predicted seconds of these segments on their processors.
         seconds: predicted latency: the prediction's, or less where the scheduler places and splits layers.
         processor: index of the only processor that works; None if several do.
+        pool: name of the processor that is made of all cores, if that computes everything; else "".
     """
 
     choices: tuple[SegmentChoice, ...]
     prediction: Prediction
     seconds: float
     processor: int | None
+    pool: str = ""
+
+    def where(self, names: Sequence[str]) -> str:
+        """Where it runs, for people; `names` are those of the processors."""
+        if self.pool:
+            return f"on all cores as one processor ({self.pool})"
+        return "placed on several processors" if self.processor is None else f"on {names[self.processor]} alone"
 
     @property
     def ms(self) -> float:
@@ -85,6 +102,29 @@ def single_processor_plan(latencies: LatencyTable, processor: int) -> Unbranched
     )
     prediction = Prediction(tuple(segments), head)
     return UnbranchedPlan(choices, prediction, prediction.seconds, processor)
+
+
+def pool_plan(pooled: LatencyTable, pool: Pool) -> UnbranchedPlan:
+    """The whole network on one processor that is made of all cores, as `pooled` predicts it."""
+    return replace(single_processor_plan(pooled, 0), processor=None, pool=pool.name)
+
+
+def pool_estimate(latencies: LatencyTable, pool: Pool) -> float:
+    """Optimistic seconds of the network on a pool: some of its groups of cores, sped up by what the others add."""
+    blocks = Segment(0, len(latencies.blueprint.traced.blocks))
+    whole = latencies.original(blocks)
+    return min((share * (whole[p] + latencies.head(p)) for p, share in pool.shares.items()), default=0.0)
+
+
+def split_seconds(latencies: LatencyTable) -> float:
+    """Predicted seconds of the network without branches, each block whole or split over the processors."""
+    end = latencies.blueprint.head.source
+
+    def whole_head(state: State) -> Sequence[HeadCandidate]:
+        return (HeadCandidate((), head_prediction(latencies, {end: state}).seconds, 0),)
+
+    program = DynamicProgram(latencies, {}, lambda *_: (), whole_head, unbranched=True)
+    return min((found.seconds for found in program.run(lambda *_: None)), default=math.inf)
 
 
 def split_estimate(latencies: LatencyTable) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.bench.timing import perfect_split
@@ -37,6 +37,7 @@ def designs_table(
     names: Sequence[str],
     original_ms: Sequence[float] = (),
     measured: Mapping[str, float] | None = None,
+    gain: Callable[[Design], float | None] | None = None,
 ) -> Table:
     """One row per design, and the original on each processor in the caption.
 
@@ -45,10 +46,12 @@ def designs_table(
         names: of the processors.
         original_ms: the original network's predicted latency on each of them; empty if unknown.
         measured: latencies of designs that were run, by id.
+        gain: `SearchReport.gain`, if it is known.
     """
     shown = plain_table(
         ">#",
         "design",
+        ">gain",
         ">MACs,\nshare",
         ">params",
         ">predicted\nms",
@@ -62,12 +65,15 @@ def designs_table(
         times = _times(design, original_ms)
         run = ms_text(measured[design.id]) if measured and design.id in measured else "–"
         cells = (times[0], run, *times[1:], str(design.meeting_points))
-        shown.add_row(str(rank), design.id, macs, count_text(design.params), *cells)
+        over_best = gain(design) if gain is not None else None
+        gained = "–" if over_best is None else times_text(over_best)
+        shown.add_row(str(rank), design.id, gained, macs, count_text(design.params), *cells)
     if original_ms:
         alone = ", ".join(f"{ms_text(ms)} ms on {name}" for name, ms in zip(names, original_ms, strict=True))
         shown.caption = (
-            f"original: {alone}; faster: predicted, than the original on its fastest processor; of split: perfect split at the "
-            "design's MACs over predicted latency"
+            f"original: {alone}; gain: predicted, over the best alternative: the original or a control of equal MACs, on one "
+            "processor, split layer by layer, or on all cores as one; faster: predicted, than the original on its fastest "
+            "processor; of split: perfect split at the design's MACs over predicted latency"
         )
     return shown
 
@@ -138,6 +144,7 @@ def answer(
         "pruning": [{"step": step.step, "designs_log10": step.designs_log10} for step in report.pruning],
         "lifted_limits": report.lifted or None,
         "branched_ms": report.branched_ms,
+        "alternatives_ms": {where: _finite(ms) for where, ms in report.alternatives(names).items()},
         "unbranched": _unbranched(report, names),
         "head_parts": report.head_parts,
         "not_branched": list(report.diagnostics),
@@ -164,7 +171,7 @@ def _unbranched(report: SearchReport, names: Sequence[str]) -> dict[str, Any] | 
     plan = report.unbranched
     if plan is None:
         return None
-    processor = None if plan.processor is None else names[plan.processor]
+    processor = plan.pool or (None if plan.processor is None else names[plan.processor])
     return {"predicted_ms": _finite(plan.ms), "processor": processor, "why_not_branched": report.infeasible or None}
 
 
@@ -181,6 +188,7 @@ def _design(result: StretchResult, names: Sequence[str], file: str | None) -> di
     design = result.design
     return {
         **design_object(design, names, file),
+        "gain_best_alternative": result.report.gain(design),
         "measured_ms": result.report.measured_ms.get(design.id),
         "perfect_split_ms": _finite(perfect_split(result.report.original_ms) * design.macs / design.original_macs),
         "prediction": result.prediction.to_json(names),

@@ -65,7 +65,10 @@ def _figures(names: Sequence[str], report: SearchReport, best: Design) -> list[t
     where = names[report.original_ms.index(fastest)]
     ms = best.predicted_ms or 0.0
     bound = perfect_split(report.original_ms) * best.macs / best.original_macs
+    gain = report.gain(best)
+    over_best = [] if gain is None else [(times_text(gain), "predicted, over the best alternative without branches")]
     return [
+        *over_best,
         (f"{ms:.3g} ms", f"predicted, the original {ms_text(fastest)} ms on {where}"),
         (times_text(fastest / ms), "the fastest single processor"),
         (f"{best.macs / best.original_macs:.0%}", "of the original's MACs"),
@@ -156,7 +159,7 @@ def _timeline_text(prediction: Prediction) -> str:
     waiting = sum(part.waiting(branch) / len(part.branches) for part in branched for branch in part.branches)
     slowed = sum((b.contended - b.alone) / len(part.branches) for part in branched for b in part.branches)
     return (
-        f"Of {1e3 * total:.3f} ms, meeting points take {1e3 * meeting:.3f} ms and segments on one processor "
+        f"Of {1e3 * total:.3f} ms, meeting points take {1e3 * meeting:.3f} ms and segments on one processor, or split, "
         f"{1e3 * alone:.3f} ms; in the rest a processor waits {1e3 * waiting:.3f} ms on average, and loses "
         f"{1e3 * slowed:.3f} ms to contention."
     )
@@ -182,8 +185,14 @@ def _head(design: Design, part: SegmentPrediction, names: Sequence[str]) -> list
         times = f"{1e3 * predicted.alone:.4f}", f"{1e3 * predicted.contended:.4f}"
         waits = "" if branch is None else f"{1e3 * part.waiting(predicted):.4f}"
         meets = "" if i else f"{1e3 * (part.transfer + part.merging):.4f}"
-        rows.append(("" if i else "head", parts, names[predicted.processor], *sizes, *times, waits, meets))
+        where = _where(predicted.processor, part.split, names)
+        rows.append(("" if i else "head", parts, where, *sizes, *times, waits, meets))
     return rows
+
+
+def _where(processor: int, split: Sequence[int], names: Sequence[str]) -> str:
+    """The processor of a branch, or those over which its layers are split."""
+    return f"split: {', '.join(names[one] for one in split)}" if split else names[processor]
 
 
 def _branches(
@@ -194,7 +203,7 @@ def _branches(
         (
             "" if i else number,
             "" if i else place,
-            names[branch.processor],
+            _where(branch.processor, part.split, names),
             f"{branch.depth:.2f}",
             f"{branch.width:.2f}",
             str(branch.channels),

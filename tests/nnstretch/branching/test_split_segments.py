@@ -55,7 +55,7 @@ def conv(name: str, reads: int, writes: int, size: int = 8) -> Layer:
     tensors = TensorType((1, reads, size, size)), TensorType((writes, reads, 1, 1))
     attributes = {"groups": 1, "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
     weight = np.zeros(tensors[1].shape, np.float32)
-    return Layer(name, "Conv", tensors, (TensorType((1, writes, size, size)),), attributes, {1: weight})
+    return Layer(name, "Conv", tensors, (TensorType((1, writes, size, size)),), attributes, constants={1: weight})
 
 
 def brute_force(

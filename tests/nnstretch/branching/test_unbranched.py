@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from nnstretch.branching.channels.scaling import kept_counts
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design
+from nnstretch.branching.latency.prediction import Pool
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.latency.workloads import part_layers
 from nnstretch.branching.search.limits import SearchLimits
@@ -219,6 +220,44 @@ def test_a_front_has_no_design_that_the_whole_network_dominates() -> None:
     kept = [d for d in forced if d.macs > d.original_macs or (d.predicted_ms or 0.0) < 1e3 * scheduled]
     assert len(kept) < len(forced)
     assert designs == kept
+
+
+@pytest.mark.parametrize("even_if_slower", [False, True])
+def test_all_cores_as_one_processor_are_among_the_plans(even_if_slower: bool) -> None:
+    """A pool that is faster than all designs is the answer, where it is wanted; a slower one changes nothing."""
+    plan, predictor = tiny(), Rates(50e9, 45e9, meeting=1e-6)
+    usual, _ = search(plan, predictor, SearchOptions(2, LIMITS, even_if_slower=even_if_slower))
+    best = usual[0].predicted_ms or 0.0
+    for rate, is_ahead in ((400e9, True), (60e9, False)):
+        pool = Pool("cpu:0-1", Rates(rate), {0: 0.1, 1: 0.1})
+        options = SearchOptions(2, LIMITS, even_if_slower=even_if_slower, pool=pool)
+        designs, report = search(plan, predictor, options)
+        alone = 1e3 * single_processor_plan(LatencyTable(plan, pool.predictor, 1), 0).seconds
+        assert report.pool_ms == pytest.approx(alone)
+        assert report.alternatives(NAMES[:2])["cpu:0-1"] == report.pool_ms
+        assert (alone < best) == is_ahead
+        if not is_ahead or even_if_slower:
+            assert designs == usual
+        else:
+            (whole,) = designs
+            assert (whole.meeting_points, whole.predicted_ms) == (0, pytest.approx(alone))
+            assert (
+                f"on all cores as one processor (cpu:0-1), is predicted to take {alone:.3f} ms"
+                in report.unbranched_note(NAMES)
+            )
+            assert report.gain(whole) == pytest.approx(1.0)
+
+
+def test_the_gain_is_over_the_best_alternative_at_equal_macs() -> None:
+    plan, predictor = tiny(), Rates(50e9, 45e9, meeting=1e-6)
+    pool = Pool("cpu:0-1", Rates(80e9), {0: 0.5, 1: 0.5})
+    designs, report = search(plan, predictor, SearchOptions(2, LIMITS, pool=pool))
+    others = report.alternatives(("a", "b"))
+    assert set(others) == {"a", "b", "split", "cpu:0-1"}
+    assert others["split"] <= min(others["a"], others["b"]) * (1 + 1e-9)
+    for design in designs:
+        share = min(1.0, design.macs / design.original_macs)
+        assert report.gain(design) == pytest.approx(share * min(others.values()) / (design.predicted_ms or 0.0))
 
 
 def test_what_is_slower_is_returned_where_it_is_wanted() -> None:

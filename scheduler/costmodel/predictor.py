@@ -88,7 +88,7 @@ class ProfilePredictor:
         return self.seconds([pair], processor) if self._computed[key] else math.inf
 
     def meeting_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
-        """Predicted seconds until `readers` can read `tensor`, of which each of `writers` made a part, from its end on.
+        """Predicted seconds until `readers` can read `tensor` after each of `writers` made a part of it.
 
         The slowest pair counts. Calls read the whole tensor, and each writer's call writes a share of it.
         """

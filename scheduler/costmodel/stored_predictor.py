@@ -138,7 +138,7 @@ class StoredPredictor:
         return False
 
     def meeting_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
-        """Predicted seconds until `readers` can read `tensor`, of which each of `writers` made a part: of the slowest pair."""
+        """Predicted seconds until `readers` can read `tensor` after each of `writers` made a part of it: the slowest pair's."""
         pairs = [(self.processors[w], self.processors[r]) for w in writers for r in readers if w != r]
         return max((self.transfers.transfer(one, other, tensor) for one, other in pairs), default=0.0)
 

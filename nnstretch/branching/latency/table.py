@@ -223,7 +223,7 @@ class LatencyTable:
         return self._merges[key]
 
     def meeting(self, block: int, channels: int, writers: Home, readers: Home) -> float:
-        """Seconds until `readers` can read the input of a block, of which each of `writers` computed a part.
+        """Seconds until `readers` can read the input of a block after each of `writers` computed a part of it.
 
         Interpolated between numbers of channels.
         """

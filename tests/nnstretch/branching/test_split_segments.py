@@ -199,7 +199,7 @@ def test_split_segments_take_what_the_simulated_plan_takes(tmp_path: Path) -> No
     soc = load_profile("phone")
     cpu = soc.processors["cpu"]
     pairs = tuple(replace(pair, sync_us=5.0, gb_per_s=20.0) for pair in soc.pairs)
-    path = tmp_path / "twins.json"
+    path = tmp_path / "equal.json"
     save_profile(replace(soc, processors=dict.fromkeys(soc.processors, cpu), pairs=pairs), path)
     opened = build_processors(f"sim:{path}/cpu,sim:{path}/gpu")
     plan, predictor = blueprint(small(1), IMAGES, 16), latency_predictor(opened)

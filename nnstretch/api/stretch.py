@@ -16,9 +16,10 @@ from nnstretch.branching.design.design import parse_merge
 from nnstretch.branching.search.search import SearchOptions
 from nnstretch.branching.stretch import StretchResult
 from nnstretch.branching.stretch import stretch as search
-from nnstretch.compiler.costs import latency_predictor, pool_of
+from nnstretch.compiler.costs import latency_predictor
 from nnstretch.compiler.design_runs import design_runner
 from nnstretch.compiler.placed_prediction import placed_predictor
+from nnstretch.compiler.pool import pool_of
 from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import is_model_file, load_module

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import astuple, replace
 
-from nnstretch.branching.latency.prediction import Pool
-from nnstretch.compiler.processors import Processors, build_processors
-from nnstretch.devices.base.spec import all_cores, format_cores
+from nnstretch.compiler.processors import Processors
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.costmodel.costs import Contention
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
@@ -75,26 +73,6 @@ def measured_contention(processors: Processors) -> Contention:
             return contention_factors(processors.named, processors.host, group, store, run)
 
     return measured
-
-
-def pool_of(processors: Processors, *, learned: bool | None = None, working_set: int | None = None) -> Pool | None:
-    """All cores of several processors as one, if at least two of them compute on cores of this machine's CPU.
-
-    These are groups of cores, and OpenCL devices that are the CPU. The arguments are those of `latency_predictor`.
-    """
-    on_cores = [p for p in processors.named if p.spec.kind in ("cpu", "opencl") and p.spec.cores]
-    cores = all_cores(processor.spec for processor in on_cores)
-    alone = any(processor.spec.kind == "cpu" and processor.spec.cores == cores for processor in on_cores)
-    if processors.site is not None or len(on_cores) < 2 or alone:
-        return None
-    name = f"cpu:{format_cores(cores)}"
-    opened = build_processors(replace(processors.options, processors=name, threads=None))
-    shares = {
-        number: len(processor.spec.cores) / len(cores)
-        for number, processor in enumerate(processors.named)
-        if processor.spec.kind == "cpu"
-    }
-    return Pool(name, latency_predictor(opened, learned=learned, working_set=working_set), shares)
 
 
 def latency_predictor(

@@ -12,6 +12,7 @@ from typing import Self
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Layout, Parameters, Routine, reorder_layer
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.support.settings import transfer_delay_us
 
 Contention = Callable[[tuple[int, ...]], Sequence[float]]
 """Ascending processor numbers -> the contention factor of each while the whole group works."""
@@ -133,6 +134,18 @@ def hops(one: Processor, other: Processor, host: Processor) -> tuple[Processor, 
     """
     devices = tuple(p for p in (one, other) if not p.backend.serves_caller)
     return devices or (other if one is host else one,)
+
+
+_CORES_BASE, _CORES_BYTES_PER_SECOND = 20e-6, 1e9
+
+
+def undelayed(processor: Processor, seconds: float, size: int) -> float:
+    """Seconds of a transfer between the host and a processor, without what other programs delayed it by.
+
+    Cores of one CPU share memory, so that a transfer that took longer than any CPU needs was delayed when it was measured.
+    """
+    most = _CORES_BASE + size / _CORES_BYTES_PER_SECOND + 1e-6 * transfer_delay_us()
+    return min(seconds, most) if processor.backend.serves_caller else seconds
 
 
 class Estimates(CostModel):

@@ -13,7 +13,7 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Parameters
 from nnstretch.errors import DeviceError, MissingExtraError
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.costmodel.costs import Candidate, ContentionFactors, CostModel, hops
+from nnstretch.scheduler.costmodel.costs import Candidate, ContentionFactors, CostModel, hops, undelayed
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.predictor import default_candidates
 from nnstretch.scheduler.costmodel.trees import Errors, Spread
@@ -25,7 +25,7 @@ _ADVICE = "run `nnstretch stretch` there on a network or two with these processo
 
 
 class StoredTransfers(CostModel):
-    """Transfer times of processors, by linear regression over measured transfers."""
+    """Transfer times of processors: of devices by linear regression over those measured, of cores interpolated between them."""
 
     measured = True
 
@@ -36,6 +36,7 @@ class StoredTransfers(CostModel):
             DeviceError: there are no measured transfers of a device.
         """
         self._host = host
+        self._points: dict[str, list[tuple[int, float]]] = {}
         self._lines: dict[str, tuple[float, float]] = {}
         for processor in processors:
             sized = [(transfer_bytes(row.workload), row) for row in store.rows(processor.fingerprint)]
@@ -49,6 +50,7 @@ class StoredTransfers(CostModel):
                     f"the profiles have no transfers between {host.name} and {processor.name}, so that meeting points "
                     f"cannot be predicted: {_ADVICE}"
                 )
+            self._points[processor.name] = sorted(points)
             self._lines[processor.name] = _line(points) if points else (0.0, 0.0)
 
     def seconds(self, *_: object) -> float | None:
@@ -56,8 +58,16 @@ class StoredTransfers(CostModel):
         return None
 
     def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
-        lines = [self._lines[processor.name] for processor in hops(one, other, self._host)]
-        return sum(base + per_byte * PLAIN.bytes(tensor) for base, per_byte in lines)
+        return sum(self._hop(processor, PLAIN.bytes(tensor)) for processor in hops(one, other, self._host))
+
+    def _hop(self, processor: Processor, size: int) -> float:
+        base, per_byte = self._lines[processor.name]
+        points = self._points[processor.name]
+        if not processor.backend.serves_caller or not points:
+            return base + per_byte * size
+        sizes, seconds = np.array(points, np.float64).T
+        between = np.interp(size, sizes, np.maximum.accumulate(seconds)) * max(1.0, size / sizes[-1])
+        return undelayed(processor, float(between), size)
 
 
 def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:

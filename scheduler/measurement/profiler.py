@@ -21,7 +21,7 @@ from nnstretch.devices.base.routine import PLAIN, Parameters, Routine, reorder_l
 from nnstretch.errors import ModelError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, hops, usual_settings
+from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, hops, undelayed, usual_settings
 from nnstretch.scheduler.costmodel.workload import transfer_workload
 from nnstretch.scheduler.measurement.caches import layer_state, network_state
 from nnstretch.scheduler.measurement.candidate_set import CandidateSet
@@ -194,7 +194,8 @@ class Profiler(CostModel, Closing):
             self._transfers[device.name] = np.maximum.accumulate(seconds).tolist()
         # Interpolated between `_RUNGS`, and proportional beyond the largest.
         size = PLAIN.bytes(tensor)
-        return float(np.interp(size, _RUNGS, self._transfers[device.name])) * max(1.0, size / _RUNGS[-1])
+        seconds = float(np.interp(size, _RUNGS, self._transfers[device.name])) * max(1.0, size / _RUNGS[-1])
+        return undelayed(device, seconds, size)
 
     def _state(self, layer: Layer) -> CacheState:
         """The cache state that a layer is measured in."""

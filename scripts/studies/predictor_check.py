@@ -390,7 +390,7 @@ def random_design(blueprint: Blueprint, generator: Random, limits: SearchLimits,
 class _Sampler:
     def __init__(self, blueprint: Blueprint, generator: Random, limits: SearchLimits, processors: int) -> None:
         self.blueprint, self.generator, self.limits = blueprint, generator, limits
-        self.groups = list(processor_groups(processors))
+        self.groups = list(processor_groups(range(processors)))
         self.processors = processors
         count = len(blueprint.traced.blocks)
         self.macs = [segment_cost(blueprint, Segment(i, i + 1)).macs for i in range(count)]

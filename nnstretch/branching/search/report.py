@@ -91,9 +91,31 @@ class SearchReport:
 
     def alternatives(self, names: Sequence[str]) -> dict[str, float]:
         """Predicted milliseconds of the original without branches, by where it runs: one processor, "split", or all cores."""
-        others = {"split": self.split_ms, self.pool: self.pool_ms}
+        split = [ms for ms in (self.split_ms, self._placed_ms) if ms is not None]
         found = dict(zip(names, self.original_ms, strict=True))
-        return found | {where: ms for where, ms in others.items() if ms is not None}
+        if split:
+            found["split"] = min(split)
+        return found if self.pool_ms is None else found | {self.pool: self.pool_ms}
+
+    @property
+    def _placed_ms(self) -> float | None:
+        """Predicted milliseconds of the best plan of several processors that was compared."""
+        plan = self.unbranched
+        return plan.ms if plan is not None and plan.processor is None and not plan.pool else None
+
+    def gain_note(self, design: Design, names: Sequence[str]) -> str:
+        """One line for people: what a branched design gains over the best alternative; "" for others."""
+        gain, others = self.gain(design), self.alternatives(names)
+        if gain is None or not design.meeting_points:
+            return ""
+        where = min(others, key=lambda place: others[place])
+        how = "split layer by layer over the processors" if where == "split" else f"on {where}"
+        share = min(1.0, design.macs / max(design.original_macs, 1))
+        network = "the control of equal MACs" if share < 1.0 else "the original network"
+        return (
+            f"{gain:.2f}× as fast as the best alternative without branches is predicted for {design.id}: {network}, {how}, "
+            f"would take {share * others[where]:.3f} ms"
+        )
 
     def gain(self, design: Design) -> float | None:
         """Predicted latency of the best alternative to a design, over the design's; None if unknown.
@@ -101,8 +123,7 @@ class SearchReport:
         Alternatives are the original and its equal-MACs control, which is taken to need the original's time times its share
         of the MACs.
         """
-        placed = None if self.unbranched is None else self.unbranched.ms
-        others = [ms for ms in (*self.original_ms, self.split_ms, self.pool_ms, placed) if ms is not None]
+        others = [ms for ms in (*self.original_ms, self.split_ms, self.pool_ms, self._placed_ms) if ms is not None]
         share = min(1.0, design.macs / max(design.original_macs, 1)) if design.meeting_points else 1.0
         return share * min(others) / design.predicted_ms if design.predicted_ms else None
 

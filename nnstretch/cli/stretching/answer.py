@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.bench.timing import perfect_split
@@ -37,7 +37,6 @@ def designs_table(
     names: Sequence[str],
     original_ms: Sequence[float] = (),
     measured: Mapping[str, float] | None = None,
-    gain: Callable[[Design], float | None] | None = None,
 ) -> Table:
     """One row per design, and the original on each processor in the caption.
 
@@ -46,12 +45,10 @@ def designs_table(
         names: of the processors.
         original_ms: the original network's predicted latency on each of them; empty if unknown.
         measured: latencies of designs that were run, by id.
-        gain: `SearchReport.gain`, if it is known.
     """
     shown = plain_table(
         ">#",
         "design",
-        ">gain",
         ">MACs,\nshare",
         ">params",
         ">predicted\nms",
@@ -65,15 +62,12 @@ def designs_table(
         times = _times(design, original_ms)
         run = ms_text(measured[design.id]) if measured and design.id in measured else "–"
         cells = (times[0], run, *times[1:], str(design.meeting_points))
-        over_best = gain(design) if gain is not None else None
-        gained = "–" if over_best is None else times_text(over_best)
-        shown.add_row(str(rank), design.id, gained, macs, count_text(design.params), *cells)
+        shown.add_row(str(rank), design.id, macs, count_text(design.params), *cells)
     if original_ms:
         alone = ", ".join(f"{ms_text(ms)} ms on {name}" for name, ms in zip(names, original_ms, strict=True))
         shown.caption = (
-            f"original: {alone}; gain: predicted, over the best alternative: the original or a control of equal MACs, on one "
-            "processor, split layer by layer, or on all cores as one; faster: predicted, than the original on its fastest "
-            "processor; of split: perfect split at the design's MACs over predicted latency"
+            f"original: {alone}; faster: predicted, than the original on its fastest processor; of split: perfect split at the "
+            "design's MACs over predicted latency"
         )
     return shown
 

@@ -76,8 +76,8 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
     search = found.results[0].report
     report.show(pruning_table(search))
     designs = [one.design for one in found.results]
-    shown = designs_table(designs, names, search.original_ms, search.measured_ms, search.gain)
-    report.show(shown, branches_table(designs, names))
+    report.note(search.gain_note(designs[0], names))
+    report.show(designs_table(designs, names, search.original_ms, search.measured_ms), branches_table(designs, names))
     if found.uncertainty:
         report.show(uncertainty_table(found, names))
     for group in sorted(profiled.predictor.unknown_contention_factors) if profiled else ():

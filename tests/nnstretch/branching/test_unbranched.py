@@ -258,6 +258,9 @@ def test_the_gain_is_over_the_best_alternative_at_equal_macs() -> None:
     for design in designs:
         share = min(1.0, design.macs / design.original_macs)
         assert report.gain(design) == pytest.approx(share * min(others.values()) / (design.predicted_ms or 0.0))
+    note = report.gain_note(designs[0], ("a", "b"))
+    assert note.startswith(f"{report.gain(designs[0]):.2f}× as fast")
+    assert f"{min(1.0, designs[0].macs / designs[0].original_macs) * min(others.values()):.3f} ms" in note
 
 
 def test_what_is_slower_is_returned_where_it_is_wanted() -> None:

@@ -21,6 +21,7 @@ from nnstretch.scheduler.measurement.store.rows import Measurement, Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from tests.scheduler.costmodel.test_costmodel import conv
 
+OTHER_CORES = Description("arm|4 cores", "cpu:0-3", "cpu", "an ARM", 4, cores=(0, 1, 2, 3), isa="aarch64")
 ARM = Description("arm|2 cores", "cpu:4-5", "cpu", "an ARM", 4, cores=(4, 5), isa="aarch64", caches=(1 << 18, 1 << 20))
 GPU = Description("opencl|gpu", "opencl:0", "opencl", "a GPU", 4, compute_units=8, registers=16)
 MEASURED = [conv(16 * a, 16 * b, size) for a in (1, 2, 4) for b in (1, 3, 4) for size in (7, 14, 28)]
@@ -116,6 +117,15 @@ def test_transfers_lie_on_a_line_through_those_measured() -> None:
     store.put_all([transfer(tensor, 3e-5 - 1e-10 * tensor.elements) for tensor in tensors])
     falling = StoredTransfers(store, [cpu, gpu], cpu)
     assert falling.transfer(cpu, gpu, tensors[0]) == falling.transfer(gpu, cpu, tensors[2]) > 0.0
+
+
+def test_transfers_between_cores_leave_out_what_other_programs_delayed() -> None:
+    cpu, other = ProfiledProcessor(ARM), ProfiledProcessor(OTHER_CORES)
+    tensor, store = TensorType((1, 16, 8, 8)), ProfileStore(Path(":memory:"))
+    for seconds, counted in ((5e-3, 20e-6 + 4096e-9), (3e-6, 3e-6)):
+        row = Row(other.fingerprint, f"transfer {tensor}", ARM.fingerprint, {}, Measurement(seconds, (seconds,)))
+        store.put_all([row])
+        assert StoredTransfers(store, [cpu, other], cpu).transfer(other, cpu, tensor) == pytest.approx(counted)
 
 
 def test_processors_of_a_file_by_name(tmp_path: Path) -> None:

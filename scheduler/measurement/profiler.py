@@ -194,8 +194,8 @@ class Profiler(CostModel, Closing):
             self._transfers[device.name] = np.maximum.accumulate(seconds).tolist()
         # Interpolated between `_RUNGS`, and proportional beyond the largest.
         size = PLAIN.bytes(tensor)
-        seconds = float(np.interp(size, _RUNGS, self._transfers[device.name])) * max(1.0, size / _RUNGS[-1])
-        return undelayed(device, seconds, size)
+        between = float(np.interp(size, _RUNGS, self._transfers[device.name])) * max(1.0, size / _RUNGS[-1])
+        return undelayed(device, between, size)
 
     def _state(self, layer: Layer) -> CacheState:
         """The cache state that a layer is measured in."""

@@ -177,7 +177,7 @@ def test_candidates_are_the_best_of_all_assignments() -> None:
     plan = prepared()
     latencies = LatencyTable(plan, Rates(3e9, 1e9), 2)
     limits = SearchLimits(alpha=1.0, beta=1.0, min_macs=0.7, min_width=0.75)
-    states = {plan.head.source: State(plan.channels_before(len(plan.traced.blocks)), exact=True, home=0)}
+    states = {plan.head.source: State(plan.channels_before(len(plan.traced.blocks)), exact=True, home=(0,))}
     found = head_candidates(latencies, limits, states)
     whole = plan.head_cost(HeadChoice(0, tuple(range(6)), 1.0)).macs
     ways = [([], 0)]

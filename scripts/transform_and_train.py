@@ -3,8 +3,8 @@
 The job has the stages baseline, designs, retrain, int8 and measure, each with a folder in OUT. A stage that is done is not done
 again, and a training goes on where it was stopped: give the same command again.
 
-    scripts/transform_and_train.py MODEL DATA -p PROCESSORS -o OUT [--weights FILE] [--design FILE] [--int8] [--skip STAGE]
-        [--redo STAGE]
+    scripts/transform_and_train.py MODEL DATA -p PROCESSORS -o OUT [--weights FILE] [--design FILE] [--int8]
+        [--int8-recipe RECIPE] [--skip STAGE] [--redo STAGE]
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def make_parser() -> ArgumentParser:
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="change a field of both recipes, such as epochs=5; given again, another one",
+        help="change a field of all recipes, such as epochs=5; given again, another one",
     )
     add("--image-size", type=int, metavar="PIXELS", help="side of the images")
     add("--device", metavar="NAME", help="that trains: cpu, cuda:0 … (default: cuda:0 where there is one)")
@@ -74,6 +74,11 @@ def make_parser() -> ArgumentParser:
     )
     add("--design", type=Path, metavar="FILE", help="retrain this design of `nnstretch stretch`; none is searched")
     add("--int8", action="store_true", help="also quantise the networks")
+    add(
+        "--int8-recipe",
+        metavar="RECIPE",
+        help="with --int8: train them through quantisation first, by a recipe such as qat, with the original as the teacher",
+    )
     add("--skip", action="append", default=[], choices=SKIPPABLE, help="leave a stage out; may be repeated")
     add("--redo", choices=STAGES, help="run this stage and those after it again; their products are replaced")
     return parser
@@ -90,7 +95,7 @@ def run(given: Namespace) -> None:
     options = TransformOptions(
         given.model, given.data, given.processors, given.output, given.weights, given.recipe, given.retrain_recipe,
         parse_changes("--set", given.changes), given.device, search, given.max_drop, given.int8, given.image_size,
-        frozenset(given.skip), given.redo, given.design,
+        frozenset(given.skip), given.redo, given.design, given.int8_recipe,
     )  # fmt: skip
     with reporting(as_json=given.json) as report:
         answer = TransformAndTrain(options, report, "go on with the same command, without --redo").run()

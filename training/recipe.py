@@ -17,11 +17,15 @@ from nnstretch.errors import UsageError
 
 AMP_DTYPES = ("auto", "float32", "bfloat16", "float16")
 SCHEDULES = ("cosine", "linear", "constant")
+RANGES = ("learned", "ema")
+"""How ranges of activations follow a training through quantisation."""
+METHODS = ("minmax", "entropy", "percentile", "mse")
 
 _SCHEDULE = "Recipe: schedule and optimiser"
 _AUGMENTATION = "Recipe: images and augmentation"
 _AVERAGES = "Recipe: averages"
 _TEACHER = "Recipe: learning from a teacher"
+_QUANTISATION = "Recipe: quantisation-aware training"
 _COMPUTATION = "Recipe: computation"
 
 
@@ -243,6 +247,34 @@ class Recipe:
         "--blockwise-lr RATE", "Highest learning rate of these epochs, of Adam.", 2e-3, 0, panel=_TEACHER
     )
 
+    qat: bool = _setting(
+        "--qat/--no-qat",
+        "Train through the roundings of int8; the network starts from trained weights.",
+        False,
+        panel=_QUANTISATION,
+    )
+    qat_ranges: str = _setting(
+        "--qat-ranges NAME",
+        "How ranges of activations follow the training: learned (by gradients) or ema (average of the batches' extremes).",
+        "learned",
+        panel=_QUANTISATION,
+    )
+    qat_method: str = _setting(
+        "--qat-method NAME",
+        f"How the first ranges are chosen on training images: {', '.join(METHODS)}.",
+        "minmax",
+        panel=_QUANTISATION,
+    )
+    qat_images: int = _setting(
+        "--qat-images N", "Training images that the first ranges are taken from.", 100, 1, panel=_QUANTISATION
+    )
+    qat_keep_float: str = _setting(
+        "--qat-keep-float NAMES",
+        "Layers that stay in float32, as for `nnstretch quantize`, with commas between them.",
+        "auto",
+        panel=_QUANTISATION,
+    )
+
     amp_dtype: str = _setting(
         "--amp-dtype TYPE",
         f"Type of matrix products: {', '.join(AMP_DTYPES)}; auto: bfloat16 where the processor has it.",
@@ -288,7 +320,8 @@ class Recipe:
         for one in dataclasses.fields(self):
             if "range" in one.metadata:
                 self._check_range(one.name, *one.metadata["range"])
-        for name, choices in (("amp_dtype", AMP_DTYPES), ("sched", SCHEDULES)):
+        choices_of = {"amp_dtype": AMP_DTYPES, "sched": SCHEDULES, "qat_ranges": RANGES, "qat_method": METHODS}
+        for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise UsageError(f"recipe: {name} is {getattr(self, name)!r}; one of {', '.join(choices)} is wanted")
         if self.opt == "sgd" and self.momentum == 0:
@@ -305,6 +338,22 @@ class Recipe:
             total = sum(epochs for epochs, _ in self.scales)
             if total != self.epochs:
                 raise UsageError(f"recipe: the epochs of scales add up to {total}, but epochs is {self.epochs}")
+
+        if self.qat:
+            self._check_qat()
+
+    def _check_qat(self) -> None:
+        """Refuses what a network with the roundings of its int8 graph does not have."""
+        for name, wanted, reason in (
+            ("amp_dtype", "float32", "roundings are those of float32"),
+            ("scales", (), "the int8 graph is of one image size"),
+            ("kd_feature_weight", 0.0, "folded layers have no stages to compare"),
+            ("blockwise_epochs", 0.0, "segments learn side by side before the quantisation"),
+            ("fsdp", False, "rounded weights are not divided over processes"),
+        ):
+            if getattr(self, name) != wanted:
+                shown = "none" if wanted == () else str(wanted).lower()
+                raise UsageError(f"recipe: qat trains with {name} {shown}: {reason}")
 
     def _check_range(self, name: str, low: float, high: float) -> None:
         value = getattr(self, name)

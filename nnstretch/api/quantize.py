@@ -10,7 +10,15 @@ import onnx_ir as ir
 
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_any
-from nnstretch.quantization import Feeds, KeepFloat, QuantizationOptions, Quantized, examples_of
+from nnstretch.quantization import (
+    Feeds,
+    KeepFloat,
+    QuantizationOptions,
+    Quantized,
+    examples_of,
+    is_trained,
+    write_trained,
+)
 from nnstretch.quantization import quantize as quantize_graph
 from nnstretch.quantization.ranges import Method
 from nnstretch.support.extras import extras_named
@@ -28,7 +36,7 @@ EXAMPLES = 100
 @extras_named()
 def quantize(
     model: Model,
-    data: str | Path | Iterable[Feeds],
+    data: str | Path | Iterable[Feeds] | None,
     path: str | Path,
     example_input: Any = None,
     *,
@@ -50,9 +58,9 @@ def quantize(
 
     Args:
         model: an ONNX or TFLite file, a zoo name, `module.py:factory`, an onnx_ir model, or a torch module (which needs
-            `example_input`).
+            `example_input`, unless it is a network of quantisation-aware training, whose scales the file gets).
         data: calibration data: a data set such as "folder:photos", a .npz file with an array for every input, or inputs by
-            name, one mapping per run.
+            name, one mapping per run; None for a network of quantisation-aware training.
         path: the file, which ends in .onnx.
         example_input: a tensor, or a tuple of tensors, of the shapes to quantise for (torch modules).
         images: examples at most; those of a data set are drawn at random.
@@ -82,5 +90,13 @@ def quantize(
         method, KeepFloat.parse(keep_float), max_error, sensitivity, equalize=equalize, bias_correction=bias_correction
     )
     graph = load_any(model, example_input, None if shapes is None else dict(shapes), batch)
+    if is_trained(graph):
+        if data is not None or options != QuantizationOptions():
+            raise UsageError(
+                "the network has the ranges of its training; give None for data, and no options that choose ranges"
+            )
+        return write_trained(graph, path)
+    if data is None:
+        raise UsageError("a network in float32 is quantised with calibration data; give data")
     feeds = examples_of(graph, str(data), images)[0] if isinstance(data, str | Path) else data
     return quantize_graph(graph, feeds, path, options, progress or silent)

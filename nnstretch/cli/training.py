@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from nnstretch.branching.transform.network import BranchedNetwork
+    from nnstretch.cli.networks import Network
     from nnstretch.support.progress import Progress
     from nnstretch.training.data.split import Dataset
     from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
@@ -122,6 +123,22 @@ def blockwise_phase(
         advance(step, steps, f"segments side by side, loss {loss:.3f}")
 
     return BlockwisePhase(lambda: BlockwiseStart.of(module, teacher, images, recipe), images.name, show_step)
+
+
+def quantised(network: Network, dataset: Dataset, recipe: Recipe, advance: Progress) -> Network:
+    """A trained network with the roundings of its int8 file, on its device; itself if it has them.
+
+    Raises:
+        NNStretchError: it cannot be quantised.
+    """
+    from nnstretch.training.quantization import QuantizedNetwork, quantization_aware
+
+    if isinstance(network.module, QuantizedNetwork):
+        return network
+    device = next(network.module.parameters()).device
+    network.module.cpu()
+    made = quantization_aware(network.export(), dataset, recipe, progress=advance)
+    return replace(network, module=made.to(device))
 
 
 def event_shown(advance: Progress) -> Callable[[TrainingEvent], None]:

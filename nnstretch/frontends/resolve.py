@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -31,7 +32,8 @@ def load_any(
     """The unoptimised graph of a model; nodes of a branched network, as a module or in a file, name their processors.
 
     Args:
-        model: a path, a zoo name, `module.py:factory`, a torch module or an onnx_ir model.
+        model: a path, a zoo name, `module.py:factory`, a torch module or an onnx_ir model. A module of
+            quantisation-aware training knows its graph.
         example_input: a tensor of the shape to compile for, or a tuple of them (torch modules).
         shapes: input name -> shape, for models with dynamic shapes.
         batch: images per run, for models by name and files.
@@ -47,6 +49,9 @@ def load_any(
     if isinstance(model, ir.Model):
         return model
     _check_is_module(model)
+    if isinstance(graph := getattr(model, "int8_graph", None), MethodType):
+        made: ir.Model = graph()
+        return made
     from nnstretch.branching.transform.network import export_module
 
     if example_input is None:

@@ -39,6 +39,9 @@ def module_path(node: ir.Node) -> str:
 PLACEMENT_KEY = "nnstretch.processor"
 """Metadata of a node that a design has given to a processor: its index in the list of processors."""
 
+TRAINED_KEY = "nnstretch.quantization"
+"""Metadata of a graph whose scales come from quantisation-aware training."""
+
 _BRANCH = re.compile(r"(?:^|\+)segments\.(\d+)\.branches\.(\d+)(?:\.|$)")
 
 

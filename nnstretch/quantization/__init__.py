@@ -8,7 +8,14 @@ by rounding (`equalization`, `bias_correction`).
 from nnstretch.quantization.examples import examples_of
 from nnstretch.quantization.feeds import Feeds, read_feeds
 from nnstretch.quantization.keep_float import KeepFloat
-from nnstretch.quantization.pipeline import METHODS, QuantizationOptions, Quantized, quantize
+from nnstretch.quantization.pipeline import (
+    METHODS,
+    QuantizationOptions,
+    Quantized,
+    is_trained,
+    quantize,
+    write_trained,
+)
 from nnstretch.quantization.ranges import Method
 from nnstretch.quantization.sensitivity import LayerError, signal_to_noise
 
@@ -21,7 +28,9 @@ __all__ = [
     "QuantizationOptions",
     "Quantized",
     "examples_of",
+    "is_trained",
     "quantize",
     "read_feeds",
     "signal_to_noise",
+    "write_trained",
 ]

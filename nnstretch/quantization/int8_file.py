@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -40,7 +41,13 @@ def folded(model: ir.Model, folder: Path) -> ir.Model:
 
 
 def write_int8(
-    network: Path, ranges: Path, file: Path, *, keep: Collection[str] = (), only: Collection[str] = ()
+    network: Path,
+    ranges: Path,
+    file: Path,
+    *,
+    keep: Collection[str] = (),
+    only: Collection[str] = (),
+    parameters: Mapping[str, tuple[float, int]] | None = None,
 ) -> None:
     """Writes a network with QuantizeLinear and DequantizeLinear nodes.
 
@@ -52,12 +59,17 @@ def write_int8(
         file: what is written.
         keep: names of nodes that stay in float32.
         only: names of the nodes that are quantised; of all, if there are none.
+        parameters: scale and zero point of activations, which come before their ranges.
 
     Raises:
         ModelError: ONNX Runtime cannot quantise the model.
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
+    overrides = {
+        name: [{"scale": np.array(scale, np.float32), "zero_point": np.array(zero_point, np.uint8)}]
+        for name, (scale, zero_point) in (parameters or {}).items()
+    }
     with refused_as_errors("quantise"), _without_notes_on_axes():
         quantize_static(
             network,
@@ -70,6 +82,7 @@ def write_int8(
             nodes_to_quantize=list(only),
             nodes_to_exclude=list(keep),
             calibration_cache_path=ranges,
+            extra_options={"TensorQuantOverrides": overrides} if overrides else None,
         )
     _sort(file)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.frontends.onnx_file import load, save
+from nnstretch.graph.metadata import TRAINED_KEY
 from nnstretch.quantization.activations import Activations
 from nnstretch.quantization.bias_correction import correct_biases
 from nnstretch.quantization.equalization import equalize
@@ -21,7 +22,7 @@ from nnstretch.quantization.feeds import Feeds, checked_feeds
 from nnstretch.quantization.int8_file import folded, write_int8
 from nnstretch.quantization.keep_float import KeepFloat, own_weights
 from nnstretch.quantization.placement import carry_placement
-from nnstretch.quantization.ranges import Method, activation_ranges, write_ranges
+from nnstretch.quantization.ranges import Method, Range, activation_ranges, write_ranges
 from nnstretch.quantization.sensitivity import LayerError, OutputError, fewest_kept, layer_errors, layer_groups
 from nnstretch.support.progress import Progress, silent
 
@@ -104,8 +105,7 @@ def quantize(
         ModelError: the network is quantised already, computes NaN or infinite numbers, or ONNX Runtime cannot quantise it.
         FileError: the file cannot be written.
     """
-    if any(node.op_type == "QuantizeLinear" for node in model.graph.all_nodes()):
-        raise ModelError("the model is quantised already; give the one in float32")
+    _refuse_quantised(model)
     options = options or QuantizationOptions()
     examples = checked_feeds(feeds, model)
     with TemporaryDirectory(prefix="nnstretch-quantize-") as folder:
@@ -123,6 +123,67 @@ def quantize(
     return Quantized(int8, others, stay, error, tuple(sensitivity), work.equalized, work.corrected)
 
 
+@dataclass(frozen=True)
+class Calibrated:
+    """What a quantisation begins with.
+
+    Attributes:
+        network: in float32, folded, and equalised if that is asked for; nodes that stay in float32 have weights of their own.
+        ranges: of its activations.
+        kept: nodes that stay in float32, in topological order.
+        example: inputs of one run.
+    """
+
+    network: ir.Model
+    ranges: Mapping[str, Range]
+    kept: tuple[str, ...]
+    example: Feeds
+
+
+def calibrate(
+    model: ir.Model, feeds: Iterable[Feeds], options: QuantizationOptions, progress: Progress = silent
+) -> Calibrated:
+    """Folds a network, learns the ranges of its activations and chooses the layers that stay in float32.
+
+    Arguments and errors are those of `quantize`.
+    """
+    _refuse_quantised(model)
+    examples = checked_feeds(feeds, model)
+    with TemporaryDirectory(prefix="nnstretch-quantize-") as folder:
+        work = _Workspace(model, examples, options, Path(folder), progress)
+        kept, _ = _kept(work, options, progress)
+    own_weights(work.network, kept)
+    names = [str(node.name) for node in work.network.graph]
+    return Calibrated(work.network, work.ranges, tuple(name for name in names if name in kept), examples[0])
+
+
+def is_trained(model: ir.Model) -> bool:
+    """Whether the scales of a graph come from quantisation-aware training."""
+    return TRAINED_KEY in model.metadata_props
+
+
+def write_trained(model: ir.Model, path: str | Path) -> Quantized:
+    """Writes a network whose scales come from quantisation-aware training.
+
+    Args:
+        model: with QuantizeLinear and DequantizeLinear nodes, and the metadata `TRAINED_KEY`.
+        path: of the file, which is there complete or not at all.
+
+    Raises:
+        FileError: the file cannot be written.
+    """
+    made = model.clone()
+    del made.metadata_props[TRAINED_KEY]
+    save(made, path)
+    int8, others = _counts(made)
+    return Quantized(int8, others, (), None, (), 0, 0)
+
+
+def _refuse_quantised(model: ir.Model) -> None:
+    if any(node.op_type == "QuantizeLinear" for node in model.graph.all_nodes()):
+        raise ModelError("the model is quantised already; give the one in float32")
+
+
 class _Workspace:
     """Makes quantised files of one network.
 
@@ -135,6 +196,7 @@ class _Workspace:
 
     Attributes:
         network: folded, and equalised if that is asked for.
+        ranges: of its activations.
         error: compares files with the network in float32.
         equalized: number of pairs of layers whose ranges were equalised.
         corrected: number of layers whose biases were corrected in the last file.
@@ -154,7 +216,8 @@ class _Workspace:
         self.corrected = 0
         self._ranges = folder / "ranges.json"
         activations = Activations(self.network, feeds, folder, progress)
-        write_ranges(activation_ranges(activations, options.method), self._ranges)
+        self.ranges = activation_ranges(activations, options.method)
+        write_ranges(self.ranges, self._ranges)
         self._file = self._saved(self.network, "network")
         self.error = OutputError(self._file, feeds)
 

@@ -58,7 +58,9 @@ class StoredSplit(ImagesInMemory):
         return self._open[epoch]
 
 
-def stored_textures(folder: Path, size: int, epoch_images: int, held_out: int | None = None) -> Dataset:
+def stored_textures(
+    folder: Path, size: int, epoch_images: int, held_out: int | None = None, data: str = "textures"
+) -> Dataset:
     """The data set `textures` with images kept in a folder.
 
     Args:
@@ -66,8 +68,9 @@ def stored_textures(folder: Path, size: int, epoch_images: int, held_out: int | 
         size: side of the images.
         epoch_images: training images per epoch.
         held_out: number of validation images and of test images; None: all.
+        data: "textures" or "textures:CLASSES".
     """
-    dataset = load_dataset("textures", size)
+    dataset = load_dataset(data, size)
     splits: dict[str, Any] = {}
     for name, count in (("train", epoch_images), ("validation", held_out), ("test", held_out)):
         source = getattr(dataset, name)

@@ -18,16 +18,25 @@ from nnstretch.cli.options import (
     option,
     with_options,
 )
+from nnstretch.errors import UsageError
 from nnstretch.support.progress import Progress
 from nnstretch.training.data import usage
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
     from rich.console import RenderableType
 
-    from nnstretch.quantization import Feeds, LayerError, Quantized
+    from nnstretch.cli.console import Reporter
+    from nnstretch.quantization import Feeds, LayerError, QuantizationOptions, Quantized
+    from nnstretch.training.data.calibration import CalibrationImages
 
 Calibration = Annotated[
-    str, option("--data SET", f"Calibration data: {usage()}, or a .npz file with an array for every input.")
+    str | None,
+    option(
+        "--data SET",
+        f"Calibration data: {usage()}, or a .npz file with an array for every input. Weights from quantisation-aware training "
+        "need none.",
+    ),
 ]
 MethodName = Annotated[
     str,
@@ -67,8 +76,8 @@ Sensitivity = Annotated[
 @with_options(CompileOptions)
 def quantize_command(
     model: ModelToCompile,
-    data: Calibration,
     output: Annotated[Path, option("--output -o FILE", "The ONNX file.")],
+    data: Calibration = None,
     images: Annotated[
         int, option("--images N", "Calibrate with N examples; those of a data set are drawn at random.", minimum=1)
     ] = 100,
@@ -92,13 +101,14 @@ def quantize_command(
     """Quantise a network to int8 by post-training calibration, and write it as an ONNX file.
 
     Weights have one scale per output channel. The file has QuantizeLinear and DequantizeLinear nodes around every layer, which
-    other engines also support; `nnstretch run FILE -p litert` computes it in int8.
+    other engines also support; `nnstretch run FILE -p litert` computes it in int8. Weights that `nnstretch train --recipe qat`
+    wrote bring their ranges, and the file has exactly these.
 
     Example: nnstretch quantize resnet18 --weights resnet18.safetensors --data folder:photos -o resnet18-int8.onnx
     """
     with reporting(as_json=json) as report:
         from nnstretch.cli.models.sources import Source
-        from nnstretch.quantization import KeepFloat, QuantizationOptions, examples_of, quantize
+        from nnstretch.quantization import KeepFloat, QuantizationOptions
 
         wanted = QuantizationOptions(
             method=method,  # type: ignore[arg-type]
@@ -111,9 +121,7 @@ def quantize_command(
         check_format(output, "a quantised network is", ".onnx")
         check_writable(output)
         graph = Source(model, options, weights, design).load()
-        with report.progress("Quantising") as advance:
-            feeds, calibration = examples_of(graph, data, images)
-            made = quantize(graph, _counted(feeds, images, advance), output, wanted, advance)
+        made, calibration = _written(graph, data, images, output, wanted, report)
         report.note(calibration.note if calibration else "")
         size = output.stat().st_size
         if sensitivity:
@@ -130,6 +138,32 @@ def quantize_command(
                 "unreadable": unreadable,
             }
         )
+
+
+def _written(
+    graph: ir.Model, data: str | None, images: int, output: Path, wanted: QuantizationOptions, report: Reporter
+) -> tuple[Quantized, CalibrationImages | None]:
+    """Writes the file: with the scales of the training if there was one, else after calibration.
+
+    Raises:
+        UsageError: there are no data and the network was not trained through quantisation, or the other way round.
+    """
+    from nnstretch.quantization import QuantizationOptions, examples_of, is_trained, quantize, write_trained
+
+    if is_trained(graph):
+        if data is not None or wanted != QuantizationOptions():
+            raise UsageError(
+                "the ranges of these weights come from quantisation-aware training; leave out --data and the options that "
+                "choose ranges or layers"
+            )
+        return write_trained(graph, output), None
+    if data is None:
+        raise UsageError(
+            "a network in float32 is quantised with calibration data; give --data SET, such as folder:photos"
+        )
+    with report.progress("Quantising") as advance:
+        feeds, calibration = examples_of(graph, data, images)
+        return quantize(graph, _counted(feeds, images, advance), output, wanted, advance), calibration
 
 
 def _summary(made: Quantized) -> str:

@@ -179,6 +179,8 @@ class _Job:
         dataset = with_given_head(dataset, self.head)
         report.note(dataset.note)
         network, taught = self._networks(dataset)
+        if self.recipe.qat:
+            network = self._quantised(network, dataset, report)
         about = {**about_images(self.data, dataset), "recipe": self.recipe.name}
         options = replace(self.run_options, metadata=network.metadata(**about))
         if options.resume and options.result.exists():
@@ -222,6 +224,20 @@ class _Job:
         network.module.to(self.device)
         return network, _teacher(self.teacher, dataset).to(self.device) if self.teacher else None
 
+    def _quantised(self, network: BuiltNetwork, dataset: Dataset, report: Reporter) -> BuiltNetwork:
+        """The network with the roundings of its int8 file; itself if its weights are of one already.
+
+        Raises:
+            UsageError: it has no trained weights.
+        """
+        from nnstretch.cli.training import quantised
+        from nnstretch.frontends.resolve import is_model_file
+
+        if self.weights is None and not is_model_file(self.model):
+            raise UsageError("quantisation-aware training starts from trained weights; give them with --weights")
+        with report.progress("Calibrating") as advance:
+            return quantised(network, dataset, self.recipe, advance)
+
     def _blockwise(
         self, network: BuiltNetwork, teacher: nn.Module | None, dataset: Dataset, advance: Progress
     ) -> BlockwisePhase | None:
@@ -234,7 +250,7 @@ class _Job:
         from nnstretch.training.data.sources.unlabelled import unlabelled_images
 
         of_teacher = self.teacher is not None and _teacher_parts(self.teacher)[0] == network.spec
-        inherits = network.design is not None and not network.about.get("design")
+        inherits = network.design is not None and not network.about.get("design") and not self.recipe.qat
         if teacher is None or not (of_teacher and inherits and self.recipe.blockwise_epochs > 0):
             if self.unlabelled is not None:
                 raise UsageError(

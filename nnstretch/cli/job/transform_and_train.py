@@ -3,7 +3,7 @@
     baseline      the model with the weights given, or trained
     designs       branchings for the processors, best first, with inherited weights; or the one that is given
     retrain-…     every design, and the single-branch control of the best one, retrained with the model as their teacher
-    int8          the networks quantised after training, if asked for
+    int8          the networks quantised after training, if asked for, or trained through quantisation
     measure       the chosen design beside its strongest alternatives; package, ONNX file, timeline and report
 
 The chosen design is the fastest predicted one whose accuracy on the validation images is at most `max_drop` below the
@@ -70,6 +70,7 @@ class TransformOptions:
         search: fields of `StretchOptions`, as JSON values; `designs` is the number of designs that are retrained.
         max_drop: percent points of validation top-1 that a chosen design may be below the model.
         int8: whether networks are quantised.
+        int8_recipe: of quantisation-aware training, with the original in float32 as the teacher; None: calibration alone.
         image_size: side of the images; None: that of the weights, the factory or the recipe.
         skip: stages that are left out.
         redo: the first stage whose products are given up.
@@ -92,13 +93,16 @@ class TransformOptions:
     skip: frozenset[str] = frozenset()
     redo: str | None = None
     design: Path | None = None
+    int8_recipe: str | None = None
 
     def __post_init__(self) -> None:
         """Check the names of stages.
 
         Raises:
-            UsageError: there is no such stage, or it cannot be left out.
+            UsageError: there is no such stage, or it cannot be left out, or nothing is quantised by a recipe.
         """
+        if self.int8_recipe is not None and not self.int8:
+            raise UsageError("--int8-recipe trains networks in int8; give --int8, too")
         for name in self.skip - set(SKIPPABLE):
             raise UsageError(f"--skip {name}: the stages that can be left out are {', '.join(SKIPPABLE)}")
         if self.redo is not None and self.redo not in STAGES:
@@ -158,6 +162,8 @@ class TransformAndTrain:
         names, search = self._search()  # refused before the long work, like the recipes
         for name in (self.options.recipe, self.options.retrain_recipe):
             self.recipe(name)
+        if self._int8_recipe is not None and not self._int8_recipe.qat:
+            raise UsageError(f"--int8-recipe {self.options.int8_recipe} has no `qat: true`; take the preset qat")
         if self.options.design is not None:
             self._check_design(self.options.design, names)
         with lock_folder(self.options.folder, "-o"), ExitStack() as stack:
@@ -384,17 +390,24 @@ class TransformAndTrain:
         original, designs = candidates[0], [c.design for c in candidates if c.design is not None]
 
         def work(folder: Path) -> Answer:
-            return {
-                "networks": [
-                    self._quantise(candidate.name, self.rebuilt(original, candidate, designs).export(), folder)
-                    for candidate in candidates
-                ]
-            }
+            networks = {one.name: self.rebuilt(original, one, designs) for one in candidates}
+            if self._int8_recipe is None:
+                return {"networks": [self._quantise(name, made.export(), folder) for name, made in networks.items()]}
+            teacher = self.network(original.weights).module
+            return {"networks": [self._train_int8(name, made, teacher, folder) for name, made in networks.items()]}
 
         after = [name for name in self.job.stages if name != INT8]
-        return list(self.stage(INT8, "quantising", {"images": _CALIBRATION_IMAGES}, work, after).answer["networks"])
+        recipe = self._int8_recipe
+        settings = {"images": _CALIBRATION_IMAGES} if recipe is None else {"recipe": recipe.to_json()}
+        return list(self.stage(INT8, "quantising", settings, work, after).answer["networks"])
+
+    @cached_property
+    def _int8_recipe(self) -> Recipe | None:
+        """The recipe of quantisation-aware training."""
+        return None if self.options.int8_recipe is None else self.recipe(self.options.int8_recipe)
 
     def _quantise(self, name: str, graph: ir.Model, folder: Path) -> dict[str, Any]:
+        """Calibrates a network and writes it in int8."""
         from nnstretch.quantization import quantize
         from nnstretch.training.data.calibration import CalibrationImages
 
@@ -403,6 +416,21 @@ class TransformAndTrain:
         calibration = CalibrationImages(self.dataset.train, _CALIBRATION_IMAGES)
         counts = quantize(graph, ({read: images} for images in calibration), file)
         self.report.note(calibration.note)
+        return {"name": name, "file": file.name, "int8_layers": counts.int8, "top1": self._onnx_top1(file)}
+
+    def _train_int8(self, name: str, network: Network, teacher: nn.Module, folder: Path) -> dict[str, Any]:
+        """Trains a network through quantisation, and writes its weights and its file."""
+        from nnstretch.cli.training import quantised
+        from nnstretch.quantization import write_trained
+        from nnstretch.training.weights import save_weights
+
+        assert self._int8_recipe is not None
+        with self.report.progress("Calibrating") as advance:
+            network = quantised(network, self.dataset, self._int8_recipe, advance)
+        self._train(network, self._int8_recipe, teacher, folder / name)
+        file = folder / f"{name}-int8.onnx"
+        counts = write_trained(network.export(), file)
+        save_weights(network.module, folder / f"{name}.safetensors", network.metadata(**self._about))
         return {"name": name, "file": file.name, "int8_layers": counts.int8, "top1": self._onnx_top1(file)}
 
     def _onnx_top1(self, file: Path) -> float:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.errors import ModelError, UsageError
+from nnstretch.errors import FileError, ModelError, UsageError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nnstretch.training.data.preprocessing import Preprocessing
 
 METADATA_KEY = "nnstretch.network"
+_QUANTIZATION = "quantization"
 _SMALL = 96
 """Side in pixels up to which a zoo network gets the stem for small images, unless the options say otherwise."""
 
@@ -106,7 +107,11 @@ class Network:
 
     def metadata(self, **more: Any) -> dict[str, str]:
         """What a weights file says of this network."""
+        from nnstretch.training.quantization import QuantizedNetwork
+
         about = {"model": self.spec, **asdict(self.options), "design": self.design.id if self.design else ""}
+        if isinstance(self.module, QuantizedNetwork):
+            about[_QUANTIZATION] = self.module.settings
         if "preprocessing" in self.about:
             about["preprocessing"] = self.about["preprocessing"]
         return {METADATA_KEY: json.dumps({**about, **more})}
@@ -124,7 +129,8 @@ class Network:
     def export(self) -> ir.Model:
         """The graph, not fused, with its preprocessing; layers of a branched network know their processors.
 
-        The graph of a network from a file has the file's names of inputs and outputs, and its metadata.
+        The graph of a network from a file has the file's names of inputs and outputs, and its metadata. That of a network from
+        quantisation-aware training is in int8.
         """
         from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
 
@@ -134,6 +140,10 @@ class Network:
         return graph if self.interface is None else self.interface.applied(graph)
 
     def _export(self) -> ir.Model:
+        from nnstretch.training.quantization import QuantizedNetwork
+
+        if isinstance(self.module, QuantizedNetwork):
+            return self.module.int8_graph()
         if self.design is not None:
             from nnstretch.branching.transform.network import BranchedNetwork, export_branched
 
@@ -169,17 +179,37 @@ def build_network(
     options = options.filled(known_options(about, design))
     module, example, interface = _build(spec, options)
     network = Network(spec, options, module, example, about=about, interface=interface)
-    of_branched = bool(about.get("design"))
+    of_branched, quantization = bool(about.get("design")), about.get(_QUANTIZATION)
     if of_branched and design is None:
         raise UsageError(f"{weights} are weights of the branching {about['design']}; give its file with --design")
-    if weights and not of_branched:
+    if quantization and design is not None and not of_branched:
+        raise UsageError(f"{weights} are weights in int8, which no branching inherits; give those in float32")
+    if weights and not of_branched and not quantization:
         _fill(network, weights)
     if design is not None:
         network = branch(network, design)
         if weights and of_branched:
             _check_design(network, weights)
-            _fill(network, weights)
+            if not quantization:
+                _fill(network, weights)
+    if weights and quantization:
+        network = _rounded(network, quantization, weights)
+        _fill(network, weights)
     return network
+
+
+def _rounded(network: Network, settings: Any, weights: Path) -> Network:
+    """The network for weights from quantisation-aware training, not filled in.
+
+    Raises:
+        FileError: the weights do not say how it rounds.
+    """
+    from nnstretch.training.quantization.network import structure
+
+    try:
+        return replace(network, module=structure(network.export(), settings))
+    except (KeyError, TypeError) as error:
+        raise FileError(f"{weights} does not say how its network rounds; train it again with `--recipe qat`") from error
 
 
 def _check_design(network: Network, weights: Path) -> None:

@@ -64,6 +64,7 @@ class Builder:
     Attributes:
         graph: of torch.fx.
         attributes: path -> module, parameter or buffer that the graph reads.
+        sources: path of a parameter of a layer -> the constant of the ONNX graph that it was made from.
     """
 
     def __init__(self, trainable: frozenset[str]) -> None:
@@ -74,6 +75,7 @@ class Builder:
         """
         self.graph = fx.Graph()
         self.attributes: dict[str, nn.Module | Tensor] = {}
+        self.sources: dict[str, str] = {}
         self._trainable = trainable
         self._nodes: dict[ir.Value, fx.Node] = {}
         self._batches: dict[ir.Value, BatchAxis] = {}
@@ -232,8 +234,19 @@ class Builder:
         path = self._paths.reserve(layer_path(node, weights), type(module).__name__.lower())
         self._shapes[path] = module.eval()
         self.attributes[path] = _filled(copy.deepcopy(module), tensors or {})
+        for name, value in zip(("weight", "bias"), weights, strict=False):
+            if value is not None and (tensors or {}).get(name) is not None:
+                self.sources[f"{path}.{name}"] = str(value.name)
         self._layers[key] = path
         return self._module_call(path, x)
+
+    def elementwise(self, path: str, module: Callable[[], nn.Module], x: fx.Node) -> fx.Node:
+        """Adds a call of a module that keeps the shape of its input; calls of one path share the module."""
+        if path not in self.attributes:
+            self.attributes[path] = module()
+        node = self.graph.call_module(path, (x,))
+        node.meta[_LARGE] = x.meta[_LARGE]
+        return node
 
     def attribute(self, name: str, array: np.ndarray, *, learnable: bool) -> fx.Node:
         """Adds a parameter or a buffer with a copy of `array`, called after `name`."""

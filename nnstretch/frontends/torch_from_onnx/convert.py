@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -21,7 +22,7 @@ from nnstretch.frontends.torch_from_onnx import (
     spatial,
 )
 from nnstretch.frontends.torch_from_onnx.arithmetic import torch_dtype
-from nnstretch.frontends.torch_from_onnx.builder import Builder, Converters, UnsupportedError, refusal
+from nnstretch.frontends.torch_from_onnx.builder import Builder, Converter, Converters, UnsupportedError, refusal
 from nnstretch.frontends.torch_from_onnx.check import check_against_onnxruntime
 from nnstretch.frontends.torch_from_onnx.simplify import simplified
 from nnstretch.graph.layer import DOMAIN
@@ -84,11 +85,13 @@ class ConvertedNetwork:
             output, or a tuple of them. Parameters are called after the file's weights.
         example_inputs: of the file's shapes; images are noise.
         interface: names and metadata of the file.
+        sources: path of a parameter -> the constant of the graph that it was made from, where a layer reads one.
     """
 
     module: fx.GraphModule
     example_inputs: tuple[Tensor, ...]
     interface: Interface
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def image(self) -> Tensor:
@@ -120,6 +123,22 @@ def to_torch(model: ir.Model, source: str) -> ConvertedNetwork:
         ModelError: an operator has no counterpart in torch, the graph is quantised or not of float32, takes its own batch
             alone, or the module's answers are not those of ONNX Runtime.
     """
+    made = unchecked(model, source)
+    check_against_onnxruntime(made.module, made.example_inputs, model, source)
+    return made
+
+
+def unchecked(model: ir.Model, source: str, more: Mapping[str, Converter] | None = None) -> ConvertedNetwork:
+    """What `to_torch` returns, not compared with ONNX Runtime.
+
+    Args:
+        model: as for `to_torch`.
+        source: what the model is called in messages.
+        more: converters of operators of the domain `nnstretch` that only this graph has.
+
+    Raises:
+        ModelError: an operator has no counterpart in torch.
+    """
     graph = simplified(model).graph
     interface = Interface(
         tuple(str(value.name) for value in model.graph.inputs),
@@ -131,11 +150,10 @@ def to_torch(model: ir.Model, source: str) -> ConvertedNetwork:
     with quiet():
         _add_inputs(build, graph, examples)
         for node in graph:
-            _convert(build, node, source)
+            _convert(build, node, source, {**_CANONICAL, **(more or {})})
         build.finish(graph.outputs)
     module = fx.GraphModule(dict(build.attributes), build.graph, class_name=_class_name(source)).eval()
-    check_against_onnxruntime(module, examples, model, source)
-    return ConvertedNetwork(module, examples, interface)
+    return ConvertedNetwork(module, examples, interface, build.sources)
 
 
 def _add_inputs(build: Builder, graph: ir.Graph, examples: tuple[Tensor, ...]) -> None:
@@ -148,11 +166,11 @@ def _add_inputs(build: Builder, graph: ir.Graph, examples: tuple[Tensor, ...]) -
         build.add_input(value, name, example, is_batch=example.ndim > 1 and example.shape[:1] == images)
 
 
-def _convert(build: Builder, node: ir.Node, source: str) -> None:
-    """Adds what a node computes."""
+def _convert(build: Builder, node: ir.Node, source: str, canonical: Converters) -> None:
+    """Adds what a node computes; `canonical` has the operators of the domain `nnstretch`."""
     if node.outputs and build.is_bound(node.outputs[0]):
         return
-    table = _CANONICAL if node.domain == DOMAIN else _OPERATORS if node.domain in DEFAULT_DOMAINS else {}
+    table = canonical if node.domain == DOMAIN else _OPERATORS if node.domain in DEFAULT_DOMAINS else {}
     converter = table.get(node.op_type)
     if converter is None:
         raise refusal(source, node, _why_not(node))

@@ -1,0 +1,187 @@
+"""Fake quantisation: tensors in float32 that hold what integers stand for, with gradients past the rounding.
+
+The numbers are those of QuantizeLinear and DequantizeLinear, and so those of the int8 kernels: `x / s` is rounded half to even,
+then the zero point is added, and the sum saturates. torch's own `fake_quantize_*` operators multiply by `1 / s`, which
+rounds other numbers down or up where `x` lies between two steps.
+
+Weights have one symmetric scale per output channel, taken from their largest magnitude at every step; gradients pass unchanged
+(straight-through estimator: Jacob et al., arXiv:1712.05877, section 3). Activations have one scale and zero point per tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nnstretch.training.recipe import RANGES
+
+LEARNED, EMA = RANGES
+LARGEST = 255
+"""Of the integers of an activation; the smallest is 0."""
+_WEIGHT_STEPS = 127
+_LARGEST_BIAS = 2**31 - 1
+_EXACT = 2**24
+"""Integers up to this one are exact in float32."""
+_TINY = float(torch.finfo(torch.float32).tiny)
+_SMALLEST = 1e-12
+"""Of a learned scale, so that no step of the optimiser makes it 0 or negative."""
+_DECAY = 0.99
+"""Of the averages of extremes, per batch."""
+
+
+class WeightQuantizer(nn.Module):
+    """A parametrisation that rounds weights to the integers -127 to 127, with a scale per channel or one for all.
+
+    Args:
+        axis: of the channels; None: one scale.
+    """
+
+    def __init__(self, axis: int | None) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Weights of any shape, rounded."""
+        found: Tensor = _Multiples.apply(weight, self.scales(weight), _WEIGHT_STEPS)  # type: ignore[no-untyped-call]
+        return found
+
+    def scales(self, weight: Tensor) -> Tensor:
+        """The scale of every channel, of a shape that broadcasts to the weights; 1 where all weights are 0."""
+        others = [axis for axis in range(weight.ndim) if axis != self.axis]
+        largest = weight.detach().abs().amax(dim=others, keepdim=True)
+        scales = (largest.double() / _WEIGHT_STEPS).float()
+        return torch.where(scales < _TINY, torch.ones_like(scales), scales)
+
+
+class BiasQuantizer(nn.Module):
+    """A parametrisation that rounds the biases of a layer to int32: multiples of the scales of its sums.
+
+    Attributes:
+        source: `[layer, quantizer]`: the layer, whose weights are rounded, and what rounds its input. In a list, so that they
+            are no parts of this module.
+    """
+
+    def __init__(self, layer: nn.Module, quantizer: ActivationQuantizer) -> None:
+        super().__init__()
+        self.source: list[nn.Module] = [layer, quantizer]
+
+    def forward(self, bias: Tensor) -> Tensor:
+        """Biases, one per output channel, rounded."""
+        layer, quantizer = self.source
+        assert isinstance(quantizer, ActivationQuantizer)
+        weights: Any = layer.parametrizations.weight  # type: ignore[union-attr]
+        with torch.no_grad():
+            scales = weights[0].scales(weights.original).reshape(-1) * quantizer.step
+        found: Tensor = _Multiples.apply(bias, scales, _LARGEST_BIAS)  # type: ignore[no-untyped-call]
+        return found
+
+
+class ActivationQuantizer(nn.Module):
+    """Rounds a tensor to the integers 0 to 255, with a scale and a zero point that a training changes.
+
+    A *learned* range has a scale that the optimiser trains by the gradient of LSQ (Esser et al., arXiv:1902.08153, section
+    2.1), and the zero point of the calibration. An *EMA* range is the moving average of the extremes of the batches, from which
+    scale and zero point follow (Jacob et al., section 3.1).
+
+    Attributes:
+        scale: distance of two steps, one number.
+        zero_point: the integer that stands for 0, as a float.
+    """
+
+    scale: Tensor
+    zero_point: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, low: float, high: float, ranges: str) -> None:
+        """Takes the range of the calibration; `ranges` is one of `RANGES`."""
+        super().__init__()
+        self.is_learned = ranges == LEARNED
+        scale, zero_point = quantization_parameters(torch.tensor(low), torch.tensor(high))
+        if self.is_learned:
+            self.scale = nn.Parameter(scale)
+        else:
+            self.register_buffer("scale", scale)
+            self.register_buffer("low", torch.tensor(low))
+            self.register_buffer("high", torch.tensor(high))
+        self.register_buffer("zero_point", zero_point)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A tensor `N x …` of float32, rounded."""
+        if self.training and not self.is_learned:
+            self._follow(x.detach())
+        found: Tensor = _Rounding.apply(x, self.scale, self.zero_point)  # type: ignore[no-untyped-call]
+        return found
+
+    @property
+    def parameters_of_file(self) -> tuple[float, int]:
+        """Scale and zero point as QuantizeLinear takes them."""
+        return float(self.step), int(self.zero_point)
+
+    @property
+    def step(self) -> Tensor:
+        """The scale, positive and without gradient."""
+        return self.scale.detach().clamp(min=_SMALLEST)
+
+    def _follow(self, x: Tensor) -> None:
+        """Moves the range towards the extremes of a batch."""
+        low, high = torch.aminmax(x)
+        self.low.lerp_(low.clamp(max=0).float(), 1 - _DECAY)
+        self.high.lerp_(high.clamp(min=0).float(), 1 - _DECAY)
+        scale, zero_point = quantization_parameters(self.low, self.high)
+        self.scale.copy_(scale)
+        self.zero_point.copy_(zero_point)
+
+
+def quantization_parameters(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale and zero point of a range from `low` <= 0 to `high` >= 0, as the quantiser computes them."""
+    scale = (high.double() - low.double()) / LARGEST
+    if scale < _TINY:
+        return torch.ones(()), torch.zeros(())
+    return scale.float(), torch.round(-low.double() / scale).float()
+
+
+class _Multiples(torch.autograd.Function):
+    """The nearest multiples of scales, up to a limit; gradients pass unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scales: Tensor, limit: int) -> Tensor:
+        ctx.set_materialize_grads(False)
+        steps = (x.double() if limit > _EXACT else x) / scales
+        return steps.round_().clamp_(-limit, limit).float().mul_(scales)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return (*gradients, *[None] * (len(ctx.needs_input_grad) - 1))
+
+
+class _Rounding(torch.autograd.Function):
+    """Gradients of `x` pass where integers do not saturate.
+
+    That of the scale is LSQ's (equation 3) over the root of 255 times the elements of one example (section 2.2).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+        step = scale.clamp(min=_SMALLEST)
+        ratio = x / step
+        steps = ratio.round().add_(zero_point)
+        inside = steps.clamp(0, LARGEST)
+        passes = steps == inside
+        from_zero = inside.sub_(zero_point)
+        ctx.weight = (LARGEST * max(1, x[0].numel())) ** -0.5
+        if ctx.needs_input_grad[1]:
+            # Inside the range, the scale moves the rounding error; outside, the end that a value is clipped to.
+            ctx.save_for_backward(passes, torch.where(passes, from_zero - ratio, from_zero))
+        else:
+            ctx.save_for_backward(passes)
+        return from_zero * step
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (gradient,) = gradients
+        passes, *of_scale = ctx.saved_tensors
+        scale = (gradient * of_scale[0]).sum() * ctx.weight if of_scale else None
+        return gradient * passes, scale, None

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FLOAT, CALIBRATED, TRAINED, FURTHER = "float32", "int8, calibrated", "int8, recipe qat", "float32, trained further"
 """Rows of the table."""
 IMAGE_SIZE = 32
-EPOCHS: Mapping[str, int] = {"resnet": 20, "mobilenetv2": 12}
+EPOCHS: Mapping[str, int] = {"resnet": 16, "mobilenetv2": 12}
 """Of the first training, by network."""
 _WEIGHTS = "weights.safetensors"
 _RECIPE: Mapping[str, Any] = {
@@ -247,7 +247,7 @@ def make_parser() -> ArgumentParser:
     add("--seeds", type=int, default=3, metavar="N", help="trainings that are averaged (default: %(default)s)")
     add("--classes", type=int, default=22, metavar="N", help="classes of the data set (default: %(default)s)")
     add("--epochs", type=int, metavar="N", help=f"epochs of the first training (default: {json.dumps(dict(EPOCHS))})")
-    add("--qat-epochs", type=int, default=3, metavar="N", help="of the recipe `qat` (default: %(default)s)")
+    add("--qat-epochs", type=int, default=1, metavar="N", help="of the recipe `qat` (default: %(default)s)")
     add("--qat-lr", type=float, default=0.005, metavar="RATE", help="its learning rate (default: %(default)s)")
     add("--epoch-images", type=int, default=10_000, metavar="N", help="images per epoch (default: %(default)s)")
     add("--held-out", type=int, metavar="N", help="validation images, and test images (default: all)")

@@ -44,6 +44,7 @@ REPLACED = {
     "--budget 1": "--budget 0.1",
     # A network for the digits; that of three channels stays.
     **{f"mobilenetv3_small {option}": f"tiny.py:tiny {option}" for option in ("--data digits", "-w weights")},
+    "mobilenetv3_small:weights": "tiny.py:tiny:weights",
     # The tutorial's network has fewer layers, and is tuned by one of its commands; those of other pages tune, too.
     "for _ in range(6)": "for _ in range(3)",
     "nnstretch bench model.py:network": "nnstretch bench model.py:network --no-tune",

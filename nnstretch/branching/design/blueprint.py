@@ -260,4 +260,8 @@ def blueprint(
     """
     if multiple < 1:
         raise DesignError(f"channels cannot be multiples of {multiple}; give 1 or more")
+    if hasattr(module, "int8_graph"):
+        raise DesignError(
+            "the network rounds to int8; branch the one in float32, then train the branched one with the recipe qat"
+        )
     return Blueprint(trace(module, example_input), multiple, merge)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nnstretch.branching.design.design import Design
     from nnstretch.frontends.torch_from_onnx.convert import Interface
     from nnstretch.training.data.preprocessing import Preprocessing
+    from nnstretch.training.quantization import QuantizedNetwork
 
 METADATA_KEY = "nnstretch.network"
 _QUANTIZATION = "quantization"
@@ -107,23 +108,30 @@ class Network:
 
     def metadata(self, **more: Any) -> dict[str, str]:
         """What a weights file says of this network."""
-        from nnstretch.training.quantization import QuantizedNetwork
-
         about = {"model": self.spec, **asdict(self.options), "design": self.design.id if self.design else ""}
-        if isinstance(self.module, QuantizedNetwork):
-            about[_QUANTIZATION] = self.module.settings
+        if self._quantised is not None:
+            about[_QUANTIZATION] = self._quantised.settings
         if "preprocessing" in self.about:
             about["preprocessing"] = self.about["preprocessing"]
         return {METADATA_KEY: json.dumps({**about, **more})}
+
+    @property
+    def _quantised(self) -> QuantizedNetwork | None:
+        """The module, if it rounds as an int8 file does."""
+        from nnstretch.training.quantization import QuantizedNetwork
+
+        return self.module if isinstance(self.module, QuantizedNetwork) else None
 
     def with_batch(self, batch: int | None) -> Network:
         """The network for a batch of images per run; itself if `batch` is None.
 
         Raises:
-            UsageError: it takes no single tensor.
+            UsageError: it takes no single tensor, or is in int8.
         """
         from nnstretch.frontends.resolve import batched
 
+        if batch not in (None, 1) and self._quantised is not None:
+            raise UsageError(f"the int8 network of these weights is for one image per run; leave out --batch {batch}")
         return replace(self, example_input=batched(self.example_input, batch, self.spec))
 
     def export(self) -> ir.Model:
@@ -140,10 +148,8 @@ class Network:
         return graph if self.interface is None else self.interface.applied(graph)
 
     def _export(self) -> ir.Model:
-        from nnstretch.training.quantization import QuantizedNetwork
-
-        if isinstance(self.module, QuantizedNetwork):
-            return self.module.int8_graph()
+        if self._quantised is not None:
+            return self._quantised.int8_graph()
         if self.design is not None:
             from nnstretch.branching.transform.network import BranchedNetwork, export_branched
 

@@ -26,6 +26,7 @@ from nnstretch.training.recipe import Recipe
 from nnstretch.training.weights import fill
 from nnstretch.zoo.blocks import Parallel, Residual, conv_bn
 from tests.kits.graphs.quantized_networks import QuantizedNetwork as RandomNetwork
+from tests.kits.networks.tiny_branching import SIDE, branched
 
 RECIPE = Recipe(qat=True, amp_dtype="float32")
 EMA = Recipe(qat=True, amp_dtype="float32", qat_ranges="ema")
@@ -89,7 +90,8 @@ def largest_difference(made: QuantizedNetwork, file: Path, images: np.ndarray) -
     assert last.inputs[1] is not None
     assert last.inputs[1].const_value is not None
     run, step = open_run(file), float(last.inputs[1].const_value.numpy())
-    wanted = np.concatenate([run({"input": image[None]})[0] for image in images])
+    name = str(load(file).graph.inputs[0].name)
+    wanted = np.concatenate([run({name: image[None]})[0] for image in images])
     with torch.no_grad():
         return float(np.abs(made(torch.from_numpy(images)).numpy() - wanted).max()) / step
 
@@ -171,3 +173,15 @@ def test_what_is_quantised_already_or_named_wrongly_is_refused(tmp_path: Path) -
         nns.quantize(network(), None, tmp_path / "other.onnx", IMAGE)
     with pytest.raises(UsageError, match="no layer is called 'nothing'"):
         quantization_aware(network(), feeds(), Recipe(qat=True, amp_dtype="float32", qat_keep_float="nothing"), IMAGE)
+
+
+def test_a_branched_network_is_trained_like_any_other(tmp_path: Path) -> None:
+    images = np.random.default_rng(3).standard_normal((20, 1, SIDE, SIDE)).astype(np.float32)
+    built, image = branched(0.5), torch.zeros(1, 1, SIDE, SIDE)
+    name = str(load_any(built, image).graph.inputs[0].name)
+    made = quantization_aware(built, [{name: one[None]} for one in images], RECIPE, image)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.mul_(0.97)
+    nns.quantize(made, None, tmp_path / "q.onnx")
+    assert largest_difference(made, tmp_path / "q.onnx", images) < 1.01

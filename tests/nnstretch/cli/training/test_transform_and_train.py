@@ -285,3 +285,33 @@ def test_validation_images_choose_the_design(
     work = TransformAndTrain(options, silent_reporter())
     found = work.chosen(candidate("original", 80.0, 50.0), [*made, candidate("control", 99.0, 99.0)])
     assert found.name == chosen
+
+
+def test_networks_are_trained_through_quantisation_on_request(
+    model: str, tmp_path: Path, finished: tuple[Path, dict[str, Any]]
+) -> None:
+    """The original and a design, with the original as the teacher; done once."""
+    given = {"int8": True, "int8_recipe": "qat"}
+    options = TransformOptions(model=model, data="digits", folder=tmp_path, **{**SETTINGS, **given})
+    chosen = [finished[1]["original"], finished[1]["candidates"][0]]
+    networks = [
+        Candidate(**{**one, "weights": Path(one["weights"]), "design": one["design"] and Path(one["design"])})
+        for one in chosen
+    ]
+    for number in (2, 0):
+        with trainings(lambda *_: None) as count:
+            found = TransformAndTrain(options, silent_reporter(), "go on").int8(networks)
+        assert count == [number]
+    assert [one["name"] for one in found] == [one.name for one in networks]
+    for one in found:
+        tensors, metadata = read_tensors(tmp_path / "int8" / f"{one['name']}.safetensors")
+        about = json.loads(metadata["nnstretch.network"])
+        assert about["quantization"]["ranges"] == "learned"
+        assert bool(about["design"]) == (one["name"] != "original")
+        assert any(name.endswith(".scale") for name in tensors)
+        assert one["int8_layers"] > 6
+        assert (tmp_path / "int8" / one["file"]).is_file()
+    with pytest.raises(UsageError, match="--int8-recipe quick has no `qat: true`"):
+        run(model, tmp_path / "other", int8=True, int8_recipe="quick")
+    with pytest.raises(UsageError, match="give --int8, too"):
+        replace(options, int8=False)

@@ -151,7 +151,7 @@ def _constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
     """A constant of the graph, made once."""
     if name in graph.initializers:
         return graph.initializers[name]
-    value = ir.Value(name=name, const_value=ir.tensor(np.ascontiguousarray(array, np.float32), name=name))
+    value = ir.Value(name=name, const_value=ir.tensor(np.array(array, np.float32, order="C"), name=name))
     value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(array.shape)
     graph.register_initializer(value)
     return value

@@ -99,7 +99,7 @@ class QuantizedNetwork(nn.Module):
     """
 
     network: fx.GraphModule
-    constants: nn.ParameterDict
+    constants: nn.Module
 
     def __init__(self, source: FloatGraph, ranges: str) -> None:
         """Makes the network of a folded graph.
@@ -136,9 +136,9 @@ class QuantizedNetwork(nn.Module):
         weights = {}
         for one in self._weights:
             array = self._parameter(one.path).detach().cpu().numpy()
-            weights[one.constant] = np.ascontiguousarray(array.T if one.is_turned else array)
-        constants = zip(self._constant_names, self.constants.values(), strict=True)
-        weights.update((name, value.detach().cpu().numpy()) for name, value in constants)
+            weights[one.constant] = np.array(array.T if one.is_turned else array, order="C")
+        for name, value in zip(self._constant_names, self.constants.buffers(), strict=True):
+            weights[name] = np.array(value.cpu().numpy(), order="C")
         parameters = {name: self._quantizer(name).parameters_of_file for name in self._activations}
         made = self._source.int8(weights, parameters)
         made.metadata_props[TRAINED_KEY] = "1"
@@ -214,13 +214,14 @@ class QuantizedNetwork(nn.Module):
         initializers = self._source.model.graph.initializers.items()
         return [str(name) for name, value in initializers if value.dtype == ir.DataType.FLOAT and name not in trained]
 
-    def _other_constants(self) -> nn.ParameterDict:
-        found = {}
+    def _other_constants(self) -> nn.Module:
+        """Their values, as buffers."""
+        found = nn.Module()
         for number, name in enumerate(self._constant_names):
             value = self._source.model.graph.initializers[name].const_value
             assert value is not None
-            found[str(number)] = nn.Parameter(torch.from_numpy(np.array(value.numpy())), requires_grad=False)
-        return nn.ParameterDict(found)
+            found.register_buffer(str(number), torch.from_numpy(np.array(value.numpy())))
+        return found
 
     def _round_weights(self, rounded: RoundedGraph, sources: Mapping[str, str]) -> None:
         """Puts a rounding before weights and biases of every layer that is int8 in the file."""
@@ -244,7 +245,8 @@ class QuantizedNetwork(nn.Module):
         owner, _, name = path.rpartition(".")
         module = self.network.get_submodule(owner)
         if parametrize.is_parametrized(module, name):
-            return cast("Tensor", module.parametrizations[name].original)  # type: ignore[operator,index]
+            parametrizations: Any = module.parametrizations
+            return cast("Tensor", parametrizations[name].original)
         return cast("Tensor", getattr(module, name))
 
     def _quantizer(self, tensor: str) -> ActivationQuantizer:

@@ -86,8 +86,8 @@ class ActivationQuantizer(nn.Module):
     scale and zero point follow (Jacob et al., section 3.1).
 
     Attributes:
-        scale: distance of two steps, one number.
-        zero_point: the integer that stands for 0, as a float.
+        scale, zero_point: of a learned range: the distance of two steps, and the integer that stands for 0, as a float.
+        low, high: of an EMA range: the averages of the extremes.
     """
 
     scale: Tensor
@@ -99,48 +99,48 @@ class ActivationQuantizer(nn.Module):
         """Takes the range of the calibration; `ranges` is one of `RANGES`."""
         super().__init__()
         self.is_learned = ranges == LEARNED
-        scale, zero_point = quantization_parameters(torch.tensor(low), torch.tensor(high))
+        ends = torch.tensor(low), torch.tensor(high)
         if self.is_learned:
+            scale, zero_point = quantization_parameters(*ends)
             self.scale = nn.Parameter(scale)
+            self.register_buffer("zero_point", zero_point)
         else:
-            self.register_buffer("scale", scale)
-            self.register_buffer("low", torch.tensor(low))
-            self.register_buffer("high", torch.tensor(high))
-        self.register_buffer("zero_point", zero_point)
+            self.register_buffer("low", ends[0])
+            self.register_buffer("high", ends[1])
 
     def forward(self, x: Tensor) -> Tensor:
         """A tensor `N x …` of float32, rounded."""
         if self.training and not self.is_learned:
             self._follow(x.detach())
-        found: Tensor = _Rounding.apply(x, self.scale, self.zero_point)  # type: ignore[no-untyped-call]
+        found: Tensor = _Rounding.apply(x, *self._parameters_of_range())  # type: ignore[no-untyped-call]
         return found
 
     @property
     def parameters_of_file(self) -> tuple[float, int]:
         """Scale and zero point as QuantizeLinear takes them."""
-        return float(self.step), int(self.zero_point)
+        return float(self.step), int(self._parameters_of_range()[1])
 
     @property
     def step(self) -> Tensor:
         """The scale, positive and without gradient."""
-        return self.scale.detach().clamp(min=_SMALLEST)
+        return self._parameters_of_range()[0].detach().clamp(min=_SMALLEST)
+
+    def _parameters_of_range(self) -> tuple[Tensor, Tensor]:
+        return (self.scale, self.zero_point) if self.is_learned else quantization_parameters(self.low, self.high)
 
     def _follow(self, x: Tensor) -> None:
         """Moves the range towards the extremes of a batch."""
         low, high = torch.aminmax(x)
         self.low.lerp_(low.clamp(max=0).float(), 1 - _DECAY)
         self.high.lerp_(high.clamp(min=0).float(), 1 - _DECAY)
-        scale, zero_point = quantization_parameters(self.low, self.high)
-        self.scale.copy_(scale)
-        self.zero_point.copy_(zero_point)
 
 
 def quantization_parameters(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """Scale and zero point of a range from `low` <= 0 to `high` >= 0, as the quantiser computes them."""
     scale = (high.double() - low.double()) / LARGEST
-    if scale < _TINY:
-        return torch.ones(()), torch.zeros(())
-    return scale.float(), torch.round(-low.double() / scale).float()
+    has_width = scale >= _TINY
+    zero_point = torch.round(-low.double() / torch.where(has_width, scale, 1.0))
+    return torch.where(has_width, scale, 1.0).float(), torch.where(has_width, zero_point, 0.0).float()
 
 
 class _Multiples(torch.autograd.Function):

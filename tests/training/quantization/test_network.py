@@ -134,7 +134,7 @@ def test_weights_make_the_network_again(tmp_path: Path) -> None:
     nns.quantize(again, None, tmp_path / "q.onnx")
     images = np.random.default_rng(3).standard_normal((20, 3, 12, 12)).astype(np.float32)
     assert largest_difference(made, tmp_path / "q.onnx", images) < 1.01
-    copied = copy.deepcopy(made)
+    copied = copy.deepcopy(made)  # as evaluations between epochs do
     assert torch.equal(copied(torch.from_numpy(images)), made(torch.from_numpy(images)))
 
 
@@ -151,7 +151,7 @@ def test_layers_that_stay_in_float32_are_trained_unrounded(tmp_path: Path) -> No
     assert any(name.endswith("weight") and weight.requires_grad for name, weight in made.named_parameters())
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(st.integers(0, 10**6))
 def test_random_networks(seed: int) -> None:
     """Of ONNX files; what torch has no counterpart for is refused."""

@@ -153,6 +153,7 @@ def calibrate(
         work = _Workspace(model, examples, options, Path(folder), progress)
         kept, _ = _kept(work, options, progress)
     own_weights(work.network, kept)
+    work.network.metadata_props.update(model.metadata_props)
     names = [str(node.name) for node in work.network.graph]
     return Calibrated(work.network, work.ranges, tuple(name for name in names if name in kept), examples[0])
 

@@ -248,7 +248,7 @@ def make_parser() -> ArgumentParser:
     add("--classes", type=int, default=22, metavar="N", help="classes of the data set (default: %(default)s)")
     add("--epochs", type=int, metavar="N", help=f"epochs of the first training (default: {json.dumps(dict(EPOCHS))})")
     add("--qat-epochs", type=int, default=1, metavar="N", help="of the recipe `qat` (default: %(default)s)")
-    add("--qat-lr", type=float, default=0.005, metavar="RATE", help="its learning rate (default: %(default)s)")
+    add("--qat-lr", type=float, default=1e-4, metavar="RATE", help="its learning rate (default: %(default)s)")
     add("--epoch-images", type=int, default=10_000, metavar="N", help="images per epoch (default: %(default)s)")
     add("--held-out", type=int, metavar="N", help="validation images, and test images (default: all)")
     return parser

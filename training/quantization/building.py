@@ -35,7 +35,7 @@ def quantization_aware(
 
     Args:
         model: trained, in float32: a torch module, also a branched one, or an onnx_ir model with a batch of 1.
-        data: calibration data: a data set, of which training images are read, or inputs by name, one mapping per run.
+        data: calibration data: a data set, whose training images are read, or inputs by name, one mapping per run.
         recipe: its `qat_…` fields say how ranges are chosen and trained; None: those of the preset `qat`.
         example_input: a tensor of one image (torch modules).
         progress: called for every run of the calibration.

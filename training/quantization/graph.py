@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -83,6 +84,21 @@ def _note_bias(made: RoundedGraph, node: ir.Node) -> None:
     producer = node.inputs[0].producer() if node.inputs[0] is not None else None
     if bias in made.names and weight in made.weights and producer is not None and producer.op_type == FAKE_QUANTIZE:
         made.biases[bias] = RoundedBias(producer.attributes.get_string("tensor", ""))
+
+
+def clipped_to(network: ir.Model, tensor: str) -> tuple[float, float]:
+    """The bounds of a Relu or Clip that computes a tensor; infinite without.
+
+    In the int8 file, the saturation of the integers stands for these operators.
+    """
+    node = next((node for node in network.graph if node.outputs[0].name == tensor), None)
+    if node is not None and node.op_type == "Relu":
+        return 0.0, math.inf
+    if node is None or node.op_type != "Clip":
+        return -math.inf, math.inf
+    ends = [*node.inputs[1:3], None, None][:2]
+    low, high = (None if end is None or end.const_value is None else float(end.const_value.numpy()) for end in ends)
+    return -math.inf if low is None else low, math.inf if high is None else high
 
 
 def _unround_constant(made: RoundedGraph, node: ir.Node, floats: Mapping[str, ir.Value]) -> None:

@@ -23,7 +23,7 @@ from nnstretch.frontends.torch_from_onnx.convert import unchecked
 from nnstretch.graph.metadata import TRAINED_KEY
 from nnstretch.quantization.int8_file import write_int8
 from nnstretch.quantization.ranges import Range, write_ranges
-from nnstretch.training.quantization.graph import FAKE_QUANTIZE, RoundedGraph, rounded_graph
+from nnstretch.training.quantization.graph import FAKE_QUANTIZE, RoundedGraph, clipped_to, rounded_graph
 from nnstretch.training.quantization.rounding import ActivationQuantizer, BiasQuantizer, WeightQuantizer
 
 _SPATIAL = {nn.BatchNorm1d: 0, nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}
@@ -175,14 +175,15 @@ class QuantizedNetwork(nn.Module):
 
         def fake_quantize(build: Builder, node: ir.Node) -> Built:
             tensor = node.attributes.get_string("tensor", "")
-            make = partial(ActivationQuantizer, *self._source.ranges[tensor], self._ranges)
+            bounds = clipped_to(self._source.model, tensor)
+            make = partial(ActivationQuantizer, *self._source.ranges[tensor], self._ranges, bounds)
             return build.elementwise(self._activations[tensor], make, build.tensor(node.inputs[0]))
 
         made = unchecked(rounded.model, "the network in int8", {FAKE_QUANTIZE: fake_quantize})
         for path, layer in list(made.module.named_modules()):
             if isinstance(layer, _BatchNorm):
                 made.module.set_submodule(path, FrozenNorm(layer))
-        # Of a tensor of which only the shape is read nothing is left.
+        # Where only the shape of a tensor is read, its rounding is gone.
         present = {path for path, _ in made.module.named_modules()}
         self._activations = {name: path for name, path in self._activations.items() if path in present}
         return made.module, made.sources
@@ -287,6 +288,7 @@ def structure(model: ir.Model, settings: Mapping[str, Any]) -> QuantizedNetwork:
 
     with TemporaryDirectory(prefix="nnstretch-int8-") as folder:
         network = folded(model, Path(folder))
+    network.metadata_props.update(model.metadata_props)
     kept: Sequence[str] = settings["kept"]
     own_weights(network, kept)
     names = [str(value.name) for node in network.graph for value in node.outputs if value.name]

@@ -10,6 +10,7 @@ Weights have one symmetric scale per output channel, taken from their largest ma
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -25,8 +26,6 @@ _LARGEST_BIAS = 2**31 - 1
 _EXACT = 2**24
 """Integers up to this one are exact in float32."""
 _TINY = float(torch.finfo(torch.float32).tiny)
-_SMALLEST = 1e-12
-"""Of a learned scale, so that no step of the optimiser makes it 0 or negative."""
 _DECAY = 0.99
 """Of the averages of extremes, per batch."""
 
@@ -82,27 +81,40 @@ class ActivationQuantizer(nn.Module):
     """Rounds a tensor to the integers 0 to 255, with a scale and a zero point that a training changes.
 
     A *learned* range has a scale that the optimiser trains by the gradient of LSQ (Esser et al., arXiv:1902.08153, section
-    2.1), and the zero point of the calibration. An *EMA* range is the moving average of the extremes of the batches, from which
-    scale and zero point follow (Jacob et al., section 3.1).
+    2.1), and the zero point of the calibration. As scales differ by orders of magnitude, their logarithms are trained (Jain et
+    al., arXiv:1903.08066, appendix B), and the gradient is divided by the sum of its parts' magnitudes, so that it lies between
+    -1 and 1 for every tensor and loss. An *EMA* range is the moving average of the extremes of the batches, from which scale
+    and zero point follow (Jacob et al., section 3.1).
 
     Attributes:
-        scale, zero_point: of a learned range: the distance of two steps, and the integer that stands for 0, as a float.
+        growth: of a learned range: natural logarithm of the scale over that of the calibration.
+        first_scale, zero_point: of a learned range: the scale of the calibration, and the integer that stands for 0, a float.
         low, high: of an EMA range: the averages of the extremes.
     """
 
-    scale: Tensor
+    first_scale: Tensor
     zero_point: Tensor
     low: Tensor
     high: Tensor
 
-    def __init__(self, low: float, high: float, ranges: str) -> None:
-        """Takes the range of the calibration; `ranges` is one of `RANGES`."""
+    def __init__(
+        self, low: float, high: float, ranges: str, bounds: tuple[float, float] = (-math.inf, math.inf)
+    ) -> None:
+        """Takes the range of the calibration.
+
+        Args:
+            low: its lower end, 0 or less.
+            high: its upper end, 0 or more.
+            ranges: one of `RANGES`.
+            bounds: of an activation function that the rounding stands for, such as 0 and 6: the file has none in front of it.
+        """
         super().__init__()
-        self.is_learned = ranges == LEARNED
+        self.is_learned, self._bounds = ranges == LEARNED, bounds
         ends = torch.tensor(low), torch.tensor(high)
         if self.is_learned:
             scale, zero_point = quantization_parameters(*ends)
-            self.scale = nn.Parameter(scale)
+            self.growth = nn.Parameter(torch.zeros(()))
+            self.register_buffer("first_scale", scale)
             self.register_buffer("zero_point", zero_point)
         else:
             self.register_buffer("low", ends[0])
@@ -122,15 +134,17 @@ class ActivationQuantizer(nn.Module):
 
     @property
     def step(self) -> Tensor:
-        """The scale, positive and without gradient."""
-        return self._parameters_of_range()[0].detach().clamp(min=_SMALLEST)
+        """The scale, without gradient."""
+        return self._parameters_of_range()[0].detach()
 
     def _parameters_of_range(self) -> tuple[Tensor, Tensor]:
-        return (self.scale, self.zero_point) if self.is_learned else quantization_parameters(self.low, self.high)
+        if self.is_learned:
+            return self.first_scale * self.growth.exp(), self.zero_point
+        return quantization_parameters(self.low, self.high)
 
     def _follow(self, x: Tensor) -> None:
         """Moves the range towards the extremes of a batch."""
-        low, high = torch.aminmax(x)
+        low, high = torch.aminmax(x.clamp(*self._bounds))
         self.low.lerp_(low.clamp(max=0).float(), 1 - _DECAY)
         self.high.lerp_(high.clamp(min=0).float(), 1 - _DECAY)
 
@@ -160,28 +174,29 @@ class _Multiples(torch.autograd.Function):
 class _Rounding(torch.autograd.Function):
     """Gradients of `x` pass where integers do not saturate.
 
-    That of the scale is LSQ's (equation 3) over the root of 255 times the elements of one example (section 2.2).
+    That of the scale is LSQ's (equation 3) over the scale and over the sum of its parts' magnitudes.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-        step = scale.clamp(min=_SMALLEST)
-        ratio = x / step
+        ratio = x / scale
         steps = ratio.round().add_(zero_point)
         inside = steps.clamp(0, LARGEST)
         passes = steps == inside
         from_zero = inside.sub_(zero_point)
-        ctx.weight = (LARGEST * max(1, x[0].numel())) ** -0.5
         if ctx.needs_input_grad[1]:
             # Inside the range, the scale moves the rounding error; outside, the end that a value is clipped to.
-            ctx.save_for_backward(passes, torch.where(passes, from_zero - ratio, from_zero))
+            ctx.save_for_backward(passes, torch.where(passes, from_zero - ratio, from_zero), scale)
         else:
             ctx.save_for_backward(passes)
-        return from_zero * step
+        return from_zero * scale
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         (gradient,) = gradients
         passes, *of_scale = ctx.saved_tensors
-        scale = (gradient * of_scale[0]).sum() * ctx.weight if of_scale else None
-        return gradient * passes, scale, None
+        if not of_scale:
+            return gradient * passes, None, None
+        moved, scale = of_scale
+        parts = gradient * moved
+        return gradient * passes, parts.sum() / parts.abs().sum().clamp(min=_TINY) / scale, None

@@ -22,6 +22,7 @@ from nnstretch.frontends.resolve import load_any
 from nnstretch.quantization.runs import open_run
 from nnstretch.training.quantization import QuantizedNetwork, quantization_aware
 from nnstretch.training.quantization.network import structure
+from nnstretch.training.quantization.rounding import ActivationQuantizer
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.weights import fill
 from nnstretch.zoo.blocks import Parallel, Residual, conv_bn
@@ -106,15 +107,29 @@ def test_the_file_answers_as_the_trained_network(recipe: Recipe, more: tuple[nn.
     assert largest_difference(made, tmp_path / "q.onnx", images) < 1.01
 
 
+def test_ranges_that_follow_the_batches_keep_the_activation_functions() -> None:
+    """Where saturation stands for a ReLU or ReLU6, values before it must not widen the range."""
+    original = network()
+    made = quantization_aware(original, feeds(), EMA, IMAGE).train()
+    torch.manual_seed(4)
+    with torch.no_grad():
+        for _ in range(100):
+            made(3 * torch.randn(16, 3, 12, 12))
+        images = torch.randn(16, 3, 12, 12)
+        difference = (made.eval()(images) - original(images)).norm() / original(images).norm()
+    assert difference < 0.2
+    lows = [float(layer.low) for layer in made.modules() if isinstance(layer, ActivationQuantizer)]
+    assert 4 <= lows.count(0.0) < len(lows)
+
+
 def test_scales_of_the_file_are_those_of_the_network(tmp_path: Path) -> None:
     made = trained(quantization_aware(network(), feeds(), RECIPE, IMAGE))
     nns.quantize(made, None, tmp_path / "q.onnx")
     nodes = [node for node in load(tmp_path / "q.onnx").graph if node.op_type == "QuantizeLinear"]
     stored = {float(node.inputs[1].const_value.numpy()) for node in nodes}  # type: ignore[union-attr]
-    learned = {float(value) for name, value in made.state_dict().items() if name.endswith(".scale")}
-    assert stored == learned
-    before = quantization_aware(network(), feeds(), RECIPE, IMAGE)
-    assert learned.isdisjoint({float(value) for name, value in before.state_dict().items() if name.endswith(".scale")})
+    quantizers = [layer for layer in made.modules() if isinstance(layer, ActivationQuantizer)]
+    assert stored == {layer.parameters_of_file[0] for layer in quantizers}
+    assert stored.isdisjoint({float(layer.first_scale) for layer in quantizers})
 
 
 def test_untrained_it_is_the_calibrated_file(tmp_path: Path) -> None:

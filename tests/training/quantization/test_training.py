@@ -20,8 +20,8 @@ from tests.kits.networks.small_training import digit_network, few_digits
 from tests.kits.networks.splits import UntouchableSplit
 
 RECIPE = Recipe(
-    epochs=3, batch_size=8, lr=0.05, model_ema=True, model_ema_decay=0.9, kd_loss_weight=0.2, amp_dtype="float32", threads=1,
-    workers=0, qat=True, qat_images=8,
+    epochs=3, batch_size=8, opt="adamw", lr=0.01, model_ema=True, model_ema_decay=0.9, kd_loss_weight=0.2, amp_dtype="float32",
+    threads=1, workers=0, qat=True, qat_images=8,
 )  # fmt: skip
 
 

@@ -308,7 +308,7 @@ def test_networks_are_trained_through_quantisation_on_request(
         about = json.loads(metadata["nnstretch.network"])
         assert about["quantization"]["ranges"] == "learned"
         assert bool(about["design"]) == (one["name"] != "original")
-        assert any(name.endswith(".scale") for name in tensors)
+        assert any(name.endswith(".growth") for name in tensors)
         assert one["int8_layers"] > 6
         assert (tmp_path / "int8" / one["file"]).is_file()
     with pytest.raises(UsageError, match="--int8-recipe quick has no `qat: true`"):

@@ -74,7 +74,8 @@ def _resnet(num_classes: int) -> nn.Module:
 
     from nnstretch.zoo.blocks import Chain, classifier, conv_bn, with_shortcut
 
-    stages, width = [], 16
+    stages: list[nn.Sequential] = []
+    width = 16
     for out in (16, 32, 64):
         stride = 2 if stages else 1
         body = nn.Sequential(conv_bn(width, out, 3, stride=stride), conv_bn(out, out, 3, activation=None))

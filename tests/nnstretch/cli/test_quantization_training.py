@@ -72,7 +72,7 @@ def test_trained_scales_come_to_the_file_without_data(cli: Cli, folder: Path) ->
         if name.endswith(".first_scale")
     }
     nodes = [node for node in load(folder / "q.onnx").graph if node.op_type == "QuantizeLinear"]
-    assert {float(node.inputs[1].const_value.numpy()) for node in nodes} == trained  # type: ignore[union-attr]
+    assert {float(node.inputs[1].const_value.numpy()) for node in nodes} == trained
     for model, engine in ((("q.onnx",), "onnxruntime"), (("net.py:make", "-w", "q.safetensors"), "torch")):
         found = answer_of(cli("evaluate", *model, "--data", "digits", "--engine", engine, "--json"))
         assert found["top1"] == pytest.approx(answer["top1"], abs=0.2)

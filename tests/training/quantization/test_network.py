@@ -126,7 +126,7 @@ def test_scales_of_the_file_are_those_of_the_network(tmp_path: Path) -> None:
     made = trained(quantization_aware(network(), feeds(), RECIPE, IMAGE))
     nns.quantize(made, None, tmp_path / "q.onnx")
     nodes = [node for node in load(tmp_path / "q.onnx").graph if node.op_type == "QuantizeLinear"]
-    stored = {float(node.inputs[1].const_value.numpy()) for node in nodes}  # type: ignore[union-attr]
+    stored = {float(node.inputs[1].const_value.numpy()) for node in nodes}
     quantizers = [layer for layer in made.modules() if isinstance(layer, ActivationQuantizer)]
     assert stored == {layer.parameters_of_file[0] for layer in quantizers}
     assert stored.isdisjoint({float(layer.first_scale) for layer in quantizers})
@@ -138,7 +138,7 @@ def test_untrained_it_is_the_calibrated_file(tmp_path: Path) -> None:
     calibrated, mine = (load(tmp_path / name).graph for name in ("calibrated.onnx", "q.onnx"))
     assert [node.op_type for node in calibrated] == [node.op_type for node in mine]
     for name, value in calibrated.initializers.items():
-        np.testing.assert_array_equal(value.const_value.numpy(), mine.initializers[name].const_value.numpy())  # type: ignore[union-attr]
+        np.testing.assert_array_equal(value.const_value.numpy(), mine.initializers[name].const_value.numpy())
 
 
 def test_weights_make_the_network_again(tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ def test_biases_are_multiples_of_the_scales_of_input_and_weights() -> None:
     layer = torch.nn.Linear(4, 3)
     torch.nn.utils.parametrize.register_parametrization(layer, "weight", WeightQuantizer(0))
     quantizer = ActivationQuantizer(0.0, 2.0, "learned")
-    weights = layer.parametrizations.weight  # type: ignore[union-attr]
-    scales = weights[0].scales(weights.original).view(-1) * quantizer.step  # type: ignore[index,operator,union-attr]
+    weights = layer.parametrizations.weight
+    scales = weights[0].scales(weights.original).view(-1) * quantizer.step
     bias = torch.tensor([0.0, 0.37, -5.1], requires_grad=True)
     rounded = BiasQuantizer(layer, quantizer)(bias)
     torch.testing.assert_close(rounded / scales, (rounded / scales).round(), rtol=0, atol=0.1)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from nnstretch.branching.transform.network import BranchedNetwork
-    from nnstretch.cli.networks import Network
+    from nnstretch.cli.models.networks import Network
     from nnstretch.support.progress import Progress
     from nnstretch.training.data.split import Dataset
     from nnstretch.training.distillation.blockwise_phase import BlockwisePhase

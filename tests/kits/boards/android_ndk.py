@@ -1,7 +1,7 @@
 """A stand-in for Android's NDK: its compiler is the ziglang package's, and its C library is musl.
 
 It takes the command lines that the NDK's clang takes and refuses options that this one lacks. Its programs run under an
-emulator of this machine.
+emulator of this machine, and are not optimised: that would take four times as long, and zig knows no level in between.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ for word in "$@"; do
     -march=x86-64-v[234]) set -- "$@" "-mcpu=x86_64_${{word#-march=x86-64-}}" ;;
     -mcpu=* | -target | --target=* | -march=*) echo "error: unknown argument '$word'" >&2; exit 1 ;;
     -lpthread) echo "error: unable to find library -lpthread" >&2; exit 1 ;;
-    -O3) set -- "$@" -O1 ;;
+    -O3) set -- "$@" -O0 ;;
     *) set -- "$@" "$word" ;;
   esac
 done

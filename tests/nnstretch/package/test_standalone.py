@@ -24,7 +24,6 @@ from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import foreign_processors
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import CpuProcessor
-from nnstretch.devices.engine.build import toolchains
 from nnstretch.devices.engine.build.instruction_sets import (
     ISAS,
     BuildTarget,
@@ -44,6 +43,7 @@ from nnstretch.package.standalone_session import StandaloneSession, is_standalon
 from nnstretch.passes import optimize
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
+from tests.kits.c_libraries import leave_out_optimisation
 from tests.kits.graphs.graphs import RandomNetwork
 from tests.kits.kernels.cpu_features import runnable_isas
 
@@ -312,17 +312,6 @@ def emulator(name: str) -> str:
     return found
 
 
-@pytest.fixture
-def compile_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Sets the level of optimisation: what is not measured need not be fast."""
-
-    def level(option: str) -> None:
-        flags = tuple(flag if flag != "-O3" else option for flag in toolchains.FLAGS)
-        monkeypatch.setattr(toolchains, "FLAGS", flags)
-
-    return level
-
-
 @pytest.mark.slow
 def test_a_static_executable_for_aarch64_runs_under_qemu(network: Path, tmp_path: Path) -> None:
     qemu = emulator("qemu-aarch64-static")
@@ -334,8 +323,8 @@ def test_a_static_executable_for_aarch64_runs_under_qemu(network: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_a_library_for_aarch64_is_built(network: Path, tmp_path: Path, compile_with: Callable[[str], None]) -> None:
-    compile_with("-O0")
+def test_a_library_for_aarch64_is_built(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_optimisation(monkeypatch)
     target = parse_target("aarch64-linux-gnu")
     files = write_standalone(planned(network, target, 1), "small", target, tmp_path)
     for what in ("library", "executable"):

@@ -9,7 +9,7 @@
 
 #include "program/registry.h"
 
-enum { GUARD = 256, GUARD_BYTE = 0xa5, MOST_NUMBERS = 64, LINE = 64 };
+enum { GUARD = 256, GUARD_BYTE = 0xa5, UNWRITTEN_BYTE = 0xff, MOST_NUMBERS = 64, LINE = 64 };
 
 static void get(void *to, int64_t bytes) {
     if (bytes && fread(to, (size_t)bytes, 1, stdin) != 1) exit(3);
@@ -31,11 +31,12 @@ static void answer(const char *refusal) {
     put(refusal, length);
 }
 
-/* Memory between guards, aligned like a tensor's. */
+/* Memory between guards, aligned like a tensor's and full of NaN: a lane that no kernel has written shows. */
 static char *guarded(int64_t bytes) {
     char *whole = aligned_alloc(LINE, (size_t)(nns_ceil_div(bytes, LINE) * LINE + 2 * GUARD));
     if (!whole) exit(5);
     memset(whole, GUARD_BYTE, (size_t)bytes + 2 * GUARD);
+    memset(whole + GUARD, UNWRITTEN_BYTE, (size_t)bytes);
     return whole + GUARD;
 }
 

@@ -108,14 +108,23 @@ static void release(void *memory, int64_t bytes) {
     free(memory);
 }
 #else
-enum { PAGE = 4096 };
+enum { PAGE = 4096, MOST_KEPT = 64 };
+
+/* Released runs of 1 to MOST_KEPT pages between two that cannot be accessed, to be used again: mapping takes longer than most
+ * kernels. The first word of each is the next one. */
+static char *kept[MOST_KEPT + 1];
 
 /* Bytes of the pages that hold an operand, without the pages around them. */
 static int64_t paged(int64_t bytes) { return nns_ceil_div(bytes, PAGE) * PAGE; }
 
 /* The first of the pages for `bytes` between two that cannot be accessed. */
 static char *pages_of(int64_t bytes) {
-    const size_t size = (size_t)paged(bytes);
+    const size_t size = (size_t)paged(bytes), pages = size / PAGE;
+    if (pages && pages <= MOST_KEPT && kept[pages]) {
+        char *found = kept[pages];
+        kept[pages] = *(char **)(void *)found;
+        return found;
+    }
     char *all = mmap(NULL, size + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED || (size && mprotect(all + PAGE, size, PROT_READ | PROT_WRITE))) abort();
     return all + PAGE;
@@ -133,8 +142,14 @@ static void *scratch_of(int64_t bytes) {
 }
 
 static void release(void *memory, int64_t bytes) {
-    char *pages = (char *)memory - (uintptr_t)memory % PAGE;
-    if (memory) munmap(pages - PAGE, (size_t)paged(bytes) + 2 * PAGE);
+    char *first = (char *)memory - (uintptr_t)memory % PAGE;
+    const int64_t pages = paged(bytes) / PAGE;
+    if (memory && pages && pages <= MOST_KEPT) {
+        *(char **)(void *)first = kept[pages];
+        kept[pages] = first;
+    } else if (memory) {
+        munmap(first - PAGE, (size_t)paged(bytes) + 2 * PAGE);
+    }
 }
 #endif
 

@@ -29,6 +29,7 @@ from nnstretch.graph.layer import Layer
 
 GUARD = 256
 GUARD_BYTE = 0xA5
+UNWRITTEN_BYTE = 0xFF  # four make a NaN: a lane that no kernel has written shows
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class _Guarded:
     def of(cls, size: int) -> _Guarded:
         whole = aligned_array(size + 2 * GUARD)
         whole[:] = GUARD_BYTE
+        whole[GUARD : GUARD + size] = UNWRITTEN_BYTE
         return cls(whole, size)
 
     @property

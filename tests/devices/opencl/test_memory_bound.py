@@ -13,6 +13,7 @@ from nnstretch.devices.base.routine import Layout, Routine, reorder_layer
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import Attribute, TensorType
+from tests.kits.kernels.convolution_parity import reference
 from tests.kits.opencl.opencl_driver import run_lowering
 from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, check, make_layer, numbers, some
 
@@ -163,6 +164,16 @@ def test_concat_along_other_axes(
 @pytest.mark.parametrize(("shape", "axis"), [((2, 1000), 1), ((3, 5, 7), 1), ((2, 20, 4, 3), 1), ((6,), 0)])
 def test_softmax(processor: OpenCLProcessor, shape: tuple[int, ...], axis: int) -> None:
     check(processor, make_layer("Softmax", [shape], shape, {"axis": axis}), {"softmax"})
+
+
+def test_softmax_of_large_values_is_finite(processor: OpenCLProcessor) -> None:
+    x = np.array([[1e4, 1e4 - 1, -1e4], [-1e4, -1e4 - 1, -1e4 - 2]], np.float32)
+    layer = make_layer("Softmax", [x.shape], x.shape, {"axis": 1})
+    (routine,) = [routine for routine in processor.routines if routine.supports(layer)]
+    for parameters in routine.parameter_space(layer):
+        layouts, lowering = routine.layouts(layer, parameters), routine.lower(layer, parameters)
+        (found,) = run_lowering(processor.runtime, lowering, layer, [x], *layouts)
+        np.testing.assert_allclose(found, reference(layer, [x]), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("rms", [0, 1])

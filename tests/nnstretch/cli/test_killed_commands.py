@@ -42,7 +42,7 @@ LATE = 0.8
 LONGEST = 2.0
 """Seconds after which a run is killed at the latest."""
 
-EPOCHS = 5
+EPOCHS = 2
 
 _LOG = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class Tuning(Measuring):
     def arguments(self) -> list[str]:
         model = self.folder / "m.onnx"
         if not model.exists():
-            onnx.save(RandomNetwork(5, 0, nodes=30, channels=(16, 32, 48)).model, model)
+            onnx.save(RandomNetwork(5, 0, nodes=12, channels=(16, 32, 48)).model, model)
         output = str(self.output / "plan.json")
         return ["tune", "--resume", str(model), "-o", output, "-p", f"cpu:{min(usable_cores())}", "--json"]
 

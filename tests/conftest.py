@@ -1,10 +1,12 @@
-"""What all tests share: a cache of their own, one torch thread, deterministic hypothesis, the OpenCL rule."""
+"""What all tests share: a cache of their own, one torch thread, deterministic hypothesis, rare collections, the OpenCL rule."""
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +19,8 @@ for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBE = ROOT / "scripts" / "probe_opencl.py"
+ENGINES = ROOT / "out" / "test-engines"
+DAYS_KEPT = 14
 OPENCL_REPORT = pytest.StashKey[str | None]()
 CACHE_DIR = pytest.StashKey[Path]()
 
@@ -32,14 +36,28 @@ def is_xdist_worker(config: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     """Give the session a cache folder: the workers of a parallel run share it, so the engine is built once.
 
-    `NNSTRETCH_TEST_CACHE_DIR` names one to keep from session to session.
+    Of the session before, it has the engines alone: their names hold a hash of all that they are made from. With CI=true they
+    are built anew. `NNSTRETCH_TEST_CACHE_DIR` names a folder of which everything is kept from session to session.
     """
     if is_xdist_worker(config):
         return
     kept = os.environ.get("NNSTRETCH_TEST_CACHE_DIR")
     if kept is None:
-        config.stash[CACHE_DIR] = Path(tempfile.mkdtemp(prefix="nnstretch-test-cache-"))
+        folder = config.stash[CACHE_DIR] = Path(tempfile.mkdtemp(prefix="nnstretch-test-cache-"))
+        if os.environ.get("CI") != "true":
+            (folder / "engine").symlink_to(engines_of_earlier_sessions())
     os.environ["NNSTRETCH_CACHE_DIR"] = kept or str(config.stash[CACHE_DIR])
+
+
+def engines_of_earlier_sessions() -> Path:
+    """The folder of engines that tests have built, without those that are older than two weeks."""
+    ENGINES.mkdir(parents=True, exist_ok=True)
+    oldest = time.time() - DAYS_KEPT * 86_400
+    for path in ENGINES.rglob("*"):
+        with suppress(OSError):  # another session has removed it
+            if path.is_file() and path.stat().st_mtime < oldest:
+                path.unlink()
+    return ENGINES
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -67,6 +85,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the garbage collector off what collecting has made, which it would go through hundreds of times.
+
+    Half a million objects of libraries and tests stay until the end: that took a tenth of the tests' time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 10)
 
 
 def why_no_opencl(config: pytest.Config) -> str | None:

@@ -28,9 +28,8 @@ def c_library(source: Path, sanitize: str | None = None, includes: Sequence[Path
     toolchain = make_toolchain(BuildTarget(local_isa()), sanitize)
     text = b"".join(file.read_bytes() for file in (source, *includes))
     name = hashlib.sha256(toolchain.identity.encode() + text).hexdigest()[:16]
-    made = cache_dir() / "engine" / f"{source.stem}-{name}.so"
+    made = cache_dir("test-libraries") / f"{source.stem}-{name}.so"
     if not made.exists():
-        made.parent.mkdir(parents=True, exist_ok=True)
         part = made.with_suffix(f".{os.getpid()}.part")
         flags = (*(f for f in toolchain.flags if not f.startswith("-fvisibility")), "-shared")
         subprocess.run([*toolchain.command, *flags, str(source), "-o", str(part), *toolchain.link_flags], check=True)

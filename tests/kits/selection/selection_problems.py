@@ -21,10 +21,11 @@ def problems(draw: st.DrawFn, *, most: int = 6, resources: int = 0) -> Problem:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     highest = draw(st.sampled_from((1, 3, 20, 10**6)))
     forbidden = draw(st.sampled_from((0.0, 0.0, 0.1, 0.4)))
+    unit = draw(st.sampled_from((1.0, 1e-6)))  # layers take microseconds: no absolute tolerance may hide them
 
     def numbers(*shape: int) -> Costs:
         found = rng.integers(0, highest, shape, endpoint=True).astype(float)
-        return found + rng.random(shape) if draw(st.booleans()) else found
+        return unit * (found + rng.random(shape) if draw(st.booleans()) else found)
 
     def forbidding(table: Costs) -> Costs:
         return np.where(rng.random(table.shape) < forbidden, np.inf, table)

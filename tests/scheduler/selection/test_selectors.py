@@ -49,17 +49,9 @@ def test_brute_force_at_once_is_brute_force_one_by_one(data: st.DataObject) -> N
     assert best_cost(problem) == (pytest.approx(min(costs)) if costs else None)
 
 
-@pytest.mark.parametrize("selector", EXACT, ids=named)
-@given(problem=problems())
-@settings(max_examples=400, deadline=None)
-def test_exact_ones_find_the_optimum(selector: Selector, problem: Problem) -> None:
-    conformance.check_optimum(problem, selector)
-
-
-@pytest.mark.slow
 @given(problem=problems())
 @settings(max_examples=1500, deadline=None)
-def test_exact_ones_find_the_optimum_of_thousands(problem: Problem) -> None:
+def test_exact_ones_find_the_optimum(problem: Problem) -> None:
     """All of them in one test: most of its time goes into problems and brute force."""
     conformance.check_optimum(problem, *EXACT)
 

@@ -90,6 +90,16 @@ def test_ranges_are_equal() -> None:
     np.testing.assert_allclose(ranges[1], wanted, rtol=2e-3)
 
 
+def test_a_bias_counts_as_much_as_the_weights_of_its_channel() -> None:
+    """Without it, a channel of nearly constant value would widen the range of the whole tensor."""
+    text = "pair (float[1,3,8,8] x) => (float[1,5,8,8] y) { a = Conv(x, v, b) c = Relu(a) y = Conv(c, w) }"
+    v, w, b = normal(4, 3, 1, 1), normal(5, 4, 1, 1), np.array([0, 50, -200, 0.01], np.float32)
+    model = network(text, {"v": v, "w": w, "b": b})
+    assert check_same(model, normal(1, 3, 8, 8)) == 1
+    wanted = np.sqrt(np.maximum(np.abs(v).max(axis=(1, 2, 3)), np.abs(b)) * np.abs(w).max(axis=(0, 2, 3)))
+    np.testing.assert_allclose(np.abs(weights_of(model)["y"]).max(axis=(0, 2, 3)), wanted, rtol=2e-3)
+
+
 @pytest.mark.parametrize(
     "middle",
     [

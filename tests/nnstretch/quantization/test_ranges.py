@@ -17,7 +17,7 @@ from nnstretch.errors import ModelError, UsageError
 from nnstretch.frontends.onnx_file import load
 from nnstretch.quantization import METHODS, QuantizationOptions, quantize
 from nnstretch.quantization.activations import BINS, Activations, Histogram
-from nnstretch.quantization.ranges import Range, entropy_range, mse_range, percentile_range
+from nnstretch.quantization.ranges import Range, _squared_error, entropy_range, mse_range, percentile_range
 from tests.kits.graphs.float_networks import classifier, examples, network, normal
 
 SHAPE = (1, 3, 16, 16)
@@ -81,6 +81,17 @@ def test_least_squared_error(name: str) -> None:
     grid = itertools.product(shares if found.low else [0.0], shares if found.high else [0.0])
     best = min(squared_error(values, found.low * low, found.high * high) for low, high in grid)
     assert squared_error(values, *mse_range(found)) <= best * 1.02 + 1e-12
+
+
+@pytest.mark.parametrize("name", ["normal", "negative", "swish", "saturated"])
+def test_the_squared_error_of_a_range_is_that_of_its_values(name: str) -> None:
+    """Values in the middle of their bins: what rounding and the zero point make of them is known exactly."""
+    found = histogram(TENSORS[name].astype(np.float32))
+    values = np.repeat(found.centres, found.counts)
+    for low, high in itertools.product((0.2, 0.5, 0.9), (0.3, 0.6, 1.0)):
+        ends = found.low * low, found.high * high
+        expected = squared_error(values, *ends) * np.abs(values).max() ** 2 * len(values)
+        assert _squared_error(found, *ends) == pytest.approx(expected, rel=1e-6)
 
 
 def divergence(values: np.ndarray, low: float, high: float, bins: np.ndarray) -> float:

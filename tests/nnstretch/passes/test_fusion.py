@@ -193,6 +193,19 @@ def test_affine_goes_forward_into_unpadded_grouped_convolution(check: Check, pad
     assert len(check(model_of(text, BATCH_NORM | {"w": normal(6, 2, 3, 3)}))) == layers_left
 
 
+@pytest.mark.parametrize(("shifted", "layers_left"), [(0, 1), (1, 2)])
+def test_affine_goes_forward_into_a_padded_convolution_if_it_shifts_no_channel(
+    check: Check, shifted: int, layers_left: int
+) -> None:
+    text = """g (float[1,4,5,5] x) => (float[1,6,5,5] y) {
+        t = BatchNormalization(x, gamma, beta, mean, var)
+        y = Conv<pads=[1,1,1,1]>(t, w)
+    }"""
+    zeros, beta = np.zeros(4, np.float32), np.array([shifted, 0, 0, 0], np.float32)
+    constants = BATCH_NORM | {"mean": zeros, "beta": beta, "w": normal(6, 4, 3, 3)}
+    assert len(check(model_of(text, constants))) == layers_left
+
+
 def test_squeeze_and_excite_keeps_the_large_operand_first(check: Check) -> None:
     text = "g (float[2,4,5,5] x) => (float[2,4,5,5] y) { p = GlobalAveragePool(x) s = Sigmoid(p) y = Mul(s, x) }"
     nodes = check(model_of(text))

@@ -267,7 +267,11 @@ def test_a_device_names_the_shared_memory_that_it_reads_and_writes() -> None:
             for i, s in enumerate(plan.subgraphs)
             if {*s.acquires} - {*s.releases}
         ),
-        *((i, replace(s, releases=()), "releasing") for i, s in enumerate(plan.subgraphs) if s.releases),
+        *(  # what is acquired may only be read
+            (i, replace(s, acquires=tuple({*s.acquires, *s.releases}), releases=()), "releasing")
+            for i, s in enumerate(plan.subgraphs)
+            if s.releases
+        ),
     ):
         with pytest.raises(PackageError, match=f"without {words}"):
             validate(replace(plan, subgraphs=_replace_at(plan.subgraphs, number, broken)))

@@ -36,8 +36,8 @@ def is_xdist_worker(config: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     """Give the session a cache folder: the workers of a parallel run share it, so the engine is built once.
 
-    Of the session before, it has the engines alone: their names hold a hash of all that they are made from. With CI=true they
-    are built anew. `NNSTRETCH_TEST_CACHE_DIR` names a folder of which everything is kept from session to session.
+    Engines are kept from session to session, since their names hold a hash of all that they are made from; CI=true builds them
+    again. `NNSTRETCH_TEST_CACHE_DIR` names a folder to keep as a whole.
     """
     if is_xdist_worker(config):
         return

@@ -82,6 +82,7 @@ def test_kernels_agree_with_their_references_under_sanitizers() -> None:
     environment = {
         **os.environ,
         "LD_PRELOAD": sanitizer_preload(SANITIZE),
+        "NNSTRETCH_TEST_CACHE_DIR": os.environ["NNSTRETCH_CACHE_DIR"],  # has the engine, or gets it for other tests
         "NNSTRETCH_TEST_EXAMPLES_DIVISOR": "10",
         "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter leaves memory behind on purpose
     }

@@ -210,6 +210,18 @@ def test_a_matrix_that_exporters_turn() -> None:
         assert np.array_equal(dense.constants[4], values["sm"])
 
 
+def test_integers_of_other_parameters_are_requantised() -> None:
+    text = """requantised (float[1,4,6,6] x) => (float[1,4,6,6] y) {
+        a = QuantizeLinear(x, s, z)  b = DequantizeLinear(a, s, z)
+        c = QuantizeLinear(b, t, u)  y = DequantizeLinear(c, t, u)
+    }"""
+    scales = {"s": np.float32(0.05), "z": np.int8(3), "t": np.float32(0.11), "u": np.int8(-7)}
+    model = parsed(text, {name: np.asarray(value) for name, value in scales.items()})
+    feeds = {"x": normal(1, 4, 6, 6)}
+    (found,), (wanted,) = run_layers(optimize(model), feeds), run_proto(ir.to_proto(model), feeds)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
 def test_native_routines_take_int8_by_name() -> None:
     """No routine for float32 takes a layer of int8 for one of its own."""
     native = build_processors("cpu").host.routines

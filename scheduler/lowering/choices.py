@@ -36,7 +36,7 @@ class FusionGroup:
 def find_fusion_groups(graph: UnitGraph) -> list[FusionGroup]:
     """All fusion groups that are worth measuring.
 
-    - Pairs: the second unit is the only reader of the first and reads it as its layer's input 0.
+    - Pairs: the second unit is the only reader of the first and reads it as its layer's input 0, or as any input of a sum.
     - Everything between two neighbouring cut points, where a single tensor passes.
     - Sequences of these with one image size: the segments of a branched network (NN-Stretch).
     - Everything from the first cut point to the last.
@@ -66,7 +66,8 @@ def _pairs(graph: UnitGraph, readers: _Readers) -> list[tuple[int, ...]]:
         if len(mine) != 1:
             continue
         tail = graph.units[mine[0]]
-        if tail.layer.activations[0] == 0 and tail.inputs[0] == unit.outputs[0]:
+        is_first = tail.layer.activations[0] == 0 and tail.inputs[0] == unit.outputs[0]
+        if is_first or tail.layer.op == "Add":
             pairs.append((number, mine[0]))
     return pairs
 

@@ -33,6 +33,7 @@ from nnstretch.devices.cpu.routines.int8 import dense as int8_dense
 from nnstretch.devices.cpu.routines.int8 import floating as int8_floating
 from nnstretch.devices.cpu.routines.int8 import pool as int8_pool
 from nnstretch.devices.cpu.routines.int8 import quantize as int8_quantize
+from nnstretch.devices.cpu.routines.int8 import summed as int8_summed
 from nnstretch.devices.engine.build.instruction_sets import Isa
 
 _MODULES = (
@@ -51,6 +52,7 @@ _MODULES = (
     normalization,
     data_movement,
     int8_convolution,
+    int8_summed,
     int8_dense,
     int8_quantize,
     int8_arithmetic,

@@ -21,7 +21,8 @@
  *
  * COLUMNS_family names the tile's columns.
  *
- * VARIANTS lists the families that are compiled again with CPU features beyond the engine's instruction set.
+ * VARIANTS lists the families that are compiled again with CPU features beyond the engine's instruction set. ADDED lists
+ * those that got parameters at the end after packages had been written, and how many: in a step that lacks them they are 0.
  *
  * Readers: the C preprocessor (family.h, registry.c, the families' files, tests/devices/cpu/kernel_fuzz.c),
  * devices/cpu/manifest.py, which reads only the C syntax that these lists use, and the build (VARIANTS).
@@ -119,7 +120,15 @@
     F(dense_int8, avx512_vnni)                      \
     F(dense_int8, avx_vnni)                         \
     F(dense_int8, asimddp)                          \
+    F(int8_table, avx512vbmi)                       \
     F(attention, fma)                               \
     F(matmul, fma)
+
+#define ADDED(A)            \
+    A(conv_int8, 2)         \
+    A(conv_int8_planar, 2)  \
+    A(rows_int8, 4)         \
+    A(depthwise_int8, 2)    \
+    A(dense_int8, 2)
 
 #endif

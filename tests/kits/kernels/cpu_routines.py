@@ -11,7 +11,9 @@ from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, cpu_featu
 def compute_bound_routines(isa: Isa) -> tuple[Routine, ...]:
     """Routines for convolutions, fused pairs and dense layers of engines built for `isa`, for CPUs with all features."""
     every = native_routines(isa, features=cpu_features())
-    return tuple(routine for routine in every if not isinstance(routine, MemoryBoundRoutine))
+    packed = native_routines(isa, features=cpu_features().keys() - {"amx_int8"})  # their weights lack zeros
+    more = (routine for routine in packed if str(routine.descriptor) == "cpu:int8/rows")
+    return (*(routine for routine in every if not isinstance(routine, MemoryBoundRoutine)), *more)
 
 
 def memory_bound_routines(block: int) -> tuple[MemoryBoundRoutine, ...]:

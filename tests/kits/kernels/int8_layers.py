@@ -14,7 +14,7 @@ from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import QuantizationParameters
-from nnstretch.graph.layer import Attribute, Layer, TensorType
+from nnstretch.graph.layer import Attribute, Layer, TensorType, fused_layer
 from tests.kits.boards.cores import OWN_CORE
 from tests.kits.kernels.convolution_parity import conv_layer, pads, pairs
 from tests.kits.kernels.kernel_driver import run_lowering
@@ -23,6 +23,7 @@ SLACK = 1e-3
 """How far beyond half a step a result may be from the exact one: ties, in float32."""
 
 zero_points = st.sampled_from([-128, -7, 0, 5, 127])
+either = st.booleans()
 clips = st.sampled_from([NO_ACTIVATION, Activation(ActivationKind.RELU), Activation(ActivationKind.CLIP, -0.4, 0.9)])
 
 
@@ -77,6 +78,7 @@ def int8_convolutions(
     channels: st.SearchStrategy[tuple[int, int, int]],
     kernels: st.SearchStrategy[tuple[int, int]],
     dilations: st.SearchStrategy[tuple[int, int]] = pairs,
+    residual: st.SearchStrategy[bool] = either,
 ) -> Layer:
     """Convolutions of (inputs, outputs, groups) with awkward shapes and zero points."""
     inputs, outputs, groups = draw(channels)
@@ -93,12 +95,33 @@ def int8_convolutions(
         dilations=spread,
         groups=groups,
         bias=draw(st.booleans()),
-        residual=draw(st.booleans()),
+        residual=draw(residual),
         activation=draw(clips),
         weight=np.zeros((outputs, inputs // groups, *kernel), np.float32),
     )
     zeros = draw(st.tuples(zero_points, zero_points, zero_points))
     return quantized(layer, draw(st.integers(0, 999)), zeros, all_zero=draw(st.integers(0, 9)) == 0)
+
+
+def summed(layer: Layer, *, first: bool = True) -> Layer:
+    """An int8 convolution with a residual as a group of one that rounds its result and the Add of the residual.
+
+    Args:
+        layer: the convolution.
+        first: whether the Add reads the convolution first.
+    """
+    result = layer.outputs[0].quantization
+    assert result is not None
+    between = TensorType(
+        layer.outputs[0].shape,
+        "int8",
+        QuantizationParameters(float(np.float32(result.scale * 0.6)), -result.zero_point // 2),
+    )
+    inputs = (*layer.inputs[:3], None, *layer.inputs[4:])
+    conv = replace(layer, inputs=inputs, outputs=(between,), activation=NO_ACTIVATION)
+    addends = (between, layer.type_of(3)) if first else (layer.type_of(3), between)
+    add = typed_layer("Add", addends, layer.outputs[0], activation=layer.activation)
+    return fused_layer((conv, add), ((0,), (-1, 1) if first else (1, -1)))
 
 
 def int8_feeds(layer: Layer, seed: int = 5) -> list[np.ndarray]:
@@ -112,10 +135,28 @@ def int8_feeds(layer: Layer, seed: int = 5) -> list[np.ndarray]:
     return feeds
 
 
+def exact_range(layer: Layer, feeds: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest result in steps before rounding. They differ where the tensor between two parts is at a tie."""
+    if not layer.parts:
+        exact = exact_steps(layer, feeds)
+        return exact, exact
+    conv, add = layer.parts
+    between, residual = conv.outputs[0].quantization, layer.type_of(1).quantization
+    result = add.outputs[0].quantization
+    assert between is not None and residual is not None and result is not None
+    sums = exact_steps(conv, feeds[:1])
+    rest = (feeds[1].astype(np.float64) - residual.zero_point) * residual.scale
+    low, high = (
+        _in_steps((np.clip(np.rint(sums + slack), -128, 127) - between.zero_point) * between.scale + rest, add)
+        for slack in (-SLACK, SLACK)
+    )
+    return low, high
+
+
 def exact_steps(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
     """The results in steps from 0 before they are rounded, as float64, from sums in int64."""
-    source, result = layer.type_of(0).quantization, layer.outputs[0].quantization
-    assert source is not None and result is not None
+    source = layer.type_of(0).quantization
+    assert source is not None
     x = feeds[0].astype(np.int64) - source.zero_point
     weight = layer.constants[1].astype(np.int64)
     sums = _convolved(layer, x, weight) if layer.op == "Conv" else x @ weight.T
@@ -127,6 +168,13 @@ def exact_steps(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
         residual = layer.type_of(3).quantization
         assert residual is not None
         values = values + (feeds[1].astype(np.float64) - residual.zero_point) * residual.scale
+    return _in_steps(values, layer)
+
+
+def _in_steps(values: np.ndarray, layer: Layer) -> np.ndarray:
+    """Values after the activation of a layer, in steps of its output."""
+    result = layer.outputs[0].quantization
+    assert result is not None
     if layer.activation.kind == ActivationKind.RELU:
         values = np.maximum(values, 0)
     elif layer.activation.kind == ActivationKind.CLIP:
@@ -152,9 +200,14 @@ def _convolved(layer: Layer, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def check_int8(
-    routine: Routine, layer: Layer, parameters: Parameters, wanted: np.ndarray, *, in_place: bool = False
+    routine: Routine,
+    layer: Layer,
+    parameters: Parameters,
+    wanted: tuple[np.ndarray, np.ndarray],
+    *,
+    in_place: bool = False,
 ) -> None:
-    """Compares a routine on `int8_feeds(layer)` with `exact_steps`, with two threads.
+    """Compares a routine on `int8_feeds(layer)` with `exact_range`, with two threads.
 
     A bound of the activation may be rounded before the result is: both are within half a step then.
     """
@@ -162,5 +215,10 @@ def check_int8(
     lowering = routine.lower(layer, parameters)
     feeds = int8_feeds(layer)
     (found,) = run_lowering(lowering, layer, feeds, *layouts, cores=(OWN_CORE, OWN_CORE), in_place=in_place)
-    error = float(np.abs(found - wanted).max(initial=0))
+    error = steps_beyond(found, *wanted)
     assert error <= 0.5 + SLACK, f"{routine.descriptor} {dict(parameters)}: {error:.3f} steps"
+
+
+def steps_beyond(found: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
+    """Largest distance of results from their ranges."""
+    return float(np.maximum(low - found, found - high).max(initial=0))

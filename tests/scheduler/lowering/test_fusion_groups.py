@@ -52,6 +52,22 @@ def test_pairs_blocks_segments_and_everything() -> None:
     assert sorted(found(network())) == [(0, 1), (0, 1, 2, 3), (1, 2), (2, 3)]
 
 
+def test_a_sum_is_a_pair_with_either_of_its_addends() -> None:
+    model = network()
+    (add,) = [node for node in model.graph if node.op_type == "Add"]
+    relu, conv = add.inputs[1], add.inputs[0]
+    assert relu is not None and conv is not None
+    made = [ir.node(op, [source], name=op) for op, source in (("Sigmoid", conv), ("Tanh", relu))]
+    model.graph.insert_before(add, made)
+    for index, node in enumerate(made):
+        add.replace_input_with(index, node.outputs[0])
+        node.outputs[0].shape, node.outputs[0].type = relu.shape, relu.type
+    graph = units(model)
+    number = next(number for number, unit in enumerate(graph.units) if unit.layer.op == "Add")
+    pairs = {run.units for run in find_fusion_groups(graph) if len(run.units) == 2}
+    assert {(number - 2, number), (number - 1, number)} <= pairs
+
+
 def test_what_the_caller_wants_is_not_inside_a_run() -> None:
     runs = found(network("z = Sigmoid (q)", ", float[1,8,6,6] z"))
     assert (0, 1) in runs

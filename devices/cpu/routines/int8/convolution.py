@@ -42,6 +42,9 @@ FEW_ROWS = 8  # output rows of the smaller depthwise units that are measured
 STRIP = 14  # columns of the widest strips of the depthwise kernel
 ROWS_UNITS = 4  # units of converted rows that four threads share evenly
 CONVERTED_BYTES = 1 << 19  # bytes of the converted rows of a unit, which the second-level cache keeps beside weights
+NEAR_BYTES = 1 << 15  # the same for the first-level cache
+LEAST_PIXELS = 7  # fewer leave most of a strip unused
+SUMS_OF_FOUR = frozenset({"amx_int8", "avx512_vnni", "avx_vnni"})  # CPU features
 MOST_GROUPS = 4  # groups whose outputs the kernel with converted rows may compute in one vector
 COLUMN_QUADS = 16  # quads of all these groups that lie beside each other in converted rows
 
@@ -317,16 +320,19 @@ class PlanarInt8Convolution(Int8Convolution):
 class RowsInt8Convolution(Int8Convolution):
     """Converts input rows to quads that all outputs read. Groups need not be whole vectors.
 
-    It computes convolutions without groups where the CPU has AMX: without, its panels of one vector are the slower ones.
+    It computes convolutions without groups where the CPU has instructions that add up products of four channels.
 
     Routine parameters:
         rows: output rows per unit of work.
+        split: shares of the output channels that read the same input, each in a unit of its own.
     """
 
     descriptor = Descriptor("cpu", "int8", "rows")
 
     def covers(self, geometry: KernelGeometry) -> bool:
-        if geometry.group_in % QUAD or (geometry.groups == 1 and "amx_int8" not in self.features):
+        if geometry.group_in % QUAD:
+            return False
+        if geometry.groups == 1 and (self.features.isdisjoint(SUMS_OF_FOUR) or geometry.pixels < LEAST_PIXELS):
             return False
         return self._groups_of_set(geometry) <= MOST_GROUPS and self._bytes(geometry, 1) <= ROW_BYTES
 
@@ -334,9 +340,16 @@ class RowsInt8Convolution(Int8Convolution):
         """The fewest groups whose outputs are whole vectors."""
         return 1 if geometry.groups == 1 else self.layout.block // math.gcd(geometry.group_out, self.layout.block)
 
+    def _sets(self, geometry: KernelGeometry) -> int:
+        return -(-geometry.groups // self._groups_of_set(geometry))
+
+    def _per_part(self, geometry: KernelGeometry) -> int:
+        """Quads of a group in a part of the converted rows."""
+        return COLUMN_QUADS // self._groups_of_set(geometry)
+
     def _parts(self, geometry: KernelGeometry) -> int:
-        """Parts of a converted row, each with the same number of quads of every group of a set."""
-        return -(-geometry.group_in // QUAD // (COLUMN_QUADS // self._groups_of_set(geometry)))
+        """Parts of a converted row, each with as many quads of every group of a set."""
+        return -(-geometry.group_in // QUAD // self._per_part(geometry))
 
     def _bytes(self, geometry: KernelGeometry, rows: int) -> int:
         """Bytes of the converted rows of some output rows."""
@@ -345,44 +358,57 @@ class RowsInt8Convolution(Int8Convolution):
         return self._parts(geometry) * ((rows - 1) * down + height) * columns * COLUMN_QUADS * QUAD
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        """Rows that stay in the second-level and in the first-level cache."""
         geometry = KernelGeometry.of(layer)
-        sets = geometry.batch * -(-geometry.groups // self._groups_of_set(geometry))
-        shared = geometry.out_height // max(1, self.units(ROWS_UNITS) // sets)
-        return distinct({"rows": self._fitting(geometry, most)} for most in (max(1, shared), geometry.out_height))
+        return distinct(self._setting(geometry, most) for most in (CONVERTED_BYTES, NEAR_BYTES))
 
-    def _fitting(self, geometry: KernelGeometry, most: int) -> int:
-        """The largest share of `most` output rows whose converted rows stay in the cache."""
-        fit = (rows for rows in shares(most, most) if self._bytes(geometry, rows) <= CONVERTED_BYTES)
-        return next(fit, 1)
+    def _setting(self, geometry: KernelGeometry, most: int) -> Parameters:
+        """As many rows as fit into `most` bytes, with units that several threads share evenly."""
+        shared = shares(geometry.out_height, geometry.out_height)
+        rows = next((rows for rows in shared if self._bytes(geometry, rows) <= most), 1)
+        units = geometry.batch * self._sets(geometry) * -(-geometry.out_height // rows)
+        pairs = -(-geometry.out_channels // self._sets(geometry) // (2 * self.layout.block))
+        return {"rows": rows, "split": max(1, min(-(-self.units(ROWS_UNITS) // units), pairs))}
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
         geometry = KernelGeometry.of(layer)
         counts = [rows for rows in shares(geometry.out_height, MOST_CHUNKS) if self._bytes(geometry, rows) <= ROW_BYTES]
-        return distinct(self.parameter_space(layer), ({"rows": rows} for rows in counts))
+        settings = ({"rows": rows, "split": split} for rows in counts for split in (1, 2, 4))
+        return distinct(self.parameter_space(layer), settings)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         geometry, block = KernelGeometry.of(layer), self.layout.block
         weight, lanes = layer.constants[1], -(-geometry.out_channels // block) * block
-        per_part, parts = COLUMN_QUADS // self._groups_of_set(geometry), self._parts(geometry)
+        per_part, packed = self._per_part(geometry), "amx_int8" not in self.features
+        quads = geometry.group_in // QUAD if packed else self._parts(geometry) * per_part
 
         def by_block() -> np.ndarray:
             """Weights as [block][part][kernel row][kernel column][quad][lane][4]."""
             outputs, inputs, height, width = weight.shape
-            made = np.zeros((lanes, parts * per_part * QUAD, height, width), np.int8)
+            made = np.zeros((lanes, quads * QUAD, height, width), np.int8)
             made[:outputs, :inputs] = weight
-            quads = made.reshape(-1, block, parts, per_part, QUAD, height, width)
-            return np.ascontiguousarray(quads.transpose(0, 2, 5, 6, 3, 1, 4))
+            whole_rows = made.reshape(-1, block, quads, QUAD, height, width).transpose(0, 4, 5, 2, 1, 3)
+            parts = [
+                whole_rows[:, :, :, k : k + per_part].reshape(len(whole_rows), -1) for k in range(0, quads, per_part)
+            ]
+            return np.concatenate(parts, axis=1)
 
-        size = lanes * parts * per_part * QUAD * geometry.taps
         return lowering(
             family("rows_int8").kernel(),
             layer,
-            whole(size, by_block, "int8", ("int8 rows", Source(weight), geometry.groups, block)),
+            whole(
+                lanes * quads * QUAD * geometry.taps,
+                by_block,
+                "int8",
+                ("int8 rows", Source(weight), geometry.groups, block, packed),
+            ),
             corrected_bias(layer, lanes),
             geometry=geometry_parameters(geometry),
             groups=geometry.groups,
             rows=parameters["rows"],
             zero=parameters_of(layer.type_of(0)).zero_point,
+            split=parameters.get("split", 1),
+            packed=int(packed),
         )
 
 

@@ -9,13 +9,15 @@ import numpy as np
 from nnstretch.devices.base.constants import Constant, Prepared
 from nnstretch.devices.base.routine import INPUT, Lowering, Operand, has_constant_weights
 from nnstretch.devices.cpu.manifest import Values, kernel_call
-from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, only_clips, parameters_of, result_of
-from nnstretch.graph.activation import float_bits
-from nnstretch.graph.dtypes import HIGHEST, LOWEST
+from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, only_clips, parameters_of, ratio_bits, result_of
+from nnstretch.graph.dtypes import HIGHEST, LOWEST, QuantizationParameters
 from nnstretch.graph.layer import Layer
 
 QUAD = 4
 """Input channels whose products one instruction adds up; weights of a quad are neighbours."""
+
+SUM_SCALE, SUM_ZERO = "sum_scale", "sum_zero"
+"""Attributes of a convolution whose sums become int8 before a residual is added: the quantization parameters of these."""
 
 _SIGN = -LOWEST
 """What kernels that take inputs as uint8 add to them."""
@@ -53,11 +55,20 @@ def _sums_fit(layer: Layer) -> bool:
 
 def rounding_parameters(layer: Layer) -> Mapping[str, int]:
     """The kernels' parameter group `rounding_parameters`."""
-    scale, zero = 0.0, 0
+    result, between = parameters_of(layer.outputs[0]), _before_residual(layer)
+    made = {**result_of(layer), "residual_scale": 0, "residual_zero": 0, "sum_scale": 0, "sum_zero": 0}
     if layer.has(3):
-        residual, result = parameters_of(layer.type_of(3)), parameters_of(layer.outputs[0])
-        scale, zero = min(residual.scale / result.scale, _MOST_FLOAT), residual.zero_point
-    return {**result_of(layer), "residual_scale": float_bits(scale), "residual_zero": zero}
+        residual = parameters_of(layer.type_of(3))
+        made |= {"residual_scale": ratio_bits(residual, result), "residual_zero": residual.zero_point}
+    if between is not None:
+        made |= {"sum_scale": ratio_bits(between, result), "sum_zero": between.zero_point}
+    return made
+
+
+def _before_residual(layer: Layer) -> QuantizationParameters | None:
+    """What sums are rounded to before a residual is added, if they are."""
+    scale, zero = layer.attributes.get(SUM_SCALE), layer.attributes.get(SUM_ZERO)
+    return QuantizationParameters(scale, zero) if isinstance(scale, float) and isinstance(zero, int) else None
 
 
 def padded(values: np.ndarray, lanes: int) -> np.ndarray:
@@ -66,9 +77,10 @@ def padded(values: np.ndarray, lanes: int) -> np.ndarray:
 
 
 def multipliers(layer: Layer, lanes: int) -> np.ndarray:
-    """For each output channel the step of its sums in steps of the output, as float32[lanes]."""
+    """For each output channel the step of its sums in steps of what they are rounded to, as float32[lanes]."""
     scales = layer.constants[4].reshape(-1).astype(np.float64)
-    steps = scales * parameters_of(layer.type_of(0)).scale / parameters_of(layer.outputs[0]).scale
+    rounded = _before_residual(layer) or parameters_of(layer.outputs[0])
+    steps = scales * parameters_of(layer.type_of(0)).scale / rounded.scale
     return padded(np.minimum(steps, _MOST_FLOAT).astype(np.float32), lanes)
 
 

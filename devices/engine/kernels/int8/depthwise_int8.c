@@ -246,7 +246,43 @@ NNS_INLINE void store_quads(element *to, const unsigned_block *rows) {
 #endif
 }
 
-/* Converts the rows first, first + step, … of the block at `x`; those outside the input are zero points. */
+/* Stores the quads of one column, whose blocks lie in each of four rows. */
+NNS_INLINE void store_column(element *to, const int8_t *const *from) {
+    unsigned_block rows[INT8_QUAD];
+    COMPUTE_FOR(i, INT8_QUAD) rows[i] = load_inputs(from[i]);
+    store_quads(to, rows);
+}
+
+#if NNS_BLOCK == 16
+/* Columns that are converted at once. */
+#define DEPTHWISE_COLUMNS 4
+
+/* The same of four neighbouring columns. */
+NNS_INLINE void store_columns(element *to, const int8_t *const *from) {
+    const __m512i flip = _mm512_set1_epi8(INT8_UNSIGNED ? -128 : 0);
+    __m512i rows[INT8_QUAD], low[2], high[2];
+    COMPUTE_FOR(i, INT8_QUAD) rows[i] = _mm512_xor_si512(_mm512_loadu_si512(from[i]), flip);
+    COMPUTE_FOR(i, 2) { /* pairs of rows: of the low lanes of each column, and of the high ones */
+        low[i] = _mm512_unpacklo_epi8(rows[2 * i], rows[2 * i + 1]);
+        high[i] = _mm512_unpackhi_epi8(rows[2 * i], rows[2 * i + 1]);
+    }
+    /* four lanes of each column */
+    const __m512i a = _mm512_unpacklo_epi16(low[0], low[1]), b = _mm512_unpackhi_epi16(low[0], low[1]);
+    const __m512i c = _mm512_unpacklo_epi16(high[0], high[1]), d = _mm512_unpackhi_epi16(high[0], high[1]);
+    const __m512i ab = _mm512_shuffle_i32x4(a, b, 0x44), cd = _mm512_shuffle_i32x4(c, d, 0x44);
+    const __m512i behind_ab = _mm512_shuffle_i32x4(a, b, 0xee), behind_cd = _mm512_shuffle_i32x4(c, d, 0xee);
+    _mm512_storeu_si512(to, _mm512_shuffle_i32x4(ab, cd, 0x88));
+    _mm512_storeu_si512(to + 1, _mm512_shuffle_i32x4(ab, cd, 0xdd));
+    _mm512_storeu_si512(to + 2, _mm512_shuffle_i32x4(behind_ab, behind_cd, 0x88));
+    _mm512_storeu_si512(to + 3, _mm512_shuffle_i32x4(behind_ab, behind_cd, 0xdd));
+}
+#else
+#define DEPTHWISE_COLUMNS 1
+#define store_columns store_column
+#endif
+
+/* Converts the rows first, first + step, … of the block at `x`; those outside the input are the zero points at `outside`,
+ * which has DEPTHWISE_COLUMNS blocks. */
 static void convert_quad(const kernel_geometry *s, const int8_t *x, int64_t first, int64_t step, const int8_t *outside,
                          int64_t columns, element *to) {
     const inner_columns inner = inner_of(s, columns);
@@ -260,13 +296,19 @@ static void convert_quad(const kernel_geometry *s, const int8_t *x, int64_t firs
     }
     const element padding = (element)int8_broadcast(0x01010101 * (uint32_t)(uint8_t)load_inputs(outside)[0]);
     fill_columns(to, 0, inner.begin, padding);
-    for (int64_t column = inner.begin; column < inner.end; column++) {
-        unsigned_block rows[INT8_QUAD];
-        COMPUTE_FOR(i, INT8_QUAD) {
-            rows[i] = load_inputs(from[i]);
-            from[i] += move[i];
+    for (int64_t column = inner.begin, count; column < inner.end; column += count) {
+        count = inner.end - column >= DEPTHWISE_COLUMNS ? DEPTHWISE_COLUMNS : 1;
+        if (count == 1 && inner.end - inner.begin >= DEPTHWISE_COLUMNS) { /* the last columns again */
+            const int64_t again = column + DEPTHWISE_COLUMNS - inner.end;
+            COMPUTE_FOR(i, INT8_QUAD) from[i] -= again * move[i];
+            column -= again;
+            count = DEPTHWISE_COLUMNS;
         }
-        store_quads(to + column, rows);
+        if (count == DEPTHWISE_COLUMNS)
+            store_columns(to + column, from);
+        else
+            store_column(to + column, from);
+        COMPUTE_FOR(i, INT8_QUAD) from[i] += count * move[i];
     }
     fill_columns(to, inner.end, columns, padding);
 }
@@ -296,6 +338,8 @@ static void convert_weights(const kernel_geometry *s, const int8_t *w, const win
             }
 }
 #else
+#define DEPTHWISE_COLUMNS 1
+
 /* Converts input row `h`, which may be outside the input, of the block at `x`. */
 static void convert_row(const kernel_geometry *s, const int8_t *x, int64_t h, const int8_t *outside, int64_t columns,
                         element *to) {
@@ -357,7 +401,7 @@ static void depthwise_run(const nns_args *args, int64_t unit_begin, int64_t unit
     const kernel_geometry s = p->geometry;
     const int64_t blocks = blocks_of(s.c), chunks = nns_ceil_div(s.oh, p->rows), y_row = s.ow * NNS_BLOCK;
     const int8_t *residual = args->in[READ_RESIDUAL];
-    int8_t outside[NNS_BLOCK];
+    int8_t outside[DEPTHWISE_COLUMNS * NNS_BLOCK];
     memset(outside, (int)p->zero, sizeof outside);
     compute_row *compute = row_of(&s);
     const window converted = window_of(&s, scratch);

@@ -44,13 +44,25 @@ NNS_INLINE uint32_t int8_load_quad(const int8_t *from) {
     return quad;
 }
 
-/* INT8_UNSIGNED: the instruction takes inputs as uint8, so that int8_part_of_input adds 128 to each. */
+/* INT8_IN_ORDER: whether int8_multiply_add_next and …_at exist. INT8_UNSIGNED: the instruction takes inputs as uint8, so that int8_part_of_input adds 128 to each. */
 #if defined(__AVX512VNNI__) && NNS_BLOCK == 16
 #define INT8_PARTS 1
 #define INT8_UNSIGNED 1
 
 NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w) {
     return (nns_uvec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w);
+}
+
+/* The same in the order of the program, and with weights at an address, which take no register. */
+#define INT8_IN_ORDER 1
+NNS_INLINE nns_uvec int8_multiply_add_next(nns_uvec sum, int8_input x, int8_weight w) {
+    __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
+}
+NNS_INLINE nns_uvec int8_multiply_add_at(nns_uvec sum, int8_input x, const int8_t *w) {
+    typedef int8_t bytes __attribute__((vector_size(64), aligned(1), may_alias));
+    __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "m"(*(const bytes *)w));
+    return sum;
 }
 
 #elif defined(__AVXVNNI__) && NNS_BLOCK == 8
@@ -90,6 +102,10 @@ NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w)
 #define INT8_UNSIGNED 0
 
 NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w) { return sum + x * w; }
+#endif
+
+#ifndef INT8_IN_ORDER
+#define INT8_IN_ORDER 0
 #endif
 
 #if INT8_PARTS == 2
@@ -143,6 +159,23 @@ NNS_INLINE int8_input int8_part_of_input(const int8_t *from, const int part, nns
  * constant, behind first + p * NNS_BLOCK. `flips` is int8_flips(). */
 NNS_INLINE void int8_add_quad(const int count, const int vectors, nns_uvec *sums, const int row, nns_uvec flips,
                               const int8_t *const *each, const int8_t *first, int64_t at, const int8_t *w) {
+#if INT8_IN_ORDER
+    /* The sums of one to three vectors leave no registers for all weights of two and three, and none for what the
+     * compiler would compute ahead. */
+    if (vectors < 4) {
+        __asm__ volatile("" ::: "memory");
+        const int kept = vectors == 1 ? 1 : vectors - 1; /* weights in registers */
+        int8_weight weights[2];
+        COMPUTE_FOR(v, kept) weights[v] = int8_load_weights(w + v * NNS_BLOCK * INT8_QUAD);
+        COMPUTE_FOR(p, count) {
+            nns_uvec *sum = sums + p * row;
+            const int8_input x = int8_part_of_input((each ? each[p] : first + p * NNS_BLOCK) + at, 0, flips);
+            COMPUTE_FOR(v, kept) sum[v] = int8_multiply_add_next(sum[v], x, weights[v]);
+            if (kept < vectors) sum[kept] = int8_multiply_add_at(sum[kept], x, w + kept * NNS_BLOCK * INT8_QUAD);
+        }
+        return;
+    }
+#endif
     COMPUTE_FOR(part, INT8_PARTS) {
         int8_weight weights[4];
         COMPUTE_FOR(v, vectors) weights[v] = int8_part_of_weights(w + v * NNS_BLOCK * INT8_QUAD, part);
@@ -174,6 +207,8 @@ typedef struct {
     int8_t high;          /* the upper bound of the result */
     float residual_scale; /* of a residual's step, in steps of the result */
     int32_t residual_zero;
+    float sum_scale;           /* the same of an int8 that sums become before a residual is added; 0: they do not */
+    int32_t sum_low, sum_high; /* its bounds, less its zero point, as bits of values with INT8_ROUNDER added */
 } int8_rounding;
 
 /* 1.5 · 2^23 and its bits: adding it to a float32 rounds to the nearest integer, the even one of two, which is in the
@@ -183,11 +218,18 @@ typedef struct {
 #define INT8_ROUNDER_BITS 0x4b400000
 
 NNS_INLINE int8_rounding int8_rounding_of(const rounding_parameters *p) {
-    const uint32_t bits = (uint32_t)p->residual_scale;
-    const int32_t shift = (int32_t)p->zero - INT8_ROUNDER_BITS;
-    int8_rounding r = {.low = (int32_t)p->low - shift, .shift = shift, .high = (int8_t)p->high};
-    memcpy(&r.residual_scale, &bits, sizeof bits);
-    r.residual_zero = (int32_t)p->residual_zero;
+    const uint32_t residual = (uint32_t)p->residual_scale, sum = (uint32_t)p->sum_scale;
+    const int32_t shift = (int32_t)p->zero - INT8_ROUNDER_BITS, zero_bits = INT8_ROUNDER_BITS - (int32_t)p->sum_zero;
+    int8_rounding r = {
+        .low = (int32_t)p->low - shift,
+        .shift = shift,
+        .high = (int8_t)p->high,
+        .residual_zero = (int32_t)p->residual_zero,
+        .sum_low = INT8_MIN + zero_bits,
+        .sum_high = INT8_MAX + zero_bits,
+    };
+    memcpy(&r.residual_scale, &residual, sizeof residual);
+    memcpy(&r.sum_scale, &sum, sizeof sum);
     return r;
 }
 
@@ -204,13 +246,27 @@ NNS_INLINE nns_ivec int8_steps(const int8_rounding *r, nns_vec rounded) {
     return int8_select(bits > low, bits, low) + r->shift;
 }
 
+/* What sums with INT8_ROUNDER added stand for once they are int8, less its zero point. */
+NNS_INLINE nns_vec int8_rounded_sums(const int8_rounding *r, nns_vec rounded) {
+    const nns_ivec low = (nns_ivec)int8_broadcast((uint32_t)r->sum_low);
+    const nns_ivec high = (nns_ivec)int8_broadcast((uint32_t)r->sum_high);
+    nns_ivec bits = (nns_ivec)rounded;
+    bits = int8_select(bits > low, bits, low);
+    return (nns_vec)int8_select(bits < high, bits, high) - INT8_ROUNDER;
+}
+
 /* A block of results in steps: sums times multipliers, plus the residual at `residual` unless that is NULL. */
 NNS_INLINE nns_ivec int8_result(const int8_rounding *r, nns_uvec sum, nns_vec multipliers, const int8_t *residual) {
     const nns_vec value = __builtin_convertvector((nns_ivec)sum, nns_vec);
     if (!residual) return int8_steps(r, value * multipliers + INT8_ROUNDER);
     int8_block x;
     memcpy(&x, residual, sizeof x);
-    const nns_vec all = value * multipliers + int8_to_float(x, r->residual_zero) * r->residual_scale;
+    const nns_vec addend = int8_to_float(x, r->residual_zero) * r->residual_scale;
+    nns_vec all;
+    if (r->sum_scale != 0.0f)
+        all = int8_rounded_sums(r, value * multipliers + INT8_ROUNDER) * r->sum_scale + addend;
+    else
+        all = value * multipliers + addend;
     return int8_steps(r, all + INT8_ROUNDER);
 }
 

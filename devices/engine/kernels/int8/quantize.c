@@ -180,8 +180,28 @@ static const char *table_check(const nns_args *args, nns_work *work) {
     return NNS_CHECK_SIZES(int8_table, args, p->count, p->count, TABLE_BYTES);
 }
 
-/* The results of TABLE_WIDTH integers by shuffles of registers: a shuffle finds a byte among 16, on ARM among 64. */
-#if defined(__AVX512BW__)
+/* The results of TABLE_WIDTH integers by shuffles of registers: a shuffle finds a byte among 16, on ARM among 64, with VBMI
+ * among 128. */
+#if defined(__AVX512VBMI__)
+enum { TABLE_WIDTH = 64 };
+typedef struct {
+    __m512i quarters[4];
+} lookup;
+
+/* The quarters of 0 to 127 first: places are the integers as they are. */
+NNS_INLINE lookup lookup_of(const int8_t *table) {
+    lookup t;
+    for (int i = 0; i < 4; i++) t.quarters[i] = _mm512_loadu_si512(table + (128 + 64 * i) % TABLE_BYTES);
+    return t;
+}
+
+NNS_INLINE void look_up(int8_t *out, const int8_t *x, const lookup *t) {
+    const __m512i place = _mm512_loadu_si512(x);
+    const __m512i positive = _mm512_permutex2var_epi8(t->quarters[0], place, t->quarters[1]);
+    const __m512i negative = _mm512_permutex2var_epi8(t->quarters[2], place, t->quarters[3]);
+    _mm512_storeu_si512(out, _mm512_mask_blend_epi8(_mm512_movepi8_mask(place), positive, negative));
+}
+#elif defined(__AVX512BW__)
 enum { TABLE_WIDTH = 64 };
 typedef struct {
     __m512i rows[16];

@@ -10,13 +10,15 @@
  * point.
  *
  * A set is the fewest groups whose outputs are whole vectors. The input rows that a unit's output rows need are converted
- * once for a set, with their padding, and then read by all taps and vectors. A column of converted rows holds as many
- * quads of each group of the set as fit into ROWS_COLUMN bytes. Further quads follow in further parts, each of which has
- * all rows and columns.
+ * once for a unit, with their padding, and then read by all taps and by the vectors of the set that the unit computes. A
+ * column of converted rows holds as many quads of each group of the set as fit into ROWS_COLUMN bytes. Further quads
+ * follow in further parts, each of which has all rows and columns.
  *
- * A vector whose lanes belong to one group takes its quads from there; the lanes of a mixed vector pick theirs. With AMX,
- * tiles of 16 columns compute the vectors of one group.
- * Weights are int8[output block][part][kh][kw][quad][lane][4], with zeros for the quads that the last part lacks. */
+ * Vectors whose lanes belong to one group take their quads from there, two vectors at a time. The lanes of a mixed vector
+ * pick theirs; of two groups, half of the lanes belong to each, and quads of the two groups lie beside each other: one
+ * broadcast of both serves lanes that alternate. With AMX, tiles of 16 columns compute the vectors of one group.
+ * Weights are int8[output block][part][kh][kw][quad][lane][4], with zeros for the quads that the last part lacks unless
+ * they are packed: then it has fewer. */
 #include "int8/product.h"
 
 /* AMX: a tile is the quads of 16 columns, the weights of as many quads, or the sums of 16 columns. */
@@ -33,9 +35,7 @@ enum {
     ROWS_MOST_GROUPS = 4, /* of a set */
     ROWS_TILE = 16,       /* columns of a tile */
     ROWS_BEHIND = 32,     /* columns behind the last one, times the stride, that strips and tiles may read */
-    MOST = COMPUTE_MANY_REGISTERS ? 28 : 12, /* maximum columns of a strip, and the smaller strips */
-    HALF = (MOST + 1) / 2,
-    QUARTER = (MOST + 3) / 4,
+    MOST = COMPUTE_MANY_REGISTERS ? 28 : 12, /* maximum sums of a strip: of columns and vectors */
 };
 /* Maximum bytes of the converted rows. */
 #define ROWS_BYTES (INT64_C(1) << 26)
@@ -49,6 +49,8 @@ typedef struct {
     int64_t sets;
     int64_t quads;           /* of a group */
     int64_t per_part, parts; /* quads of a group in a part, and parts */
+    int64_t step, of_group;  /* in a column, from a quad of a group to its next, and from a group to the next */
+    bool packed;             /* the last part's weights are those of its quads alone */
 } grouping;
 
 static int64_t common_divisor(int64_t a, int64_t b) {
@@ -60,15 +62,31 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-static grouping grouping_of(const kernel_geometry *s, int64_t groups) {
-    grouping made = {.inputs = s->c / groups, .outputs = s->o / groups};
+static grouping grouping_of(const rows_int8_parameters *p) {
+    const kernel_geometry *s = &p->geometry;
+    const int64_t groups = p->groups;
+    grouping made = {.inputs = s->c / groups, .outputs = s->o / groups, .packed = p->packed == 1};
     made.groups = groups == 1 ? 1 : NNS_BLOCK / common_divisor(made.outputs, NNS_BLOCK);
     made.vectors = nns_ceil_div(made.groups * made.outputs, NNS_BLOCK);
     made.sets = nns_ceil_div(groups, made.groups);
     made.quads = made.inputs / INT8_QUAD;
     made.per_part = nns_max_int(1, ROWS_COLUMN / INT8_QUAD / made.groups);
     made.parts = nns_ceil_div(made.quads, made.per_part);
+    const bool alternate = made.groups == 2 && !ROWS_TILES;
+    made.step = alternate ? 2 : 1;
+    made.of_group = alternate ? 1 : made.per_part;
     return made;
+}
+
+/* Quads of each group in part `part`, and quads that weights have for it. */
+NNS_INLINE int64_t quads_of(const grouping *g, int64_t part) {
+    return nns_min_int(g->per_part, g->quads - part * g->per_part);
+}
+NNS_INLINE int64_t stored_quads(const grouping *g, int64_t part) { return g->packed ? quads_of(g, part) : g->per_part; }
+
+/* Bytes of the weights of an output block. */
+static int64_t block_bytes(const kernel_geometry *s, const grouping *g) {
+    return NNS_PRODUCT(NNS_BLOCK, g->packed ? g->quads : g->parts * g->per_part, INT8_QUAD, s->kh, s->kw);
 }
 
 /* ---- converted rows ---------------------------------------------------------------------------------------------- */
@@ -116,8 +134,54 @@ NNS_INLINE void convert_columns(const bool whole, const int8_t *from, int64_t co
     }
 }
 
+#if NNS_BLOCK == 16 && defined(__AVX512F__)
+#define ROWS_WHOLE 1
+enum { ROWS_WHOLE_BLOCKS = ROWS_COLUMN / NNS_BLOCK };
+
+/* Makes `count` columns of `blocks` blocks, a constant, `plane` bytes apart: quad i of a column is quad order[i] of these. */
+NNS_INLINE void convert_blocks(const int blocks, const int8_t *from, int64_t plane, int64_t count, __m512i order,
+                               uint8_t *to) {
+    const __m512i flip = _mm512_set1_epi8((char)ROWS_FLIP);
+    for (int64_t column = 0; column < count; column++, from += NNS_BLOCK, to += ROWS_COLUMN) {
+        __m512i all = _mm512_zextsi128_si512(_mm_loadu_si128((const void *)from));
+        if (blocks > 1) all = _mm512_inserti32x4(all, _mm_loadu_si128((const void *)(from + plane)), 1);
+        if (blocks > 2) all = _mm512_inserti32x4(all, _mm_loadu_si128((const void *)(from + 2 * plane)), 2);
+        if (blocks > 3) all = _mm512_inserti32x4(all, _mm_loadu_si128((const void *)(from + 3 * plane)), 3);
+        _mm512_storeu_si512(to, _mm512_xor_si512(_mm512_permutexvar_epi32(order, all), flip));
+    }
+}
+
+/* Whether the quads of a part lie in as many blocks as fit into a column. */
+static bool are_whole(const grouping *g) {
+    return g->groups == 1 ? g->sets == 1 : g->groups * g->inputs <= ROWS_COLUMN && g->groups * g->inputs % NNS_BLOCK == 0;
+}
+
+/* Converts the columns inside the input of an input row at `from` of the groups [first, end) of a set that is whole. */
+static void convert_whole(const kernel_geometry *s, const grouping *g, const int8_t *from, int64_t first, int64_t end,
+                          int64_t count, const window *made, uint8_t *to) {
+    const int64_t begin = first * g->inputs / NNS_BLOCK, blocks = nns_ceil_div(end * g->inputs, NNS_BLOCK) - begin;
+    const int64_t plane = s->h * s->w * NNS_BLOCK;
+    uint32_t quads[NNS_BLOCK] = {0};
+    for (int64_t group = 0; group < g->groups; group++)
+        for (int64_t quad = 0; quad < nns_min_int(g->quads, g->per_part); quad++)
+            quads[group * g->of_group + quad * g->step] = (uint32_t)(group * g->quads + quad);
+    const __m512i order = _mm512_loadu_si512(quads);
+    from += begin * plane;
+    for (int64_t block = 0; block < blocks; block += ROWS_WHOLE_BLOCKS, to += made->part) {
+        switch (nns_min_int(blocks - block, ROWS_WHOLE_BLOCKS)) {
+        case 1: convert_blocks(1, from + block * plane, plane, count, order, to); break;
+        case 2: convert_blocks(2, from + block * plane, plane, count, order, to); break;
+        case 3: convert_blocks(3, from + block * plane, plane, count, order, to); break;
+        default: convert_blocks(4, from + block * plane, plane, count, order, to);
+        }
+    }
+}
+#else
+#define ROWS_WHOLE 0
+#endif
+
 /* Converts input row `h`, which may be outside the input, of the groups [first, end) of the image at `x`. Bytes of quads
- * that a group or the set does not have stay as they are: their weights are zeros. */
+ * that a group or the set does not have hold anything: their weights are zeros. */
 static void convert_row(const kernel_geometry *s, const grouping *g, const int8_t *x, int64_t h, int64_t first,
                         int64_t end, int8_t zero, const window *made, uint8_t *to) {
     const bool inside = h >= 0 && h < s->h;
@@ -129,14 +193,22 @@ static void convert_row(const kernel_geometry *s, const grouping *g, const int8_
         memset(row + end_column * ROWS_COLUMN, (uint8_t)zero ^ ROWS_FLIP,
                (size_t)((made->columns - end_column) * ROWS_COLUMN));
     }
+    if (!inside) return;
+#if ROWS_WHOLE
+    if (are_whole(g)) {
+        convert_whole(s, g, x + h * s->w * NNS_BLOCK, first, end, end_column - begin_column, made,
+                      to + begin_column * ROWS_COLUMN);
+        return;
+    }
+#endif
     for (int64_t group = first; group < end; group++) {
         for (int64_t quad = 0, count; quad < g->quads; quad += count) {
             const int64_t channel = group * g->inputs + quad * INT8_QUAD, lane = channel % NNS_BLOCK;
             const int8_t *from = x + (channel / NNS_BLOCK * s->h + h) * s->w * NNS_BLOCK + lane;
             uint8_t *place = to + quad / g->per_part * made->part + begin_column * ROWS_COLUMN +
-                             ((group - first) * g->per_part + quad % g->per_part) * INT8_QUAD;
+                             ((group - first) * g->of_group + quad % g->per_part * g->step) * INT8_QUAD;
             const int64_t left = nns_min_int(g->quads - quad, g->per_part - quad % g->per_part);
-            if (lane == 0 && left >= INT8_QUADS) {
+            if (lane == 0 && left >= INT8_QUADS && g->step == 1) {
                 convert_columns(true, from, end_column - begin_column, place);
                 count = INT8_QUADS;
             } else {
@@ -162,81 +234,143 @@ typedef struct {
     int8_rounding finish;
 } output_vector;
 
-/* Quad `quad` of each lane's group, of the column at `from`. */
-NNS_INLINE nns_uvec pick_quads(const uint8_t *from, nns_uvec lanes, int64_t quad) {
+/* A quad of each lane's group; that of the first group lies at `from`. */
+NNS_INLINE nns_uvec pick_quads(const uint8_t *from, nns_uvec lanes) {
 #if NNS_BLOCK == 16 && defined(__AVX512F__)
-    return (nns_uvec)_mm512_permutexvar_epi32((__m512i)(lanes + (uint32_t)quad), _mm512_loadu_si512(from));
+    return (nns_uvec)_mm512_permutexvar_epi32((__m512i)lanes, _mm512_loadu_si512(from));
 #else
     nns_uvec quads;
     for (int lane = 0; lane < NNS_BLOCK; lane++)
-        quads[lane] = int8_load_quad((const int8_t *)from + (lanes[lane] + quad) * INT8_QUAD);
+        quads[lane] = int8_load_quad((const int8_t *)from + lanes[lane] * INT8_QUAD);
     return quads;
 #endif
 }
 
-/* Computes `count` columns of an output row from `pixel` on and stores `valid` of them. `mixed` and `sw`, the stride of
- * columns or 0 for any, are constants. */
-NNS_INLINE void compute_strip(const int count, const bool mixed, const int sw, const int64_t valid,
-                              const kernel_geometry *s, const grouping *g, const output_vector *v, int64_t oh,
-                              int64_t pixel) {
-    const int64_t step = (sw ? sw : s->sw) * ROWS_COLUMN;
-    const nns_uvec bias = int8_load_bias(v->bias), lanes = v->lanes;
-    nns_uvec sums[MOST];
-    COMPUTE_FOR(p, count) sums[p] = bias;
-    const int8_t *w = v->w;
-    for (int64_t part = 0; part < g->parts; part++) {
-        const int64_t quads = nns_min_int(g->per_part, g->quads - part * g->per_part);
-        for (int64_t i = 0; i < s->kh; i++) {
-            const uint8_t *column = v->x + part * v->part + (oh * s->sh + i * s->dh) * v->row + pixel * step;
-            for (int64_t j = 0; j < s->kw; j++, column += s->dw * ROWS_COLUMN) {
-                for (int64_t quad = 0; quad < quads; quad++) {
-                    COMPUTE_FOR(of, INT8_PARTS) {
-                        const int8_weight weights = int8_part_of_weights(w + quad * NNS_BLOCK * INT8_QUAD, of);
-                        COMPUTE_FOR(p, count) {
-                            const uint8_t *at = column + p * step;
-                            const nns_uvec input =
-                                mixed ? pick_quads(at, lanes, quad)
-                                      : int8_broadcast(int8_load_quad((const int8_t *)at + quad * INT8_QUAD));
-                            sums[p] = int8_multiply_add(sums[p], int8_part_of_quads(input, of), weights);
-                        }
-                    }
-                }
-                w += g->per_part * NNS_BLOCK * INT8_QUAD;
+/* Of vectors of two groups: how lanes alternate between the groups, and back. */
+#if NNS_BLOCK == 16
+#define ROWS_ALTERNATE(v) __builtin_shufflevector(v, v, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15)
+#define ROWS_SEPARATE(v) __builtin_shufflevector(v, v, 0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)
+#elif NNS_BLOCK == 8
+#define ROWS_ALTERNATE(v) __builtin_shufflevector(v, v, 0, 4, 1, 5, 2, 6, 3, 7)
+#define ROWS_SEPARATE(v) __builtin_shufflevector(v, v, 0, 2, 4, 6, 1, 3, 5, 7)
+#else
+#define ROWS_ALTERNATE(v) __builtin_shufflevector(v, v, 0, 2, 1, 3)
+#define ROWS_SEPARATE(v) __builtin_shufflevector(v, v, 0, 2, 1, 3)
+#endif
+
+/* The inputs of a vector: quads of one group, of two groups in lanes that alternate, or of the group of each lane. */
+typedef enum { ONE_GROUP, TWO_GROUPS, MORE_GROUPS } lane_groups;
+
+/* The inputs of all lanes at the quads of a column at `from`; `groups` is a constant. */
+NNS_INLINE nns_uvec load_inputs(const lane_groups groups, const uint8_t *from, nns_uvec lanes) {
+    if (groups == MORE_GROUPS) return pick_quads(from, lanes);
+    if (groups == ONE_GROUP) return int8_broadcast(int8_load_quad((const int8_t *)from));
+    typedef uint64_t pairs __attribute__((vector_size(NNS_BLOCK * INT8_QUAD)));
+    uint64_t both;
+    memcpy(&both, from, sizeof both);
+    return (nns_uvec)((pairs){0} + both);
+}
+
+/* Adds the products of a quad, `step` quads behind those of `rows` times `columns` columns, and of its weights, `to_next`
+ * bytes apart, to the sums int32[row][column][vector]. Counts, groups and the distance of columns unless it is 0 are
+ * constants. */
+NNS_INLINE void add_quad(const int rows, const int columns, const int vectors, const lane_groups groups, int64_t column,
+                         int64_t row, nns_uvec lanes, const uint8_t *x, const int8_t *w, int64_t to_next,
+                         nns_uvec *sums) {
+    COMPUTE_FOR(part, INT8_PARTS) {
+        int8_weight weights[2];
+        COMPUTE_FOR(v, vectors) {
+            const nns_uvec quads = int8_load_weights(w + v * to_next);
+            weights[v] = int8_part_of_quads(groups == TWO_GROUPS ? (nns_uvec)ROWS_ALTERNATE(quads) : quads, part);
+        }
+        COMPUTE_FOR(r, rows) {
+            COMPUTE_FOR(p, columns) {
+                const nns_uvec input = load_inputs(groups, x + r * row + p * column, lanes);
+                nns_uvec *sum = sums + (r * columns + p) * vectors;
+                COMPUTE_FOR(v, vectors) sum[v] = int8_multiply_add(sum[v], int8_part_of_quads(input, part), weights[v]);
             }
         }
     }
-    const int64_t at = (oh * s->ow + pixel) * NNS_BLOCK;
-    int8_store(count, valid, &v->finish, sums, 1, nns_load(v->multipliers), v->residual ? v->residual + at : NULL,
-               v->y + at);
 }
 
-/* Computes output row `oh` of a unit. */
-typedef void compute_row(const kernel_geometry *s, const grouping *g, const output_vector *v, int64_t oh);
-
-#define ROW(name, mixed, sw)                                                                                    \
-    static __attribute__((noinline)) void name(const kernel_geometry *s, const grouping *g,                     \
-                                               const output_vector *v, int64_t oh) {                            \
-        int64_t pixel = 0;                                                                                      \
-        for (; s->ow - pixel >= MOST; pixel += MOST) compute_strip(MOST, mixed, sw, MOST, s, g, v, oh, pixel);  \
-        const int64_t left = s->ow - pixel;                                                                     \
-        if (left > HALF)                                                                                        \
-            compute_strip(MOST, mixed, sw, left, s, g, v, oh, pixel);                                           \
-        else if (left > QUARTER)                                                                                \
-            compute_strip(HALF, mixed, sw, left, s, g, v, oh, pixel);                                           \
-        else if (left > 0)                                                                                      \
-            compute_strip(QUARTER, mixed, sw, left, s, g, v, oh, pixel);                                        \
+/* Computes `columns` columns of `rows` neighbouring output rows from `pixel` of row `oh` on, of `vectors` vectors of equal
+ * groups, and stores `valid` of the columns. Counts, groups and `sw`, the stride of columns or 0 for any, are constants. */
+NNS_INLINE void compute_strip(const int rows, const int columns, const int vectors, const lane_groups groups,
+                              const int sw, const int64_t valid, const kernel_geometry *s, const grouping *g,
+                              const output_vector *v, int64_t oh, int64_t pixel) {
+    const int64_t step = (sw ? sw : s->sw) * ROWS_COLUMN, row = s->sh * v->row, to_next = v[vectors - 1].w - v->w;
+    const int64_t quad_step = g->step * INT8_QUAD;
+    const nns_uvec lanes = v->lanes;
+    nns_uvec sums[MOST];
+    COMPUTE_FOR(i, vectors) {
+        const nns_uvec bias = int8_load_bias(v[i].bias);
+        const nns_uvec first = groups == TWO_GROUPS ? (nns_uvec)ROWS_ALTERNATE(bias) : bias;
+        COMPUTE_FOR(p, rows * columns) sums[p * vectors + i] = first;
     }
-ROW(row_1, false, 1)
-ROW(row_2, false, 2)
-ROW(row_any, false, 0)
-ROW(mixed_row_1, true, 1)
-ROW(mixed_row_2, true, 2)
-ROW(mixed_row_any, true, 0)
+    const int8_t *w = v->w;
+    for (int64_t part = 0; part < g->parts; part++) {
+        const int64_t quads = quads_of(g, part), unused = (stored_quads(g, part) - quads) * NNS_BLOCK * INT8_QUAD;
+        for (int64_t i = 0; i < s->kh; i++) {
+            const uint8_t *tap = v->x + part * v->part + (oh * s->sh + i * s->dh) * v->row + pixel * step;
+            for (int64_t j = 0; j < s->kw; j++, tap += s->dw * ROWS_COLUMN, w += unused) {
+                const uint8_t *x = tap;
+                for (int64_t quad = 0; quad < quads; quad++, x += quad_step, w += NNS_BLOCK * INT8_QUAD)
+                    add_quad(rows, columns, vectors, groups, step, row, lanes, x, w, to_next, sums);
+            }
+        }
+    }
+    if (groups == TWO_GROUPS) COMPUTE_FOR(p, rows * columns) sums[p] = (nns_uvec)ROWS_SEPARATE(sums[p]);
+    COMPUTE_FOR(i, vectors) {
+        COMPUTE_FOR(r, rows) {
+            const int64_t at = ((oh + r) * s->ow + pixel) * NNS_BLOCK;
+            int8_store(columns, valid, &v[i].finish, sums + r * columns * vectors + i, vectors,
+                       nns_load(v[i].multipliers), v[i].residual ? v[i].residual + at : NULL, v[i].y + at);
+        }
+    }
+}
 
-static compute_row *row_of(const kernel_geometry *s, bool mixed) {
-    if (s->sw == 1) return mixed ? mixed_row_1 : row_1;
-    if (s->sw == 2) return mixed ? mixed_row_2 : row_2;
-    return mixed ? mixed_row_any : row_any;
+/* Computes `outputs` output rows of one vector, or of two neighbours of one group. */
+typedef void compute_rows(const kernel_geometry *s, const grouping *g, const output_vector *v, int64_t outputs);
+
+/* Narrow rows are computed two or four at a time. */
+#define ROWS(name, vectors, groups, sw)                                                                              \
+    static __attribute__((noinline)) void name(const kernel_geometry *s, const grouping *g, const output_vector *v, \
+                                               int64_t outputs) {                                                   \
+        enum { WIDE = MOST / (vectors), SOME = WIDE / 2, FEW = (WIDE + 3) / 4 };                                     \
+        int64_t oh = 0;                                                                                              \
+        if ((vectors) == 1 && s->ow <= FEW)                                                                          \
+            for (; oh + 4 <= outputs; oh += 4) compute_strip(4, FEW, 1, groups, sw, s->ow, s, g, v, oh, 0);          \
+        if (s->ow <= SOME)                                                                                           \
+            for (; oh + 2 <= outputs; oh += 2) compute_strip(2, SOME, vectors, groups, sw, s->ow, s, g, v, oh, 0);   \
+        for (; oh < outputs; oh++) {                                                                                 \
+            int64_t pixel = 0;                                                                                       \
+            for (; s->ow - pixel >= WIDE; pixel += WIDE)                                                             \
+                compute_strip(1, WIDE, vectors, groups, sw, WIDE, s, g, v, oh, pixel);                               \
+            const int64_t left = s->ow - pixel;                                                                      \
+            if (left > SOME)                                                                                         \
+                compute_strip(1, WIDE, vectors, groups, sw, left, s, g, v, oh, pixel);                               \
+            else if (left > FEW)                                                                                     \
+                compute_strip(1, SOME, vectors, groups, sw, left, s, g, v, oh, pixel);                               \
+            else if (left > 0)                                                                                       \
+                compute_strip(1, FEW, vectors, groups, sw, left, s, g, v, oh, pixel);                                \
+        }                                                                                                            \
+    }
+#define ROWS_OF_STRIDES(name, vectors, groups) \
+    ROWS(name##_1, vectors, groups, 1)         \
+    ROWS(name##_2, vectors, groups, 2)         \
+    ROWS(name##_any, vectors, groups, 0)
+ROWS_OF_STRIDES(pair, 2, ONE_GROUP)
+ROWS_OF_STRIDES(single, 1, ONE_GROUP)
+ROWS_OF_STRIDES(alternating, 1, TWO_GROUPS)
+ROWS_OF_STRIDES(mixed, 1, MORE_GROUPS)
+
+/* The function for `count` vectors, whose lanes are of these groups. */
+static compute_rows *rows_of(const kernel_geometry *s, lane_groups groups, int64_t count) {
+    static compute_rows *const functions[][3] = {{pair_any, pair_1, pair_2},
+                                                 {single_any, single_1, single_2},
+                                                 {alternating_any, alternating_1, alternating_2},
+                                                 {mixed_any, mixed_1, mixed_2}};
+    return functions[count == 2 ? 0 : 1 + (int)groups][s->sw <= 2 ? s->sw : 0];
 }
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
@@ -352,21 +486,23 @@ static void compute_tiles(const kernel_geometry *s, const grouping *g, const out
 }
 #endif
 
-/* ---- units: (image, set, chunk of rows) -------------------------------------------------------------------------- */
+/* ---- units: (image, set, chunk of rows, share of the set's vectors) ---------------------------------------------- */
+
+static int64_t split_of(const rows_int8_parameters *p) { return nns_max_int(1, p->split); }
 
 static const char *rows_check(const nns_args *args, nns_work *work) {
     const rows_int8_parameters *p = (const void *)args->p;
     const kernel_geometry s = p->geometry;
     if (s.c % p->groups || s.o % p->groups) return "groups do not divide the channels";
-    const grouping g = grouping_of(&s, p->groups);
+    const grouping g = grouping_of(p);
     if (g.inputs % INT8_QUAD) return "a group has no whole quads of input channels";
     if (g.groups > ROWS_MOST_GROUPS) return "vectors have lanes of too many groups";
     const int64_t scratch = scratch_bytes(&s, &g, p->rows);
     if (scratch < 0) return "rows of the input are too wide";
     const int64_t lanes = blocks_of(s.o) * NNS_BLOCK, y = NNS_PRODUCT(s.n, lanes, s.oh, s.ow);
-    *work = (nns_work){.units = s.n * g.sets * nns_ceil_div(s.oh, p->rows), .scratch = scratch};
+    *work = (nns_work){.units = s.n * g.sets * nns_ceil_div(s.oh, p->rows) * split_of(p), .scratch = scratch};
     return NNS_CHECK_SIZES(rows_int8, args, y, NNS_PRODUCT(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w),
-                           NNS_PRODUCT(lanes, g.parts, g.per_part, INT8_QUAD, s.kh, s.kw),
+                           NNS_PRODUCT(blocks_of(s.o), block_bytes(&s, &g)),
                            NNS_PRODUCT(2, lanes, (int64_t)sizeof(int32_t)), NNS_FLOAT_BYTES(lanes), y);
 }
 
@@ -374,61 +510,108 @@ static const char *rows_check(const nns_args *args, nns_work *work) {
 static bool select_inputs(const grouping *g, const window *from, int64_t vector, output_vector *v) {
     for (int lane = 0; lane < NNS_BLOCK; lane++) {
         const int64_t group = nns_min_int(g->groups - 1, (vector * NNS_BLOCK + lane) / g->outputs);
-        v->lanes[lane] = (uint32_t)(group * g->per_part);
+        v->lanes[lane] = (uint32_t)(group * g->of_group);
     }
     const bool mixed = v->lanes[0] != v->lanes[NNS_BLOCK - 1];
     v->x = from->first + (mixed ? 0 : v->lanes[0] * INT8_QUAD);
     return mixed;
 }
 
+/* The image, set, output rows and vectors of a unit. */
+typedef struct {
+    int64_t image, set, begin, outputs, vector, end;
+} rows_unit;
+
+static rows_unit unit_at(const rows_int8_parameters *p, const grouping *g, int64_t unit) {
+    const kernel_geometry *s = &p->geometry;
+    const int64_t split = split_of(p), chunks = nns_ceil_div(s->oh, p->rows), share = unit % split;
+    const int64_t chunk = unit / split % chunks, set = unit / split / chunks % g->sets;
+    const int64_t vectors = nns_min_int(g->vectors, blocks_of(s->o) - set * g->vectors), begin = chunk * p->rows;
+    return (rows_unit){
+        .image = unit / split / chunks / g->sets,
+        .set = set,
+        .begin = begin,
+        .outputs = nns_min_int(s->oh - begin, p->rows),
+        .vector = vectors * share / split,
+        .end = vectors * (share + 1) / split,
+    };
+}
+
+/* Points `v` to vector `vector` of a unit; returns the groups of its lanes. */
+static lane_groups select_vector(const nns_args *args, const grouping *g, const window *from, const rows_unit *unit,
+                                 int64_t vector, output_vector *v) {
+    const rows_int8_parameters *p = (const void *)args->p;
+    const kernel_geometry *s = &p->geometry;
+    const int64_t blocks = blocks_of(s->o), block = unit->set * g->vectors + vector;
+    const int64_t out = ((unit->image * blocks + block) * s->oh + unit->begin) * s->ow * NNS_BLOCK;
+    const int8_t *residual = args->in[READ_RESIDUAL];
+    *v = (output_vector){
+        .row = from->row,
+        .part = from->part,
+        .w = (const int8_t *)args->in[READ_WEIGHTS] + block * block_bytes(s, g),
+        .bias = int8_bias(args->in[READ_BIAS], blocks * NNS_BLOCK) + block * NNS_BLOCK,
+        .multipliers = (const float *)args->in[READ_MULTIPLIERS] + block * NNS_BLOCK,
+        .residual = residual ? residual + out : NULL,
+        .y = (int8_t *)args->out[0] + out,
+        .finish = int8_rounding_of(&p->rounding),
+    };
+    if (!select_inputs(g, from, vector, v)) return ONE_GROUP;
+    return g->step == 2 ? TWO_GROUPS : MORE_GROUPS;
+}
+
+/* Converts the input rows of a unit. */
+static void convert_rows(const nns_args *args, const grouping *g, const window *made, const rows_unit *unit) {
+    const rows_int8_parameters *p = (const void *)args->p;
+    const kernel_geometry *s = &p->geometry;
+    const int64_t first = unit->set * g->groups, end = nns_min_int(p->groups, first + g->groups);
+    const int8_t *x = (const int8_t *)args->in[READ_X] + unit->image * blocks_of(s->c) * s->h * s->w * NNS_BLOCK;
+    for (int64_t row = 0; row < rows_for(s, unit->outputs); row++)
+        convert_row(s, g, x, unit->begin * s->sh - s->pt + row, first, end, (int8_t)p->zero, made,
+                    made->first + row * made->row);
+}
+
+/* The geometry of a unit's strips: pixels of pointwise convolutions run on from a row to the next. */
+static kernel_geometry strips_of(const kernel_geometry *s, const window *from, rows_unit *unit) {
+    kernel_geometry strips = *s;
+    if (s->kh == 1 && s->sh == 1 && from->columns == s->ow) {
+        strips.ow *= unit->outputs;
+        unit->outputs = 1;
+    }
+    return strips;
+}
+
 static void rows_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch) {
     const rows_int8_parameters *p = (const void *)args->p;
-    const kernel_geometry s = p->geometry;
-    const grouping g = grouping_of(&s, p->groups);
-    const int64_t blocks = blocks_of(s.o), chunks = nns_ceil_div(s.oh, p->rows), plane = s.oh * s.ow * NNS_BLOCK;
-    const int64_t w_block = NNS_BLOCK * g.parts * g.per_part * INT8_QUAD * s.kh * s.kw;
-    const int8_t *residual = args->in[READ_RESIDUAL];
-    const window from = window_of(&s, p->rows, scratch);
+    const kernel_geometry *s = &p->geometry;
+    const grouping g = grouping_of(p);
+    const window from = window_of(s, p->rows, scratch);
 #if ROWS_TILES
-    shape_tiles(&g);
+    const bool tiled = !g.packed || g.quads % g.per_part == 0;
+    if (tiled) shape_tiles(&g);
 #endif
-    for (int64_t unit = unit_begin; unit < unit_end; unit++) {
-        const int64_t image = unit / chunks / g.sets, set = unit / chunks % g.sets;
-        const int64_t begin = unit % chunks * p->rows, outputs = nns_min_int(s.oh - begin, p->rows);
-        const int64_t first = set * g.groups, last = nns_min_int(p->groups, first + g.groups);
-        const int8_t *x = (const int8_t *)args->in[READ_X] + image * blocks_of(s.c) * s.h * s.w * NNS_BLOCK;
-        for (int64_t row = 0; row < rows_for(&s, outputs); row++)
-            convert_row(&s, &g, x, begin * s.sh - s.pt + row, first, last, (int8_t)p->zero, &from,
-                        from.first + row * from.row);
-        const int64_t vectors = nns_min_int(g.vectors, blocks - set * g.vectors);
-        for (int64_t vector = 0, count; vector < vectors; vector += count) {
-            output_vector v[2] = {{.row = from.row, .part = from.part, .finish = int8_rounding_of(&p->rounding)}};
-            v[1] = v[0];
-            bool mixed[2] = {true, true};
-            for (int64_t i = 0; i < nns_min_int(2, vectors - vector); i++) {
-                const int64_t block = set * g.vectors + vector + i;
-                const int64_t out = (image * blocks + block) * plane + begin * s.ow * NNS_BLOCK;
-                mixed[i] = select_inputs(&g, &from, vector + i, &v[i]);
-                v[i].w = (const int8_t *)args->in[READ_WEIGHTS] + block * w_block;
-                v[i].bias = int8_bias(args->in[READ_BIAS], blocks * NNS_BLOCK) + block * NNS_BLOCK;
-                v[i].multipliers = (const float *)args->in[READ_MULTIPLIERS] + block * NNS_BLOCK;
-                v[i].residual = residual ? residual + out : NULL;
-                v[i].y = (int8_t *)args->out[0] + out;
-            }
+    for (int64_t index = unit_begin; index < unit_end; index++) {
+        rows_unit unit = unit_at(p, &g, index);
+        convert_rows(args, &g, &from, &unit);
+        rows_unit flat = unit;
+        const kernel_geometry strips = strips_of(s, &from, &flat);
+        for (int64_t vector = unit.vector, count; vector < unit.end; vector += count) {
+            output_vector v[2];
+            const lane_groups groups = select_vector(args, &g, &from, &unit, vector, &v[0]);
             count = 1;
+            if (groups == ONE_GROUP && vector + 1 < unit.end &&
+                select_vector(args, &g, &from, &unit, vector + 1, &v[1]) == ONE_GROUP && v[1].x == v[0].x)
+                count = 2;
 #if ROWS_TILES
-            if (!mixed[0]) {
-                count = !mixed[1] && v[1].x == v[0].x ? 2 : 1;
-                compute_tiles(&s, &g, v, count, w_block, outputs, from.columns);
+            if (tiled && groups == ONE_GROUP) {
+                compute_tiles(s, &g, v, count, block_bytes(s, &g), unit.outputs, from.columns);
                 continue;
             }
 #endif
-            compute_row *compute = row_of(&s, mixed[0]);
-            for (int64_t oh = 0; oh < outputs; oh++) compute(&s, &g, v, oh);
+            rows_of(&strips, groups, count)(&strips, &g, v, flat.outputs);
         }
     }
 #if ROWS_TILES
-    _tile_release();
+    if (tiled) _tile_release();
 #endif
 }
 

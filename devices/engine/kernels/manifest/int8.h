@@ -4,13 +4,16 @@
  *      int8/{conv,planar,rows,depthwise,dense}_int8.c ----------------------------------------------------------- */
 
 /* How results become int8: zero point, bounds, and scale (bits of a float32, in steps of the result) and zero point of a
- * residual. */
-#define PARAMETERS_rounding_parameters(P, A, G)                                         \
-    P(zero, RANGE(-128, 127), BETWEEN(-128, 127))                                       \
-    P(low, RANGE(-128, 127), BETWEEN(-128, 0))                                          \
-    P(high, RANGE(-128, 127), BETWEEN(0, 127))                                          \
-    P(residual_scale, RANGE(0, 0xffffffff), BETWEEN(0x3f000000, 0x3f000000)) /* 0.5 */  \
-    P(residual_zero, RANGE(-128, 127), BETWEEN(-128, 127))
+ * residual. With a sum_scale other than 0, sums become int8 of this scale and of sum_zero before the residual is added.
+ * Packages of earlier versions lack the last two. */
+#define PARAMETERS_rounding_parameters(P, A, G)                                        \
+    P(zero, RANGE(-128, 127), BETWEEN(-128, 127))                                      \
+    P(low, RANGE(-128, 127), BETWEEN(-128, 0))                                         \
+    P(high, RANGE(-128, 127), BETWEEN(0, 127))                                         \
+    P(residual_scale, RANGE(0, 0xffffffff), BETWEEN(0x3f000000, 0x3f000000)) /* 0.5 */ \
+    P(residual_zero, RANGE(-128, 127), BETWEEN(-128, 127))                             \
+    P(sum_scale, RANGE(0, 0xffffffff), BETWEEN(0, 1))                                  \
+    P(sum_zero, RANGE(-128, 127), BETWEEN(-128, 127))
 
 #define PARAMETERS_conv_int8(P, A, G)                                                    \
     G(kernel_geometry, geometry)                                                         \
@@ -61,7 +64,9 @@
     P(groups, RANGE(1, MOST_EXTENT), BETWEEN(1, 6))                             \
     P(rows, RANGE(1, MOST_EXTENT), BETWEEN(1, 5)) /* of the output, per unit */ \
     P(zero, RANGE(-128, 127), BETWEEN(-128, 127)) /* zero point of x */         \
-    G(rounding_parameters, rounding)
+    G(rounding_parameters, rounding)                                            \
+    P(split, RANGE(0, MOST_STEP), BETWEEN(0, 3)) /* shares of a set's outputs in units; 0: one */ \
+    P(packed, RANGE(0, 1), BETWEEN(0, 1)) /* the weights lack the zeros of the last part */
 #define READS_rows_int8(REQUIRED, OPTIONAL) READS_conv_int8(REQUIRED, OPTIONAL)
 #define KERNELS_rows_int8(K) K(rows_int8, "rows_int8", ANY)
 #define CONSTRAIN_rows_int8(p)                     \

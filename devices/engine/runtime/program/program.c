@@ -16,6 +16,7 @@ static void free_program(nns_program *program) {
         free(program->queues[i].cores);
         free(program->queues[i].subgraphs);
     }
+    for (int64_t i = 0; program->steps && i < program->n_steps; i++) free(program->steps[i].parameters);
     for (int64_t i = 0; program->subgraphs && i < program->n_subgraphs; i++) free(program->subgraphs[i].touched);
     free(program->queues);
     free(program->areas);

@@ -45,7 +45,8 @@ typedef struct {
     const nns_kernel *kernel;
     nns_work work;
     nns_args args;
-    nns_launch launch; /* OpenCL steps */
+    int64_t *parameters; /* those of `args` if they are not the image's; or NULL */
+    nns_launch launch;   /* OpenCL steps */
 } nns_step;
 
 typedef struct {

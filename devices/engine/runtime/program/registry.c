@@ -16,6 +16,13 @@ VARIANTS(DECLARE_WEAK)
 #define POINT_TO_VARIANT(family, feature, ...) &nns_family_##family##_##feature,
 static const nns_family *const families[] = {FAMILIES(POINT_TO) VARIANTS(POINT_TO_VARIANT)};
 
+/* Families that got parameters at their end, and how many. */
+#define COUNT_OF(family, count) {#family, count},
+static const struct {
+    const char *family;
+    int64_t count;
+} added[] = {ADDED(COUNT_OF)};
+
 /* ---- the choice of variants, made once -------------------------------------------------------------------- */
 
 typedef struct {
@@ -72,16 +79,32 @@ const nns_family *nns_family_of(int64_t id) {
     return found ? found->family : NULL;
 }
 
-bool nns_counts_fit(const nns_family *family, const nns_args *args) {
+/* The number of parameters of a step that reads `n_in` operands; `per_read`: whether it depends on these. */
+static int64_t count_parameters(const nns_family *family, int32_t n_in, bool *per_read) {
     int64_t count = 0;
-    bool per_read = false;
+    *per_read = false;
     for (int64_t i = 0; i < family->n_parameters; i++) {
         const int64_t entries = family->parameters[i].count;
-        per_read |= entries == 0;
-        count += entries ? entries : args->n_in;
+        *per_read |= entries == 0;
+        count += entries ? entries : n_in;
     }
+    return count;
+}
+
+bool nns_counts_fit(const nns_family *family, const nns_args *args) {
+    bool per_read;
+    const int64_t count = count_parameters(family, args->n_in, &per_read);
     const bool reads = per_read ? args->n_in >= family->n_in : args->n_in == family->n_in;
     return reads && args->n_out == 1 && args->n_p == count;
+}
+
+int64_t nns_lacking_parameters(const nns_family *family, const nns_args *args) {
+    for (int64_t i = 0; i < NNS_ARRAY_LENGTH(added); i++) {
+        if (strcmp(family->name, added[i].family) != 0) continue;
+        bool per_read;
+        return count_parameters(family, args->n_in, &per_read) - args->n_p == added[i].count ? added[i].count : 0;
+    }
+    return 0;
 }
 
 static bool is_legal(const nns_parameter *parameter, int64_t value) {

@@ -26,7 +26,7 @@ from tests.kits.kernels.convolution_shapes import (
 )
 from tests.kits.kernels.cpu_routines import compute_bound_routines
 from tests.kits.kernels.emulated_kernels import CPUS, TARGET, cases_of, check_cases, emulator, program
-from tests.kits.kernels.int8_layers import quantized
+from tests.kits.kernels.int8_layers import quantized, summed
 from tests.kits.kernels.pair_shapes import depthwise_project, expand_depthwise
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,7 @@ def test_layers_of_networks_use_every_kernel_for_convolutions(cpu: str) -> None:
 
 @pytest.mark.parametrize("cpu", CPUS)
 def test_int8_layers_use_every_kernel_for_them(cpu: str) -> None:
-    """All tiles, groups within a block, depthwise kernels of 3 and 5 columns, and a dense layer."""
+    """All tiles, groups within a block, sums rounded twice, depthwise kernels of 3 and 5 columns, and a dense layer."""
     names = "resnet_stem", "resnet_3x3", "resnet_wide", "regnet_stride", "odd_channels", "mobilenet", "efficientnet"
     layers = [LAYERS[name][0] for name in names]
     layers += [
@@ -86,8 +86,13 @@ def test_int8_layers_use_every_kernel_for_them(cpu: str) -> None:
         dense_layer(7, 33, 70, bias=True, residual=True, activation=NO_ACTIVATION),
     ]
     tried: set[str] = set()
-    for layer in layers:
-        cases = cases_of(ROUTINES, quantized(layer, 1))
+    int8_layers = [quantized(layer, 1) for layer in layers]
+    int8_layers += [
+        summed(quantized(conv_layer((1, 20, 9, 9), 24, residual=True), 1), first=False),
+        summed(quantized(conv_layer((1, 24, 6, 7), 24, groups=4, residual=True), 1)),
+    ]
+    for layer in int8_layers:
+        cases = cases_of(ROUTINES, layer)
         check_cases(cases, cpu)
         tried |= {case.call.kernel for case in cases}
     for family in ("conv_int8", "conv_int8_planar", "rows_int8", "depthwise_int8", "dense_int8"):

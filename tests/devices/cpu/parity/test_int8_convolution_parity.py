@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa
+from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer
 from tests.kits.hypothesis_examples import examples
@@ -21,16 +22,21 @@ from tests.kits.kernels.convolution_shapes import dense_layer
 from tests.kits.kernels.cpu_features import runnable_isas, variant_masks
 from tests.kits.kernels.cpu_routines import compute_bound_routines
 from tests.kits.kernels.int8_layers import (
+    SLACK,
     check_int8,
     clips,
+    exact_range,
     exact_steps,
     int8_convolutions,
     int8_feeds,
     quantized,
+    steps_beyond,
+    summed,
     zero_points,
 )
+from tests.kits.kernels.kernel_driver import run_lowering
 
-VARIANTS = [(isa, mask) for isa in runnable_isas() for mask in variant_masks(isa, "int8")]
+VARIANTS = [(isa, mask) for isa in runnable_isas() for mask in variant_masks(isa, "int8") if mask != "-avx512vbmi"]
 
 few = settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 kernels = st.tuples(st.integers(1, 5), st.integers(1, 5))
@@ -46,6 +52,9 @@ whole_quads = st.builds(
     st.integers(2, 7),
     st.sampled_from([4, 8, 12, 24, 40, 72]),
     st.sampled_from([4, 8, 12, 16, 20, 24, 40]),
+)
+whole_channels = st.tuples(
+    st.sampled_from([4, 8, 20, 64, 72, 132]), st.sampled_from([5, 16, 24, 33, 48, 64, 100]), st.just(1)
 )
 few_channels = st.tuples(st.integers(1, 3), st.sampled_from([5, 16, 24, 32, 33, 64]), st.just(1))
 depthwise_channels = st.builds(lambda channels: (channels,) * 3, st.sampled_from([2, 8, 16, 20, 33, 40]))
@@ -65,6 +74,8 @@ def variants_of(routine: Routine, layer: Layer) -> list[Parameters]:
         space += [{**setting, "tiles": 2, "order": 1} for setting in space]
     if "rows" in space[0]:
         space += [{**space[0], "rows": rows} for rows in (1, 3)]
+    if "split" in space[0]:
+        space += [{**space[0], "split": 3}]
     return space
 
 
@@ -72,7 +83,7 @@ def check(routines: Sequence[Routine], layer: Layer, algorithm: str, *, in_place
     """Compares all settings of the routines that support `layer`, `algorithm` among them, with the exact results."""
     supporting = [routine for routine in routines if routine.supports(layer)]
     assert f"cpu:int8/{algorithm}" in {str(routine.descriptor) for routine in supporting}
-    wanted = exact_steps(layer, int8_feeds(layer))
+    wanted = exact_range(layer, int8_feeds(layer))
     for routine in supporting:
         for parameters in variants_of(routine, layer):
             check_int8(routine, layer, parameters, wanted, in_place=in_place)
@@ -100,6 +111,20 @@ def test_grouped_convolutions(routines: Sequence[Routine], layer: Layer) -> None
 @given(layer=int8_convolutions(whole_quads, kernels))
 def test_groups_of_whole_quads(routines: Sequence[Routine], layer: Layer) -> None:
     check(routines, layer, "rows")
+
+
+@few
+@given(layer=int8_convolutions(whole_channels, kernels | st.just((1, 1))))
+def test_converted_rows_without_groups(routines: Sequence[Routine], layer: Layer) -> None:
+    check(routines, layer, "direct")
+
+
+@few
+@given(layer=int8_convolutions(whole_channels | whole_quads, kernels, residual=st.just(True)), first=st.booleans())
+def test_sums_that_are_rounded_before_the_residual_is_added(
+    routines: Sequence[Routine], layer: Layer, *, first: bool
+) -> None:
+    check(routines, summed(layer, first=first), "direct")
 
 
 @few
@@ -168,9 +193,31 @@ def test_results_may_be_made_in_the_residuals_memory(routines: Sequence[Routine]
     check(routines, quantized(conv_layer((1, 40, 9, 9), 72, residual=True), 1), "direct", in_place=True)
     check(routines, quantized(conv_layer((1, 40, 9, 9), 40, groups=40, residual=True), 1), "depthwise", in_place=True)
     check(routines, quantized(conv_layer((1, 48, 9, 9), 48, groups=2, residual=True), 1), "rows", in_place=True)
+    check(routines, summed(quantized(conv_layer((1, 40, 9, 9), 72, residual=True), 1)), "direct", in_place=True)
     check(routines, quantized(conv_layer((1, 3, 9, 9), 16, residual=True), 1), "planar", in_place=True)
     dense = dense_layer(3, 33, 70, bias=True, residual=True, activation=NO_ACTIVATION)
     check(routines, quantized(dense, 1), "dense", in_place=True)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_steps_of_earlier_versions_lack_the_last_parameters(routines: Sequence[Routine], groups: int) -> None:
+    """Packages hold steps of kernels that got parameters since."""
+    layer = quantized(conv_layer((1, 72, 9, 9), 72, groups=groups, residual=True), 1)
+    wanted, lacking = exact_range(layer, int8_feeds(layer)), {"cpu:int8/direct": 2, "cpu:int8/rows": 4}
+    for routine in routines:
+        if not routine.supports(layer):
+            continue
+        parameters = {**routine.parameter_space(layer)[0]} | {"split": 1}
+        lowering, layouts = routine.lower(layer, parameters), routine.layouts(layer, parameters)
+        call = lowering.calls[0]
+        if call.kernel == "rows_int8" and call.parameters[-1]:  # packed weights
+            continue
+        earlier = replace(call, parameters=call.parameters[: -lacking[str(routine.descriptor)]])
+        (found,) = run_lowering(replace(lowering, calls=(earlier,)), layer, int8_feeds(layer), *layouts)
+        assert steps_beyond(found, *wanted) <= 0.5 + SLACK
+        damaged = replace(call, parameters=call.parameters[:-1])
+        with pytest.raises(PackageError, match="wrong number"):
+            run_lowering(replace(lowering, calls=(damaged,)), layer, int8_feeds(layer), *layouts)
 
 
 def test_layers_beyond_the_kernels_are_left_to_others() -> None:

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.cpu.routines.memory_bound import MemoryBoundRoutine
+from nnstretch.devices.engine.binding.library import Engine
+from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import HIGHEST, LOWEST, QuantizationParameters
 from nnstretch.graph.layer import Attribute, Layer, TensorType
@@ -17,11 +19,13 @@ from nnstretch.graph.reference import run_layer
 from tests.kits.boards.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
 from tests.kits.kernels.convolution_parity import ACTIVATIONS
+from tests.kits.kernels.cpu_features import runnable_isas, variant_masks
 from tests.kits.kernels.cpu_routines import memory_bound_routines
 from tests.kits.kernels.int8_layers import typed_layer
 from tests.kits.kernels.kernel_driver import run_lowering
 
 BLOCKS = (4, 8, 16)
+TABLES = [(isa, mask) for isa in runnable_isas() for mask in variant_masks(isa, "int8") if mask in ("", "-avx512vbmi")]
 CORES = ((OWN_CORE,), (OWN_CORE, OWN_CORE))
 Shape = tuple[int, ...]
 RELU, CLIP = Activation(ActivationKind.RELU), Activation(ActivationKind.CLIP, -0.5, 1.25)
@@ -49,6 +53,28 @@ def real(array: np.ndarray, tensor: TensorType) -> np.ndarray:
     """What integers stand for, in double precision."""
     assert tensor.quantization is not None
     return (array.astype(np.float64) - tensor.quantization.zero_point) * tensor.quantization.scale
+
+
+@pytest.fixture(scope="module", params=TABLES, ids=[f"{isa.name}{mask}" for isa, mask in TABLES])
+def variant(request: pytest.FixtureRequest) -> tuple[Isa, str]:
+    """Each instruction set in turn, and the features to hide so that each variant of the tables is chosen once."""
+    isa, mask = request.param
+    return isa, mask
+
+
+def test_tables_of_every_variant(isa: Isa, native: Engine) -> None:
+    """All integers, in vectors and in what is left of one."""
+    assert native.block == isa.block
+    for count in (3, 64, 321):
+        layer = typed_layer("Activation", [int8((1, count), A)], int8((1, count), B), activation=ACTIVATIONS[-1])
+        values = np.roll(np.arange(count, dtype=np.int64) % 256 - 128, count // 2).astype(np.int8).reshape(1, count)
+        (routine,) = [r for r in memory_bound_routines(isa.block) if r.supports(layer)]
+        setting = routine.parameter_space(layer)[0]
+        lowering, layouts = routine.lower(layer, setting), routine.layouts(layer, setting)
+        (table,) = lowering.constants
+        (found,) = run_lowering(lowering, layer, [values], *layouts)
+        assert isinstance(table, np.ndarray)
+        assert np.array_equal(found, table[values.astype(int) + 128])
 
 
 def results(layer: Layer, feeds: Sequence[np.ndarray]) -> list[tuple[str, np.ndarray]]:

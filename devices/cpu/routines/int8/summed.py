@@ -6,6 +6,7 @@ both in registers, so the tensor between them is never stored.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -49,7 +50,7 @@ class _Summed(Int8Convolution):
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """The convolution's call, whose operands are the inputs of the group."""
-        made = super().lower(_form(layer), parameters)
+        made = self._convolution(_form(layer), parameters)
         places = {
             Operand("input", i): Operand("input", j) for i, j in zip((0, _RESIDUAL), _sources(layer), strict=True)
         }
@@ -58,6 +59,10 @@ class _Summed(Int8Convolution):
             for call in made.calls
         )
         return replace(made, calls=tuple(calls))
+
+    @abstractmethod
+    def _convolution(self, form: Layer, parameters: Parameters) -> Lowering:
+        """The call for a convolution with a residual."""
 
 
 def _sources(layer: Layer) -> tuple[int, int]:
@@ -113,9 +118,15 @@ def _with_residual(group: Layer) -> Layer | None:
 class SummedDirectConvolution(_Summed, DirectInt8Convolution):
     """`DirectInt8Convolution` of such a group."""
 
+    def _convolution(self, form: Layer, parameters: Parameters) -> Lowering:
+        return DirectInt8Convolution.lower(self, form, parameters)
+
 
 class SummedRowsConvolution(_Summed, RowsInt8Convolution):
     """`RowsInt8Convolution` of such a group."""
+
+    def _convolution(self, form: Layer, parameters: Parameters) -> Lowering:
+        return RowsInt8Convolution.lower(self, form, parameters)
 
 
 ROUTINES = (SummedRowsConvolution, SummedDirectConvolution)

@@ -296,19 +296,16 @@ static void convert_quad(const kernel_geometry *s, const int8_t *x, int64_t firs
     }
     const element padding = (element)int8_broadcast(0x01010101 * (uint32_t)(uint8_t)load_inputs(outside)[0]);
     fill_columns(to, 0, inner.begin, padding);
-    for (int64_t column = inner.begin, count; column < inner.end; column += count) {
-        count = inner.end - column >= DEPTHWISE_COLUMNS ? DEPTHWISE_COLUMNS : 1;
-        if (count == 1 && inner.end - inner.begin >= DEPTHWISE_COLUMNS) { /* the last columns again */
-            const int64_t again = column + DEPTHWISE_COLUMNS - inner.end;
-            COMPUTE_FOR(i, INT8_QUAD) from[i] -= again * move[i];
-            column -= again;
-            count = DEPTHWISE_COLUMNS;
-        }
+    const int64_t count = inner.end - inner.begin >= DEPTHWISE_COLUMNS ? DEPTHWISE_COLUMNS : 1;
+    for (int64_t column = inner.begin; column < inner.end; column += count) {
+        const int64_t again = nns_max_int(0, column + count - inner.end); /* the last columns once more */
+        column -= again;
+        for (int i = 0; i < INT8_QUAD; i++) from[i] -= again * move[i];
         if (count == DEPTHWISE_COLUMNS)
             store_columns(to + column, from);
         else
             store_column(to + column, from);
-        COMPUTE_FOR(i, INT8_QUAD) from[i] += count * move[i];
+        for (int i = 0; i < INT8_QUAD; i++) from[i] += count * move[i];
     }
     fill_columns(to, inner.end, columns, padding);
 }

@@ -87,7 +87,7 @@ class Levels(nn.Module):
             torch.cat([box(y), classes(y)], 1).flatten(2)
             for y, box, classes in zip(maps, self.box, self.classes, strict=True)
         ]
-        boxes, scores = torch.cat(found, 2).split([8, 5], 1)
+        boxes, scores = torch.split(torch.cat(found, 2), [8, 5], 1)
         return {"boxes": 2 * boxes, "scores": scores.sigmoid()}
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, HeadChoice, SegmentChoice, blueprint
@@ -19,7 +19,7 @@ from nnstretch.branching.design.from_choices import choices_of, head_of, make_de
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.head_candidates import head_candidates, head_units
 from nnstretch.branching.search.limits import SearchLimits
-from nnstretch.branching.search.network_latency import State, head_prediction
+from nnstretch.branching.search.network_latency import State, head_prediction, states_before
 from nnstretch.branching.search.report import diagnose
 from nnstretch.branching.search.search import SearchOptions, search
 from nnstretch.branching.tracing.trace import Segment
@@ -102,10 +102,8 @@ def test_costs_are_exact_and_outputs_keep_their_shapes(
         assert all(torch.allclose(found[name], y, atol=1e-5) for name, y in expected.items())
 
 
-def _reads(plan: Blueprint, design: Design) -> dict[object, State]:
-    from nnstretch.branching.search.network_latency import states_before
-
-    return states_before(LatencyTable(plan, Rates(1e9, 1e9, 1e9), 3), choices_of(design))  # type: ignore[return-value]
+def _reads(plan: Blueprint, design: Design) -> dict[fx.Node, State]:
+    return states_before(LatencyTable(plan, Rates(1e9, 1e9, 1e9), 3), choices_of(design))
 
 
 def test_whole_towers_compute_the_original() -> None:
@@ -180,7 +178,7 @@ def test_candidates_are_the_best_of_all_assignments() -> None:
     states = {plan.head.source: State(plan.channels_before(len(plan.traced.blocks)), exact=True, home=(0,))}
     found = head_candidates(latencies, limits, states)
     whole = plan.head_cost(HeadChoice(0, tuple(range(6)), 1.0)).macs
-    ways = [([], 0)]
+    ways: list[tuple[list[HeadChoice], int]] = [([], 0)]
     for owners in itertools.product((0, 1), repeat=6):
         for widths in itertools.product((0.75, 0.875, 1.0), repeat=2 if len({*owners}) == 2 else 0):
             head = [HeadChoice(p, tuple(t for t in range(6) if owners[t] == p), w) for p, w in enumerate(widths)]
@@ -194,8 +192,8 @@ def test_candidates_are_the_best_of_all_assignments() -> None:
         assert candidate.macs >= -0.3 * whole
         again = head_prediction(latencies, states, candidate.branches)
         assert again.seconds == pytest.approx(candidate.seconds)
-    macs = [candidate.macs for candidate in found]
-    assert macs == sorted(macs)
+    work = [candidate.macs for candidate in found]
+    assert work == sorted(work)
     assert head_units(plan) == [(t,) for t in range(6)]
 
 

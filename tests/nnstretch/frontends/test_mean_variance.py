@@ -1,6 +1,7 @@
 """MeanVarianceNormalization, whose shapes ONNX cannot infer in older operator sets."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ from nnstretch.graph.reference import run_proto
 @pytest.mark.parametrize("opset", [13, 17, 18, 21])
 @pytest.mark.parametrize("axes", [None, [1, 3], [0, 1, 2, 3]])
 def test_it_becomes_what_it_stands_for(tmp_path: Path, opset: int, axes: list[int] | None) -> None:
-    attributes = {} if axes is None else {"axes": axes}
+    attributes: dict[str, Any] = {} if axes is None else {"axes": axes}
     nodes = [
         onnx.helper.make_node("MeanVarianceNormalization", ["x"], ["m"], **attributes),
         onnx.helper.make_node("MeanVarianceNormalization", ["m"], ["y"]),

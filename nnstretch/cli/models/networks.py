@@ -313,7 +313,7 @@ def read_about(weights: Path) -> dict[str, Any]:
 
 def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor, Interface | None]:
     from nnstretch import zoo
-    from nnstretch.frontends.modes import run_once
+    from nnstretch.frontends.modes import check_reads_images, run_once
     from nnstretch.frontends.resolve import is_model_file, load_module, load_network
 
     module: nn.Module
@@ -326,6 +326,7 @@ def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor, Inter
             module, example, interface = converted.module, converted.image, converted.interface
         else:
             module, example = load_module(spec)
+            check_reads_images(module, example, spec)
         example = _resized(example, options)
         try:
             run_once(module, example)  # a network of the caller's may want other images than data and options have

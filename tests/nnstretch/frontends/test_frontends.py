@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from nnstretch.errors import FileError, ModelError, NNStretchError, UsageError
 from nnstretch.frontends import onnx_file
 from nnstretch.frontends.input_shapes import parse_shapes
+from nnstretch.frontends.modes import check_reads_images
 from nnstretch.frontends.onnx_file import ModelWarning, load, save
 from nnstretch.frontends.resolve import image_size_of, load_model, load_module
 from nnstretch.frontends.torch_module import export
@@ -522,6 +523,25 @@ def sized():
 def number():
     return 7
 """
+
+
+class _Pair(nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return left + right
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "words"),
+    [
+        (_Pair(), torch.zeros(1, 3, 8, 8), "'right'"),
+        (_Pair(), (torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 8)), "tuple of 2"),
+        (nn.ReLU(), [torch.zeros(1, 3, 8, 8)], "list of 1"),
+    ],
+)
+def test_modules_that_do_not_read_images_alone_are_refused(module: nn.Module, example: object, words: str) -> None:
+    with pytest.raises(ModelError, match=f"pair.py:make.*{words}.*one input, a tensor of images"):
+        check_reads_images(module, example, "pair.py:make")
+    check_reads_images(nn.ReLU(), torch.zeros(1, 3, 8, 8), "pair.py:make")
 
 
 def test_load_by_factory(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nnstretch.branching.channels.scaling import kept_counts
 from nnstretch.branching.design.blueprint import Blueprint
@@ -193,9 +194,19 @@ def pruning_steps(
     return tuple(pruning)
 
 
-def infeasibility_reason(
+class Infeasibility(NamedTuple):
+    """Why no segment can be branched, and what to do about it ("" if nothing can be done)."""
+
+    reason: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.advice}" if self.advice else self.reason
+
+
+def infeasibility(
     latencies: LatencyTable, limits: SearchLimits, statistics: Mapping[Segment, PruningStatistics], notes: Sequence[str]
-) -> str:
+) -> Infeasibility:
     """Why no segment can be branched, and which limit to change.
 
     Args:
@@ -206,27 +217,27 @@ def infeasibility_reason(
     """
     if not statistics:
         listed = "; ".join(notes[:3]) or "it has no block with a convolution"
-        return f"no segment of the network can be branched: {listed}"
+        return Infeasibility(f"no segment of the network can be branched: {listed}")
     longest = max(statistics, key=lambda segment: min(latencies.original(segment)))
     name, pruned = latencies.blueprint.traced.name_of(longest), statistics[longest]
     if not pruned.within[1]:
-        return (
+        return Infeasibility(
             f"no segment can be branched: for {name} some processor has no branch that takes at most beta = "
-            f"{limits.beta:g} of what it takes on the fastest; the least that can be reached is {pruned.best_beta:.2f}: "
+            f"{limits.beta:g} of what it takes on the fastest; the least that can be reached is {pruned.best_beta:.2f}",
             "raise it (--beta), lower min_width or min_depth (--min-width, --min-depth), or leave alpha and beta out where "
-            "nothing is within them (--best-effort)"
+            "nothing is within them (--best-effort)",
         )
     if not pruned.within[2]:
-        return (
+        return Infeasibility(
             f"no segment can be branched: after {name} no meeting point takes at most alpha = {limits.alpha:g} of its "
-            f"latency; the least that can be reached is {pruned.best_alpha:.3f}: raise it "
-            "(--alpha), search while nothing else runs, or leave alpha and beta out where nothing is within them "
-            "(--best-effort)"
+            f"latency; the least that can be reached is {pruned.best_alpha:.3f}",
+            "raise it (--alpha), search while nothing else runs, or leave alpha and beta out where nothing is within them "
+            "(--best-effort)",
         )
-    return (
+    return Infeasibility(
         f"no segment can be branched: for {name} no branches within beta = {limits.beta:g} have min_macs = "
-        f"{limits.min_macs:g} of its MACs; the most that can be reached is {pruned.best_macs:.2f}: raise beta "
-        "(--beta), or lower min_macs (--min-macs)"
+        f"{limits.min_macs:g} of its MACs; the most that can be reached is {pruned.best_macs:.2f}",
+        "raise beta (--beta), or lower min_macs (--min-macs)",
     )
 
 

@@ -44,11 +44,12 @@ from nnstretch.branching.search.limits import Family, SearchLimits, family_of
 from nnstretch.branching.search.network_latency import State, confirm, predicted_design
 from nnstretch.branching.search.refinement import GuidedRefinement
 from nnstretch.branching.search.report import (
+    Infeasibility,
     SearchReport,
     block_costs,
     diagnose,
     head_seconds,
-    infeasibility_reason,
+    infeasibility,
     original_seconds,
     pruning_steps,
 )
@@ -181,10 +182,10 @@ class _Search:
         statistics = collect_statistics(self.latencies, self.options.limits, choices, self._report_progress)
         coarse = self._coarse(choices)
         if not coarse:
-            reason = infeasibility_reason(self.latencies, self.options.limits, statistics, notes)
-            coarse = self._without_latency_limits(reason, choices) if self.options.best_effort else []
+            why = infeasibility(self.latencies, self.options.limits, statistics, notes)
+            coarse = self._without_latency_limits(why.reason, choices) if self.options.best_effort else []
             if not coarse:
-                self._check_unbranched(statistics, reason)
+                self._check_unbranched(statistics, why)
         found = self._refined(coarse) if coarse else []
         if found and self.options.runner is not None:
             found = self._improved(found, choices, self.options.runner)
@@ -355,12 +356,12 @@ class _Search:
             if self.pooled is not None and confirm(self.pooled, whole_blocks(self.pooled, 0)):
                 self.pooled.forget()
 
-    def _check_unbranched(self, statistics: Mapping[Segment, PruningStatistics], reason: str) -> None:
+    def _check_unbranched(self, statistics: Mapping[Segment, PruningStatistics], why: Infeasibility) -> None:
         """Checks that the network without branches may be returned, as no branched design is within the limits.
 
         Args:
             statistics: of every segment that could be branched.
-            reason: why no design is within the limits.
+            why: no design is within the limits.
 
         Raises:
             DesignError: it may not: nothing can be branched at all, only designs with branches or with more MACs are wanted,
@@ -368,8 +369,8 @@ class _Search:
         """
         is_wanted = not self.options.even_if_slower and self.options.limits.min_macs <= 1.0
         if not statistics or not is_wanted or not self._may_stay_whole():
-            raise DesignError(reason)
-        self.infeasible = reason
+            raise DesignError(str(why))
+        self.infeasible = str(why)
 
     def _may_stay_whole(self) -> bool:
         """Whether the network without branches may be returned: it can be predicted, and meets a latency target."""

@@ -31,7 +31,7 @@ class FoundDesigns:
 
     Attributes:
         results: designs, best first.
-        errors: cross-validated errors of the predictions of unmeasured layers, by processor; None: unknown.
+        errors: cross-validated errors of the predictions of unmeasured layers, by processor; None: unknown or none.
         uncertainty: of each design's prediction, where nothing was run; else empty.
     """
 
@@ -95,7 +95,8 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
         operators = ", ".join(search.unpredicted)
         report.note(f"not in the predictions, because no processor has a routine for them: {operators}")
     for name, error in found.errors.items():
-        report.note(f"{name}: predictions of layers that were not measured miss by {error or 'an unknown amount'}")
+        if error or found.uncertainty:  # without errors, a search on open processors has measured every layer
+            report.note(f"{name}: predictions of layers that were not measured miss by {error or 'an unknown amount'}")
 
 
 def opened_profiles(file: Path | None, processors: str) -> Profiled:

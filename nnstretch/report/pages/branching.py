@@ -14,11 +14,11 @@ from nnstretch.report.charts.timeline import timeline_svg
 from nnstretch.report.pages import render
 from nnstretch.report.tables.ablation import (
     TITLES,
-    WHEN_BRANCHING_PAYS,
     alternative_text,
     branch_cells,
     prediction_text,
     row_cells,
+    when_branching_pays,
 )
 from nnstretch.report.tables.text import disturbed_text, interval_text
 from nnstretch.support.settings import write_text
@@ -67,7 +67,7 @@ def write_report(
         machine=machine or describe_machine(usable_cores()),
         ablation=ablation,
         alternative=alternative_text(ablation),
-        when_branching_pays=WHEN_BRANCHING_PAYS,
+        when_branching_pays=when_branching_pays(ablation),
         disturbed=disturbed_text(ablation.widest_interval),
         rows=_rows(ablation),
         causes=_causes(ablation),

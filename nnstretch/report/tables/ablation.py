@@ -17,7 +17,7 @@ WHEN_BRANCHING_PAYS = (
     "Branching pays where processors differ or transfers between them are slow: branches meet once per segment, the parts of "
     "split layers after every layer."
 )
-"""Why the gain over the best alternative may be small."""
+"""Why the gain over an alternative that divides layers among processors may be small."""
 
 TITLES = ("network", "run", "processors", ">MACs", ">parameters", ">top-1", ">p50 ms", ">95 % interval", ">p90 ms")
 
@@ -48,9 +48,10 @@ def ablation_table(ablation: Ablation) -> Table:
         found = interval_text(ablation.intervals.get(name), form)
         return f" ({found})" if found else ""
 
+    when = when_branching_pays(ablation)
     shown.caption = (
         f"{ablation.speedup_best_alternative:.2f}×{between('speedup_best_alternative', '.2f')} "
-        f"as fast as the best alternative: {alternative_text(ablation)}. {WHEN_BRANCHING_PAYS}\n"
+        f"as fast as the best alternative: {alternative_text(ablation)}.{when and f' {when}'}\n"
         f"{ablation.speedup:.2f}×{between('speedup', '.2f')} the fastest single processor, "
         f"{ablation.speedup_equal_macs:.2f}×{between('speedup_equal_macs', '.2f')} at equal MACs, "
         f"{ablation.split_share:.0%}{between('split_share', '.0%')} of the perfect split; "
@@ -65,6 +66,11 @@ def alternative_text(ablation: Ablation) -> str:
     """The best alternative in words: network, way to run it and processors."""
     best = ablation.best_alternative
     return f"the {best.network}, {best.how}, on {best.processors}"
+
+
+def when_branching_pays(ablation: Ablation) -> str:
+    """A sentence for a best alternative that divides the work among processors; "" for one that runs on a single one."""
+    return "" if ablation.best_alternative.how.endswith("alone") else WHEN_BRANCHING_PAYS
 
 
 def causes_table(ablation: Ablation) -> Table:

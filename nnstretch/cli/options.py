@@ -217,22 +217,28 @@ def check_writable(path: Path, option: str = "-o") -> Path:
     return path
 
 
-_OTHER_FORMATS = frozenset({".json", ".npz", ".nns", ".onnx", ".pt", ".pth", ".safetensors", ".tflite"})
+_OTHER_FORMATS = frozenset(
+    {
+        *(".json", ".npz", ".nns", ".onnx", ".pt", ".pth", ".safetensors", ".tflite"),
+        *(".html", ".svg", ".png", ".pdf", ".md", ".csv"),
+    }
+)
 
 
-def check_format(path: Path, what: str, ending: str) -> None:
+def check_format(path: Path, what: str, ending: str, option: str = "-o") -> None:
     """Looks whether a file's name promises another format than the one that is written to it.
 
     Args:
         path: of the file; any ending that is of no other format will do.
         what: is written, with its verb, as the begin of a sentence.
         ending: of the format.
+        option: that names the file.
 
     Raises:
         UsageError: its ending is that of another format.
     """
     if path.suffix != ending and path.suffix in _OTHER_FORMATS:
-        raise UsageError(f"-o {path}: {what} written as {ending}; choose this ending")
+        raise UsageError(f"{option} {path}: {what} written as {ending}; choose this ending")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnstretch.errors import UsageError
@@ -31,11 +32,11 @@ SOURCES: Mapping[str, str] = {
 
 DEFAULT_SIZE = 64
 _MIN_SIZE = 8
-_FACTORY = "module.py:factory"
+_FACTORY = "FILE.py:FACTORY"
 
 
 def usage() -> str:
-    """All data sets as they are written: ``digits, folder:PATH or module.py:factory``."""
+    """All data sets as they are written: ``digits, folder:PATH or FILE.py:FACTORY``."""
     return f"{', '.join(SOURCES.values())} or {_FACTORY}"
 
 
@@ -85,7 +86,8 @@ def _loaded(source: str, size: int | None, channels: int | None, split_seed: int
     if source.endswith(".py") or source.rpartition(":")[0].endswith(".py"):
         name, argument = "factory", source
     elif name not in SOURCES or (argument and ":" not in SOURCES[name]):
-        raise UsageError(f"no data set is called {source!r}; there are {usage()}")
+        meant = f" folder:{source} for the images in that folder;" if Path(source).is_dir() else ""
+        raise UsageError(f"no data set is called {source!r}; write{meant} {usage()}")
     else:
         size = DEFAULT_SIZE if size is None else size
     dataset: Dataset = import_module(f"{__name__}.sources.{name}").load(argument, size, channels, split_seed)

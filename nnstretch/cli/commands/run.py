@@ -14,6 +14,7 @@ from nnstretch.cli.options import (
     Model,
     Seed,
     Weights,
+    check_format,
     check_writable,
     option,
     parse_assignments,
@@ -115,6 +116,8 @@ def run_command(
         asked = image_request(image, confidence, overlap, output, has_inputs=bool(inputs))
         files = parse_assignments(inputs or [], "--input")
         request = RunRequest(files, asked, output, runs, timeline, options.tolerance, max_error, seed)
+        if timeline is not None:
+            check_format(timeline, "a trace is", ".json", "--timeline")
         for path, name in ((output, "-o"), (timeline, "--timeline")):
             if path is not None:
                 check_writable(path, name)

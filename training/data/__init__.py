@@ -86,8 +86,8 @@ def _loaded(source: str, size: int | None, channels: int | None, split_seed: int
     if source.endswith(".py") or source.rpartition(":")[0].endswith(".py"):
         name, argument = "factory", source
     elif name not in SOURCES or (argument and ":" not in SOURCES[name]):
-        meant = f" folder:{source} for the images in that folder;" if Path(source).is_dir() else ""
-        raise UsageError(f"no data set is called {source!r}; write{meant} {usage()}")
+        meant = f"write folder:{source} for the images in that folder; " if Path(source).is_dir() else ""
+        raise UsageError(f"no data set is called {source!r}; {meant}there are {usage()}")
     else:
         size = DEFAULT_SIZE if size is None else size
     dataset: Dataset = import_module(f"{__name__}.sources.{name}").load(argument, size, channels, split_seed)

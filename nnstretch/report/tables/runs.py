@@ -144,8 +144,8 @@ def timeline_text(found: RunSummary) -> str:
     """The critical path and the longest waits, a sentence on each line."""
     bound = (
         f"the traced run took {_ms(found.total)} ms, {found.over_critical_path - 1:.1%} longer than its critical path of "
-        f"{_ms(found.critical_path)} ms (the longest chain of steps of which each needs the one before, for its data or its "
-        "processor; without transfers and gaps)"
+        f"{_ms(found.critical_path)} ms (the longest chain of steps where each needs the data or the processor of the one "
+        "before; without transfers and gaps)"
     )
     return "\n".join([bound, _path_text(found), *(_wait_text(found, wait) for wait in found.waits[:_SHOWN])])
 

@@ -31,7 +31,7 @@ from nnstretch.compiler.costs import latency_predictor
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.simulated.profile import load_profile, save_profile
 from nnstretch.errors import DesignError
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Attribute, Layer, TensorType
 from nnstretch.graph.slices import bounds, even_shares, layer_share
 from tests.kits.hypothesis_examples import examples
 from tests.nnstretch.branching.test_search import IMAGES, Rates, every_design, small, within
@@ -53,7 +53,7 @@ class Pairs(Rates):
 
 def conv(name: str, reads: int, writes: int, size: int = 8) -> Layer:
     tensors = TensorType((1, reads, size, size)), TensorType((writes, reads, 1, 1))
-    attributes = {"groups": 1, "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+    attributes: dict[str, Attribute] = {"groups": 1, "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
     weight = np.zeros(tensors[1].shape, np.float32)
     return Layer(name, "Conv", tensors, (TensorType((1, writes, size, size)),), attributes, constants={1: weight})
 

@@ -27,7 +27,6 @@ def test_processors_on_cores_of_the_cpu_make_a_pool(other: str, shares: dict[int
     assert pool is not None
     assert pool.name == f"cpu:{format_cores((CORES[0], CORES[-1]))}"
     assert pool.shares == shares
-    assert pool.predictor.contention_factor(0, frozenset()) == 1.0
 
 
 @pytest.mark.parametrize("processors", [f"cpu:{CORES[0]}", "sim:phone/cpu,sim:phone/gpu"])

@@ -246,11 +246,11 @@ def test_few_transfers_are_measured_and_others_lie_between(
 
     monkeypatch.setattr(Profiler, "_measured_transfer", measured)
     with Profiler(store, processor) as profiler:
-        assert profiler.passing(processor, processor, TensorType((1,))) == 10e-6
-        assert profiler.passing(processor, processor, TensorType((1 << 15,))) == pytest.approx(20e-6)
-        assert profiler.passing(processor, processor, TensorType((10 << 13,))) == pytest.approx(28e-6)
-        assert profiler.passing(processor, processor, TensorType((1 << 19,))) == pytest.approx(36e-6)
-        assert profiler.passing(processor, processor, TensorType((1 << 22,))) == pytest.approx(80e-6)
+        assert profiler.transfer(processor, processor, TensorType((1,))) == 10e-6
+        assert profiler.transfer(processor, processor, TensorType((1 << 15,))) == pytest.approx(20e-6)
+        assert profiler.transfer(processor, processor, TensorType((10 << 13,))) == pytest.approx(28e-6)
+        assert profiler.transfer(processor, processor, TensorType((1 << 19,))) == pytest.approx(36e-6)
+        assert profiler.transfer(processor, processor, TensorType((1 << 22,))) == pytest.approx(80e-6)
     assert sorted(asked) == sorted(set(asked))
 
 

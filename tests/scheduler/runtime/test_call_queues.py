@@ -266,7 +266,7 @@ def test_a_call_is_measured_as_a_whole(tmp_path: Path) -> None:
         model = optimize(placed(*BRANCHES))
         compiled = make_plan(model, usable.named, usable.host, profiler)
         image = TensorType((1, 16, 12, 12))
-        assert profiler.transfer(*usable.named, image) > 0
+        assert profiler.transfer(usable.named[0], usable.named[1], image) > 0
         layer = Layer("relu", "Activation", (image,), (image,))
         processor = next(p for p in usable.named if p.backend.runs_models)
         assert inner_seconds(processor, layer, 1.0, profiler) < 1.0

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from nnstretch.frontends.onnx_file import load, save
 from nnstretch.graph.metadata import unused_name
+from nnstretch.quantization.placement import carry_placement
 from nnstretch.quantization.runs import refused_as_errors
 
 
@@ -33,6 +34,7 @@ def folded(model: ir.Model, folder: Path) -> ir.Model:
     with refused_as_errors("quantise"):
         quant_pre_process(before, after, skip_symbolic_shape=True)
     result = load(after)
+    carry_placement(model, result)
     names: set[str] = set()
     for node in result.graph:
         node.name = unused_name(node.name or f"{node.op_type}_{node.outputs[0].name}", names, "#")

@@ -115,7 +115,7 @@ def quantize(
         error = work.error.of(file) if work.error.is_defined else None
         made = load(file)
         made.metadata_props.update(model.metadata_props)
-        carry_placement(model, made)
+        carry_placement(work.network, made)
         save(made, path)
     int8, others = _counts(made)
     names = [str(node.name) for node in work.network.graph]

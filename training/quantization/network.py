@@ -22,6 +22,7 @@ from nnstretch.frontends.torch_from_onnx.builder import Builder, Built
 from nnstretch.frontends.torch_from_onnx.convert import unchecked
 from nnstretch.graph.metadata import TRAINED_KEY
 from nnstretch.quantization.int8_file import write_int8
+from nnstretch.quantization.placement import carry_placement
 from nnstretch.quantization.ranges import Range, write_ranges
 from nnstretch.training.quantization.graph import FAKE_QUANTIZE, RoundedGraph, clipped_to, rounded_graph
 from nnstretch.training.quantization.rounding import ActivationQuantizer, BiasQuantizer, WeightQuantizer
@@ -68,6 +69,7 @@ class FloatGraph:
             write_int8(source, ranges, file, keep=self.kept, parameters=parameters)
             made = load(file)
         made.metadata_props.update(self.model.metadata_props)
+        carry_placement(self.model, made)
         return made
 
 

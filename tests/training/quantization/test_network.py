@@ -19,6 +19,7 @@ import nnstretch as nns
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.frontends.onnx_file import load
 from nnstretch.frontends.resolve import load_any
+from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.quantization.runs import open_run
 from nnstretch.training.quantization import QuantizedNetwork, quantization_aware
 from nnstretch.training.quantization.network import structure
@@ -200,3 +201,5 @@ def test_a_branched_network_is_trained_like_any_other(tmp_path: Path) -> None:
             parameter.mul_(0.97)
     nns.quantize(made, None, tmp_path / "q.onnx")
     assert largest_difference(made, tmp_path / "q.onnx", images) < 1.01
+    convolutions = [node for node in load(tmp_path / "q.onnx").graph if node.op_type == "Conv"]
+    assert {node.metadata_props.get(PLACEMENT_KEY) for node in convolutions} == {"0", "1"}

@@ -25,8 +25,6 @@ from nnstretch.cli.options import (
 from nnstretch.cli.sweeping.study_request import PANEL, StudyRequest, options_named
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import UsageError
-from nnstretch.graph.dtypes import DEFAULT_DTYPE
-from nnstretch.graph.int8_form import INT8
 from nnstretch.sweeps.objectives import FIDELITIES, REDUCTION, Fidelity, fidelity_of, objectives_help, parse_objectives
 from nnstretch.sweeps.samplers import find_sampler, limit_openmp
 from nnstretch.training.data import usage
@@ -224,6 +222,8 @@ def _forms(merges: str, image_sizes: str | None, dtypes: str) -> tuple[Form, ...
         UsageError, DesignError: a size, type or merge mode is not understood.
     """
     from nnstretch.branching.design.design import parse_merge
+    from nnstretch.graph.dtypes import DEFAULT_DTYPE
+    from nnstretch.graph.int8_form import INT8
     from nnstretch.sweeps.space import Form
 
     try:

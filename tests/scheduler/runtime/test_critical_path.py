@@ -70,7 +70,7 @@ def test_words_and_data_say_the_same() -> None:
     assert data["queues"][0]["waiting_ms"] == pytest.approx(15e-6)
     assert timeline_table(found).row_count == 2
     first, path, *waits = timeline_text(found).splitlines()
-    assert "+18.2%" in first
+    assert "18.2% longer than its critical path" in first
     assert "3 steps" in path
     assert "2 transfers; longest: c on cpu:1" in path
     assert [line.split(" ms")[1].split(",")[0] for line in waits] == [

@@ -42,7 +42,7 @@ def whole(source: str) -> Dataset:
 
 def branched(module: nn.Module, example: torch.Tensor) -> BranchedNetwork:
     processors = "sim:phone/cpu,sim:phone/gpu"
-    (first, *_) = nns.stretch(module, example, processors, alpha=4.0, beta=1.0, even_if_slower=True)
+    (first, *_) = nns.stretch(module, example, processors, alpha=4.0, beta=2.0, even_if_slower=True)
     assert isinstance(first.module, BranchedNetwork)
     assert any(len(segment.branches) == 2 for segment in first.module.design.segments)
     return first.module

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from nnstretch.devices.base.routine import Layout, Lowering, Operand, Parameters
+from nnstretch.devices.base.routine import Descriptor, Layout, Lowering, Operand, Parameters
 from nnstretch.devices.cpu.routines.int8.convolution import (
     DirectInt8Convolution,
     Int8Convolution,
@@ -118,12 +118,16 @@ def _with_residual(group: Layer) -> Layer | None:
 class SummedDirectConvolution(_Summed, DirectInt8Convolution):
     """`DirectInt8Convolution` of such a group."""
 
+    descriptor = Descriptor("cpu", "int8", "direct_add")
+
     def _convolution(self, form: Layer, parameters: Parameters) -> Lowering:
         return DirectInt8Convolution.lower(self, form, parameters)
 
 
 class SummedRowsConvolution(_Summed, RowsInt8Convolution):
     """`RowsInt8Convolution` of such a group."""
+
+    descriptor = Descriptor("cpu", "int8", "rows_add")
 
     def _convolution(self, form: Layer, parameters: Parameters) -> Lowering:
         return RowsInt8Convolution.lower(self, form, parameters)

@@ -266,7 +266,7 @@ static void convert_rows(const nns_args *args, const grouping *g, const window *
 /* The geometry of a unit's strips: pixels of pointwise convolutions run on from a row to the next. */
 static kernel_geometry strips_of(const kernel_geometry *s, const window *from, rows_unit *unit) {
     kernel_geometry strips = *s;
-    if (s->kh == 1 && s->sh == 1 && from->columns == s->ow) {
+    if (s->kh == 1 && s->sh == 1 && s->sw == 1 && from->columns == s->ow) {
         strips.ow *= unit->outputs;
         unit->outputs = 1;
     }

@@ -55,9 +55,10 @@
     K(p20v1, "conv_int8_planar_p20v1", NEON, 20, 1)       \
     K(p6v2, "conv_int8_planar_p6v2", REGISTERS_16, 6, 2)  \
     K(p12v1, "conv_int8_planar_p12v1", REGISTERS_16, 12, 1)
-#define CONSTRAIN_conv_int8_planar(p) \
-    p->geometry.c = between(1, 4);    \
-    p->geometry.dw = 1;
+#define CONSTRAIN_conv_int8_planar(p)               \
+    p->geometry.c = between(1, 4);                  \
+    p->geometry.dw = 1;                             \
+    if (draw(2)) p->geometry.o = between(61, 64); /* whole tiles of vectors */
 
 #define PARAMETERS_rows_int8(P, A, G)                                           \
     G(kernel_geometry, geometry)                                                \

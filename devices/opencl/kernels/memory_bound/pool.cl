@@ -8,22 +8,14 @@ typedef struct {
     int rows_per_item, columns_per_item;
 } pool_windows;
 
-/* What a work item computes: rows [row_begin, row_end) and columns [column_begin, column_end) of plane number `plane`. */
-typedef struct {
-    long plane;
-    int row_begin, row_end, column_begin, column_end;
-} item_output;
-
-INLINE item_output output_of_item(const pool_windows given)
+/* First row and row behind the last one (.s01), and columns alike (.s23), that a work item computes of a plane. Scalars and
+ * vectors only: Oclgrind cannot run inlined functions that take or return structures. */
+INLINE int4 output_of_item(const int height, const int width, const int rows, const int columns)
 {
-    const int column_ranges = (given.out_width + given.columns_per_item - 1) / given.columns_per_item;
-    item_output item;
-    item.plane = (long)get_global_id(2) * given.blocks + get_global_id(1);
-    item.row_begin = (int)get_global_id(0) / column_ranges * given.rows_per_item;
-    item.row_end = min(item.row_begin + given.rows_per_item, given.out_height);
-    item.column_begin = (int)get_global_id(0) % column_ranges * given.columns_per_item;
-    item.column_end = min(item.column_begin + given.columns_per_item, given.out_width);
-    return item;
+    const int column_ranges = (width + columns - 1) / columns;
+    const int row = (int)get_global_id(0) / column_ranges * rows;
+    const int column = (int)get_global_id(0) % column_ranges * columns;
+    return (int4)(row, min(row + rows, height), column, min(column + columns, width));
 }
 
 typedef struct {
@@ -35,16 +27,17 @@ typedef struct {
 kernel void max_pool(const global number *x_buffer, global number *y_buffer, const max_pool_arguments given)
 {
     const pool_windows s = given.windows;
-    const item_output item = output_of_item(s);
+    const int4 item = output_of_item(s.out_height, s.out_width, s.rows_per_item, s.columns_per_item);
+    const long plane = (long)get_global_id(2) * s.blocks + get_global_id(1);
     const int dilation_h = given.dilation_h, dilation_w = given.dilation_w, kind = given.kind, a = given.a, b = given.b;
-    const global number *x = x_buffer + given.x_offset + item.plane * s.height * s.width * B;
-    global number *y = y_buffer + given.y_offset + item.plane * s.out_height * s.out_width * B;
+    const global number *x = x_buffer + given.x_offset + plane * s.height * s.width * B;
+    global number *y = y_buffer + given.y_offset + plane * s.out_height * s.out_width * B;
 
-    for (int oy = item.row_begin; oy < item.row_end; oy++) {
+    for (int oy = item.s0; oy < item.s1; oy++) {
         const int y0 = oy * s.stride_h - s.pad_top;
         const int y_first = y0 < 0 ? y0 + (-y0 + dilation_h - 1) / dilation_h * dilation_h : y0;
         const int y_last = min(y0 + s.kernel_h * dilation_h, s.height);
-        for (int ox = item.column_begin; ox < item.column_end; ox++) {
+        for (int ox = item.s2; ox < item.s3; ox++) {
             const int x0 = ox * s.stride_w - s.pad_left;
             const int x_first = x0 < 0 ? x0 + (-x0 + dilation_w - 1) / dilation_w * dilation_w : x0;
             const int x_last = min(x0 + s.kernel_w * dilation_w, s.width);
@@ -68,16 +61,17 @@ typedef struct {
 kernel void average_pool(const global number *x_buffer, global number *y_buffer, const average_pool_arguments given)
 {
     const pool_windows s = given.windows;
-    const item_output item = output_of_item(s);
+    const int4 item = output_of_item(s.out_height, s.out_width, s.rows_per_item, s.columns_per_item);
+    const long plane = (long)get_global_id(2) * s.blocks + get_global_id(1);
     const int padded_height = s.height + given.pad_bottom, padded_width = s.width + given.pad_right;
     const int include_pad = given.include_pad, kind = given.kind, a = given.a, b = given.b;
-    const global number *x = x_buffer + given.x_offset + item.plane * s.height * s.width * B;
-    global number *y = y_buffer + given.y_offset + item.plane * s.out_height * s.out_width * B;
+    const global number *x = x_buffer + given.x_offset + plane * s.height * s.width * B;
+    global number *y = y_buffer + given.y_offset + plane * s.out_height * s.out_width * B;
 
-    for (int oy = item.row_begin; oy < item.row_end; oy++) {
+    for (int oy = item.s0; oy < item.s1; oy++) {
         const int y0 = oy * s.stride_h - s.pad_top;
         const int y_first = max(y0, 0), y_last = min(y0 + s.kernel_h, s.height);
-        for (int ox = item.column_begin; ox < item.column_end; ox++) {
+        for (int ox = item.s2; ox < item.s3; ox++) {
             const int x0 = ox * s.stride_w - s.pad_left;
             const int x_first = max(x0, 0), x_last = min(x0 + s.kernel_w, s.width);
             floatb sum = (floatb)(0.0f);

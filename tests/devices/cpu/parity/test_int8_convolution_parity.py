@@ -124,7 +124,7 @@ def test_converted_rows_without_groups(routines: Sequence[Routine], layer: Layer
 def test_sums_that_are_rounded_before_the_residual_is_added(
     routines: Sequence[Routine], layer: Layer, *, first: bool
 ) -> None:
-    check(routines, summed(layer, first=first), "direct")
+    check(routines, summed(layer, first=first), "direct_add")
 
 
 @few
@@ -166,6 +166,7 @@ LAYERS = {
     "stem": (conv_layer((1, 3, 30, 30), 64, (7, 7), strides=(2, 2), pads=(3,) * 4), "planar"),
     "3x3": (conv_layer((1, 64, 14, 14), 128, residual=True, activation=Activation(ActivationKind.RELU)), "direct"),
     "downsample": (conv_layer((1, 64, 14, 14), 128, (1, 1), strides=(2, 2), pads=(0,) * 4), "direct"),
+    "one column": (conv_layer((1, 48, 6, 1), 20, (1, 1), strides=(1, 2), pads=(0, 0, 1, 0)), "direct"),
     "wide": (conv_layer((2, 192, 7, 7), 64, (1, 1), pads=(0,) * 4, residual=True), "direct"),
     "regnet": (conv_layer((1, 72, 14, 14), 72, groups=3), "rows"),
     "resnext": (conv_layer((1, 128, 15, 15), 128, groups=32, strides=(2, 2)), "rows"),
@@ -193,7 +194,7 @@ def test_results_may_be_made_in_the_residuals_memory(routines: Sequence[Routine]
     check(routines, quantized(conv_layer((1, 40, 9, 9), 72, residual=True), 1), "direct", in_place=True)
     check(routines, quantized(conv_layer((1, 40, 9, 9), 40, groups=40, residual=True), 1), "depthwise", in_place=True)
     check(routines, quantized(conv_layer((1, 48, 9, 9), 48, groups=2, residual=True), 1), "rows", in_place=True)
-    check(routines, summed(quantized(conv_layer((1, 40, 9, 9), 72, residual=True), 1)), "direct", in_place=True)
+    check(routines, summed(quantized(conv_layer((1, 40, 9, 9), 72, residual=True), 1)), "direct_add", in_place=True)
     check(routines, quantized(conv_layer((1, 3, 9, 9), 16, residual=True), 1), "planar", in_place=True)
     dense = dense_layer(3, 33, 70, bias=True, residual=True, activation=NO_ACTIVATION)
     check(routines, quantized(dense, 1), "dense", in_place=True)

@@ -49,7 +49,7 @@
     F(expand_depthwise)      \
     F(depthwise_project)     \
     F(dense)                 \
-    F(dense_half)            \
+    F(dense_int16)           \
     F(conv_int8)             \
     F(conv_int8_planar)      \
     F(rows_int8)             \
@@ -103,7 +103,7 @@
     F(expand_depthwise, fma)                        \
     F(depthwise_project, fma)                       \
     F(dense, fma)                                   \
-    F(dense_half, fma)                              \
+    F(dense_int16, fma)                             \
     F(conv_int8, avx512_vnni)                       \
     F(conv_int8, avx_vnni)                          \
     F(conv_int8, asimddp)                           \

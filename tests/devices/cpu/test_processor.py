@@ -49,7 +49,7 @@ def test_measurements_without_features_are_kept_apart(monkeypatch: pytest.Monkey
 def test_descriptors_are_distinct_and_say_what_they_are() -> None:
     descriptors = [str(routine.descriptor) for routine in CpuProcessor(ProcessorSpec("cpu", cores=(0,))).routines]
     assert len(set(descriptors)) == len(descriptors)
-    for algorithm in ("direct", "planar", "depthwise", "dense", "dense_half"):
+    for algorithm in ("direct", "planar", "depthwise", "dense", "dense_int16"):
         assert f"cpu:float32/{algorithm}" in descriptors
 
 

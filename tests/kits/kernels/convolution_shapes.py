@@ -8,14 +8,15 @@ import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from nnstretch.devices.cpu.routines.convolution.dense import as_halves
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import Layer, TensorType
 from tests.kits.kernels.convolution_parity import activations, conv_layer, pads, pairs, random
 
 
 def dense_layer(batch: int, inputs: int, outputs: int, *, bias: bool, residual: bool, activation: Activation) -> Layer:
-    weight = as_halves(random((outputs, inputs), 1, inputs**-0.5)).astype(np.float32)  # all routines keep these exactly
+    weight = random((outputs, inputs), 1, inputs**-0.5)
+    steps = np.abs(weight).max(axis=1, keepdims=True) / 32767
+    weight = (np.rint(weight / steps) * steps).astype(np.float32)  # int16 keeps them exactly
     output = TensorType((batch, outputs))
     return Layer(
         "tested",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from types import MappingProxyType
@@ -30,10 +31,8 @@ from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 
-_LARGEST_HALF, _LEAST_HALF = float(np.finfo(np.float16).max), float(np.finfo(np.float16).smallest_normal)
-_ROUNDING = float(np.finfo(np.float16).eps) / 2
-_SAMPLED = 1 << 16
-"""Weights of a layer by which their rounding is judged."""
+_LARGEST_PEAK = 20.0
+"""Largest weights of outputs over all, in the root mean square: the rounding's share of a sum is then below 2e-4 / 3."""
 TRANSPOSED = 240
 """Inputs whose weights are transposed at a time; not a power of two, because rows of the copy would then share cache sets."""
 
@@ -46,8 +45,21 @@ def _write_panel(rows: np.ndarray, width: int, place: np.ndarray) -> None:
         panel[begin : begin + TRANSPOSED, : len(rows)] = part.T
 
 
-def _write_half_panel(rows: np.ndarray, width: int, place: np.ndarray) -> None:
-    _write_panel(as_halves(rows), width, place.view(np.float16))
+def _write_int16_panel(rows: np.ndarray, width: int, place: np.ndarray) -> None:
+    """Writes scales of outputs, width, then their weights divided by these, K,width."""
+    scales = place[: 2 * width].view(np.float32)
+    scales[: len(rows)] = _scales(rows)
+    steps = rows / np.where(scales[: len(rows)] > 0, scales[: len(rows)], 1)[:, None]
+    _write_panel(np.rint(steps).astype(np.int16), width, place[2 * width :])
+
+
+def _scales(rows: np.ndarray) -> np.ndarray:
+    """The step of the weights of each output, O,K, such that the largest is an int16."""
+    return np.asarray(_peaks(rows) / np.iinfo(np.int16).max, np.float32)
+
+
+def _peaks(rows: np.ndarray) -> np.ndarray:
+    return np.maximum(rows.max(axis=1), -rows.min(axis=1))
 
 
 class Dense(Routine):
@@ -62,6 +74,8 @@ class Dense(Routine):
     """Name of the kernels' family."""
     stored: ClassVar[str] = DEFAULT_DTYPE
     """Type of the weights in memory."""
+    scale_elements: ClassVar[int] = 0
+    """Elements of that type that the scale of an output takes."""
 
     def __init__(self, isa: Isa) -> None:
         self.block = isa.block
@@ -80,57 +94,48 @@ class Dense(Routine):
         tile = parameters or dict(zip(("rows", "vectors"), self.tiles[0], strict=True))
         width = tile["vectors"] * self.block
         lanes = -(-outputs // width) * width
-        weight, size = layer.constants[1], width * inputs
+        weight, column = layer.constants[1], inputs + self.scale_elements
         pieces = [
-            Piece(first * inputs, size, partial(self.write_panel, weight[first : first + width], width))
+            Piece(first * column, width * column, partial(self.write_panel, weight[first : first + width], width))
             for first in range(0, lanes, width)
         ]
         batch = layer.type_of(0).shape[0]
-        weights = Prepared(lanes * inputs, pieces, self.stored, recipe=(self.kernels, Source(weight), width))
+        weights = Prepared(lanes * column, pieces, self.stored, recipe=(self.kernels, Source(weight), width))
         return lowering(family(self.kernels).kernel(**tile), layer, weights, lanes, n=batch, k=inputs, m=outputs)
 
     write_panel = staticmethod(_write_panel)
     """Writes some rows of weights, O,K, to a panel of a number of columns."""
 
 
-class DenseOfHalfWeights(Dense):
-    """The same with weights stored as float16, which are half the bytes to read; all arithmetic is in float32.
+class DenseOfInt16Weights(Dense):
+    """The same with weights stored as int16, which are half the bytes to read; all arithmetic is in float32.
 
-    Every weight is rounded to 11 bits. Sums of many products lose less than that, relative to their range.
+    Weights of an output have one step. Rounding to it loses less than float16 would, whose numbers have 11 bits.
     """
 
-    descriptor = Descriptor("cpu", "float32", "dense_half")
-    kernels = "dense_half"
-    stored = "float16"
+    descriptor = Descriptor("cpu", "float32", "dense_int16")
+    kernels = "dense_int16"
+    stored = "int16"
+    scale_elements = 2
 
     def supports(self, layer: Layer) -> bool:
-        return super().supports(layer) and fit_float16(layer)
+        return super().supports(layer) and fit_int16(layer)
 
-    write_panel = staticmethod(_write_half_panel)
+    write_panel = staticmethod(_write_int16_panel)
 
 
 _fitting: WeakKeyDictionary[Layer, bool] = WeakKeyDictionary()
 
 
-def fit_float16(layer: Layer) -> bool:
-    """Whether float16 without subnormal numbers loses no more of a layer's weights than the rounding of its numbers."""
+def fit_int16(layer: Layer) -> bool:
+    """Whether int16 keeps a layer's weights well: the largest of an output are not far larger than the others."""
     if layer not in _fitting:
-        _fitting[layer] = _fits(layer.constants[1])
+        weight = layer.constants[1]
+        if not weight.size:
+            return False
+        peak, size = (float(np.linalg.norm(some)) / math.sqrt(some.size) for some in (_peaks(weight), weight))
+        _fitting[layer] = math.isfinite(peak) and peak <= _LARGEST_PEAK * size
     return _fitting[layer]
-
-
-def _fits(weight: np.ndarray) -> bool:
-    if not np.abs(weight).max(initial=0.0) <= _LARGEST_HALF:
-        return False
-    sample = weight.reshape(-1)[:: max(1, weight.size // _SAMPLED)]
-    return bool(np.linalg.norm(sample - as_halves(sample)) <= _ROUNDING * np.linalg.norm(sample))
-
-
-def as_halves(weights: np.ndarray) -> np.ndarray:
-    """Weights as float16; numbers that would be subnormal become 0."""
-    halves = weights.astype(np.float16)
-    halves[np.abs(halves) < _LEAST_HALF] = 0
-    return halves
 
 
 class DenseAsConvolution(Routine):
@@ -197,4 +202,4 @@ def _as_convolution(layer: Layer) -> Layer:
     return Layer(layer.name, "Conv", types, made, attributes, layer.activation, MappingProxyType(constants))
 
 
-ROUTINES = (Dense, DenseOfHalfWeights, DenseAsConvolution)
+ROUTINES = (Dense, DenseOfInt16Weights, DenseAsConvolution)

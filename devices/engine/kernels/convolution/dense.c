@@ -4,10 +4,9 @@
  * writes  y [n][m], which may be the residual's memory
  * p       as in the manifest
  *
- * Weights lie in panels of VECTORS output vectors: [k][VECTORS][block], zero beyond m. They are float32, or float16
- * without subnormal numbers in dense_half, which computes in float32 all the same. */
+ * Weights lie in panels of VECTORS output vectors: float[k][VECTORS][block], zero beyond m. A panel of dense_int16 is
+ * float[VECTORS][block], the scales of the outputs, then int16[k][VECTORS][block]; it computes in float32 all the same. */
 #include "by_element.h"
-#include "vectors/half.h"
 
 NNS_DEFINE_READS(dense);
 
@@ -17,16 +16,17 @@ NNS_DEFINE_READS(dense);
 /* Bytes of a cache line. */
 #define DENSE_LINE 64
 
-enum { FULL = sizeof(float), HALF = sizeof(uint16_t) };
+enum { FULL = sizeof(float), SHORT = sizeof(int16_t) }; /* bytes of a weight */
 
 enum { DENSE_ROWS = NNS_MOST(dense, 1), DENSE_VECTORS = NNS_MOST(dense, 2) };
-_Static_assert(DENSE_ROWS >= NNS_MOST(dense_half, 1) && DENSE_VECTORS >= NNS_MOST(dense_half, 2),
-               "sums have no place for a tile of dense_half");
+_Static_assert(DENSE_ROWS >= NNS_MOST(dense_int16, 1) && DENSE_VECTORS >= NNS_MOST(dense_int16, 2),
+               "sums have no place for a tile of dense_int16");
 _Static_assert((int)DENSE_ROWS <= (int)COMPUTE_MOST_COUNT, "COMPUTE_BY_COUNT has no case for a tile of this many rows");
 
 typedef struct {
     const float *x;
     const char *w;                    /* of the panel */
+    const float *scales;              /* of its outputs, or NULL */
     const float *bias, *residual;     /* of the panel, or NULL */
     float *y;                         /* first column of the panel */
     int64_t k, m;
@@ -51,9 +51,17 @@ NNS_INLINE void dense_store(const dense_panel *panel, int64_t row, int64_t colum
         nns_store_some(panel->y + at, value, n);
 }
 
+NNS_INLINE nns_vec dense_bias(const dense_panel *panel, int v) {
+    return panel->bias ? nns_load(panel->bias + v * NNS_BLOCK) : nns_zero();
+}
+
 /* A vector of weights of `bytes` bytes each. */
 NNS_INLINE nns_vec dense_weights(const int bytes, const char *w) {
-    return bytes == HALF ? nns_load_half((const void *)w) : nns_load((const void *)w);
+    if (bytes == FULL) return nns_load((const void *)w);
+    typedef int16_t shorts __attribute__((vector_size(NNS_BLOCK * sizeof(int16_t))));
+    shorts read;
+    memcpy(&read, w, sizeof read);
+    return __builtin_convertvector(__builtin_convertvector(read, nns_ivec), nns_vec);
 }
 
 /* One register tile: `count` rows of the batch × `vectors` output vectors, with weights of `bytes` bytes. */
@@ -61,8 +69,8 @@ NNS_INLINE void dense_tile(const int count, const int vectors, const int bytes, 
                            int64_t row) {
     nns_vec acc[DENSE_ROWS][DENSE_VECTORS];
     COMPUTE_FOR(v, vectors) {
-        const nns_vec bias = panel->bias ? nns_load(panel->bias + v * NNS_BLOCK) : nns_zero();
-        COMPUTE_FOR(r, count) acc[r][v] = bias;
+        const nns_vec first = bytes == FULL ? dense_bias(panel, v) : nns_zero();
+        COMPUTE_FOR(r, count) acc[r][v] = first;
     }
     const char *w = panel->w;
     const float *x = panel->x + row * panel->k;
@@ -95,15 +103,24 @@ NNS_INLINE void dense_tile(const int count, const int vectors, const int bytes, 
             COMPUTE_FOR(v, vectors) acc[r][v] += input * weights[v];
         }
     }
+    if (bytes == SHORT) {
+        COMPUTE_FOR(v, vectors) {
+            const nns_vec scales = nns_load(panel->scales + v * NNS_BLOCK), bias = dense_bias(panel, v);
+            COMPUTE_FOR(r, count) acc[r][v] = acc[r][v] * scales + bias;
+        }
+    }
     COMPUTE_FOR(r, count) COMPUTE_FOR(v, vectors) dense_store(panel, row + r, v * NNS_BLOCK, acc[r][v]);
 }
+
+/* Bytes of the weights of an output, with its scale. */
+static int64_t column_bytes(int64_t k, int64_t bytes) { return k * bytes + (bytes == SHORT ? FULL : 0); }
 
 static const char *dense_check(const nns_args *args, nns_work *work, int64_t vectors, int64_t bytes) {
     const dense_parameters *p = (const void *)args->p;
     const int64_t width = vectors * NNS_BLOCK, panels = nns_ceil_div(p->m, width), y = NNS_FLOAT_BYTES(p->n, p->m);
     *work = (nns_work){.units = panels};
     return NNS_CHECK_SIZES(dense, args, y, NNS_FLOAT_BYTES(p->n, p->k),
-                           NNS_PRODUCT(panels, p->k, width, bytes), NNS_FLOAT_BYTES(panels, width), y);
+                           NNS_PRODUCT(panels, width, column_bytes(p->k, bytes)), NNS_FLOAT_BYTES(panels, width), y);
 }
 
 static void dense_run(const nns_args *args, int64_t begin, int64_t end, int64_t tile_rows, int64_t vectors,
@@ -115,7 +132,11 @@ static void dense_run(const nns_args *args, int64_t begin, int64_t end, int64_t 
     for (int64_t i = begin; i < end; i++) {
         const int64_t column = i * width;
         panel.columns = nns_min_int(width, panel.m - column);
-        panel.w = (const char *)args->in[READ_WEIGHTS] + i * panel.k * width * bytes;
+        panel.w = (const char *)args->in[READ_WEIGHTS] + i * width * column_bytes(panel.k, bytes);
+        if (bytes == SHORT) {
+            panel.scales = (const void *)panel.w;
+            panel.w += width * FULL;
+        }
         panel.bias = args->in[READ_BIAS] ? (const float *)args->in[READ_BIAS] + column : NULL;
         panel.residual = args->in[READ_RESIDUAL] ? (const float *)args->in[READ_RESIDUAL] + column : NULL;
         panel.y = (float *)args->out[0] + column;
@@ -135,9 +156,9 @@ static void dense_run(const nns_args *args, int64_t begin, int64_t end, int64_t 
     } NNS_DEFINE_KERNEL(stem, dense_check(args, work, vectors, bytes),                            \
                         dense_run(args, begin, end, rows, vectors, bytes, stem##_rows)))
 #define KERNEL_OF_FULL(stem, name, where, rows, vectors) KERNEL(stem, where, rows, vectors, FULL)
-#define KERNEL_OF_HALF(stem, name, where, rows, vectors) KERNEL(stem, where, rows, vectors, HALF)
+#define KERNEL_OF_SHORT(stem, name, where, rows, vectors) KERNEL(stem, where, rows, vectors, SHORT)
 KERNELS_dense(KERNEL_OF_FULL)
-KERNELS_dense_half(KERNEL_OF_HALF)
+KERNELS_dense_int16(KERNEL_OF_SHORT)
 
 NNS_DEFINE_FAMILY(dense);
-NNS_DEFINE_FAMILY(dense_half);
+NNS_DEFINE_FAMILY(dense_int16);

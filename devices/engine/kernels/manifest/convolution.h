@@ -138,11 +138,11 @@
     K(v2, "dense_v2", REGISTERS_16, 6, 2)
 #define CONSTRAIN_dense(p)
 
-/* Weights are stored as float16. */
-#define PARAMETERS_dense_half(P, A, G) PARAMETERS_dense(P, A, G)
-#define READS_dense_half(REQUIRED, OPTIONAL) READS_dense(REQUIRED, OPTIONAL)
-#define COLUMNS_dense_half(rows, vectors)
-#define KERNELS_dense_half(K)                       \
-    K(half_v4, "dense_half_v4", REGISTERS_32, 6, 4) \
-    K(half_v2, "dense_half_v2", REGISTERS_16, 6, 2)
-#define CONSTRAIN_dense_half(p)
+/* Weights are stored as int16, with a scale per output. */
+#define PARAMETERS_dense_int16(P, A, G) PARAMETERS_dense(P, A, G)
+#define READS_dense_int16(REQUIRED, OPTIONAL) READS_dense(REQUIRED, OPTIONAL)
+#define COLUMNS_dense_int16(rows, vectors)
+#define KERNELS_dense_int16(K)                       \
+    K(int16_v4, "dense_int16_v4", REGISTERS_32, 6, 4) \
+    K(int16_v2, "dense_int16_v2", REGISTERS_16, 6, 2)
+#define CONSTRAIN_dense_int16(p)

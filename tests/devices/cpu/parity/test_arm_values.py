@@ -19,7 +19,7 @@ ELSEWHERE = {
     "conv_strassen",
     "winograd",
     "dense",
-    "dense_half",
+    "dense_int16",
     "depthwise",
     "expand_depthwise",
     "depthwise_project",

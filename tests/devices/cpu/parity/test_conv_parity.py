@@ -59,7 +59,7 @@ def test_first_layers(routines: Sequence[Routine], layer: Layer) -> None:
 @many
 @given(layer=dense_layers)
 def test_dense(routines: Sequence[Routine], layer: Layer) -> None:
-    products = {"dense", "dense_half"}
+    products = {"dense", "dense_int16"}
     check(routines, layer, products | {"conv"} if layer.type_of(0).shape[0] > 1 and not layer.has(3) else products)
 
 

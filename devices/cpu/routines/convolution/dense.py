@@ -59,7 +59,7 @@ def _scales(rows: np.ndarray) -> np.ndarray:
 
 
 def _peaks(rows: np.ndarray) -> np.ndarray:
-    return np.maximum(rows.max(axis=1), -rows.min(axis=1))
+    return np.asarray(np.maximum(rows.max(axis=1), -rows.min(axis=1)))
 
 
 class Dense(Routine):

@@ -137,6 +137,8 @@ def hops(one: Processor, other: Processor, host: Processor) -> tuple[Processor, 
 
 
 _CORES_BASE, _CORES_BYTES_PER_SECOND = 20e-6, 1e9
+"""Bounds of a transfer between cores: several times what clusters of a phone's CPU need to hand a cache line over, and less
+than they copy. They are not measured, and matter only where a measurement was disturbed."""
 
 
 def undelayed(processor: Processor, seconds: float, size: int) -> float:

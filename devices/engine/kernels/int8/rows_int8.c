@@ -147,13 +147,10 @@ typedef void compute_rows(const kernel_geometry *s, const grouping *g, const out
         if (s->ow <= SOME)                                                                                           \
             for (; oh + 2 <= outputs; oh += 2) compute_strip(2, SOME, vectors, groups, sw, s->ow, s, g, v, oh, 0);   \
         for (; oh < outputs; oh++) {                                                                                 \
-            int64_t pixel = 0;                                                                                       \
-            for (; s->ow - pixel >= WIDE; pixel += WIDE)                                                             \
-                compute_strip(1, WIDE, vectors, groups, sw, WIDE, s, g, v, oh, pixel);                               \
-            const int64_t left = s->ow - pixel;                                                                      \
-            if (left > SOME)                                                                                         \
-                compute_strip(1, WIDE, vectors, groups, sw, left, s, g, v, oh, pixel);                               \
-            else if (left > FEW)                                                                                     \
+            int64_t pixel = 0, left = s->ow;                                                                         \
+            for (; left > SOME; pixel += WIDE, left -= WIDE)                                                         \
+                compute_strip(1, WIDE, vectors, groups, sw, nns_min_int(left, WIDE), s, g, v, oh, pixel);            \
+            if (left > FEW)                                                                                          \
                 compute_strip(1, SOME, vectors, groups, sw, left, s, g, v, oh, pixel);                               \
             else if (left > 0)                                                                                       \
                 compute_strip(1, FEW, vectors, groups, sw, left, s, g, v, oh, pixel);                                \
@@ -166,14 +163,14 @@ typedef void compute_rows(const kernel_geometry *s, const grouping *g, const out
 ROWS_OF_STRIDES(pair, 2, ONE_GROUP)
 ROWS_OF_STRIDES(single, 1, ONE_GROUP)
 ROWS_OF_STRIDES(alternating, 1, TWO_GROUPS)
-ROWS_OF_STRIDES(mixed, 1, MORE_GROUPS)
+ROWS(mixed_any, 1, MORE_GROUPS, 0) /* few networks have such groups */
 
 /* The function for `count` vectors, whose lanes are of these groups. */
 static compute_rows *rows_of(const kernel_geometry *s, lane_groups groups, int64_t count) {
     static compute_rows *const functions[][3] = {{pair_any, pair_1, pair_2},
                                                  {single_any, single_1, single_2},
                                                  {alternating_any, alternating_1, alternating_2},
-                                                 {mixed_any, mixed_1, mixed_2}};
+                                                 {mixed_any, mixed_any, mixed_any}};
     return functions[count == 2 ? 0 : 1 + (int)groups][s->sw <= 2 ? s->sw : 0];
 }
 

@@ -44,24 +44,13 @@ def make_design(
     reads = dict[fx.Node, TensorChannels]()
     segments = []
     for number, choice in enumerate(choices):
-        made = []
-        for i, branch in enumerate(choice.branches):
-            cost = blueprint.cost(choice.segment, branch, reads)
-            total += cost
-            made.append(
-                BranchDesign(
-                    processor=branch.processor,
-                    blocks=branch.blocks,
-                    depth=blueprint.depth_ratio(choice.segment, branch.blocks),
-                    width=branch.width,
-                    channels=blueprint.written(choice.segment, branch, reads),
-                    macs=cost.macs,
-                    predicted_ms=None if branch_ms is None else branch_ms[number][i],
-                    entry=branch.ends.entry,
-                    has_exit=branch.ends.exit is not None,
-                    explicit_channels=branch.explicit_channels,
-                )
-            )
+        costs = [blueprint.cost(choice.segment, branch, reads) for branch in choice.branches]
+        total = sum(costs, total)
+        times = [None] * len(costs) if branch_ms is None else branch_ms[number]
+        made = [
+            _branch_design(blueprint, choice.segment, branch, reads, cost, ms)
+            for branch, cost, ms in zip(choice.branches, costs, times, strict=True)
+        ]
         check_written(blueprint, number, choice.segment, made)
         segments.append(SegmentDesign(choice.segment.first, choice.segment.stop, tuple(made), choice.split))
         written = [branch.channels for branch in made]
@@ -88,6 +77,24 @@ def make_design(
         merge=blueprint.merge,
         image_size=height if height == width else None,
         head=made_head,
+    )
+
+
+def _branch_design(
+    blueprint: Blueprint, segment: Segment, branch: BranchChoice, reads: ReadChannels, cost: Cost, ms: float | None
+) -> BranchDesign:
+    """A branch that reads tensors with these channels, with its cost and its predicted milliseconds."""
+    return BranchDesign(
+        processor=branch.processor,
+        blocks=branch.blocks,
+        depth=blueprint.depth_ratio(segment, branch.blocks),
+        width=branch.width,
+        channels=blueprint.written(segment, branch, reads),
+        macs=cost.macs,
+        predicted_ms=ms,
+        entry=branch.ends.entry,
+        has_exit=branch.ends.exit is not None,
+        explicit_channels=branch.explicit_channels,
     )
 
 

@@ -141,9 +141,7 @@ def sweep_designs_command(
         wanted = parse_objectives(objectives)
         last = fidelity_of(wanted, fidelity)
         _check_training(model, network, last, data, image_sizes)
-        find_sampler(study.sampler)
-        if last < FIDELITIES["distilled"]:
-            limit_openmp(study.sampler)
+        _prepare_sampler(study.sampler, last)
         chosen = _checked_targets(targets, options.processors, workers)
         from nnstretch.cli.sweeping.designs import DesignJob, about_job
         from nnstretch.sweeps.designs import SweepSpec
@@ -173,6 +171,17 @@ def sweep_designs_command(
                 work or Path(f"{name}.work"), output, spec.workers, worker,
             )  # fmt: skip
             replace(job, spec=replace(spec, about=about_job(job, options))).run(report)
+
+
+def _prepare_sampler(sampler: str, last: Fidelity) -> None:
+    """Checks that there is such a sampler, and keeps its threads off measured cores where nothing is trained.
+
+    Raises:
+        UsageError: there is none.
+    """
+    find_sampler(sampler)
+    if last < FIDELITIES["distilled"]:
+        limit_openmp(sampler)
 
 
 def _checked_targets(targets: Sequence[str] | None, processors: str, workers: int) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from tests.kits.kernels.convolution_parity import conv_layer
 
 
 class Counting:
-    """A layer takes a second, and a pair what it is told; float32 takes ever so long."""
+    """A layer takes a second, and a pair as long as the test says; float32 takes ever so long."""
 
     def __init__(self, pair: float) -> None:
         self.pair = pair

@@ -197,7 +197,7 @@ class DesignSweep:
         return {}
 
     def _latencies(self, form: Form) -> LatencyTable:
-        return LatencyTable(self._blueprint(form), self._predictor(form), len(self.names))
+        return LatencyTable(self._blueprint(form), self._predictor(form), len(self.names), splits=True)
 
     def _predictor(self, form: Form) -> LatencyPredictor:
         """Predicts latencies of layers of a form.

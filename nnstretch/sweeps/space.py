@@ -11,6 +11,9 @@ Every trial has all parameters, whatever their values, so that every sampler can
 A segment reads the parameters of the block that it begins with. All values are legal: a segment that is not possible ends at
 the last block where it is, and the rest is a segment with the parameters of its own first block.
 
+Segments with one processor are not branched; their layers are split over all processors where that is predicted to be faster,
+as the scheduler does.
+
 Example: a ResNet-18 has blocks 0 to 9. `meet.4` is true and `processors.0` names both processors, so the first segment is to be
 blocks 0 to 3. If `max_segment` allows two blocks, blocks 2 and 3 become a segment with the parameters of block 2.
 """
@@ -31,7 +34,7 @@ from nnstretch.branching.latency.prediction import Prediction
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.candidates import candidate_boundaries
 from nnstretch.branching.search.limits import SearchLimits
-from nnstretch.branching.search.network_latency import predicted_design
+from nnstretch.branching.search.network_latency import predicted_design, with_splits
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
@@ -154,7 +157,8 @@ class DesignSpace:
         """The design with these parameters; every combination has one."""
         form = self.form(parameters)
         latencies = self.latencies(form)
-        design, prediction = predicted_design(latencies, self._segments(latencies, parameters))
+        segments = with_splits(latencies, self._segments(latencies, parameters))
+        design, prediction = predicted_design(latencies, segments)
         return PredictedDesign(design, prediction, latencies, form.dtype)
 
     def form(self, parameters: Parameters) -> Form:

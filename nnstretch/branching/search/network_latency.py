@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import fx
 
@@ -56,24 +56,27 @@ def network_prediction(
         head: branches of its head; empty: it is whole.
     """
     states = states_before(latencies, choices)
-    parts = []
-    for choice, seconds in zip(choices, branches, strict=True):
-        segment, group = choice.segment, [branch.processor for branch in choice.branches]
-        state = states[latencies.blueprint.boundary(segment.first)]
-        if choice.split:
-            split = latencies.split(latencies.blueprint.whole(segment), choice.split, state.home, states)
-            parts.append(_split_prediction(group[0], choice.split, split.seconds))
-            continue
-        transfer = transfer_seconds(latencies, segment.first, state, group)
-        readers = tuple(sorted(set(group)))
-        fetch = min(transfer, latencies.fetch(segment, state.channels, state.home, readers))
-        made = tuple(
-            BranchPrediction(p, alone, alone * latencies.contention_factor(segment, p, group) + fetch)
-            for p, alone in zip(group, seconds, strict=True)
-        )
-        merging = latencies.merging(segment.stop, _written(latencies, choice, states))
-        parts.append(SegmentPrediction(transfer - fetch, made, merging))
+    parts = [_segment(latencies, choice, alone, states) for choice, alone in zip(choices, branches, strict=True)]
     return Prediction(tuple(parts), head_prediction(latencies, states, head))
+
+
+def _segment(
+    latencies: LatencyTable, choice: SegmentChoice, alone: Sequence[float], states: Mapping[fx.Node, State]
+) -> SegmentPrediction:
+    """Predicted seconds of a segment, from those of its branches alone and the states before it."""
+    segment, group = choice.segment, [branch.processor for branch in choice.branches]
+    state = states[latencies.blueprint.boundary(segment.first)]
+    if choice.split:
+        split = latencies.split(latencies.blueprint.whole(segment), choice.split, state.home, states)
+        return _split_prediction(group[0], choice.split, split.seconds)
+    transfer = transfer_seconds(latencies, segment.first, state, group)
+    fetch = min(transfer, latencies.fetch(segment, state.channels, state.home, tuple(sorted(set(group)))))
+    made = tuple(
+        BranchPrediction(p, seconds, seconds * latencies.contention_factor(segment, p, group) + fetch)
+        for p, seconds in zip(group, alone, strict=True)
+    )
+    merging = latencies.merging(segment.stop, _written(latencies, choice, states))
+    return SegmentPrediction(transfer - fetch, made, merging)
 
 
 def _split_prediction(processor: int, group: tuple[int, ...], seconds: float) -> SegmentPrediction:
@@ -113,19 +116,66 @@ def confirm(latencies: LatencyTable, choices: Sequence[SegmentChoice], head: Seq
     return any(changed)
 
 
+@dataclass(frozen=True)
+class _Way:
+    """A way to compute the first segments of a network: their choices, the states before and after them, and the seconds."""
+
+    choices: tuple[SegmentChoice, ...]
+    states: dict[fx.Node, State]
+    seconds: float
+
+    def then(self, latencies: LatencyTable, choice: SegmentChoice) -> tuple[tuple[int, ...], _Way]:
+        """The way with another segment, and where that leaves its result."""
+        alone = [latencies.branch_seconds(choice.segment, branch, self.states) for branch in choice.branches]
+        seconds = self.seconds + _segment(latencies, choice, alone, self.states).seconds
+        state = _state_after(latencies, choice, self.states)
+        states = {**self.states, latencies.blueprint.boundary(choice.segment.stop): state}
+        return state.home, _Way((*self.choices, choice), states, seconds)
+
+
+def with_splits(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> tuple[SegmentChoice, ...]:
+    """The segments of a network; those without branches are split where the whole network then takes least.
+
+    The scheduler decides this in the same way when it plans the network. By dynamic programming over where the input of a
+    segment lies.
+    """
+    splits = ((), *processor_groups(range(latencies.processors))) if latencies.splits else ((),)
+    ways: dict[tuple[int, ...], _Way] = {(0,): _Way((), _first_states(latencies), 0.0)}
+    for choice in choices:
+        reached: dict[tuple[int, ...], _Way] = {}
+        for way in ways.values():
+            for split in splits if len(choice.branches) == 1 else ((),):
+                home, longer = way.then(latencies, replace(choice, split=split))
+                if home not in reached or longer.seconds < reached[home].seconds:
+                    reached[home] = longer
+        ways = reached
+    return min(ways.values(), key=lambda way: way.seconds + head_prediction(latencies, way.states).seconds).choices
+
+
 def states_before(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> dict[fx.Node, State]:
     """The state before every segment and before the head, by the tensor that is read there."""
-    blueprint = latencies.blueprint
-    states = {blueprint.boundary(0): State(blueprint.channels_before(0), exact=True, home=(0,))}
+    states = _first_states(latencies)
     for choice in choices:
-        written = _written(latencies, choice, states)
-        home = tuple(sorted({branch.processor for branch in choice.branches}))
-        if choice.split:
-            source = states[blueprint.boundary(choice.segment.first)]
-            home = latencies.split(blueprint.whole(choice.segment), choice.split, source.home, states).home
-        exact = stays_exact(blueprint, choice.segment, written)
-        states[blueprint.boundary(choice.segment.stop)] = State(merged_channels(blueprint.merge, written), exact, home)
+        states[latencies.blueprint.boundary(choice.segment.stop)] = _state_after(latencies, choice, states)
     return states
+
+
+def _first_states(latencies: LatencyTable) -> dict[fx.Node, State]:
+    """The state before the first segment."""
+    blueprint = latencies.blueprint
+    return {blueprint.boundary(0): State(blueprint.channels_before(0), exact=True, home=(0,))}
+
+
+def _state_after(latencies: LatencyTable, choice: SegmentChoice, states: Mapping[fx.Node, State]) -> State:
+    """The state after a segment."""
+    blueprint = latencies.blueprint
+    written = _written(latencies, choice, states)
+    home = tuple(sorted({branch.processor for branch in choice.branches}))
+    if choice.split:
+        source = states[blueprint.boundary(choice.segment.first)]
+        home = latencies.split(blueprint.whole(choice.segment), choice.split, source.home, states).home
+    exact = stays_exact(blueprint, choice.segment, written)
+    return State(merged_channels(blueprint.merge, written), exact, home)
 
 
 def _written(latencies: LatencyTable, choice: SegmentChoice, states: Mapping[fx.Node, State]) -> list[int]:

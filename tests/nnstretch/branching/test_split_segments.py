@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from nnstretch.branching.latency.split_layers import Home, SplitLayers, processo
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.latency.workloads import LayerRow
 from nnstretch.branching.search.limits import SearchLimits
-from nnstretch.branching.search.network_latency import branch_seconds, network_prediction
+from nnstretch.branching.search.network_latency import branch_seconds, network_prediction, with_splits
 from nnstretch.branching.search.search import SearchOptions, search
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
@@ -153,6 +153,27 @@ def test_no_mixture_of_branched_split_and_whole_segments_is_ahead(
     whole, _ = search(plan, predictor, SearchOptions(2, LIMITS, designs=3, best_effort=best_effort, splits=False))
     assert best <= 1e-3 * (whole[0].predicted_ms or 0.0) * (1 + 1e-9)
     assert report.stays_unbranched == (designs[0].meeting_points == 0)
+
+
+@settings(max_examples=examples(4), deadline=None)
+@given(other=st.sampled_from([0.3, 0.7, 1.0]), meeting=st.sampled_from([0.0, 2e-6, 1e-5, 5e-5]))
+def test_a_network_is_split_where_it_then_takes_least(other: float, meeting: float) -> None:
+    plan, predictor = blueprint(small(1), IMAGES, 16), Rates(50e9, 50e9 * other, meeting=meeting)
+    latencies = LatencyTable(plan, predictor, 2, splits=True)
+
+    def seconds(choices: Sequence[SegmentChoice]) -> float:
+        return network_prediction(latencies, choices, branch_seconds(latencies, choices)).seconds
+
+    for choices in itertools.islice(every_design(plan, (0.75,), LIMITS), 40):
+        alone = [n for n, choice in enumerate(choices) if len(choice.branches) == 1]
+        ways = [
+            [replace(choice, split=(0, 1) if n in split else ()) for n, choice in enumerate(choices)]
+            for size in range(len(alone) + 1)
+            for split in itertools.combinations(alone, size)
+        ]
+        placed = with_splits(latencies, choices)
+        assert seconds(placed) == pytest.approx(min(map(seconds, ways)), rel=1e-9)
+        assert list(with_splits(LatencyTable(plan, predictor, 2), choices)) == list(choices)
 
 
 def split_design(plan: Blueprint) -> Design:

@@ -232,12 +232,19 @@ def read_families(text: str) -> Mapping[str, Family]:
         ValueError: a list is missing or a row is malformed; the message names the file and the row.
     """
     lists, constants = _read(text)
-    names = []
-    for row in _rows(_list(lists, "FAMILIES", "")):
-        if row.kind != "F" or len(row.arguments) != 1:
-            raise _malformed(row.text, "expected F(family)")
-        names += row.arguments
-    return MappingProxyType({name: _family(name, lists, constants) for name in names})
+    return MappingProxyType({name: _family(name, lists, constants) for name in _family_names("", lists)})
+
+
+def _family_names(folder: str, lists: _Lists) -> Iterator[str]:
+    """Names of the families of a folder; of all folders if `folder` is empty."""
+    for row in _rows(_list(lists, "FAMILIES", folder)):
+        match row.kind, row.arguments:
+            case "F", [family]:
+                yield family
+            case kind, ["F"] if kind.startswith("FAMILIES_"):
+                yield from _family_names(kind.removeprefix("FAMILIES_"), lists)
+            case _:
+                raise _malformed(row.text, "expected F(family) or FAMILIES_folder(F)")
 
 
 def _read(text: str) -> tuple[_Lists, Mapping[str, int]]:

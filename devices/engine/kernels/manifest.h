@@ -1,5 +1,5 @@
 /* The kernels of the engine: one row per kernel, and one list of parameters and operands per family. The files of `manifest`
- * hold the lists of the families of a folder.
+ * hold the lists of the families of a folder, and their names in FAMILIES_folder.
  *
  * A family is the kernels that share a parameter list and operands. Four lists describe it:
  *
@@ -27,7 +27,8 @@
  * Readers: the C preprocessor (family.h, registry.c, the families' files, tests/devices/cpu/kernel_fuzz.c),
  * devices/cpu/manifest.py, which reads only the C syntax that these lists use, and the build (VARIANTS).
  *
- * To add a kernel to a family, add its row. To add a family, write its C file, its lists, and its line in FAMILIES here. */
+ * To add a kernel to a family, add its row. To add a family, write its C file, and its lists and its name in the file of
+ * its folder. */
 #ifndef NNS_MANIFEST_H
 #define NNS_MANIFEST_H
 
@@ -41,54 +42,11 @@
 /* ---- families --------------------------------------------------------------------------------------------------- */
 
 #define FAMILIES(F)          \
-    F(conv_direct)           \
-    F(conv_planar)           \
-    F(conv_strassen)         \
-    F(winograd)              \
-    F(depthwise)             \
-    F(expand_depthwise)      \
-    F(depthwise_project)     \
-    F(dense)                 \
-    F(dense_int16)           \
-    F(conv_int8)             \
-    F(conv_int8_planar)      \
-    F(rows_int8)             \
-    F(depthwise_int8)        \
-    F(dense_int8)            \
-    F(attention)             \
-    F(matmul)                \
-    F(pool_window)           \
-    F(pool_global)           \
-    F(eltwise_unary)         \
-    F(eltwise_binary)        \
-    F(eltwise_affine)        \
-    F(eltwise_prelu)         \
-    F(concat_rows)           \
-    F(concat_lanes)          \
-    F(softmax)               \
-    F(reduce)                \
-    F(pad)                   \
-    F(layer_norm)            \
-    F(norm_statistics)       \
-    F(group_norm)            \
-    F(resize_nearest)        \
-    F(resize_linear)         \
-    F(strided_copy)          \
-    F(strided_channels_last) \
-    F(strided_repeat)        \
-    F(int8_quantize)         \
-    F(int8_quantize_image)   \
-    F(int8_dequantize)       \
-    F(int8_requantize)       \
-    F(int8_table)            \
-    F(int8_binary)           \
-    F(int8_pool_window)      \
-    F(int8_pool_global)      \
-    F(resize_bytes)          \
-    F(reorder_bytes)         \
-    F(concat_bytes)          \
-    F(reorder_copy)          \
-    F(reorder_layout)
+    FAMILIES_convolution(F)  \
+    FAMILIES_winograd(F)     \
+    FAMILIES_attention(F)    \
+    FAMILIES_memory_bound(F) \
+    FAMILIES_int8(F)
 
 /* F(family, features…): the build compiles the family's file again with these CPU features, for instruction sets that
  * lack one of them. Features of vectors that no level of the architecture includes are for the instruction set with

@@ -100,6 +100,13 @@ def test_families_are_read_from_text() -> None:
     assert found.kernel(pixels=6) == "f_p6"
 
 
+def test_families_of_folders_are_read() -> None:
+    text = MANIFEST.replace(
+        "#define FAMILIES(F) F(f)", "#define FAMILIES_folder(F) F(f)\n#define FAMILIES(F) FAMILIES_folder(F)"
+    )
+    assert read_families(text) == read_families(MANIFEST)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [

@@ -1,5 +1,9 @@
 /* Kernels of attention and of products of matrices: a part of manifest.h. */
 
+#define FAMILIES_attention(F) \
+    F(attention)              \
+    F(matmul)
+
 /* ---- attention: attention/attention.c ------------------------------------------------------------------------------ */
 
 /* Tokens are the pixels of blocked tensors, or rows of channels. Strides of bias and mask are in floats. */

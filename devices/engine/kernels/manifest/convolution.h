@@ -1,5 +1,15 @@
 /* Kernels of convolutions and dense layers: a part of manifest.h. */
 
+#define FAMILIES_convolution(F) \
+    F(conv_direct)              \
+    F(conv_planar)              \
+    F(conv_strassen)            \
+    F(depthwise)                \
+    F(expand_depthwise)         \
+    F(depthwise_project)        \
+    F(dense)                    \
+    F(dense_int16)
+
 /* ---- conv_direct: convolution/conv_direct.c --------------------------------------------------------------------- */
 
 #define PARAMETERS_conv_direct(P, A, G)                                                                    \

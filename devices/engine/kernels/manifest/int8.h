@@ -1,5 +1,23 @@
 /* Kernels of int8 layers: a part of manifest.h. */
 
+#define FAMILIES_int8(F)   \
+    F(conv_int8)           \
+    F(conv_int8_planar)    \
+    F(rows_int8)           \
+    F(depthwise_int8)      \
+    F(dense_int8)          \
+    F(int8_quantize)       \
+    F(int8_quantize_image) \
+    F(int8_dequantize)     \
+    F(int8_requantize)     \
+    F(int8_table)          \
+    F(int8_binary)         \
+    F(int8_pool_window)    \
+    F(int8_pool_global)    \
+    F(resize_bytes)        \
+    F(reorder_bytes)       \
+    F(concat_bytes)
+
 /* ---- conv_int8, conv_int8_planar, rows_int8, depthwise_int8, dense_int8:
  *      int8/{conv,planar,rows,depthwise,dense}_int8.c ----------------------------------------------------------- */
 

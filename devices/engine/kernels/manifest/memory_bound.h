@@ -1,5 +1,28 @@
 /* Memory-bound kernels: a part of manifest.h. */
 
+#define FAMILIES_memory_bound(F) \
+    F(pool_window)               \
+    F(pool_global)               \
+    F(eltwise_unary)             \
+    F(eltwise_binary)            \
+    F(eltwise_affine)            \
+    F(eltwise_prelu)             \
+    F(concat_rows)               \
+    F(concat_lanes)              \
+    F(softmax)                   \
+    F(layer_norm)                \
+    F(norm_statistics)           \
+    F(group_norm)                \
+    F(reduce)                    \
+    F(pad)                       \
+    F(resize_nearest)            \
+    F(resize_linear)             \
+    F(strided_copy)              \
+    F(strided_channels_last)     \
+    F(strided_repeat)            \
+    F(reorder_copy)              \
+    F(reorder_layout)
+
 /* ---- pool: memory_bound/pool.c ---------------------------------------------------------------------------------- */
 
 #define PARAMETERS_pool_window(P, A, G)                                                     \

@@ -1,5 +1,7 @@
 /* Kernels of Winograd convolutions: a part of manifest.h. */
 
+#define FAMILIES_winograd(F) F(winograd)
+
 /* ---- winograd: winograd/winograd.c ------------------------------------------------------------------------------ */
 
 #define PARAMETERS_winograd(P, A, G)                                \

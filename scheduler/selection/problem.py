@@ -126,9 +126,15 @@ def assignment(
 
 
 class Selector(ABC):
-    """Solves problems; deterministic, by the problem's seed."""
+    """Solves problems; deterministic, by the problem's seed.
+
+    Attributes:
+        name: in `SELECTORS`.
+        resources: whose amounts it compares, of `resources.RESOURCES`; `nnstretch tune` computes them for it.
+    """
 
     name: str
+    resources: tuple[str, ...] = ()
 
     @abstractmethod
     def select(self, problem: Problem) -> Assignment:

@@ -68,7 +68,11 @@ class TuningRequest:
     @property
     def resources(self) -> tuple[str, ...]:
         """All resources whose amounts are needed."""
-        return tuple(dict.fromkeys((*self.traded, *self.limits)))
+        from nnstretch.scheduler.selection import SELECTORS, selector_class
+
+        selectors = SELECTORS if self.compare else (self.selector,)
+        compared = (resource for name in selectors for resource in selector_class(name).resources)
+        return tuple(dict.fromkeys((*self.traded, *self.limits, *compared)))
 
 
 def parse_limits(texts: Sequence[str]) -> dict[str, float]:

@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 
 from nnstretch.cli.main import main
-from nnstretch.cli.tuning.report import parse_front, parse_limits
+from nnstretch.cli.tuning.report import TuningRequest, parse_front, parse_limits
 from nnstretch.errors import UsageError
 from nnstretch.report.charts.selection import selection_picture
 from nnstretch.report.pages.selection import selection_html
 from nnstretch.report.tables.selection import comparison_rows, comparison_table, explanation_table, front_table
 from nnstretch.scheduler.plan.schema import Plan
-from nnstretch.scheduler.selection import SELECTORS
+from nnstretch.scheduler.selection import SELECTORS, selector_class
 
 NETWORK = """
 import torch
@@ -155,6 +155,17 @@ def test_amounts_are_understood(text: str, amount: float | None) -> None:
             parse_limits([f"memory={text}"])
     else:
         assert parse_limits([f"memory={text}"]) == {"memory": amount}
+
+
+def test_amounts_that_selectors_compare_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selector_class("greedy"), "resources", ("memory",))
+
+    def needed(selector: str, *, compare: bool) -> tuple[str, ...]:
+        request = TuningRequest(selector, False, compare, ("error",), {}, 0, False, "default")
+        return request.resources
+
+    assert needed("greedy", compare=False) == needed("elimination", compare=True) == ("error", "memory")
+    assert needed("elimination", compare=False) == ("error",)
 
 
 def test_the_former_name_of_the_error_is_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
-from nnstretch.devices.registry import specifications
+from nnstretch.devices.registry import ENGINES, specifications
 from nnstretch.errors import UsageError
 from nnstretch.support.durations import parse_milliseconds
 from nnstretch.support.progress import Progress
@@ -205,8 +205,8 @@ class CompileOptions:
     engines: Sequence[str] = _option(
         "--engines LIST",
         "evaluate tune compile run",
-        "External engines that compute layers, or groups of layers, where they are measured to be faster: ort "
-        "(ONNX Runtime), litert (LiteRT). The compiled model needs them to run.",
+        "External engines that compute layers, or groups of layers, where they are measured to be faster: "
+        f"{', '.join(ENGINES)}. The compiled model needs them to run.",
         default=(),
         text=str | None,
         parse=_names,

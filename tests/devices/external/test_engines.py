@@ -21,7 +21,7 @@ from nnstretch.devices.external.engine import (
     ExternalRoutine,
     release_number,
 )
-from nnstretch.devices.registry import open_external_model, routines_of_engines
+from nnstretch.devices.registry import ENGINES, open_external_model, routines_of_engines
 from nnstretch.errors import DeviceError, MissingExtraError, ModelError, PackageError, UsageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType, fused_layer, fused_pair
@@ -31,8 +31,8 @@ pytest.importorskip("ai_edge_litert.interpreter")
 
 RELU = Activation(ActivationKind.RELU)
 ONNXRUNTIME, LITERT = "cpu:float32/onnxruntime", "cpu:float32/litert"
-ROUTINES = routines_of_engines(("ort", "litert"))
-every_engine = pytest.mark.parametrize("routine", ROUTINES, ids=["ort", "litert"])
+ROUTINES = routines_of_engines(tuple(ENGINES))
+every_engine = pytest.mark.parametrize("routine", ROUTINES, ids=list(ENGINES))
 few = settings(max_examples=12)
 
 

@@ -20,7 +20,7 @@ from nnstretch.devices.base.routine import Operand
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.opencl.drivers import build, device_info, import_pyopencl
 from nnstretch.devices.opencl.routines.base import OpenCLRoutine
-from nnstretch.devices.opencl.routines.conv import Direct
+from nnstretch.devices.opencl.routines.direct import Direct
 from nnstretch.devices.opencl.routines.elementwise import Map
 from nnstretch.devices.opencl.runtime import OpenCLRuntime
 from nnstretch.devices.opencl.semaphores import make_semaphores, takes_semaphores

@@ -1,16 +1,22 @@
-"""Routines of the OpenCL processor: one class per kernel, for float32 and mostly also for float16 storage."""
+"""Routines of the OpenCL processor: one class per kernel, for float32 and mostly also for float16 storage.
+
+A module's `ROUTINES` are its classes, most promising first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from nnstretch.devices.opencl.routines import (
-    conv,
     data_movement,
+    dense,
+    depthwise,
+    direct,
     elementwise,
     implicit_gemm,
     matmul,
     normalization,
+    planar,
     pool,
     reduce,
     strassen,
@@ -21,40 +27,23 @@ from nnstretch.devices.opencl.routines.data_movement import Reorder
 
 __all__ = ["OpenCLRoutine", "Reorder", "Traits", "routines"]
 
-_ROUTINES: tuple[type[OpenCLRoutine], ...] = (
-    conv.Depthwise,
-    conv.Planar,
-    winograd.Winograd,
-    strassen.Strassen,
-    implicit_gemm.PlanarGemm,
-    implicit_gemm.ImplicitGemm,
-    conv.Direct,
-    conv.Dense,
-    matmul.MatMul,
-    matmul.Attention,
-    pool.Pool,
-    pool.GlobalPool,
-    elementwise.Map,
-    elementwise.BinarySame,
-    elementwise.BinaryChannel,
-    elementwise.BinaryBroadcast,
-    elementwise.Affine,
-    elementwise.PRelu,
-    data_movement.ConcatBlocked,
-    data_movement.ConcatPlain,
-    elementwise.Softmax,
-    normalization.BlockedLayerNorm,
-    normalization.LayerNorm,
-    normalization.GroupNorm,
-    reduce.Reduce,
-    reduce.Pad,
-    pool.Resize,
-    data_movement.ChannelsLast,
-    data_movement.MoveBlocks,
-    data_movement.Strided,
-    data_movement.Reshape,
+_MODULES = (
+    depthwise,
+    planar,
+    winograd,
+    strassen,
+    implicit_gemm,
+    direct,
+    dense,
+    matmul,
+    pool,
+    elementwise,
+    normalization,
+    reduce,
+    data_movement,
 )
 """In the order in which routines of the same layer are listed: most promising first."""
+_ROUTINES: tuple[type[OpenCLRoutine], ...] = tuple(routine for module in _MODULES for routine in module.ROUTINES)
 
 
 def routines(traits: Traits, dtypes: Sequence[str] = (DTYPE,)) -> tuple[OpenCLRoutine, ...]:

@@ -202,3 +202,6 @@ class MoveBlocks(Strided):
 
     def _copy(self, layer: Layer) -> StridedCopy:
         return strided_copy(layer, self.traits.block)
+
+
+ROUTINES = (ConcatBlocked, ConcatPlain, ChannelsLast, MoveBlocks, Strided, Reshape)

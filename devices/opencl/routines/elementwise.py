@@ -198,3 +198,6 @@ class Softmax(PlainRoutine):
         axis, shape = layer.integer("axis"), layer.outputs[0].shape
         inner, outer = math.prod(shape[axis + 1 :]), math.prod(shape[:axis])
         return self.lowering("softmax", layer, (shape[axis], inner), (inner, outer))
+
+
+ROUTINES = (Map, BinarySame, BinaryChannel, BinaryBroadcast, Affine, PRelu, Softmax)

@@ -236,3 +236,6 @@ def parameters_of(tile: GemmTile, splits: int) -> Parameters:
     """The parameters of `ImplicitGemm` for a tile and a number of splits."""
     sizes = (tile.outputs, tile.pixels, tile.item_outputs, tile.item_pixels)
     return {**dict(zip(_TILE_PARAMETERS, sizes, strict=True)), "splits": splits}
+
+
+ROUTINES = (PlanarGemm, ImplicitGemm)

@@ -111,3 +111,6 @@ def _places(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     if len(shape) == 3:
         return math.prod(shape[1:]), 0, 1, shape[2]
     return math.prod(shape[1:]), shape[3], shape[2] * shape[3], 1
+
+
+ROUTINES = (MatMul, Attention)

@@ -91,3 +91,6 @@ class GroupNorm(OpenCLRoutine):
         second = self.call("group_norm", (*_READS, moments), words, size)
         factors = tuple(self.stored(padded_rows(values, padded)) for values in _factors(layer, c))
         return Lowering((first, second), factors, (n * padded * 2 * SUM_BYTES,))
+
+
+ROUTINES = (BlockedLayerNorm, LayerNorm, GroupNorm)

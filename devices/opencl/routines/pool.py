@@ -81,3 +81,6 @@ class Resize(OpenCLRoutine):
 def _packed(table: ResizeTable) -> np.ndarray:
     """Per output position: first and second source index (bits of int32), weight of the second."""
     return np.column_stack((table.indices.view(np.float32), table.weights)).ravel()
+
+
+ROUTINES = (Pool, GlobalPool, Resize)

@@ -72,3 +72,6 @@ class Pad(OpenCLRoutine):
         words = (block or 1, height, width, out_height, out_width, float_bits(float(value)))
         reads = (INPUT, constant(0), constant(1))
         return self.lowering("pad", layer, words, (out_height, planes), reads, tables)
+
+
+ROUTINES = (Reduce, Pad)

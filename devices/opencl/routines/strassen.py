@@ -80,3 +80,6 @@ class Strassen(Convolution):
         bias = self.bias(layer, blocks * b)
         weights = strassen_weights(layer.constants[1], vectors, b)
         return Lowering((call,), (weights, bias), (size[0] * size[1] * size[2] * scratch * SUM_BYTES,))
+
+
+ROUTINES = (Strassen,)

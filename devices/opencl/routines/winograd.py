@@ -269,3 +269,6 @@ def _macros(shape: KernelGeometry, division: Division, parameters: Parameters, f
 def _span(shape: KernelGeometry, block: int) -> int:
     """Maximum number of input channels that an output block reads."""
     return max(last - first for first, last in channel_ranges(shape, block))
+
+
+ROUTINES = (Winograd,)

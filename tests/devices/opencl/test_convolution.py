@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnstretch.devices.opencl.processor import OpenCLProcessor
-from nnstretch.devices.opencl.routines.conv import Direct
+from nnstretch.devices.opencl.routines.direct import Direct
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import Layer
 from tests.kits.kernels.convolution_parity import conv_layer

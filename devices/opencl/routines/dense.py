@@ -1,0 +1,47 @@
+"""Dense layers on plain tensors."""
+
+from __future__ import annotations
+
+from nnstretch.devices.base.constants import padded_rows
+from nnstretch.devices.base.routine import Lowering, Parameters, has_constant_weights
+from nnstretch.devices.opencl.routines.base import OpenCLRoutine, ceil_div
+from nnstretch.graph.layer import Layer
+
+_ROWS = 4  # rows of x that share each load of a weight
+_SUMS = 8  # partial sums that hide the latency of a multiply-add
+_DENSE_GROUP = 64  # work items that share a sum
+
+
+class Dense(OpenCLRoutine):
+    """x (N, K) times weight (M, K) plus bias and residual, all plain."""
+
+    algorithm = "dense"
+    source = "dense.cl"
+    ops = ("Dense",)
+    stores_half = True
+
+    def _supports(self, layer: Layer) -> bool:
+        return has_constant_weights(layer) and len(layer.type_of(0).shape) == 2
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        """One call of `dense` with weights [output block][K][lane]."""
+        b = self.traits.block
+        group = _DENSE_GROUP if self.traits.works_in_groups else 1
+        n, k = layer.type_of(0).shape
+        m = layer.outputs[0].shape[1]
+        blocks = self.blocks(m)
+        rows = min(n, _ROWS)
+        packed = self.stored(padded_rows(layer.constants[1], blocks * b).reshape(blocks, b, k).transpose(0, 2, 1))
+        bias = self.bias(layer, blocks * b)
+        call = self.call(
+            "dense",
+            self.reads(layer),
+            (n, k, m, *self.epilogue(layer)),
+            (blocks * group, ceil_div(n, rows)),
+            (("ROWS", rows), ("PARTS", _SUMS // rows), ("GROUP", group)),
+            local_size=(group, 1) if group > 1 else None,
+        )
+        return Lowering((call,), (packed, bias))
+
+
+ROUTINES = (Dense,)

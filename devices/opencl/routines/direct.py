@@ -1,0 +1,106 @@
+"""Direct convolution in the blocked layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from nnstretch.devices.base.constants import Prepared, Source
+from nnstretch.devices.base.geometry import KernelGeometry
+from nnstretch.devices.base.routine import Lowering, Parameters
+from nnstretch.devices.opencl.routines.base import DTYPE, ceil_div
+from nnstretch.devices.opencl.routines.conv import (
+    Convolution,
+    channel_ranges,
+    conv_geometry,
+    most_pixels,
+    tile_space,
+)
+from nnstretch.graph.layer import Layer
+
+_SPLIT_BLOCK = 16  # block of CPUs that may split vectors into halves
+_MOST_HALVES = 5  # maximum half vectors of a tile
+
+
+class Direct(Convolution):
+    """Any convolution, blocked in and out; keeps `pixels` × `vectors` outputs in registers.
+
+    Parameters: `pixels` of a row and `vectors` (output blocks) per tile, and the `length` of vectors of half a block. Half
+    vectors are for channel groups that end in the middle of a block, on CPUs that split vectors of 16 floats anyway.
+    """
+
+    algorithm = "direct"
+    source = "conv.cl"
+
+    def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
+        return True
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        """The tiles that waste least at the edges of the output, best first."""
+        shape = conv_geometry(layer)
+        return (*self._halves(shape), *tile_space(self.traits.registers, shape, self.traits.block))
+
+    def _halves(self, shape: KernelGeometry) -> Sequence[Parameters]:
+        """Tiles of half vectors that consist of whole groups or divide a group."""
+        length = self.traits.block // 2
+        per_group = shape.group_out // length
+        splits = self.traits.on_cpu and self.traits.block == _SPLIT_BLOCK and self.dtype == DTYPE
+        if not splits or shape.groups == 1 or shape.group_out % length or per_group % 2 == 0:
+            return ()
+        vectors = next(v for v in range(min(per_group, _MOST_HALVES), 0, -1) if per_group % v == 0)
+        most = max(1, most_pixels(self.traits.registers, vectors))
+        pixels = ceil_div(shape.out_width, ceil_div(shape.out_width, most))
+        return ({"pixels": pixels, "vectors": vectors, "length": length},)
+
+    def _groups(self, shape: KernelGeometry, lanes: int) -> tuple[int, list[tuple[int, int]]]:
+        """Maximum input blocks per group of `lanes` outputs, and first and last input block of every group."""
+        b = self.traits.block
+        ranges = [(first // b, (last - 1) // b) for first, last in channel_ranges(shape, lanes)]
+        return max(last - first + 1 for first, last in ranges), ranges
+
+    def _weights(self, layer: Layer, shape: KernelGeometry, lanes: int) -> Prepared:
+        """Weights as [output group][span input blocks][KH][KW][input lane][output lane], with `lanes` outputs per group."""
+        span, ranges = self._groups(shape, lanes)
+        size = len(ranges) * span * self.traits.block * shape.taps * lanes
+        weight = layer.constants[1]
+        recipe = ("opencl direct", Source(weight), self.dtype, lanes, span)
+        return self.prepared(size, partial(self._reordered, weight, shape, lanes), recipe)
+
+    def _reordered(self, weight: np.ndarray, shape: KernelGeometry, lanes: int) -> np.ndarray:
+        """The values of `_weights`."""
+        b = self.traits.block
+        span, ranges = self._groups(shape, lanes)
+        source = np.asarray(weight, np.float32)
+        result = np.zeros((len(ranges), span * b, *shape.kernel, lanes), np.float32)
+        for index, (first, _) in enumerate(ranges):
+            begin, end = index * lanes, min((index + 1) * lanes, shape.out_channels)
+            for group in range(begin // shape.group_out, (end - 1) // shape.group_out + 1):
+                low, high = max(begin, group * shape.group_out), min(end, (group + 1) * shape.group_out)
+                at = group * shape.group_in - first * b
+                # (outputs, inputs, KH, KW) -> (inputs, KH, KW, outputs)
+                result[index, at : at + shape.group_in, :, :, low - begin : high - begin] = np.moveaxis(
+                    source[low:high], 0, -1
+                )
+        blocked = result.reshape(len(ranges), span, b, *shape.kernel, lanes)
+        return blocked.transpose(0, 1, 3, 4, 2, 5)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        shape = conv_geometry(layer)
+        pixels, lanes = parameters["pixels"], parameters["vectors"] * parameters.get("length", self.traits.block)
+        span, ranges = self._groups(shape, lanes)
+        items, each = self._tiles(shape, pixels, len(ranges) * shape.batch)
+        words = (
+            *(shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width),
+            *(*shape.kernel, shape.strides[0], *shape.dilations, *shape.pads),
+            *(shape.group_in, shape.group_out, span, each, *self.epilogue(layer)),
+        )
+        call = self.call(
+            "conv_direct", self.reads(layer), words, (items, len(ranges), shape.batch), self._macros(shape, parameters)
+        )
+        bias = self.bias(layer, len(ranges) * lanes)
+        return Lowering((call,), (self._weights(layer, shape, lanes), bias))
+
+
+ROUTINES = (Direct,)

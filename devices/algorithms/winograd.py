@@ -19,12 +19,17 @@ from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 
 _BLOCKS = 4  # of input channels, encoded at a time
 _ENCODED = 32  # input channels encoded at a time
+INT16_GROUP = 16  # input channels whose int16 weights of an output have one scale; winograd.h has them, too
+_SCALE_ELEMENTS = 2  # elements of int16 that a scale takes
 LARGEST_STRIDE = 2
 LEAST_GROUP = 4  # minimum input channels per group: with fewer, encoding costs more than the products save
 _CACHED_WEIGHTS = 1 << 20  # bytes of encoded weights that mostly fit the second-level cache
 _ENCODED_BYTES = 1 << 19  # bytes of a block's encoded input that stay in that cache while weights stream through it
 _FEW_TILES, _MANY_TILES = 16, 28  # tiles per block that hide the latency of weights from that cache, and from memory
-_MEMORY_COST = 11  # time to load a vector of weights from memory, in vector multiply-adds
+_MEMORY_COST = {
+    "float32": 11,
+    "int16": 9,
+}  # time to load a vector of weights from memory, in vector multiply-adds, by type
 _TRANSFORM_COST = {4: 60, 6: 160, 8: 400}  # time to encode or decode a 2-D vector of tiles, in the same unit, by alpha
 _LINE_COST = {4: 12, 6: 20, 8: 30}  # the same for transforms in one dimension
 _PRODUCT_COST = 4  # time to start and store the sum of a tile at one position, in the same unit
@@ -192,7 +197,14 @@ def tiles_at_once(geometry: KernelGeometry, division: Division, inputs: int) -> 
     )
 
 
-def estimated_cost(geometry: KernelGeometry, division: Division, block: int, inputs: int, packing: int = 0) -> float:
+def estimated_cost(
+    geometry: KernelGeometry,
+    division: Division,
+    block: int,
+    inputs: int,
+    packing: int = 0,
+    stored: str = DEFAULT_DTYPE,
+) -> float:
     """Estimated time in vector multiply-adds; products are limited by arithmetic or by loading weights from memory.
 
     Args:
@@ -201,13 +213,14 @@ def estimated_cost(geometry: KernelGeometry, division: Division, block: int, inp
         block: numbers per vector.
         inputs: vectors of encoded input per position of a tile.
         packing: additional cost per tile.
+        stored: type of the weights in memory.
     """
     tiles, outputs = tiles_of(geometry, division), -(-geometry.out_channels // block)
     weights = division.all_parts * outputs * geometry.group_in
     flat = division.down.plain or division.across.plain
     transform = (_LINE_COST if flat else _TRANSFORM_COST)[division.down.alpha] * (inputs + outputs)
     sums = _PRODUCT_COST * division.positions * outputs
-    return max(weights * tiles, weights * _MEMORY_COST) + (transform + packing + sums) * tiles
+    return max(weights * tiles, weights * _MEMORY_COST[stored]) + (transform + packing + sums) * tiles
 
 
 def is_worth_trying(geometry: KernelGeometry, costs: Collection[float], block: int) -> bool:
@@ -267,6 +280,38 @@ def prepared_panels(
         for number, first in enumerate(range(0, padded, width))
     ]
     return Prepared(size * len(pieces), pieces, recipe=recipe)
+
+
+def prepared_int16_panels(weight: np.ndarray, width: int, division: Division) -> Prepared:
+    """Weights O,C,KH,KW of one group and part as kernels read them that store them as int16.
+
+    A panel of `width` output channels holds [position][group of input channels], each the scales of the output channels,
+    float32, then [input channel][output channel].
+    """
+    outputs, channels = weight.shape[:2]
+    (transform,) = division.transforms
+    source = weight.reshape(outputs, channels, -1)
+    size = len(transform) * width * (channels + _SCALE_ELEMENTS * -(-channels // INT16_GROUP))
+    pieces = [
+        Piece(number * size, size, partial(_write_int16, source[first : first + width], width, transform))
+        for number, first in enumerate(range(0, outputs, width))
+    ]
+    return Prepared(size * len(pieces), pieces, "int16", recipe=("winograd_int16", Source(weight), width, division))
+
+
+def _write_int16(rows: np.ndarray, width: int, transform: np.ndarray, place: np.ndarray) -> None:
+    """Encodes weights of up to `width` outputs, O,C,taps, as a panel of `prepared_int16_panels`."""
+    panel = place.reshape(len(transform), -1)
+    most, end = np.iinfo(np.int16).max, 0
+    for first in range(0, rows.shape[1], INT16_GROUP):
+        lanes = rows[:, first : first + INT16_GROUP].transpose(2, 1, 0).astype(np.float64)
+        encoded = (transform @ lanes.reshape(len(lanes), -1)).reshape(-1, *lanes.shape[1:])
+        begin, end = end, end + width * (_SCALE_ELEMENTS + lanes.shape[1])
+        scales = panel[:, begin : begin + _SCALE_ELEMENTS * width].view(np.float32)[:, : len(rows)]
+        scales[:] = np.abs(encoded).max(axis=1) / most
+        steps = np.clip(np.rint(encoded / np.where(scales > 0, scales, 1)[:, None]), -most, most)
+        found = panel[:, begin + _SCALE_ELEMENTS * width : end].reshape(len(transform), -1, width)
+        found[..., : len(rows)] = steps
 
 
 def _write_parts(rows: np.ndarray, width: int, block: int, division: Division, place: np.ndarray) -> None:

@@ -328,5 +328,6 @@ _TILINGS = {
     "depthwise_project": _rows_tiling,
     "strassen": _strassen_tiling,
     "winograd": _winograd_tiling,
+    "winograd_int16": _winograd_tiling,
 }
 """Last part of a descriptor -> the tiling by its parameters."""

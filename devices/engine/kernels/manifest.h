@@ -57,6 +57,7 @@
     F(conv_planar, fma)                             \
     F(conv_strassen, fma)                           \
     F(winograd, fma)                                \
+    F(winograd_int16, fma)                          \
     F(depthwise, fma)                               \
     F(expand_depthwise, fma)                        \
     F(depthwise_project, fma)                       \

@@ -10,10 +10,20 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nnstretch.devices.algorithms.winograd import POINTS, division_of, kernel_transform
+from nnstretch.devices.algorithms.winograd import (
+    INT16_GROUP,
+    POINTS,
+    division_of,
+    kernel_transform,
+    prepared_int16_panels,
+)
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Parameters, Routine
-from nnstretch.devices.cpu.routines.convolution.winograd import WinogradConvolution, transforms
+from nnstretch.devices.cpu.routines.convolution.winograd import (
+    WinogradConvolution,
+    WinogradConvolutionOfInt16Weights,
+    transforms,
+)
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer
@@ -30,7 +40,13 @@ CLIP = Activation(ActivationKind.CLIP, -0.5, 0.75)
 
 @pytest.fixture(scope="module")
 def routine(routines: Sequence[Routine]) -> WinogradConvolution:
-    (found,) = [r for r in routines if isinstance(r, WinogradConvolution)]
+    (found,) = [r for r in routines if type(r) is WinogradConvolution]
+    return found
+
+
+@pytest.fixture(scope="module")
+def of_int16(routines: Sequence[Routine]) -> WinogradConvolutionOfInt16Weights:
+    (found,) = [r for r in routines if isinstance(r, WinogradConvolutionOfInt16Weights)]
     return found
 
 
@@ -161,6 +177,73 @@ def test_other_kernels_and_strides(routine: WinogradConvolution, layer: Layer) -
 @given(layer=layers(grouped_channels))
 def test_grouped_layers(routine: WinogradConvolution, layer: Layer) -> None:
     check(routine, layer)
+
+
+def kept_by_int16(layer: Layer) -> Layer:
+    """The layer with weights that int16 keeps exactly once encoded: one tap per output, ± one value per group of channels."""
+    outputs, inputs, *taps = layer.constants[1].shape
+    draws = np.random.default_rng(3)
+    groups = -(-inputs // INT16_GROUP)
+    values = np.repeat(draws.uniform(0.5, 2, (outputs, groups)), INT16_GROUP, axis=1)[:, :inputs]
+    weight = np.zeros((outputs, inputs, taps[0] * taps[1]), np.float32)
+    signed = values * draws.choice([-1, 1], values.shape) * inputs**-0.5
+    np.put_along_axis(weight, draws.integers(0, weight.shape[2], (outputs, 1, 1)), signed[..., None], axis=2)
+    return replace(layer, constants={**layer.constants, 1: weight.reshape(outputs, inputs, *taps)})
+
+
+@many
+@given(layer=layers(dense_channels))
+def test_int16_weights_of_any_layer(of_int16: WinogradConvolutionOfInt16Weights, layer: Layer) -> None:
+    assume(of_int16.supports(layer))
+    check(of_int16, kept_by_int16(layer))
+
+
+@pytest.mark.parametrize("name", ["resnet", "resnet_last", "tails", "wide_padding", "one_pixel"])
+def test_int16_weights_of_layers_of_networks(of_int16: WinogradConvolutionOfInt16Weights, name: str) -> None:
+    assert of_int16.supports(LAYERS[name])
+    check(of_int16, kept_by_int16(LAYERS[name]))
+
+
+@pytest.mark.parametrize(("alpha", "error"), [(4, 5e-5), (6, 1.5e-4)])
+def test_rounding_to_int16_is_a_small_error(
+    of_int16: WinogradConvolutionOfInt16Weights, alpha: int, error: float
+) -> None:
+    layer = conv_layer((1, 512, 12, 12), 32)
+    for parameters in variants(of_int16, layer):
+        if parameters["alpha"] == alpha:
+            check_setting(of_int16, layer, parameters, exact(layer, feeds_of(layer)), tolerance=error)
+
+
+def test_int16_weights_are_encoded_ones_in_steps() -> None:
+    """Half a step is the largest difference; a group of zeros has no step, and the last group is not full."""
+    weight = np.random.default_rng(5).standard_normal((20, 37, 3, 3)).astype(np.float32)
+    weight[4, 16:32] = 0
+    division = division_of(KernelGeometry.of(conv_layer((1, 37, 9, 9), 20)), 6, 3)
+    prepared = np.asarray(prepared_int16_panels(weight, 16, division))
+    panels = prepared.reshape(2, 36, -1)
+    encoded = np.pad(division.encoded(weight)[:, 0], ((0, 0), (0, 12), (0, 0))).reshape(36, 2, 16, 37)
+    at = 0
+    for first in range(0, 37, INT16_GROUP):
+        wanted = encoded[..., first : first + INT16_GROUP].transpose(1, 0, 3, 2)
+        scales = np.ascontiguousarray(panels[..., at : at + 32]).view(np.float32)[:, :, None]
+        steps = panels[..., at + 32 : at + 32 + 16 * wanted.shape[2]].reshape(wanted.shape)
+        assert (np.abs(steps * scales - wanted) <= scales * 0.51).all()
+        at += 32 + 16 * wanted.shape[2]
+    assert at == panels.shape[2]
+
+
+def test_only_layers_that_read_many_weights_store_them_as_int16(
+    of_int16: WinogradConvolutionOfInt16Weights,
+) -> None:
+    peaks = np.zeros((64, 64, 3, 3), np.float32)
+    peaks[:, :, 1, 1], peaks[:, 0, 1, 1] = 1e-4, 1
+    assert of_int16.supports(conv_layer((1, 64, 14, 14), 64))
+    assert not of_int16.supports(conv_layer((1, 64, 14, 14), 64, weight=peaks))
+    assert not of_int16.supports(conv_layer((1, 64, 56, 56), 64))
+    assert not of_int16.supports(conv_layer((1, 64, 14, 14), 64, strides=(2, 2)))
+    assert not of_int16.supports(conv_layer((1, 64, 14, 14), 64, groups=2))
+    assert not of_int16.supports(conv_layer((1, 64, 14, 14), 64, kernel=(5, 5)))
+    assert not of_int16.supports(conv_layer((1, 3, 14, 14), 64))
 
 
 LAYERS = {

@@ -20,7 +20,7 @@ from nnstretch.devices.engine.build.toolchains import make_toolchain
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.reference import run_layer
 from nnstretch.scheduler.measurement.runner.single_layer import random_inputs
-from tests.kits.kernels.convolution_parity import TOLERANCE, feeds_of, reference, variants
+from tests.kits.kernels.convolution_parity import feeds_of, reference, tolerance_of, variants
 from tests.kits.kernels.int8_layers import SLACK, exact_range, int8_feeds, steps_beyond
 
 TARGET = parse_target("aarch64-linux-musl")
@@ -139,10 +139,9 @@ def check_requests(requests: Sequence[Request], cpu: str) -> None:
         layer, low, high = request.cases[0].layer, *(bound.astype(np.float64) for bound in request.wanted)
         rounds = layer.is_int8 and layer.outputs[0].dtype == "int8"
         least = 1.0 if rounds else max(float(np.abs(high).max()), 1e-3)
-        allowed = TOLERANCE
-        if rounds:  # numbers between two steps become either
-            allowed = 0.5 + SLACK if layer.macs else 1.0 + SLACK
+        rounded = 0.5 + SLACK if layer.macs else 1.0 + SLACK  # numbers between two steps become either
         for case in request.cases:
+            allowed = rounded if rounds else tolerance_of(case.routine)
             error = steps_beyond(_answer(answers, case), low, high) / least
             assert error < allowed, f"{case.layer.op} {case.call.kernel} {dict(case.parameters)}: {error:.1e}"
 

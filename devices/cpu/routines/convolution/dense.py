@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import ClassVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -24,15 +22,19 @@ from nnstretch.devices.base.routine import (
     pipeline,
 )
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.convolution.base import has_native_operands, is_convolution, lowering
+from nnstretch.devices.cpu.routines.convolution.base import (
+    fit_int16,
+    has_native_operands,
+    is_convolution,
+    lowering,
+    peaks,
+)
 from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
 from nnstretch.devices.cpu.routines.data_movement import change_layout, copy_call
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 
-_LARGEST_PEAK = 20.0
-"""Largest weights of outputs over all, in the root mean square: the rounding's share of a sum is then below 2e-4 / 3."""
 TRANSPOSED = 240
 """Inputs whose weights are transposed at a time; not a power of two, because rows of the copy would then share cache sets."""
 
@@ -55,11 +57,7 @@ def _write_int16_panel(rows: np.ndarray, width: int, place: np.ndarray) -> None:
 
 def _scales(rows: np.ndarray) -> np.ndarray:
     """The step of the weights of each output, O,K, such that the largest is an int16."""
-    return np.asarray(_peaks(rows) / np.iinfo(np.int16).max, np.float32)
-
-
-def _peaks(rows: np.ndarray) -> np.ndarray:
-    return np.asarray(np.maximum(rows.max(axis=1), -rows.min(axis=1)))
+    return np.asarray(peaks(rows) / np.iinfo(np.int16).max, np.float32)
 
 
 class Dense(Routine):
@@ -122,20 +120,6 @@ class DenseOfInt16Weights(Dense):
         return super().supports(layer) and fit_int16(layer)
 
     write_panel = staticmethod(_write_int16_panel)
-
-
-_fitting: WeakKeyDictionary[Layer, bool] = WeakKeyDictionary()
-
-
-def fit_int16(layer: Layer) -> bool:
-    """Whether int16 keeps a layer's weights well: the largest of an output are not far larger than the others."""
-    if layer not in _fitting:
-        weight = layer.constants[1]
-        if not weight.size:
-            return False
-        peak, size = (float(np.linalg.norm(some)) / math.sqrt(some.size) for some in (_peaks(weight), weight))
-        _fitting[layer] = math.isfinite(peak) and peak <= _LARGEST_PEAK * size
-    return _fitting[layer]
 
 
 class DenseAsConvolution(Routine):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import ClassVar
+
+import numpy as np
 
 from nnstretch.devices.algorithms.winograd import (
     LARGEST_STRIDE,
@@ -12,23 +15,32 @@ from nnstretch.devices.algorithms.winograd import (
     division_of,
     estimated_cost,
     is_worth_trying,
+    prepared_int16_panels,
     prepared_panels,
     reads_plain,
     tiles_at_once,
     tiles_of,
     worth_measuring,
 )
+from nnstretch.devices.base.constants import Constant
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, geometry_parameters, lowering
+from nnstretch.devices.cpu.routines.convolution.base import (
+    BlockedConvolution,
+    fit_int16,
+    geometry_parameters,
+    lowering,
+)
 from nnstretch.devices.engine.build.instruction_sets import Isa
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.graph.layer import Layer
 
 AXIS_PARTS = 8  # maximum parts of a kernel along one axis
 HALVED_BLOCK = 16  # block of engines that compute the halves of a vector separately if they belong to different groups
 UNITS = 4  # minimum units of work for four threads; threads that share a block each encode it
 MOST_PARTS = 64  # maximum blocks into which a thorough search divides the tiles
+MOST_TILES = 64  # tiles up to which products may take less time than to read their weights from memory
 
 
 class WinogradConvolution(BlockedConvolution):
@@ -46,10 +58,14 @@ class WinogradConvolution(BlockedConvolution):
     """
 
     descriptor = Descriptor("cpu", "float32", "winograd")
+    kernels: ClassVar[str] = "winograd"
+    """Name of the kernels' family."""
+    stored: ClassVar[str] = DEFAULT_DTYPE
+    """Type of the weights in memory."""
 
     def __init__(self, isa: Isa) -> None:
         super().__init__(isa)
-        self.tiles = family("winograd").tiles(isa, "tiles", "vectors")  # the last has one vector
+        self.tiles = family(self.kernels).tiles(isa, "tiles", "vectors")  # the last has one vector
         # On ARM, in-order and out-of-order cores have a tile each.
         self.measured_tiles = 2 if isa.architecture == "aarch64" else 1
 
@@ -96,7 +112,7 @@ class WinogradConvolution(BlockedConvolution):
     def divisions(self, geometry: KernelGeometry) -> list[Division]:
         """Divisions of the kernel for each transform with at most as many taps as the longer axis."""
         most = max(-(-k // s) for k, s in zip(geometry.kernel, geometry.strides, strict=True))
-        divisions = [division_of(geometry, alpha, taps) for alpha, taps in transforms() if taps <= most]
+        divisions = [division_of(geometry, alpha, taps) for alpha, taps in transforms(self.kernels) if taps <= most]
         return [d for d in divisions if max(len(d.down.first_taps), len(d.across.first_taps)) <= AXIS_PARTS]
 
     def _encoded_blocks(self, geometry: KernelGeometry, division: Division) -> int:
@@ -124,7 +140,7 @@ class WinogradConvolution(BlockedConvolution):
         for division in self.divisions(geometry):
             packing = division.positions * len(division.parts) * geometry.channels if reads_plain(geometry) else 0
             inputs = self._encoded_blocks(geometry, division)
-            costs[division] = estimated_cost(geometry, division, self.layout.block, inputs, packing)
+            costs[division] = estimated_cost(geometry, division, self.layout.block, inputs, packing, self.stored)
         return costs
 
     def _fits(self, geometry: KernelGeometry, vectors: int) -> bool:
@@ -137,12 +153,9 @@ class WinogradConvolution(BlockedConvolution):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         geometry = KernelGeometry.of(layer)
         alpha, taps, vectors = parameters["alpha"], parameters["taps"], parameters["vectors"]
-        kernel = family("winograd").kernel(alpha=alpha, taps=taps, tiles=parameters["tiles"], vectors=vectors)
-        width, block = vectors * self.layout.block, self.layout.block
-        halved = block == HALVED_BLOCK and vectors == 1
-        division = division_of(geometry, alpha, taps)
-        weights = prepared_panels(layer.constants[1], geometry.groups, width, block, division, halved=halved)
-        lanes = -(-geometry.out_channels // block) * block
+        kernel = family(self.kernels).kernel(alpha=alpha, taps=taps, tiles=parameters["tiles"], vectors=vectors)
+        weights = self.prepared(layer.constants[1], geometry, vectors, division_of(geometry, alpha, taps))
+        lanes = -(-geometry.out_channels // self.layout.block) * self.layout.block
         return lowering(
             kernel,
             layer,
@@ -155,11 +168,40 @@ class WinogradConvolution(BlockedConvolution):
             panels=parameters["panels"],
         )
 
+    def prepared(self, weight: np.ndarray, geometry: KernelGeometry, vectors: int, division: Division) -> Constant:
+        """Weights O,C/g,KH,KW as the kernels with panels of `vectors` vectors read them."""
+        block = self.layout.block
+        halved = block == HALVED_BLOCK and vectors == 1
+        return prepared_panels(weight, geometry.groups, vectors * block, block, division, halved=halved)
+
+
+class WinogradConvolutionOfInt16Weights(WinogradConvolution):
+    """The same with encoded weights stored as int16, which are half the bytes to read; all arithmetic is in float32.
+
+    For 3 × 3 kernels of layers with few tiles, which read weights from memory about as fast as they compute.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "winograd_int16")
+    kernels = "winograd_int16"
+    stored = "int16"
+
+    def supports(self, layer: Layer) -> bool:
+        return super().supports(layer) and fit_int16(layer)
+
+    def divisions(self, geometry: KernelGeometry) -> list[Division]:
+        if geometry.groups > 1 or geometry.kernel != (3, 3) or reads_plain(geometry):
+            return []
+        found = super().divisions(geometry)
+        return [one for one in found if len(one.parts) == 1 and tiles_of(geometry, one) <= MOST_TILES]
+
+    def prepared(self, weight: np.ndarray, geometry: KernelGeometry, vectors: int, division: Division) -> Constant:
+        return prepared_int16_panels(weight, vectors * self.layout.block, division)
+
 
 @cache
-def transforms() -> tuple[tuple[int, ...], ...]:
-    """The transforms F(alpha - taps + 1, taps) that the engine has, as (alpha, taps)."""
-    return tuple(dict.fromkeys(kernel.numbers("alpha", "taps") for kernel in family("winograd").kernels))
+def transforms(kernels: str = "winograd") -> tuple[tuple[int, ...], ...]:
+    """The transforms F(alpha - taps + 1, taps) that a family of kernels has, as (alpha, taps)."""
+    return tuple(dict.fromkeys(kernel.numbers("alpha", "taps") for kernel in family(kernels).kernels))
 
 
-ROUTINES = (WinogradConvolution,)
+ROUTINES = (WinogradConvolution, WinogradConvolutionOfInt16Weights)

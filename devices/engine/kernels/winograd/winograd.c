@@ -15,7 +15,10 @@
  *
  * Weights lie in panels of VECTORS output vectors: float[position][piece][input block][part][lane][output channel]
  * with the input channels that the piece reads and the parts that are not 0 at the position. A panel is one piece, or
- * two if it is one vector whose halves belong to different groups. All panels have the size of the largest. */
+ * two if it is one vector whose halves belong to different groups. All panels have the size of the largest.
+ *
+ * Weights of winograd_int16 have one part and one group: [position][group of 16 input channels], each float[output
+ * channel], the scales, then int16[lane][output channel]. They are widened in registers; all sums are in float32. */
 #include "winograd.h"
 #include "winograd_grid.h"
 #include "winograd_transform.h"
@@ -46,8 +49,19 @@ DECODE(8, 5)
 DECODE(8, 6)
 
 #define product_vec_v nns_vec
+typedef float product_weight_v;
+#define product_read_v nns_load
+#define product_read_scale_v nns_load
 #define product_broadcast_v nns_broadcast
 #define KIND v
+#include "winograd_product.inc"
+
+#define product_vec_s nns_vec
+typedef int16_t product_weight_s;
+#define product_read_s winograd_read_steps
+#define product_read_scale_s nns_load
+#define product_broadcast_s nns_broadcast
+#define KIND s
 #include "winograd_product.inc"
 
 #define MULTIPLY(tiles, vectors, kind)                                                           \
@@ -59,18 +73,26 @@ DECODE(8, 6)
  * multipliers busy. Elsewhere a broadcast should feed two. */
 #if COMPUTE_HALVES
 #define product_vec_h compute_half
+typedef float product_weight_h;
+#define product_read_h half_load
+#define product_read_scale_h half_load
 #define product_broadcast_h half_broadcast
 #define KIND h
 #include "winograd_product.inc"
 MULTIPLY(28, 1, v)
+MULTIPLY(28, 1, s)
 MULTIPLY(28, 1, h)
 #elif COMPUTE_BY_ELEMENT
 MULTIPLY(20, 1, v)
 MULTIPLY(12, 2, v)
 MULTIPLY(6, 4, v)
+MULTIPLY(20, 1, s)
+MULTIPLY(12, 2, s)
 #else
 MULTIPLY(12, 1, v)
 MULTIPLY(6, 2, v)
+MULTIPLY(12, 1, s)
+MULTIPLY(6, 2, s)
 #endif
 
 /* ---- check ------------------------------------------------------------------------------------------------------- */
@@ -81,12 +103,13 @@ static const char *winograd_check(const nns_args *args, nns_work *work, const wi
     if (wrong) return wrong;
     const kernel_geometry s = p->geometry;
     const winograd_grid grid = grid_of(&s, p, variant);
+    if (variant->steps && (grid.parts > 1 || p->groups > 1)) return "weights in steps have one part and one group";
     const int64_t width = variant->vectors * NNS_BLOCK, lanes = p->planar ? s.c : blocks_of(s.c) * NNS_BLOCK;
     const int64_t y = NNS_FLOAT_BYTES(s.n, grid.panels, width, s.oh, s.ow);
-    const int64_t panel = largest_panel(&s, p->groups, variant->vectors);
+    const int64_t panel = largest_panel(&s, p->groups, variant);
     wrong =
         NNS_CHECK_SIZES(winograd, args, y, NNS_FLOAT_BYTES(s.n, lanes, s.h, s.w),
-                        NNS_FLOAT_BYTES(grid.panels, all_parts(&grid), panel), NNS_FLOAT_BYTES(grid.panels, width), y);
+                        NNS_PRODUCT(grid.panels, all_parts(&grid), panel), NNS_FLOAT_BYTES(grid.panels, width), y);
     if (wrong) return wrong;
     work->units = grid.blocks * grid.chunks;
     work->scratch = WINOGRAD_NOTE_BYTES + tile_table_bytes(&grid) +
@@ -104,7 +127,7 @@ typedef struct {
     winograd_grid grid;
     winograd_part parts[WINOGRAD_PARTS_MOST];
     epilogue finish;
-    int64_t panel_size;             /* floats of the largest panel */
+    int64_t panel_size;             /* bytes of the largest panel */
     winograd_tile *tiles;           /* of this block */
     int64_t count;
     int64_t rows_begin, rows_end;   /* tiles with all their rows */
@@ -267,7 +290,7 @@ static void fetch_output(const winograd_job *job, int64_t panel, int64_t begin, 
 
 /* The product of one piece of a panel at one position with its weights `u` there, for the tiles from `begin` on. */
 static winograd_product product_of(const winograd_job *job, const winograd_piece *piece, int64_t position,
-                                   tap_range parts, const float *u, int64_t begin) {
+                                   tap_range parts, const void *u, int64_t begin) {
     const int64_t width = job->variant->vectors * NNS_BLOCK, part_size = job->count * NNS_BLOCK;
     winograd_product product = {
         .v = job->v + position * job->grid.v_position + begin * NNS_BLOCK,
@@ -295,7 +318,7 @@ static winograd_product product_of(const winograd_job *job, const winograd_piece
 /* The sums of one piece of a panel at one position. Skips sums at infinity that a tile does not need: decoding uses
  * their stale values only for rows and columns that it does not store. */
 static void multiply_piece(const winograd_job *job, const winograd_piece *piece, int64_t position, tap_range parts,
-                           const float *u) {
+                           const void *u) {
     const winograd_variant *variant = job->variant;
     const winograd_axis *down = &job->grid.down, *across = &job->grid.across;
     const int64_t panel_width = variant->vectors * NNS_BLOCK;
@@ -318,14 +341,13 @@ static void multiply_piece(const winograd_job *job, const winograd_piece *piece,
 static void multiply_panel(const winograd_job *job, int64_t index) {
     const int64_t positions = job->grid.positions;
     const winograd_panel panel = panel_of(&job->s, parameters_of(job)->groups, job->variant->vectors, index);
-    const float *u = job->args->in[READ_WEIGHTS];
-    u += index * job->panel_size;
+    const char *u = (const char *)job->args->in[READ_WEIGHTS] + index * job->panel_size;
     for (int64_t position = 0; position < positions; position++) {
         const tap_range parts = winograd_parts_at(&job->grid.down, &job->grid.across, position);
         fetch_output(job, index, job->count * position / positions, job->count * (position + 1) / positions);
         for (int64_t i = 0; i < panel.count; i++) {
             multiply_piece(job, &panel.pieces[i], position, parts, u);
-            u += (parts.end - parts.begin) * piece_size(&panel.pieces[i]);
+            u += (parts.end - parts.begin) * piece_bytes(&panel.pieces[i], job->variant);
         }
     }
 }
@@ -364,7 +386,7 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
     job.tiles = (winograd_tile *)((char *)scratch + WINOGRAD_NOTE_BYTES);
     job.v = (float *)((char *)job.tiles + tile_table_bytes(&job.grid));
     job.m = job.v + job.grid.positions * job.grid.v_position;
-    job.panel_size = all_parts(&job.grid) * largest_panel(&job.s, p->groups, variant->vectors);
+    job.panel_size = all_parts(&job.grid) * largest_panel(&job.s, p->groups, variant);
     const int64_t chunks = job.grid.chunks, per_chunk = p->panels;
     for (int64_t unit = unit_begin, next; unit < unit_end; unit = next) {
         next = nns_min_int(unit_end, (unit / chunks + 1) * chunks); /* the remaining units of this block */
@@ -390,12 +412,21 @@ static void winograd_run(const nns_args *args, int64_t unit_begin, int64_t unit_
 #define MULTIPLY_HALF NULL
 #endif
 
-#define KERNEL(stem, name, where, alpha, taps, outputs, tiles, vectors)                                 \
+#define STEPS_v false
+#define STEPS_s true
+#define KERNEL(stem, where, alpha, taps, outputs, tiles, kind, vectors)                                 \
     WHERE_##where(static const winograd_variant variant_##stem = {                                      \
         alpha, taps, encode_##alpha, encode_line_##alpha, pack_##alpha, decode_##alpha##_##outputs,     \
-        decode_##alpha##_##outputs##_line, tiles, vectors, product_##tiles##v##vectors, MULTIPLY_HALF}; \
+        decode_##alpha##_##outputs##_line, tiles, vectors, STEPS_##kind, product_##tiles##kind##vectors, \
+        MULTIPLY_HALF};                                                                                 \
     NNS_DEFINE_KERNEL(stem, winograd_check(args, work, &variant_##stem),                                \
                       winograd_run(args, begin, end, scratch, &variant_##stem)))
-KERNELS_winograd(KERNEL)
+#define KERNEL_OF_FLOATS(stem, name, where, alpha, taps, outputs, tiles, vectors) \
+    KERNEL(stem, where, alpha, taps, outputs, tiles, v, vectors)
+#define KERNEL_OF_STEPS(stem, name, where, alpha, taps, outputs, tiles, vectors) \
+    KERNEL(stem, where, alpha, taps, outputs, tiles, s, vectors)
+KERNELS_winograd(KERNEL_OF_FLOATS)
+KERNELS_winograd_int16(KERNEL_OF_STEPS)
 
 NNS_DEFINE_FAMILY(winograd);
+NNS_DEFINE_FAMILY(winograd_int16);

@@ -49,15 +49,28 @@ typedef struct {
     const float *v; /* [input block][part][tile][lane], from the first tile in the block of `lane_begin` */
     int64_t v_part;                /* floats from one part to the next */
     int64_t parts, v_skipped;      /* parts to sum, and the floats of a block's other parts */
-    const float *u;                /* [input block][part][input channel][vector][lane], of the parts to sum */
+    const void *u;                 /* [input block][part][input channel][vector][lane], of the parts to sum */
     int64_t lane_begin, lane_end;  /* input channels, counted from the start of the first block */
     float *m;                      /* [tile][vector][lane] */
 } winograd_product;
+
+/* Input channels whose int16 weights of an output have one scale; devices/algorithms/winograd.py has it too. Scales of
+ * smaller groups are more bytes to read; with one scale for all channels, F(4, 3) has errors above 1e-4. */
+enum { WINOGRAD_GROUP = 16 };
+_Static_assert(WINOGRAD_GROUP % NNS_BLOCK == 0, "blocks of channels have no common scale");
 
 /* Prefetch distance of a product's weights, in bytes. */
 #ifndef WINOGRAD_AHEAD
 #define WINOGRAD_AHEAD 4096
 #endif
+
+/* A vector of weights that are int16, in steps. */
+NNS_INLINE nns_vec winograd_read_steps(const int16_t *from) {
+    typedef int16_t shorts __attribute__((vector_size(NNS_BLOCK * sizeof(int16_t))));
+    shorts read;
+    memcpy(&read, from, sizeof read);
+    return __builtin_convertvector(__builtin_convertvector(read, nns_ivec), nns_vec);
+}
 
 typedef void (*winograd_encode)(const winograd_patch *patch);
 typedef void (*winograd_pack)(const winograd_patch *patch, float *pixels);
@@ -71,6 +84,7 @@ typedef struct {
     winograd_pack pack;
     winograd_decode decode, decode_line;
     int64_t tiles, vectors; /* of the product */
+    bool steps;             /* weights are int16, in steps */
     winograd_multiply multiply, multiply_half; /* multiply_half: for half panels, or NULL */
 } winograd_variant;
 

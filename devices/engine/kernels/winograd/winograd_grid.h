@@ -103,19 +103,23 @@ NNS_INLINE winograd_panel panel_of(const kernel_geometry *s, int64_t groups, int
     return (winograd_panel){1, {piece_of(s, groups, begin, 0, width)}};
 }
 
-/* Weights of a piece at one position. */
-NNS_INLINE int64_t piece_size(const winograd_piece *piece) {
-    return (piece->lane_end - piece->lane_begin) * piece->width;
+/* Bytes of a piece's weights at one position, with their scales. */
+NNS_INLINE int64_t piece_bytes(const winograd_piece *piece, const winograd_variant *variant) {
+    const int64_t lanes = piece->lane_end - piece->lane_begin;
+    if (!variant->steps) return lanes * piece->width * (int64_t)sizeof(float);
+    const int64_t scales = nns_ceil_div(lanes, WINOGRAD_GROUP) * (int64_t)sizeof(float);
+    return piece->width * (lanes * (int64_t)sizeof(int16_t) + scales);
 }
 
-/* Weights of the largest panel at one position. */
-NNS_INLINE int64_t largest_panel(const kernel_geometry *s, int64_t groups, int64_t vectors) {
-    if (groups == 1) return s->c * vectors * NNS_BLOCK;
+/* Bytes of the largest panel's weights at one position. */
+NNS_INLINE int64_t largest_panel(const kernel_geometry *s, int64_t groups, const winograd_variant *variant) {
+    const int64_t vectors = variant->vectors;
+    if (groups == 1) return piece_bytes(&(winograd_piece){0, vectors * NNS_BLOCK, 0, s->c}, variant);
     int64_t largest = 0;
     for (int64_t i = 0; i < blocks_of(s->o) / vectors; i++) {
         const winograd_panel panel = panel_of(s, groups, vectors, i);
         int64_t size = 0;
-        for (int64_t k = 0; k < panel.count; k++) size += piece_size(&panel.pieces[k]);
+        for (int64_t k = 0; k < panel.count; k++) size += piece_bytes(&panel.pieces[k], variant);
         largest = nns_max_int(largest, size);
     }
     return largest;

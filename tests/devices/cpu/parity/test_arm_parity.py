@@ -8,7 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.cpu.manifest import families
+from nnstretch.devices.cpu.routines.convolution.winograd import WinogradConvolutionOfInt16Weights
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer
 from tests.kits.hypothesis_examples import examples
@@ -73,6 +75,22 @@ def test_layers_of_networks_use_every_kernel_for_convolutions(cpu: str) -> None:
         tried |= {case.call.kernel for case in cases}
     for family in ("conv_direct", "conv_planar"):
         assert {kernel.name for kernel in families()[family].on(TARGET.isa)} <= tried
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_encoded_weights_stored_as_int16(cpu: str) -> None:
+    """Every transform and tile, with a last group of channels that is not full."""
+    (routine,) = (one for one in ROUTINES if isinstance(one, WinogradConvolutionOfInt16Weights))
+    layer = conv_layer((1, 37, 9, 9), 32, residual=True)
+    settings = [
+        {**routine.parameter_space(layer)[0], "alpha": division.down.alpha, "tiles": tiles, "vectors": vectors}
+        for division in routine.divisions(KernelGeometry.of(layer))
+        for tiles, vectors in routine.tiles
+    ]
+    cases = cases_of([routine], layer, lambda *_: settings)
+    check_cases(cases, cpu)
+    names = {kernel.name for kernel in families()["winograd_int16"].on(TARGET.isa)}
+    assert {case.call.kernel for case in cases} == names
 
 
 @pytest.mark.parametrize("cpu", CPUS)

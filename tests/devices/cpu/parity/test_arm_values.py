@@ -18,6 +18,7 @@ ELSEWHERE = {
     "conv_planar",
     "conv_strassen",
     "winograd",
+    "winograd_int16",
     "dense",
     "dense_int16",
     "depthwise",

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from nnstretch.devices.base.routine import Routine
-from nnstretch.devices.cpu.routines.convolution.dense import DenseOfInt16Weights, fit_int16
+from nnstretch.devices.cpu.routines.convolution.base import fit_int16
+from nnstretch.devices.cpu.routines.convolution.dense import DenseOfInt16Weights
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer
 from tests.kits.kernels.convolution_parity import feeds_of, random, reference

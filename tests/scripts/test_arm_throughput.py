@@ -84,6 +84,7 @@ FLOORS = {
     "first layer": (0.9, 0.9),
     "Strassen product": (0.9, 0.9),
     "Winograd product": (0.9, 0.9),
+    "Winograd product, int16 weights": (0.65, 0.75),
     "dense": (0.9, 0.9),
     "pair, 1×1": (0.9, 0.9),
     "depthwise": (0.65, 0.85),
@@ -94,7 +95,8 @@ FLOORS = {
 """Kernel -> least share that its best tile must reach on the in-order core, and on the others.
 
 Depthwise convolutions load one weight for each multiply-add of a few outputs, those of two channels per group also shuffle, and
-matrix products broadcast one factor from memory: they do not reach what products of packed weights do.
+matrix products broadcast one factor from memory: they do not reach what products of packed weights do. Weights that are
+int16 are widened and scaled before their use.
 """
 
 

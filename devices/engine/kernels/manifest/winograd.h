@@ -86,16 +86,14 @@
 #define PARAMETERS_winograd_int16(P, A, G) PARAMETERS_winograd(P, A, G)
 #define READS_winograd_int16(REQUIRED, OPTIONAL) READS_winograd(REQUIRED, OPTIONAL)
 #define COLUMNS_winograd_int16(alpha, taps, outputs, tiles, vectors)
-#define KERNELS_winograd_int16(K)                                                     \
-    K(int16_a4r3t12v2, "winograd_int16_a4r3t12v2", NEON, 4, 3, 2, 12, 2)              \
-    K(int16_a6r3t12v2, "winograd_int16_a6r3t12v2", NEON, 6, 3, 4, 12, 2)              \
-    K(int16_a4r3t20v1, "winograd_int16_a4r3t20v1", NEON, 4, 3, 2, 20, 1)              \
-    K(int16_a6r3t20v1, "winograd_int16_a6r3t20v1", NEON, 6, 3, 4, 20, 1)              \
-    K(int16_a4r3t28v1, "winograd_int16_a4r3t28v1", BLOCK_16, 4, 3, 2, 28, 1)          \
-    K(int16_a6r3t28v1, "winograd_int16_a6r3t28v1", BLOCK_16, 6, 3, 4, 28, 1)          \
-    K(int16_a4r3t6v2, "winograd_int16_a4r3t6v2", REGISTERS_16, 4, 3, 2, 6, 2)         \
-    K(int16_a6r3t6v2, "winograd_int16_a6r3t6v2", REGISTERS_16, 6, 3, 4, 6, 2)         \
-    K(int16_a4r3t12v1, "winograd_int16_a4r3t12v1", REGISTERS_16, 4, 3, 2, 12, 1)      \
+#define KERNELS_winograd_int16(K)                                                  \
+    K(int16_a4r3t20v1, "winograd_int16_a4r3t20v1", NEON, 4, 3, 2, 20, 1)           \
+    K(int16_a6r3t20v1, "winograd_int16_a6r3t20v1", NEON, 6, 3, 4, 20, 1)           \
+    K(int16_a4r3t28v1, "winograd_int16_a4r3t28v1", BLOCK_16, 4, 3, 2, 28, 1)       \
+    K(int16_a6r3t28v1, "winograd_int16_a6r3t28v1", BLOCK_16, 6, 3, 4, 28, 1)       \
+    K(int16_a4r3t6v2, "winograd_int16_a4r3t6v2", REGISTERS_16, 4, 3, 2, 6, 2)      \
+    K(int16_a6r3t6v2, "winograd_int16_a6r3t6v2", REGISTERS_16, 6, 3, 4, 6, 2)      \
+    K(int16_a4r3t12v1, "winograd_int16_a4r3t12v1", REGISTERS_16, 4, 3, 2, 12, 1)   \
     K(int16_a6r3t12v1, "winograd_int16_a6r3t12v1", REGISTERS_16, 6, 3, 4, 12, 1)
 #define CONSTRAIN_winograd_int16(p)                       \
     CONSTRAIN_winograd(p)                                 \

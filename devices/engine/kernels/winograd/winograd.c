@@ -87,7 +87,6 @@ MULTIPLY(20, 1, v)
 MULTIPLY(12, 2, v)
 MULTIPLY(6, 4, v)
 MULTIPLY(20, 1, s)
-MULTIPLY(12, 2, s)
 #else
 MULTIPLY(12, 1, v)
 MULTIPLY(6, 2, v)

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from nnstretch.devices.base.spec import default_cores
-from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa, cpu_features, local_isa
+from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa, cpu_features, local_features, local_isa
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, Toolchain, make_toolchain
 from nnstretch.errors import BuildError, FileError
 from nnstretch.support.locks import locked
@@ -49,7 +49,8 @@ def build_engine(isa: Isa | None = None, sanitize: str | None = None) -> Path:
     """The engine's shared library, built now if the cache does not hold it.
 
     Args:
-        isa: instruction set; default: the best of this machine.
+        isa: instruction set, for any CPU that has it; default: the best of this machine, with those variants of kernels
+            alone that its CPU takes.
         sanitize: "address,undefined" or "thread": build with sanitizers by the system's gcc. A process that
             loads the library must preload gcc's sanitizer library.
 
@@ -59,8 +60,8 @@ def build_engine(isa: Isa | None = None, sanitize: str | None = None) -> Path:
         FileError: the cache cannot be written.
     """
     target = BuildTarget(isa or local_isa())
-    toolchain = make_toolchain(target, sanitize)
-    return build_file(target.isa.name, ".so", engine_sources(target, sanitize), toolchain, "-shared")
+    sources = engine_sources(target, sanitize, local_features() if isa is None else None)
+    return build_file(target.isa.name, ".so", sources, make_toolchain(target, sanitize), "-shared")
 
 
 @cache
@@ -73,30 +74,65 @@ def engine_identity(isa: Isa) -> str:
     return f"{isa.name}-{_hash(*(source.key.encode() for source in engine_sources(BuildTarget(isa, 'linux-musl'))))}"
 
 
-def engine_sources(target: BuildTarget, sanitize: str | None = None) -> list[SourceFile]:
+def engine_sources(
+    target: BuildTarget, sanitize: str | None = None, cpu: Collection[str] | None = None
+) -> list[SourceFile]:
     """The engine's C files, each with the compiler options that it needs.
 
     Files that run before the CPU is known are compiled for the oldest one. Kernels that the manifest lists with CPU
-    features are compiled a second time with them, except for instruction sets that include all of them.
+    features are compiled again with them, except for instruction sets that include all of them.
+
+    Args:
+        target: what to compile for.
+        sanitize: as for `build_engine`.
+        cpu: features of the CPU that the engine is for, which gets the kernels that it takes and no others; None: any CPU.
     """
     folders = ("include", "runtime", "kernels")
     sources: list[SourceFile] = []
     for path in c_files("runtime/**/*.c", "kernels/**/*.c"):
-        toolchain = make_toolchain(target, sanitize, oldest=path.name in _FOR_OLDEST_CPU)
-        sources += source_files(toolchain, [path], folders)
-        for features in variants(path):
-            if is_variant_of(target.isa, features):
-                sources += source_files(make_toolchain(target, sanitize, features=features), [path], folders)
+        for features in compiled_with(path, target.isa, cpu):
+            toolchain = make_toolchain(target, sanitize, oldest=path.name in _FOR_OLDEST_CPU, features=features)
+            sources += source_files(toolchain, [path], folders)
     return sources
+
+
+def compiled_with(path: Path, isa: Isa, cpu: Collection[str] | None = None) -> list[tuple[str, ...]]:
+    """The lists of CPU features beyond an instruction set with which a C file is compiled, once with each.
+
+    Args:
+        path: the C file.
+        isa: the instruction set.
+        cpu: as for `engine_sources`.
+    """
+    listed: list[tuple[str, ...]] = [(), *(features for features in variants(path) if is_variant_of(isa, features))]
+    if cpu is None:
+        return listed
+    # Of the variants that the CPU can run, the engine takes the first with the most features (registry.c).
+    runnable = [features for features in listed if set(cpu).issuperset(features)]
+    granted = [features for features in runnable if not any(cpu_features()[name].must_ask for name in features)]
+    wanted = [max(granted, key=len), max(runnable, key=len)]
+    if any((family, wanted[0]) not in _listed_variants() for family in _families(path)):
+        wanted.append(())
+    return [features for features in listed if features in wanted]
 
 
 def variants(path: Path) -> list[tuple[str, ...]]:
     """The lists of CPU features that the manifest has for the families of a C file: VARIANTS in kernels/manifest.h."""
-    families = set(re.findall(r"^NNS_DEFINE_FAMILY\((\w+)\)", path.read_text(), re.MULTILINE))
+    families = _families(path)
     if not families:
         return []
-    listed = re.findall(r"\bF\((\w+), ([\w, ]+)\)", (ENGINE_FOLDER / "kernels" / "manifest.h").read_text())
-    return list(dict.fromkeys(tuple(features.split(", ")) for family, features in listed if family in families))
+    return list(dict.fromkeys(features for family, features in _listed_variants() if family in families))
+
+
+def _families(path: Path) -> set[str]:
+    """The families that a C file defines."""
+    return set(re.findall(r"^NNS_DEFINE_FAMILY\((\w+)\)", path.read_text(), re.MULTILINE))
+
+
+def _listed_variants() -> list[tuple[str, tuple[str, ...]]]:
+    """The rows of VARIANTS: a family and CPU features."""
+    rows = re.findall(r"\bF\((\w+), ([\w, ]+)\)", (ENGINE_FOLDER / "kernels" / "manifest.h").read_text())
+    return [(family, tuple(features.split(", "))) for family, features in rows]
 
 
 def is_variant_of(isa: Isa, features: Sequence[str]) -> bool:

@@ -28,6 +28,7 @@ class CpuFeature:
         level: the lowest level of the architecture that includes the feature; 0: none does.
         option: LLVM's name for it.
         block: floats in the widest vectors that the feature needs on x86-64; 0 if vectors of 16 bytes do.
+        must_ask: a process must ask the system for the feature's registers, which may refuse them.
     """
 
     name: str
@@ -35,6 +36,7 @@ class CpuFeature:
     level: int
     option: str
     block: int
+    must_ask: bool
 
 
 @cache
@@ -44,7 +46,7 @@ def cpu_features() -> dict[str, CpuFeature]:
     blocks = {"NNS_YMM": 8, "NNS_ZMM": 16}
     rows = _ROW.findall(TABLE.read_text())
     return {
-        name: CpuFeature(name, architectures[kind], int(level), option, blocks.get(last, 0))
+        name: CpuFeature(name, architectures[kind], int(level), option, blocks.get(last, 0), last == "NNS_TILES")
         for kind, name, level, last, option in rows
     }
 

@@ -18,6 +18,8 @@ ENGINE_FOLDER = Path(__file__).parents[1]
 """The folder of the engine's C sources."""
 
 _NO_TRAPS = "-fno-sanitize=undefined"
+_NO_SLP = "-fno-slp-vectorize"
+"""Kernels are written with vectors; to look for more of them in straight code takes up to 40 % of a file's compile time."""
 FLAGS = (
     "-O3",
     "-std=c11",
@@ -28,11 +30,12 @@ FLAGS = (
     "-fvisibility=hidden",
     "-ffp-contract=fast",
     "-fno-math-errno",
+    _NO_SLP,
     _NO_TRAPS,  # zig cc enables traps for undefined behaviour by default,
     "-g0",  # and debug information: most of a library's size and a fifth of its compile time
 )
 # Other compilers and versions warn of what this one does not.
-GCC_FLAGS = tuple(flag for flag in FLAGS if flag not in (_NO_TRAPS, "-Werror"))
+GCC_FLAGS = tuple(flag for flag in FLAGS if flag not in (_NO_TRAPS, _NO_SLP, "-Werror"))
 LINK_FLAGS = ("-lpthread", "-ldl", "-lm")
 SANITIZERS: Mapping[str, tuple[str, ...]] = {
     # The address sanitizer finds the consequences of bad pointers. Checks of the pointers multiply compile

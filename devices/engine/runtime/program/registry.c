@@ -6,11 +6,11 @@
 
 #include "manifest.h"
 
-#define DECLARE(family) extern const nns_family nns_family_##family;
-#define DECLARE_WEAK(family, feature, ...) \
-    extern const nns_family nns_family_##family##_##feature __attribute__((weak));
+/* An engine for one CPU has the variants that this CPU takes, and no others. */
+#define DECLARE(family) extern const nns_family nns_family_##family __attribute__((weak));
+#define DECLARE_VARIANT(family, feature, ...) DECLARE(family##_##feature)
 FAMILIES(DECLARE)
-VARIANTS(DECLARE_WEAK)
+VARIANTS(DECLARE_VARIANT)
 
 #define POINT_TO(family) &nns_family_##family,
 #define POINT_TO_VARIANT(family, feature, ...) &nns_family_##family##_##feature,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nnstretch.devices.targets.adb import client
 from nnstretch.doctor.finding import Finding, State
-from nnstretch.errors import NNStretchError
+from nnstretch.errors import MissingExtraError
 
 _PROGRAMS = {
     "ssh": ("targets ssh:HOST", "apt-get install openssh-client"),
@@ -25,5 +25,5 @@ def targets() -> Iterator[Finding]:
             yield Finding(program, State.OK, f"{path} (for {purpose})")
     try:
         yield Finding("adb", State.OK, f"{client()} (for targets adb)")
-    except NNStretchError as error:
-        yield Finding("adb", State.NOTE, str(error), "pip install 'nnstretch[adb]'")
+    except MissingExtraError:
+        return  # the extra's own finding says so

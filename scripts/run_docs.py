@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from nnstretch.cli.console import PROGRESS_MARK
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 _BLOCK = re.compile(r"^```(?P<kind>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -157,8 +159,8 @@ def recorded(text: str, outputs: Mapping[int, str]) -> str:
 
 
 def _tidy(output: str) -> str:
-    """Output without blanks at line ends and empty lines at its begin and end."""
-    lines = [line.rstrip() for line in output.splitlines()]
+    """Output without blanks at line ends, empty lines at its begin and end, and lines that say how long work gets on."""
+    lines = [line.rstrip() for line in output.splitlines() if not line.startswith(PROGRESS_MARK)]
     return "\n".join(lines).strip("\n") + "\n"
 
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import sys
+import time
 import warnings
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 _PIPE_WIDTH = 200  # columns of output that is no terminal
 _LONGEST = 48  # characters of what is being done, beside the bar
+_BETWEEN_LINES = 15.0  # seconds, at least, between the lines that say what is being done where there is no bar
+PROGRESS_MARK = "… "
+"""Begins these lines."""
 
 
 class Reporter:
@@ -60,9 +64,9 @@ class Reporter:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:
-        """A progress bar on the standard error while the block runs, if that is a terminal."""
+        """A progress bar on the standard error while the block runs; a line now and then if that is no terminal."""
         if not sys.stderr.isatty():
-            yield silent
+            yield self._progress_lines(title)
             return
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
@@ -82,6 +86,19 @@ class Reporter:
                 bar.update(task, completed=done, total=total or None, what=short)
 
             yield advance
+
+    def _progress_lines(self, title: str) -> Progress:
+        """Progress as notes; work that takes long has the first."""
+        last = time.monotonic()
+
+        def advance(done: int, total: int, what: str) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _BETWEEN_LINES:
+                last = time.monotonic()
+                count = f", {done} of {total}" if total else ""
+                self.note(f"{PROGRESS_MARK}{title}{count}: {what}")
+
+        return advance
 
     @staticmethod
     def _console(file: IO[str]) -> Console:

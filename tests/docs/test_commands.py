@@ -197,7 +197,7 @@ def test_commands_that_run_elsewhere_do() -> None:
 def test_output_is_recorded_behind_its_command() -> None:
     page = "A\n\n```bash\nls\n```\n\n```text\nold\n```\n\n```text\nkept\n```\n"
     first = blocks(page)[0]
-    assert recorded(page, {first.begin: "\n new  \n\n"}) == page.replace("old", " new")
+    assert recorded(page, {first.begin: "\n new  \n… Training: 1/2\n\n"}) == page.replace("old", " new")
 
 
 def test_files_and_commands_of_others_are_not_run() -> None:

@@ -7,6 +7,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 
 import nnstretch as nns
 from nnstretch.branching.pycls.files import parse_published, read_published
+from nnstretch.cli import console
 from nnstretch.cli.commands import COMMANDS
 from nnstretch.cli.commands.sweep import COMMANDS as SWEEPS
 from nnstretch.cli.console import reporting
@@ -160,6 +162,19 @@ def test_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None
     out, err = capsys.readouterr()
     assert [out.count(name) for name in names] == [2, 2, 2]
     assert err.split() == names
+
+
+def test_long_work_writes_lines_where_there_is_no_bar(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 14.0, 15.0, 15.0, 16.0, 31.0, 31.0])
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with reporting(as_json=True) as report, report.progress("Compiling") as advance:
+        for number, what in enumerate(("one", "two", "three", "four")):
+            advance(number, 4 if number < 3 else 0, what)
+    out, err = capsys.readouterr()
+    assert not out
+    assert err == "… Compiling, 1 of 4: two\n… Compiling: four\n"
 
 
 # -- what commands answer ------------------------------------------------------------------------------------------

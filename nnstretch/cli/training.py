@@ -57,19 +57,18 @@ def training_images(
         NNStretchError: the images or a file cannot be read, or they do not fit each other.
     """
     from nnstretch.cli.models.networks import known_options, known_preprocessing, preprocessing_of_file, read_about
-    from nnstretch.frontends.resolve import file_input_shape, image_size_of, is_model_file
+    from nnstretch.frontends.resolve import square_side, stated_input_shape
     from nnstretch.training.data import load_dataset
     from nnstretch.training.data.unreadable import without_unreadable
 
     about = read_about(weights) if weights else {}
-    size = image_size or known_options(about, design).image_size or image_size_of(model)
+    shape = stated_input_shape(model)
+    size = image_size or known_options(about, design).image_size or square_side(shape)
     stated = known_preprocessing(about, str(weights)) or preprocessing_of_file(model)
     if stated is None and teacher is not None:
         stated = known_preprocessing(read_about(teacher), str(teacher))
-    channels = file_input_shape(model)[1:2] if is_model_file(model) else ()
-    dataset = load_dataset(
-        data, size or recipe.image_size, *(n for n in channels if n), crop_pct=recipe.crop_pct, preprocessing=stated
-    )
+    channels = shape[1] if len(shape) == 4 and shape[1] else None
+    dataset = load_dataset(data, size or recipe.image_size, channels, crop_pct=recipe.crop_pct, preprocessing=stated)
     return without_unreadable(dataset)
 
 

@@ -154,23 +154,26 @@ def load_module(spec: str) -> tuple[nn.Module, Tensor]:
     return zoo.build(spec), zoo.example_input(spec)
 
 
-def image_size_of(spec: str) -> int | None:
-    """Side in pixels of the square images that a file is for, or that a factory returns as its example input.
+def stated_input_shape(spec: str) -> tuple[int, ...]:
+    """Shape of a file's first input, 0 for dimensions that it leaves open, or of the example input that a factory returns.
 
     Returns:
-        None for a zoo name, a factory without an example input, and images that are not square or of any size.
+        Empty for a zoo name, a file without inputs and a factory without an example input.
 
     Raises:
         ModelError, FileError: the file cannot be read; the factory is not found or fails.
     """
-    file, colon, factory = spec.rpartition(":")
     if is_model_file(spec):
-        shape = file_input_shape(spec)
-    elif colon and file.endswith(".py"):
-        _, example = _call_factory(Path(file), factory)
-        shape = tuple(getattr(example, "shape", ()))
-    else:
-        return None
+        return file_input_shape(spec)
+    file, colon, factory = spec.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        return ()
+    _, example = _call_factory(Path(file), factory)
+    return tuple(getattr(example, "shape", ()))
+
+
+def square_side(shape: tuple[int, ...]) -> int | None:
+    """Side in pixels of the square images of a stated input shape; None if they are not square or of any size."""
     return int(shape[3]) if len(shape) == 4 and shape[3] and shape[2] == shape[3] else None
 
 

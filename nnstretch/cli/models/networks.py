@@ -7,7 +7,7 @@ file's metadata.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -327,11 +327,11 @@ def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor, Inter
         else:
             module, example = load_module(spec)
             check_reads_images(module, example, spec)
-        example = _resized(example, options)
+        own, example = example, _resized(example, options)
         try:
             run_once(module, example)  # a network of the caller's may want other images than data and options have
         except ModelError as error:
-            raise ModelError(f"{error}{_advice(spec, options)}") from error
+            raise ModelError(_refusal(error, spec, options, own.shape)) from error
         return module.eval(), example, interface
     entry = zoo.entry(spec)
     size = options.image_size or entry.input_size
@@ -345,16 +345,27 @@ def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor, Inter
     return module, _resized(zoo.example_input(spec, in_channels=options.in_channels or 3), options), None
 
 
-def _advice(spec: str, options: NetworkOptions) -> str:
-    """The end of the message for a network that does not run: where its input comes from."""
+def _refusal(error: ModelError, spec: str, options: NetworkOptions, own: Sequence[int]) -> str:
+    """The message for a network that does not run on an input with the side and channels of the options.
+
+    Args:
+        error: why it does not.
+        spec: of the network.
+        options: of the network.
+        own: shape of the input that comes with it.
+    """
     from nnstretch.frontends.resolve import file_input_shape, is_model_file
 
     if is_model_file(spec):
         sides = "×".join(str(n or "?") for n in file_input_shape(spec)[1:])
-        return f": {spec} is for images of {sides}, which --image-size or the data contradict"
-    if options.in_channels is not None:
-        return f"; in_channels of the data or weights is {options.in_channels}"
-    return f", with --image-size or from {spec} as (module, example input)"
+        return f"{error}: {spec} is for images of {sides}, which --image-size or the data contradict"
+    wanted = options.in_channels
+    if wanted is not None and wanted != own[1]:
+        return (
+            f"{spec} does not run on images of {wanted} channel{'s' * (wanted != 1)}, which the data or weights have; it is "
+            f"taken to be for {own[1]}: return (module, example input) from it, and the images become like that input"
+        )
+    return f"{error}, with --image-size or from {spec} as (module, example input)"
 
 
 def _resized(example: Tensor, options: NetworkOptions) -> Tensor:

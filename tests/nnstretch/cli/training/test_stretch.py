@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesign
+from nnstretch.cli.models.networks import NetworkOptions, build_network
 from nnstretch.cli.stretching.answer import branches_table, designs_table
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.training.data import load_dataset
@@ -28,6 +29,10 @@ NETWORK = (
 
 def coloured():
     return nn.Sequential(block(3, 16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+
+
+def tinted():
+    return coloured(), torch.zeros(1, 3, 16, 16)
 
 
 def grey():
@@ -61,11 +66,6 @@ def without_test_images(*arguments: Any, **keywords: Any) -> Dataset:
 
 def test_bounds_are_learned_kept_and_used(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = ("--data", "digits", "--image-size", "16", "--threads", "1", "--epochs", "2", "-o", "w.safetensors")
-    refuses(
-        cli("train", "net.py:coloured", *training),
-        "does not run on an input of shape (1, 1, 16, 16)",
-        "in_channels of the data or weights is 1",
-    )
     answer_of(cli("train", "net.py:small", *training, "--json"))
     monkeypatch.setattr("nnstretch.training.data.load_dataset", without_test_images)
     stretch = ("stretch", "net.py:small", "-w", "w.safetensors", *SIMULATED, "--json")
@@ -89,6 +89,14 @@ def test_bounds_are_learned_kept_and_used(cli: Cli, folder: Path, monkeypatch: p
         assert one["width"] >= written["min_width"]
     refuses(cli(*learn, "--bounds", "b.json", "--seed", "1"), "b.json", "recipe")
     refuses(cli("stretch", "net.py:small", *SIMULATED, *learn[-7:], "--bounds", "c.json"), "chance", "--weights")
+
+
+def test_images_have_the_channels_of_the_example_input(cli: Cli, folder: Path) -> None:
+    training = ("--data", "digits", "--recipe", "brief.json", "-o", "w.safetensors")
+    refuses(cli("train", "net.py:coloured", *training), "images of 1 channel,", "taken to be for 3: return (module,")
+    answer_of(cli("train", "net.py:tinted", *training, "--json"))
+    network = build_network("net.py:tinted", NetworkOptions(), Path("w.safetensors"))
+    assert (network.options.in_channels, network.example_input.shape) == (3, (1, 3, 16, 16))
 
 
 def test_weights_that_say_nothing_of_their_network(cli: Cli, folder: Path) -> None:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from nnstretch.frontends.onnx_file import save
 from nnstretch.support.closing import Closing, closed_on_failure
 from nnstretch.support.settings import cache_dir
-from nnstretch.support.worker_process import WorkerProcess
+from nnstretch.support.worker_process import WorkerError, WorkerProcess
 
 WORKER = (sys.executable, "-m", "nnstretch.compiler.preparation_worker")
 
@@ -28,24 +28,34 @@ class Preparation(Closing):
     What fails in it fails again, with a message, where the processors are used.
     """
 
-    def __init__(self, processors: str, model: ir.Model | None = None) -> None:
-        """Starts the process.
+    def __init__(self, processors: str) -> None:
+        """Starts the process, which builds the engine and tests the devices.
 
         Args:
             processors: as in `cpu:0,opencl:0@1`.
-            model: a graph that is not fused. The programs of its layers are compiled for the OpenCL devices; networks with
-                layers of other widths need much the same.
         """
         cache_dir()  # where it cannot be written, the folder in its place is named to the process, too
         self._process: WorkerProcess | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="nnstretch-")
-        path = Path(self._folder.name) / "model.onnx"
         with closed_on_failure(self.close):
-            if model is not None:
-                save(model, path)
-            arguments = {"parent": os.getpid(), "processors": processors, "model": None if model is None else str(path)}
+            arguments = {"parent": os.getpid(), "processors": processors}
             with suppress(OSError):  # no process can be started: all is done where it is needed
                 self._process = WorkerProcess((*WORKER, json.dumps(arguments)), patience=0)
+
+    def compile_for(self, model: ir.Model | None) -> None:
+        """Names the network for whose layers programs are compiled; the process ends by itself after them.
+
+        Args:
+            model: a graph that is not fused; networks with layers of other widths need much the same programs. None: no
+                programs are compiled.
+        """
+        if self._process is None:
+            return
+        path = Path(self._folder.name) / "model.onnx"
+        if model is not None:
+            save(model, path)
+        with suppress(WorkerError):  # it has ended: what failed in it fails again
+            self._process.send({"model": None if model is None else str(path)})
 
     def close(self) -> None:
         """Ends the process. What it has not done is done where it is needed, with the priority of that work."""

@@ -1,7 +1,8 @@
 """Prepares processors, with the lowest priority: `python -m nnstretch.compiler.preparation_worker ARGUMENTS`.
 
-ARGUMENTS is a JSON object: the number of the `parent`, with which the process ends, the `processors` to prepare, and an ONNX
-file, `model`, or null. It builds the engine, tests the OpenCL devices and compiles the programs of the model's layers.
+ARGUMENTS is a JSON object: the number of the `parent`, with which the process ends, and the `processors` to prepare. It builds
+the engine, tests the OpenCL devices, reads a frame that names an ONNX file, `model`, or null, and compiles the programs of the
+model's layers.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import queue_pool
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.support.child_process import die_with_parent
+from nnstretch.support.frames import read_frame
 
 _LOWEST = 19  # os.nice
 
@@ -164,8 +166,9 @@ def main() -> int:
         Path("/proc/self/autogroup").write_text(str(_LOWEST))
     engine()
     devices = working_devices(arguments["processors"])
-    if arguments["model"] is not None and devices:
-        model = ir.load(Path(arguments["model"]))
+    asked, _ = read_frame(sys.stdin.buffer)
+    if asked["model"] is not None and devices:
+        model = ir.load(Path(asked["model"]))
         for device in devices:
             compile_programs(model.clone(), device)
     return 0

@@ -49,7 +49,6 @@ SKIPPABLE = (RETRAIN, INT8, MEASURE)
 """Stages that a job can leave out. Without retraining, designs keep their inherited weights."""
 
 _CALIBRATION_IMAGES = 100
-_TURN = 0.1  # seconds; a dozen of candidates take turns
 _PRECISION = 0.02  # of measured latencies, where a quiet machine allows it
 
 
@@ -70,6 +69,7 @@ class TransformOptions:
         search: fields of `StretchOptions`, as JSON values; `designs` is the number of designs that are retrained.
         max_drop: percent points of validation top-1 that a chosen design may be below the model.
         int8: whether networks are quantised.
+        turn: seconds for which one of a dozen candidates runs in a round of the measurement.
         int8_recipe: of quantisation-aware training, with the original in float32 as the teacher; None: calibration alone.
         image_size: side of the images; None: that of the weights, the factory or the recipe.
         skip: stages that are left out.
@@ -94,6 +94,7 @@ class TransformOptions:
     redo: str | None = None
     design: Path | None = None
     int8_recipe: str | None = None
+    turn: float = 0.1
 
     def __post_init__(self) -> None:
         """Check the names of stages.
@@ -245,23 +246,31 @@ class TransformAndTrain:
         from nnstretch.compiler.processors import check_listed
 
         check_listed(self.options.processors)  # a missing device is found before the long work
+        self._prepare()
         network = self.network(None)
-        self._prepare(network)
+        self._prepare_programs(network)
         return self._save(network, folder, self._train(network, recipe, None, folder))
 
-    def _prepare(self, network: Network) -> None:
-        """Builds the engine and compiles OpenCL programs beside the training, which leaves cores idle."""
+    def _prepare(self) -> None:
+        """Builds the engine and tests OpenCL devices beside the training and what comes before it, which leave cores idle."""
         from nnstretch.compiler.preparation import Preparation
-        from nnstretch.devices.base.spec import is_simulated, parse_processors
+        from nnstretch.devices.base.spec import is_simulated
 
-        kinds = {spec.kind for spec in parse_processors(self.options.processors)}
         if not any(map(is_simulated, self.options.processors.split(","))):
             self.report.note("preparing the processors beside the training: once per version")
-            graph = None
-            if "opencl" in kinds:
-                with suppress(NNStretchError):  # a later stage says why the network cannot be exported
-                    graph = network.export()
-            self._preparation = Preparation(self.options.processors, graph)
+            self._preparation = Preparation(self.options.processors)
+
+    def _prepare_programs(self, network: Network) -> None:
+        """Compiles OpenCL programs beside the training."""
+        from nnstretch.devices.base.spec import parse_processors
+
+        if self._preparation is None:
+            return
+        graph = None
+        if "opencl" in {spec.kind for spec in parse_processors(self.options.processors)}:
+            with suppress(NNStretchError):  # a later stage says why the network cannot be exported
+                graph = network.export()
+        self._preparation.compile_for(graph)
 
     def _end_preparation(self) -> None:
         if self._preparation is not None:
@@ -507,7 +516,7 @@ class TransformAndTrain:
                 self.options.processors,
                 top1=top1,
                 design=made,
-                options=MeasurementOptions(TimingOptions(turn=_TURN, precision=_PRECISION)),
+                options=MeasurementOptions(TimingOptions(turn=self.options.turn, precision=_PRECISION)),
                 progress=advance,
                 keep=keep,
             )

@@ -40,7 +40,8 @@ def wait(prepared: Preparation) -> None:
 
 
 def test_the_engine_is_built_in_the_background() -> None:
-    with Preparation("cpu:0", network()) as prepared:
+    with Preparation("cpu:0") as prepared:
+        prepared.compile_for(network())
         folder, process = Path(prepared._folder.name), prepared._process
         wait(prepared)
         assert process is not None
@@ -55,9 +56,11 @@ def test_failures_are_left_to_those_who_use_the_processors(monkeypatch: pytest.M
     monkeypatch.setenv("NNSTRETCH_CC", "/nowhere/cc")
     with Preparation("cpu:0") as prepared:
         wait(prepared)
+        prepared.compile_for(network())
     monkeypatch.setattr(preparation, "WORKER", ("/nowhere/python",))
     with Preparation("cpu:0") as prepared:
         assert prepared._process is None
+        prepared.compile_for(None)
 
 
 def test_a_preparation_that_is_left_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,12 +87,12 @@ def engine_sources(
         sanitize: as for `build_engine`.
         cpu: features of the CPU that the engine is for, which gets the kernels that it takes and no others; None: any CPU.
     """
-    folders = ("include", "runtime", "kernels")
+    headers = _hash_of_headers(("include", "runtime", "kernels"))
     sources: list[SourceFile] = []
     for path in c_files("runtime/**/*.c", "kernels/**/*.c"):
         for features in compiled_with(path, target.isa, cpu):
             toolchain = make_toolchain(target, sanitize, oldest=path.name in _FOR_OLDEST_CPU, features=features)
-            sources += source_files(toolchain, [path], folders)
+            sources.append(_source_file(toolchain, path, headers))
     return sources
 
 
@@ -151,15 +151,20 @@ def c_files(*patterns: str) -> list[Path]:
 
 def source_files(toolchain: Toolchain, paths: Iterable[Path], headers_in: Sequence[str]) -> list[SourceFile]:
     """C files whose objects depend on the headers of some of the engine's folders."""
-    included = [
-        p for folder in headers_in for p in sorted((ENGINE_FOLDER / folder).rglob("*")) if p.suffix in (".h", ".inc")
-    ]
-    headers = _hash(*(path.read_bytes() for path in included))
-    identity = toolchain.identity.encode()
-    return [
-        SourceFile(path, toolchain, _hash(identity, headers.encode(), path.name.encode(), path.read_bytes()))
-        for path in paths
-    ]
+    headers = _hash_of_headers(headers_in)
+    return [_source_file(toolchain, path, headers) for path in paths]
+
+
+def _hash_of_headers(folders: Sequence[str]) -> str:
+    """A hash of the headers in some of the engine's folders."""
+    files = [p for folder in folders for p in sorted((ENGINE_FOLDER / folder).rglob("*")) if p.suffix in (".h", ".inc")]
+    return _hash(*(path.read_bytes() for path in files))
+
+
+def _source_file(toolchain: Toolchain, path: Path, headers: str) -> SourceFile:
+    """A C file that includes headers with a hash."""
+    parts = toolchain.identity, headers, path.name
+    return SourceFile(path, toolchain, _hash(*(part.encode() for part in parts), path.read_bytes()))
 
 
 def build_file(name: str, suffix: str, sources: Sequence[SourceFile], toolchain: Toolchain, *link_flags: str) -> Path:

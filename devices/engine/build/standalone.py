@@ -119,10 +119,10 @@ def header() -> str:
 
 def _front_sources(toolchain: Toolchain, *patterns: str) -> list[SourceFile]:
     """C files outside of the engine. One of them learns the hashes of all OpenCL kernel files."""
-    sources: list[SourceFile] = []
-    for path in c_files(*patterns):
-        mine = _with_hashes(toolchain) if path.name == _HASHES_IN else toolchain
-        sources += source_files(mine, [path], _HEADERS_IN)
+    sources = source_files(toolchain, c_files(*patterns), _HEADERS_IN)
+    for place, source in enumerate(sources):
+        if source.path.name == _HASHES_IN:
+            (sources[place],) = source_files(_with_hashes(toolchain), [source.path], _HEADERS_IN)
     return sources
 
 

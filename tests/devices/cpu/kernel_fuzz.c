@@ -2,14 +2,14 @@
  * drawn as kernels/manifest.h says. The address sanitizer stops at the first access outside; without it, operands begin behind
  * a page that cannot be accessed, or end before one. Fails if a kernel's `check` refuses nearly all that the manifest draws.
  *
- * kernel_fuzz ROUNDS SEED */
+ * kernel_fuzz ROUNDS SEED [FAMILY...]    some families of kernels; by default all */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "family.h"
 
-enum { MOST_PARAMETERS = 64, LARGEST = 1 << 22, READS_OF_ANY_NUMBER = 3, LINE = 64 };
+enum { MOST_PARAMETERS = 64, LARGEST = 1 << 22, READS_OF_ANY_NUMBER = 3, LINE = 64, NUMBERS = 4099 };
 
 static uint64_t state;
 
@@ -153,9 +153,18 @@ static void release(void *memory, int64_t bytes) {
 }
 #endif
 
+/* Numbers that operands are made of, from any place on: to draw each one takes longer than most kernels. */
+static float numbers[2 * NUMBERS];
+
+static void draw_numbers(void) {
+    for (int64_t i = 0; i < NNS_ARRAY_LENGTH(numbers); i++) numbers[i] = (float)between(-8, 8) / 8;
+}
+
 static float *filled(int64_t bytes) {
     float *memory = memory_of(bytes);
-    for (int64_t i = 0; i < bytes / 4; i++) memory[i] = (float)between(-8, 8) / 8;
+    const int64_t count = bytes / 4;
+    for (int64_t i = 0; i < count; i += NUMBERS)
+        memcpy(memory + i, numbers + draw(NUMBERS), (size_t)nns_min_int(count - i, NUMBERS) * sizeof *memory);
     return memory;
 }
 
@@ -219,15 +228,25 @@ static int64_t try_kernel(const nns_kernel *kernel, const nns_family *family, in
     return done;
 }
 
+static bool is_named(const char *name, char **names, int count) {
+    for (int i = 0; i < count; i++)
+        if (!strcmp(names[i], name)) return true;
+    return false;
+}
+
 int main(int argc, char **argv) {
+    enum { FIRST_FAMILY = 3 };
     const int64_t rounds = argc > 1 ? atoll(argv[1]) : 100;
     state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+    draw_numbers();
     int64_t failed = 0;
     for (int64_t id = 0; id < nns_kernel_count(); id++) {
         const nns_kernel *kernel = nns_kernel_at(id);
+        const nns_family *family = nns_family_of(id);
+        if (argc > FIRST_FAMILY && !is_named(family->name, argv + FIRST_FAMILY, argc - FIRST_FAMILY)) continue;
         printf("%s ", kernel->name);
         fflush(stdout); /* names the kernel if the next line does not return */
-        const int64_t done = try_kernel(kernel, nns_family_of(id), rounds);
+        const int64_t done = try_kernel(kernel, family, rounds);
         printf("%lld\n", (long long)done);
         if (done * 20 >= rounds) continue;
         fprintf(stderr, "kernel %s ran %lld of %lld times: the manifest draws too few parameters that it accepts\n",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from nnstretch.devices.cpu.manifest import PATH
 from nnstretch.devices.engine.binding.library import Engine
 from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, local_features, local_isa
@@ -35,6 +37,12 @@ def variant_masks(isa: Isa, folder: str = "**") -> list[str]:
     }
     beyond = features.difference(isa.features).intersection(local_features())
     return ["", *(f"-{feature}" for feature in sorted(beyond))]
+
+
+def families_that_differ(mask: str) -> list[str]:
+    """The families of kernels that have a variant with the feature that a mask hides, as kernels/manifest.h lists them."""
+    listed = re.findall(r"\bF\((\w+), ([\w, ]+)\)", PATH.read_text())
+    return list(dict.fromkeys(family for family, features in listed if mask.removeprefix("-") in features.split(", ")))
 
 
 def masked_engine(isa: Isa, mask: str, folder: Path) -> Engine:

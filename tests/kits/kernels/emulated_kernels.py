@@ -7,13 +7,14 @@ import struct
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nnstretch.devices.base.routine import KernelCall, Layout, Parameters, Routine
+from nnstretch.devices.base.routine import KernelCall, Layout, Lowering, Parameters, Routine
 from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import parse_target
 from nnstretch.devices.engine.build.toolchains import make_toolchain
@@ -24,24 +25,37 @@ from tests.kits.kernels.convolution_parity import feeds_of, reference, tolerance
 from tests.kits.kernels.int8_layers import SLACK, exact_range, int8_feeds, steps_beyond
 
 TARGET = parse_target("aarch64-linux-musl")
-CPUS = ("cortex-a53", "cortex-a76", "max,sve=off")
-"""An in-order ARMv8.0, an out-of-order ARMv8.2, and all features but SVE, as qemu names them."""
+CPUS = {
+    "cortex-a53": frozenset[str](),
+    "cortex-a76": frozenset({"asimdhp", "asimddp"}),
+    "max,sve=off": frozenset({"asimdhp", "asimddp", "i8mm", "bf16"}),
+}
+"""An in-order ARMv8.0, an out-of-order ARMv8.2, and all features but SVE, as qemu names them -> features of variants."""
 FOLDER = Path(__file__).parents[2] / "devices" / "cpu"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One setting of a routine for a layer, lowered to one call, or to calls that each read the result of the one before.
-
-    Attributes:
-        routine, layer, parameters: what is lowered.
-        calls: the calls.
-    """
+    """One setting of a routine for a layer, lowered to one call, or to calls that each read the result of the one before."""
 
     routine: Routine
     layer: Layer
     parameters: Parameters
-    calls: tuple[KernelCall, ...]
+
+    @cached_property
+    def lowering(self) -> Lowering:
+        """What the routine makes of the layer."""
+        return self.routine.lower(self.layer, self.parameters)
+
+    @cached_property
+    def layouts(self) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Layouts of the inputs and of the outputs."""
+        return self.routine.layouts(self.layer, self.parameters)
+
+    @property
+    def calls(self) -> tuple[KernelCall, ...]:
+        """The calls."""
+        return self.lowering.calls
 
     @property
     def call(self) -> KernelCall:
@@ -57,6 +71,7 @@ def emulator() -> str:
     return found
 
 
+@cache
 def program(source: str) -> Path:
     """A static program for ARM of a C file in tests/devices/cpu, with all kernels of the engine."""
     toolchain = make_toolchain(TARGET)
@@ -69,18 +84,28 @@ def program(source: str) -> Path:
     return engine_library.build_file(f"{TARGET}-{Path(source).stem}", "", sources, toolchain, "-static")
 
 
+def cpus_of(*folders: str) -> list[str]:
+    """The CPUs for which the engine chooses different variants of the kernels in some folders: of several, the first."""
+    listed = {
+        features
+        for folder in folders
+        for path in engine_library.c_files(f"kernels/{folder}/**/*.c")
+        for features in engine_library.variants(path)
+    }
+    chosen: dict[frozenset[tuple[str, ...]], str] = {}
+    for cpu, found in CPUS.items():
+        chosen.setdefault(frozenset(features for features in listed if found.issuperset(features)), cpu)
+    return list(chosen.values())
+
+
 Settings = Callable[[Routine, Layer], Sequence[Parameters]]
 
 
 def cases_of(routines: Sequence[Routine], layer: Layer, settings: Settings = variants) -> list[Case]:
     """All settings of the routines that lower `layer` to one call, or to calls that each read the result of the one before."""
-    found = []
-    for routine in routines:
-        for parameters in settings(routine, layer) if routine.supports(layer) else ():
-            calls = routine.lower(layer, parameters).calls
-            if _is_chain(calls):
-                found.append(Case(routine, layer, parameters, calls))
-    return found
+    supporting = [routine for routine in routines if routine.supports(layer)]
+    found = [Case(routine, layer, parameters) for routine in supporting for parameters in settings(routine, layer)]
+    return [case for case in found if _is_chain(case.calls)]
 
 
 def _is_chain(calls: Sequence[KernelCall]) -> bool:
@@ -160,13 +185,12 @@ def _written_bytes(case: Case, call: KernelCall) -> int:
     """Bytes of what a call writes."""
     (operand,) = call.writes
     if operand.kind == "workspace":
-        return case.routine.lower(case.layer, case.parameters).workspaces[operand.index]
-    return case.routine.layouts(case.layer, case.parameters)[1][0].bytes(case.layer.outputs[0])
+        return case.lowering.workspaces[operand.index]
+    return case.layouts[1][0].bytes(case.layer.outputs[0])
 
 
 def _packed_call(case: Case, call: KernelCall, feeds: Sequence[np.ndarray]) -> bytes:
-    layouts, _ = case.routine.layouts(case.layer, case.parameters)
-    constants = case.routine.lower(case.layer, case.parameters).constants
+    layouts, constants = case.layouts[0], case.lowering.constants
     inputs = {
         index: layout.pack(feed) for index, feed, layout in zip(case.layer.activations, feeds, layouts, strict=True)
     }
@@ -187,8 +211,7 @@ def _packed_call(case: Case, call: KernelCall, feeds: Sequence[np.ndarray]) -> b
 
 def _answer(answers: BytesIO, case: Case) -> np.ndarray:
     """The output of a case, row-major and logical; fails if its padding lanes are not finite."""
-    layout: Layout = case.routine.layouts(case.layer, case.parameters)[1][0]
-    tensor = case.layer.outputs[0]
+    layout, tensor = case.layouts[1][0], case.layer.outputs[0]
     content = b""
     for call in case.calls:
         (refused,) = struct.unpack("<q", answers.read(8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from functools import cache
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -27,7 +28,17 @@ from tests.kits.kernels.convolution_shapes import (
     narrow_channels,
 )
 from tests.kits.kernels.cpu_routines import compute_bound_routines
-from tests.kits.kernels.emulated_kernels import CPUS, TARGET, cases_of, check_cases, emulator, program
+from tests.kits.kernels.emulated_kernels import (
+    TARGET,
+    Request,
+    cases_of,
+    check_cases,
+    check_requests,
+    cpus_of,
+    emulator,
+    program,
+    request_of,
+)
 from tests.kits.kernels.int8_layers import quantized, summed
 from tests.kits.kernels.pair_shapes import depthwise_project, expand_depthwise
 
@@ -35,6 +46,7 @@ pytestmark = pytest.mark.slow
 
 FUZZ_ROUNDS = 20
 ROUTINES = compute_bound_routines(TARGET.isa)
+FLOAT_CPUS, INT8_CPUS = cpus_of("convolution", "winograd"), cpus_of("int8")
 few = settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow])
 odd_channels = st.sampled_from([2, 32, 33, 64, 65, 100])
 
@@ -50,14 +62,14 @@ odd_channels = st.sampled_from([2, 32, 33, 64, 65, 100])
     | dense_layers
     | expand_depthwise()
     | depthwise_project(),
-    cpu=st.sampled_from(CPUS),
+    cpu=st.sampled_from(FLOAT_CPUS),
 )
 def test_random_layers(layer: Layer, cpu: str) -> None:
     if cases := cases_of(ROUTINES, layer):
         check_cases(cases, cpu)
 
 
-@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("cpu", FLOAT_CPUS)
 def test_layers_of_networks_use_every_kernel_for_convolutions(cpu: str) -> None:
     """Every tile of the direct convolution and of the first layer, on layers of networks."""
     tried: set[str] = set()
@@ -77,7 +89,7 @@ def test_layers_of_networks_use_every_kernel_for_convolutions(cpu: str) -> None:
         assert {kernel.name for kernel in families()[family].on(TARGET.isa)} <= tried
 
 
-@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("cpu", FLOAT_CPUS)
 def test_encoded_weights_stored_as_int16(cpu: str) -> None:
     """Every transform and tile, with a last group of channels that is not full."""
     (routine,) = (one for one in ROUTINES if isinstance(one, WinogradConvolutionOfInt16Weights))
@@ -93,8 +105,8 @@ def test_encoded_weights_stored_as_int16(cpu: str) -> None:
     assert {case.call.kernel for case in cases} == names
 
 
-@pytest.mark.parametrize("cpu", CPUS)
-def test_int8_layers_use_every_kernel_for_them(cpu: str) -> None:
+@cache
+def int8_requests() -> list[Request]:
     """All tiles, groups within a block, sums rounded twice, depthwise kernels of 3 and 5 columns, and a dense layer."""
     names = "resnet_stem", "resnet_3x3", "resnet_wide", "regnet_stride", "odd_channels", "mobilenet", "efficientnet"
     layers = [LAYERS[name][0] for name in names]
@@ -103,16 +115,19 @@ def test_int8_layers_use_every_kernel_for_them(cpu: str) -> None:
         conv_layer((1, 3, 9, 9), 3, residual=True),
         dense_layer(7, 33, 70, bias=True, residual=True, activation=NO_ACTIVATION),
     ]
-    tried: set[str] = set()
     int8_layers = [quantized(layer, 1) for layer in layers]
     int8_layers += [
         summed(quantized(conv_layer((1, 20, 9, 9), 24, residual=True), 1), first=False),
         summed(quantized(conv_layer((1, 24, 6, 7), 24, groups=4, residual=True), 1)),
     ]
-    for layer in int8_layers:
-        cases = cases_of(ROUTINES, layer)
-        check_cases(cases, cpu)
-        tried |= {case.call.kernel for case in cases}
+    return [request_of(cases_of(ROUTINES, layer)) for layer in int8_layers]
+
+
+@pytest.mark.parametrize("cpu", INT8_CPUS)
+def test_int8_layers_use_every_kernel_for_them(cpu: str) -> None:
+    for request in int8_requests():
+        check_requests([request], cpu)
+    tried = {case.call.kernel for request in int8_requests() for case in request.cases}
     for family in ("conv_int8", "conv_int8_planar", "rows_int8", "depthwise_int8", "dense_int8"):
         assert {kernel.name for kernel in families()[family].on(TARGET.isa)} <= tried
 

@@ -8,7 +8,7 @@ import pytest
 
 from nnstretch.devices.cpu.manifest import families
 from nnstretch.devices.cpu.routines import native_routines
-from tests.kits.kernels.emulated_kernels import CPUS, TARGET, Request, cases_of, check_requests, emulator, request_of
+from tests.kits.kernels.emulated_kernels import TARGET, Request, cases_of, check_requests, cpus_of, emulator, request_of
 from tests.kits.kernels.small_layers import SMALL_INT8_LAYERS, SMALL_LAYERS
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def requests() -> list[Request]:
     return [request_of(cases) for cases in found]
 
 
-@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("cpu", cpus_of("attention", "memory_bound", "int8"))
 def test_small_layers_of_every_operator(cpu: str) -> None:
     emulator()
     check_requests(requests(), cpu)

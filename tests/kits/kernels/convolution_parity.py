@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
@@ -128,8 +129,16 @@ NOT_FOR_STRASSEN = (
 
 
 def feeds_of(layer: Layer) -> list[np.ndarray]:
-    """Random inputs, in the order of `layer.activations`."""
-    return [random(layer.type_of(i).shape, 5 + i) for i in layer.activations]
+    """Random inputs, in the order of `layer.activations`, which cannot be written."""
+    return [_feed(layer.type_of(i).shape, 5 + i) for i in layer.activations]
+
+
+@lru_cache(8)
+def _feed(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Drawn once for all settings of a layer."""
+    feed = random(shape, seed)
+    feed.flags.writeable = False
+    return feed
 
 
 def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:

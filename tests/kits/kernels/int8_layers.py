@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
@@ -125,14 +126,23 @@ def summed(layer: Layer, *, first: bool = True) -> Layer:
 
 
 def int8_feeds(layer: Layer, seed: int = 5) -> list[np.ndarray]:
-    """Random run-time inputs over the whole range, in the order of `layer.activations`; half of them at its ends."""
+    """Random run-time inputs over the whole range, in the order of `layer.activations`; a third of them at its ends.
+
+    They cannot be written.
+    """
+    return list(_feeds(tuple(layer.type_of(index).shape for index in layer.activations), seed))
+
+
+@lru_cache(4)
+def _feeds(shapes: tuple[tuple[int, ...], ...], seed: int) -> tuple[np.ndarray, ...]:
+    """Drawn once for all settings of a layer."""
     rng = np.random.default_rng(seed)
     feeds = []
-    for index in layer.activations:
-        shape = layer.type_of(index).shape
+    for shape in shapes:
         ends = rng.choice(np.array([-128, 127], np.int8), shape)
         feeds.append(np.where(rng.random(shape) < 0.3, ends, rng.integers(-128, 128, shape, np.int8)))
-    return feeds
+        feeds[-1].flags.writeable = False
+    return tuple(feeds)
 
 
 def exact_range(layer: Layer, feeds: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -154,15 +164,15 @@ def exact_range(layer: Layer, feeds: Sequence[np.ndarray]) -> tuple[np.ndarray, 
 
 
 def exact_steps(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
-    """The results in steps from 0 before they are rounded, as float64, from sums in int64."""
+    """The results in steps from 0 before they are rounded, as float64: sums of whole numbers, which float64 keeps exactly."""
     source = layer.type_of(0).quantization
     assert source is not None
-    x = feeds[0].astype(np.int64) - source.zero_point
-    weight = layer.constants[1].astype(np.int64)
+    x = feeds[0].astype(np.float64) - source.zero_point
+    weight = layer.constants[1].astype(np.float64)
     sums = _convolved(layer, x, weight) if layer.op == "Conv" else x @ weight.T
     per_channel = (1, -1, *(1,) * (sums.ndim - 2))
     if layer.has(2):
-        sums = sums + layer.constants[2].astype(np.int64).reshape(per_channel)
+        sums = sums + layer.constants[2].reshape(per_channel)
     values = sums * (layer.constants[4].astype(np.float64) * source.scale).reshape(per_channel)
     if layer.has(3):
         residual = layer.type_of(3).quantization
@@ -186,17 +196,17 @@ def _convolved(layer: Layer, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     geometry = KernelGeometry.of(layer)
     (top, left), (bottom, right) = geometry.pads, geometry.ends
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    sums = np.zeros(layer.outputs[0].shape, np.int64)
     (sh, sw), (dh, dw) = geometry.strides, geometry.dilations
-    for group in range(geometry.groups):
-        ins = slice(group * geometry.group_in, (group + 1) * geometry.group_in)
-        outs = slice(group * geometry.group_out, (group + 1) * geometry.group_out)
-        for i in range(geometry.kernel[0]):
-            for j in range(geometry.kernel[1]):
-                rows = slice(i * dh, i * dh + (geometry.out_height - 1) * sh + 1, sh)
-                columns = slice(j * dw, j * dw + (geometry.out_width - 1) * sw + 1, sw)
-                sums[:, outs] += np.einsum("nchw,oc->nohw", padded[:, ins, rows, columns], weight[outs, :, i, j])
-    return sums
+    batch, outputs, height, width = layer.outputs[0].shape
+    grouped = weight.reshape(geometry.groups, geometry.group_out, geometry.group_in, *geometry.kernel)
+    sums = np.zeros((batch, geometry.groups, geometry.group_out, height * width))
+    for i in range(geometry.kernel[0]):
+        for j in range(geometry.kernel[1]):
+            rows = slice(i * dh, i * dh + (height - 1) * sh + 1, sh)
+            columns = slice(j * dw, j * dw + (width - 1) * sw + 1, sw)
+            taken = padded[:, :, rows, columns].reshape(batch, geometry.groups, geometry.group_in, height * width)
+            sums += grouped[..., i, j] @ taken
+    return sums.reshape(batch, outputs, height, width)
 
 
 def check_int8(

@@ -1,12 +1,13 @@
 """A stand-in for Android's NDK: its compiler is the ziglang package's, and its C library is musl.
 
 It takes the command lines that the NDK's clang takes and refuses options that this one lacks. Its programs run under an
-emulator of this machine, and are not optimised: that would take four times as long, and zig knows no level in between.
+emulator of this machine. It compiles the engine by the command lines of `-linux-musl`: zig finds in its cache what tests of
+either have compiled.
 """
 
 from __future__ import annotations
 
-import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 VERSION = "Android (stand-in of tests) clang version 19.0.1"
@@ -25,11 +26,11 @@ for word in "$@"; do
     -march=x86-64-v[234]) set -- "$@" "-mcpu=x86_64_${{word#-march=x86-64-}}" ;;
     -mcpu=* | -target | --target=* | -march=*) echo "error: unknown argument '$word'" >&2; exit 1 ;;
     -lpthread) echo "error: unable to find library -lpthread" >&2; exit 1 ;;
-    -O3) set -- "$@" -O0 ;;
+    -Wextra) set -- "$@" -Wextra -Werror ;;
     *) set -- "$@" "$word" ;;
   esac
 done
-exec "{python}" -m ziglang cc -Qunused-arguments "$@"
+exec "{zig}" cc -fno-sanitize=undefined "$@"
 """
 
 
@@ -37,6 +38,9 @@ def write_ndk(folder: Path) -> Path:
     """Writes the stand-in into a folder; `calls` in it is the list of the compiler's command lines."""
     clang = folder / "toolchains" / "llvm" / "prebuilt" / "linux-x86_64" / "bin" / "clang"
     clang.parent.mkdir(parents=True)
-    clang.write_text(_CLANG.format(version=VERSION, folder=folder, python=sys.executable))
+    zig = find_spec("ziglang")
+    assert zig is not None and zig.origin is not None
+    program = Path(zig.origin).with_name("zig")
+    clang.write_text(_CLANG.format(version=VERSION, folder=folder, zig=program))
     clang.chmod(0o755)
     return folder

@@ -190,7 +190,7 @@ def test_the_example_runs_a_zoo_network(compiler: tuple[str, ...], zoo_network: 
         pytest.skip(f"{compiler[0]} is not there")
     folder = tmp_path / "installed"
     shutil.copytree(zoo_network.folder, folder)
-    flags = ("-Wall", "-Wextra", "-Werror", "-pedantic", "-std=c99")
+    flags = ("-O2", "-Wall", "-Wextra", "-Werror", "-pedantic", "-std=c99")
     command = (*compiler, *flags, "example.c", "-o", "example", "-L.", "-lnnstretch", "-Wl,-rpath,$ORIGIN")
     subprocess.run(command, cwd=folder, check=True)
     zoo_network.x.tofile(tmp_path / "x")

@@ -41,7 +41,11 @@ REPLACED = {
     "nnstretch bench model.onnx": "nnstretch bench model.onnx --rounds 2",
     "nnstretch bench model.onnx --rounds 2 --target": "nnstretch bench model.onnx --target",
     "--rounds 3": "--rounds 2",
+    "nnstretch bench int8.onnx": "nnstretch bench int8.onnx --rounds 2",
     "--budget 1": "--budget 0.1",
+    "macs --trials 12": "macs -n 4",
+    "macs --trials 16": "macs -n 6",
+    "--images 16": "--images 4",
     # A network for the digits; that of three channels stays.
     **{f"mobilenetv3_small {option}": f"tiny.py:tiny {option}" for option in ("--data digits", "-w weights")},
     "mobilenetv3_small:weights": "tiny.py:tiny:weights",

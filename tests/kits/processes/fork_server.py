@@ -33,6 +33,9 @@ PRELOADED = (
     "nnstretch.cli.models.networks",
     "nnstretch.cli.stretching.search",
     "nnstretch.training.loop.trainer",
+    "optuna",
+    "sklearn.datasets",
+    "warmed",
 )
 """Modules that start no thread, as onnxruntime does: forks lack it, and wait for it when they end."""
 

@@ -25,6 +25,7 @@ FORKS.set_forkserver_preload(
             "pytest",
         ),
         *("nnstretch.branching.stretch", "nnstretch.training.loop.trainer", "onnxruntime"),
+        *("sklearn.datasets", "tests.kits.processes.warmed"),
     ]
 )
 

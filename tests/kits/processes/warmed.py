@@ -1,0 +1,18 @@
+"""What the first export and the first training of a process do, done while this module is imported: by a server of forks.
+
+The exporter builds a table of operators, and optimisers import a compiler. Either takes longer than most commands.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from nnstretch.frontends.torch_module import export
+
+tqdm.monitor_interval = 0  # the exporter's bar would start a thread, which forks lack
+with torch.random.fork_rng():
+    _module = nn.Conv2d(1, 1, 1)
+    export(_module, torch.zeros(1, 1, 1, 1))
+    torch.optim.SGD(_module.parameters())

@@ -1,4 +1,4 @@
-"""Random selection problems, and their solution by brute force."""
+"""Random selection problems, and their solution by brute force: all assignments at once."""
 
 from __future__ import annotations
 
@@ -59,20 +59,32 @@ def _most(amounts: tuple[Costs, ...]) -> float:
 
 
 def legal(problem: Problem) -> list[tuple[int, ...]]:
-    """All assignments of finite cost."""
-    every = itertools.product(*(range(s) for s in problem.sizes))
-    return [c for c in every if np.isfinite(problem.cost(c)) and problem.keeps_limits(c)]
+    """All assignments of finite cost within the limits, in ascending order."""
+    found: list[tuple[int, ...]] = list(map(tuple, np.argwhere(np.isfinite(_costs(problem))).tolist()))
+    return found
 
 
 def best_cost(problem: Problem) -> float | None:
-    """The cost of the best legal assignment, None if there is none: all of them at once, one axis per node."""
+    """The cost of the best legal assignment, None if there is none."""
+    best = float(_costs(problem).min())
+    return best if np.isfinite(best) else None
+
+
+def legal_values(problem: Problem, resources: Sequence[str]) -> Costs:
+    """A row per legal assignment, in the order of `legal`: its cost, then its amount of each resource."""
+    costs = _costs(problem)
+    tables = [costs, *(_totals(problem, problem.amounts[name]) for name in resources)]
+    return np.stack([table[np.isfinite(costs)] for table in tables], axis=1)
+
+
+def _costs(problem: Problem) -> Costs:
+    """The cost of every assignment, one axis per node; infinite beyond the limits."""
     totals = _totals(problem, problem.costs)
     for (u, v), matrix in problem.edges.items():
         totals = totals + _spread(problem, matrix if u < v else matrix.T, u, v)
     for name, limit in problem.limits.items():
         totals = np.where(_totals(problem, problem.amounts[name]) <= loosened(limit), totals, np.inf)
-    best = float(totals.min())
-    return best if np.isfinite(best) else None
+    return totals
 
 
 def _totals(problem: Problem, tables: Sequence[Costs]) -> Costs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,19 +12,19 @@ from hypothesis import strategies as st
 from nnstretch.errors import SelectionError, UsageError
 from nnstretch.scheduler.selection.constraints.pareto import ParetoFront, pareto
 from nnstretch.scheduler.selection.exact.elimination import Elimination
-from nnstretch.scheduler.selection.problem import Assignment, Problem
-from tests.kits.selection.selection_problems import legal, network, problems
-
-Values = tuple[float, ...]
+from nnstretch.scheduler.selection.problem import Assignment, Costs, Problem
+from tests.kits.selection.selection_problems import legal_values, network, problems
 
 
-def values(point: Assignment, resources: list[str]) -> Values:
-    return (point.cost, *(point.amounts[r] for r in resources))
+def values(points: Sequence[Assignment], resources: list[str]) -> Costs:
+    """A row per point: its cost, then its amounts."""
+    return np.array([(point.cost, *(point.amounts[r] for r in resources)) for point in points])
 
 
-def covers(front: list[Values], point: Values) -> bool:
-    """Whether some point of the front is no worse in cost and all amounts, up to rounding."""
-    return any(all(a <= b + 1e-9 * max(1.0, abs(b)) for a, b in zip(f, point, strict=True)) for f in front)
+def covering(front: Costs, points: Costs) -> np.ndarray:
+    """Points x points of the front: whether the latter is no worse in cost and all amounts, up to rounding."""
+    bounds = points + 1e-9 * np.maximum(1.0, np.abs(points))
+    return np.asarray((front[None] <= bounds[:, None]).all(axis=2))
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -31,17 +33,20 @@ def covers(front: list[Values], point: Values) -> bool:
 def test_fronts_are_complete_and_hold_nothing_else(count: int, data: st.DataObject) -> None:
     problem = data.draw(problems(most=5, resources=count))
     resources = [f"resource{i}" for i in range(count)]
-    every = [(problem.cost(c), *(problem.amount(r, c) for r in resources)) for c in legal(problem)]
-    if not every:
+    every = legal_values(problem, resources)
+    if not len(every):
         with pytest.raises(SelectionError):
             pareto(problem, resources)
         return
     found = pareto(problem, resources)
     assert found.gap == 0
-    front = [values(p, resources) for p in found.points]
-    assert all(covers(front, point) for point in every)
-    assert all(not covers(front[:i] + front[i + 1 :], (f[0] * (1 - 1e-6) - 1e-6, *f[1:])) for i, f in enumerate(front))
-    assert front == sorted(front)
+    front = values(found.points, resources)
+    assert covering(front, every).any(axis=1).all()
+    cheaper = np.column_stack([front[:, 0] * (1 - 1e-6) - 1e-6, front[:, 1:]])
+    covered_by = covering(front, cheaper)
+    np.fill_diagonal(covered_by, val=False)
+    assert not covered_by.any()
+    assert front.tolist() == sorted(front.tolist())
     for point in found.points:
         assert problem.keeps_limits(point.choices)
         assert point.cost == problem.cost(point.choices)
@@ -54,15 +59,15 @@ def test_fronts_are_complete_and_hold_nothing_else(count: int, data: st.DataObje
 def test_thinned_fronts_say_how_much_may_be_missing(count: int, data: st.DataObject) -> None:
     problem = data.draw(problems(most=5, resources=count))
     resources = [f"resource{i}" for i in range(count)]
-    every = [(problem.cost(c), *(problem.amount(r, c) for r in resources)) for c in legal(problem)]
-    if not every:
+    every = legal_values(problem, resources)
+    if not len(every):
         return
     found = pareto(problem, resources, capacity=2)
     assert 0 <= found.gap <= 1
-    front = [(p.cost * (1 - found.gap), *values(p, resources)[1:]) for p in found.points]
-    affordable = [point for point in every if covers([(0.0, *f[1:]) for f in front], point)]
-    assert all(covers(front, point) for point in affordable)
-    assert count > 1 or affordable == every
+    front = values(found.points, resources)
+    affordable = covering(front * [0, *[1] * count], every).any(axis=1)
+    assert covering(front * [1 - found.gap, *[1] * count], every[affordable]).any(axis=1).all()
+    assert count > 1 or affordable.all()
 
 
 def test_fronts_of_three_objectives_are_nearly_complete() -> None:

@@ -20,7 +20,7 @@ from nnstretch.scheduler.selection.exact.elimination import Elimination
 from nnstretch.scheduler.selection.explanation import compare
 from nnstretch.scheduler.selection.problem import Problem, Selector
 from tests.kits.selection import selector_conformance as conformance
-from tests.kits.selection.selection_problems import best_cost, legal, network, problems
+from tests.kits.selection.selection_problems import best_cost, legal, legal_values, network, problems
 
 EVERY = conformance.every()
 EXACT = conformance.exact()
@@ -45,8 +45,13 @@ def test_every_selector_is_known_by_its_name() -> None:
 @settings(max_examples=100, deadline=None)
 def test_brute_force_at_once_is_brute_force_one_by_one(data: st.DataObject) -> None:
     problem = data.draw(problems(most=5, resources=data.draw(st.integers(0, 2))))
-    costs = [problem.cost(choices) for choices in legal(problem)]
-    assert best_cost(problem) == (pytest.approx(min(costs)) if costs else None)
+    every = itertools.product(*(range(size) for size in problem.sizes))
+    wanted = [choices for choices in every if np.isfinite(problem.cost(choices)) and problem.keeps_limits(choices)]
+    assert legal(problem) == wanted
+    rows = [(problem.cost(choices), *(problem.amount(r, choices) for r in problem.amounts)) for choices in wanted]
+    found = legal_values(problem, list(problem.amounts))
+    np.testing.assert_allclose(found, np.array(rows).reshape(found.shape))
+    assert best_cost(problem) == (pytest.approx(min(rows)[0]) if rows else None)
 
 
 @given(problem=problems())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -93,28 +93,30 @@ def problems(draw: st.DrawFn, most: int = 6, most_split: int = 2) -> PlacementPr
     return PlacementProblem(np.array(rows), tuple(reads), sizes, interference, tuple(splits))
 
 
-def orders(
-    reads: Sequence[Sequence[int]], ways: Sequence[Way], begun: tuple[Turn, ...] = ()
-) -> Iterator[tuple[Turn, ...]]:
-    """All orders of parts in which each comes after all parts of what it reads."""
-    waiting = [(unit, part.queue) for unit, way in enumerate(ways) for part in way if (unit, part.queue) not in begun]
-    if not waiting:
-        yield begun
-    held = {unit for unit, _ in waiting}
-    for turn in waiting:
-        if held.isdisjoint(reads[turn[0]]):
-            yield from orders(reads, ways, (*begun, turn))
+def orders(reads: Sequence[Sequence[int]], ways: Sequence[Way], queues: int) -> Iterable[tuple[Turn, ...]]:
+    """An order of parts, in which each comes after all parts of what it reads, for all sequences of queues that have one."""
+    turns = [(unit, part.queue) for unit, way in enumerate(ways) for part in way]
+    begun: dict[tuple[tuple[int, ...], ...], tuple[Turn, ...]] = {((),) * queues: ()}
+    for _ in turns:
+        longer: dict[tuple[tuple[int, ...], ...], tuple[Turn, ...]] = {}
+        for sequences, order in begun.items():
+            waiting = [turn for turn in turns if turn not in order]
+            held = {unit for unit, _ in waiting}
+            for unit, on in waiting:
+                if held.isdisjoint(reads[unit]):
+                    extended = (*sequences[:on], (*sequences[on], unit), *sequences[on + 1 :])
+                    longer.setdefault(extended, (*order, (unit, on)))
+        begun = longer
+    return begun.values()
 
 
 def brute_force(problem: PlacementProblem) -> float:
     """The least makespan of all assignments and orders."""
-    tried: dict[tuple[object, ...], tuple[tuple[int, ...], tuple[Turn, ...]]] = {}
-    for ways in itertools.product(*(range(len(ways)) for ways in problem.ways)):
-        chosen = [problem.ways[unit][way] for unit, way in enumerate(ways)]
-        for order in orders(problem.reads, chosen):
-            sequences = tuple(tuple(u for u, on in order if on == queue) for queue in range(problem.queues))
-            tried.setdefault((ways, sequences), (ways, order))
-    return min(makespan(problem, ways, order) for ways, order in tried.values())
+    return min(
+        makespan(problem, ways, order)
+        for ways in itertools.product(*(range(len(ways)) for ways in problem.ways))
+        for order in orders(problem.reads, [problem.ways[unit][way] for unit, way in enumerate(ways)], problem.queues)
+    )
 
 
 @settings(max_examples=examples(40), deadline=None)

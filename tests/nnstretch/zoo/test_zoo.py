@@ -193,18 +193,20 @@ def _tensors(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Te
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-@pytest.mark.parametrize("name", zoo.names())
-def test_fx_traces_to_the_same_numbers(name: str) -> None:
-    network = _small(name, seed=None)
+@pytest.fixture(scope="module", params=zoo.names())
+def network(request: pytest.FixtureRequest) -> nn.Module:
+    """Every network of the zoo, whose weights are drawn once: that takes longer than the tests."""
+    return _small(request.param)
+
+
+def test_fx_traces_to_the_same_numbers(network: nn.Module) -> None:
     traced = torch.fx.symbolic_trace(network)
     with torch.no_grad():
-        for found, wanted in zip(_tensors(traced(_images(2))), _tensors(network(_images(2))), strict=True):
+        for found, wanted in zip(_tensors(traced(_images(1))), _tensors(network(_images(1))), strict=True):
             assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("name", zoo.names())
-def test_activations_stay_alive_and_depend_on_the_input(name: str) -> None:
-    network = _small(name)
+def test_activations_stay_alive_and_depend_on_the_input(network: nn.Module) -> None:
     deviations: dict[str, float] = {}
     hooks = [
         layer.register_forward_hook(

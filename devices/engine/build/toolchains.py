@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget
@@ -113,7 +114,7 @@ def make_toolchain(
         flags = GCC_FLAGS + other_flags
         link = _ANDROID_LINK_FLAGS
     elif target.system or (sanitize is None and not override):
-        command, identity = (sys.executable, "-m", "ziglang", "cc"), f"ziglang {_ziglang_version()}"
+        command, identity = zig_cc(), f"ziglang {_ziglang_version()}"
         if target.system:
             command += ("-target", _zig_triple(target))
         flags = (*FLAGS, *zig_flags)
@@ -168,6 +169,14 @@ def _android_triple(target: BuildTarget) -> str:
 def _zig_triple(target: BuildTarget) -> str:
     glibc = f".{_OLDEST_GLIBC}" if target.system == "linux-gnu" else ""
     return f"{target.isa.architecture}-{target.system}{glibc}"
+
+
+@cache
+def zig_cc() -> tuple[str, ...]:
+    """The C compiler of the ziglang wheel: its program, as its module starts a Python for every file that is compiled."""
+    found = find_spec("ziglang")
+    program = Path(found.origin).with_name("zig") if found and found.origin else None
+    return (str(program), "cc") if program and program.exists() else (sys.executable, "-m", "ziglang", "cc")
 
 
 @cache

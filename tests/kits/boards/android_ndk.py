@@ -7,8 +7,10 @@ either have compiled.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import shlex
 from pathlib import Path
+
+from nnstretch.devices.engine.build.toolchains import FLAGS, GCC_FLAGS, zig_cc
 
 VERSION = "Android (stand-in of tests) clang version 19.0.1"
 _CLANG = """\
@@ -26,11 +28,12 @@ for word in "$@"; do
     -march=x86-64-v[234]) set -- "$@" "-mcpu=x86_64_${{word#-march=x86-64-}}" ;;
     -mcpu=* | -target | --target=* | -march=*) echo "error: unknown argument '$word'" >&2; exit 1 ;;
     -lpthread) echo "error: unable to find library -lpthread" >&2; exit 1 ;;
-    -Wextra) set -- "$@" -Wextra -Werror ;;
+    {first}) set -- "$@" {flags} ;;
+    {others}) ;;
     *) set -- "$@" "$word" ;;
   esac
 done
-exec "{zig}" cc -fno-sanitize=undefined "$@"
+exec {zig} -fno-sanitize=undefined "$@"
 """
 
 
@@ -38,9 +41,15 @@ def write_ndk(folder: Path) -> Path:
     """Writes the stand-in into a folder; `calls` in it is the list of the compiler's command lines."""
     clang = folder / "toolchains" / "llvm" / "prebuilt" / "linux-x86_64" / "bin" / "clang"
     clang.parent.mkdir(parents=True)
-    zig = find_spec("ziglang")
-    assert zig is not None and zig.origin is not None
-    program = Path(zig.origin).with_name("zig")
-    clang.write_text(_CLANG.format(version=VERSION, folder=folder, zig=program))
+    first, *others = GCC_FLAGS
+    text = _CLANG.format(
+        version=VERSION,
+        folder=folder,
+        first=first,
+        flags=shlex.join(FLAGS),
+        others="|".join(others),
+        zig=shlex.join(zig_cc()),
+    )
+    clang.write_text(text)
     clang.chmod(0o755)
     return folder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from nnstretch.devices.engine.build.instruction_sets import Isa
-from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, FLAGS
+from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, FLAGS, zig_cc
 from nnstretch.graph.activation import ActivationKind, float_bits
 
 SOURCE = """
@@ -40,7 +39,7 @@ def functions(isa: Isa, tmp_path_factory: pytest.TempPathFactory) -> tuple[ctype
     source.write_text(SOURCE)
     includes = [f"-I{ENGINE_FOLDER / name}" for name in ("include", "runtime")]
     flags = [*FLAGS, *isa.zig_flags, f"-DNNS_BLOCK={isa.block}", *includes]
-    command = [sys.executable, "-m", "ziglang", "cc", *flags, "-shared", str(source), "-o", str(library)]
+    command = [*zig_cc(), *flags, "-shared", str(source), "-o", str(library)]
     subprocess.run(command, check=True)
     loaded = ctypes.CDLL(str(library))
     loaded.bytes.restype = ctypes.c_int64
@@ -207,7 +206,7 @@ def test_partial_vectors_and_sums_of_lanes(functions: tuple[ctypes.CDLL, int]) -
 
 def test_headers_stand_by_themselves(tmp_path: Path) -> None:
     for header in sorted((ENGINE_FOLDER / "runtime").rglob("*.h")):
-        command = [sys.executable, "-m", "ziglang", "cc", *FLAGS, "-D_GNU_SOURCE", "-DNNS_BLOCK=4"]
+        command = [*zig_cc(), *FLAGS, "-D_GNU_SOURCE", "-DNNS_BLOCK=4"]
         includes = [f"-I{ENGINE_FOLDER / name}" for name in ("include", "runtime")]
         text = f'#include "{header}"\nextern int nns_stands;\nint nns_stands;\n'
         done = subprocess.run(

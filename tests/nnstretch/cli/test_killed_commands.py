@@ -43,6 +43,13 @@ LONGEST = 2.0
 """Seconds after which a run is killed at the latest."""
 
 EPOCHS = 2
+FEW_IMAGES = """
+from tests.kits.networks.unreadable_images import made
+
+
+def few():
+    return made(96, 1)
+"""
 
 _LOG = logging.getLogger(__name__)
 
@@ -156,18 +163,11 @@ class Search(Measuring):
 
 class Training(Killable):
     def arguments(self) -> list[str]:
-        (self.folder / "net.py").write_text(SMALL_NETWORK)
-        network = [
-            "train",
-            f"{self.folder}/net.py:small",
-            "--data",
-            "digits",
-            "--image-size",
-            "8",
-            "--batch-size",
-            "128",
-        ]
-        options = ["-t", "1", "--epochs", str(EPOCHS), "--checkpoint-minutes", "0", "--resume"]  # one after every step
+        (self.folder / "net.py").write_text(SMALL_NETWORK.replace("nn.Linear(32, 10)", "nn.Linear(32, 4)"))
+        (self.folder / "few.py").write_text(FEW_IMAGES)
+        network = ["train", f"{self.folder}/net.py:small", "--data", f"{self.folder}/few.py:few", "--batch-size", "8"]
+        options = ["-t", "1", "--workers", "0", "--epochs", str(EPOCHS), "--resume"]
+        options += ["--checkpoint-minutes", "0"]  # one after every step
         return [*network, *options, "-o", str(self.weights)]
 
     @property

@@ -12,7 +12,7 @@ import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 from packaging.requirements import Requirement
 
 from nnstretch.cli.commands import COMMANDS
+from tests.kits.processes.fork_server import Forks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first command may build the engine
 
@@ -78,17 +79,32 @@ MADE_BY = {
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment with nnstretch and its base dependencies."""
+    """A virtual environment with nnstretch and its base dependencies.
+
+    Attributes:
+        folder: its folder.
+        programs: folder of the programs that run; None: its own.
+    """
 
     folder: Path
+    programs: Path | None = None
+
+    @property
+    def python(self) -> str:
+        """Its Python."""
+        return str(self.folder / "bin" / "python")
 
     def run(self, program: str, *arguments: str, where: Path) -> subprocess.CompletedProcess[str]:
         """A program of the environment."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        command = [str(self.folder / "bin" / program), *arguments]
+        command = [str((self.programs or self.folder / "bin") / program), *arguments]
         return subprocess.run(
-            command, cwd=where, env=environment, capture_output=True, text=True, timeout=800, check=False
+            command, cwd=where, env=variables(), capture_output=True, text=True, timeout=800, check=False
         )
+
+
+def variables() -> dict[str, str]:
+    """Variables of a process of another environment."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
 def installed_files() -> set[str]:
@@ -171,16 +187,26 @@ def make_environment(folder: Path, wheel: Path) -> Environment:
         for name in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
             if not (packages / name).exists():
                 (packages / name).symlink_to(distribution.locate_file(name))  # type: ignore[arg-type]
-    python = str(folder / "bin" / "python")
+    made = Environment(folder)
     options = ["install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check"]
-    subprocess.run([sys.executable, "-m", "pip", "--python", python, *options, str(wheel)], check=True, timeout=120)
-    return Environment(folder)
+    pip = [sys.executable, "-m", "pip", "--python", made.python]
+    subprocess.run([*pip, *options, str(wheel)], check=True, timeout=120)
+    return made
 
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """An environment with the wheel."""
     return make_environment(tmp_path_factory.mktemp("environment"), wheel)
+
+
+@pytest.fixture(scope="module")
+def forking(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
+    """The environment, whose commands are forks of one process that has imported what most of them do."""
+    folder = tmp_path_factory.mktemp("forks")
+    server = Forks(folder, variables(), environment.python, ("nnstretch.api.compile", "nnstretch.cli.main"))
+    yield replace(environment, programs=folder)
+    server.close()
 
 
 @pytest.fixture(scope="module")
@@ -264,12 +290,12 @@ def test_every_command_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_works_or_names_the_extra(environment: Environment, files: Path, command: str) -> None:
+def test_a_command_works_or_names_the_extra(forking: Environment, files: Path, command: str) -> None:
     for arguments, extra in CASES[command]:
         read = arguments.partition(" ")[0]
         if read in MADE_BY and not (files / read).exists():  # another process may have run the test that makes it
-            environment.run("nnstretch", *MADE_BY[read].split(), where=files)
-        ended = environment.run("nnstretch", command, *arguments.split(), where=files)
+            forking.run("nnstretch", *MADE_BY[read].split(), where=files)
+        ended = forking.run("nnstretch", command, *arguments.split(), where=files)
         if extra is None:
             assert ended.returncode == 0, ended.stderr
             continue

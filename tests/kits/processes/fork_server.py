@@ -21,7 +21,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ PRELOADED = (
     "sklearn.datasets",
     "warmed",
 )
-"""Modules that start no thread, as onnxruntime does: forks lack it, and wait for it when they end."""
+"""What commands import that train, branch and export. As onnxruntime starts a thread, it is left to them."""
 
 CLIENT = """#!{python} -IS
 import array, json, os, socket, sys
@@ -59,15 +59,23 @@ class Forks:
     Args:
         folder: gets the programs.
         environment: of the server; a fork has that of its program.
+        python: the server's; of an environment with nnstretch.
+        modules: that the server imports, which start no thread: forks lack it, and wait for it when they end.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        python: str = sys.executable,
+        modules: Sequence[str] = PRELOADED,
+    ) -> None:
         path = str(folder / "server")
         for name in ("nnstretch", "python"):
             program = folder / name
             program.write_text(CLIENT.format(python=sys.executable, path=path))
             program.chmod(0o755)
-        command = [sys.executable, __file__, path]
+        command = [python, __file__, path, *modules]
         self._server = subprocess.Popen(
             command, env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -194,7 +202,7 @@ def _ended(request: list[Any]) -> int:
 
 
 if __name__ == "__main__":
-    for module in PRELOADED:
+    for module in sys.argv[2:]:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # else the collector touches every page in every fork

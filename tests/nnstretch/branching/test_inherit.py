@@ -39,8 +39,8 @@ from nnstretch.zoo.mobilenet import InvertedRow, inverted_stages
 
 # One network of every kind of block; the others are deeper or wider ones of the same.
 CHAINS = (
-    *("resnet18", "resnet34", "resnet50", "vgg16", "mobilenetv2", "regnet_x_1_6gf"),
-    *("efficientnet_lite4", "squeezenet1_0", "squeezenet1_1", "googlenet"),
+    *("resnet18", "resnet50", "vgg11", "mobilenetv2", "regnet_x_1_6gf"),
+    *("efficientnet_lite4", "squeezenet1_1", "googlenet"),
 )
 
 

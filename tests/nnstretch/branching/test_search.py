@@ -117,13 +117,13 @@ def test_designs_are_within_the_limits_and_ranked() -> None:
 
 def test_few_distinct_layers_are_predicted() -> None:
     predictor = Rates(100e9, 70e9)
-    _, report = search(blueprint(resnet(), IMAGES), predictor, SearchOptions(2))
+    _, report = search(prepared("resnet18"), predictor, SearchOptions(2))
     assert report.predicted_workloads == len(predictor.asked)
     assert report.predicted_workloads <= 2200  # all of them could be measured in minutes
 
 
 def test_the_report_counts_designs_after_every_step() -> None:
-    _, report = search(blueprint(resnet(), IMAGES), Rates(100e9, 70e9), SearchOptions(2))
+    _, report = search(prepared("resnet18"), Rates(100e9, 70e9), SearchOptions(2))
     assert report.family is Family.RESIDUAL
     assert (report.limits.min_depth, report.limits.min_width) == (Family.RESIDUAL.depth, Family.RESIDUAL.width)
     assert report.boundaries == tuple(range(1, report.cut_points + 1))
@@ -174,7 +174,7 @@ def exported_ms(plan: Blueprint, design_index: int, predictor: Rates) -> tuple[f
 
 @pytest.mark.parametrize("together", [1.0, 1.25])
 def test_the_predicted_latency_is_that_of_the_exported_graph(together: float) -> None:
-    plan = blueprint(small(), IMAGES)
+    plan = prepared_small()
     predicted, added = exported_ms(plan, 0, Rates(100e9, 60e9, together=together))
     assert predicted == pytest.approx(added, rel=1e-6)
 
@@ -295,7 +295,7 @@ def test_no_design_is_faster_with_as_many_macs(rates: tuple[float, float], width
 
 
 def test_a_target_gives_the_most_macs_within_it() -> None:
-    plan, predictor = blueprint(small(), IMAGES), Rates(100e9, 80e9)
+    plan, predictor = prepared_small(), Rates(100e9, 80e9)
     (fastest, *_), report = search(plan, predictor, SearchOptions(2))
     target = ((fastest.predicted_ms or 0.0) + min(report.original_ms)) / 2
     designs, _ = search(plan, predictor, SearchOptions(2, SearchLimits(target_ms=target), designs=3))
@@ -307,7 +307,7 @@ def test_a_target_gives_the_most_macs_within_it() -> None:
 
 
 def test_a_front_spreads_over_latency_and_macs() -> None:
-    designs, _ = search(blueprint(small(), IMAGES), Rates(100e9, 80e9), SearchOptions(2, designs=4, pareto=True))
+    designs, _ = search(prepared_small(), Rates(100e9, 80e9), SearchOptions(2, designs=4, pareto=True))
     assert len(designs) == 4
     assert [design.macs for design in designs] == sorted(design.macs for design in designs)
     assert designs[-1].macs > 1.1 * designs[0].macs
@@ -315,7 +315,7 @@ def test_a_front_spreads_over_latency_and_macs() -> None:
 
 def test_an_infeasible_beta_is_refused_with_the_best_one() -> None:
     with pytest.raises(DesignError) as caught:
-        search(blueprint(resnet(), IMAGES), Rates(100e9, 2e9), SearchOptions(2, even_if_slower=True))
+        search(prepared("resnet18"), Rates(100e9, 2e9), SearchOptions(2, even_if_slower=True))
     message = str(caught.value)
     assert "\n" not in message
     assert "beta = 0.8" in message
@@ -329,18 +329,18 @@ def test_an_infeasible_alpha_is_refused_with_the_best_one() -> None:
         SearchOptions(2, SearchLimits(alpha=0.1), even_if_slower=True),
     )
     with pytest.raises(DesignError, match=r"alpha = 0\.1 .*the least that can be reached is .*--alpha"):
-        search(blueprint(resnet(), IMAGES), predictor, options)
+        search(prepared("resnet18"), predictor, options)
 
 
 def test_infeasible_min_macs_are_refused_with_the_best_ones() -> None:
     with pytest.raises(DesignError, match=r"min_macs = 3 .*the most that can be reached is 1\.\d.*--min-macs"):
-        search(blueprint(resnet(), IMAGES), Rates(100e9, 100e9), SearchOptions(2, SearchLimits(min_macs=3.0)))
+        search(prepared("resnet18"), Rates(100e9, 100e9), SearchOptions(2, SearchLimits(min_macs=3.0)))
 
 
 @pytest.mark.parametrize("predictor", [Rates(100e9, 100e9, together=3.0), Rates(100e9, 100e9, meeting=1.0)])
 def test_a_best_effort_finds_designs_where_none_is_within_alpha_and_beta(predictor: Rates) -> None:
     """As where other programs take the time of the processors: branches, or what they exchange, seem slow."""
-    plan, limits = blueprint(resnet(), IMAGES), SearchLimits(alpha=0.1)
+    plan, limits = prepared("resnet18"), SearchLimits(alpha=0.1)
     with pytest.raises(DesignError) as caught:
         search(plan, predictor, SearchOptions(2, limits, even_if_slower=True))
     forced = SearchOptions(2, limits, designs=2, best_effort=True, even_if_slower=True)
@@ -358,7 +358,7 @@ def test_a_best_effort_finds_designs_where_none_is_within_alpha_and_beta(predict
 
 
 def test_a_best_effort_keeps_the_limits_that_can_be_kept() -> None:
-    plan, predictor = blueprint(small(), IMAGES), Rates(100e9, 70e9)
+    plan, predictor = prepared_small(), Rates(100e9, 70e9)
     usual, _ = search(plan, predictor, SearchOptions(2))
     designs, report = search(plan, predictor, SearchOptions(2, best_effort=True))
     assert (report.lifted, report.lifted_note, report.limits.alpha) == ("", "", 0.3)
@@ -375,7 +375,7 @@ def test_segments_are_left_whole_where_branching_would_not_be_faster() -> None:
             return 1.0 if 8 < tensor.shape[2] < 64 else 1e-6
 
     options = SearchOptions(2, SearchLimits(beta=0.99), splits=False)
-    designs, _ = search(blueprint(resnet(), IMAGES), Uneven(100e9, 90e9), options)
+    designs, _ = search(prepared("resnet18"), Uneven(100e9, 90e9), options)
     # The image can be read by all; between it and the 8x8 map there is no place to meet.
     assert all(len(segment.branches) == 1 or segment.stop >= 8 for segment in designs[0].segments)
     branched = rebuild(resnet(), IMAGES, designs[0])
@@ -383,7 +383,7 @@ def test_segments_are_left_whole_where_branching_would_not_be_faster() -> None:
 
 
 def test_branches_meet_before_they_have_done_too_much() -> None:
-    plan = blueprint(resnet(), IMAGES)
+    plan = prepared("resnet18")
     for share in (0.2, 0.5):
         designs, _ = search(plan, Rates(100e9, 90e9), SearchOptions(2, SearchLimits(max_segment=share)))
         for segment in designs[0].segments:
@@ -410,7 +410,7 @@ def test_underestimated_layers_are_measured() -> None:
             self.known.update((processor, layer.workload) for layer in found)
             return self.seconds(found, processor) != before
 
-    plan, predictor = blueprint(small(), IMAGES), Guessing()
+    plan, predictor = prepared_small(), Guessing()
     designs, _ = search(plan, predictor, SearchOptions(2, designs=1))
     assert predictor.known
     assert designs[0].predicted_ms is not None
@@ -435,7 +435,7 @@ def test_measured_runs_rebalance_the_branches() -> None:
         first, second = (sum(b.macs for s in design.segments for b in s.branches if b.processor == p) for p in range(2))
         return second / first
 
-    plan, predictor = blueprint(small(), IMAGES), Rates(100e9, 100e9)
+    plan, predictor = prepared_small(), Rates(100e9, 100e9)
     (plain, *_), untried = search(plan, predictor, SearchOptions(2))
     (best, *_), report = search(plan, predictor, SearchOptions(2, runner=runner))
     # Before the first run nothing was corrected.
@@ -463,7 +463,7 @@ def test_no_design_runs_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) ->
         return MeasuredDesign(sum(map(max, branches)), branches)
 
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    plan, predictor = blueprint(small(), IMAGES), Rates(100e9, 100e9)
+    plan, predictor = prepared_small(), Rates(100e9, 100e9)
 
     def searched(seconds: float) -> tuple[list[bool], SearchReport]:
         now[0] = 0.0
@@ -511,15 +511,15 @@ def test_segments_without_predictions_stay_whole() -> None:
 
 
 def test_three_processors_and_any_two_of_them() -> None:
-    designs, _ = search(blueprint(small(), IMAGES), Rates(100e9, 80e9, 60e9), SearchOptions(3))
+    designs, _ = search(prepared_small(), Rates(100e9, 80e9, 60e9), SearchOptions(3))
     assert designs[0].processors == (0, 1, 2)
-    designs, _ = search(blueprint(small(), IMAGES), Rates(100e9, 1e9, 90e9), SearchOptions(3))
+    designs, _ = search(prepared_small(), Rates(100e9, 1e9, 90e9), SearchOptions(3))
     assert {branch.processor for segment in designs[0].segments for branch in segment.branches} == {0, 2}
 
 
 def test_contention_reduces_the_work_in_branches() -> None:
-    free, _ = search(blueprint(small(), IMAGES), Rates(100e9, 100e9), SearchOptions())
-    bound, _ = search(blueprint(small(), IMAGES), Rates(100e9, 100e9, together=1.3), SearchOptions())
+    free, _ = search(prepared_small(), Rates(100e9, 100e9), SearchOptions())
+    bound, _ = search(prepared_small(), Rates(100e9, 100e9, together=1.3), SearchOptions())
     assert (bound[0].predicted_ms or 0.0) > 1.05 * (free[0].predicted_ms or 0.0)
 
 
@@ -558,7 +558,14 @@ def test_a_family_gives_the_layers_for_any_number_of_channels(name: str, data: s
 
 @cache
 def prepared(name: str) -> Blueprint:
+    """Traced once for all searches, which do not change it."""
     return blueprint(zoo.build(name, num_classes=10, small_images=True), IMAGES)
+
+
+@cache
+def prepared_small() -> Blueprint:
+    """As `prepared`, of `small`."""
+    return blueprint(small(), IMAGES)
 
 
 def test_equal_searches_give_equal_designs() -> None:
@@ -584,7 +591,7 @@ def test_equal_searches_give_equal_designs() -> None:
 )
 def test_limits_out_of_range_are_refused(limits: dict[str, float], words: str) -> None:
     with pytest.raises(DesignError, match=re.escape(words)) as caught:
-        search(blueprint(small(), IMAGES), Rates(1e11, 1e11), SearchOptions(limits=SearchLimits(**limits)))
+        search(prepared_small(), Rates(1e11, 1e11), SearchOptions(limits=SearchLimits(**limits)))
     assert "\n" not in str(caught.value)
 
 
@@ -594,13 +601,13 @@ def test_limits_out_of_range_are_refused(limits: dict[str, float], words: str) -
 )
 def test_options_out_of_range_are_refused(options: dict[str, int], words: str) -> None:
     with pytest.raises(DesignError, match=words) as caught:
-        search(blueprint(small(), IMAGES), Rates(1e11, 1e11), SearchOptions(**options))  # type: ignore[arg-type]
+        search(prepared_small(), Rates(1e11, 1e11), SearchOptions(**options))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
 def test_progress_ends_complete() -> None:
     reports: list[tuple[int, int, str]] = []
-    search(blueprint(small(), IMAGES), Rates(1e11, 1e11), SearchOptions(progress=lambda *now: reports.append(now)))
+    search(prepared_small(), Rates(1e11, 1e11), SearchOptions(progress=lambda *now: reports.append(now)))
     assert reports[-1][0] == reports[-1][1]
     assert all(0 <= done <= total for done, total, _ in reports)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -98,7 +99,10 @@ class Board(LocalTransport):
         contents = [Path(model).read_bytes() for model in models]
 
         def has(routines: set[str]) -> bool:
-            return any(routine.encode() in content for routine in routines for content in contents)
+            names = [
+                re.compile(rf"{re.escape(routine)}\b".encode()) for routine in routines
+            ]  # not those that it begins
+            return any(name.search(content) for name in names for content in contents)
 
         if has(self.crashing):
             return Finished(139, b"", b"Segmentation fault")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from nnstretch.devices.engine.binding.image import (
     StepKind,
     SubGraph,
 )
-from nnstretch.devices.engine.binding.library import BUFFER_ALIGNMENT, Engine, engine
+from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.graph.layer import Layer
 
@@ -124,7 +123,6 @@ def _prepared(
         )
         for call in lowering.calls
     ]
-    _kept_pool(engine(), cores)
     program = Program(
         queues=[Queue(QueueKind.HOST, cores)],
         regions=[Region(RegionKind.FIXED, size, memory=guarded[name].bytes) for name, size in sizes.items()],
@@ -134,14 +132,6 @@ def _prepared(
     )
     with program:
         yield _Prepared(program, guarded, sources)
-
-
-@lru_cache(8)
-def _kept_pool(native: Engine, cores: tuple[int, ...]) -> Program:
-    """A program that keeps its queue's threads, which others share: to start and to end them takes longer than most kernels."""
-    memory = aligned_array(BUFFER_ALIGNMENT)
-    regions = [Region(RegionKind.FIXED, memory.nbytes, memory=memory)]
-    return Program([Queue(QueueKind.HOST, cores)], regions, [Buffer(0, 0, memory.nbytes)], [], [], native=native)
 
 
 def _in_place_names(lowering: Lowering) -> tuple[str, str]:

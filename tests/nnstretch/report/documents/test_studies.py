@@ -20,6 +20,7 @@ from nnstretch.report.documents.study.importance import importances
 from nnstretch.report.documents.study.journal import read_journal
 from nnstretch.report.documents.study.records import record_of
 from nnstretch.report.documents.writers import html, write
+from nnstretch.sweeps.workers.storage import open_storage
 from tests.kits.command_line import Cli
 from tests.kits.made_up_study import journal_study, large_study, small_study
 
@@ -216,12 +217,11 @@ def test_a_sweep_of_designs(folder: Path, cli: Cli) -> None:
         "2",
     )
     status, _, error = cli(
-        "sweep", "designs", "net.py:tiny", "-p", "sim:phone/cpu,sim:phone/gpu", *limits, *wanted, "--seed", "1"
+        "sweep", "designs", "net.py:tiny", "-p", "sim:phone/cpu,sim:phone/gpu", *limits, *wanted, "--seed", "2"
     )
     assert status == 0, error
     before = read_document("sweep.journal")
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend("sweep.journal"))
-    study = optuna.load_study(study_name=None, storage=storage)
+    study = optuna.load_study(study_name=None, storage=open_storage("sweep.journal"))
     trials = study.get_trials(deepcopy=False)
     lost = study.ask()
     attrs = {

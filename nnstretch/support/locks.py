@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+from weakref import WeakSet
 
 from nnstretch.errors import FileError, UsageError
 
 _LOCK = ".lock"
+_folder_locks: WeakSet[IO[bytes]] = WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """Closes the locks of folders in a forked child, such as a worker of a data loader, which may outlive its parent."""
+    for lock in list(_folder_locks):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @contextmanager
@@ -28,6 +40,8 @@ def locked(file: IO[Any]) -> Iterator[None]:
 
 def lock_folder(folder: Path, option: str) -> IO[bytes]:
     """Makes a folder and keeps other processes that lock it out, until the result is closed or the process ends.
+
+    Children that this process forks do not keep it locked.
 
     Args:
         folder: where this process is going to write.
@@ -49,4 +63,5 @@ def lock_folder(folder: Path, option: str) -> IO[bytes]:
         raise UsageError(
             f"another process is writing to {folder}; wait for its end, or choose another folder with {option}"
         ) from error
+    _folder_locks.add(lock)
     return lock

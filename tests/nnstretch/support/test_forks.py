@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from nnstretch.errors import UsageError
 from nnstretch.scheduler.plan.compiled import LazyConstants
 from nnstretch.support.forks import ForkLock
-from nnstretch.support.locks import locked
+from nnstretch.support.locks import lock_folder, locked
 
 
 def status_of_child(body: Callable[[], object]) -> int:
@@ -102,3 +104,23 @@ def test_a_file_is_free_for_others_while_a_child_of_its_holder_lives(tmp_path: P
 def take_file(path: Path) -> None:
     with path.open("w") as file, locked(file):
         pass
+
+
+def test_a_child_that_outlives_its_parent_keeps_no_folder_locked(tmp_path: Path) -> None:
+    lock = lock_folder(tmp_path, "-o")
+    ready, begun = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(begun, b"!")
+        signal.pause()
+    try:
+        assert os.read(ready, 1) == b"!"
+        with pytest.raises(UsageError, match="another process is writing"):
+            lock_folder(tmp_path, "-o")
+        lock.close()
+        lock_folder(tmp_path, "-o").close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ready)
+        os.close(begun)

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 IMAGE_SIZE = 64
 SEARCH_SECONDS = 30.0
 """No design is run after this many seconds of the search."""
-TURN_SECONDS = 0.06
-"""Seconds of a turn of the measurement: a dozen runs or more of these networks."""
 QUICK: Mapping[str, Any] = {"epochs": 1, "scales": [[1, 0.5]], "blockwise_epochs": 0.1}
 """Changes of the recipes with `--quick`."""
 console = Console(width=None if sys.stdout.isatty() else 110)
@@ -122,7 +120,6 @@ def run_job(given: argparse.Namespace, processors: str, redo: str | None, report
         search={"time_limit": SEARCH_SECONDS, "best_effort": True, "even_if_slower": True},
         image_size=IMAGE_SIZE,
         redo=redo,
-        turn=TURN_SECONDS,
     )
     report.note(f"processors: {processors}")
     return TransformAndTrain(options, report, "go on with --resume").run()

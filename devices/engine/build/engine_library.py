@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +34,10 @@ _ROOM = 10_000_000
 _BUILDS = ".build-"
 """Begins the names of folders in which engines are built."""
 _FOR_OLDEST_CPU = frozenset({"cpu_features.c", "fork.c", "status.c"})
+
+
+Variants = Mapping[str, tuple[tuple[str, ...], ...]]
+"""Family of kernels -> the lists of CPU features with which its file is compiled again."""
 
 
 @dataclass(frozen=True)
@@ -87,52 +91,56 @@ def engine_sources(
         sanitize: as for `build_engine`.
         cpu: features of the CPU that the engine is for, which gets the kernels that it takes and no others; None: any CPU.
     """
-    headers = _hash_of_headers(("include", "runtime", "kernels"))
+    headers, listed = _hash_of_headers(("include", "runtime", "kernels")), listed_variants()
     sources: list[SourceFile] = []
     for path in c_files("runtime/**/*.c", "kernels/**/*.c"):
-        for features in compiled_with(path, target.isa, cpu):
+        for features in compiled_with(families_of(path), listed, target.isa, cpu):
             toolchain = make_toolchain(target, sanitize, oldest=path.name in _FOR_OLDEST_CPU, features=features)
             sources.append(_source_file(toolchain, path, headers))
     return sources
 
 
-def compiled_with(path: Path, isa: Isa, cpu: Collection[str] | None = None) -> list[tuple[str, ...]]:
+def compiled_with(
+    families: Collection[str], listed: Variants, isa: Isa, cpu: Collection[str] | None = None
+) -> list[tuple[str, ...]]:
     """The lists of CPU features beyond an instruction set with which a C file is compiled, once with each.
 
     Args:
-        path: the C file.
+        families: that the file defines.
+        listed: what `listed_variants` returns.
         isa: the instruction set.
         cpu: as for `engine_sources`.
     """
-    listed: list[tuple[str, ...]] = [(), *(features for features in variants(path) if is_variant_of(isa, features))]
+    more = (features for features in variants(families, listed) if is_variant_of(isa, features))
+    found: list[tuple[str, ...]] = [(), *more]
     if cpu is None:
-        return listed
+        return found
     # Of the variants that the CPU can run, the engine takes the first with the most features (registry.c).
-    runnable = [features for features in listed if set(cpu).issuperset(features)]
+    runnable = [features for features in found if set(cpu).issuperset(features)]
     granted = [features for features in runnable if not any(cpu_features()[name].must_ask for name in features)]
     wanted = [max(granted, key=len), max(runnable, key=len)]
-    if any((family, wanted[0]) not in _listed_variants() for family in _families(path)):
+    if not all(wanted[0] in listed.get(family, ()) for family in families):
         wanted.append(())
-    return [features for features in listed if features in wanted]
+    return [features for features in found if features in wanted]
 
 
-def variants(path: Path) -> list[tuple[str, ...]]:
-    """The lists of CPU features that the manifest has for the families of a C file: VARIANTS in kernels/manifest.h."""
-    families = _families(path)
-    if not families:
-        return []
-    return list(dict.fromkeys(features for family, features in _listed_variants() if family in families))
+def variants(families: Iterable[str], listed: Variants) -> list[tuple[str, ...]]:
+    """The different lists of CPU features of some families."""
+    return list(dict.fromkeys(features for family in families for features in listed.get(family, ())))
 
 
-def _families(path: Path) -> set[str]:
-    """The families that a C file defines."""
-    return set(re.findall(r"^NNS_DEFINE_FAMILY\((\w+)\)", path.read_text(), re.MULTILINE))
+def families_of(path: Path) -> list[str]:
+    """The families of kernels that a C file defines."""
+    return re.findall(r"^NNS_DEFINE_FAMILY\((\w+)\)", path.read_text(), re.MULTILINE)
 
 
-def _listed_variants() -> list[tuple[str, tuple[str, ...]]]:
-    """The rows of VARIANTS: a family and CPU features."""
-    rows = re.findall(r"\bF\((\w+), ([\w, ]+)\)", (ENGINE_FOLDER / "kernels" / "manifest.h").read_text())
-    return [(family, tuple(features.split(", "))) for family, features in rows]
+def listed_variants() -> Variants:
+    """The lists of CPU features that the manifest has for each family: VARIANTS in kernels/manifest.h."""
+    found: dict[str, tuple[tuple[str, ...], ...]] = {}
+    manifest = (ENGINE_FOLDER / "kernels" / "manifest.h").read_text()
+    for family, features in re.findall(r"\bF\((\w+), ([\w, ]+)\)", manifest):
+        found[family] = (*found.get(family, ()), tuple(features.split(", ")))
+    return found
 
 
 def is_variant_of(isa: Isa, features: Sequence[str]) -> bool:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from nnstretch.devices.cpu.manifest import PATH
 from nnstretch.devices.engine.binding.library import Engine
 from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, local_features, local_isa
@@ -28,10 +26,14 @@ def variant_masks(isa: Isa, folder: str = "**") -> list[str]:
         isa: the instruction set.
         folder: folder of the kernels' C files below `kernels`; by default all.
     """
+    families = [
+        family
+        for path in engine_library.c_files(f"kernels/{folder}/**/*.c")
+        for family in engine_library.families_of(path)
+    ]
     features = {
         feature
-        for path in engine_library.c_files(f"kernels/{folder}/**/*.c")
-        for variant in engine_library.variants(path)
+        for variant in engine_library.variants(families, engine_library.listed_variants())
         if engine_library.is_variant_of(isa, variant)
         for feature in variant
     }
@@ -41,8 +43,8 @@ def variant_masks(isa: Isa, folder: str = "**") -> list[str]:
 
 def families_that_differ(mask: str) -> list[str]:
     """The families of kernels that have a variant with the feature that a mask hides, as kernels/manifest.h lists them."""
-    listed = re.findall(r"\bF\((\w+), ([\w, ]+)\)", PATH.read_text())
-    return list(dict.fromkeys(family for family, features in listed if mask.removeprefix("-") in features.split(", ")))
+    listed = engine_library.listed_variants()
+    return [family for family, some in listed.items() if any(mask.removeprefix("-") in features for features in some)]
 
 
 def masked_engine(isa: Isa, mask: str, folder: Path) -> Engine:

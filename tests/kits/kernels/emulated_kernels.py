@@ -86,12 +86,9 @@ def program(source: str) -> Path:
 
 def cpus_of(*folders: str) -> list[str]:
     """The CPUs for which the engine chooses different variants of the kernels in some folders: of several, the first."""
-    listed = {
-        features
-        for folder in folders
-        for path in engine_library.c_files(f"kernels/{folder}/**/*.c")
-        for features in engine_library.variants(path)
-    }
+    paths = engine_library.c_files(*(f"kernels/{folder}/**/*.c" for folder in folders))
+    families = [family for path in paths for family in engine_library.families_of(path)]
+    listed = engine_library.variants(families, engine_library.listed_variants())
     chosen: dict[frozenset[tuple[str, ...]], str] = {}
     for cpu, found in CPUS.items():
         chosen.setdefault(frozenset(features for features in listed if found.issuperset(features)), cpu)

@@ -28,6 +28,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
     shutil.copytree(toolchains.ENGINE_FOLDER / "include", here / "include")
     for name in ("runtime", "kernels"):
         (here / name).mkdir()
+    (here / "kernels" / "manifest.h").touch()
     for module in (engine_library, toolchains):
         monkeypatch.setattr(module, "ENGINE_FOLDER", here)
     monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path / "cache"))
@@ -171,16 +172,21 @@ def test_builders_at_the_same_time_agree(sources: Sources) -> None:
 def test_an_engine_for_one_cpu_has_the_variants_that_it_takes() -> None:
     """A process may be refused the registers of AMX, so the next best variant is there, too."""
     v4 = next(isa for isa in ISAS if isa.name == "x86-64-v4")
+    listed = engine_library.listed_variants()
     rows, quantize, pool = (
-        next(path for path in engine_library.c_files("kernels/**/*.c") if path.name == name)
+        engine_library.families_of(path)
         for name in ("rows_int8.c", "quantize.c", "pool.c")
+        for path in engine_library.c_files(f"kernels/**/{name}")
     )
     plain, vnni, amx, vbmi = (), ("avx512_vnni",), ("amx_int8", "amx_tile", "avx512_vnni"), ("avx512vbmi",)
-    assert engine_library.compiled_with(rows, v4) == [plain, vnni, amx]
+    assert engine_library.compiled_with(rows, listed, v4) == [plain, vnni, amx]
     for cpu, wanted in ((plain, [plain]), (vnni, [vnni]), (amx, [vnni, amx])):
-        assert engine_library.compiled_with(rows, v4, (*v4.features, *cpu)) == wanted
-    assert engine_library.compiled_with(quantize, v4, (*v4.features, *vbmi)) == [plain, vbmi]  # not all of its families
-    assert engine_library.compiled_with(pool, v4, v4.features) == [plain]
+        assert engine_library.compiled_with(rows, listed, v4, (*v4.features, *cpu)) == wanted
+    assert engine_library.compiled_with(quantize, listed, v4, (*v4.features, *vbmi)) == [
+        plain,
+        vbmi,
+    ]  # not all of its families
+    assert engine_library.compiled_with(pool, listed, v4, v4.features) == [plain]
     here, anywhere = (Engine(engine_library.build_engine(isa)).kernel_names() for isa in (None, local_isa()))
     assert set(here) == set(anywhere)
 

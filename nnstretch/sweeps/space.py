@@ -4,15 +4,15 @@ Every trial has all parameters, whatever their values, so that every sampler can
 
     merge, image_size, dtype       the form of the network, where there are several
     meet.B                         whether a segment ends before block B
-    processors.B                   processors of the segment that begins with block B
+    processors.B                   processors of the branches of the segment that begins with block B; one: it has none
     width.B.PROCESSOR              width ratio of its branch there
     dropped.B.PROCESSOR            blocks that its branch drops, those that change their input least first
 
 A segment reads the parameters of the block that it begins with. All values are legal: a segment that is not possible ends at
 the last block where it is, and the rest is a segment with the parameters of its own first block.
 
-Segments with one processor are not branched; their layers are split over all processors where that is predicted to be faster,
-as the scheduler does.
+Segments with one processor are not branched. Their layers run where the network is predicted to take least, whichever processor
+that is, or split over several, as the scheduler decides; neighbours that run alike are one segment of the design.
 
 Example: a ResNet-18 has blocks 0 to 9. `meet.4` is true and `processors.0` names both processors, so the first segment is to be
 blocks 0 to 3. If `max_segment` allows two blocks, blocks 2 and 3 become a segment with the parameters of block 2.
@@ -33,8 +33,9 @@ from nnstretch.branching.design.from_choices import choices_of
 from nnstretch.branching.latency.prediction import Prediction
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.candidates import candidate_boundaries
+from nnstretch.branching.search.dynamic_programming import merged_choices
 from nnstretch.branching.search.limits import SearchLimits
-from nnstretch.branching.search.network_latency import predicted_design, with_splits
+from nnstretch.branching.search.network_latency import placed, predicted_design
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
@@ -154,11 +155,12 @@ class DesignSpace:
         return space
 
     def design(self, parameters: Parameters) -> PredictedDesign:
-        """The design with these parameters; every combination has one."""
+        """The design with these parameters; every combination has one, and those that run alike have the same."""
         form = self.form(parameters)
         latencies = self.latencies(form)
-        segments = with_splits(latencies, self._segments(latencies, parameters))
-        design, prediction = predicted_design(latencies, segments)
+        segments = placed(latencies, self._segments(latencies, parameters))
+        merged = merged_choices(latencies.blueprint.traced, segments)  # what runs alike is one design
+        design, prediction = predicted_design(latencies, merged)
         return PredictedDesign(design, prediction, latencies, form.dtype)
 
     def form(self, parameters: Parameters) -> Form:

@@ -196,7 +196,7 @@ class Examination:
         }  # fmt: skip
 
     def _random_designs(self, sweep: DesignSweep) -> list[Any]:
-        """Designs of the space within its limits, as far as there are as many that differ in more than a name."""
+        """Different designs of the space within its limits, as far as there are as many."""
         from optuna import create_study, logging
         from optuna.samplers import RandomSampler
 
@@ -204,23 +204,18 @@ class Examination:
 
         logging.set_verbosity(logging.WARNING)
         study = create_study(sampler=RandomSampler(0))
-        found: dict[tuple[int, int, int], PredictedDesign] = {}
+        found: dict[str, PredictedDesign] = {}
         for _ in range(20 * self.designs):
             limited = limited_design(
                 study.ask(dict(sweep.space.distributions)), sweep.space, sweep.space.limits, sweep.spec.bounds
             )
             if limited.is_feasible:
-                found.setdefault(_network(limited.predicted), limited.predicted)
+                found[limited.predicted.design.id] = limited.predicted
             if len(found) == self.designs:
                 break
         if len(found) < 2:
             raise DesignError(f"{len(found)} of {20 * self.designs} random designs are within the limits; 2 are wanted")
         return list(found.values())
-
-
-def _network(predicted: PredictedDesign) -> tuple[int, int, int]:
-    """What the networks of designs differ in: segments without branches may be divided in many ways that make no difference."""
-    return predicted.design.macs, predicted.design.params, round(1e9 * predicted.prediction.seconds)
 
 
 def _is_at_hand(sampler: str) -> bool:

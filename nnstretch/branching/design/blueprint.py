@@ -70,6 +70,11 @@ class SegmentChoice:
     branches: tuple[BranchChoice, ...]
     split: tuple[int, ...] = ()
 
+    @staticmethod
+    def split_over(segment: Segment, group: tuple[int, ...]) -> SegmentChoice:
+        """The original segment with its layers split over a group of processors; its branch names the first of these."""
+        return SegmentChoice(segment, (BranchChoice.whole(segment, group[0]),), group)
+
 
 @dataclass(frozen=True)
 class HeadChoice:

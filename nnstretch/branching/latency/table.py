@@ -91,7 +91,7 @@ class LatencyTable:
     _originals: dict[Segment, tuple[float, ...]] = field(default_factory=dict)
     _merges: dict[tuple[tuple[int, ...], ...], float] = field(default_factory=dict)
     _meetings: dict[tuple[TensorType, Home, Home], float] = field(default_factory=dict)
-    _splits: dict[tuple[ChannelPlan, int, bool, Home, Home], SplitCost] = field(default_factory=dict)
+    _splits: dict[tuple[ChannelPlan, tuple[tuple[int, bool], ...], Home, Home], SplitCost] = field(default_factory=dict)
     _towers: dict[tuple[HeadChoice, tuple[int, ...]], float] = field(default_factory=dict)
 
     def branch(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> BranchCost:
@@ -265,18 +265,19 @@ class LatencyTable:
             home: those that hold the input.
             reads: channels of the tensors that are read.
         """
-        row = part_layers(plan, kept_counts(plan, 1.0), reads)
-        return self._split_layers.cost(row, group, home, is_last=plan is self.blueprint.head)
+        inputs = tuple((read.channels, read.exact) for read in inputs_of(plan, reads).values())
+        key = (plan, inputs, group, home)
+        if key not in self._splits:
+            row = part_layers(plan, kept_counts(plan, 1.0), reads)
+            self._splits[key] = self._split_layers.cost(row, group, home, is_last=plan is self.blueprint.head)
+        return self._splits[key]
 
     def split_near(self, plan: ChannelPlan, group: Home, home: Home, source: TensorChannels) -> SplitCost:
         """As `split`, with the channels of the input rounded up to a quarter of the original ones."""
         step = max(1, channels_of(plan.source) // _KNOTS)
         channels = source.channels if source.exact else -(-source.channels // step) * step
-        key = (plan, channels, source.exact, group, home)
-        if key not in self._splits:
-            reads = {network_input(plan.source): TensorChannels(channels, source.exact)}
-            self._splits[key] = self.split(plan, group, home, reads)
-        return self._splits[key]
+        reads = {network_input(plan.source): TensorChannels(channels, source.exact)}
+        return self.split(plan, group, home, reads)
 
     @cached_property
     def _split_layers(self) -> SplitLayers:

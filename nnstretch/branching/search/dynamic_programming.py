@@ -170,14 +170,13 @@ class DynamicProgram:
         latencies, segment = self.latencies, Segment(block, block + 1)
         if not latencies.splits:
             return
-        times = latencies.original(segment)
-        choice = BranchChoice.whole(segment, times.index(min(times)))
-        macs = latencies.branch(segment, choice, state.channels, exact=state.exact).macs
+        macs = latencies.branch(segment, BranchChoice.whole(segment, 0), state.channels, exact=state.exact).macs
         written, plan = latencies.blueprint.channels_before(segment.stop), latencies.blueprint.whole(segment)
         for group in processor_groups(range(latencies.processors)):
             cost = latencies.split_near(plan, group, state.home, state)
             to = State(written, exact=True, home=cost.home)
-            self._move(_Transition(state, segment, (choice,), group), label, cost.seconds, macs, to)
+            choice = SegmentChoice.split_over(segment, group)
+            self._move(_Transition(state, segment, choice.branches, group), label, cost.seconds, macs, to)
 
     def _branched(self, segment: Segment, state: State, label: _Label) -> None:
         """Transitions that branch a segment."""
@@ -248,8 +247,8 @@ def merged_choices(traced: TracedNetwork, choices: Sequence[SegmentChoice]) -> t
         last = merged[-1] if merged else None
         segment = Segment(last.segment.first if last else choice.segment.first, choice.segment.stop)
         if last is not None and _run_alike(last, choice) and traced.is_self_contained(segment):
-            whole = BranchChoice.whole(segment, choice.branches[0].processor)
-            merged[-1] = SegmentChoice(segment, (whole,), choice.split)
+            whole = SegmentChoice(segment, (BranchChoice.whole(segment, choice.branches[0].processor),))
+            merged[-1] = SegmentChoice.split_over(segment, choice.split) if choice.split else whole
         else:
             merged.append(choice)
     return tuple(merged)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import fx
 
 from nnstretch.branching.channels.scaling import TensorChannels, kept_counts
-from nnstretch.branching.design.blueprint import HeadChoice, SegmentChoice
+from nnstretch.branching.design.blueprint import BranchChoice, HeadChoice, SegmentChoice
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import make_design, stays_exact
 from nnstretch.branching.latency.prediction import BranchPrediction, Prediction, SegmentPrediction
 from nnstretch.branching.latency.split_layers import processor_groups
 from nnstretch.branching.latency.table import LatencyTable
+from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.merge import merged_channels
 
 
@@ -133,23 +134,31 @@ class _Way:
         return state.home, _Way((*self.choices, choice), states, seconds)
 
 
-def with_splits(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> tuple[SegmentChoice, ...]:
-    """The segments of a network; those without branches are split where the whole network then takes least.
+def placed(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> tuple[SegmentChoice, ...]:
+    """The segments of a network; those without branches are whole on a processor, or split, such that the network takes least.
 
-    The scheduler decides this in the same way when it plans the network. By dynamic programming over where the input of a
-    segment lies.
+    The scheduler decides this in the same way when it plans the network, whichever processor a choice names. By dynamic
+    programming over where the input of a segment lies.
     """
-    splits = ((), *processor_groups(range(latencies.processors))) if latencies.splits else ((),)
     ways: dict[tuple[int, ...], _Way] = {(0,): _Way((), _first_states(latencies), 0.0)}
     for choice in choices:
+        places = [choice] if len(choice.branches) > 1 else _places(latencies, choice.segment)
         reached: dict[tuple[int, ...], _Way] = {}
         for way in ways.values():
-            for split in splits if len(choice.branches) == 1 else ((),):
-                home, longer = way.then(latencies, replace(choice, split=split))
+            for place in places:
+                home, longer = way.then(latencies, place)
                 if home not in reached or longer.seconds < reached[home].seconds:
                     reached[home] = longer
         ways = reached
     return min(ways.values(), key=lambda way: way.seconds + head_prediction(latencies, way.states).seconds).choices
+
+
+def _places(latencies: LatencyTable, segment: Segment) -> list[SegmentChoice]:
+    """The ways to run a segment without branches."""
+    processors = range(latencies.processors)
+    whole = [SegmentChoice(segment, (BranchChoice.whole(segment, processor),)) for processor in processors]
+    groups = processor_groups(processors) if latencies.splits else ()
+    return [*whole, *(SegmentChoice.split_over(segment, group) for group in groups)]
 
 
 def states_before(latencies: LatencyTable, choices: Sequence[SegmentChoice]) -> dict[fx.Node, State]:

@@ -21,7 +21,7 @@ from nnstretch.branching.latency.split_layers import Home, SplitLayers, processo
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.latency.workloads import LayerRow
 from nnstretch.branching.search.limits import SearchLimits
-from nnstretch.branching.search.network_latency import branch_seconds, network_prediction, with_splits
+from nnstretch.branching.search.network_latency import branch_seconds, network_prediction, placed
 from nnstretch.branching.search.search import SearchOptions, search
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
@@ -157,23 +157,25 @@ def test_no_mixture_of_branched_split_and_whole_segments_is_ahead(
 
 @settings(max_examples=examples(4), deadline=None)
 @given(other=st.sampled_from([0.3, 0.7, 1.0]), meeting=st.sampled_from([0.0, 2e-6, 1e-5, 5e-5]))
-def test_a_network_is_split_where_it_then_takes_least(other: float, meeting: float) -> None:
+def test_segments_without_branches_run_where_the_network_takes_least(other: float, meeting: float) -> None:
     plan, predictor = blueprint(small(1), IMAGES, 16), Rates(50e9, 50e9 * other, meeting=meeting)
-    latencies = LatencyTable(plan, predictor, 2, splits=True)
+    for splits in (True, False):
+        latencies = LatencyTable(plan, predictor, 2, splits=splits)
 
-    def seconds(choices: Sequence[SegmentChoice]) -> float:
-        return network_prediction(latencies, choices, branch_seconds(latencies, choices)).seconds
+        def seconds(choices: Sequence[SegmentChoice], latencies: LatencyTable = latencies) -> float:
+            return network_prediction(latencies, choices, branch_seconds(latencies, choices)).seconds
 
-    for choices in itertools.islice(every_design(plan, (0.75,), LIMITS), 40):
-        alone = [n for n, choice in enumerate(choices) if len(choice.branches) == 1]
-        ways = [
-            [replace(choice, split=(0, 1) if n in split else ()) for n, choice in enumerate(choices)]
-            for size in range(len(alone) + 1)
-            for split in itertools.combinations(alone, size)
-        ]
-        placed = with_splits(latencies, choices)
-        assert seconds(placed) == pytest.approx(min(map(seconds, ways)), rel=1e-9)
-        assert list(with_splits(LatencyTable(plan, predictor, 2), choices)) == list(choices)
+        for choices in itertools.islice(every_design(plan, (0.75,), LIMITS), 40):
+            places = [
+                [choice]
+                if len(choice.branches) > 1
+                else [SegmentChoice(choice.segment, (BranchChoice.whole(choice.segment, p),)) for p in (0, 1)]
+                + [SegmentChoice.split_over(choice.segment, (0, 1))] * splits
+                for choice in choices
+            ]
+            assert seconds(placed(latencies, choices)) == pytest.approx(
+                min(map(seconds, itertools.product(*places))), rel=1e-9
+            )
 
 
 def split_design(plan: Blueprint) -> Design:

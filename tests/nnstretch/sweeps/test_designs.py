@@ -84,6 +84,18 @@ def test_every_combination_of_parameters_is_a_design_that_can_be_built_and_found
     assert any(branch.width < 1 for design in found.values() for s in design.segments for branch in s.branches)
 
 
+def test_what_runs_alike_is_one_design_wherever_its_segments_end(tmp_path: Path) -> None:
+    space = sweep_of(tmp_path).space
+    ends = [name for name in space.distributions if name.startswith("processors.")]
+    found = [
+        space.design({**random_parameters(space, seed), **dict.fromkeys(ends, space.names[seed % 2])})
+        for seed in range(8)
+    ]
+    assert len({one.design.id for one in found}) == 1
+    assert found[0].design.meeting_points == 0
+    assert all(one.prediction.seconds == found[0].prediction.seconds for one in found)
+
+
 def test_a_segment_that_is_too_large_ends_where_it_may(tmp_path: Path) -> None:
     space = sweep_of(tmp_path, limits=replace(LOOSE, max_segment=0.3)).space
     both = list(space.groups)[-1]

@@ -31,8 +31,6 @@ class RaceRules:
         hopeless: after `least` rounds, a candidate is out if its fastest run takes this many times the fastest of all.
         separate: from this round on, a candidate is out if its confidence interval is above the leader's.
         narrow: the race ends when all intervals are narrower than this share of their lower end.
-        alone: the same share for a candidate that is left when all others were eliminated: nothing depends on its time any
-            more but comparisons between layers.
         budget: seconds after which no new round begins, from `least` rounds on.
         disturbed: a round does not count if its median candidate takes this many times its median so far.
         repeats: number of disturbed rounds that are repeated. If more are disturbed, the machine has changed for good.
@@ -43,7 +41,6 @@ class RaceRules:
     hopeless: float = 1.25
     separate: int = 5
     narrow: float = 0.015
-    alone: float = 0.03
     budget: float = 1.0
     disturbed: float = 1.08
     repeats: int = 6
@@ -121,10 +118,8 @@ class Race:
     def _is_decided(self) -> bool:
         if self._runs() >= self._rules.least and self._spent > self._rules.budget:
             return True
-        is_left_alone = len(self._alive) == 1 < len(self._samples)
-        narrow = self._rules.alone if is_left_alone else self._rules.narrow
         return self._runs() >= self._rules.separate and all(
-            _width(interval(self._samples[n])) <= narrow for n in self._alive
+            _width(interval(self._samples[n])) <= self._rules.narrow for n in self._alive
         )
 
     def _runs(self) -> int:

@@ -61,13 +61,6 @@ def test_the_fastest_is_found_and_losers_leave_early() -> None:
     assert found == pytest.approx(times, rel=0.01)
 
 
-def test_one_that_is_left_alone_needs_less_precision() -> None:
-    left, only = Clockwork([0.001, 0.003], noise=0.02), Clockwork([0.001], noise=0.02)
-    (found, _), _ = race(left, 2, RULES), race(only, 1, RULES)
-    assert RULES.separate <= len(found) < len(only.rounds)
-    assert typical(found) == pytest.approx(0.001, rel=0.03)
-
-
 def test_nobody_follows_itself() -> None:
     clock = Clockwork([0.001, 0.001, 0.001], noise=0.01)
     race(clock, 3, RULES)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nnstretch.devices.cpu.processor import cpu_model
-from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, Isa, best_isa
+from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, Isa, architecture_of, best_isa
 from nnstretch.devices.engine.build.standalone import build_runner
 from nnstretch.devices.targets.base import (
     SHORT,
@@ -77,7 +77,7 @@ class Device(Closing):
             TargetError: the engine has none for it.
         """
         machine = self._retried(self._transport.machine)
-        levels = [isa for isa in ISAS if isa.architecture == machine]
+        levels = [isa for isa in ISAS if isa.architecture == architecture_of(machine)]
         if len(levels) == 1:
             return levels[0]
         features = _entry(self._cpuinfo, "flags", "Features")

@@ -59,8 +59,8 @@ class LocalTransport(Transport):
             raise TargetError(f"{self.name} cannot read {path}: {error.strerror}") from error
 
 
-_EMULATED = ("aarch64", "riscv64")
-"""Architectures that the engine can be built for, as `uname -m` writes them; QEMU's programs have the same names."""
+_EMULATED = {"aarch64": "qemu-aarch64", "armv7": "qemu-arm", "riscv64": "qemu-riscv64"}
+"""Architectures that the engine can be built for, and QEMU's programs for them."""
 
 
 class QemuTransport(LocalTransport):
@@ -80,16 +80,12 @@ class QemuTransport(LocalTransport):
         """
         super().__init__()
         self._machine, _, cpu = argument.partition(":")
-        if self._machine.startswith("arm"):
-            raise UsageError(
-                f"target qemu:{argument}: the engine has no kernels for 32-bit ARM; it is built for {', '.join(_EMULATED)}"
-            )
         if self._machine not in _EMULATED:
             raise UsageError(
                 f"target qemu:{argument} is not understood; write qemu:ARCHITECTURE[:CPU] with one of {', '.join(_EMULATED)}"
             )
         self.name = f"qemu:{argument}"
-        program = f"qemu-{self._machine}"
+        program = _EMULATED[self._machine]
         found = shutil.which(f"{program}-static") or shutil.which(program)
         if found is None:
             raise TargetError(

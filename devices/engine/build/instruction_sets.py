@@ -15,7 +15,7 @@ from nnstretch.support.settings import hidden_cpu_features
 TABLE = Path(__file__).parents[1] / "runtime" / "cpu" / "cpu_features.inc"
 """One row per feature, which the engine's C sources expand."""
 
-_ROW = re.compile(r'^NNS_(X86|ARM)\((\w+), (\d), .*?(\w+), "([\w.-]+)"\)$', re.MULTILINE)
+_ROW = re.compile(r'^NNS_(X86|ARM|ARM32)\((\w+), (\d), .*?(\w+), "([\w.-]+)"\)$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class CpuFeature:
 
     Attributes:
         name: as in /proc/cpuinfo.
-        architecture: as `uname -m` writes it.
+        architecture: as in `Isa`.
         level: the lowest level of the architecture that includes the feature; 0: none does.
         option: LLVM's name for it.
         block: floats in the widest vectors that the feature needs on x86-64; 0 if vectors of 16 bytes do.
@@ -42,7 +42,7 @@ class CpuFeature:
 @cache
 def cpu_features() -> dict[str, CpuFeature]:
     """All features by name, in the order of their bits."""
-    architectures = {"X86": "x86_64", "ARM": "aarch64"}
+    architectures = {"X86": "x86_64", "ARM": "aarch64", "ARM32": "armv7"}
     blocks = {"NNS_YMM": 8, "NNS_ZMM": 16}
     rows = _ROW.findall(TABLE.read_text())
     return {
@@ -64,7 +64,8 @@ def local_features() -> tuple[str, ...]:
             f"it knows {', '.join(cpu_features())}"
         )
     found = _cpuinfo() - hidden
-    return tuple(f.name for f in cpu_features().values() if f.architecture == platform.machine() and f.name in found)
+    machine = architecture_of(platform.machine())
+    return tuple(f.name for f in cpu_features().values() if f.architecture == machine and f.name in found)
 
 
 @cache
@@ -108,7 +109,7 @@ class Isa:
 
     @property
     def architecture(self) -> str:
-        """The architecture as compilers and `uname -m` write it."""
+        """The architecture, as `architecture_of` names it."""
         return "x86_64" if self.name.startswith("x86-64") else self.name
 
     @property
@@ -145,10 +146,17 @@ ISAS: tuple[Isa, ...] = (
     Isa("x86-64-v3", ("-mcpu=x86_64_v3",), ("-march=x86-64-v3",), 8),
     Isa("x86-64-v2", ("-mcpu=x86_64_v2",), ("-march=x86-64-v2",), 4),
     Isa("aarch64", ("-mcpu=baseline",), ("-march=armv8-a",), 4),
+    # Cortex-A7, A15 and later: fused multiply-add came with VFPv4.
+    Isa("armv7", ("-mcpu=generic+v7a+vfp4+neon",), ("-march=armv7-a", "-mfpu=neon-vfpv4"), 4),
     # Without vector registers, some of the loops that the kernels ask for are not unrolled.
     Isa("riscv64", ("-mcpu=baseline_rv64", "-Wno-pass-failed"), ("-march=rv64gc",), 4),
 )
 """For each architecture the best comes first."""
+
+
+def architecture_of(machine: str) -> str:
+    """The architecture of a machine that `uname -m` names: "armv7" for 32-bit ARM, the machine's name for others."""
+    return "armv7" if machine in ("armv7l", "armv8l") else machine
 
 
 def best_isa(machine: str, features: frozenset[str]) -> Isa | None:
@@ -158,7 +166,8 @@ def best_isa(machine: str, features: frozenset[str]) -> Isa | None:
         machine: the architecture as `uname -m` writes it.
         features: those of the CPU, as /proc/cpuinfo names them.
     """
-    return next((isa for isa in ISAS if isa.architecture == machine and isa.features <= features), None)
+    architecture = architecture_of(machine)
+    return next((isa for isa in ISAS if isa.architecture == architecture and isa.features <= features), None)
 
 
 @cache

@@ -20,7 +20,7 @@ HEADER = "nnstretch.h"
 RUNNER = "nns-bench"
 EXAMPLE = ENGINE_FOLDER / "standalone" / "example" / "example.c"
 _ARRAYS = "nns_arrays.h"
-_ABIS = {"aarch64": "arm64-v8a", "x86_64": "x86_64", "riscv64": "riscv64"}
+_ABIS = {"aarch64": "arm64-v8a", "armv7": "armeabi-v7a", "x86_64": "x86_64", "riscv64": "riscv64"}
 """Architectures by Android's names of their ABIs."""
 ANDROID_MANIFEST = """\
 <manifest xmlns:android="http://schemas.android.com/apk/res/android" package="org.nnstretch.model">

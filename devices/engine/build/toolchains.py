@@ -163,11 +163,14 @@ def described(command: tuple[str, ...], flags: tuple[str, ...], link: tuple[str,
 
 def _android_triple(target: BuildTarget) -> str:
     architecture = target.isa.architecture
-    return f"{architecture}-linux-android{_ANDROID_LEVELS.get(architecture, _ANDROID_LEVEL)}"
+    level = _ANDROID_LEVELS.get(architecture, _ANDROID_LEVEL)
+    return f"armv7a-linux-androideabi{level}" if architecture == "armv7" else f"{architecture}-linux-android{level}"
 
 
 def _zig_triple(target: BuildTarget) -> str:
     glibc = f".{_OLDEST_GLIBC}" if target.system == "linux-gnu" else ""
+    if target.isa.architecture == "armv7":
+        return f"arm-{target.system}eabihf{glibc}"  # floats are passed in registers
     return f"{target.isa.architecture}-{target.system}{glibc}"
 
 

@@ -2,11 +2,16 @@
 #ifndef NNS_STATUS_H
 #define NNS_STATUS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "nns_engine.h"
 
 #define NNS_TEXT 256
+
+/* The largest memory of this process, in bytes: less than 2 GB on a 32-bit CPU. Sizes that come from outside are at most
+ * that, so that size_t holds them. */
+#define NNS_MOST_BYTES ((int64_t)PTRDIFF_MAX)
 
 /* Returns the status of a failed expression from the calling function. */
 #define TRY(expression)                        \

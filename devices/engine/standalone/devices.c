@@ -13,7 +13,8 @@ enum {
     LEAST_LAUNCH = 7,
 };
 
-#define MOST_BYTES (INT64_C(1) << 40) /* of any memory */
+/* Of any memory. */
+#define MOST_BYTES (NNS_MOST_BYTES / 2 < INT64_C(1) << 40 ? NNS_MOST_BYTES / 2 : INT64_C(1) << 40)
 #define LEAST_INTEGER INT64_C(-0x80000000)
 #define MOST_INTEGER INT64_C(0xffffffff)
 

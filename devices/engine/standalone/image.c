@@ -20,7 +20,7 @@ static int32_t read_target(nns_file_reader *r, nns_image *image, const nns_file 
         return nns_fail(r->input.report, NNS_EINVALID,
                         "the model is for %.40s, this library is for %s; compile the model with --target %s", isa,
                         nns_library_isa(), nns_library_isa());
-    TRY(nns_read(&r->input, &image->arena_bytes, "the size of the arena", 0, INT64_MAX / 2));
+    TRY(nns_read(&r->input, &image->arena_bytes, "the size of the arena", 0, NNS_MOST_BYTES / 2));
     const int64_t least = has_devices(file) ? 0 : file->constant_bytes;
     return nns_read(&r->input, &image->constant_bytes, "the size of the constants", least, file->constant_bytes);
 }
@@ -32,7 +32,7 @@ static int32_t read_tensor(nns_file_reader *r, nns_tensor *tensor) {
     tensor->count = 1;
     for (int64_t i = 0; i < rank; i++)
         if (__builtin_mul_overflow(tensor->count, tensor->shape[i], &tensor->count) ||
-            tensor->count > INT64_MAX / (int64_t)sizeof(float))
+            tensor->count > NNS_MOST_BYTES / (int64_t)sizeof(float))
             return DAMAGED(r, "a tensor has an extent of %lld", (long long)tensor->shape[i]);
     return nns_read_text(r, &tensor->name, "the name of a tensor");
 }

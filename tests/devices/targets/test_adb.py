@@ -183,7 +183,7 @@ def test_a_program_for_another_processor_is_one_line(
             "Read-only file system; remount it writable there",
         ),
         ({"noexec": True}, "does not run programs in /data/local/tmp .*; mount it without noexec"),
-        ({"abi": "armeabi-v7a"}, "is armv7; the engine has no kernels for its CPU"),
+        ({"abi": "x86"}, "is i686; the engine has no kernels for its CPU"),
         ({"launcher": "/bin/false"}, "does not run the runner, which is built for aarch64-linux-musl"),
     ],
 )

@@ -307,8 +307,8 @@ def test_a_program_for_another_architecture(monkeypatch: pytest.MonkeyPatch, tar
 
 
 def test_cpus_without_kernels(target: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recorded, "machine", lambda _: "armv7l")
-    with Device(target) as device, pytest.raises(TargetError, match="local is armv7l; the engine has no kernels"):
+    monkeypatch.setattr(Recorded, "machine", lambda _: "ppc64le")
+    with Device(target) as device, pytest.raises(TargetError, match="local is ppc64le; the engine has no kernels"):
         assert device.isa.name
 
 
@@ -332,11 +332,8 @@ def test_targets_are_read_as_they_are_written() -> None:
     for text in ("", "locale", "telnet:host"):
         with pytest.raises(UsageError, match="there is no target"):
             open_device(text)
-    for text in ("local:1", "ssh:", "ssh:-oProxyCommand=x", "ssh:a b", "ssh:host:port", "qemu:", "qemu:z80"):
+    for text in ("local:1", "ssh:", "ssh:-oProxyCommand=x", "ssh:a b", "ssh:host:port", "qemu:", "qemu:arm"):
         with pytest.raises(UsageError, match="is not understood"):
-            open_device(text)
-    for text in ("qemu:armv7", "qemu:arm:cortex-a9", "qemu:armv7l"):
-        with pytest.raises(UsageError, match=f"{text}: the engine has no kernels for 32-bit ARM; .* aarch64, riscv64"):
             open_device(text)
     with open_device("local") as device:
         assert device.name == "local"

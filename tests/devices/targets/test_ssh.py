@@ -132,7 +132,7 @@ esac
             "echo 'mkdir: cannot create directory: Read-only file system' >&2; exit 1",
             "remount it writable",
         ),
-        ("", "uname", "echo armv7l", "is armv7l; the engine has no kernels"),
+        ("", "uname", "echo ppc64le", "is ppc64le; the engine has no kernels"),
     ],
 )
 def test_a_board_that_cannot_be_used_is_one_line(

@@ -103,7 +103,7 @@ static int32_t share_coherently(const nns_ocl_port *port, const int64_t *sizes, 
                                 nns_ocl_svm *svm, nns_report *report) {
     int64_t total = 0;
     for (int64_t i = 0; i < count; i++)
-        if (__builtin_add_overflow(total, whole_pages(sizes[i] ? sizes[i] : 1), &total) || total > INT64_MAX / 2)
+        if (__builtin_add_overflow(total, whole_pages(sizes[i] ? sizes[i] : 1), &total) || total > NNS_MOST_BYTES / 2)
             return fail_memory(port, INT64_MAX, 0, report);
     const int64_t margin = port->device->on_cpu && total >= NNS_OCL_HUGE_PAGE ? NNS_OCL_HUGE_PAGE : 0;
     svm->start = nns_ocl.SVMAlloc(port->context, OCL_MEM_READ_WRITE | OCL_MEM_SVM_FINE_GRAIN_BUFFER,

@@ -34,6 +34,8 @@ static const struct {
     {4, "x86-64-v4"}, {3, "x86-64-v3"}, {2, "x86-64-v2"},
 #elif defined(__aarch64__)
     {1, "aarch64"},
+#elif defined(__arm__)
+    {1, "armv7"},
 #else
     {1, "riscv64"},
 #endif

@@ -16,6 +16,7 @@ _Static_assert(NNS_CPU_FEATURES < 64, "the highest bit of the cached mask is tak
 static const char *const names[] = {
 #define NNS_X86(name, level, leaf, subleaf, reg, bit, state, option) #name,
 #define NNS_ARM(name, level, word, bit, option) #name,
+#define NNS_ARM32(name, level, word, bit, option) #name,
 #include "cpu_features.inc"
 };
 
@@ -65,7 +66,7 @@ static bool has(const feature_row *row) {
     return row->state != NNS_TILES || may_use_tiles();
 }
 
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) || defined(__arm__)
 #include <sys/auxv.h>
 
 typedef struct {
@@ -74,8 +75,12 @@ typedef struct {
     uint32_t bit;
 } feature_row;
 
-static const feature_row rows[] = {
+#ifdef __aarch64__
 #define NNS_ARM(name, level, word, bit, option) {NNS_CPU_##name, level, word, bit},
+#else
+#define NNS_ARM32(name, level, word, bit, option) {NNS_CPU_##name, level, word, bit},
+#endif
+static const feature_row rows[] = {
 #include "cpu_features.inc"
 };
 
@@ -92,7 +97,7 @@ static const feature_row rows[] = {{NNS_CPU_FEATURES - 1, 0}};
 static bool has(const feature_row *row) { return row->feature == NNS_CPU_FEATURES; }
 
 #else
-#error "the engine is written for x86-64, aarch64 and riscv64"
+#error "the engine is written for x86-64, aarch64, 32-bit ARM and riscv64"
 #endif
 
 enum { N_ROWS = sizeof rows / sizeof *rows };

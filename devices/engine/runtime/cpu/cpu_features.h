@@ -10,6 +10,7 @@
 enum {
 #define NNS_X86(name, level, leaf, subleaf, reg, bit, state, option) NNS_CPU_##name,
 #define NNS_ARM(name, level, word, bit, option) NNS_CPU_##name,
+#define NNS_ARM32(name, level, word, bit, option) NNS_CPU_##name,
 #include "cpu_features.inc"
     NNS_CPU_FEATURES
 };

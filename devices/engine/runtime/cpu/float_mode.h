@@ -22,6 +22,7 @@ static inline uint64_t nns_float_mode(void) {
 }
 static inline void nns_float_mode_set(uint64_t mode) { __asm__ __volatile__("msr fpcr, %0" ::"r"(mode) : "memory"); }
 #else
+/* Kernels of 32-bit ARM need no mode: its vectors flush denormals always. */
 #define NNS_FLUSH_BITS UINT64_C(0)
 
 static inline uint64_t nns_float_mode(void) { return 0; }

@@ -107,7 +107,7 @@ static int32_t parse_regions(parser *r) {
         TRY(nns_read(&r->input, &kind, "the kind of a region", NNS_REGION_FIXED, NNS_REGION_SHARED));
         area->kind = (int32_t)kind;
         TRY(nns_read(&r->input, &area->index, "the index of a region", INT64_MIN, INT64_MAX));
-        TRY(nns_read(&r->input, &area->bytes, "the bytes of a region", 0, INT64_MAX));
+        TRY(nns_read(&r->input, &area->bytes, "the bytes of a region", 0, NNS_MOST_BYTES));
         TRY(bind_region(r, area, i));
     }
     return NNS_OK;

@@ -44,7 +44,7 @@ int32_t nns_program_create(const int64_t *image, int64_t words, const nns_bindin
     nns_report report = {0};
     *program = NULL;
     nns_program *made = calloc(1, sizeof *made);
-    if (!image || words < 1 || words > INT64_MAX / 8 || !bindings)
+    if (!image || words < 1 || words > NNS_MOST_BYTES / (int64_t)sizeof *image || !bindings)
         nns_fail(&report, NNS_EINVALID, "there is no program image");
     else if (!made)
         nns_fail(&report, NNS_EMEMORY, "no memory for a program");

@@ -42,7 +42,7 @@ static inline int32_t nns_read_list(nns_reader *reader, const int64_t **list, in
 
 /* A zeroed array of at least one element; NULL and a report on failure. */
 static inline void *nns_new_array(nns_report *report, int64_t count, size_t size) {
-    void *memory = calloc(count ? (size_t)count : 1, size);
+    void *memory = count <= NNS_MOST_BYTES ? calloc(count ? (size_t)count : 1, size) : NULL;
     if (!memory) nns_fail(report, NNS_EMEMORY, "no memory for a program of %lld parts", (long long)count);
     return memory;
 }

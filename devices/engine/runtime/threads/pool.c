@@ -296,7 +296,7 @@ static void **make_scratch(int32_t n_threads, int64_t bytes) {
 }
 
 int32_t nns_pool_reserve(nns_pool *pool, int64_t bytes, nns_report *report) {
-    if (bytes > INT64_MAX / 2)
+    if (bytes > NNS_MOST_BYTES / 2)
         return nns_fail(report, NNS_EMEMORY, "a kernel wants %lld bytes of scratch", (long long)bytes);
     bytes = nns_max_int(nns_ceil_div(bytes, NNS_CACHE_LINE), 1) * NNS_CACHE_LINE;
     nns_turn_lock(&pool->turn);

@@ -3,14 +3,17 @@
 
 enum { MOST_SHARES = UINT16_MAX };
 
+_Static_assert((int64_t)NNS_MAX_CORES * NNS_MAX_RATIO <= INT64_MAX / NNS_MAX_RATIO, "products of shares overflow");
+
 /* A part's exact share, units · ratio / sum: the quotient and the remainder. */
 typedef struct {
     int64_t whole, rest;
 } exact_share;
 
+/* Multiplies by the remainder of units / sum, which is small: units · ratio may exceed 64 bits. */
 static exact_share share_of(int64_t units, int64_t ratio, int64_t sum) {
-    const unsigned __int128 product = (unsigned __int128)units * (uint64_t)ratio;
-    return (exact_share){(int64_t)(product / (uint64_t)sum), (int64_t)(product % (uint64_t)sum)};
+    const int64_t product = units % sum * ratio;
+    return (exact_share){units / sum * ratio + product / sum, product % sum};
 }
 
 /* Rounds up the part with the largest remainder among those that are still rounded down. */

@@ -55,8 +55,9 @@ static inline void nns_jitter(void) {
 
 /* Sleeps while `*word == seen`, at most `timeout_ns` if that is positive. May return early. */
 static inline void nns_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns) {
-    const struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, timeout_ns > 0 ? &timeout : NULL, NULL, 0);
+    /* This call takes seconds and nanoseconds as longs, also where the C library's time has 64 bits on a 32-bit CPU. */
+    const long timeout[2] = {(long)(timeout_ns / 1000000000), (long)(timeout_ns % 1000000000)};
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, timeout_ns > 0 ? timeout : NULL, NULL, 0);
 }
 
 static inline void nns_futex_wake(_Atomic uint32_t *word, int count) {

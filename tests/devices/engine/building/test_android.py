@@ -37,6 +37,7 @@ def ndk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("aarch64-android", "aarch64-linux-android28", "-march=armv8-a"),
         ("x86-64-v2-android", "x86_64-linux-android28", "-march=x86-64-v2"),
+        ("armv7-android", "armv7a-linux-androideabi28", "-mfpu=neon-vfpv4"),
         ("riscv64-android", "riscv64-linux-android35", "-march=rv64gc"),
     ],
 )

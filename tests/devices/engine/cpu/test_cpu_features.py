@@ -58,12 +58,13 @@ def test_bits_are_numbered_as_the_table_lists_them() -> None:
 
 
 def test_levels_include_the_levels_below() -> None:
-    v4, v3, v2, arm, risc_v = ISAS
+    v4, v3, v2, arm, arm32, risc_v = ISAS
     assert v2.features < v3.features < v4.features
     assert {"sse4_2", "popcnt"} <= v2.features
     assert {"avx2", "fma", "f16c"} == {"avx2", "fma", "f16c"} & (v3.features - v2.features)
     assert "avx512_vnni" not in v4.features
     assert arm.features == {"asimd"}
+    assert arm32.features == {"neon", "vfpv4"}
     assert risc_v.features == frozenset()
 
 

@@ -101,19 +101,25 @@ def measured(options: argparse.Namespace, delay: float) -> dict[str, Any]:
     folder, environment = options.work / f"{delay:g}us", {"NNSTRETCH_TRANSFER_DELAY_US": f"{delay:g}"}
     size = [] if options.image_size is None else ["--image-size", options.image_size]
     common = [options.network, "-p", options.processors, *size, "--json"]
-    search = [
-        "stretch",
-        *common,
-        "--top",
-        "1",
-        "-o",
-        str(folder / "designs"),
-        *(["--no-measure"] if options.quick else []),
-    ]
-    design = kept_answer(folder / "search.json", search, announce, environment)["designs"][0]
+    search = ["stretch", *common, "--top", "1", *(["--no-measure"] if options.quick else []), "-o"]
+    branch = [*search, str(folder / "branched"), "--even-if-slower"]
+    found = kept_answer(folder / "branched.json", branch, announce, environment)
+    if not pays(found):
+        whole = [*search, str(folder / "whole")]
+        found = kept_answer(folder / "whole.json", whole, announce, environment)
+    design = found["designs"][0]
     bench = ["bench", *common, "--design", design["file"], "--rounds", options.rounds]
     bench += ["--no-tune"] if options.quick else []
     return {**kept_answer(folder / "comparison.json", bench, announce, environment), MEETINGS: design["meeting_points"]}
+
+
+def pays(search: Mapping[str, Any]) -> bool:
+    """Whether branches are predicted to be ahead of the network on one processor and split over the processors.
+
+    The search compares them with all cores as one processor, too, which unlike processors cannot be.
+    """
+    alone = (ms for name, ms in search["alternatives_ms"].items() if name == "split" or name in search["original_ms"])
+    return float(search["branched_ms"]) < min(alone)
 
 
 def announce(command: str) -> None:

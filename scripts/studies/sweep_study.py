@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nnstretch.sweeps.designs import DesignSweep
     from nnstretch.sweeps.space import PredictedDesign
 
-_TURNS = 3  # of measuring a design for `ranking`
+_TURNS = 5  # of measuring a design for `ranking`
 _WARM = 8  # designs of the analytic search's front
 PARTS = ("front", "samplers", "ranking")
 STUDIES = {"random": ("random", 0), "tpe cold": ("tpe", 0), "tpe warm": ("tpe", _WARM), "auto": ("auto", 0)}

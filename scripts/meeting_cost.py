@@ -119,7 +119,7 @@ def pays(search: Mapping[str, Any]) -> bool:
     The search compares them with all cores as one processor, too, which unlike processors cannot be.
     """
     alone = (ms for name, ms in search["alternatives_ms"].items() if name == "split" or name in search["original_ms"])
-    return float(search["branched_ms"]) < min(alone)
+    return bool(search["branched_ms"] < min(alone))
 
 
 def announce(command: str) -> None:

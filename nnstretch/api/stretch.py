@@ -13,6 +13,7 @@ from nnstretch.api.options import StretchOptions, with_options
 from nnstretch.branching.design.accounting import working_set
 from nnstretch.branching.design.blueprint import blueprint
 from nnstretch.branching.design.design import parse_merge
+from nnstretch.branching.search.kept_refinement import refinement_file
 from nnstretch.branching.search.search import SearchOptions
 from nnstretch.branching.stretch import StretchResult
 from nnstretch.branching.stretch import stretch as search
@@ -25,6 +26,7 @@ from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import is_model_file, load_module
 from nnstretch.support.extras import extras_named
 from nnstretch.support.progress import silent
+from nnstretch.support.settings import transfer_delay_us
 
 _Fields = ParamSpec("_Fields")
 
@@ -98,19 +100,24 @@ def stretch_on(
     limits, merge = options.search_limits(), parse_merge(options.merge)
     touched = working_set(module, example_input)
     predicting = latency_predictor(usable, learned=options.learned, working_set=touched)
+    progress = options.progress or silent
+    progress(0, 0, "tracing the network")
+    multiple = usable.host.blocked.block if options.multiple is None else options.multiple
+    prepared = blueprint(module, example_input, multiple, merge)
+    fingerprints = [processor.fingerprint for processor in (usable.host, *usable.named)]
+    conditions = (*fingerprints, transfer_delay_us(), limits, options.best_effort, options.learned)
     wanted = SearchOptions(
         len(usable.named),
         limits,
         options.designs,
         options.pareto,
         runner=design_runner(usable, example_input, predicting) if options.measure else None,
+        kept=refinement_file(prepared, conditions) if options.measure else None,
         time_limit=math.inf if options.time_limit is None else options.time_limit,
         best_effort=options.best_effort,
         even_if_slower=options.even_if_slower,
         placed_seconds=placed_predictor(usable, module, example_input, predicting),
         pool=pool_of(usable, learned=options.learned, working_set=touched),
-        progress=options.progress or silent,
+        progress=progress,
     )
-    wanted.progress(0, 0, "tracing the network")
-    multiple = usable.host.blocked.block if options.multiple is None else options.multiple
-    return search(blueprint(module, example_input, multiple, merge), predicting, wanted)
+    return search(prepared, predicting, wanted)

@@ -60,6 +60,11 @@ def cache_dir(inside: str = "") -> Path:
     return path
 
 
+def searches_dir() -> Path:
+    """Directory for what searches of designs have found, a JSON file each. Raises as `cache_dir` does."""
+    return cache_dir("searches")
+
+
 @cache
 def _own_cache_dir() -> Path:
     """The user's cache directory, or a temporary one that this process and those that it starts share."""

@@ -52,6 +52,7 @@ class SearchReport:
         predictions: prediction of each returned design, by its id.
         unpredicted: operators without a routine on any processor; they count as zero seconds.
         cut_short: whether the time limit kept the search from running further designs.
+        recalled: whether the designs ran in the same search before, and not again.
         lifted: why no design is within alpha and beta, where the search went on without them; else "".
         unbranched: the fastest plan without branches; None if all such plans are predicted to be clearly slower than the
             designs.
@@ -80,6 +81,7 @@ class SearchReport:
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     unpredicted: tuple[str, ...] = ()
     cut_short: bool = False
+    recalled: bool = False
     lifted: str = ""
     unbranched: UnbranchedPlan | None = None
     branched_ms: float | None = None

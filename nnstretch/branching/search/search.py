@@ -14,10 +14,11 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from nnstretch.branching.design.blueprint import Blueprint
 from nnstretch.branching.design.design import Design
-from nnstretch.branching.design.from_choices import make_design
+from nnstretch.branching.design.from_choices import choices_of, head_of, make_design
 from nnstretch.branching.latency.prediction import (
     DesignRunner,
     FrontPoint,
@@ -40,8 +41,15 @@ from nnstretch.branching.search.candidates import (
 )
 from nnstretch.branching.search.dynamic_programming import DynamicProgram, NetworkCandidate
 from nnstretch.branching.search.head_candidates import HeadCandidate, head_candidates
+from nnstretch.branching.search.kept_refinement import KeptRefinement, keep_refinement, read_refinement
 from nnstretch.branching.search.limits import Family, SearchLimits, family_of
-from nnstretch.branching.search.network_latency import State, confirm, predicted_design
+from nnstretch.branching.search.network_latency import (
+    State,
+    branch_seconds,
+    confirm,
+    network_prediction,
+    predicted_design,
+)
 from nnstretch.branching.search.refinement import GuidedRefinement
 from nnstretch.branching.search.report import (
     Infeasibility,
@@ -79,6 +87,7 @@ class SearchOptions:
         pareto: spread the designs over the front of latency and MACs instead of returning the fastest.
         runner: runs designs for measurement-guided refinement, so that their layers need no measurement before; the
             fastest design that ran comes first. Ignored with `pareto` and with a latency target.
+        kept: file for what the runs find (`refinement_file`): if it is there, no design runs; None: nothing is kept.
         time_limit: seconds after which the search runs no further designs; predictions are always completed.
         best_effort: if no design is within alpha and beta, search without these two limits.
         even_if_slower: return branched designs only, even if the network without branches is predicted to be faster.
@@ -95,6 +104,7 @@ class SearchOptions:
     designs: int = 5
     pareto: bool = False
     runner: DesignRunner | None = None
+    kept: Path | None = None
     time_limit: float = math.inf
     best_effort: bool = False
     even_if_slower: bool = False
@@ -144,6 +154,7 @@ class _Search:
         cut_short: see `SearchReport`.
         lifted: see `SearchReport`.
         infeasible: see `SearchReport`.
+        recalled: see `SearchReport`.
         branched_ms: see `SearchReport`.
         unbranched: see `SearchReport`.
         pooled: predictions of the pool; None without one.
@@ -160,6 +171,7 @@ class _Search:
     cut_short: bool = field(default=False, init=False)
     lifted: str = field(default="", init=False)
     infeasible: str = field(default="", init=False)
+    recalled: bool = field(default=False, init=False)
     branched_ms: float | None = field(default=None, init=False)
     unbranched: UnbranchedPlan | None = field(default=None, init=False)
     pooled: LatencyTable | None = field(default=None, init=False)
@@ -188,7 +200,8 @@ class _Search:
                 self._check_unbranched(statistics, why)
         found = self._refined(coarse) if coarse else []
         if found and self.options.runner is not None:
-            found = self._improved(found, choices, self.options.runner)
+            best = self._recalled() or self._improved(found[0], choices, self.options.runner)
+            found = [best, *(other for other in found if other.structure != best.structure)][: len(found)]
         self._confirm_original()
         made = self._predicted(found)
         made.sort(key=lambda one: self.measured_ms.get(one[0].id, math.inf))
@@ -256,10 +269,22 @@ class _Search:
             found = find()
         return found
 
-    def _improved(
-        self, found: Sequence[NetworkCandidate], choices: SearchSpace, runner: DesignRunner
-    ) -> list[NetworkCandidate]:
-        """The networks, preceded by the fastest one found by measurement-guided refinement.
+    def _recalled(self) -> NetworkCandidate | None:
+        """The fastest network that ran in the same search before, with what was learned from these runs; None if none did."""
+        path, blueprint = self.options.kept, self.latencies.blueprint
+        earlier = None if path is None else read_refinement(path, blueprint)
+        if earlier is None:
+            return None
+        self.recalled = True
+        self.measured_ms.update(earlier.measured_ms)
+        self.latencies.corrections.update(earlier.corrections)
+        choices, head = tuple(choices_of(earlier.design)), head_of(earlier.design)
+        branches = branch_seconds(self.latencies, choices)
+        seconds = network_prediction(self.latencies, choices, branches, head).seconds
+        return NetworkCandidate(choices, seconds, earlier.design.macs, head)
+
+    def _improved(self, best: NetworkCandidate, choices: SearchSpace, runner: DesignRunner) -> NetworkCandidate:
+        """The fastest network that measurement-guided refinement finds, which begins with the best one.
 
         Rebalancing searches near the network that ran last, and near the best one on the coarse grid.
         """
@@ -271,9 +296,12 @@ class _Search:
         refinement = GuidedRefinement(
             self.latencies, runner, propose, self.options.progress, self.measured_ms, self.end
         )
-        best = refinement.fastest(found[0])
+        best = refinement.fastest(best)
         self.cut_short = refinement.cut_short
-        return [best, *(other for other in found if other.structure != best.structure)][: len(found)]
+        if self.options.kept is not None and not self.cut_short:
+            design, _ = predicted_design(self.latencies, best.choices, best.head)
+            keep_refinement(self.options.kept, KeptRefinement(design, self.measured_ms, self.latencies.corrections))
+        return best
 
     def _near(self, centres: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
         """Networks with the segments of `centres`, and widths and depths next to theirs."""
@@ -470,6 +498,7 @@ class _Search:
             original_ms=tuple(1e3 * seconds for seconds in original_seconds(latencies)),
             measured_ms=self.measured_ms,
             cut_short=self.cut_short,
+            recalled=self.recalled,
             diagnostics=tuple(notes),
             blocks=block_costs(latencies),
             head_ms=tuple(1e3 * seconds for seconds in head_seconds(latencies)),

@@ -14,6 +14,7 @@ from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import Json, check_format, check_writable, option
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import plain_table
+from nnstretch.support.settings import searches_dir
 
 if TYPE_CHECKING:
     from nnstretch.scheduler.measurement.store.rows import Row
@@ -91,6 +92,8 @@ def _act(action: Action, file: Path | None, processor: str | None, store: Profil
     else:
         fingerprints = {row.processor for row in store.rows() if wanted(row)}
         count = sum(store.clear(fingerprint) for fingerprint in sorted(fingerprints))
+        for search in searches_dir().glob("*.json"):
+            search.unlink(missing_ok=True)
         report.show(f"{store.path}: {count} measurements deleted")
         report.finish({"store": str(store.path), "measurements": count})
 

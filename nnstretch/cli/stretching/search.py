@@ -91,6 +91,8 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
             f"the time limit ended the search after {len(search.measured_ms)} tuned runs of designs; a longer one may find "
             "a faster design"
         )
+    if search.recalled:
+        report.note("the designs ran in the same search before, and not again; `nnstretch profiles clear` forgets that")
     if search.unpredicted:
         operators = ", ".join(search.unpredicted)
         report.note(f"not in the predictions, because no processor has a routine for them: {operators}")

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -446,6 +447,43 @@ def test_measured_runs_rebalance_the_branches() -> None:
     assert {design.id: 1e3 * seconds for _, design, seconds in tuned} == report.measured_ms
     assert report.measured_ms[best.id] == min(report.measured_ms.values())
     assert share(best) < share(tuned[0][1]) < share(plain)
+
+
+def test_the_same_search_again_runs_no_design(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runs: list[str] = []
+
+    def runner(network: BranchedNetwork, /, *, tuned: bool) -> MeasuredDesign:
+        """Processor 1 is slower than predicted."""
+        runs.append(network.design.id)
+        branches = tuple(
+            tuple((branch.predicted_ms or 0.0) * 1e-3 * (1.0, 1.3)[branch.processor] for branch in segment.branches)
+            for segment in network.design.segments
+        )
+        return MeasuredDesign(sum(map(max, branches)), branches)
+
+    plan, file = prepared_small(), tmp_path / "kept.json"
+
+    def searched(rate: float = 100e9) -> tuple[list[Design], SearchReport]:
+        runs.clear()
+        return search(plan, Rates(100e9, rate), SearchOptions(2, designs=3, runner=runner, kept=file))
+
+    designs, report = searched()
+    assert runs and not report.recalled
+    again, kept = searched()
+    assert not runs and kept.recalled
+    assert (again[0], kept.measured_ms) == (designs[0], report.measured_ms)
+    # Predictions that have moved since do not make it run again; what ran fastest still comes first.
+    moved, _ = searched(101e9)
+    assert not runs and moved[0].id == designs[0].id
+    text = file.read_text()
+    for damaged in ("", "[]", "{}", text[:-20], text.replace('"stop": ', '"stop": 9'), text.replace("1.3", "-1.3")):
+        assert damaged != text
+        file.write_text(damaged)
+        renewed, _ = searched()
+        assert runs and renewed[0] == designs[0]
+        assert "the designs run again" in caplog.text
+        caplog.clear()
+        assert file.read_text() == text
 
 
 def test_no_design_runs_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:

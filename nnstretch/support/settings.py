@@ -127,7 +127,7 @@ def compiler_override() -> list[str] | None:
 def android_ndk() -> Path | None:
     """The folder of Android's NDK that ANDROID_NDK_HOME names, or None."""
     configured = os.environ.get("ANDROID_NDK_HOME")
-    return Path(configured) if configured else None
+    return Path(configured).absolute() if configured else None
 
 
 def hidden_cpu_features() -> frozenset[str]:

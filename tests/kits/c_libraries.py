@@ -32,7 +32,8 @@ def c_library(source: Path, sanitize: str | None = None, includes: Sequence[Path
     if not made.exists():
         part = made.with_suffix(f".{os.getpid()}.part")
         flags = (*(f for f in toolchain.flags if not f.startswith("-fvisibility")), "-shared")
-        subprocess.run([*toolchain.command, *flags, str(source), "-o", str(part), *toolchain.link_flags], check=True)
+        command = [*toolchain.command, *flags, str(source), "-o", str(part), *toolchain.link_flags]
+        subprocess.run(command, check=True, cwd=made.parent)  # as engines are built, for zig's cache
         part.replace(made)
     return made
 

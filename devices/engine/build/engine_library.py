@@ -24,7 +24,7 @@ from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa, cp
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, Toolchain, make_toolchain
 from nnstretch.errors import BuildError, FileError
 from nnstretch.support.locks import locked
-from nnstretch.support.settings import cache_dir, caches_of_libraries, remove_stale
+from nnstretch.support.settings import cache_dir, caches_of_libraries, compiler_override, remove_stale
 from nnstretch.support.stderr_lines import announce
 
 # Compilers at a time, at most: each takes some 200 MB.
@@ -177,7 +177,7 @@ def _source_file(toolchain: Toolchain, path: Path, headers: str) -> SourceFile:
 
 def build_file(name: str, suffix: str, sources: Sequence[SourceFile], toolchain: Toolchain, *link_flags: str) -> Path:
     """A shared library or executable in the cache, built now if it is not there. Errors as for `build_engine`."""
-    directory = cache_dir() / "engine"
+    directory = cache_dir().absolute() / "engine"
     text = " ".join((toolchain.identity, *link_flags))
     made = directory / f"{name}-{_hash(text.encode(), *(source.key.encode() for source in sources))}{suffix}"
     if made.exists():
@@ -216,8 +216,11 @@ def _build(sources: Sequence[SourceFile], product: Path, linker: Sequence[str], 
 
 def _compile(command: Sequence[str], what: str) -> None:
     environment = {**caches_of_libraries(), **os.environ, "LC_ALL": "C"}
+    # In a folder above its own, zig compiles its C library again, as it names files by paths from there. What NNSTRETCH_CC
+    # names may be a path from the user's folder.
+    folder = None if compiler_override() else cache_dir()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder)
     except OSError as error:
         raise BuildError(
             f"cannot start the compiler {command[0]}: {error.strerror}; install ziglang or set NNSTRETCH_CC"

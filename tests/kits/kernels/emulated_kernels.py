@@ -81,7 +81,8 @@ def program(source: str) -> Path:
     }
     sources = [file for file in engine_library.engine_sources(TARGET) if file.path in kernels]
     sources += engine_library.source_files(toolchain, [FOLDER / source], ("include", "runtime", "kernels"))
-    return engine_library.build_file(f"{TARGET}-{Path(source).stem}", "", sources, toolchain, "-static")
+    # Linked as the runner is: for a program that is not stripped, zig would compile its C library again.
+    return engine_library.build_file(f"{TARGET}-{Path(source).stem}", "", sources, toolchain, "-static", "-s")
 
 
 def cpus_of(*folders: str) -> list[str]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,25 @@ def test_the_largest_sources_are_compiled_first(sources: Sources, monkeypatch: p
     sources({"runtime/a.c": SMALL.replace("VALUE", "1"), "runtime/b.c": comment * 9, "kernels/c.c": comment * 99})
     engine_library.build_engine()
     assert compiled == ["c.c", "b.c", "a.c", "linking"]
+
+
+def test_the_compiler_works_in_the_cache(sources: Sources, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a folder above its own, such as that of a project with `.venv`, zig compiles its C library again."""
+    sources({"runtime/a.c": SMALL.replace("VALUE", "1")})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", "relative")
+    monkeypatch.setattr(engine_library, "compiler_override", lambda: None)
+    folders: list[Path] = []
+    run = subprocess.run
+
+    def recorded(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if "-o" in command:
+            folders.append(Path(options["cwd"]).resolve())
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", recorded)
+    assert engine_library.build_engine().exists()
+    assert folders == [tmp_path / "relative"] * 2
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="a compiler other than the ziglang wheel's")

@@ -186,7 +186,8 @@ def detected(target: BuildTarget, folder: Path, *prefix: str) -> tuple[set[str],
     files = engine_library.source_files(
         toolchain, [source, *engine_library.c_files("runtime/cpu/cpu_features.c")], ("include", "runtime")
     )
-    program = engine_library.build_file("detect", "", files, toolchain, *(("-static",) if target.system else ()))
+    # Linked as the runner is: for a program that is not stripped, zig would compile its libraries again.
+    program = engine_library.build_file("detect", "", files, toolchain, *(("-static",) if target.system else ()), "-s")
     done = subprocess.run([*prefix, str(program)], capture_output=True, text=True, check=True, env={})
     names, missing = done.stdout.split("\n")[:2]
     return set(names.split()), missing

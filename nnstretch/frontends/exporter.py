@@ -1,6 +1,6 @@
 """Faster exports: what torch's ONNX exporter repeats or computes needlessly for networks in evaluation mode.
 
-Both blocks replace functions of the exporter while they run, and change nothing where a version of torch lacks them.
+The blocks replace functions of the exporter while they run, and change nothing where a version of torch lacks them.
 """
 
 from __future__ import annotations
@@ -70,6 +70,27 @@ def short_decompositions() -> Iterator[None]:
         yield
     finally:
         passes.decompose_with_registry = decompose
+
+
+@contextmanager
+def listed_operators() -> Iterator[None]:
+    """An export lists the operators that torch composes of others once, not once for every name space of operators.
+
+    No operator is registered while the block runs.
+    """
+    try:
+        from torch._export import utils
+
+        owner: Any = utils
+        make = _original(owner, "_materialize_cpp_cia_ops")
+    except (ImportError, KeyError):  # another version of torch: its exports are slower
+        yield
+        return
+    owner._materialize_cpp_cia_ops = cache(make)
+    try:
+        yield
+    finally:
+        owner._materialize_cpp_cia_ops = make
 
 
 @cache

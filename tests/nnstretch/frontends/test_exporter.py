@@ -42,6 +42,31 @@ def test_exports_share_the_exporters_table_of_operators(monkeypatch: pytest.Monk
     assert vars(registration.ONNXRegistry)["from_torchlib"] is descriptor, "others' exports build their own"
 
 
+class Halves(nn.Module):
+    """Has an operator that is decomposed by tracing again."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat(x.chunk(2, 1)[::-1], 1)
+
+
+def test_an_export_lists_composite_operators_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    utils = pytest.importorskip("torch._export.utils")
+    listed = []
+    make = utils._materialize_cpp_cia_ops
+
+    def counted() -> None:
+        listed.append(1)
+        make()
+
+    monkeypatch.setattr(utils, "_materialize_cpp_cia_ops", counted)
+    for count in (1, 2):
+        export(Halves(), torch.zeros(1, 2, 5, 5))
+        assert len(listed) == count
+    with exporter.listed_operators(), exporter.listed_operators():  # as in threads that overlap
+        pass
+    assert utils._materialize_cpp_cia_ops is counted
+
+
 def normalised(affine: bool = True, statistics: bool = True, momentum: float | None = 0.1) -> nn.Module:
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(8, affine=affine, track_running_stats=statistics, momentum=momentum)

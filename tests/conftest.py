@@ -16,6 +16,9 @@ import pytest
 # Tests run side by side, so each gets one thread. torch and numpy read these when loaded, which is later.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_variable] = "1"
+# torch's compiler gets a kernel or two to compile: headers compiled ahead, or a pool of processes, take longer than they save.
+os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBE = ROOT / "scripts" / "probe_opencl.py"

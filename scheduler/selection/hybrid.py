@@ -36,7 +36,7 @@ class HybridAnswer:
     """The best answer to a problem, and those to its restrictions.
 
     Attributes:
-        best: of all; none of the others costs less.
+        best: of all; no other one has less of what the selector minimises (`Selector.aim`).
         restricted: by the restriction's name; those without a legal assignment are missing.
     """
 
@@ -53,7 +53,7 @@ def only(problem: Problem, allowed: Allowed) -> Problem:
 def best_of(problem: Problem, selector: Selector, restrictions: Mapping[str, Allowed]) -> HybridAnswer:
     """The selector's answers to a problem and to its restrictions, which are answers to the whole problem, too.
 
-    So the best is at most as slow as any restricted one, also if the selector is a heuristic.
+    So the best is as good as any restricted one by what the selector minimises, also if it is a heuristic.
 
     Raises:
         SelectionError: the problem has no legal assignment.
@@ -64,9 +64,9 @@ def best_of(problem: Problem, selector: Selector, restrictions: Mapping[str, All
             found[name] = selector.select(only(problem, allowed))
         except SelectionError:  # within the limits, layers of one type are not enough
             continue
-    faster = min(found.values(), key=lambda answer: answer.cost, default=best)
-    if faster.cost < best.cost:
-        best = assignment(problem, faster.choices, (1 - best.gap) * best.cost, best.states, best.curve)
+    better = min(found.values(), key=selector.aim, default=best)
+    if selector.aim(better) < selector.aim(best):
+        best = assignment(problem, better.choices, (1 - best.gap) * best.cost, best.states, best.curve)
     return HybridAnswer(best, found)
 
 

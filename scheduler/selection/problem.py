@@ -144,6 +144,13 @@ class Selector(ABC):
             SelectionError: there is none.
         """
 
+    def aim(self, answer: Assignment) -> float:
+        """What the selector minimises, of a legal answer; of several answers, the one with the least is taken.
+
+        Seconds, unless a subclass weighs the amounts of its `resources` against them.
+        """
+        return answer.cost
+
 
 def _check_nodes(problem: Problem) -> None:
     if problem.names and len(problem.names) != len(problem.costs):

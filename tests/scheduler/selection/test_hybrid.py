@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 from nnstretch.errors import SelectionError
 from nnstretch.scheduler.selection import default_selector, selector_named
 from nnstretch.scheduler.selection.hybrid import best_of, only
-from nnstretch.scheduler.selection.problem import Problem
+from nnstretch.scheduler.selection.problem import Assignment, Problem, Selector
+from nnstretch.scheduler.selection.resources import MEMORY
 from tests.kits.selection.selection_problems import best_cost, legal, problems
 
 FLOAT32, INT8 = 0, 1
@@ -82,6 +85,30 @@ def test_restrictions_of_any_problem(selector: str, problem: Problem, data: st.D
     for answer in found.restricted.values():
         assert all(mask[choice] for mask, choice in zip(allowed, answer.choices, strict=True))
         assert found.best.cost <= answer.cost
+
+
+class _LeastMemory(Selector):
+    """Compares bytes, and finds none but the fastest answer of the problem that it gets."""
+
+    name = "least-memory"
+    resources = (MEMORY,)
+
+    def select(self, problem: Problem) -> Assignment:
+        return default_selector().select(problem)
+
+    def aim(self, answer: Assignment) -> float:
+        return answer.amounts[MEMORY]
+
+
+def test_the_best_is_that_of_the_selectors_own_aim() -> None:
+    problem = layers([(3, 1), (3, 1)], 0.0, 0.0)
+    few, many = np.array([1.0, 2.0]), np.array([2.0, 1.0])  # bytes in float32 and in int8
+    for amounts, wanted in ((few, (FLOAT32, FLOAT32)), (many, (INT8, INT8))):
+        limited = replace(problem, amounts={MEMORY: (amounts, amounts)})
+        found = best_of(limited, _LeastMemory(), types_of(limited))
+        assert found.best.choices == wanted
+        assert found.best.amounts == {MEMORY: 2.0}
+    assert best_of(problem, default_selector(), types_of(problem)).best.choices == (INT8, INT8)
 
 
 def test_a_problem_without_answers() -> None:

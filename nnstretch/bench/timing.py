@@ -82,7 +82,7 @@ class MeasurementOptions:
     def session(
         self, graph: ir.Model, processors: str, progress: Progress, runner: Runner | None = None
     ) -> PlanSession:
-        """A session of a graph that is not fused; the graph is not changed.
+        """A session of a graph, which is not changed.
 
         Args:
             graph: the network.
@@ -91,7 +91,7 @@ class MeasurementOptions:
             runner: measures single layers (`shared_runner`); one of the session's own if None.
         """
         usable = build_processors(replace(self.compiling, processors=processors))
-        return compile_model(graph.clone(), usable, tune=self.compiling.tune, progress=progress, runner=runner)
+        return compile_model(graph, usable, tune=self.compiling.tune, progress=progress, runner=runner)
 
     def shared_runner(self, stack: ExitStack) -> SharedRunner:
         """A runner for all sessions of a measurement, which `stack` ends."""

@@ -102,7 +102,8 @@ def pipeline() -> tuple[ir.passes.PassBase, ...]:
 def optimize(model: ir.Model) -> ir.Model:
     """A copy of `model` whose nodes are fused layers wherever the operator table has one for them.
 
-    `model` stays as it is and shares its tensors. Inputs and outputs keep names, order and types.
+    `model` stays as it is and shares its tensors. Inputs and outputs keep names, order and types. A graph that this returned is
+    copied without a change.
 
     Raises:
         ModelError: an output is an input.

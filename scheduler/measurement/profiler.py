@@ -158,6 +158,8 @@ class Profiler(CostModel, Closing):
             if unknown.best is None:
                 raise UnmeasuredError(f"{layer.op} of layer {layer.name}")
             return keys
+        if not unknown.worth_measuring({}):
+            return keys
         try:
             test = LayerUnderTest(processor, self._cases.of(layer), state, self._tolerance)
         except ModelError as error:  # inputs that must be of some form, such as the scales of a Resize

@@ -175,7 +175,7 @@ class Plan:
 
     def to_json(self, indent: int | None = 1) -> str:
         """The plan as JSON text; without an indent in one line, which takes half the time."""
-        return json.dumps(dataclasses.asdict(self, dict_factory=_kept), indent=indent)
+        return json.dumps(self, default=_fields, indent=indent)
 
     @staticmethod
     def from_json(text: str, source: str = "plan", remedy: str = "compile it again") -> Plan:
@@ -209,12 +209,19 @@ _DEVICE_MEMORY = "opencl"
 """How files write the memory "device"."""
 
 
-def _kept(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _fields(part: Any) -> dict[str, Any]:
     """The fields of a plan's part as JSON has them; without quantization parameters, because a plan moves bytes."""
-    kept = {_JSON_NAMES.get(name, name): value for name, value in fields if name != "quantization"}
+    kept = {written: getattr(part, name) for name, written in _written_names(type(part))}
     if kept.get("memory") == "device":
         kept["memory"] = _DEVICE_MEMORY
     return kept
+
+
+@cache
+def _written_names(record: type[Any]) -> list[tuple[str, str]]:
+    """The fields of a dataclass that are written, with their names in JSON."""
+    names = [field.name for field in dataclasses.fields(record) if field.name != "quantization"]
+    return [(name, _JSON_NAMES.get(name, name)) for name in names]
 
 
 def _integer(raw: Any) -> int:
@@ -273,8 +280,8 @@ def json_reader(hint: Any) -> Callable[[Any], Any]:
 def _record_reader(record: Any) -> Callable[[Any], Any]:
     """Reads a dataclass from a JSON object; fields with a default are optional, and only a plan may have others beside it."""
     hints, check = get_type_hints(record), _CHECKS.get(record)
-    fields = [field for field in dataclasses.fields(record) if field.name != "quantization"]
-    names = {field.name: _JSON_NAMES.get(field.name, field.name) for field in fields}
+    names = dict(_written_names(record))
+    fields = [field for field in dataclasses.fields(record) if field.name in names]
     readers = {field.name: json_reader(hints[field.name]) for field in fields}
     needed = {f.name for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING}
 

@@ -40,6 +40,7 @@ from nnstretch.devices.base.spec import default_cores, format_cores, parse_proce
 from nnstretch.devices.engine.binding.program import RunTrace
 from nnstretch.errors import UsageError
 from nnstretch.graph.reference import largest_error
+from nnstretch.passes import optimize
 from nnstretch.scheduler.measurement.runner.runner import SharedRunner
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
@@ -92,13 +93,16 @@ class _Bench:
     runner: SharedRunner
     sessions: dict[tuple[str, str], PlanSession] = field(default_factory=dict)
     failure: str = ""
+    _fused: dict[str, ir.Model] = field(default_factory=dict)  # by network; what is fused already takes no time again
 
     def session(self, network: str, processors: str) -> PlanSession:
         """The session of a network on processors, compiled on first use."""
         key = (network, processors)
         if key not in self.sessions:
             self.progress(len(self.sessions), 0, f"compiling the {network} for {processors}")
-            made = self.options.session(self.models[network], processors, self.progress, self.runner)
+            if network not in self._fused:
+                self._fused[network] = optimize(self.models[network])
+            made = self.options.session(self._fused[network], processors, self.progress, self.runner)
             self.sessions[key] = self.stack.enter_context(made)
         return self.sessions[key]
 

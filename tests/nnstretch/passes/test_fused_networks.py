@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from nnstretch.graph.layers import GraphNode
+from nnstretch.passes import optimize
 
 Check = Callable[..., list[GraphNode]]
 
@@ -170,3 +171,11 @@ def test_random_networks_compute_the_same(check: Check, model: ir.Model) -> None
     left = {node.layer.op for node in nodes if node.layer.op.startswith("onnx:")}
     # What the table has no layer for: a pad that no window takes, a constant divided or diminished by x.
     assert left <= {"onnx:Pad", "onnx:Div", "onnx:Sub"}
+
+
+@given(model=networks())
+@settings(max_examples=50, deadline=None)
+def test_a_fused_graph_stays_as_it_is(model: ir.Model) -> None:
+    fused = optimize(model)
+    once, twice = (ir.to_proto(graph).SerializeToString(deterministic=True) for graph in (fused, optimize(fused)))
+    assert once == twice

@@ -14,7 +14,7 @@ import numpy as np
 from torch import fx, nn
 
 from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup, Indices, results_of
-from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice
+from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice, HeadSlice
 from nnstretch.branching.tracing.operators import (
     Role,
     channels_of,
@@ -153,6 +153,10 @@ class _CouplingWalk:
             else:
                 self.lock(source)
             return source[module.first : module.stop]
+        if isinstance(module, HeadSlice):
+            rows = source.reshape(-1, module.width)
+            self.edges.append((rows[:, :1], rows))
+            return rows[:, module.first : module.stop].reshape(-1)
         if isinstance(module, ChannelShuffle):
             rows = source.reshape(module.groups, -1)
             self.edges.append((rows[:1], rows))

@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from nnstretch.branching.channels.groups import ChannelPlan, DependencyGroup, Indices, network_input
-from nnstretch.branching.tracing.modules import ChannelSlice
+from nnstretch.branching.tracing.modules import ChannelSlice, HeadSlice
 from nnstretch.branching.tracing.operators import (
     Role,
     channels_of,
@@ -159,13 +159,19 @@ def node_widths(plan: ChannelPlan, counts: Sequence[int], reads: ReadChannels = 
                 widths[plan.read(node.all_input_nodes[0])] * channels_of(node) // channels_of(node.all_input_nodes[0])
             )
         elif role is Role.SLICE:
-            part = module_of(node)
-            assert isinstance(part, ChannelSlice)
-            first, stop = part.bounds(widths[plan.read(node.all_input_nodes[0])])
-            widths[node] = stop - first
+            widths[node] = _sliced(module_of(node), widths[plan.read(node.all_input_nodes[0])])
         else:
             widths[node] = widths[plan.read(node.all_input_nodes[0])]
     return widths
+
+
+def _sliced(module: nn.Module, channels: int) -> int:
+    """Channels of a slice of a tensor with `channels` channels."""
+    if isinstance(module, HeadSlice):
+        return channels // module.width * module.length
+    assert isinstance(module, ChannelSlice)
+    first, stop = module.bounds(channels)
+    return stop - first
 
 
 def produced_channels(plan: ChannelPlan, node: fx.Node, counts: Sequence[int]) -> int:

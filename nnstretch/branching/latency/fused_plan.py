@@ -289,7 +289,8 @@ class _BlocksGraph:
             writer = _LayerWriter(self, node)
             result = token_layers(writer, node, self._operands(node))
             if result is None:
-                self._add(node, title_of(node), self._tensors_read(node), domain=_UNKNOWN)
+                # Its arguments are not known here, so it equals no other one that reads the same.
+                self._add(node, title_of(node), self._tensors_read(node), {"traced": node.name}, domain=_UNKNOWN)
             else:
                 wanted = shape_of(node)
                 assert wanted is not None

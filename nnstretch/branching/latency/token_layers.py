@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import onnx_ir as ir
 from torch import fx, nn
 
-from nnstretch.branching.tracing.modules import ChannelNorm
+from nnstretch.branching.tracing.modules import ChannelNorm, HeadSlice
 from nnstretch.branching.tracing.operators import Role, module_of, role_of, shape_of, title_of
 from nnstretch.branching.tracing.tokens import Attention, PerElement, Rearranged, Tokens, WithTokens
 from nnstretch.graph.layer import Attribute
@@ -152,6 +152,11 @@ def _attention(writer: LayerWriter, node: fx.Node, module: Any, inputs: Sequence
     return writer.layer("Attention", rows, shape, attributes, constants)
 
 
+def _head_slice(writer: LayerWriter, node: fx.Node, module: Any, inputs: Sequence[ir.Value]) -> ir.Value:
+    """As many channels in one range: how many heads there are depends on the width, so they cannot be an axis."""
+    return writer.layer("Slice", inputs[:1], _shape(node), {"starts": (0, module.first, 0, 0), "steps": (1, 1, 1, 1)})
+
+
 def _softmax_module(writer: LayerWriter, node: fx.Node, module: Any, inputs: Sequence[ir.Value]) -> ir.Value:
     shape = _shape(node)
     axis = (0 if len(shape) in (0, 1, 3) else 1) if module.dim is None else int(module.dim) % len(shape)
@@ -176,6 +181,7 @@ _MODULES: tuple[tuple[type[nn.Module], Callable[..., ir.Value | None]], ...] = (
     (PerElement, _per_element),
     (WithTokens, _with_tokens),
     (Tokens, _tokens),
+    (HeadSlice, _head_slice),
     (Attention, _attention),
     (nn.Softmax, _softmax_module),
     (nn.Linear, _dense),

@@ -129,6 +129,8 @@ class _ScaledCopy:
             attributes = MappingProxyType({**attributes, "groups": self._sizes(fused.weighted)[2]})
         elif full.op in ("Attention", "GroupNorm"):
             attributes = MappingProxyType({**attributes, **self._parts(fused)})
+        elif full.op == "Slice":
+            attributes = MappingProxyType({**attributes, "starts": self._starts(fused)})
         return replace(
             full,
             inputs=tuple(inputs),
@@ -147,6 +149,16 @@ class _ScaledCopy:
         kept = max(1, heads * channels // full.outputs[0].shape[1])
         return {"heads": kept, "groups": kept if groups == heads else 1}
 
+    def _starts(self, fused: FusedLayer) -> tuple[int, ...]:
+        """Where a slice begins: after the same share of the channels, but such that its result ends within the input."""
+        full, read = fused.layer, fused.inputs[0]
+        assert read is not None
+        found, wanted, written = self._shape(read), full.ints("starts"), self._shape(fused.output)
+        return tuple(
+            min(start * size // whole, size - kept)
+            for start, size, whole, kept in zip(wanted, found, full.type_of(0).shape, written, strict=True)
+        )
+
     def _width(self, tensor: PlanTensor) -> int:
         """Channels of a tensor; 0 if it has none."""
         node = self.plan.read(tensor.node)
@@ -156,10 +168,11 @@ class _ScaledCopy:
 
     def _shape(self, tensor: PlanTensor) -> tuple[int, ...]:
         width, full = self._width(tensor), self.plan.full_widths.get(self.plan.read(tensor.node), 0)
-        if width in (0, full):  # without channels, or all of them, which need not be on axis 1
+        if width in (0, full):  # without channels, or all of them
             return tensor.shape
-        batch, channels, *sizes = tensor.shape
-        return (batch, channels // full * width, *sizes)
+        # A view may have moved them from axis 1 on.
+        axis = next((axis for axis, size in enumerate(tensor.shape) if axis and not size % full), None)
+        return tuple(size // full * width if place == axis else size for place, size in enumerate(tensor.shape))
 
     def _constants(self, fused: FusedLayer) -> dict[int, np.ndarray]:
         """Constants by input: those of the operator table that depend on channels have their shapes in the copy."""
@@ -236,6 +249,8 @@ class VaryingLayer:
     def _attribute(self, low: Attribute, high: Attribute, channels: int) -> Attribute:
         if isinstance(low, int) and isinstance(high, int):
             return self._size(low, high, channels)
+        if low != high and isinstance(low, tuple) and isinstance(high, tuple):  # where a slice begins
+            return tuple(self._size(int(a), int(b), channels) for a, b in zip(low, high, strict=True))
         return low
 
 

@@ -7,9 +7,12 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.tracing.operators import is_elementwise, nodes_behind, title_of
+from nnstretch.branching.tracing.operators import argument, is_elementwise, nodes_behind, title_of
+from nnstretch.branching.tracing.tokens import Rearranged
 
 _PRODUCTS = frozenset({"matmul", "bmm"})
+TRANSPOSITIONS = frozenset({"permute", "transpose", "swapaxes"})
+"""Operations that put axes into another order."""
 _COPIES = frozenset({"contiguous", "clone", "Dropout", "Identity", "dropout"})
 
 
@@ -20,6 +23,7 @@ class AttentionCall:
     Attributes:
         query, key, value: nodes that compute them.
         transposed_key: `key` is `…,heads,C,L`.
+        transposed: `value` and the result are `…,heads,C,L`.
         bias: constant that is added to the scores; None if there is none.
         scale: factor of the scores; None for the reciprocal root of a head's channels.
     """
@@ -28,8 +32,20 @@ class AttentionCall:
     key: fx.Node
     value: fx.Node
     transposed_key: bool
+    transposed: bool
     bias: fx.Node | None
     scale: float | None
+
+
+def axis_order(node: fx.Node, rank: int) -> list[int]:
+    """The order of axes that a node of `TRANSPOSITIONS` makes of a tensor of some rank."""
+    if title_of(node) == "permute":
+        return [int(axis) % rank for axis in argument(node, "dims")]
+    given: list[Any] = [*node.args[1:], *node.kwargs.values()]
+    first, second = (int(axis) % rank for axis in given)
+    order = list(range(rank))
+    order[first], order[second] = second, first
+    return order
 
 
 def is_constant(node: fx.Node) -> bool:
@@ -76,12 +92,15 @@ def _fused(node: fx.Node) -> AttentionCall | None:
     if given.get("is_causal") or not constant or not all(isinstance(tensor, fx.Node) for tensor in tensors):
         return None
     query, key, value = tensors
-    return AttentionCall(query, key, value, False, bias, given.get("scale"))  # type: ignore[arg-type]
+    return AttentionCall(query, key, value, False, False, bias, given.get("scale"))  # type: ignore[arg-type]
 
 
 def _around_softmax(node: fx.Node) -> AttentionCall | None:
     weights, value = node.args
-    softmax = _without_copies(weights)
+    softmax, transposed = _without_copies(weights), False
+    if softmax is None or not _is_softmax(softmax):
+        weights, value = value, weights
+        softmax, transposed = _without_transposition(_without_copies(weights)), True
     if softmax is None or not isinstance(value, fx.Node) or not _is_softmax(softmax):
         return None
     bias, scale = None, 1.0
@@ -112,7 +131,7 @@ def _around_softmax(node: fx.Node) -> AttentionCall | None:
     if scores is None or len(scores.args) != 2 or not all(isinstance(operand, fx.Node) for operand in scores.args):
         return None
     query, key = scores.args
-    return AttentionCall(query, key, value, True, bias, scale)  # type: ignore[arg-type]
+    return AttentionCall(query, key, value, True, transposed, bias, scale)  # type: ignore[arg-type]
 
 
 def _without_copies(node: Any) -> fx.Node | None:
@@ -120,6 +139,19 @@ def _without_copies(node: Any) -> fx.Node | None:
     while isinstance(node, fx.Node) and title_of(node) in _COPIES and is_elementwise(node):
         node = node.all_input_nodes[0]
     return node if isinstance(node, fx.Node) else None
+
+
+def _without_transposition(node: fx.Node | None) -> fx.Node | None:
+    """What a node transposes in its last two axes; None if it does something else."""
+    if node is None or len(node.all_input_nodes) != 1 or not isinstance(node.meta["value"], Tensor):
+        return None
+    rank = node.meta["value"].dim()
+    if node.op == "call_module":
+        module = node.meta["module"]
+        swaps = isinstance(module, Rearranged) and module.transposes
+    else:
+        swaps = title_of(node) in TRANSPOSITIONS and axis_order(node, rank) == [*range(rank - 2), rank - 1, rank - 2]
+    return _without_copies(node.all_input_nodes[0]) if swaps else None
 
 
 def _is_softmax(node: fx.Node) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from nnstretch.branching.tracing.attention import AttentionCall, attention_call, is_constant
+from nnstretch.branching.tracing.attention import TRANSPOSITIONS, AttentionCall, attention_call, is_constant
 from nnstretch.branching.tracing.modules import PER_CHANNEL, ChannelNorm, PerChannel
 from nnstretch.branching.tracing.operators import argument, is_elementwise, nodes_behind, title_of
 from nnstretch.branching.tracing.tokens import Attention, PerElement, WithTokens
@@ -56,7 +56,7 @@ class _Converter(Views):
 
     def _visit(self, node: fx.Node) -> None:
         title = title_of(node)
-        if title in _RESHAPES or title in ("permute", "transpose", "swapaxes") or _pads_nothing(node, title):
+        if title in _RESHAPES or title in TRANSPOSITIONS or _pads_nothing(node, title):
             self._move(node, title)
         elif title in ("getitem", "select", "slice"):
             self._part(node, title)
@@ -147,7 +147,8 @@ class _Converter(Views):
         if len(self.made) > before:
             return
         shape = self._shapes[node]
-        if len(shape) < 3:
+        # Some operand's channels must be known to come last.
+        if len(shape) < 3 or all(self._map(one) is None for one in operands if self._shapes[one] == shape):
             return
         maps = []
         for operand in operands:
@@ -266,9 +267,10 @@ class _Converter(Views):
         views = [self._view(tensor) for tensor in (call.query, call.key, call.value)]
         if any(view is None or len(view.movement.axes) < 3 for view in views):
             return
-        if call.transposed_key and views[1] is not None:
-            rank = len(views[1].movement.axes)
-            views[1] = View(views[1].base, views[1].movement.transposed((*range(rank - 2), rank - 1, rank - 2)))
+        views = [
+            _with_last_axes_exchanged(view) if view is not None and exchanged else view
+            for view, exchanged in zip(views, (False, call.transposed_key, call.transposed), strict=True)
+        ]
         heads = [_head_axes(view, self._channels(view.base)) for view in views if view is not None]
         widths = [found for found in heads if found is not None]
         if len(widths) != 3:
@@ -289,8 +291,8 @@ class _Converter(Views):
         module = Attention(query_width, value_width, scale, bias, shared=shared, learned=learned)
         batch, _, *sizes = self._shapes[maps[0]]
         made = self._make("attention", maps[0], module, (batch, count * value_width, *sizes), maps[1:])
-        axes = identity((batch, count, value_width, math.prod(sizes))).transposed((0, 1, 3, 2))
-        moved = axes.reshaped(self._shapes[node])
+        axes = identity((batch, count, value_width, math.prod(sizes)))
+        moved = (axes if call.transposed else axes.transposed((0, 1, 3, 2))).reshaped(self._shapes[node])
         if moved is not None:
             self.made.add(node)
             self._set(node, made, moved)
@@ -309,6 +311,12 @@ def _pads_nothing(node: fx.Node, title: str) -> bool:
 def _mapped(args: Any, bases: Mapping[fx.Node, fx.Node | None]) -> Any:
     """Arguments with other nodes in the places of some."""
     return fx.map_arg(args, lambda node: bases.get(node, node))
+
+
+def _with_last_axes_exchanged(view: View) -> View:
+    """A view with its last two axes in the other order."""
+    rank = len(view.movement.axes)
+    return View(view.base, view.movement.transposed((*range(rank - 2), rank - 1, rank - 2)))
 
 
 def _head_axes(view: View, channels: Factor) -> tuple[int, int, Movement] | None:

@@ -96,6 +96,33 @@ class ChannelSlice(nn.Module):
         return f"{self.first}, {self.stop}, {self.total}"
 
 
+class HeadSlice(nn.Module):
+    """The channels `first` to `stop` (exclusive) of every head of `width` channels. A narrower input has fewer whole heads.
+
+    Attributes:
+        first: first channel of a head's slice.
+        stop: end of the slice.
+        width: channels of a head.
+    """
+
+    def __init__(self, first: int, stop: int, width: int) -> None:
+        super().__init__()
+        self.first, self.stop, self.width = first, stop, width
+
+    @property
+    def length(self) -> int:
+        """Channels of a head's slice."""
+        return self.stop - self.first
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From `N,heads*width,H,W` to `N,heads*length,H,W`."""
+        heads = x.unflatten(1, (x.shape[1] // self.width, self.width))
+        return heads[:, :, self.first : self.stop].flatten(1, 2)
+
+    def extra_repr(self) -> str:
+        return f"{self.first}, {self.stop}, {self.width}"
+
+
 class ChannelShuffle(nn.Module):
     """ShuffleNet's channel shuffle: interleaves `groups` equal parts.
 

@@ -17,7 +17,14 @@ from torch import fx, nn
 from torch.nn import functional
 
 from nnstretch.branching.design.accounting import call_macs
-from nnstretch.branching.tracing.modules import DROPPING, ChannelNorm, ChannelShuffle, ChannelSlice, PerChannel
+from nnstretch.branching.tracing.modules import (
+    DROPPING,
+    ChannelNorm,
+    ChannelShuffle,
+    ChannelSlice,
+    HeadSlice,
+    PerChannel,
+)
 from nnstretch.branching.tracing.tokens import Attention, PerElement, Rearranged, Tokens, WithTokens
 from nnstretch.frontends.torch_from_onnx.resizing import ResizedMap
 
@@ -279,7 +286,7 @@ _ROLES_OF_MODULES: tuple[tuple[type[nn.Module], Role], ...] = (
     (nn.Linear, Role.LINEAR),
     (Attention, Role.ATTENTION),
     (nn.PixelShuffle, Role.PIXELS),
-    (ChannelSlice, Role.SLICE),
+    ((ChannelSlice, HeadSlice), Role.SLICE),
     (ChannelShuffle, Role.SHUFFLE),
     *((kind, Role.CHANNELWISE) for kind in _CHANNELWISE_MODULES),
 )

@@ -40,6 +40,11 @@ class Rearranged(nn.Module):
         ]
 
     @property
+    def transposes(self) -> bool:
+        """Whether it exchanges height and width."""
+        return len(self.shape) == 4 and self.sizes[1] == self.shape[1] and self.order == [0, 1, 3, 2]
+
+    @property
     def makes_map(self) -> bool:
         """Whether the result is a map with the same channels, at any width."""
         return len(self.shape) == 4 and self.shape[1] == 0

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from nnstretch.branching.tracing.modules import ChannelSlice
-from nnstretch.branching.tracing.operators import argument, nodes_behind, title_of
+from nnstretch.branching.tracing.attention import TRANSPOSITIONS, axis_order
+from nnstretch.branching.tracing.modules import ChannelSlice, HeadSlice
+from nnstretch.branching.tracing.operators import nodes_behind, title_of
 from nnstretch.branching.tracing.tokens import Rearranged, Tokens, ToMap
 from nnstretch.passes.tokens.movement import Factor, Movement, dense_factors, identity, merged
 
@@ -48,7 +49,7 @@ class Views:
         self._shapes = dict(shapes)
         self._maps: dict[tuple[fx.Node, Movement], fx.Node] = {}
         self._imports: dict[fx.Node, fx.Node] = {}
-        self._slices: dict[tuple[fx.Node, int, int], fx.Node] = {}
+        self._slices: dict[tuple[fx.Node, int, int, int], fx.Node] = {}
         self._called = {str(node.target) for node in graph.nodes if node.op == "call_module"}
         self._here: fx.Node | None = None
 
@@ -74,8 +75,8 @@ class Views:
         if view is None:
             return
         moved: Movement | None
-        if title in ("permute", "transpose", "swapaxes"):
-            moved = view.movement.transposed(_order(node, len(view.movement.axes)))
+        if title in TRANSPOSITIONS:
+            moved = view.movement.transposed(axis_order(node, len(view.movement.axes)))
         else:
             moved = view.movement.reshaped(self._shapes[node])
         if moved is not None:
@@ -117,25 +118,29 @@ class Views:
                 self._slice_channels(node, view, axes[0], (first, first + parts[number][axes[0]]), gone=False)
 
     def _slice_channels(self, node: fx.Node, view: View, axis: int, bounds: tuple[int, int], *, gone: bool) -> bool:
-        """Makes `node` a view of a slice of the base's channels, if `axis` is the outermost factor of these."""
+        """Makes `node` a view of a slice of the base's channels.
+
+        `axis` must be the outermost factor of these, or, where it divides them into heads, the channels of a head.
+        """
         channels, first, stop = self._channels(view.base), *bounds
-        axis_factors, movement = view.movement.axes[axis], view.movement
-        if len(axis_factors) != 1 or axis_factors[0].stride * axis_factors[0].size != channels.size * channels.stride:
+        factors, movement = view.movement.axes[axis], view.movement
+        if len(factors) != 1 or channels.size % factors[0].size or factors[0].stride < channels.stride:
             return False
-        size, inner = axis_factors[0].size, axis_factors[0].stride // channels.stride
-        if size > channels.size:
+        size, inner = factors[0].size, factors[0].stride // channels.stride
+        whole = size * factors[0].stride
+        if whole != channels.size * channels.stride and inner > 1:
             return False
-        key = (view.base, first * inner, stop * inner)
+        key = (view.base, first * inner, stop * inner, size * inner)
         if key not in self._slices:
-            batch, _, *sizes = self._shapes[view.base]
-            module = ChannelSlice(first * inner, stop * inner, channels.size)
-            self._slices[key] = self._make("slice", view.base, module, (batch, (stop - first) * inner, *sizes))
-        whole = channels.size * channels.stride
+            batch, total, *sizes = self._shapes[view.base]
+            kind = ChannelSlice if size * inner == channels.size else HeadSlice
+            shape = (batch, total // size * (stop - first), *sizes)
+            self._slices[key] = self._make("slice", view.base, kind(*key[1:]), shape)
         axes = [
-            tuple(Factor(f.size, f.stride // size * (stop - first)) if f.stride >= whole else f for f in factors)
-            for factors in movement.axes
+            tuple(Factor(f.size, f.stride // size * (stop - first)) if f.stride >= whole else f for f in others)
+            for others in movement.axes
         ]
-        axes[axis] = merged([Factor(stop - first, axis_factors[0].stride)])
+        axes[axis] = merged([Factor(stop - first, factors[0].stride)])
         if gone:
             del axes[axis]
         self.made.add(node)
@@ -254,17 +259,6 @@ class Views:
                 joined = self._graph.create_node("call_module", self._path(node, "view"), (view.base,))
             joined.meta = {"module": Rearranged(view.movement, self._channels(view.base)), "value": node.meta["value"]}
             node.replace_all_uses_with(joined)
-
-
-def _order(node: fx.Node, rank: int) -> list[int]:
-    """The permutation of axes that a `permute` or `transpose` makes."""
-    if title_of(node) == "permute":
-        return [int(axis) % rank for axis in argument(node, "dims")]
-    given = [*node.args[1:], *node.kwargs.values()]
-    first, second = (int(axis) % rank for axis in given)  # type: ignore[arg-type]
-    order = list(range(rank))
-    order[first], order[second] = second, first
-    return order
 
 
 def _picked(node: fx.Node, title: str, shape: tuple[int, ...]) -> tuple[int, int, int | None] | None:

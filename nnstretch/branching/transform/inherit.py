@@ -20,7 +20,7 @@ from torch import Tensor, fx, nn
 
 from nnstretch.branching.channels.groups import ChannelPlan, Indices, network_input
 from nnstretch.branching.channels.scaling import TensorChannels, kept_positions, needed_entries
-from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice
+from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice, HeadSlice
 from nnstretch.branching.tracing.operators import (
     Role,
     channels_of,
@@ -239,6 +239,10 @@ class _Copier:
             first, stop = module.bounds(len(origins))
             found = origins[first:stop] - module.first
             fits = len(found) > 0 and bool(np.isin(origins[first:stop], expected).all())
+        elif isinstance(module, HeadSlice):
+            heads = origins[:: module.width] // module.width
+            fits = np.array_equal(origins, (heads[:, None] * module.width + np.arange(module.width)).reshape(-1))
+            found = (heads[:, None] * module.length + np.arange(module.length)).reshape(-1)
         else:
             assert isinstance(module, ChannelShuffle)
             parts = whole.reshape(module.groups, -1)

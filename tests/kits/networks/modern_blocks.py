@@ -200,6 +200,42 @@ class Pyramid(nn.Module):
         return y
 
 
+class PositionedAttention(nn.Module):
+    """YOLO11's attention: a convolution makes queries, keys and wider values head by head; a depthwise one positions."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.wide = heads, channels // heads
+        self.narrow = self.wide // 2
+        self.qkv, self.proj = conv(channels, 2 * channels, 1), conv(channels, channels, 1)
+        self.position = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        self.dense = nn.Sequential(conv(channels, 2 * channels, 1), conv(2 * channels, channels, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, c, h, w = x.shape
+        parts = self.qkv(x).view(n, self.heads, 2 * self.wide, h * w)
+        q, k, v = parts.split([self.narrow, self.narrow, self.wide], dim=2)
+        scores = ((q * self.narrow**-0.5).transpose(-2, -1) @ k).softmax(dim=-1)
+        y = (v @ scores.transpose(-2, -1)).view(n, c, h, w) + self.position(v.reshape(n, c, h, w))
+        x = x + self.proj(y)
+        z: Tensor = x + self.dense(x)
+        return z
+
+
+class PartlyAttended(nn.Module):
+    """YOLO11's C2PSA: half of a convolution's channels pass attention, and both halves are concatenated."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.enter, self.leave = conv(channels, channels, 1), conv(channels, channels, 1)
+        self.attention = PositionedAttention(channels // 2, heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.enter(x).chunk(2, 1)
+        y: Tensor = self.leave(torch.cat([first, self.attention(second)], 1))
+        return y
+
+
 class Yolo(nn.Module):
     """A backbone, a neck that goes up and down again, and a decoupled head that decodes distributions of distances."""
 
@@ -266,6 +302,10 @@ def response_norm() -> nn.Module:
     return Tail(nn.Conv2d(3, 16, 4, 4), ResponseNorm(16), ResponseNorm(16), nn.Conv2d(16, 24, 2, 2), channels=24)
 
 
+def partly_attended() -> nn.Module:
+    return Tail(conv(3, 32, stride=4), PartlyAttended(32, 4), conv(32, 24, stride=2), channels=24)
+
+
 MODERN: dict[str, Callable[[], nn.Module]] = {
     "transformer": lambda: VisionTransformer(fused=True),
     "transformer in products": lambda: VisionTransformer(fused=False),
@@ -274,5 +314,6 @@ MODERN: dict[str, Callable[[], nn.Module]] = {
     "shared keys": shared_keys,
     "response norm": response_norm,
     "yolo": Yolo,
+    "partly attended": partly_attended,
     "upscaler": Upscaler,
 }

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nnstretch.branching.channels.scaling import kept_counts
+from nnstretch.branching.channels.scaling import ORIGINAL, TensorChannels, kept_counts
 from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design, Merge
@@ -21,7 +21,7 @@ from nnstretch.branching.design.from_choices import make_design, original_cost
 from nnstretch.branching.latency.workloads import part_layers
 from nnstretch.branching.tracing.canonicalize import canonicalize
 from nnstretch.branching.tracing.capture import _by_export, _by_fx, capture, tensors_of
-from nnstretch.branching.tracing.operators import Role, module_of, role_of, title_of
+from nnstretch.branching.tracing.operators import Role, channels_of, module_of, role_of, title_of
 from nnstretch.branching.tracing.tokens import Attention
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
@@ -30,6 +30,7 @@ from nnstretch.devices.cpu.routines import native_routines
 from nnstretch.devices.engine.build.instruction_sets import ISAS
 from nnstretch.frontends.torch_module import export
 from nnstretch.graph.layers import layers
+from nnstretch.graph.reference import run_layer
 from nnstretch.passes import optimize
 from tests.kits.networks.any_module import small
 from tests.kits.networks.modern_blocks import MODERN, Upscaler, VisionTransformer, Yolo, patches, shared_keys
@@ -92,7 +93,9 @@ def test_layers_of_all_blocks_and_of_the_head_are_predicted(name: str) -> None:
         assert len(row.layers) > 0
 
 
-@pytest.mark.parametrize("name", ["transformer", "windows", "patches", "shared keys", "response norm"])
+@pytest.mark.parametrize(
+    "name", ["transformer", "windows", "patches", "shared keys", "response norm", "partly attended"]
+)
 def test_attention_products_and_rearrangements_are_predicted_as_the_layers_that_are_run(name: str) -> None:
     plan = plan_of(name)
     parts = (plan.whole(Segment(0, len(plan.traced.blocks))), plan.head)
@@ -108,7 +111,7 @@ def test_attention_products_and_rearrangements_are_predicted_as_the_layers_that_
     assert found == wanted
 
 
-@pytest.mark.parametrize("name", ["transformer", "windows", "shared keys"])
+@pytest.mark.parametrize("name", ["transformer", "windows", "shared keys", "partly attended"])
 def test_predicted_attention_of_scaled_branches_has_whole_heads(name: str) -> None:
     plan = plan_of(name)
     pairs = []
@@ -131,7 +134,7 @@ def test_predicted_attention_of_scaled_branches_has_whole_heads(name: str) -> No
         assert any(routine.supports(half) for routine in native_routines(ISAS[0]))
 
 
-@pytest.mark.parametrize("name", ["transformer", "windows", "patches", "shared keys", "response norm", "upscaler"])
+@pytest.mark.parametrize("name", [name for name in MODERN if name not in ("transformer in products", "yolo")])
 def test_scaled_branches_are_exported_to_onnx(name: str) -> None:
     plan, image = plan_of(name), IMAGES[:1]
     built = build(plan, branched(plan, (0.5, 0.5)))
@@ -175,6 +178,18 @@ def test_a_narrow_branch_inherits_whole_heads_with_their_bias() -> None:
         )
         assert narrow.bias is not None
         assert torch.equal(narrow.bias, qkv.bias[rows])
+
+
+def test_heads_with_queries_keys_and_wider_values_side_by_side_scale_together() -> None:
+    plan = plan_of("partly attended")
+    # The convolution writes 8 channels per head, values the last 4 of them; what follows keeps 16 channels.
+    assert [(g.channel_groups, g.group_channels, g.locked) for g in plan.whole(Segment(3, 4)).groups] == [
+        (16, 1, False),
+        (4, 8, False),
+    ]
+    titles = {title_of(node) for node in plan.traced.graph.graph.nodes}
+    assert "Attention" in titles
+    assert not titles & {"matmul", "softmax", "split", "ToMap", "Rearranged"}
 
 
 def test_shared_keys_and_values_stay_whole() -> None:
@@ -247,3 +262,23 @@ def test_the_body_of_an_upscaler_is_divided_under_its_shortcut() -> None:
     plan = plan_of("upscaler").whole(Segment(5, 7))
     # Four channels of the convolution make one of the pixels.
     assert [(group.channel_groups, group.group_channels) for group in plan.groups] == [(8, 4)]
+
+
+@pytest.mark.parametrize("name", MODERN)
+@pytest.mark.parametrize("width", [1.0, 0.6])
+def test_predicted_layers_can_be_computed(name: str, width: float) -> None:
+    plan = blueprint(network(name), IMAGES, 2)
+    whole = Segment(0, len(plan.traced.blocks))
+    narrow = {tensor: TensorChannels(max(2, channels_of(tensor) // 2), exact=False) for tensor in boundaries(plan)}
+    for part in (plan.head, *(plan.whole(Segment(i, i + 1)) for i in whole.blocks)):
+        for reads in (ORIGINAL, narrow):
+            for layer in part_layers(part, kept_counts(part, width, 2), reads).layers:
+                if not layer.op.startswith("onnx:torch/"):
+                    inputs = [np.ones(layer.type_of(index).shape, np.float32) for index in layer.activations]
+                    (found,) = run_layer(layer, *inputs)
+                    assert (layer.op, found.shape) == (layer.op, layer.outputs[0].shape)
+
+
+def boundaries(plan: Blueprint) -> list[torch.fx.Node]:
+    """The tensors between the blocks."""
+    return [plan.boundary(block) for block in range(1, len(plan.traced.blocks) + 1)]

@@ -116,7 +116,7 @@ class HeadSlice(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """From `N,heads*width,H,W` to `N,heads*length,H,W`."""
-        heads = x.unflatten(1, (x.shape[1] // self.width, self.width))
+        heads = torch.unflatten(x, 1, (x.shape[1] // self.width, self.width))
         return heads[:, :, self.first : self.stop].flatten(1, 2)
 
     def extra_repr(self) -> str:

@@ -286,7 +286,8 @@ _ROLES_OF_MODULES: tuple[tuple[type[nn.Module], Role], ...] = (
     (nn.Linear, Role.LINEAR),
     (Attention, Role.ATTENTION),
     (nn.PixelShuffle, Role.PIXELS),
-    ((ChannelSlice, HeadSlice), Role.SLICE),
+    (ChannelSlice, Role.SLICE),
+    (HeadSlice, Role.SLICE),
     (ChannelShuffle, Role.SHUFFLE),
     *((kind, Role.CHANNELWISE) for kind in _CHANNELWISE_MODULES),
 )

@@ -177,7 +177,9 @@ def _sliced(module: nn.Module, channels: int) -> int:
 def produced_channels(plan: ChannelPlan, node: fx.Node, counts: Sequence[int]) -> int:
     """Channels that a layer writes when `counts` channel groups of every dependency group are kept."""
     index, channel_groups = plan.produced[node]
-    return len(channel_groups) // plan.groups[index].channel_groups * counts[index]
+    whole = plan.groups[index].channel_groups
+    # A locked group may have channel groups of several sizes, and a layer may write some of them only.
+    return len(channel_groups) if counts[index] == whole else len(channel_groups) // whole * counts[index]
 
 
 def output_channels(

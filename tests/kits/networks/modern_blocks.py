@@ -236,6 +236,25 @@ class PartlyAttended(nn.Module):
         return y
 
 
+class Cascade(nn.Module):
+    """EdgeNeXt's cascade: depthwise convolutions of parts, each added to the next one; the last part is smaller."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.width = width
+        steps = range(-(-channels // width) - 1)
+        self.steps = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1, groups=width) for _ in steps)
+        self.dense = nn.Sequential(conv(channels, 2 * channels, 1), nn.Conv2d(2 * channels, channels, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        *parts, rest = torch.split(x, self.width, 1)
+        done: list[Tensor] = []
+        for part, step in zip(parts, self.steps, strict=True):
+            done.append(step(part + done[-1] if done else part))
+        y: Tensor = x + self.dense(torch.cat([*done, rest], 1))
+        return y
+
+
 class Yolo(nn.Module):
     """A backbone, a neck that goes up and down again, and a decoupled head that decodes distributions of distances."""
 
@@ -306,6 +325,10 @@ def partly_attended() -> nn.Module:
     return Tail(conv(3, 32, stride=4), PartlyAttended(32, 4), conv(32, 24, stride=2), channels=24)
 
 
+def cascade() -> nn.Module:
+    return Tail(conv(3, 16, stride=2), conv(16, 22, stride=2), Cascade(22, 8), conv(22, 24, stride=2), channels=24)
+
+
 MODERN: dict[str, Callable[[], nn.Module]] = {
     "transformer": lambda: VisionTransformer(fused=True),
     "transformer in products": lambda: VisionTransformer(fused=False),
@@ -315,5 +338,6 @@ MODERN: dict[str, Callable[[], nn.Module]] = {
     "response norm": response_norm,
     "yolo": Yolo,
     "partly attended": partly_attended,
+    "cascade": cascade,
     "upscaler": Upscaler,
 }

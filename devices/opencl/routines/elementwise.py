@@ -197,7 +197,10 @@ class Softmax(PlainRoutine):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         axis, shape = layer.integer("axis"), layer.outputs[0].shape
         inner, outer = math.prod(shape[axis + 1 :]), math.prod(shape[:axis])
-        return self.lowering("softmax", layer, (shape[axis], inner), (inner, outer))
+        if self.traits.on_cpu and inner == 1:
+            return self.lowering("softmax_of_rows", layer, (shape[axis], inner), (outer,))
+        lanes = self.traits.block if self.traits.on_cpu else 1
+        return self.lowering("softmax", layer, (shape[axis], inner), (ceil_div(inner, lanes), outer))
 
 
 ROUTINES = (Map, BinarySame, BinaryChannel, BinaryBroadcast, Affine, PRelu, Softmax)

@@ -64,7 +64,7 @@ class Attention(PlainRoutine):
     """Softmax of scores and the sum of values that it weighs, without scores in memory.
 
     Routine parameters:
-        queries: per work item.
+        queries: per work item; as many as a vector has lanes: one in each lane.
     """
 
     algorithm = "attention"
@@ -81,7 +81,11 @@ class Attention(PlainRoutine):
         )
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        return tuple({"queries": queries} for queries in ((4, 2) if self.traits.on_cpu else (1, 2)))
+        if not self.traits.on_cpu:
+            return tuple({"queries": queries} for queries in (1, 2))
+        extents = attention_extents(layer)
+        fits = max(extents["depth"], extents["width"]) <= _MOST_WIDTH and extents["queries"] > 1
+        return tuple({"queries": queries} for queries in ((self.traits.block, 4) if fits else (4,)))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         extents = attention_extents(layer)
@@ -102,8 +106,16 @@ class Attention(PlainRoutine):
         words = (*sizes, float_bits(float(scale)), *has, *places, *bias_strides(layer).values())
         queries = parameters["queries"]
         size = (ceil_div(extents["queries"], queries), extents["heads"], extents["batch"] * extents["windows"])
-        defines = (("QUERIES", queries), ("WIDTH", extents["width"]))
-        return Lowering((self.call("attention", operands, words, size, defines),), tuple(constants))
+        adjacent = all(_places(layer.type_of(index).shape)[-1] == 1 for index in (1, 2))
+        defines = (
+            ("QUERIES", queries),
+            ("KEYS", self.traits.registers // 2),
+            ("DEPTH", extents["depth"]),
+            ("WIDTH", extents["width"]),
+            ("ADJACENT", int(adjacent)),
+        )
+        kernel = "attention_of_queries" if queries == self.traits.block else "attention"
+        return Lowering((self.call(kernel, operands, words, size, defines),), tuple(constants))
 
 
 def _places(shape: tuple[int, ...]) -> tuple[int, int, int, int]:

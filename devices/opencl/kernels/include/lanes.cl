@@ -29,22 +29,24 @@ static inline void store_some(floatb value, global float *y, int count)
         y[i] = all.lane[i];
 }
 
+/* Folds a vector of B lanes to four by halves: a loop over lanes would wait for every operation. */
+#if NNS_BLOCK == 16
+#define FOLD(combine, x) combine(combine((x).lo, (x).hi).lo, combine((x).lo, (x).hi).hi)
+#elif NNS_BLOCK == 8
+#define FOLD(combine, x) combine((x).lo, (x).hi)
+#else
+#define FOLD(combine, x) (x)
+#endif
+#define ADD(a, b) ((a) + (b))
+
 static inline float sum_of_lanes(floatb x)
 {
-    lanes all;
-    all.vector = x;
-    float sum = 0.0f;
-    for (int i = 0; i < B; i++)
-        sum += all.lane[i];
-    return sum;
+    const float4 sum = FOLD(ADD, x);
+    return (sum.x + sum.y) + (sum.z + sum.w);
 }
 
 static inline float largest_lane(floatb x)
 {
-    lanes all;
-    all.vector = x;
-    float largest = all.lane[0];
-    for (int i = 1; i < B; i++)
-        largest = max(largest, all.lane[i]);
-    return largest;
+    const float4 largest = FOLD(max, x);
+    return max(max(largest.x, largest.y), max(largest.z, largest.w));
 }

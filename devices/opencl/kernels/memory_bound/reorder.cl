@@ -34,6 +34,30 @@ typedef struct {
     int channels, plane, per_item;
 } reorder_arguments;
 
+#if NNS_BLOCK == 16
+#define HALVINGS 4
+#elif NNS_BLOCK == 8
+#define HALVINGS 3
+#else
+#define HALVINGS 2
+#endif
+
+/* Exchanges vectors and lanes of a square of B vectors: as often as B can be halved, its halves are interleaved. */
+INLINE void transpose(floatb square[B])
+{
+    UNROLL for (int halving = 0; halving < HALVINGS; halving++) {
+        floatb next[B];
+        UNROLL for (int i = 0; i < B / 2; i++) {
+            next[2 * i].even = square[i].lo;
+            next[2 * i].odd = square[i + B / 2].lo;
+            next[2 * i + 1].even = square[i].hi;
+            next[2 * i + 1].odd = square[i + B / 2].hi;
+        }
+        UNROLL for (int i = 0; i < B; i++)
+            square[i] = next[i];
+    }
+}
+
 /* Lanes after the last channel are written as zero. */
 kernel void to_blocked(const global source *x_buffer, global target *y_buffer, const reorder_arguments given)
 {
@@ -43,7 +67,16 @@ kernel void to_blocked(const global source *x_buffer, global target *y_buffer, c
     const global source *x = x_buffer + given.x_offset + ((long)image * channels + block * B) * plane;
     global target *y = y_buffer + given.y_offset + ((long)image * blocks + block) * plane * B;
     const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, plane);
-    for (long p = begin; p < end; p++) {
+    long p = begin;
+    for (; p + B <= end; p += B) {
+        floatb square[B];
+        UNROLL for (int i = 0; i < B; i++)
+            square[i] = i < lanes ? TAKE(x + (long)i * plane + p) : (floatb)(0.0f);
+        transpose(square);
+        UNROLL for (int i = 0; i < B; i++)
+            PUT(square[i], y + (p + i) * B);
+    }
+    for (; p < end; p++) {
         float lane[B];
         UNROLL for (int i = 0; i < B; i++)
             lane[i] = i < lanes ? TAKE_ONE(x + (long)i * plane + p) : 0.0f;
@@ -59,9 +92,20 @@ kernel void to_plain(const global source *x_buffer, global target *y_buffer, con
     const global source *x = x_buffer + given.x_offset + ((long)image * blocks + block) * plane * B;
     global target *y = y_buffer + given.y_offset + ((long)image * channels + block * B) * plane;
     const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, plane);
+    long p = begin;
+    for (; p + B <= end; p += B) {
+        floatb square[B];
+        UNROLL for (int i = 0; i < B; i++)
+            square[i] = TAKE(x + (p + i) * B);
+        transpose(square);
+        UNROLL for (int i = 0; i < B; i++) {
+            if (i < lanes)
+                PUT(square[i], y + (long)i * plane + p);
+        }
+    }
     for (int i = 0; i < lanes; i++) {
-        for (long p = begin; p < end; p++)
-            PUT_ONE(TAKE_ONE(x + p * B + i), y + (long)i * plane + p);
+        for (long rest = p; rest < end; rest++)
+            PUT_ONE(TAKE_ONE(x + rest * B + i), y + (long)i * plane + rest);
     }
 }
 

@@ -3,6 +3,8 @@
 #include "common.cl"
 #include "lanes.cl"
 
+#define PIXELS 4 /* at once */
+
 /* 1 in the lanes of the channels from `first` on that a tensor has, 0 in padding lanes. */
 static inline floatb present(int first, int channels)
 {
@@ -17,36 +19,61 @@ typedef struct {
     int channels, plane, per_item, rms, epsilon, kind, a, b;
 } layer_norm_blocked_arguments;
 
+/* Normalises `count` neighbouring pixels over their channels. Several at once hide how long each sum of lanes takes. */
+INLINE void norm_pixels(const global number *x, const global number *scale, const global number *shift, global number *y,
+                        const int count, const floatb last, const layer_norm_blocked_arguments given)
+{
+    const int blocks = (given.channels + B - 1) / B;
+    const long step = (long)given.plane * B;
+    const float inverse = 1.0f / given.channels, epsilon = as_float(given.epsilon);
+    floatb sum[PIXELS];
+    float mean[PIXELS], factor[PIXELS];
+    UNROLL for (int p = 0; p < count; p++)
+        sum[p] = 0.0f;
+    for (int i = 0; i < blocks && !given.rms; i++) {
+        const floatb known = i + 1 < blocks ? (floatb)1.0f : last;
+        UNROLL for (int p = 0; p < count; p++)
+            sum[p] += READ(x + i * step + p * B) * known;
+    }
+    UNROLL for (int p = 0; p < count; p++) {
+        mean[p] = sum_of_lanes(sum[p]) * inverse;
+        sum[p] = 0.0f;
+    }
+    for (int i = 0; i < blocks; i++) {
+        const floatb known = i + 1 < blocks ? (floatb)1.0f : last;
+        UNROLL for (int p = 0; p < count; p++) {
+            const floatb d = (READ(x + i * step + p * B) - mean[p]) * known;
+            sum[p] += d * d;
+        }
+    }
+    UNROLL for (int p = 0; p < count; p++)
+        factor[p] = 1.0f / sqrt(sum_of_lanes(sum[p]) * inverse + epsilon);
+    for (int i = 0; i < blocks; i++) {
+        const floatb gain = READ(scale + i * B), moved = READ(shift + i * B);
+        UNROLL for (int p = 0; p < count; p++) {
+            const floatb scaled = (READ(x + i * step + p * B) - mean[p]) * (gain * factor[p]) + moved;
+            WRITE(activate(scaled, given.kind, given.a, given.b), y + i * step + p * B);
+        }
+    }
+}
+
 /* Each pixel over its channels, blocked. Scale and shift are 0 in padding lanes. Work items: (range of pixels, image). */
 kernel void layer_norm_blocked(const global number *x_buffer, const global number *scale_buffer,
                                const global number *shift_buffer, global number *y_buffer,
                                const layer_norm_blocked_arguments given)
 {
-    const int channels = given.channels, plane = given.plane, blocks = (channels + B - 1) / B;
-    const int rms = given.rms, kind = given.kind, a = given.a, b = given.b;
-    const float epsilon = as_float(given.epsilon), inverse = 1.0f / channels;
-    const long image = (long)get_global_id(1) * blocks * plane * B, step = (long)plane * B;
+    const int channels = given.channels, blocks = (channels + B - 1) / B;
+    const long image = (long)get_global_id(1) * blocks * given.plane * B;
+    const global number *x = x_buffer + given.x_offset + image;
     const global number *scale = scale_buffer + given.scale_offset, *shift = shift_buffer + given.shift_offset;
+    global number *y = y_buffer + given.y_offset + image;
     const floatb last = present((blocks - 1) * B, channels);
-    const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, plane);
-    for (int p = begin; p < end; p++) {
-        const global number *x = x_buffer + given.x_offset + image + (long)p * B;
-        global number *y = y_buffer + given.y_offset + image + (long)p * B;
-        floatb sum = 0.0f;
-        for (int i = 0; i < blocks && !rms; i++)
-            sum += READ(x + i * step) * (i + 1 < blocks ? (floatb)1.0f : last);
-        const float mean = sum_of_lanes(sum) * inverse;
-        sum = 0.0f;
-        for (int i = 0; i < blocks; i++) {
-            const floatb d = (READ(x + i * step) - mean) * (i + 1 < blocks ? (floatb)1.0f : last);
-            sum += d * d;
-        }
-        const float factor = 1.0f / sqrt(sum_of_lanes(sum) * inverse + epsilon);
-        for (int i = 0; i < blocks; i++) {
-            const floatb scaled = (READ(x + i * step) - mean) * (READ(scale + i * B) * factor) + READ(shift + i * B);
-            WRITE(activate(scaled, kind, a, b), y + i * step);
-        }
-    }
+    long p = (long)get_global_id(0) * given.per_item;
+    const long end = min(p + given.per_item, (long)given.plane);
+    for (; p + PIXELS <= end; p += PIXELS)
+        norm_pixels(x + p * B, scale, shift, y + p * B, PIXELS, last, given);
+    for (; p < end; p++)
+        norm_pixels(x + p * B, scale, shift, y + p * B, 1, last, given);
 }
 
 typedef struct {

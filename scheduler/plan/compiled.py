@@ -87,6 +87,11 @@ class Compiled:
         """The bytes that contain the plan's constant ranges."""
         return self.weights.get() if isinstance(self.weights, LazyConstants) else self.weights
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the constants as routines prepared them, and of the tensors of a run."""
+        return self.constants.nbytes + self.plan.arena_bytes
+
 
 def serial(compiled: Compiled) -> Compiled:
     """The same steps on the same queues without overlap, as a baseline for concurrency.

@@ -163,6 +163,11 @@ class Plan:
         return known_sum(step.cost_ms for step in self.steps)
 
     @property
+    def arena_bytes(self) -> int:
+        """Bytes of the tensors of a run, in the memories of the host and of all devices together."""
+        return self.host_bytes + sum(self.shared_bytes) + sum(self.device_bytes.values())
+
+    @property
     def fallback_layers(self) -> tuple[str, ...]:
         """Names of the layers that run on the fallback engine."""
         return tuple(step.layer for step in self.steps if step.is_fallback)

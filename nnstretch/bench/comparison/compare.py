@@ -121,7 +121,7 @@ class Comparison:
     def _engine_json(self, name: str) -> dict[str, Any]:
         about, start = self.facts.get(name, {}), self.starts.get(name)
         answer: dict[str, Any] = dict(self.latencies[name].to_json())
-        answer |= {key: about[key] for key in ("version", "variant", "dtype") if key in about}
+        answer |= {key: about[key] for key in ("version", "variant", "dtype", "plan_bytes") if key in about}
         if name in self.rel_errors:
             answer["max_rel_error"] = significant(self.rel_errors[name], 3)
         if start is not None:

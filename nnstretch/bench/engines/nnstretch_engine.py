@@ -50,6 +50,7 @@ class NNStretchEngine(Engine):
             "version": nnstretch.__version__,
             "dtype": "int8" if any(":int8/" in step.routine for step in plan.steps) else "float32",
             "macs": plan.macs,
+            "plan_bytes": self._session.compiled.memory_bytes,
             "fallback_layers": list(plan.fallback_layers),
         }
         if self._job.options.get("layers"):

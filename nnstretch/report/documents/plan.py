@@ -62,13 +62,12 @@ def _lead(plan: Plan) -> str:
 
 
 def _figures(plan: Plan) -> dict[str, Cell]:
-    memory = plan.host_bytes + sum(plan.shared_bytes) + sum(plan.device_bytes.values())
     return {
         "predicted ms": plan.predicted_ms,
         "million multiply-adds": plan.macs / 1e6,
         "steps": len(plan.steps),
         "sub-graphs": len(plan.subgraphs),
-        "MB of memory": memory / 1e6,
+        "MB of memory": plan.arena_bytes / 1e6,
     }
 
 

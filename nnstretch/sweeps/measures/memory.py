@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from nnstretch.branching.latency.workloads import part_layers
 from nnstretch.branching.search.network_latency import states_before
 from nnstretch.graph.dtypes import element_type
@@ -16,10 +14,7 @@ _MIB = 2**20
 
 def plan_mib(compiled: Compiled) -> float:
     """MiB of a plan: constants as routines prepared them, and the arenas of all memories."""
-    plan = compiled.plan
-    weights = compiled.weights if isinstance(compiled.weights, np.ndarray) else compiled.weights.get()
-    arenas = plan.host_bytes + sum(plan.shared_bytes) + sum(plan.device_bytes.values())
-    return (weights.nbytes + arenas) / _MIB
+    return compiled.memory_bytes / _MIB
 
 
 def predicted_mib(predicted: PredictedDesign) -> float:

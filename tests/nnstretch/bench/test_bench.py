@@ -437,12 +437,14 @@ def test_a_package_has_no_baselines(one: Subject, tmp_path: Path) -> None:
     path = tmp_path / "m.nns"
     with nnstretch.compile(one.model, tune=False, threads=1) as session:
         session.save(path)
+        size = session.compiled.memory_bytes
     with subject(str(path), {}, 0) as packed, Workspace() as workspace:
         options = ComparisonOptions(CORES[:1], TimingOptions(rounds=1, turn=0.001))
         found = compare(packed, parse_engines("ort"), options, workspace, silent)
     assert "package" in found.errors["onnxruntime"]
     assert found.latencies["nnstretch"].p50_ms > 0
     assert found.max_rel_error is None
+    assert found.to_json()["engines"]["nnstretch"]["plan_bytes"] == size > 0
 
 
 # -- ablation ---------------------------------------------------------------------------------------------------------

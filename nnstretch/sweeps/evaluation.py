@@ -86,18 +86,36 @@ class DesignEvaluation:
             trial.set_user_attr(FILES, self.training.key(predicted, self.fidelity))
         return Outcome([values[objective.name] for objective in self.objectives])
 
+    def original(self) -> dict[str, float]:
+        """The values of the network that the study began with, at the study's fidelity; it keeps its weights.
+
+        Raises:
+            NNStretchError: it cannot be measured.
+        """
+        with self.turns.alone():
+            predicted = self.place.measure(lambda: self.space.original)
+        values = predicted_values(predicted)
+        if Fidelity.MEASURED in self._rungs and self.timer is not None:
+            values |= self._timed(predicted, self.timer)[0]
+        if self.training is not None and self.fidelity >= Fidelity.DISTILLED:
+            values |= self.training.of_original()
+        return values
+
     def _at(self, rung: Fidelity, trial: Trial, predicted: PredictedDesign) -> dict[str, float]:
         """What a fidelity adds to the values of the one before."""
         if rung is Fidelity.MEASURED and self.timer is not None:
-            return self._measured(trial, predicted, self.timer)
+            found, target = self._timed(predicted, self.timer)
+            if target:
+                trial.set_user_attr(TARGET, target)
+            return found
         if rung >= Fidelity.DISTILLED and self.training is not None:
             return self.training(predicted, rung)
         return {}
 
-    def _measured(self, trial: Trial, predicted: PredictedDesign, timer: Timer) -> dict[str, float]:
-        """Measured values; no other process works meanwhile, because it would disturb the runs.
+    def _timed(self, predicted: PredictedDesign, timer: Timer) -> tuple[dict[str, float], str]:
+        """Measured values, and the target that they are from; no other process works meanwhile, which would disturb the runs.
 
-        A result has the target that it is from: devices of one kind share their results.
+        Devices of one kind share their results.
         """
         design = predicted.design
         parts = {"design": design.id, "image_size": design.image_size, "machine": self.machine, "tune": timer.tune}
@@ -112,9 +130,7 @@ class DesignEvaluation:
 
         found = self.results.get(key, measure)
         target = found.pop(TARGET, "")
-        if target:
-            trial.set_user_attr(TARGET, target)
-        return found
+        return found, target
 
     def _others(self, trial: Trial, rung: Fidelity) -> list[Values]:
         """Values of the other trials that are within all limits and have reached a fidelity.

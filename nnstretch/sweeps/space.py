@@ -163,6 +163,11 @@ class DesignSpace:
         design, prediction = predicted_design(latencies, merged)
         return PredictedDesign(design, prediction, latencies, form.dtype)
 
+    @property
+    def original(self) -> PredictedDesign:
+        """The network as it came: without branches, in float32, for images of its own size."""
+        return self.design({"image_size": None, "dtype": DEFAULT_DTYPE})
+
     def form(self, parameters: Parameters) -> Form:
         """The form of the network with these parameters."""
         return Form(

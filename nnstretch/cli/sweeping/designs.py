@@ -288,11 +288,12 @@ class DesignJob:
         written = self._front_files(sweep)
         with report.progress("Writing") as advance:
             result = begun.place.measure(lambda: sweep.result(begun.study))
+            original = begun.evaluation.original()
             files = []
             for rank, point in enumerate(result.front):
                 advance(rank, len(result.front), point.design.id)
                 files.append(None if written is None else written.write(rank, point))
-        report.show(front_table(result.front, self.objectives, files, self.targets))
+        report.show(front_table(result.front, original, self.objectives, files, self.targets))
         if not any(point.design.meeting_points for point in result.front):
             report.note(f"no branched design is on the front: {sweep.limits_note(result.study)}")
         counted = states(result.study)
@@ -309,6 +310,7 @@ class DesignJob:
                 "fidelity": self.fidelity.label,
                 "trials": counted,
                 "processors": sweep.names,
+                "original": {objective.name: original[objective.name] for objective in self.objectives},
                 "targets": list(self.targets),
                 "front": [
                     {

@@ -13,7 +13,7 @@ from nnstretch.cli.stretching.files import DesignFiles, write_design
 from nnstretch.errors import FileError
 from nnstretch.graph.int8_form import INT8
 from nnstretch.report.tables.text import plain_table
-from nnstretch.sweeps.objectives import Objective
+from nnstretch.sweeps.objectives import Objective, Values
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -123,11 +123,12 @@ def _resized(network: Network, size: int) -> Network:
 
 def front_table(
     points: Sequence[SweepPoint],
+    original: Values,
     objectives: Sequence[Objective],
     files: Sequence[str | None],
     targets: Sequence[str] = (),
 ) -> Table:
-    """A row per design of the front; with several types or targets it has those of the design."""
+    """A row for the original and one per design of the front; with several types or targets it has those of the design."""
     more: dict[str, Sequence[str]] = {}
     if any(point.form.dtype == INT8 for point in points):
         more["dtype"] = [point.form.dtype for point in points]
@@ -137,8 +138,12 @@ def front_table(
         more["file"] = [file or "" for file in files]
     columns = [f">{objective.name} {objective.unit}" for objective in objectives]
     table = plain_table("design", *columns, ">meeting points", ">trial", *more)
+
+    def shown(values: Values) -> list[str]:
+        return [f"{values[objective.name]:.4g}" for objective in objectives]
+
+    table.add_row("original", *shown(original), "0", "", *("" for _ in more))
     for number, point in enumerate(points):
-        values = [f"{point.values[objective.name]:.4g}" for objective in objectives]
         rest = (column[number] for column in more.values())
-        table.add_row(point.design.id, *values, str(point.design.meeting_points), str(point.number), *rest)
+        table.add_row(point.design.id, *shown(point.values), str(point.design.meeting_points), str(point.number), *rest)
     return table

@@ -23,6 +23,7 @@ from nnstretch.sweeps.workers.turns import Turns
 from nnstretch.training.data.split import Dataset
 from nnstretch.training.distillation.blockwise import BlockwiseStart
 from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
+from nnstretch.training.evaluation.accuracy import top1
 from nnstretch.training.loop.run_folder import RunOptions
 from nnstretch.training.loop.trainer import train
 from nnstretch.training.recipe import Recipe
@@ -100,6 +101,16 @@ class DesignTraining:
         if predicted.dtype != INT8:
             return found
         return self.results.get(f"{key}.{INT8}", lambda: {"accuracy": self._quantized(predicted, key)})
+
+    def of_original(self) -> dict[str, float]:
+        """The accuracy of the original in percent, with the weights that it came with; it is kept."""
+        key = digest({**self.about, "design": "original", "data": self.dataset.name})
+        return self.results.get(key, lambda: {"accuracy": self._evaluated()})
+
+    def _evaluated(self) -> float:
+        """The accuracy of the original on the validation images."""
+        with self.turns.beside_others():
+            return top1(self._teacher, self.dataset.validation, self.dataset.num_classes)
 
     def _quantized(self, predicted: PredictedDesign, key: str) -> float:
         """The accuracy of a trained design after it is quantised."""

@@ -311,6 +311,19 @@ def test_a_design_is_planned_and_run(tmp_path: Path) -> None:
     assert predicted.design.params < rounded["memory"] * 2**20 < found["memory"] * 2**20 / 2
 
 
+def test_the_original_is_known_as_its_designs_are(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, names=("latency", "p90"), directions=("minimize",) * 2, forms=(Form(Merge.ADD, 24),))
+    timer: Any = CountedTimer({})
+    known = evaluation(sweep, sweep.open(), "latency,p90", timer=timer)
+    found = known.original()
+    predicted = sweep.space.original
+    assert (predicted.design.meeting_points, predicted.design.image_size, predicted.dtype) == (0, SIDE, "float32")
+    assert predicted.design.macs == predicted.design.original_macs == 1e6 * found["macs"]
+    assert found["latency"] == pytest.approx(1.1e3 * predicted.prediction.seconds)
+    assert known.original() == found
+    assert set(timer.counts.values()) == {1}
+
+
 def test_the_type_is_a_parameter_of_designs(tmp_path: Path) -> None:
     forms = (Form(), Form(dtype="int8"))
     sweep = sweep_of(tmp_path, forms=forms)
@@ -369,6 +382,7 @@ def test_the_command_writes_a_front_of_distilled_designs(folder: Path, cli: Cli)
     answer: Mapping[str, Any] = MappingProxyType(json.loads(out))
     assert answer["fidelity"] == "distilled"
     assert answer["trials"]["complete"] >= 1
+    assert answer["original"].keys() == {"latency", "memory", "accuracy"}
     for one in answer["front"]:
         design = load_design(Path(one["file"]))
         assert design.id == one["id"]

@@ -9,19 +9,20 @@ from pathlib import Path
 import torch
 
 from nnstretch.api.options import StretchOptions
-from nnstretch.branching.design.design import Design, parse_merge
+from nnstretch.branching.design.design import Design
 from nnstretch.errors import UsageError
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.support.extras import extras_named
 from nnstretch.support.progress import Progress, silent
 from nnstretch.sweeps.designs import DesignSweep, SweepResult, SweepSpec, evaluation_by
 from nnstretch.sweeps.measures.place import open_place
 from nnstretch.sweeps.objectives import Direction
 from nnstretch.sweeps.samplers import find_sampler
-from nnstretch.sweeps.space import Form
+from nnstretch.sweeps.space import forms_of
 from nnstretch.sweeps.workers.worker import SweepBudget
 
-Objective = Callable[[Design], "float | Sequence[float]"]
-"""From a design to its value, or to one value per direction."""
+Objective = Callable[..., "float | Sequence[float]"]
+"""From a design, and its type if the caller gives types, to its value, or to one value per direction."""
 
 
 def _latency_and_macs(design: Design) -> tuple[float, float]:
@@ -46,6 +47,9 @@ def sweep(
     seed: int = 0,
     warm_start: int = 8,
     options: StretchOptions | None = None,
+    merges: Sequence[str] = (),
+    image_sizes: Sequence[int] = (),
+    dtypes: Sequence[str] = (),
     target: str = "",
     progress: Progress | None = None,
 ) -> SweepResult:
@@ -58,7 +62,8 @@ def sweep(
         example_input: one input of the shape to run at, N,C,H,W.
         processors: one branch is made for each.
         objective: called with designs that are within the limits; by default the predicted latency in milliseconds (to be
-            minimised) and millions of MACs (to be maximised). What it raises fails that design alone.
+            minimised) and millions of MACs (to be maximised). If `dtypes` is given, the second argument is the design's type.
+            What it raises fails that design alone.
         directions: `minimize` or `maximize` for every value of the objective.
         trials: of the study, earlier ones included.
         timeout: seconds after which no further design is tried; None: no limit.
@@ -69,6 +74,10 @@ def sweep(
         seed: of all random numbers.
         warm_start: designs of the analytic search's front that come first.
         options: limits, merge mode and measurements; the other fields are not used.
+        merges: merge modes to choose from, as `concat` and `add`; by default that of `options`.
+        image_sizes: sides of the images to choose from, in pixels; by default that of `example_input`.
+        dtypes: types to choose from: float32, int8; by default float32. Latencies of int8 designs are predicted from measured
+            int8 layers; whoever uses such a design quantises it after its training.
         target: machine whose measurements latencies are predicted from, as `--target` takes it; this one by default. There,
             the default of `processors` stands for all clusters of cores.
         progress: called as progress(done, total, what).
@@ -83,7 +92,7 @@ def sweep(
     chosen = options or StretchOptions()
     names = tuple(f"value {i}" for i in range(len(directions))) if objective else ("latency", "macs")
     spec = SweepSpec(
-        forms=(Form(parse_merge(chosen.merge)),),
+        forms=forms_of(merges or (chosen.merge,), image_sizes, dtypes or (DEFAULT_DTYPE,)),
         limits=chosen.search_limits(),
         names=names,
         directions=tuple(directions) if objective else ("minimize", "maximize"),
@@ -98,14 +107,17 @@ def sweep(
     )
     with open_place(target, processors, progress or silent) as opened:
         designs = DesignSweep(module, example_input, opened.processors, spec, progress or silent)
-        return opened.place.measure(lambda: _explored(designs, objective))
+        return opened.place.measure(lambda: _explored(designs, objective, typed=bool(dtypes)))
 
 
-def _explored(designs: DesignSweep, objective: Objective | None) -> SweepResult:
+def _explored(designs: DesignSweep, objective: Objective | None, *, typed: bool) -> SweepResult:
     """Opens or continues the study and runs it to its end."""
     begun = designs.open()
     designs.warm_start(begun)
-    designs.run(begun, evaluation_by(designs, objective or _latency_and_macs), guarded=objective is not None)
+    if objective is None:
+        designs.run(begun, evaluation_by(designs, _latency_and_macs))
+    else:
+        designs.run(begun, evaluation_by(designs, objective, typed=typed), guarded=True)
     return designs.result(begun)
 
 

@@ -209,7 +209,7 @@ class DesignSweep:
             return cast("LatencyPredictor", self.predictor)
         if not isinstance(self.predictor, ProfilePredictor):
             raise UsageError(
-                f"{', '.join(self.names)} are simulated in float32 only; leave {form.dtype} out of --dtypes"
+                f"{', '.join(self.names)} are simulated in float32 only; leave {form.dtype} out of `dtypes`"
             )
         return Int8Predictor(self.predictor)
 
@@ -389,14 +389,23 @@ class DesignSweep:
         return SweepResult(tuple(points), study)
 
 
-def evaluation_by(sweep: DesignSweep, objective: Callable[[Design], float | Sequence[float]]) -> Evaluate:
-    """Evaluates trials by a function of the caller's; it is not called for designs that are beyond a limit."""
+def evaluation_by(
+    sweep: DesignSweep, objective: Callable[..., float | Sequence[float]], *, typed: bool = False
+) -> Evaluate:
+    """Evaluates trials by a function of the caller's; it is not called for designs that are beyond a limit.
+
+    Args:
+        sweep: of the designs.
+        objective: called with a design.
+        typed: whether it also gets the type that the design computes with.
+    """
 
     def evaluate(trial: Trial) -> Outcome:
         limited = limited_design(trial, sweep.space, sweep.space.limits, sweep.spec.bounds)
         if not limited.is_feasible:
             return PRUNED
-        found = objective(limited.predicted.design)
+        predicted = limited.predicted
+        found = objective(predicted.design, predicted.dtype) if typed else objective(predicted.design)
         return Outcome(tuple(found) if isinstance(found, Sequence) and not isinstance(found, str) else (found,))
 
     return evaluate

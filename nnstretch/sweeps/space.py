@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnstretch.branching.channels.scaling import kept_counts
 from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice
-from nnstretch.branching.design.design import Design, Merge
+from nnstretch.branching.design.design import Design, Merge, parse_merge
 from nnstretch.branching.design.from_choices import choices_of
 from nnstretch.branching.latency.prediction import Prediction
 from nnstretch.branching.latency.table import LatencyTable
@@ -37,13 +37,15 @@ from nnstretch.branching.search.dynamic_programming import merged_choices
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.network_latency import placed, predicted_design
 from nnstretch.branching.tracing.trace import Segment
-from nnstretch.errors import DesignError
+from nnstretch.errors import DesignError, UsageError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
+from nnstretch.graph.int8_form import INT8
 from nnstretch.support.progress import silent
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
+_MIN_SIDE = 8  # pixels
 _WIDTH_STEPS = 32  # width ratios that round to the same layers become the smallest multiple of 1/32 among them
 
 Parameters = Mapping[str, Any]
@@ -63,6 +65,28 @@ class Form:
     merge: Merge = Merge.CONCAT
     image_size: int | None = None
     dtype: str = DEFAULT_DTYPE
+
+
+def forms_of(merges: Sequence[str], image_sizes: Sequence[int], dtypes: Sequence[str]) -> tuple[Form, ...]:
+    """All combinations of merge modes, image sizes and types.
+
+    Args:
+        merges: names of merge modes.
+        image_sizes: sides in pixels; none: that of the example input.
+        dtypes: float32, int8 or both.
+
+    Raises:
+        UsageError: a size is too small, or a type is unknown.
+        DesignError: a merge mode is unknown.
+    """
+    if small := [size for size in image_sizes if size < _MIN_SIDE]:
+        raise UsageError(f"`image_sizes` has {small[0]}; give sides of {_MIN_SIDE} pixels or more")
+    if not dtypes or not {*dtypes} <= {DEFAULT_DTYPE, INT8}:
+        raise UsageError(f"`dtypes` is {', '.join(dtypes) or 'empty'}; give float32, int8, or both")
+    modes = [parse_merge(merge) for merge in merges]
+    return tuple(
+        Form(mode, size, dtype) for mode in modes for size in image_sizes or (None,) for dtype in dict.fromkeys(dtypes)
+    )
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from nnstretch.training.recipe_files import PRESETS
 if TYPE_CHECKING:
     from nnstretch.sweeps.space import Form
 
-_MIN_SIDE = 8  # pixels
 _BOUNDS, _TRAINING = "Limits of designs", "Training"
 
 SweepTargets = Annotated[
@@ -230,24 +229,20 @@ def _forms(merges: str, image_sizes: str | None, dtypes: str) -> tuple[Form, ...
     Raises:
         UsageError, DesignError: a size, type or merge mode is not understood.
     """
-    from nnstretch.branching.design.design import parse_merge
-    from nnstretch.graph.dtypes import DEFAULT_DTYPE
-    from nnstretch.graph.int8_form import INT8
-    from nnstretch.sweeps.space import Form
+    from nnstretch.sweeps.space import forms_of
 
     try:
-        sizes = [None] if image_sizes is None else [int(size) for size in image_sizes.split(",")]
-        if any(size is not None and size < _MIN_SIDE for size in sizes):
-            raise ValueError
+        sizes = [] if image_sizes is None else [int(size) for size in image_sizes.split(",")]
     except ValueError:
         raise UsageError(
-            f"--image-sizes {image_sizes} is not understood; write sizes of {_MIN_SIDE} or more, such as 160,192,224"
+            f"--image-sizes {image_sizes} is not understood; write sides in pixels, such as 160,192,224"
         ) from None
-    kinds = [dtype.strip() for dtype in dtypes.split(",")]
-    if unknown := [kind for kind in kinds if kind not in (DEFAULT_DTYPE, INT8)]:
-        raise UsageError(f"--dtypes {dtypes}: {unknown[0]!r} is none; give float32, int8, or both")
-    modes = [parse_merge(merge.strip()) for merge in merges.split(",")]
-    return tuple(Form(mode, size, kind) for mode in modes for size in sizes for kind in dict.fromkeys(kinds))
+    return forms_of(_names(merges), sizes, _names(dtypes))
+
+
+def _names(text: str) -> list[str]:
+    """Names with commas between."""
+    return [name.strip() for name in text.split(",")]
 
 
 Models = Annotated[

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nnstretch.sweeps.workers.worker import SweepBudget
 
 PANEL = "Study"
-_ARGUMENT = re.compile(r"`(resume|sampler|storage|study|timeout|trials)(?:=True)?`")
+_ARGUMENT = re.compile(r"`(dtypes|image_sizes|resume|sampler|storage|study|timeout|trials)(?:=True)?`")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def options_named() -> Iterator[None]:
     except StoppedError:
         raise
     except NNStretchError as error:
-        said = _ARGUMENT.sub(r"--\1", str(error))
+        said = _ARGUMENT.sub(lambda found: f"--{found[1].replace('_', '-')}", str(error))
         if said == str(error):
             raise
         raise type(error)(said) from error

@@ -333,7 +333,7 @@ def test_the_type_is_a_parameter_of_designs(tmp_path: Path) -> None:
     assert (one.dtype, other.dtype) == ("float32", "int8")
     assert space.parameters(other.design, forms[1])["dtype"] == "int8"
     assert predicted_values(other)["memory"] == pytest.approx(predicted_values(one)["memory"] / 4)
-    with pytest.raises(UsageError, match="simulated in float32 only; leave int8 out of --dtypes"):
+    with pytest.raises(UsageError, match="simulated in float32 only; leave int8 out of `dtypes`"):
         sweep.space.latencies(forms[1])
 
 
@@ -459,6 +459,31 @@ def test_the_public_function_takes_an_objective_in_a_few_lines(folder: Path) -> 
         nns.sweep(network, image, PROCESSORS, sampler="best")
 
 
+def test_the_public_function_chooses_among_forms_as_the_command_does(folder: Path) -> None:
+    seen: set[tuple[int | None, str, str]] = set()
+
+    def objective(design: Design, dtype: str) -> float:
+        seen.add((design.image_size, design.merge.value, dtype))
+        assert design.predicted_ms is not None
+        return design.predicted_ms
+
+    network, image = original(), torch.randn(1, 1, 16, 16)
+    common: Any = {"warm_start": 0, "sampler": "random", "options": nns.StretchOptions(limits=LOOSE)}
+    forms: Any = {"merges": ("concat", "add"), "image_sizes": (12, 16), "dtypes": ("float32", "int8")}
+    (best,) = nns.sweep(network, image, "cpu:0,cpu:1", objective, trials=8, **forms, **common).front
+    sizes, merges, dtypes = (set(values) for values in zip(*seen, strict=True))
+    assert (sizes, merges, dtypes) == ({12, 16}, {"concat", "add"}, {"float32", "int8"})
+    assert best.form.dtype in dtypes
+    with pytest.raises(UsageError, match="simulated in float32 only; leave int8 out of `dtypes`"):
+        nns.sweep(network, image, PROCESSORS, study="simulated", **forms, **common)
+    for wrong, message in (
+        ({"dtypes": ("int4",)}, "`dtypes` is int4; give float32, int8, or both"),
+        ({"image_sizes": (4,)}, "`image_sizes` has 4"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            nns.sweep(network, image, PROCESSORS, **wrong, **common)
+
+
 def test_what_a_sweep_refuses_leaves_no_study(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optunahub", None)  # not installed
     _auto_sampler.cache_clear()
@@ -471,6 +496,8 @@ def test_what_a_sweep_refuses_leaves_no_study(folder: Path, cli: Cli, monkeypatc
         (("--sampler", "auto"), "pip install 'nnstretch[auto]'"),
         (("--data", "digits", "--image-sizes", "16,32"), "--image-sizes is for sweeps without --data"),
         (("--image-sizes", "large"), "--image-sizes large is not understood"),
+        (("--image-sizes", "4"), "--image-sizes has 4"),
+        (("--dtypes", "int4"), "--dtypes is int4"),
         (("--merges", "sum"), "concat"),
     ):
         status, _, error = cli(*common, *wanted)

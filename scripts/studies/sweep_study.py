@@ -1,10 +1,12 @@
-"""Examines sweeps of designs: time and front, samplers at equal budgets, and the ranking by predictions.
+"""Examines sweeps of designs: time and front, samplers at equal budgets, the ranking by predictions, a front with trainings.
 
-    scripts/studies/sweep_study.py front samplers ranking --network resnet18 --work study
+    scripts/studies/sweep_study.py front samplers ranking textures --network resnet18 --work study
 
 `front`: a sweep on processors of this machine; its front beside the analytic search's, and its time. `samplers`: hypervolume of
 predicted latency and MACs for several samplers and seeds, on simulated processors, which no noise reaches. `ranking`: Kendall's
-tau between predicted and measured latencies of random designs. What a part has done is kept in the folder, and goes on there.
+tau between predicted and measured latencies of random designs. `textures`: a sweep for latency, accuracy and memory that trains
+designs of a small network of its own, and what `nnstretch bench` and `evaluate` say of the packages on its front
+(`nnstretch.cli.job.front_study`). What a part has done is kept in the folder, and goes on there.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import math
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnstretch.cli.console import exit_status, print_answer, script_parser
+from nnstretch.cli.job.front_study import STAGES, FrontOptions, FrontStudy, front_lines
 from nnstretch.cli.options import make_directory
 from nnstretch.errors import DesignError, FileError, MissingExtraError, UsageError
 from nnstretch.support.settings import write_text
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 
 _TURNS = 5  # of measuring a design for `ranking`
 _WARM = 8  # designs of the analytic search's front
-PARTS = ("front", "samplers", "ranking")
+PARTS = ("front", "samplers", "ranking", "textures")
 STUDIES = {"random": ("random", 0), "tpe cold": ("tpe", 0), "tpe warm": ("tpe", _WARM), "auto": ("auto", 0)}
 """Name -> sampler and number of designs of the analytic search that come first."""
 _CONFIDENCE = 0.95
@@ -58,6 +62,7 @@ class Examination:
         measured: designs among them that it measures.
         limits: of segments.
         tune: whether measured designs are tuned.
+        trained: what `textures` does.
     """
 
     spec: str
@@ -70,6 +75,7 @@ class Examination:
     measured: int
     limits: SearchLimits
     tune: bool
+    trained: FrontOptions
 
     @cached_property
     def network(self) -> Network:
@@ -195,6 +201,10 @@ class Examination:
             "ms": [(ms, *some) for ms, some in zip(expected, turns.tolist(), strict=True)],
         }  # fmt: skip
 
+    def textures(self) -> dict[str, Any]:
+        """A front by real trainings, and what other commands say of it."""
+        return FrontStudy(self.trained).run()
+
     def _random_designs(self, sweep: DesignSweep) -> list[Any]:
         """Different designs of the space within its limits, as far as there are as many."""
         from optuna import create_study, logging
@@ -307,6 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-tune", action="store_true", help="measure designs with routines chosen by estimates")
     parser.add_argument("--alpha", type=float, default=0.3, help="as `nnstretch stretch` has it (default: 0.3)")
     parser.add_argument("--beta", type=float, default=0.8, help="as `nnstretch stretch` has it (default: 0.8)")
+    _add_training_options(parser)
     given = parser.parse_args(arguments)
 
     def work() -> None:
@@ -315,13 +326,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = make_directory(given.work)
         made = Examination(
             given.network, given.processors, given.simulated, folder, given.trials, given.seeds, given.designs,
-            given.measured, SearchLimits(given.alpha, given.beta), not given.no_tune,
+            given.measured, SearchLimits(given.alpha, given.beta), not given.no_tune, _front_options(given, folder),
         )  # fmt: skip
         answer = {part: getattr(made, part)() for part in given.parts}
         write_text(folder / "answer.json", json.dumps(answer, indent=1))
         print_answer(answer, show, as_json=given.json)
 
     return exit_status(work)
+
+
+def _add_training_options(parser: ArgumentParser) -> None:
+    """The options of `textures`."""
+    add = parser.add_argument_group("textures").add_argument
+    add("--epochs", type=int, default=16, help="of the original's training (default: 16)")
+    add("--retrain-epochs", type=int, default=4, help="of a design's full training (default: 4)")
+    add("--epoch-images", type=int, default=5000, help="training images per epoch (default: 5000)")
+    add("--held-out", type=int, help="validation images, and test images (default: all)")
+    add("--redo", choices=STAGES, help="run this stage and those after it again")
+
+
+def _front_options(given: Namespace, folder: Path) -> FrontOptions:
+    """What `textures` does."""
+    return FrontOptions(
+        folder / "textures", given.processors, given.trials, not given.no_tune, given.epochs, given.retrain_epochs,
+        given.epoch_images, given.held_out, given.redo,
+    )  # fmt: skip
 
 
 def show(answer: Mapping[str, Any]) -> None:
@@ -340,6 +369,10 @@ def show(answer: Mapping[str, Any]) -> None:
             "ranking: Kendall's tau {kendall_tau:.3f} (p {p:.2g}; {kendall_tau_of_medians:.3f} of medians) of {measured} "
             "measured designs among {designs}".format(**ranking)
         )
+    if textures := answer.get("textures"):
+        counts = textures["trials"]
+        print(f"textures: {counts['complete']} designs trained to the end, {counts['pruned']} pruned before")
+        print(*front_lines(textures), sep="\n")
 
 
 if __name__ == "__main__":

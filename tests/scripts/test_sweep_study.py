@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from nnstretch.cli.job import front_study
+from nnstretch.cli.job.front_study import run_command
+from nnstretch.cli.main import main as nnstretch
+from nnstretch.errors import UsageError
 from nnstretch.sweeps.samplers import _auto_sampler
 from scripts.studies.sweep_study import compared_fronts, hypervolumes, main
 from tests.kits.networks.small_network import SMALL_NETWORK
@@ -50,6 +58,89 @@ def test_every_part_answers_and_goes_on_where_it_was(network: str, capsys: pytes
     assert capsys.readouterr().out == first, "nothing is measured again"
 
 
+TINY_STUDY = """
+from dataclasses import replace
+
+import torch
+
+from tests.kits.networks.small_training import few_digits
+from tests.kits.networks.tiny_branching import original
+
+
+def images():
+    return few_digits(64, 40)
+
+
+def validation():
+    return replace(images(), test=images().validation)
+
+
+def network():
+    return original(), torch.zeros(1, 1, 16, 16)
+"""
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands of a study of digits, which run in this process."""
+    called: list[str] = []
+
+    def run_here(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
+        called.append(arguments[0])
+        with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as out:
+            assert nnstretch([*arguments, "--json"]) == 0
+        answer: dict[str, Any] = json.loads(out.getvalue())
+        return answer
+
+    monkeypatch.setattr(front_study, "run_command", run_here)
+    monkeypatch.setattr(front_study, "_FILE", TINY_STUDY)
+    return called
+
+
+def test_a_front_by_trainings_is_confirmed_by_other_commands(
+    tmp_path: Path, commands: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = ["--trials", "4", "--epochs", "1", "--retrain-epochs", "1"]
+    command = ["textures", "-o", str(tmp_path), *sizes, "--no-tune", "--json"]
+    assert main(command) == 0
+    answer = json.loads(capsys.readouterr().out)["textures"]
+    original, *front = answer["rows"]
+    assert original["package"] == "original/original.nns"
+    assert front
+    assert answer["trials"]["complete"] >= len(front)
+    for row in answer["rows"]:
+        assert row["reported"].keys() == row["confirmed"].keys() == {"latency", "accuracy", "memory"}
+        assert row["confirmed"]["accuracy"] == pytest.approx(row["reported"]["accuracy"], abs=100 / 40), "of 40 images"
+        assert row["confirmed"]["memory"] == pytest.approx(row["reported"]["memory"], rel=0.5)
+    evaluations = ["evaluate"] * 2 * len(answer["rows"])
+    assert commands == ["train", "compile", "sweep", "bench", *evaluations]
+
+    commands.clear()
+    assert main([*command[:-1], "--redo", "confirm"]) == 0
+    assert commands == ["bench", *evaluations]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 + len(answer["rows"])
+    assert lines[3].startswith("| original | ")
+
+    def refuse(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
+        raise UsageError(f"{arguments[0]} is not for this test")
+
+    results = tmp_path / "textures" / "results"
+    kept = {path.name for path in results.glob("*.json") if "accuracy" in json.loads(path.read_text())}
+    assert kept < {path.name for path in results.glob("*.json")}
+    monkeypatch.setattr(front_study, "run_command", refuse)
+    assert main([*command, "--redo", "sweep"]) == 2
+    assert "sweep is not for this test" in capsys.readouterr().err
+    assert {path.name for path in results.glob("*.json")} == kept, "designs are measured again, and not trained again"
+
+
+def test_a_command_of_a_study_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
+    assert run_command(["zoo", "resnet18", "-o", "net.onnx"], tmp_path)["macs"] > 1e9
+    assert (tmp_path / "net.onnx").is_file()
+    with pytest.raises(UsageError, match=r"`nnstretch evaluate nothing.nns` in .* ended with status 2"):
+        run_command(["evaluate", "nothing.nns"], tmp_path)
+
+
 def test_fronts_are_compared_within_a_thousandth() -> None:
     analytic = [(1.0, 10.0), (2.0, 20.0), (3.0, 30.0)]
     front = [(1.0005, 10.0), (1.9, 20.0), (3.0, 29.0)]
@@ -67,6 +158,8 @@ def test_hypervolumes_are_shares_with_intervals_over_the_seeds() -> None:
 
 def test_what_cannot_be_examined_is_one_line(network: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ranking", "--network", network, "-p", "sim:phone/cpu,sim:phone/gpu"]) == 2
+    assert "designs cannot run on sim:phone/cpu" in capsys.readouterr().err
+    assert main(["textures", "-p", "sim:phone/cpu,sim:phone/gpu"]) == 2
     assert "designs cannot run on sim:phone/cpu" in capsys.readouterr().err
     assert main(["front", "--network", network, "--trials", "0"]) == 2
     assert "0 trials" in capsys.readouterr().err

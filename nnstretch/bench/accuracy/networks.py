@@ -17,7 +17,11 @@ from nnstretch.zoo.weights import initialise
 _Block = Callable[[int, int, int], nn.Module]
 """Makes a block from input channels, output channels and stride."""
 
-_RESNET = (3, 4, 6, 3), (16, 32, 64, 128)  # depths; widths, a quarter of ResNet-34's
+SWEPT = "resnet18"
+"""The network whose designs `cli.job.front_study` sweeps; the others are those of the accuracy study."""
+
+_RESNET18 = (2, 2, 2, 2), (32, 64, 128, 256)  # depths; widths, half of ResNet-18's
+_RESNET34 = (3, 4, 6, 3), (16, 32, 64, 128)  # a quarter of ResNet-34's
 _REGNET = (2, 4, 10, 2), (16, 32, 80, 176)  # a fifth of RegNetX-1.6GF's
 _GROUP_WIDTH = 8
 # A quarter of EfficientNet-Lite4's widths; the sixth row has no stride, which would leave one pixel.
@@ -42,14 +46,20 @@ def build_network(name: str, num_classes: int, seed: int) -> nn.Module:
     return network
 
 
-def _resnet34(num_classes: int) -> nn.Module:
-    depths, widths = _RESNET
-
+def _resnet(depths: Sequence[int], widths: Sequence[int], num_classes: int) -> nn.Module:
     def block(width: int, out: int, stride: int) -> nn.Module:
         body = nn.Sequential(conv_bn(width, out, 3, stride=stride), conv_bn(out, out, 3, activation=None))
         return with_shortcut(body, width, out, stride)
 
     return _residual_network(widths[0], block, depths, widths, num_classes)
+
+
+def _resnet18(num_classes: int) -> nn.Module:
+    return _resnet(*_RESNET18, num_classes)
+
+
+def _resnet34(num_classes: int) -> nn.Module:
+    return _resnet(*_RESNET34, num_classes)
 
 
 def _regnet_x(num_classes: int) -> nn.Module:
@@ -87,5 +97,6 @@ NETWORKS: Mapping[str, Callable[[int], nn.Module]] = {
     "resnet34": _resnet34,
     "regnet_x": _regnet_x,
     "efficientnet_lite4": _efficientnet_lite4,
+    SWEPT: _resnet18,
 }
 """What builds a network for a number of classes, by name."""

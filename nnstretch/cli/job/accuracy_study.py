@@ -55,7 +55,7 @@ IMAGE_SIZE = 32
 _WEIGHTS, _DESIGN = "weights.safetensors", "design.json"
 _CHECKPOINT_MINUTES = 2.0
 # For small networks and some thousand steps. Images vary without augmentation, and every epoch has other ones.
-_COMMON: Mapping[str, Any] = {
+COMMON: Mapping[str, Any] = {
     "batch_size": 64,
     "amp_dtype": "float32",
     "threads": 1,
@@ -66,8 +66,8 @@ _COMMON: Mapping[str, Any] = {
     "model_ema_decay": 0.99,
     "precise_bn_samples": 2048,
 }
-_TRAINING = {"lr": 0.05, "weight_decay": 1e-4, "warmup_epochs": 1, "smoothing": 0.1, "evaluate_every": 4}
-_RETRAINING = {"lr": 0.1}
+TRAINING = {"lr": 0.05, "weight_decay": 1e-4, "warmup_epochs": 1, "smoothing": 0.1, "evaluate_every": 4}
+RETRAINING = {"lr": 0.1}
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class SeedStudy:
         self._options, self._model, self._seed = options, model, seed
         self._dataset, self._report, self._advice = dataset, report, advice
         self._job = Job(options.folder / model / f"seed-{seed}", options.redo)
-        self._retraining = self._recipe("finetune", options.retrain_epochs, _RETRAINING)
+        self._retraining = self._recipe("finetune", options.retrain_epochs, RETRAINING)
 
     def accuracy(self) -> dict[str, Result]:
         """The original, and what it becomes at equal budgets of retraining."""
@@ -216,7 +216,7 @@ class SeedStudy:
         def inherited() -> nn.Module:
             return self._build(design)
 
-        from_scratch = replace(alone, lr=_TRAINING["lr"])
+        from_scratch = replace(alone, lr=TRAINING["lr"])
         rows = {
             "from scratch": ("scratch", fresh, from_scratch),
             "inherited weights": ("inherited", inherited, alone),
@@ -251,7 +251,7 @@ class SeedStudy:
         """The original, trained from scratch."""
         from nnstretch.bench.accuracy.networks import build_network
 
-        recipe = self._recipe("nnstretch", self._options.epochs, _TRAINING)
+        recipe = self._recipe("nnstretch", self._options.epochs, TRAINING)
 
         def work(folder: Path) -> Answer:
             network = build_network(self._model, self._dataset.num_classes, self._seed)
@@ -365,7 +365,7 @@ class SeedStudy:
     def _recipe(self, preset: str, epochs: int, changes: Mapping[str, Any]) -> Recipe:
         from nnstretch.training.recipe_files import load_recipe
 
-        return replace(load_recipe(preset), name=preset, epochs=epochs, seed=self._seed, **{**_COMMON, **changes})
+        return replace(load_recipe(preset), name=preset, epochs=epochs, seed=self._seed, **{**COMMON, **changes})
 
 
 def _with_start(recipe: Recipe, epochs: float) -> Recipe:

@@ -19,7 +19,7 @@ from torch import nn
 from nnstretch.bench.accuracy import networks
 from nnstretch.bench.accuracy.designs import ABLATION, ablation_designs, searched_design
 from nnstretch.bench.accuracy.images import look, stored_textures
-from nnstretch.bench.accuracy.networks import NETWORKS, build_network
+from nnstretch.bench.accuracy.networks import NETWORKS, SWEPT, build_network
 from nnstretch.bench.accuracy.results import BRANCHED, CONTROL, FURTHER, MODELS, ORIGINAL, Results, differences, tables
 from nnstretch.branching.design.accounting import count_macs
 from nnstretch.cli.console import silent_reporter
@@ -49,7 +49,7 @@ def tiny_network(num_classes: int) -> nn.Module:
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks, "NETWORKS", {"resnet34": tiny_network})
-    monkeypatch.setattr(study, "_COMMON", {**study._COMMON, "batch_size": 22, "precise_bn_samples": 0})
+    monkeypatch.setattr(study, "COMMON", {**study.COMMON, "batch_size": 22, "precise_bn_samples": 0})
 
 
 def run(folder: Path, *tables: str, **changes: Any) -> Results:
@@ -198,7 +198,7 @@ def test_ways_of_a_group_have_equal_macs() -> None:
 
 
 def test_networks_are_listed_without_torch() -> None:
-    assert tuple(NETWORKS) == MODELS
+    assert tuple(NETWORKS) == (*MODELS, SWEPT)
     code = "import sys; sys.path.insert(0, 'scripts/studies'); import accuracy_study; print('torch' in sys.modules)"
     root = Path(__file__).resolve().parents[4]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)

@@ -105,7 +105,7 @@ def test_a_front_by_trainings_is_confirmed_by_other_commands(
     assert main(command) == 0
     answer = json.loads(capsys.readouterr().out)["textures"]
     original, *front = answer["rows"]
-    assert original["package"] == "original/original.nns"
+    assert original["package"] == "sweep/original.nns"
     assert front
     assert answer["trials"]["complete"] >= len(front)
     for row in answer["rows"]:
@@ -113,7 +113,7 @@ def test_a_front_by_trainings_is_confirmed_by_other_commands(
         assert row["confirmed"]["accuracy"] == pytest.approx(row["reported"]["accuracy"], abs=100 / 40), "of 40 images"
         assert row["confirmed"]["memory"] == pytest.approx(row["reported"]["memory"], rel=0.5)
     evaluations = ["evaluate"] * 2 * len(answer["rows"])
-    assert commands == ["train", "compile", "sweep", "bench", *evaluations]
+    assert commands == ["train", "sweep", "compile", "bench", *evaluations]
 
     commands.clear()
     assert main([*command[:-1], "--redo", "confirm"]) == 0

@@ -2,8 +2,8 @@
 
 The job (`cli.job.stages`) has these stages:
 
-    original    a small network is trained on `textures` and made a package
-    sweep       `nnstretch sweep designs` trains the best of its designs; a package for each one on the front
+    original    a small network is trained on `textures`
+    sweep       `nnstretch sweep designs` trains the best of its designs; a package for each one on the front, and the original
     confirm     `nnstretch bench` and `nnstretch evaluate` on each package
 
 Commands do all of it, each in a process of its own, in the job's folder: what they were given is what a user gives. Designs are
@@ -137,30 +137,31 @@ class FrontStudy:
     # -- stages ----------------------------------------------------------------------------------------------------
 
     def _original(self, folder: Path) -> Answer:
-        """Trains the original and makes its package."""
-        weights, package = self._weights, f"{folder.name}/original.nns"
+        """Trains the original."""
+        weights = f"{folder.name}/original.safetensors"
         self._command("train", "study.py:network", "--data", "study.py:images", "--recipe", "original.yaml", "-o", weights,
                       "--resume", "auto")  # fmt: skip
-        self._command(
-            "compile", "study.py:network", "-w", weights, "-p", self.options.processors, *self._tune, "-o", package
-        )
-        return {"package": package}
+        return {"weights": weights}
 
     def _sweep(self, folder: Path) -> Answer:
         """Sweeps with trainings; results of trainings are kept beside the stage's folder, those of runs are not."""
         if not (folder / "sweep.journal").exists():
             self._forget_runs()
-        return self._command(
-            "sweep", "designs", "study.py:network", "-w", self._weights, "--data", "study.py:images", "-p",
-            self.options.processors, "--objectives", ",".join(_OBJECTIVES), "--fidelity", "trained", "--recipe",
-            "retraining.yaml", *_LIMITS, "--warm-start", str(_WARM), "--reduction", str(_REDUCTION), "--sampler", "random",
-            "--trials", str(self.options.trials), *self._tune, "--study", "textures", "--resume", "--storage",
-            f"{folder.name}/sweep.journal", "--work", _RESULTS, "-o", f"{folder.name}/front",
+        weights = str(self._job.stages["original"].answer["weights"])
+        network = ("study.py:network", "-w", weights, "-p", self.options.processors, *self._tune)
+        found = self._command(
+            "sweep", "designs", *network, "--data", "study.py:images", "--recipe", "retraining.yaml", "--objectives",
+            ",".join(_OBJECTIVES), "--fidelity", "trained", *_LIMITS, "--warm-start", str(_WARM), "--reduction",
+            str(_REDUCTION), "--sampler", "random", "--trials", str(self.options.trials), "--study", "textures", "--resume",
+            "--storage", f"{folder.name}/sweep.journal", "--work", _RESULTS, "-o", f"{folder.name}/front",
         )  # fmt: skip
+        package = f"{folder.name}/original.nns"
+        self._command("compile", *network, "-o", package)
+        return {**found, "package": package}
 
     def _confirm(self, swept: Stage) -> Answer:
         """What other commands say of the packages, beside what the sweep has said."""
-        reported = {str(self._job.stages["original"].answer["package"]): swept.answer["original"]}
+        reported = {str(swept.answer["package"]): swept.answer["original"]}
         reported |= {str(Path(one["file"]).with_suffix(".nns")): one["values"] for one in swept.answer["front"]}
         threads = str(1 + self.options.processors.count(","))
         benched = self._command("bench", *reported, "--threads", threads, "--against", "")
@@ -189,10 +190,6 @@ class FrontStudy:
         return float(self._command("evaluate", package, "--data", f"study.py:{images}")["top1"])
 
     # -- commands --------------------------------------------------------------------------------------------------
-
-    @property
-    def _weights(self) -> str:
-        return "original/original.safetensors"
 
     @property
     def _tune(self) -> tuple[str, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from nnstretch.devices.base.routine import Layout, Parameters, Routine
 from nnstretch.graph.layer import Layer, fused_layer
+from nnstretch.graph.pointwise import is_pointwise
 from nnstretch.scheduler.lowering.units import UnitGraph
 
 
@@ -40,10 +41,11 @@ def find_fusion_groups(graph: UnitGraph) -> list[FusionGroup]:
     - Everything between two neighbouring cut points, where a single tensor passes.
     - Sequences of these with one image size: the segments of a branched network (NN-Stretch).
     - Everything from the first cut point to the last.
+    - Pointwise units that make a rounded tensor of another one, and these with the unit that makes the latter.
     """
     readers = _readers(graph)
     sequences = {tuple(range(a + 1, b + 1)) for a, b in _sequences(graph, _cuts(graph))}
-    found = dict.fromkeys((*_pairs(graph, readers), *sorted(sequences)))
+    found = dict.fromkeys((*_pairs(graph, readers), *_pointwise(graph, readers), *sorted(sequences)))
     return [_fusion_group(graph, u, u in sequences) for u in found if len(u) > 1 and _is_closed(graph, u, readers)]
 
 
@@ -70,6 +72,28 @@ def _pairs(graph: UnitGraph, readers: _Readers) -> list[tuple[int, ...]]:
         if is_first or tail.layer.op == "Add":
             pairs.append((number, mine[0]))
     return pairs
+
+
+def _pointwise(graph: UnitGraph, readers: _Readers) -> Iterator[tuple[int, ...]]:
+    """Pointwise units between a rounded tensor and a later one: as many as the last of them depends on; with its producer."""
+    producers = {unit.outputs[0]: number for number, unit in enumerate(graph.units)}
+    behind: dict[str, tuple[str, frozenset[int]]] = {}  # tensor -> the rounded tensor it depends on, the units between
+    largest: dict[str, frozenset[int]] = {}
+    for number, unit in enumerate(graph.units):
+        if not is_pointwise(unit.layer):
+            continue
+        origins = {behind.get(name, (name, frozenset()))[0] for name in unit.inputs}
+        origin = origins.pop()
+        if origins or graph.types[origin].quantization is None:
+            continue
+        units = frozenset({number}).union(*(behind[name][1] for name in unit.inputs if name in behind))
+        behind[unit.outputs[0]] = origin, units
+        if graph.types[unit.outputs[0]].quantization is not None and _is_closed(graph, sorted(units), readers):
+            largest[origin] = max(largest.get(origin, units), units, key=len)
+    for origin, units in largest.items():
+        yield tuple(sorted(units))
+        if origin in producers:
+            yield tuple(sorted({producers[origin], *units}))
 
 
 def _is_closed(graph: UnitGraph, units: Sequence[int], readers: _Readers) -> bool:

@@ -68,6 +68,32 @@ def test_a_sum_is_a_pair_with_either_of_its_addends() -> None:
     assert {(number - 2, number), (number - 1, number)} <= pairs
 
 
+GATE = """
+<ir_version: 10, opset_import: ["" : 20]>
+net (float[1,8,6,6] x) => (float[1,8,6,6] y)
+<float step = {0.05}, float part = {0.004}, int8 zero = {3}, int8 none = {-128}, float one = {1}> {
+    a = QuantizeLinear (x, step, zero)
+    b = DequantizeLinear (a, step, zero)
+    c = Elu (b)
+    d = QuantizeLinear (c, step, zero)
+    e = DequantizeLinear (d, step, zero)
+    f = Sigmoid (e)
+    g = QuantizeLinear (f, part, none)
+    h = DequantizeLinear (g, part, none)
+    i = Mul (e, h)
+    j = QuantizeLinear (i, step, zero)
+    y = DequantizeLinear (j, step, zero)
+}
+"""
+
+
+def test_what_makes_a_rounded_tensor_of_another() -> None:
+    """Between Quantize and Dequantize: all that depends on the first integer, and that with its producer."""
+    graph = units(ir.from_proto(parser.parse_model(GATE)))
+    assert [unit.layer.op for unit in graph.units[:4]] == ["Quantize", "Activation", "Activation", "Mul"]
+    assert {(1, 2, 3), (0, 1, 2, 3)} <= {run.units for run in find_fusion_groups(graph)}
+
+
 def test_what_the_caller_wants_is_not_inside_a_run() -> None:
     runs = found(network("z = Sigmoid (q)", ", float[1,8,6,6] z"))
     assert (0, 1) in runs

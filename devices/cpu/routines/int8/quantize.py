@@ -6,9 +6,7 @@ import math
 from collections.abc import Sequence
 from types import MappingProxyType
 
-import numpy as np
-
-from nnstretch.devices.algorithms.activation import activate
+from nnstretch.devices.algorithms.table import tabulate
 from nnstretch.devices.base.routine import (
     INPUT,
     PLAIN,
@@ -24,7 +22,8 @@ from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, parameter
 from nnstretch.devices.cpu.routines.memory_bound import BLOCK, MemoryBoundRoutine, stored_floats
 from nnstretch.graph.activation import NO_ACTIVATION, float_bits
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, HIGHEST, LOWEST, QuantizationParameters
-from nnstretch.graph.layer import Layer
+from nnstretch.graph.layer import FUSION_GROUP, Layer
+from nnstretch.graph.pointwise import is_pointwise
 
 
 def quantize_call(parameters: QuantizationParameters, count: int) -> KernelCall:
@@ -149,21 +148,21 @@ class QuantizeImageRoutine(MemoryBoundRoutine):
 
 
 class TableRoutine(MemoryBoundRoutine):
-    """Activation of int8: a table has the result of each integer."""
+    """Activation of int8, and groups of layers that depend on one integer: a table has the result of each.
+
+    Such groups are gates (x times the sigmoid of x) and functions spelt out; each of their steps is rounded.
+    """
 
     descriptor = Descriptor("cpu", "int8", "table")
-    operators = frozenset({"Activation"})
+    operators = frozenset({"Activation", FUSION_GROUP})
 
     def covers(self, layer: Layer) -> bool:
-        return 0 not in layer.constants and is_quantized(layer.type_of(0)) and is_quantized(layer.outputs[0])
+        return is_pointwise(layer) and is_quantized(layer.type_of(0)) and is_quantized(layer.outputs[0])
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        source, result = parameters_of(layer.type_of(0)), parameters_of(layer.outputs[0])
-        numbers = source.dequantize(np.arange(LOWEST, HIGHEST + 1))
-        table = result.quantize(activate(layer.activation, numbers))
         count = stored_floats(layer.outputs[0].shape, parameters[BLOCK])
         call = kernel_call("int8/table", (INPUT, Operand("constant", 0)), in_place=0, count=count)
-        return Lowering((call,), (table,))
+        return Lowering((call,), (tabulate(layer),))
 
 
 ROUTINES = (QuantizeImageRoutine, QuantizeRoutine, TableRoutine)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from nnstretch.devices.engine.binding.library import Engine
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import HIGHEST, LOWEST, QuantizationParameters
-from nnstretch.graph.layer import Attribute, Layer, TensorType
+from nnstretch.graph.layer import Attribute, Layer, TensorType, fused_layer
 from nnstretch.graph.reference import run_layer
 from tests.kits.boards.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
@@ -155,6 +157,51 @@ def test_activation(activation: Activation) -> None:
     (wanted,) = run_layer(layer, feed)
     for name, found in results(layer, [feed]):
         assert np.abs(np.subtract(found, wanted, dtype=np.int32)).max() <= 1, name
+
+
+def gate(shape: Shape, activation: Activation) -> Layer:
+    """x times its activation, each of which is rounded."""
+    x, factor, result = int8(shape, A), int8(shape, QuantizationParameters(1 / 256, LOWEST)), int8(shape, B)
+    return fused_layer(
+        (typed_layer("Activation", [x], factor, None, activation), typed_layer("Mul", [x, factor], result)),
+        ((0,), (0, -1)),
+    )
+
+
+def gelu(shape: Shape) -> Layer:
+    """A GELU spelt out: its steps are computed in float32 and rounded."""
+
+    def affine(scale: float, shift: float, kind: ActivationKind) -> Layer:
+        constants = {i: np.full(shape[1], value, np.float32) for i, value in ((1, scale), (2, shift))}
+        types = [TensorType(shape), *(TensorType(constant.shape) for constant in constants.values())]
+        made = typed_layer("Affine", types, TensorType(shape), None, Activation(kind))
+        return replace(made, constants=MappingProxyType(constants))
+
+    x, erf, more, result = (
+        int8(shape, each) for each in (A, QuantizationParameters(1 / 127), QuantizationParameters(2 / 255, LOWEST), B)
+    )
+    parts = (
+        typed_layer("Dequantize", [x], TensorType(shape)),
+        affine(2**-0.5, 0, ActivationKind.ERF),
+        typed_layer("Quantize", [TensorType(shape)], erf),
+        typed_layer("Dequantize", [erf], TensorType(shape)),
+        affine(1, 1, ActivationKind.NONE),
+        typed_layer("Quantize", [TensorType(shape)], more),
+        typed_layer("Mul", [more, x], result),
+    )
+    return fused_layer(parts, ((0,), (-1,), (-2,), (-3,), (-4,), (-5,), (-6, 0)))
+
+
+@pytest.mark.parametrize("kind", [ActivationKind.SIGMOID, ActivationKind.HARD_SIGMOID, ActivationKind.ERF], ids=str)
+def test_groups_of_pointwise_layers(kind: ActivationKind) -> None:
+    """Tables round between the parts as ONNX Runtime does, so all integers are equal."""
+    shape = (1, 18, 3, 5)
+    constants = (1 / 6, 0.5) if kind is ActivationKind.HARD_SIGMOID else ()
+    layer = gelu(shape) if kind is ActivationKind.ERF else gate(shape, Activation(kind, *constants))
+    feed = integers(shape)
+    (wanted,) = run_layer(layer, feed)
+    for name, found in results(layer, [feed]):
+        np.testing.assert_array_equal(found, wanted, name)
 
 
 @st.composite

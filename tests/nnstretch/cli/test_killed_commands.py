@@ -162,11 +162,13 @@ class Search(Measuring):
 
 
 class Training(Killable):
+    workers = 0
+
     def arguments(self) -> list[str]:
         (self.folder / "net.py").write_text(SMALL_NETWORK.replace("nn.Linear(32, 10)", "nn.Linear(32, 4)"))
         (self.folder / "few.py").write_text(FEW_IMAGES)
         network = ["train", f"{self.folder}/net.py:small", "--data", f"{self.folder}/few.py:few", "--batch-size", "8"]
-        options = ["-t", "1", "--workers", "0", "--epochs", str(EPOCHS), "--resume"]
+        options = ["-t", "1", "--workers", str(self.workers), "--epochs", str(EPOCHS), "--resume"]
         options += ["--checkpoint-minutes", "0"]  # one after every step
         return [*network, *options, "-o", str(self.weights)]
 
@@ -188,6 +190,12 @@ class Training(Killable):
 
     def answer(self) -> object:
         return _weights(self.weights)
+
+
+class LoadingTraining(Training):
+    """A training whose images are loaded by processes, which may outlive it for a moment."""
+
+    workers = 2
 
 
 def _weights(path: Path) -> object:
@@ -244,7 +252,7 @@ def kill_runs(made: Callable[[Path], Killable], folder: Path, kills: int, seed: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 30 * KILLS)
-@pytest.mark.parametrize(("made", "few"), [(Tuning, 2), (Training, 1), (Search, 0)])
+@pytest.mark.parametrize(("made", "few"), [(Tuning, 2), (Training, 1), (LoadingTraining, 0), (Search, 0)])
 def test_killed_commands_lead_to_the_same_answer(made: Callable[[Path], Killable], few: int, tmp_path: Path) -> None:
     if not (kills := KILLS or few):
         pytest.skip("takes long; set NNSTRETCH_KILLS")

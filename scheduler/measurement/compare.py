@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
+from functools import partial
+from typing import TypeVar
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN
@@ -17,7 +17,7 @@ from nnstretch.scheduler.measurement.caches import cache_sizes, writes_afar
 from nnstretch.scheduler.measurement.candidate_set import CandidateSet
 from nnstretch.scheduler.measurement.race import Race, RaceRules, interval, typical
 from nnstretch.scheduler.measurement.reference_cases import LayerUnderTest, WrongAnswerError
-from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Runner, RunnerError, TimedRun
+from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Opening, Runner, RunnerError, TimedRun
 from nnstretch.scheduler.measurement.runner.single_layer import SingleLayer, single_layer_plan
 from nnstretch.scheduler.measurement.site import ReferenceFrequency
 from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement
@@ -47,6 +47,11 @@ _KEPT_BYTES = 1 << 27
 """Most bytes of candidates that stay open between comparisons."""
 _OPEN_BYTES = 1 << 30
 """Candidates with more bytes in total are measured in several groups, each together with the best one so far."""
+
+
+_Finish = Callable[[], tuple[LoadedLayer, float | None]]
+"""Waits until a candidate is open and checks its answer; returns its layer and error, None without a check."""
+_Made = TypeVar("_Made")
 
 
 class OpenCandidates:
@@ -219,12 +224,16 @@ class _Group:
         return statistics.median(readings) if readings else None
 
     def _open_all(self, numbers: Sequence[int]) -> list[int]:
-        """Opens as many as fit in memory, at least one besides the incumbent; the numbers of those with a right answer."""
-        opened = []
+        """Opens as many as fit in memory, at least one besides the incumbent; the numbers of those with a right answer.
+
+        The runner opens a candidate while the next one is prepared.
+        """
+        opened: list[int] = []
+        begun: list[tuple[int, _Finish]] = []  # one at most
         for number in numbers:
             if number in self._open or number in self._failed:
                 continue
-            others = (self._open.keys() | self._failed.keys()) - {self.candidates.best}
+            others = {*self._open, *self._failed, *(other for other, _ in begun)} - {self.candidates.best}
             candidate = self.candidates.candidates[number]
             if (known := self.opened.get(candidate)) is not None:
                 self._open[number] = known
@@ -232,36 +241,57 @@ class _Group:
                 continue
             if others and self.opened.bytes >= _OPEN_BYTES:
                 break
-            try:
-                self._open[number] = self._checked(candidate)
-                self.opened.keep(candidate, self._open[number])
-                opened.append(number)
-            except (NNStretchError, RunnerError) as error:
-                self._failed[number] = Measurement(None, failure=str(error), state=self.test.state)
-            except WrongAnswerError as error:
-                self._failed[number] = error.measurement(self.test.state)
-        return opened
+            following = self._attempted(number, partial(self._begin, candidate))
+            opened += self._finished(begun)
+            begun = [] if following is None else [(number, following)]
+        return opened + self._finished(begun)
 
-    def _checked(self, candidate: Candidate) -> tuple[LoadedLayer, float | None]:
+    def _finished(self, begun: Sequence[tuple[int, _Finish]]) -> list[int]:
+        """Takes candidates over that the runner was opening; the numbers of those with a right answer."""
+        for number, finish in begun:
+            made = self._attempted(number, finish)
+            if made is not None:
+                self._open[number] = made
+                self.opened.keep(self.candidates.candidates[number], made)
+        return [number for number, _ in begun if number in self._open]
+
+    def _attempted(self, number: int, work: Callable[[], _Made]) -> _Made | None:
+        """What `work` makes of a candidate; None if the candidate fails, for the reason in `_failed`."""
+        try:
+            return work()
+        except (NNStretchError, RunnerError) as error:
+            self._failed[number] = Measurement(None, failure=str(error), state=self.test.state)
+        except WrongAnswerError as error:
+            self._failed[number] = error.measurement(self.test.state)
+        return None
+
+    def _begin(self, candidate: Candidate) -> _Finish:
+        """Has the runner open a candidate; a device's candidate is checked before."""
         test = self.test
         lowering = candidate.routine.lower(test.layer, candidate.parameters)
         single = SingleLayer(test.processor, candidate.routine, test.layer, candidate.parameters, lowering)
         repeats = repeats_of(single, test.state)
         checked = test.case.reference is not None
         if not test.processor.backend.own_memory:
-            layer, outputs = self._opened(replace(single, repeats=repeats), checked)
-            return layer, test.error_of(candidate, outputs) if checked else None
+            opening = self._opening(replace(single, repeats=repeats), checked)
+
+            def finish() -> tuple[LoadedLayer, float | None]:
+                layer, outputs = opening.result()
+                return layer, test.error_of(candidate, outputs) if checked else None
+
+            return finish
         error = None
         if checked:  # in a plan of its own: copies of the outputs must not be timed
-            _, outputs = self._opened(replace(single, host=self.host, shown=True), True)
+            _, outputs = self._opening(replace(single, host=self.host, shown=True), True).result()
             error = test.error_of(candidate, outputs)
         turns = _turns(single, repeats, test.state)
-        return self._opened(replace(single, host=self.host, repeats=repeats, turns=turns), False)[0], error
+        device_opening = self._opening(replace(single, host=self.host, repeats=repeats, turns=turns), False)
+        return lambda: (device_opening.result()[0], error)
 
-    def _opened(self, single: SingleLayer, outputs: bool) -> tuple[LoadedLayer, list[np.ndarray]]:
+    def _opening(self, single: SingleLayer, outputs: bool) -> Opening:
         plan = single_layer_plan(single, self.test.case.packed(Candidate(single.routine, single.parameters)))
         self.opened.bytes += plan.bytes
-        return self.opened.runner.open(plan, outputs)
+        return self.opened.runner.begin_open(plan, outputs)
 
 
 def repeats_of(single: SingleLayer, state: CacheState) -> int:

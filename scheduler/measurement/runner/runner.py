@@ -11,7 +11,8 @@ import mmap
 import os
 import sys
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,33 @@ class TimedRun:
     clock: float | None
 
 
+@dataclass(frozen=True, eq=False)
+class Opening:
+    """A layer that the worker opens while the caller prepares the next one.
+
+    Attributes:
+        runner: the runner.
+        layer: the layer.
+        outputs: as stored, which the worker writes; empty if none were asked for.
+    """
+
+    runner: Runner
+    layer: LoadedLayer
+    outputs: list[np.ndarray]
+
+    def result(self) -> tuple[LoadedLayer, list[np.ndarray]]:
+        """The open layer and its outputs.
+
+        Raises:
+            RunnerError: the layer failed; the message is the reason.
+            DeviceError: the worker cannot be started.
+        """
+        self.runner.await_opening(self)
+        if self.layer.failure is not None:
+            raise RunnerError(self.layer.failure)
+        return self.layer, self.outputs
+
+
 class Runner(Closing):
     """Opens, times and closes single layers in one worker process. A context manager; not thread-safe.
 
@@ -100,6 +128,7 @@ class Runner(Closing):
         self._inputs: dict[int, tuple[np.ndarray, int]] = {}
         self._bases: dict[Hashable, int] = {}  # recipe of constants -> their offset
         self._count = 0
+        self._opening: Opening | None = None  # whose answer is still to come
         self._unexplained_ends = 0
         self._finalizer = weakref.finalize(self, os.close, self._memory)
 
@@ -136,6 +165,14 @@ class Runner(Closing):
             RunnerError: the layer failed; the message is the reason.
             DeviceError: the worker cannot be started.
         """
+        return self.begin_open(single, outputs).result()
+
+    def begin_open(self, single: SinglePlan, outputs: bool = False) -> Opening:
+        """Lets the worker open a layer as `open` does; waits for the layer before it, not for this one.
+
+        Raises:
+            DeviceError: the worker cannot be started.
+        """
         sizes = [PLAIN.bytes(t.type) for t in single.plan.outputs] if outputs else []
         base = self._base(single)
         inputs = [self._input(array) for array in single.inputs]
@@ -153,11 +190,33 @@ class Runner(Closing):
         }
         layer = LoadedLayer(single, self._count, request)
         self._count += 1
-        self._ask_about(layer, request)
-        self._open[layer.number] = layer
         made = self._map(answers, sum(sizes))
         parts = np.split(made, np.cumsum(sizes)[:-1]) if sizes else []
-        return layer, [p.view(t.type.dtype) for p, t in zip(parts, single.plan.outputs, strict=False)]
+        found = [p.view(t.type.dtype) for p, t in zip(parts, single.plan.outputs, strict=False)]
+        opening = Opening(self, layer, found)
+        self.await_opening()
+        with self._recovering(layer):
+            self.start()
+            assert self._process is not None
+            self._send(self._process, request)
+            self._opening = opening
+        return opening
+
+    def await_opening(self, opening: Opening | None = None) -> None:
+        """Waits until a layer is open or has failed; until that of the last `begin_open` if none is named.
+
+        Raises:
+            DeviceError: the worker cannot be started again after the layer ended it.
+        """
+        last = self._opening
+        if last is None or opening not in (None, last):
+            return
+        self._opening = None
+        assert self._process is not None
+        with self._recovering(last.layer):
+            _check(last.layer, self._receive(self._process))
+        if last.layer.failure is None:
+            self._open[last.layer.number] = last.layer
 
     def time(self, layers: Sequence[LoadedLayer], state: CacheState) -> list[TimedRun | None]:
         """One run of each layer, one after another; None for a layer that failed (see `LoadedLayer.failure`)."""
@@ -181,6 +240,7 @@ class Runner(Closing):
 
     def clear(self) -> None:
         """Closes all layers and frees their memory."""
+        self.await_opening()
         self.clears += 1
         self._open = {}
         self._inputs = {}
@@ -244,6 +304,7 @@ class Runner(Closing):
     # -- the worker ----------------------------------------------------------------------------------------------
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self.await_opening()
         self.start()
         assert self._process is not None
         return self._exchange(self._process, request)
@@ -255,6 +316,16 @@ class Runner(Closing):
             WorkerError: there is no answer; the process has ended or was killed.
             DeviceError: the process did not get ready.
         """
+        self._send(process, request)
+        return self._receive(process)
+
+    def _send(self, process: WorkerProcess, request: Mapping[str, Any]) -> None:
+        """Sends a request once the worker is ready.
+
+        Raises:
+            WorkerError: the process has ended.
+            DeviceError: the process did not get ready.
+        """
         if not self._is_ready:
             try:
                 self._is_ready = bool(process.receive(_START_TICKS)[0]["ready"])
@@ -263,6 +334,13 @@ class Runner(Closing):
                     f"the measurement worker did not start: {error}; correct that, or plan without tuning"
                 ) from error
         process.send(request)
+
+    def _receive(self, process: WorkerProcess) -> dict[str, Any]:
+        """The answer to the last request.
+
+        Raises:
+            WorkerError: there is none; the process has ended or was killed.
+        """
         try:
             return process.receive(self._patience)[0]
         except KeyboardInterrupt:
@@ -275,15 +353,19 @@ class Runner(Closing):
         Raises:
             RunnerError: the worker refused it or ended.
         """
+        with self._recovering(layer):
+            _check(layer, self._ask(request))
+        if layer.failure is not None:
+            raise RunnerError(layer.failure)
+
+    @contextmanager
+    def _recovering(self, layer: LoadedLayer) -> Iterator[None]:
+        """Lets a layer fail if the worker ends in the block, and opens the others in a new one."""
         try:
-            answer = self._ask(request)
+            yield
         except WorkerError as error:
             layer.failure = str(error)
             self._recover(error)
-            raise RunnerError(str(error)) from error
-        if "error" in answer:
-            layer.failure = str(answer["error"])
-            raise RunnerError(layer.failure)
 
     def _fail(self, number: int, reason: str) -> None:
         layer = self._open.pop(number, None)
@@ -309,9 +391,16 @@ class Runner(Closing):
                 self._fail(layer.number, str(failed))
 
     def _drop_worker(self) -> None:
+        self._opening = None
         if self._process is not None:
             self._process.close()
             self._process, self._is_ready = None, False
+
+
+def _check(layer: LoadedLayer, answer: Mapping[str, Any]) -> None:
+    """Lets a layer fail if the answer to a request about it says so."""
+    if "error" in answer:
+        layer.failure = str(answer["error"])
 
 
 class SharedRunner(Runner):

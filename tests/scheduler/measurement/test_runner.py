@@ -161,6 +161,34 @@ def test_a_candidate_that_harms_its_process(faulty: Runner, processor: CpuProces
     assert None not in faulty.time([before, after], "memory")
 
 
+@pytest.mark.parametrize(("harm", "says"), [("segfault", "signal 11"), ("memory", "memory")])
+def test_layers_are_opened_while_others_are_prepared(
+    faulty: Runner, processor: CpuProcessor, harm: str, says: str
+) -> None:
+    before, bad, after = (
+        faulty.begin_open(plan_of(processor, name), outputs=True) for name in ("direct", harm, "direct")
+    )
+    with pytest.raises(RunnerError, match=says):
+        bad.result()
+    assert faulty._opening is after, "an earlier layer's result does not wait for a later layer"
+    (one, first), (other, second) = before.result(), after.result()
+    np.testing.assert_array_equal(first[0], second[0])
+    assert faulty._opening is None
+    assert None not in faulty.time([one, other], "memory")
+
+
+def test_requests_wait_for_the_layer_that_is_being_opened(processor: CpuProcessor) -> None:
+    with Runner() as runner:
+        layer = runner.begin_open(plan_of(processor)).layer
+        assert runner.time([layer], "warm")[0] is not None
+        runner.begin_open(plan_of(processor))
+        runner.clear()
+        assert not runner._open
+        again, _ = runner.open(plan_of(processor))
+        assert runner.time([again], "warm")[0] is not None
+        runner.begin_open(plan_of(processor))  # closed meanwhile
+
+
 @pytest.mark.parametrize("harm", ["late-segfault", "late-hang", "late-memory"])
 def test_one_that_does_so_between_others(faulty: Runner, processor: CpuProcessor, harm: str) -> None:
     layers = [faulty.open(plan_of(processor, name))[0] for name in ("direct", harm, "direct")]

@@ -216,14 +216,15 @@ _DEVICE_MEMORY = "opencl"
 
 def _fields(part: Any) -> dict[str, Any]:
     """The fields of a plan's part as JSON has them; without quantization parameters, because a plan moves bytes."""
-    kept = {written: getattr(part, name) for name, written in _written_names(type(part))}
+    record: Any = type(part)
+    kept = {written: getattr(part, name) for name, written in _written_names(record)}
     if kept.get("memory") == "device":
         kept["memory"] = _DEVICE_MEMORY
     return kept
 
 
 @cache
-def _written_names(record: type[Any]) -> list[tuple[str, str]]:
+def _written_names(record: Any) -> list[tuple[str, str]]:
     """The fields of a dataclass that are written, with their names in JSON."""
     names = [field.name for field in dataclasses.fields(record) if field.name != "quantization"]
     return [(name, _JSON_NAMES.get(name, name)) for name in names]

@@ -82,12 +82,25 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: the short tests left at the end keep all workers busy.
+    """Every worker begins with files of slow tests: the short tests left at the end keep all workers busy.
 
-    Files stay whole, as their tests share what they make.
+    Workers get equal parts of the list and take tests from each other once theirs are done. Files stay whole, as their tests
+    share what they make.
     """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    slow = [path for path, tests in files.items() if any(test.get_closest_marker("slow") for test in tests)]
+    short = [test for path, tests in files.items() if path not in slow for test in tests]
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    part = -(-len(items) // workers)
+    ordered: list[pytest.Item] = []
+    for number in range(workers):
+        own = [test for path in slow[number::workers] for test in files[path]]
+        more = max(part - len(own), 0)
+        ordered += [*own, *short[:more]]
+        short = short[more:]
+    items[:] = ordered + short
 
 
 def pytest_collection_finish() -> None:

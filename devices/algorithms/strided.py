@@ -10,6 +10,7 @@ from nnstretch.devices.base.routine import Layout
 from nnstretch.graph.layer import Layer
 
 DIMENSIONS = 6  # number of output dimensions that kernels expect
+WIDEST = 16  # most bytes of an element that kernels copy
 CHANNELS_LAST = (0, 2, 3, 1)  # the permutation to N,H,W,C; kernels for it read the blocked layout
 CHANNELS_FIRST = (
     0,
@@ -48,6 +49,21 @@ class StridedCopy:
                 strides.append(stride)
         return StridedCopy(tuple(sizes) or (1,), tuple(strides) or (1,), self.first)
 
+    def widened(self, size: int) -> tuple[StridedCopy, int]:
+        """The same copy with runs of the last dimension as one element, and the bytes of an element.
+
+        Unless it is a run of neighbours, which together are an element that kernels copy, the copy stays as it is.
+
+        Args:
+            size: bytes of an element.
+        """
+        (*sizes, run), (*strides, step) = self.sizes, self.strides
+        wide = run * size
+        is_element = wide <= WIDEST and wide & (wide - 1) == 0
+        if not sizes or step != 1 or not is_element or any(place % run for place in (*strides, self.first)):
+            return self, size
+        return StridedCopy(tuple(sizes), tuple(stride // run for stride in strides), self.first // run), wide
+
     def padded(self) -> StridedCopy:
         """The same copy padded to `DIMENSIONS` dimensions; it must not have more."""
         missing = DIMENSIONS - len(self.sizes)
@@ -57,7 +73,8 @@ class StridedCopy:
 def strided_copy(layer: Layer, block: int = 0) -> StridedCopy:
     """The merged copy that computes a Transpose or Expand of plain data, or another layer in the layout of `block`.
 
-    A layer on blocked data must satisfy `moves_blocks`. With a block, the Transpose `CHANNELS_FIRST` writes blocked data.
+    A layer on blocked data must satisfy `moves_blocks`. With a block, the Transpose `CHANNELS_FIRST` writes blocked data, and
+    `CHANNELS_LAST` reads it; the channels must be whole blocks.
     """
     source, result = layer.type_of(0).shape, layer.outputs[0].shape
     if layer.op in _TILES:
@@ -67,6 +84,11 @@ def strided_copy(layer: Layer, block: int = 0) -> StridedCopy:
         strides = dense_strides(padded)
         spread = zip(padded, strides, strict=True)
         return StridedCopy(result, tuple(0 if size == 1 else stride for size, stride in spread), 0).merged()
+    if layer.op == "Transpose" and block and layer.ints("perm") == CHANNELS_LAST:
+        images, channels, height, width = source
+        pixels = height * width
+        strides = (channels * pixels, block, pixels * block, 1)
+        return StridedCopy((images, pixels, channels // block, block), strides, 0).merged()
     if layer.op == "Transpose" and block:
         images, height, width, channels = source
         strides = (height * width * channels, block, channels, 1)

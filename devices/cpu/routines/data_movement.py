@@ -133,9 +133,10 @@ def join_lanes(layer: Layer, operands: Sequence[Operand], block: int) -> tuple[K
 
 def copy_call(copy: StridedCopy, element: ElementType) -> KernelCall:
     """The call that makes a strided copy of input 0."""
-    padded = copy.padded()
+    wide, size = copy.widened(element.bytes)
+    padded = wide.padded()
     return kernel_call(
-        "strided/copy", (INPUT,), sizes=padded.sizes, strides=padded.strides, first=padded.first, bytes=element.bytes
+        "strided/copy", (INPUT,), sizes=padded.sizes, strides=padded.strides, first=padded.first, bytes=size
     )
 
 
@@ -153,12 +154,12 @@ class StridedRoutine(DataMovementRoutine):
         return 0 not in layer.constants and len(strided_copy(layer).sizes) <= DIMENSIONS
 
     def blockable(self, layer: Layer) -> bool:
-        """If the channels become the last axis, whole blocks of the last axis become channels, or whole blocks are moved."""
+        """If the channels become the last axis or are it, or blocks are moved: whole ones, but where a kernel knows others."""
         if layer.op == "Transpose":
             order = layer.ints("perm")
-            return (order == CHANNELS_LAST and self._is_float32) or (
-                order == CHANNELS_FIRST and layer.outputs[0].shape[1] % self.block == 0
-            )
+            if order == CHANNELS_LAST:
+                return self._is_float32 or layer.type_of(0).shape[1] % self.block == 0
+            return order == CHANNELS_FIRST and layer.outputs[0].shape[1] % self.block == 0
         return moves_blocks(layer, self.block)
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
@@ -172,7 +173,7 @@ class StridedRoutine(DataMovementRoutine):
         """One call, and one more for an activation."""
         (_,), (target,) = self.layouts(layer, parameters)
         block = parameters[BLOCK]
-        if layer.op == "Transpose" and block and layer.ints("perm") == CHANNELS_LAST:
+        if layer.op == "Transpose" and block and layer.ints("perm") == CHANNELS_LAST and self._is_float32:
             images, channels, height, width = layer.type_of(0).shape
             call = kernel_call(
                 "strided/channels_last", (INPUT,), images=images, channels=channels, pixels=height * width, block=block

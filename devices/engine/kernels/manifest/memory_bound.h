@@ -229,7 +229,7 @@
     A(sizes, 6, RANGE(1, MOST_INT64), BETWEEN(1, 3))                        \
     A(strides, 6, RANGE(0, MOST_INT64), BETWEEN(0, 50)) /* elements of x */ \
     P(first, RANGE(0, MOST_INT64), BETWEEN(0, 9)) /* element of x */        \
-    P(bytes, ONE_OF(1, 2, 4, 8), ONE_OF(1, 2, 4, 8)) /* of an element */
+    P(bytes, ONE_OF(1, 2, 4, 8, 16), ONE_OF(1, 2, 4, 8, 16)) /* of an element */
 #define READS_strided_copy(REQUIRED, OPTIONAL) REQUIRED(X)
 #define KERNELS_strided_copy(K) K(copy, "strided/copy", ANY)
 #define CONSTRAIN_strided_copy(p) \

@@ -1,5 +1,5 @@
 /* Copies that change the order of elements, or leave some out: transpositions and slices. `strided/copy` takes
- * elements of any type, `strided/channels_last` float32. */
+ * elements of any type and blocks of these, `strided/channels_last` float32. */
 #include "memory_bound/memory_bound.h"
 
 /* ---- strided/copy: reads x, writes a dense tensor of six dimensions. ------------------------------------------------
@@ -66,7 +66,8 @@ static void copy_run(const nns_args *args, int64_t begin, int64_t end, void *scr
         case 1: copy_tile(out, sizes[5], x, rows, columns, strides[4], strides[5], 1); break;
         case 2: copy_tile(out, sizes[5], x, rows, columns, strides[4], strides[5], 2); break;
         case 4: copy_tile(out, sizes[5], x, rows, columns, strides[4], strides[5], 4); break;
-        default: copy_tile(out, sizes[5], x, rows, columns, strides[4], strides[5], 8);
+        case 8: copy_tile(out, sizes[5], x, rows, columns, strides[4], strides[5], 8); break;
+        default: copy_tile(out, sizes[5], x, rows, columns, strides[4], strides[5], 16);
         }
     }
 }

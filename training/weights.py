@@ -64,7 +64,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
     except SafetensorError as error:
-        raise FileError(f"{path} is no whole safetensors file ({error}); write it again") from error
+        remedy = "write it again" if path.suffix == ".safetensors" else "give the .safetensors file of the network"
+        raise FileError(f"{path} is no whole safetensors file ({error}); {remedy}") from error
     expected = metadata.pop(_CHECKSUM, None)
     if expected is not None and expected != str(_checksum(tensors, metadata)):
         raise FileError(f"{path} is damaged: its content does not have its checksum; write it again")

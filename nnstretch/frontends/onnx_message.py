@@ -85,6 +85,10 @@ def _read(path: Path) -> Message:
             raise ModelError(
                 f"{path} is a package, which is compiled already; give the model that it was made from"
             ) from error
+        if path.suffix == ".safetensors":
+            raise ModelError(
+                f"{path} has weights; give the model that they belong to, and these by --weights"
+            ) from error
         raise ModelError(
             f"{path} is not an ONNX file, or it is truncated ({size} bytes); export or copy it again"
         ) from error

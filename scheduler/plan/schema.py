@@ -158,6 +158,11 @@ class Plan:
         return sum(step.macs for step in self.steps)
 
     @property
+    def cores(self) -> tuple[int, ...]:
+        """All cores of its queues, each once."""
+        return tuple(dict.fromkeys(core for queue in self.queues for core in queue.cores))
+
+    @property
     def predicted_ms(self) -> float | None:
         """Sum of the steps' measured costs, one after another; None if the plan was not tuned."""
         return known_sum(step.cost_ms for step in self.steps)

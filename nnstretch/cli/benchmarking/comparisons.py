@@ -111,7 +111,7 @@ class Compared:
 
         timing = TimingOptions(self.rounds, _TURN, self.budget)
         series = parse_series(
-            self.models, self.suite, self.against, "1" if self.threads is None else self.threads, timing, self.options,
+            self.models, self.suite, self.against, self.threads, timing, self.options,
             layers=self.layers, start=self.start, seed=self.seed,
         )  # fmt: skip
         return compare_models(report, series, self.outputs, resume=self.resume)

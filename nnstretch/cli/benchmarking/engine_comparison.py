@@ -57,7 +57,7 @@ def parse_series(
     models: Sequence[str],
     suite: str | None,
     against: str,
-    threads: str,
+    threads: str | None,
     timing: TimingOptions,
     options: CompileOptions,
     *,
@@ -70,8 +70,8 @@ def parse_series(
     Args:
         models: as users write them.
         suite: name of a suite of zoo networks, or None.
-        against: engines, separated by commas.
-        threads: numbers of cores, separated by commas.
+        against: engines, separated by commas; packages alone are run by ours alone.
+        threads: numbers of cores, separated by commas; None: one, or as many as the plans of packages were made for.
         timing: rounds, turns and budget.
         options: how our engine compiles the models.
         layers: whether the time of each of our layers is measured.
@@ -88,16 +88,19 @@ def parse_series(
     from nnstretch.devices.targets.workers import open_target
     from nnstretch.package.format import is_package, read_package
     from nnstretch.scheduler.plan.packaging import check_trusted
+    from nnstretch.scheduler.plan.schema import Plan
 
     named = [*models, *(models_of_suite(suite) if suite else ())]
     if not named:
         raise UsageError("nothing to measure; give a MODEL or a --suite")
     if suite and options.shapes:
         raise UsageError("--shape does not go with --suite, whose networks have their own shapes")
-    for path in (Path(model) for model in named if options.trusted_sources):
-        if is_package(path):
-            check_trusted(read_package(path), path)
-    counts = parse_threads(threads)
+    packages = {path: read_package(path) for path in map(Path, named) if is_package(path)}
+    for path, package in packages.items() if options.trusted_sources else ():
+        check_trusted(package, path)
+    usable = usable_cores()
+    planned = [len(Plan.from_json(package.first.plan).cores) for package in packages.values()]
+    counts = (min(max((1, *planned)), len(usable)),) if threads is None else parse_threads(threads)
     if options.plan is not None:
         read_plan(Path(options.plan))  # a file that is none is refused before anything is measured
     comparison = ComparisonOptions(
@@ -109,7 +112,8 @@ def parse_series(
         target=open_target(options.target),
     )
     unique, shapes = tuple(dict.fromkeys(named)), dict(options.shapes or {})
-    return Series(unique, parse_engines(against), counts, usable_cores(), comparison, shapes, seed, options.batch)
+    engines = parse_engines("" if len(packages) == len(unique) else against)
+    return Series(unique, engines, counts, usable, comparison, shapes, seed, options.batch)
 
 
 def _kept_file(outputs: Sequence[Path], *, resume: bool) -> Path | None:

@@ -191,6 +191,11 @@ class _Job:
                 network.module, dataset, self.recipe, taught, event_shown(advance), options, self.stop, start
             )
         report.note(result.note)
+        if len(result.history) < self.recipe.epochs and self.recipe.target_accuracy:
+            report.note(
+                f"{self.recipe.target_accuracy:g} % of the validation images are recognised, as the recipe asks "
+                f"(--target-accuracy): {len(result.history)} of {self.recipe.epochs} epochs were trained"
+            )
         if not Ranks.current().is_first:
             return
         reached = evaluated(network.module, dataset.test, dataset, min(256, self.recipe.batch_size))

@@ -335,7 +335,8 @@ class DesignJob:
     def _advice(self, begun: BegunSweep) -> str:
         """What confirms the figures of the front."""
         if begun.sweep.runs_here:
-            return "; `nnstretch bench` and `evaluate` take their .nns files"
+            inherited = "" if self.fidelity >= Fidelity.DISTILLED else ", whose weights are inherited and not retrained"
+            return f"; `nnstretch bench` and `evaluate` take their .nns files{inherited}"
         if not (target := begun.place.target):
             return ""
         processors = ",".join(begun.sweep.names)

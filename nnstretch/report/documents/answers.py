@@ -33,7 +33,10 @@ def read_answer(path: Path, answer: Answer) -> Document:
                 return replace(document, facts={**document.facts, **environment_facts(answer.get("environment", {}))})
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise FileError(f"{path} is incomplete ({error!r}); run the command again") from error
-    raise FileError(f"{path} is not a plan, and not the answer of bench, tune, stretch or sweep latency")
+    raise FileError(
+        f"{path} is not a plan, and not the answer of bench, tune, stretch or sweep latency; a study, the folder of a "
+        "training and a package have reports, too"
+    )
 
 
 def _bench(name: str, answer: Answer) -> Document:
@@ -139,8 +142,36 @@ def _layers(result: Answer) -> Section:
     return Section(f"Layers of {Path(result['model']).name}", "", skyline_panel(result), table, folded=True)
 
 
+def _branched(name: str, answer: Answer) -> Document:
+    alternative, rows = answer["best_alternative"], answer["rows"]
+    titles = ("network", "run", "processors", "MACs", "parameters", "top-1 (%)", "p50 ms", "p90 ms")
+    fields = ("network", "how", "processors", "macs", "parameters", "top1", "p50_ms", "p90_ms")
+    table = Table(
+        titles,
+        [[row.get(field) for field in fields] for row in rows],
+        texts=3,
+        marked=frozenset(number for number, row in enumerate(rows) if row["how"] == "concurrent"),
+    )
+    fastest = f"{alternative['network']}, {alternative['how']} on {alternative['processors']}"
+    figures: dict[str, Cell] = {
+        "× as fast as the best alternative": answer["speedup_best_alternative"],
+        "× the fastest single processor": answer["speedup"],
+        "× the fastest single processor, at equal MACs": answer["speedup_equal_macs"],
+        "share of the perfect split": answer["split_share"],
+        "branched ms": answer["branched_ms"],
+    }
+    text = f"Medians of interleaved rounds. The best alternative is the {fastest}."
+    return Document(
+        f"Branched network {name}",
+        "The branched network, the original and the control of equal MACs in all ways to run them.",
+        figures,
+        [Section("Latency", text, table=table)],
+    )
+
+
 _READERS: Mapping[str, Callable[[str, Answer], Document]] = {
     "summary": _bench,
+    "speedup_best_alternative": _branched,
     "tuning_s": _tune,
     "designs": _stretch,
     "targets": targets_document,

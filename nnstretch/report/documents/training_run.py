@@ -35,31 +35,37 @@ def read_training_run(path: Path) -> Document:
         result = json.loads((path / "result.json").read_text()) if (path / "result.json").exists() else None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise FileError(f"{path} is not the run folder of a training ({error})") from error
-    if not lines or not all(isinstance(line, dict) and "step" in line for line in lines):
+    if not all(isinstance(line, dict) and "step" in line for line in lines) or not (lines or result):
         raise FileError(f"{path} has no log of a training yet; wait for its first steps")
     measures = list(dict.fromkeys(name for line in lines for name in line if name not in _STEP))
     losses = [(line["step"], line["loss"]) for line in lines if line.get("loss") is not None]
-    sections = [Section("Loss", "Mean over an interval of steps.", curve_panel({"loss": losses}, "step", "loss"))]
+    sections = []
+    if losses:
+        curve = curve_panel({"loss": losses}, "step", "loss")
+        sections.append(Section("Loss", "Mean over an interval of steps.", curve))
     for name in measures:
         points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
         sections.append(
             Section(_title(name), "On the validation images.", curve_panel({name: points}, "step", _title(name)))
         )
     rates = [(line["step"], line["lr"]) for line in lines if line.get("lr") is not None]
-    sections.append(Section("Learning rate", "", curve_panel({"learning rate": rates}, "step", "learning rate")))
+    if rates:
+        sections.append(Section("Learning rate", "", curve_panel({"learning rate": rates}, "step", "learning rate")))
     if result is not None and result.get("history"):
         sections.append(Section("Epochs", table=_epochs(result["history"]), folded=True))
     speeds = [line["images_per_second"] for line in lines if line.get("images_per_second")]
     figures: dict[str, Cell] = {
-        "steps": lines[-1]["step"],
+        "steps": lines[-1]["step"] if lines else 0,
         "last loss": losses[-1][1] if losses else None,
         **{
             f"best {_title(name)}": max(line[name] for line in lines if line.get(name) is not None) for name in measures
         },
         "median images per second": sorted(speeds)[len(speeds) // 2] if speeds else None,
-        "minutes": lines[-1].get("seconds", 0) / 60,
+        "minutes": lines[-1].get("seconds", 0) / 60 if lines else None,
     }
     state = "finished" if result is not None else "not finished; `nnstretch train --resume` goes on with it"
+    if not lines:
+        state += ", before its first epoch: its weights had the accuracy that the recipe asks for (`target_accuracy`)"
     facts = {str(name): fact_text(value) for name, value in recipe.items()} if isinstance(recipe, Mapping) else {}
     return Document(f"Training {path.name}", f"This training is {state}.", figures, sections, facts)
 

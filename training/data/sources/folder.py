@@ -37,7 +37,7 @@ def load(argument: str, size: int, channels: int | None, split_seed: int) -> Dat
     folders = subfolders(root)
     if _TRAIN_FOLDER not in folders:
         raise FileError(
-            f"{root} is no folder data set: wanted {root}/train/CLASS/*.png and {root}/val/CLASS/*.png (or test)"
+            f"{root} is no folder data set: wanted {root}/train/CLASS and {root}/val/CLASS (or test), with images in them"
         )
     class_names = tuple(subfolders(root / _TRAIN_FOLDER))
     train = _split(root / _TRAIN_FOLDER, class_names, preprocessing)
@@ -154,7 +154,7 @@ def subfolders(folder: Path) -> list[str]:
             return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry))
     except FileNotFoundError as error:
         raise FileError(
-            f"{folder} is no folder data set: it does not exist; wanted {folder}/train/CLASS/*.png"
+            f"{folder} is no folder data set: it does not exist; wanted {folder}/train/CLASS with images in it"
         ) from error
     except (OSError, ValueError) as error:
         _refuse(error)

@@ -7,7 +7,6 @@ import onnx_ir as ir
 
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.passes.rewriting import (
-    absorb,
     activation_of,
     argument,
     become,
@@ -24,43 +23,13 @@ from nnstretch.passes.rewriting import (
 
 
 def hoist(node: ir.Node) -> bool:
-    """An Activation or Affine after DepthToSpace is computed before it, and before a Concat there, by convolutions.
-
-    So is an Activation after a Concat on any axis, as of the classes that a detector finds at several scales.
-    """
+    """An Activation or Affine after DepthToSpace is computed before it, and before a Concat there, by convolutions."""
     if not is_canonical(node, "Activation", "Affine") or not sole_use(node.inputs[0]):
         return False
     producer = producer_of(node.inputs[0])
     if is_canonical(producer, "DepthToSpace") and _is_fed_by_convolutions(producer):
         return _exchange(producer, node)
-    if is_canonical(producer, "Concat") and is_canonical(node, "Activation"):
-        return _activate_parts(producer, node)
     return False
-
-
-def _activate_parts(concat: ir.Node, node: ir.Node) -> bool:
-    """The convolutions that `concat` alone reads, perhaps reshaped, end with the activation `node`; all inputs must be such."""
-    sources = list(map(_reshaped_convolution, concat.inputs))
-    if activation_of(concat) != NO_ACTIVATION or None in sources:
-        return False
-    for source in filter(None, sources):
-        (use,) = source.uses()
-        shape = float_shape(source)
-        assert shape is not None
-        part = insert(use.node, "Activation", (source,), shape)
-        maker = part.producer()
-        assert maker is not None
-        set_activation(maker, activation_of(node))
-        use.node.replace_input_with(use.idx, part)
-    absorb(concat, node)
-    return True
-
-
-def _reshaped_convolution(value: ir.Value | None) -> ir.Value | None:
-    """The result of the convolution that `value` is a view of; None if it is none, or if anything else reads one on the way."""
-    while is_canonical(producer := producer_of(value), "Reshape") and sole_use(value):
-        value = producer.inputs[0]
-    return value if is_canonical(producer, "Conv", "Affine") and _is_convolution(value) else None
 
 
 def _is_fed_by_convolutions(node: ir.Node) -> bool:

@@ -145,28 +145,6 @@ def test_a_convolution_makes_channels_in_the_order_of_whole_blocks(check: Check,
     assert (first.layer.op, second.layer.op, second.layer.attributes["mode"]) == ("Conv", "DepthToSpace", "DCR")
 
 
-SCALES = """g (float[1,3,4,4] x, float[1,3,2,2] z) => (float[1,8,20] y%s) {
-    a = Conv(x, w, b)
-    c = Conv(z, w)
-    p = Reshape(a, flat)
-    q = Reshape(c, flat)
-    t = Concat<axis=2>(p, q)
-    y = Sigmoid(t)%s
-}"""
-SCALE_WEIGHTS = {"w": normal(8, 3, 1, 1), "b": normal(8), "flat": np.array([1, 8, -1])}
-
-
-def test_an_activation_after_the_outputs_of_several_scales_goes_into_their_convolutions(check: Check) -> None:
-    found = operators(check(model_of(SCALES % ("", ""), SCALE_WEIGHTS)))
-    assert [name for name in found if name != "Reshape+none"] == ["Conv+sigmoid", "Conv+sigmoid", "Concat+none"]
-
-
-def test_an_activation_after_a_concat_stays_if_something_else_reads_a_part(check: Check) -> None:
-    found = operators(check(model_of(SCALES % (", float[1,8,4,4] o", " o = Neg(a)"), SCALE_WEIGHTS)))
-    assert "Activation+sigmoid" in found
-    assert "Conv+sigmoid" not in found
-
-
 def test_resize_by_sizes_and_of_other_kinds(check: Check) -> None:
     sizes = {"s": np.array([1, 2, 10, 3])}
     by_size = 'g (float[1,2,7,7] x) => (float[1,2,10,3] y) { y = Resize<mode="%s">(x, , , s) }'

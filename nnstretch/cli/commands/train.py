@@ -191,7 +191,7 @@ class _Job:
                 network.module, dataset, self.recipe, taught, event_shown(advance), options, self.stop, start
             )
         report.note(result.note)
-        if len(result.history) < self.recipe.epochs and self.recipe.target_accuracy:
+        if len(result.history) < self.recipe.epochs and 0 < self.recipe.target_accuracy <= result.validation_score:
             report.note(
                 f"{self.recipe.target_accuracy:g} % of the validation images are recognised, as the recipe asks "
                 f"(--target-accuracy): {len(result.history)} of {self.recipe.epochs} epochs were trained"

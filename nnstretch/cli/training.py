@@ -108,7 +108,7 @@ def check_classification(dataset: Dataset, what: str) -> None:
 
 def about_images(data: str, dataset: Dataset) -> dict[str, Any]:
     """What weights say of the images that they were trained on."""
-    return {"data": data, "preprocessing": asdict(dataset.preprocessing)}
+    return {"data": data, "preprocessing": asdict(dataset.preprocessing), "classes": list(dataset.class_names)}
 
 
 def blockwise_phase(

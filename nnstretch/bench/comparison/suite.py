@@ -114,7 +114,8 @@ def run_series(
                     title = f"{Path(model).name}, {count} thread{'s' * (count > 1)}"
                     with progress(f"{number}/{len(series.models)} {title}") as reporter:
                         found = compare(one, series.engines, options, workspace, reporter)
-                    yield {**found.to_json(), "batch": series.batch}
+                    shapes = {name: list(array.shape) for name, array in one.feeds.items()}
+                    yield {**found.to_json(), "batch": series.batch, "inputs": shapes}
         except NNStretchError as error:
             if len(series.models) == 1:
                 raise

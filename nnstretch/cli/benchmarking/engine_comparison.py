@@ -149,9 +149,20 @@ def _show(report: Reporter, series: Series, results: Sequence[Result]) -> None:
         report.show(start_table(results, [entry.name for entry in series.engines if entry.from_file]))
     if series.options.layers:
         report.show(*(layer_table(one) for one in results if "layers" in one))
-    for line in failures(results):
+    for line in (*failures(results), *_shapes_of_factories(results, series)):
         report.note(line)
     report.note(disturbed_text(answer["widest_interval"]))
+
+
+def _shapes_of_factories(results: Sequence[Result], series: Series) -> list[str]:
+    """A line for each torch module whose input's shape nobody named."""
+    found = {one["model"]: one.get("inputs", {}) for one in results if ".py:" in one["model"] and not series.shapes}
+    lines = []
+    for model, shapes in found.items():
+        for name, shape in shapes.items():
+            example = ",".join(map(str, shape))
+            lines.append(f"{model} was timed with {name} of {example}; --shape {name}={example} names another shape")
+    return lines
 
 
 def _write(outputs: Sequence[Path], series: Series, results: Sequence[Result]) -> None:

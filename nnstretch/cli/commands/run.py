@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from nnstretch.vision.answer import ImageInput
 
 _DETECTION = "Detection"
+_DISTURBED = 2
+"""A median that is this multiple of the least latency is of a machine that other programs use."""
 
 Inputs = Annotated[list[str] | None, option("--input -i x=FILE.npy", "An input; all are random if none is given.")]
 Image = Annotated[
@@ -275,4 +277,5 @@ def _plans_used(report: Reporter, session: AdaptiveSession) -> dict[str, Any]:
 
 def _latency_line(times: Latency, macs: int) -> str:
     rate = f"{2 * macs / (times.p50_ms * 1e6):.0f} GFLOP/s of {count_text(macs)} MACs"
-    return f"latency p50 {times.p50_ms:.3f} ms, p90 {times.p90_ms:.3f} ms, min {times.min_ms:.3f} ms; {rate}"
+    line = f"latency p50 {times.p50_ms:.3f} ms, p90 {times.p90_ms:.3f} ms, min {times.min_ms:.3f} ms; {rate}"
+    return line if times.p50_ms < _DISTURBED * times.min_ms else f"{line}; the machine was disturbed"

@@ -111,8 +111,7 @@ class Network:
         about = {"model": self.spec, **asdict(self.options), "design": self.design.id if self.design else ""}
         if self._quantised is not None:
             about[_QUANTIZATION] = self._quantised.settings
-        if "preprocessing" in self.about:
-            about["preprocessing"] = self.about["preprocessing"]
+        about |= {name: self.about[name] for name in ("preprocessing", "classes") if name in self.about}
         return {METADATA_KEY: json.dumps({**about, **more})}
 
     @property
@@ -135,16 +134,20 @@ class Network:
         return replace(self, example_input=batched(self.example_input, batch, self.spec))
 
     def export(self) -> ir.Model:
-        """The graph, not fused, with its preprocessing; layers of a branched network know their processors.
+        """The graph, not fused, with its preprocessing and the names of its classes.
 
+        Layers of a branched network know their processors.
         The graph of a network from a file has the file's names of inputs and outputs, and its metadata. That of a network from
         quantisation-aware training is in int8.
         """
         from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
+        from nnstretch.vision.classes import CLASS_NAMES_KEY
 
         graph = self._export()
         if self.preprocessing is not None:
             graph.metadata_props[PREPROCESSING_KEY] = self.preprocessing.to_json()
+        if names := self.about.get("classes"):
+            graph.metadata_props[CLASS_NAMES_KEY] = json.dumps(names)
         return graph if self.interface is None else self.interface.applied(graph)
 
     def _export(self) -> ir.Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from nnstretch.compiler.profile_files import DesignUncertainty, Profiled
     from nnstretch.compiler.targets.opened import OpenTarget
     from nnstretch.scheduler.costmodel.trees import Errors, Spread
+
+
+_DISTURBED = 2
+"""Measured over predicted milliseconds of a design from which on one of them is doubted."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,12 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
     report.note(search.unbranched_note(names))
     for note in search.diagnostics:
         report.note(f"not branched: {note}")
+    predicted = {design.id: design.predicted_ms or math.inf for design in designs}
+    if any(ms > _DISTURBED * predicted.get(name, math.inf) for name, ms in search.measured_ms.items()):
+        report.note(
+            "a design took much longer than predicted: either the machine was disturbed, or its layers are slow together; "
+            "search again on a quiet machine, after `nnstretch profiles clear`"
+        )
     if search.cut_short:
         report.note(
             f"the time limit ended the search after {len(search.measured_ms)} tuned runs of designs; a longer one may find "

@@ -6,6 +6,7 @@ import os
 import re
 import struct
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +39,7 @@ from nnstretch.bench.comparison.subject import (
     reference_outputs,
     subject,
 )
-from nnstretch.bench.comparison.suite import widest_interval
+from nnstretch.bench.comparison.suite import Series, widest_interval
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start
 from nnstretch.bench.engines.nnstretch_engine import layer_table
 from nnstretch.bench.timing import (
@@ -59,6 +60,7 @@ from nnstretch.branching.design.from_choices import make_design
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.control import single_branch_control
 from nnstretch.branching.transform.network import export_branched
+from nnstretch.cli.benchmarking.engine_comparison import parse_series
 from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.spec import default_cores, format_cores
@@ -445,6 +447,27 @@ def test_a_package_has_no_baselines(one: Subject, tmp_path: Path) -> None:
     assert found.latencies["nnstretch"].p50_ms > 0
     assert found.max_rel_error is None
     assert found.to_json()["engines"]["nnstretch"]["plan_bytes"] == size > 0
+
+
+def test_packages_run_on_the_cores_of_their_plans_and_alone(one: Subject, tmp_path: Path) -> None:
+    import nnstretch
+
+    path = tmp_path / "m.nns"
+    with nnstretch.compile(one.model, processors="cpu:0,cpu:1", tune=False) as session:
+        session.save(path)
+        cores = len(session.plan.cores)
+
+    def series(models: Sequence[str], threads: str | None = None) -> Series:
+        timing = TimingOptions(rounds=1)
+        return parse_series(models, None, "ort", threads, timing, CompileOptions(), layers=False, start=False, seed=0)
+
+    found = series([str(path)])
+    assert found.threads == (min(cores, len(found.cores)),)
+    assert [engine.name for engine in found.engines] == ["nnstretch"]
+    assert series([str(path)], "1").threads == (1,)
+    beside = series([str(path), one.model])
+    assert (beside.threads, len(beside.engines)) == (found.threads, 2)
+    assert series([one.model]).threads == (1,)
 
 
 # -- ablation ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The report and its pictures: well-formed, complete, self-contained, and true to the numbers."""
 
 import itertools
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from nnstretch.report.charts.branching import design_svg, latency_svg, training_
 from nnstretch.report.charts.style import COLOURS, standalone
 from nnstretch.report.charts.svg import label, picture, ticks
 from nnstretch.report.charts.timeline import timeline_svg
+from nnstretch.report.documents.readers import read_document
 from nnstretch.report.pages import TEMPLATES
 from nnstretch.report.pages.branching import write_report
 from nnstretch.report.tables.ablation import ablation_table
@@ -319,3 +321,14 @@ def test_table_for_terminals(ablation: Ablation) -> None:
     assert text.index("best alternative") < text.index("Branching pays where") < text.index("fastest single processor")
     assert "4.250" in text
     assert "82% of the perfect split" in text
+
+
+def test_the_answer_of_a_branched_comparison_has_a_report(ablation: Ablation, tmp_path: Path) -> None:
+    file = tmp_path / "comparison.json"
+    file.write_text(json.dumps(ablation.to_json()))
+    document = read_document(str(file))
+    assert document.figures["× as fast as the best alternative"] == ablation.to_json()["speedup_best_alternative"]
+    (section,) = document.sections
+    assert section.table is not None
+    assert len(section.table.rows) == len(ablation.rows)
+    assert [section.table.rows[number][1] for number in section.table.marked] == ["concurrent"]

@@ -9,6 +9,7 @@ from PIL import Image
 
 from nnstretch.cli.models.networks import NetworkOptions, build_network
 from nnstretch.errors import FileError
+from nnstretch.package import read_package
 from nnstretch.training.data.preprocessing import (
     PREPROCESSING_KEY,
     Preprocessing,
@@ -17,6 +18,7 @@ from nnstretch.training.data.preprocessing import (
     write_preprocessing,
 )
 from nnstretch.training.weights import save_weights
+from nnstretch.vision.classes import stated_names
 from tests.kits.command_line import Cli, answer_of, refuses
 
 SOURCES = """
@@ -60,7 +62,8 @@ def weights(folder: Path) -> Path:
     """Weights whose network tells the two greys apart if they lie on both sides of zero."""
     (folder / "own.py").write_text(SOURCES)
     network = build_network("own.py:sign", NetworkOptions())
-    save_weights(network.module, folder / "sign.safetensors", network.metadata(preprocessing=asdict(OF_TRAINING)))
+    about = {"preprocessing": asdict(OF_TRAINING), "classes": ["dark", "light"]}
+    save_weights(network.module, folder / "sign.safetensors", network.metadata(**about))
     return folder / "sign.safetensors"
 
 
@@ -72,6 +75,7 @@ def test_every_form_of_a_network_is_evaluated_with_the_preprocessing_of_its_trai
     assert cli("quantize", *network, "--data", "own.py:greys", "--images", "8", "-o", "int8.onnx")[0] == 0
     assert cli("compile", "int8.onnx", *untuned, "-o", "int8.nns")[0] == 0
     assert cli("compile", *network, *untuned, "--standalone", "-o", "alone")[0] == 0
+    assert stated_names(read_package(Path("sign.nns")).metadata) == {0: "dark", 1: "light"}
     (alone,) = Path("alone").glob("*.nnm")
     assert preprocessing_beside(alone) == OF_TRAINING
     (stated,) = [entry for entry in onnx.load("int8.onnx").metadata_props if entry.key == PREPROCESSING_KEY]

@@ -121,7 +121,6 @@ def test_other_files_are_refused_in_one_line(said: str, tmp_path: Path, capsys: 
 def test_damaged_runs_and_storages(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "w.run", tmp_path / "run")
     for content, said in (
-        ("", "no log of a training yet"),
         ("{", "not the run folder"),
         ("3\n", "no log of a training"),
         ('{"loss": 1.0}\n', "no log of a training"),
@@ -129,6 +128,11 @@ def test_damaged_runs_and_storages(made: Path, tmp_path: Path) -> None:
         (tmp_path / "run" / "log.jsonl").write_text(content)
         with pytest.raises(FileError, match=said):
             read_document(str(tmp_path / "run"))
+    (tmp_path / "run" / "log.jsonl").write_text("")
+    assert "before its first epoch" in read_document(str(tmp_path / "run")).lead
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(FileError, match="no log of a training yet"):
+        read_document(str(tmp_path / "run"))
     with pytest.raises(NNStretchError, match=r"nowhere://\S*@host/base is not understood") as caught:
         read_document("nowhere://me:secret@host/base")
     assert "secret" not in str(caught.value)

@@ -103,8 +103,11 @@ def measured(options: argparse.Namespace, delay: float) -> dict[str, Any]:
     common = [options.network, "-p", options.processors, *size, "--json"]
     search = ["stretch", *common, "--top", "1", *(["--no-measure"] if options.quick else []), "-o"]
     branch = [*search, str(folder / "branched"), "--even-if-slower"]
-    found = kept_answer(folder / "branched.json", branch, announce, environment)
-    if not pays(found):
+    try:
+        found = kept_answer(folder / "branched.json", branch, announce, environment)
+    except CommandError:  # no design is within the limits
+        found = {}
+    if not found or not pays(found):
         whole = [*search, str(folder / "whole")]
         found = kept_answer(folder / "whole.json", whole, announce, environment)
     design = found["designs"][0]

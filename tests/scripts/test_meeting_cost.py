@@ -43,7 +43,7 @@ def test_a_row_per_delay_with_the_fastest_way_and_none_without_a_design(
     arguments = ["net", "-p", "cpu:0,cpu:1", "--delays", "2000,0,1000,600", "-o", str(table), "-o", str(chart)]
     assert meeting_cost.main(arguments) == 0
     assert [environment["NNSTRETCH_TRANSFER_DELAY_US"] for _, environment in commands] == [
-        *("0", "0", "600", "600", "1000", "1000", "1000", "2000"),
+        *("0", "0", "600", "600", "1000", "1000", "1000", "2000", "2000"),
     ]
     titles, _, *measured = rows(table.read_text())
     found = [dict(zip(titles, row, strict=True)) for row in measured]

@@ -106,13 +106,14 @@ def stretch_on(
     prepared = blueprint(module, example_input, multiple, merge)
     fingerprints = [processor.fingerprint for processor in (usable.host, *usable.named)]
     conditions = (*fingerprints, transfer_delay_us(), limits, options.best_effort, options.learned)
+    runner = design_runner(usable, example_input, predicting) if options.measure else None
     wanted = SearchOptions(
         len(usable.named),
         limits,
         options.designs,
         options.pareto,
-        runner=design_runner(usable, example_input, predicting) if options.measure else None,
-        kept=refinement_file(prepared, conditions) if options.measure else None,
+        runner=runner,
+        kept=None if runner is None else refinement_file(prepared, conditions),
         time_limit=math.inf if options.time_limit is None else options.time_limit,
         best_effort=options.best_effort,
         even_if_slower=options.even_if_slower,

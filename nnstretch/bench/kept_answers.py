@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,28 @@ from nnstretch.support.settings import write_text
 
 class CommandError(NNStretchError):
     """A command of nnstretch failed; its own message is on the standard error."""
+
+
+def command_answer(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> dict[str, Any]:
+    """The JSON answer of a command of nnstretch in a process of its own; its notes go to the standard error.
+
+    Args:
+        command: without the program's name; has --json.
+        environment: variables that the command gets beside those of this process.
+        folder: where it runs; modules that lie there do not hide others. None: here.
+
+    Raises:
+        CommandError: the command failed.
+    """
+    whole = {**os.environ, **(environment or {})}
+    python = [sys.executable, "-P", "-m", "nnstretch.cli.main"]
+    done = subprocess.run([*python, *command], stdout=subprocess.PIPE, text=True, check=False, env=whole, cwd=folder)
+    if done.returncode:
+        raise CommandError(f"`nnstretch {shlex.join(command)}` ended with status {done.returncode}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def kept_answer(
@@ -42,12 +65,7 @@ def kept_answer(
         raise FileError(f"{file} is no kept result ({error!r}); delete it") from error
     if found is None:
         announce(" ".join([*(f"{name}={value}" for name, value in variables.items()), "nnstretch", *command]))
-        python = [sys.executable, "-m", "nnstretch.cli.main"]
-        whole = {**os.environ, **variables}
-        done = subprocess.run([*python, *command], stdout=subprocess.PIPE, text=True, check=False, env=whole)
-        if done.returncode:
-            raise CommandError(f"nnstretch {command[0]} failed with status {done.returncode}")
-        found = {"command": list(command), "environment": variables, "answer": json.loads(done.stdout)}
+        found = {"command": list(command), "environment": variables, "answer": command_answer(command, variables)}
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, json.dumps(found, indent=1) + "\n")
     return dict(found["answer"])

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -21,76 +22,71 @@ _FLATTENED = (torch.ops.aten.flatten.using_ints, torch.ops.aten.reshape.default)
 _VIEW = torch.ops.aten.view.default
 
 
-@contextmanager
-def shared_operators() -> Iterator[None]:
+def shared_operators() -> AbstractContextManager[None]:
     """Exports share the exporter's table of operators, which takes longer to build than a small module to export.
 
     The exporter builds one per call and only reads it. Other exports in this process keep their own tables.
     """
-    try:
-        from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-        table: Any = ONNXRegistry
-        build = _original(table, "from_torchlib")
-    except (ImportError, KeyError):  # another version of torch: its exports are slower
-        yield
-        return
-    table.from_torchlib = partial(_operators, build.__get__(None, table))
-    try:
-        yield
-    finally:
-        table.from_torchlib = build
+    def shared(build: Any, table: type) -> Any:
+        return partial(_operators, build.__get__(None, table))
+
+    return _replaced("torch.onnx._internal.exporter._registration", "ONNXRegistry", "from_torchlib", shared)
 
 
-@contextmanager
-def short_decompositions() -> Iterator[None]:
+def short_decompositions() -> AbstractContextManager[None]:
     """Networks whose operators have ONNX forms are not traced again, which takes more than half of an export.
 
     The exporter traces every program again to decompose operators that ONNX lacks. In evaluation mode, a usual CNN
     has three of these, batch normalisation, global average pooling and flattening, which are replaced in place.
     """
-    try:
-        from torch.onnx._internal.exporter import _decomp, _fx_passes
 
-        passes: Any = _fx_passes
-        decompose = _original(passes, "decompose_with_registry")
-        implemented: Callable[[Any], list[Any]] = _decomp.get_onnx_implemented_overloads
-    except (ImportError, KeyError, AttributeError):  # another version of torch: its exports are slower
-        yield
-        return
+    def short(decompose: Any, _: object) -> Any:
+        implemented = import_module("torch.onnx._internal.exporter._decomp").get_onnx_implemented_overloads
 
-    def decomposed(program: torch.export.ExportedProgram, registry: Any) -> Any:
-        if not _is_decomposed_in_place(program, set(implemented(registry))):
-            return decompose(program, registry)
-        _replace_operators(program.graph_module.graph)
-        return program
+        def decomposed(program: torch.export.ExportedProgram, registry: Any) -> Any:
+            if not _is_decomposed_in_place(program, set(implemented(registry))):
+                return decompose(program, registry)
+            _replace_operators(program.graph_module.graph)
+            return program
 
-    passes.decompose_with_registry = decomposed
-    try:
-        yield
-    finally:
-        passes.decompose_with_registry = decompose
+        return decomposed
+
+    return _replaced("torch.onnx._internal.exporter._fx_passes", "", "decompose_with_registry", short)
 
 
-@contextmanager
-def listed_operators() -> Iterator[None]:
+def listed_operators() -> AbstractContextManager[None]:
     """An export lists the operators that torch composes of others once, not once for every name space of operators.
 
     No operator is registered while the block runs.
     """
-    try:
-        from torch._export import utils
+    return _replaced("torch._export.utils", "", "_materialize_cpp_cia_ops", lambda make, _: cache(make))
 
-        owner: Any = utils
-        make = _original(owner, "_materialize_cpp_cia_ops")
-    except (ImportError, KeyError):  # another version of torch: its exports are slower
+
+@contextmanager
+def _replaced(module: str, holder: str, name: str, changed: Callable[[Any, Any], Any]) -> Iterator[None]:
+    """Replaces a function of torch while the block runs; another version of torch may lack it, and its exports are slower.
+
+    Args:
+        module: that has it.
+        holder: the class in the module that has it; "" if it is the module's own.
+        name: of the function.
+        changed: makes the replacement of the function and of what has it; may raise ImportError or AttributeError where
+            torch lacks more.
+    """
+    try:
+        found = import_module(module)
+        owner: Any = getattr(found, holder) if holder else found
+        original = _original(owner, name)
+        replacement = changed(original, owner)
+    except (ImportError, AttributeError, KeyError):
         yield
         return
-    owner._materialize_cpp_cia_ops = cache(make)
+    setattr(owner, name, replacement)
     try:
         yield
     finally:
-        owner._materialize_cpp_cia_ops = make
+        setattr(owner, name, original)
 
 
 @cache

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nnstretch.bench.kept_answers import CommandError
 from nnstretch.cli.job import front_study
-from nnstretch.cli.job.front_study import run_command
 from nnstretch.cli.main import main as nnstretch
-from nnstretch.errors import UsageError
 from nnstretch.sweeps.samplers import _auto_sampler
 from scripts.studies.sweep_study import compared_fronts, hypervolumes, main
 from tests.kits.networks.small_network import SMALL_NETWORK
@@ -85,14 +84,14 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The commands of a study of digits, which run in this process."""
     called: list[str] = []
 
-    def run_here(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
-        called.append(arguments[0])
+    def run_here(command: Sequence[str], *, folder: Path) -> dict[str, Any]:
+        called.append(command[0])
         with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as out:
-            assert nnstretch([*arguments, "--json"]) == 0
+            assert nnstretch(list(command)) == 0
         answer: dict[str, Any] = json.loads(out.getvalue())
         return answer
 
-    monkeypatch.setattr(front_study, "run_command", run_here)
+    monkeypatch.setattr(front_study, "command_answer", run_here)
     monkeypatch.setattr(front_study, "_FILE", TINY_STUDY)
     return called
 
@@ -122,23 +121,16 @@ def test_a_front_by_trainings_is_confirmed_by_other_commands(
     assert len(lines) == 3 + len(answer["rows"])
     assert lines[3].startswith("| original | ")
 
-    def refuse(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
-        raise UsageError(f"{arguments[0]} is not for this test")
+    def refuse(command: Sequence[str], *, folder: Path) -> dict[str, Any]:
+        raise CommandError(f"{command[0]} is not for this test in {folder}")
 
     results = tmp_path / "textures" / "results"
     kept = {path.name for path in results.glob("*.json") if "accuracy" in json.loads(path.read_text())}
     assert kept < {path.name for path in results.glob("*.json")}
-    monkeypatch.setattr(front_study, "run_command", refuse)
+    monkeypatch.setattr(front_study, "command_answer", refuse)
     assert main([*command, "--redo", "sweep"]) == 2
     assert "sweep is not for this test" in capsys.readouterr().err
     assert {path.name for path in results.glob("*.json")} == kept, "designs are measured again, and not trained again"
-
-
-def test_a_command_of_a_study_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
-    assert run_command(["zoo", "resnet18", "-o", "net.onnx"], tmp_path)["macs"] > 1e9
-    assert (tmp_path / "net.onnx").is_file()
-    with pytest.raises(UsageError, match=r"`nnstretch evaluate nothing.nns` in .* ended with status 2"):
-        run_command(["evaluate", "nothing.nns"], tmp_path)
 
 
 def test_fronts_are_compared_within_a_thousandth() -> None:

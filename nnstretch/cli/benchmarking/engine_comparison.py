@@ -95,12 +95,15 @@ def parse_series(
         raise UsageError("nothing to measure; give a MODEL or a --suite")
     if suite and options.shapes:
         raise UsageError("--shape does not go with --suite, whose networks have their own shapes")
-    packages = {path: read_package(path) for path in map(Path, named) if is_package(path)}
-    for path, package in packages.items() if options.trusted_sources else ():
-        check_trusted(package, path)
+    packages = [path for path in map(Path, dict.fromkeys(named)) if is_package(path)]
+    for path in packages if options.trusted_sources else ():
+        check_trusted(read_package(path), path)
     usable = usable_cores()
-    planned = [len(Plan.from_json(package.first.plan).cores) for package in packages.values()]
-    counts = (min(max((1, *planned)), len(usable)),) if threads is None else parse_threads(threads)
+    if threads is None:
+        planned = [len(Plan.from_json(read_package(path).first.plan).cores) for path in packages]
+        counts: tuple[int, ...] = (min(max((1, *planned)), len(usable)),)
+    else:
+        counts = parse_threads(threads)
     if options.plan is not None:
         read_plan(Path(options.plan))  # a file that is none is refused before anything is measured
     comparison = ComparisonOptions(

@@ -92,7 +92,7 @@ def _act(action: Action, file: Path | None, processor: str | None, store: Profil
     else:
         fingerprints = {row.processor for row in store.rows() if wanted(row)}
         count = sum(store.clear(fingerprint) for fingerprint in sorted(fingerprints))
-        for search in searches_dir().glob("*.json"):
+        for search in searches_dir().glob("*.json") if fingerprints or processor is None else ():
             search.unlink(missing_ok=True)
         report.show(f"{store.path}: {count} measurements deleted")
         report.finish({"store": str(store.path), "measurements": count})

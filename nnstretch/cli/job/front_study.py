@@ -14,14 +14,12 @@ measures them again and trains only what was not trained before. Nothing is chos
 from __future__ import annotations
 
 import json
-import shlex
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nnstretch.bench.kept_answers import command_answer
 from nnstretch.cli.job.accuracy_study import COMMON, IMAGE_SIZE, RETRAINING, TRAINING
 from nnstretch.cli.job.stages import Answer, Job, Stage
 from nnstretch.cli.options import make_directory
@@ -104,7 +102,8 @@ class FrontStudy:
         """Runs the stages that are not done; returns the sweep's trials by state and a row per package, the original first.
 
         Raises:
-            UsageError: packages cannot run on the processors, or a command failed; it has said why.
+            UsageError: packages cannot run on the processors.
+            CommandError: a command failed; it has said why.
             FileError: a file cannot be written.
         """
         if "sim:" in self.options.processors:
@@ -163,8 +162,7 @@ class FrontStudy:
         """What other commands say of the packages, beside what the sweep has said."""
         reported = {str(swept.answer["package"]): swept.answer["original"]}
         reported |= {str(Path(one["file"]).with_suffix(".nns")): one["values"] for one in swept.answer["front"]}
-        threads = str(1 + self.options.processors.count(","))
-        benched = self._command("bench", *reported, "--threads", threads, "--against", "")
+        benched = self._command("bench", *reported)
         rows = []
         for found in benched["results"]:
             ours, package = found["engines"]["nnstretch"], found["model"]
@@ -196,27 +194,13 @@ class FrontStudy:
         return () if self.options.tune else ("--no-tune",)
 
     def _command(self, *arguments: str) -> dict[str, Any]:
-        return run_command(arguments, self.options.folder)
+        return command_answer((*arguments, "--json"), folder=self.options.folder)
 
     def _forget_runs(self) -> None:
         """Removes measured runs of designs from the sweep's results, so that they are measured again."""
         for path in (self.options.folder / _RESULTS).glob("*.json"):
             if "latency" in json.loads(path.read_text()):
                 path.unlink()
-
-
-def run_command(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
-    """The answer of a command of nnstretch that a process runs in a folder; its notes go to the standard error.
-
-    Raises:
-        UsageError: it failed.
-    """
-    command = [sys.executable, "-P", "-m", "nnstretch", *arguments, "--json"]
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise UsageError(f"`nnstretch {shlex.join(arguments)}` in {folder} ended with status {done.returncode}")
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
 
 
 def front_lines(answer: Mapping[str, Any]) -> list[str]:

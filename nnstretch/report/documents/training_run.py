@@ -65,7 +65,9 @@ def read_training_run(path: Path) -> Document:
     }
     state = "finished" if result is not None else "not finished; `nnstretch train --resume` goes on with it"
     if not lines:
-        state += ", before its first epoch: its weights had the accuracy that the recipe asks for (`target_accuracy`)"
+        state += ", before its first epoch"
+        if isinstance(recipe, Mapping) and recipe.get("target_accuracy"):
+            state += ": its weights had the accuracy that the recipe asks for (`target_accuracy`)"
     facts = {str(name): fact_text(value) for name, value in recipe.items()} if isinstance(recipe, Mapping) else {}
     return Document(f"Training {path.name}", f"This training is {state}.", figures, sections, facts)
 

@@ -28,6 +28,7 @@ from nnstretch.report.tables.text import plain_table
 from nnstretch.scheduler.measurement.store.rows import Measurement, Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.schema import Plan
+from nnstretch.support.settings import searches_dir
 from nnstretch.training.recipe_files import PRESETS
 from tests.kits.command_line import Cli, answer_of, refuses
 from tests.kits.networks.published_networks import SETTINGS
@@ -342,8 +343,12 @@ def test_profiles_are_listed_carried_and_cleared(cli: Cli, folder: Path, monkeyp
     count = again["measurements"]
     exported = answer_of(cli("profiles", "export", "-o", "p.json", "--json"))
     assert (exported["file"], exported["measurements"]) == ("p.json", count)
+    search = searches_dir() / "found.json"
+    search.touch()
     assert answer_of(cli("profiles", "clear", "--processor", "no such", "--json"))["measurements"] == 0
+    assert search.exists()
     assert answer_of(cli("profiles", "clear", "--json"))["measurements"] == count
+    assert not search.exists(), "what searches have found rests on these measurements"
     assert answer_of(cli("profiles", "--json"))["processors"] == []
     assert answer_of(cli("profiles", "merge", "p.json", "--json"))["taken"] == count
     assert answer_of(cli("profiles", "--json"))["processors"] == [again]

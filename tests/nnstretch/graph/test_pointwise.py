@@ -8,10 +8,11 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
+from nnstretch.devices.algorithms.table import _FUNCTIONS
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.layer import Layer, TensorType, fused_layer
-from nnstretch.graph.pointwise import is_pointwise
+from nnstretch.graph.pointwise import _POINTWISE, is_pointwise
 from tests.kits.kernels.int8_layers import typed_layer
 
 SHAPE = (1, 4, 2, 3)
@@ -39,6 +40,10 @@ def affine(scale: np.ndarray) -> Layer:
 )
 def test_pointwise(layer: Layer) -> None:
     assert is_pointwise(layer)
+
+
+def test_tables_know_all_pointwise_operators() -> None:
+    assert _FUNCTIONS.keys() == _POINTWISE
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Resize as tables of source pixels, so that kernels need no coordinate and rounding modes."""
+"""Resize as tables of source pixels, so that kernels need no coordinate, rounding and interpolation modes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -11,6 +12,9 @@ import numpy as np
 from nnstretch.graph.layer import Layer
 
 _COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+_SYMMETRIC = "half_pixel_symmetric"
+"""Coordinates for interpolation alone: which pixel is nearest would depend on the order of roundings."""
+_FILTERED = ("cubic", "linear_antialias", "cubic_antialias")
 _HALF = np.float32(0.5)
 _TIE = 1e-6
 """Distance from the middle of two pixels below which ONNX Runtime takes a position for the middle."""
@@ -43,17 +47,34 @@ class ResizeTable(NamedTuple):
     weights: np.ndarray
 
 
+class FilterTable(NamedTuple):
+    """The source pixels whose weighted sums are the outputs along one axis.
+
+    Attributes:
+        indices: of source pixels, int32, shape (outputs, taps).
+        weights: of these, float32, shape (outputs, taps); their sum is 1 for every output.
+    """
+
+    indices: np.ndarray
+    weights: np.ndarray
+
+
 def has_tables(layer: Layer) -> bool:
-    """Whether a Resize layer interpolates height and width of images, with known modes."""
+    """Whether a Resize layer copies or interpolates two pixels along height and width of images, with known modes."""
     mode, nearest = layer.attributes["mode"], layer.attributes.get("nearest")
+    if mode == "nearest":
+        return _resizes_images(layer, _COORDINATES) and nearest in _NEAREST
+    return _resizes_images(layer, (*_COORDINATES, _SYMMETRIC)) and mode == "linear"
+
+
+def has_filters(layer: Layer) -> bool:
+    """Whether a Resize layer sums more than two weighted pixels along height and width of images, with known modes."""
+    return _resizes_images(layer, (*_COORDINATES, _SYMMETRIC)) and layer.attributes["mode"] in _FILTERED
+
+
+def _resizes_images(layer: Layer, coordinates: Sequence[str]) -> bool:
     shape, result = layer.type_of(0).shape, layer.outputs[0].shape
-    known = layer.attributes["coordinates"] in _COORDINATES
-    return (
-        known
-        and len(shape) == 4
-        and shape[:2] == result[:2]
-        and (mode == "linear" or (mode == "nearest" and nearest in _NEAREST))
-    )
+    return len(shape) == 4 and shape[:2] == result[:2] and layer.attributes["coordinates"] in coordinates
 
 
 def resize_tables(layer: Layer) -> tuple[ResizeTable, ResizeTable]:
@@ -76,6 +97,47 @@ def resize_tables(layer: Layer) -> tuple[ResizeTable, ResizeTable]:
     return table(0), table(1)
 
 
+def filter_tables(layer: Layer) -> tuple[FilterTable, FilterTable]:
+    """The tables of rows and of columns (ONNX, Resize: cubic, antialias and exclude_outside)."""
+    scales, coordinates = layer.attributes["scales"], str(layer.attributes["coordinates"])
+    assert isinstance(scales, tuple)
+    kernel, radius = _hat, 1
+    if str(layer.attributes["mode"]).startswith("cubic"):
+        coefficient = layer.attributes["cubic_coefficient"]
+        assert isinstance(coefficient, float)
+        kernel, radius = partial(_cubic, a=coefficient), 2
+    widens = str(layer.attributes["mode"]).endswith("antialias")
+
+    def table(axis: int) -> FilterTable:
+        size, result = layer.type_of(0).shape[2 + axis], layer.outputs[0].shape[2 + axis]
+        positions = _positions(size, result, scales[axis], coordinates).astype(np.float64)
+        stretch = max(1 / scales[axis], 1.0) if widens else 1.0
+        reach = radius * stretch
+        first = np.ceil(positions - reach).astype(np.int64)
+        pixels = first[:, None] + np.arange(2 * math.ceil(reach) + 1)
+        weights = kernel(np.abs(pixels - positions[:, None]) / stretch)
+        if layer.attributes.get("exclude_outside"):
+            weights = np.where((pixels >= 0) & (pixels < size), weights, 0.0)
+        weights /= weights.sum(axis=1, keepdims=True)
+        used = slice(0, int(np.flatnonzero(weights.any(axis=0))[-1]) + 1)
+        indices = np.clip(pixels[:, used], 0, size - 1).astype(np.int32)
+        return FilterTable(np.ascontiguousarray(indices), np.ascontiguousarray(weights[:, used], np.float32))
+
+    return table(0), table(1)
+
+
+def _hat(distance: np.ndarray) -> np.ndarray:
+    """Weights of linear interpolation."""
+    return np.maximum(1 - distance, 0.0)
+
+
+def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
+    """Weights of Keys' cubic convolution with the coefficient `a`."""
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
+
+
 def _positions(size: int, result: int, scale: float, coordinates: str) -> np.ndarray:
     """Positions of `result` pixels among `size` source pixels (ONNX, Resize).
 
@@ -88,4 +150,8 @@ def _positions(size: int, result: int, scale: float, coordinates: str) -> np.nda
         return index * np.float32(size - 1) / np.float32(max(result - 1, 1))
     if coordinates == "pytorch_half_pixel" and result == 1:
         return np.zeros(1, np.float32)
+    if coordinates == _SYMMETRIC:
+        # The image of the outputs has the middle of the sources, also where the scale is not that of the sizes.
+        middle = np.float32(size / 2) * (1 - np.float32(result) / (factor * np.float32(size)))
+        return np.asarray(middle + ((index + _HALF) / factor - _HALF))
     return np.asarray((index + _HALF) / factor - _HALF)

@@ -66,6 +66,8 @@ def _made(layer: Layer) -> Layer | None:
         return None if layer.constants else clipped
     if layer.constants or (layer.op in _AVERAGING and _may_hide_relu(layer, quantization)):
         return None
+    if "cubic_coefficient" in layer.attributes:  # its results may lie beyond the numbers of its input
+        return None
     return floating if layer.op in _AVERAGING | _OTHERS else None
 
 

@@ -32,10 +32,13 @@ Attention     q N,H·D,W,L; k N,G·D,W,S; v N,G·E,W,S; up to two      heads (H)
               result as tokens B,L,C instead, with N·W = B
 MatMul        x …,M,K; y …,K,N: the images … broadcast -> …,M,N     transpose_x, transpose_y (0/1): the last two axes of the
                                                                     operand are swapped
-Resize        x N,C,H,W -> N,C,OH,OW                                mode: "nearest" | "linear"; coordinates: "half_pixel" |
+Resize        x N,C,H,W -> N,C,OH,OW                                mode: "nearest" | "linear" | "cubic" |
+                                                                    "linear_antialias" | "cubic_antialias"; coordinates:
+                                                                    "half_pixel" | "half_pixel_symmetric" |
                                                                     "asymmetric" | "align_corners" | "pytorch_half_pixel";
                                                                     nearest: "floor" | "round_prefer_floor" | …;
-                                                                    scales (h,w)
+                                                                    scales (h,w); of the cubic modes: cubic_coefficient,
+                                                                    exclude_outside (0/1)
 Reduce        x any shape -> without the axes, or with 1 there       axes: neighbours, in order (>= 0); mode: "sum" | "mean" |
                                                                     "max" | "min" | "l1" | "l2" | "squares" | "product"
 Pad           x any shape                                           pads: before each axis, then after each (>= 0);

@@ -260,13 +260,19 @@ def _resize(writer: OnnxWriter, layer: Layer, inputs: _Inputs, output: str) -> N
         operands = [None, writer.constant("sizes", np.array(result, np.int64))]
     else:
         operands = [writer.constant("scales", np.array([1.0, 1.0, *stated], np.float32))]
+    mode, _, antialias = str(layer.attributes["mode"]).partition("_")
+    names = {"cubic_coefficient": "cubic_coeff_a", "exclude_outside": "exclude_outside"}
+    filtering = {name: layer.attributes[ours] for ours, name in names.items() if ours in layer.attributes}
+    if antialias:
+        filtering["antialias"] = 1
     writer.add(
         "Resize",
         (inputs[0], None, *operands),
         output,
-        mode=layer.attributes["mode"],
+        mode=mode,
         coordinate_transformation_mode=layer.attributes["coordinates"],
         nearest_mode=layer.attributes["nearest"],
+        **filtering,
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nnstretch.devices.algorithms.resize import has_tables, resize_tables
+from nnstretch.devices.algorithms.resize import filter_tables, has_filters, has_tables, resize_tables
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import INPUT, Descriptor, Lowering, Operand, Parameters
 from nnstretch.devices.cpu.manifest import family
@@ -49,23 +49,35 @@ class PoolRoutine(MemoryBoundRoutine):
 
 
 class ResizeRoutine(MemoryBoundRoutine):
-    """Nearest and linear Resize over H and W."""
+    """Resize over H and W."""
 
     descriptor = Descriptor("cpu", "float32", "resize")
     operators = frozenset({"Resize"})
 
     def covers(self, layer: Layer) -> bool:
-        """Rank 4, and known coordinate and rounding modes."""
-        return has_tables(layer)
+        """Rank 4, and known coordinate, rounding and interpolation modes."""
+        return has_tables(layer) or has_filters(layer)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call; its constants are the tables."""
+        sizes = plane_sizes(layer, parameters[BLOCK])
+        if has_filters(layer):
+            filters = filter_tables(layer)
+            taps = {
+                name: table.indices.shape[1] for name, table in zip(("row_taps", "column_taps"), filters, strict=True)
+            }
+            constants = (*filters[0], *filters[1])
+            return one_call("resize/filter", layer, {**sizes, **taps}, _constants_read(constants), constants)
         rows, columns = resize_tables(layer)
         kernel, tables = "resize/linear", [*rows, *columns]
         if layer.attributes["mode"] == "nearest":
             kernel, tables = "resize/nearest", [np.ascontiguousarray(table.indices[:, 0]) for table in (rows, columns)]
-        reads = (INPUT, *(Operand("constant", i) for i in range(len(tables))))
-        return one_call(kernel, layer, plane_sizes(layer, parameters[BLOCK]), reads, tuple(tables))
+        return one_call(kernel, layer, sizes, _constants_read(tables), tuple(tables))
+
+
+def _constants_read(tables: Sequence[np.ndarray]) -> tuple[Operand, ...]:
+    """The layer's input, then every table."""
+    return (INPUT, *(Operand("constant", i) for i in range(len(tables))))
 
 
 def window_parameters(layer: Layer, block: int) -> Mapping[str, int]:

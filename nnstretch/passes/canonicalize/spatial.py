@@ -196,11 +196,13 @@ def extent(taps: int, dilation: int) -> int:
 
 
 _COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+_INTERPOLATED_COORDINATES = (*_COORDINATES, "half_pixel_symmetric")
+"""Of symmetric ones, which pixel is nearest would depend on the order of roundings."""
 _NEAREST = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
 
 def lower_resize(node: ir.Node) -> bool:
-    """Nearest and linear Resize over H and W becomes canonical."""
+    """Resize over H and W becomes canonical, unless it crops."""
     source, result = float_shape(node.inputs[0]), float_shape(node.outputs[0])
     if source is None or result is None or len(source) != 4 or source[:2] != result[:2]:
         return False
@@ -209,19 +211,23 @@ def lower_resize(node: ir.Node) -> bool:
         node.attributes.get_string("coordinate_transformation_mode", "half_pixel"),
     )
     nearest = node.attributes.get_string("nearest_mode", "round_prefer_floor") if mode == "nearest" else "floor"
-    if mode not in ("nearest", "linear") or coordinates not in _COORDINATES or nearest not in _NEAREST:
-        return False
-    if node.attributes.get_int("antialias", 0) or node.attributes.get_int("exclude_outside", 0):
+    known = _COORDINATES if mode == "nearest" else _INTERPOLATED_COORDINATES
+    if mode not in ("nearest", "linear", "cubic") or coordinates not in known or nearest not in _NEAREST:
         return False
     scales = _scales(node, source, result)
     if scales is None:
         return False
-    return become(
-        node,
-        "Resize",
-        node.inputs[:1],
-        {"mode": mode, "coordinates": coordinates, "nearest": nearest, "scales": scales},
-    )
+    attributes: dict[str, Attribute] = {"mode": mode, "coordinates": coordinates, "nearest": nearest, "scales": scales}
+    # Antialiasing widens the filter of an axis that shrinks, and does nothing to others.
+    antialias = mode != "nearest" and bool(node.attributes.get_int("antialias", 0)) and min(scales) < 1
+    if antialias:
+        attributes["mode"] = f"{mode}_antialias"
+    if mode == "cubic":
+        attributes["cubic_coefficient"] = node.attributes.get_float("cubic_coeff_a", -0.75)
+        attributes["exclude_outside"] = node.attributes.get_int("exclude_outside", 0)
+    elif node.attributes.get_int("exclude_outside", 0):
+        return False
+    return become(node, "Resize", node.inputs[:1], attributes)
 
 
 def _scales(node: ir.Node, source: tuple[int, ...], result: tuple[int, ...]) -> tuple[float, float] | None:

@@ -57,6 +57,9 @@ LAYERS = {
     "softmax": _layer("Softmax", (X,), X, {"axis": 1}, {}),
     "nearest": _layer("Resize", (X,), TensorType((2, 11, 12, 10)), {**RESIZE, "mode": "nearest"}, {}),
     "linear": _layer("Resize", (X,), TensorType((2, 11, 12, 10)), {**RESIZE, "mode": "linear"}, {}),
+    "filter": _layer(
+        "Resize", (X,), TensorType((2, 11, 12, 2)), {**RESIZE, "mode": "linear_antialias", "scales": (2.0, 0.4)}, {}
+    ),
     "reshape": _layer("Reshape", (X,), TensorType((2, 330)), {}, {}),
     "transpose": _layer("Transpose", (X,), TensorType((2, 5, 11, 6)), {"perm": (0, 3, 1, 2)}, {}),
     "last": _layer("Transpose", (X,), TensorType((2, 6, 5, 11)), {"perm": (0, 2, 3, 1)}, {}),

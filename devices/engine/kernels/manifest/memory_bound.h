@@ -17,6 +17,7 @@
     F(pad)                       \
     F(resize_nearest)            \
     F(resize_linear)             \
+    F(resize_filter)             \
     F(strided_copy)              \
     F(strided_channels_last)     \
     F(strided_repeat)            \
@@ -222,6 +223,22 @@
     REQUIRED(X) REQUIRED(ROWS) REQUIRED(ROW_WEIGHTS) REQUIRED(COLUMNS) REQUIRED(COLUMN_WEIGHTS)
 #define KERNELS_resize_linear(K) K(linear, "resize/linear", ANY)
 #define CONSTRAIN_resize_linear(p)
+
+/* Tables hold `row_taps` sources and weights for each output row, and `column_taps` for each column. */
+#define PARAMETERS_resize_filter(P, A, G)              \
+    P(planes, RANGE(0, MOST_INT64), BETWEEN(0, 5))     \
+    P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16)) \
+    P(height, RANGE(1, MOST_SPAN), BETWEEN(1, 30))     \
+    P(width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))      \
+    P(out_height, RANGE(1, MOST_SPAN), BETWEEN(1, 30)) \
+    P(out_width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))  \
+    P(row_taps, RANGE(1, MOST_SPAN), BETWEEN(1, 9))    \
+    P(column_taps, RANGE(1, MOST_SPAN), BETWEEN(1, 9)) \
+    G(activation_parameters, activation)
+#define READS_resize_filter(REQUIRED, OPTIONAL) \
+    REQUIRED(X) REQUIRED(ROWS) REQUIRED(ROW_WEIGHTS) REQUIRED(COLUMNS) REQUIRED(COLUMN_WEIGHTS)
+#define KERNELS_resize_filter(K) K(filter, "resize/filter", ANY)
+#define CONSTRAIN_resize_filter(p)
 
 /* ---- strided: memory_bound/data_movement/strided.c -------------------------------------------------------------- */
 

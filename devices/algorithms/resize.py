@@ -128,7 +128,7 @@ def filter_tables(layer: Layer) -> tuple[FilterTable, FilterTable]:
 
 def _hat(distance: np.ndarray) -> np.ndarray:
     """Weights of linear interpolation."""
-    return np.maximum(1 - distance, 0.0)
+    return np.asarray(np.maximum(1 - distance, 0.0))
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:

@@ -18,9 +18,11 @@ from nnstretch.passes.canonicalize import (
     transposed,
 )
 from nnstretch.passes.canonicalize.activations import lower_activation
+from nnstretch.passes.canonicalize.assignment import expand_assignment
+from nnstretch.passes.canonicalize.contraction import expand_einsum
 from nnstretch.passes.canonicalize.data_movement import lower_other_types, merge_reshapes, skip_expand
 from nnstretch.passes.canonicalize.normalization import lower_quotient
-from nnstretch.passes.canonicalize.spatial import fold_pad, lower_pad
+from nnstretch.passes.canonicalize.spatial import crop_first, fold_pad, lower_pad
 from nnstretch.passes.constants import FoldConstants
 from nnstretch.passes.fuse import affine, attention
 from nnstretch.passes.fuse.affine import fold_affine, shape_affine
@@ -48,6 +50,7 @@ _OPERATORS = (normalization, spatial, reductions, transposed, arithmetic, affine
 def canonicalization() -> tuple[ir.passes.PassBase, ...]:
     """The passes that turn ONNX operators into canonical ones."""
     return (
+        EachNode(lambda node: expand_einsum(node) or expand_assignment(node) or crop_first(node)),
         EachNode(remove_no_op),
         MergeEqualNodes(),
         EachNode(transpose_weight),

@@ -339,6 +339,14 @@ def initializer(node: ir.Node, role: str, array: np.ndarray) -> ir.Value:
     return value
 
 
+def reshaped(before: ir.Node, value: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """A float32 value in another shape: itself if it has it, else what a Reshape of ONNX in front of `before` makes."""
+    if float_shape(value) == tuple(shape):
+        return value
+    target = initializer(before, "shape", np.array(shape, np.int64))
+    return insert(before, "Reshape", (value, target), shape, domain="")
+
+
 def float_initializer(node: ir.Node, role: str, array: np.ndarray) -> ir.Value:
     """A new float32 constant."""
     return initializer(node, role, np.asarray(array, dtype=np.float32))

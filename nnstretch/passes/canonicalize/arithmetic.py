@@ -155,10 +155,10 @@ def _lower_spread(node: ir.Node, op_type: str, source: ir.Value | None, value: n
     assert shape is not None
     if value.size == 1:
         value = value.reshape(())
-    elif math.prod(shape) <= _LARGEST_OPERAND:
+    elif value.shape != shape:
+        if math.prod(shape) > _LARGEST_OPERAND:
+            return False
         value = np.broadcast_to(value, shape)
-    else:
-        return False
     return become(node, op_type, (source, float_initializer(node, "operand", value)))
 
 

@@ -21,6 +21,7 @@ from nnstretch.passes.rewriting import (
     float_initializer,
     float_shape,
     graph_of,
+    initializer,
     insert,
     integers,
     is_canonical,
@@ -28,6 +29,7 @@ from nnstretch.passes.rewriting import (
     producer_of,
     scalar,
     set_attributes,
+    set_inputs,
     sole_use,
     unused_value_name,
 )
@@ -281,6 +283,25 @@ def _image_pads(node: ir.Node) -> tuple[int, int, int, int] | None:
         return None
     (top, bottom), (left, right) = pads[2:]
     return (top, left, bottom, right) if min(top, left, bottom, right) >= 0 else None
+
+
+def crop_first(node: ir.Node) -> bool:
+    """A constant Pad some of whose pads are negative becomes a Slice and a Pad with the others."""
+    if not is_onnx(node, "Pad") or node.attributes.get_string("mode", "constant") != "constant":
+        return False
+    source, shape = node.inputs[0], float_shape(node.inputs[0])
+    pads = _pads_by_axis(node, len(shape)) if shape else None
+    if source is None or shape is None or pads is None or min(map(min, pads)) >= 0:
+        return False
+    starts = np.array([max(-before, 0) for before, _ in pads])
+    ends = np.array([size - max(-after, 0) for size, (_, after) in zip(shape, pads, strict=True)])
+    if (starts >= ends).any():
+        return False
+    bounds = [initializer(node, role, array) for role, array in (("starts", starts), ("ends", ends))]
+    cropped = insert(node, "Slice", (source, *bounds), tuple(ends - starts), domain="")
+    remaining = np.maximum(np.array(pads), 0).T.reshape(-1)
+    set_inputs(node, (cropped, initializer(node, "pads", remaining), argument(node, 2)))
+    return True
 
 
 def lower_pad(node: ir.Node) -> bool:

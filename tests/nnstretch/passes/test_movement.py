@@ -189,3 +189,34 @@ def test_views_with_axes_of_one_length_are_told_apart(check: Check) -> None:
         "shape": np.array([2, 3, 4, 4]),
     }
     check(model_of(text, weights))
+
+
+def boxed(*ranges: tuple[int, int]) -> np.ndarray:
+    """The indices of a box, row by row."""
+    sizes = [end - begin for begin, end in ranges]
+    grid = np.moveaxis(np.indices(sizes), 0, -1) + np.array([begin for begin, _ in ranges])
+    return np.asarray(grid, np.int64)
+
+
+@pytest.mark.parametrize("source", ["float[2,4,5] x, ", ""], ids=["an input", "a constant"])
+@pytest.mark.parametrize(
+    ("indices", "expected"),
+    [
+        (boxed((0, 2), (0, 4), (0, 5)), set()),
+        (boxed((0, 2), (1, 4), (0, 5)), {"Concat"}),
+        (boxed((0, 2), (1, 3), (1, 5)), {"Concat"}),
+        (boxed((1, 2), (3, 4)), {"Concat"}),
+        (boxed((1, 2)) - 2, {"Concat"}),
+        (boxed((0, 2), (1, 3), (1, 5))[:, ::-1], {"onnx:ScatterND"}),
+        (boxed((0, 2), (0, 4), (0, 5))[:, ::2], {"onnx:ScatterND"}),
+    ],
+)
+def test_assignment_to_a_part(check: Check, source: str, indices: np.ndarray, expected: set[str]) -> None:
+    of_updates = (*indices.shape[:-1], *(2, 4, 5)[indices.shape[-1] :])
+    text = f"""g ({source}float[{",".join(map(str, of_updates))}] u) => (float[2,4,5] y) {{
+        r = Relu(u)
+        y = ScatterND(x, i, r)
+    }}"""
+    weights = {"i": indices} | ({} if source else {"x": normal(2, 4, 5)})
+    nodes = check(model_of(text, weights))
+    assert expected <= {node.layer.op for node in nodes} <= expected | {"Activation", "Slice", "Reshape"}

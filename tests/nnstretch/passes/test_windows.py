@@ -151,7 +151,7 @@ def test_what_follows_a_transposed_convolution_goes_into_its_phases(check: Check
         ([0, 2, 1, 0, 0, 0, 0, 0], "edge", 2),
         ([1, 2, 1, 2, 0, 0, 0, 0], "constant", 2),
         ([1, 0, 0, 2, 0, 0, 0, 0], "constant", 2),
-        ([0, 0, -1, 2, 0, 0, 0, 0], "constant", 0),
+        ([0, 0, -1, 2, 0, 0, 0, 0], "edge", 0),
     ],
 )
 def test_pads_that_no_layer_takes(check: Check, pads: list[int], mode: str, expected: int) -> None:
@@ -159,3 +159,18 @@ def test_pads_that_no_layer_takes(check: Check, pads: list[int], mode: str, expe
     text = f'g (float[2,3,4,5] x) => (float[{",".join(map(str, sizes))}] y) {{ y = Pad<mode="{mode}">(x, p, v) }}'
     nodes = check(model_of(text, {"p": np.array(pads), "v": np.array(0.5, np.float32)}))
     assert [node.layer.op for node in nodes] == (["Pad"] * expected or ["onnx:Pad"])
+
+
+@pytest.mark.parametrize(
+    ("pads", "expected"),
+    [
+        ([0, 0, -1, 2, 0, 0, 0, 0], ["Slice", "Pad"]),
+        ([0, 0, -1, -2, 0, 0, 1, 1], ["Slice", "Pad"]),
+        ([0, -1, 0, 0, 0, -1, -1, -2], ["Slice"]),
+    ],
+)
+def test_pads_that_crop(check: Check, pads: list[int], expected: list[str]) -> None:
+    sizes = [n + pads[a] + pads[4 + a] for a, n in enumerate((2, 3, 4, 5))]
+    text = f"g (float[2,3,4,5] x) => (float[{','.join(map(str, sizes))}] y) {{ y = Pad(x, p, v) }}"
+    nodes = check(model_of(text, {"p": np.array(pads), "v": np.array(0.5, np.float32)}))
+    assert [node.layer.op for node in nodes] == expected

@@ -350,18 +350,17 @@ def _accepts(reader: ir.Node, pads: tuple[int, ...], value: float, source: ir.Va
     """Whether `reader` pads with `value`, as far as its result can tell."""
     if is_canonical(reader, "Conv"):
         return value == 0.0
+    if not is_canonical(reader, "AveragePool", "MaxPool"):
+        return False
     own = integers(reader, "pads", ())
+    kernel, dilations = integers(reader, "kernel", ()), integers(reader, "dilations", (1, 1))
+    # A window that lies in the pads altogether has no maximum, and no engine takes it.
+    if any(dilations[axis % 2] != 1 or own[axis] + pads[axis] >= kernel[axis % 2] for axis in range(4)):
+        return False
     if is_canonical(reader, "AveragePool"):
         return value == 0.0 and (not any(own) or reader.attributes.get_int("count_include_pad", 0) == 1)
-    if not is_canonical(reader, "MaxPool"):
-        return False
-    kernel, dilations = integers(reader, "kernel", ()), integers(reader, "dilations", (1, 1))
-    # A window that lies in the pads altogether has no maximum.
-    covered = all(
-        dilations[axis % 2] == 1 and own[axis] + pads[axis] < extent(kernel[axis % 2], 1) for axis in range(4)
-    )
     lowest = float(np.finfo(np.float32).min)
-    return covered and (value <= lowest or (value == 0.0 and not any(own) and _never_negative(source)))
+    return value <= lowest or (value == 0.0 and not any(own) and _never_negative(source))
 
 
 def _never_negative(value: ir.Value | None) -> bool:

@@ -35,6 +35,17 @@ def test_pads_go_into_windows(check: Check) -> None:
     assert operators(check(model_of(positive, pads))) == ["Activation+relu", "MaxPool+none"]
 
 
+@pytest.mark.parametrize("pool", ["AveragePool", "MaxPool"])
+def test_windows_that_lie_in_the_pads_keep_the_pad(check: Check, pool: str) -> None:
+    text = f"""g (float[1,3,6,6] x) => (float[1,3,4,4] y) {{
+        r = Relu(x)
+        t = Pad(r, p)
+        y = {pool}<kernel_shape=[1,2], strides=[2,2]>(t)
+    }}"""
+    nodes = check(model_of(text, {"p": np.array([0, 0, 1, 1, 0, 0, 0, 1])}))
+    assert operators(nodes) == ["Activation+relu", "Pad+none", f"{pool}+none"]
+
+
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 def test_automatic_pads_are_resolved(check: Check, auto_pad: str) -> None:
     size = 2 if auto_pad == "VALID" else 3

@@ -52,6 +52,9 @@ class TrainingResult:
         blockwise: the block-wise start; None without one, or if the training was resumed after it.
         measure: name of the task's measure, such as top-1.
         unreadable: number of training images that cannot be decoded and that others replaced.
+        start_score: of the weights before the first step, as `validation_score`, for a student of a teacher; None for others,
+            and if the training was resumed.
+        best_score: the best of all evaluations, whose weights the run folder keeps.
     """
 
     history: tuple[EpochRecord, ...]
@@ -61,10 +64,12 @@ class TrainingResult:
     blockwise: BlockwiseResult | None = None
     measure: str = "top-1"
     unreadable: int = 0
+    start_score: float | None = None
+    best_score: float | None = None
 
 
 def result_json(result: TrainingResult, key: str) -> dict[str, Any]:
-    """A result as JSON values; scores stand under ``validation_KEY``, with the key of the task's measure.
+    """A result as JSON values; scores stand under ``validation_KEY``, ``start_KEY`` and ``best_KEY``, by the task's measure.
 
     Of images that cannot be decoded, JSON has the number.
     """
@@ -73,6 +78,8 @@ def result_json(result: TrainingResult, key: str) -> dict[str, Any]:
         values["blockwise"]["unreadable"] = len(result.blockwise.unreadable)
     for fields in (values, *values["history"]):
         fields[f"validation_{key}"] = fields.pop("validation_score")
+    for name in ("start", "best"):
+        values[f"{name}_{key}"] = values.pop(f"{name}_score")
     return values
 
 

@@ -258,10 +258,11 @@ class Trainer:
     def _ended(self) -> bool:
         """Whether all epochs are done, or an evaluation ends the training.
 
-        A student is evaluated before its first epoch, too: with inherited weights it may have the target accuracy.
+        A student is evaluated before its first epoch, too: with inherited weights it may have the target accuracy, and a
+        training can make them worse.
         """
         counters, recipe = self.state.counters, self._recipe
-        if not self._steps_done and self._setup.distilled and recipe.target_accuracy > 0:
+        if not self._steps_done and self._setup.distilled:
             self._evaluated = self._copied()
             self._start_accuracy = self._conclusion.quick_accuracy(self._evaluated)
             return recipe.epochs == 0 or recipe.stops_after([self._start_accuracy])
@@ -509,7 +510,15 @@ class Trainer:
         self._gather_unreadable()
         note = "; ".join(filter(None, (counters.start_note, self._batches.note)))
         result = TrainingResult(
-            tuple(history), accuracy, self._seconds(), note, self._blockwise, measure, len(counters.unreadable)
+            tuple(history),
+            accuracy,
+            self._seconds(),
+            note,
+            self._blockwise,
+            measure,
+            len(counters.unreadable),
+            self._start_accuracy,
+            counters.best,
         )
         if self._folder is not None and not self._was_finished:
             self._folder.finish(result_json(result, self._dataset.task.key))

@@ -107,6 +107,16 @@ def test_a_student_that_has_the_target_accuracy_is_not_trained(digits: Dataset) 
     assert len(train(network(), digits, recipe, teacher=teacher).history) > 0
 
 
+def test_a_student_is_compared_with_its_start(digits: Dataset) -> None:
+    teacher, student = network(), network()
+    reached = train(teacher, digits, replace(RECIPE, evaluate_every=0))
+    assert reached.start_score is None
+    student.load_state_dict(teacher.state_dict())
+    result = train(student, digits, replace(RECIPE, lr=5.0, epochs=2, scales=(), precise_bn_samples=0), teacher=teacher)
+    assert result.start_score == reached.validation_score > result.validation_score
+    assert result.best_score == max(record.validation_score or 0.0 for record in result.history)
+
+
 def test_a_training_without_progress_stops_after_its_patience(few: Dataset, tmp_path: Path) -> None:
     idle = replace(RECIPE, lr=0.0, scales=(), epochs=9, patience=2, model_ema=False, precise_bn_samples=70)
     idle = replace(idle, shift=0.0, rotation=0.0)

@@ -67,4 +67,4 @@ def _routines(description: Description) -> tuple[Sequence[Routine], Routine]:
             f"{description.name} has the instruction set {description.isa!r}; this nnstretch knows "
             f"{', '.join(isa.name for isa in ISAS)}"
         )
-    return native_routines(isa, len(description.cores)), REORDER_ROUTINE
+    return native_routines(isa, len(description.cores), description.features), REORDER_ROUTINE

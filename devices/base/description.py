@@ -13,6 +13,7 @@ from nnstretch.devices.base.routine import BLOCKS
 from nnstretch.devices.base.spec import ProcessorSpec
 
 _LONGEST_TEXT = 1 << 12
+_LONGEST_NAME = 1 << 6
 _MOST = 1 << 24
 _LEAST_REGISTERS = {True: 16, False: 4}  # of OpenCL devices: on the CPU -> minimum
 
@@ -36,6 +37,7 @@ class Description:
         caches: sizes of the largest private and the largest shared cache in bytes; empty if unknown.
         local_memory: of an OpenCL device (`Traits`).
         group_items: of an OpenCL device (`Traits`).
+        features: of a CPU, as /proc/cpuinfo names them; empty if unknown.
     """
 
     fingerprint: str
@@ -52,6 +54,7 @@ class Description:
     caches: tuple[int, ...] = ()
     local_memory: int = 0
     group_items: int = 0
+    features: tuple[str, ...] = ()
 
     @property
     def spec(self) -> ProcessorSpec:
@@ -72,7 +75,7 @@ def description_of(raw: object) -> Description:
     if not isinstance(raw, Mapping):
         raise ValueError("a processor is not an object")
     readers: Mapping[str, Callable[[Mapping[str, Any], str], Any]]
-    readers = {"str": _text, "int": _number, "tuple[int, ...]": _numbers}
+    readers = {"str": _text, "int": _number, "tuple[int, ...]": _numbers, "tuple[str, ...]": _names}
     made = Description(**{field.name: readers[str(field.type)](raw, field.name) for field in fields(Description)})
     if made.kind not in ("cpu", "opencl"):
         raise ValueError(f"kind is {made.kind!r}; it is cpu or opencl")
@@ -101,6 +104,13 @@ def _number(raw: Mapping[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value <= _MOST:
         raise ValueError(f"{name} is {str(value)[:40]!r}; it is a number up to {_MOST}")
     return value
+
+
+def _names(raw: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = raw.get(name, [])
+    if not isinstance(value, list | tuple) or any(not isinstance(v, str) or len(v) > _LONGEST_NAME for v in value):
+        raise ValueError(f"{name} is not a list of names")
+    return tuple(value)
 
 
 def _numbers(raw: Mapping[str, Any], name: str) -> tuple[int, ...]:

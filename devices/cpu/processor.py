@@ -57,8 +57,8 @@ class CpuProcessor(Processor):
         """
         self.spec = spec
         self._isa = isa or local_isa()
-        features = local_features() if self._isa == local_isa() else ()
-        native = native_routines(self._isa, len(spec.cores), features)
+        self._features = local_features() if self._isa == local_isa() else ()
+        native = native_routines(self._isa, len(spec.cores), self._features)
         forms = float_form_routines(native) if float_forms else ()
         self.routines = (*native, *forms, *external_engines)
         self.blocked = Layout(self._isa.block)
@@ -90,4 +90,5 @@ class CpuProcessor(Processor):
             cores=spec.cores,
             ratios=spec.ratios,
             isa=self._isa.name,
+            features=self._features,
         )

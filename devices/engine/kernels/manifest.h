@@ -49,7 +49,7 @@
     FAMILIES_int8(F)
 
 /* F(family, features…): the build compiles the family's file again with these CPU features, for instruction sets that
- * lack one of them. Features of vectors that no level of the architecture includes are for the instruction set with
+ * lack one of them; the first names the variant. Features of vectors that no level of the architecture includes are for the instruction set with
  * vectors of that width. The engine uses the variant with the most features that the CPU has. Families of one file have
  * the same variants. */
 #define VARIANTS(F)                                 \
@@ -73,6 +73,7 @@
     F(rows_int8, amx_int8, amx_tile, avx512_vnni)   \
     F(rows_int8, avx_vnni)                          \
     F(rows_int8, asimddp)                           \
+    F(rows_int8, i8mm, asimddp)                     \
     F(depthwise_int8, avx512_vnni)                  \
     F(depthwise_int8, avx_vnni)                     \
     F(depthwise_int8, asimddp)                      \

@@ -92,6 +92,7 @@ def _description(device: Device, spec: ProcessorSpec) -> Description:
         ratios=spec.ratios,
         isa=device.isa.name,
         caches=(),
+        features=tuple(sorted(device.probe.features)),
     )
 
 

@@ -25,6 +25,15 @@ SLACK = 1e-3
 
 zero_points = st.sampled_from([-128, -7, 0, 5, 127])
 either = st.booleans()
+whole_quads = st.builds(
+    lambda groups, inputs, outputs: (groups * inputs, groups * outputs, groups),
+    st.integers(2, 7),
+    st.sampled_from([4, 8, 12, 24, 40, 72]),
+    st.sampled_from([4, 8, 12, 16, 20, 24, 40]),
+)
+whole_channels = st.tuples(
+    st.sampled_from([4, 8, 20, 64, 72, 132]), st.sampled_from([5, 16, 24, 33, 48, 64, 100]), st.just(1)
+)
 clips = st.sampled_from([NO_ACTIVATION, Activation(ActivationKind.RELU), Activation(ActivationKind.CLIP, -0.4, 0.9)])
 
 

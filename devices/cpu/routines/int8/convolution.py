@@ -44,7 +44,7 @@ ROWS_UNITS = 4  # units of converted rows that four threads share evenly
 CONVERTED_BYTES = 1 << 19  # bytes of the converted rows of a unit, which the second-level cache keeps beside weights
 NEAR_BYTES = 1 << 15  # the same for the first-level cache
 LEAST_PIXELS = 7  # fewer leave most of a strip unused
-SUMS_OF_FOUR = frozenset({"amx_int8", "avx512_vnni", "avx_vnni"})  # CPU features
+FOR_CONVERTED_ROWS = frozenset({"amx_int8", "avx512_vnni", "avx_vnni", "i8mm"})  # CPU features
 MOST_GROUPS = 4  # groups whose outputs the kernel with converted rows may compute in one vector
 COLUMN_QUADS = 16  # quads of all these groups that lie beside each other in converted rows
 
@@ -320,7 +320,8 @@ class PlanarInt8Convolution(Int8Convolution):
 class RowsInt8Convolution(Int8Convolution):
     """Converts input rows to quads that all outputs read. Groups need not be whole vectors.
 
-    It computes convolutions without groups where the CPU has instructions that add up products of four channels.
+    It computes convolutions without groups where the CPU has instructions that use converted rows best: those of x86-64 that
+    add up products of four channels, and ARM's products of eight (i8mm).
 
     Routine parameters:
         rows: output rows per unit of work.
@@ -332,7 +333,7 @@ class RowsInt8Convolution(Int8Convolution):
     def covers(self, geometry: KernelGeometry) -> bool:
         if geometry.group_in % QUAD:
             return False
-        if geometry.groups == 1 and (self.features.isdisjoint(SUMS_OF_FOUR) or geometry.pixels < LEAST_PIXELS):
+        if geometry.groups == 1 and (self.features.isdisjoint(FOR_CONVERTED_ROWS) or geometry.pixels < LEAST_PIXELS):
             return False
         return self._groups_of_set(geometry) <= MOST_GROUPS and self._bytes(geometry, 1) <= ROW_BYTES
 

@@ -16,7 +16,8 @@
  *
  * Vectors whose lanes belong to one group take their quads from there, two vectors at a time. The lanes of a mixed vector
  * pick theirs; of two groups, half of the lanes belong to each, and quads of the two groups lie beside each other: one
- * broadcast of both serves lanes that alternate. With AMX, tiles of 16 columns compute the vectors of one group.
+ * broadcast of both serves lanes that alternate. With AMX, tiles of 16 columns compute the vectors of one group. With i8mm,
+ * sets of one group are computed by products of eight channels (rows_pairs.h).
  * Weights are int8[output block][part][kh][kw][quad][lane][4], with zeros for the quads that the last part lacks unless
  * they are packed: then it has fewer. */
 #include "int8/rows_window.h"
@@ -180,22 +181,6 @@ static compute_rows *rows_of(const kernel_geometry *s, lane_groups groups, int64
 
 static int64_t split_of(const rows_int8_parameters *p) { return nns_max_int(1, p->split); }
 
-static const char *rows_check(const nns_args *args, nns_work *work) {
-    const rows_int8_parameters *p = (const void *)args->p;
-    const kernel_geometry s = p->geometry;
-    if (s.c % p->groups || s.o % p->groups) return "groups do not divide the channels";
-    const grouping g = grouping_of(p);
-    if (g.inputs % INT8_QUAD) return "a group has no whole quads of input channels";
-    if (g.groups > ROWS_MOST_GROUPS) return "vectors have lanes of too many groups";
-    const int64_t scratch = scratch_bytes(&s, &g, p->rows);
-    if (scratch < 0) return "rows of the input are too wide";
-    const int64_t lanes = blocks_of(s.o) * NNS_BLOCK, y = NNS_PRODUCT(s.n, lanes, s.oh, s.ow);
-    *work = (nns_work){.units = s.n * g.sets * nns_ceil_div(s.oh, p->rows) * split_of(p), .scratch = scratch};
-    return NNS_CHECK_SIZES(rows_int8, args, y, NNS_PRODUCT(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w),
-                           NNS_PRODUCT(blocks_of(s.o), block_bytes(&s, &g)),
-                           NNS_PRODUCT(2, lanes, (int64_t)sizeof(int32_t)), NNS_FLOAT_BYTES(lanes), y);
-}
-
 /* Points `v` to the inputs of vector `vector` of a set; returns whether its lanes belong to several groups. */
 static bool select_inputs(const grouping *g, const window *from, int64_t vector, output_vector *v) {
     for (int lane = 0; lane < NNS_BLOCK; lane++) {
@@ -270,10 +255,40 @@ static kernel_geometry strips_of(const kernel_geometry *s, const window *from, r
     return strips;
 }
 
+#include "int8/rows_pairs.h"
+
+/* ---- kernel ------------------------------------------------------------------------------------------------------ */
+
+static const char *rows_check(const nns_args *args, nns_work *work) {
+    const rows_int8_parameters *p = (const void *)args->p;
+    const kernel_geometry s = p->geometry;
+    if (s.c % p->groups || s.o % p->groups) return "groups do not divide the channels";
+    const grouping g = grouping_of(p);
+    if (g.inputs % INT8_QUAD) return "a group has no whole quads of input channels";
+    if (g.groups > ROWS_MOST_GROUPS) return "vectors have lanes of too many groups";
+    int64_t scratch = scratch_bytes(&s, &g, p->rows);
+    if (scratch < 0) return "rows of the input are too wide";
+#if ROWS_PAIRS
+    if (g.groups == 1) scratch = paired_bytes(&s, &g, p->rows);
+    if (scratch < 0) return "a vector has too many weights";
+#endif
+    const int64_t lanes = blocks_of(s.o) * NNS_BLOCK, y = NNS_PRODUCT(s.n, lanes, s.oh, s.ow);
+    *work = (nns_work){.units = s.n * g.sets * nns_ceil_div(s.oh, p->rows) * split_of(p), .scratch = scratch};
+    return NNS_CHECK_SIZES(rows_int8, args, y, NNS_PRODUCT(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w),
+                           NNS_PRODUCT(blocks_of(s.o), block_bytes(&s, &g)),
+                           NNS_PRODUCT(2, lanes, (int64_t)sizeof(int32_t)), NNS_FLOAT_BYTES(lanes), y);
+}
+
 static void rows_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch) {
     const rows_int8_parameters *p = (const void *)args->p;
     const kernel_geometry *s = &p->geometry;
     const grouping g = grouping_of(p);
+#if ROWS_PAIRS
+    if (g.groups == 1) {
+        run_pairs(args, &g, unit_begin, unit_end, scratch);
+        return;
+    }
+#endif
     const window from = window_of(s, p->rows, scratch);
 #if ROWS_TILES
     const bool tiled = !g.packed || g.quads % g.per_part == 0;

@@ -11,6 +11,13 @@
 #define ROWS_TILES 0
 #endif
 
+/* i8mm: products of the eight channels of two columns with those of two lanes. */
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define ROWS_PAIRS 1
+#else
+#define ROWS_PAIRS 0
+#endif
+
 enum {
     ROWS_COLUMN = 64,     /* bytes of a column of a part: those of a cache line */
     ROWS_MOST_GROUPS = 4, /* of a set */

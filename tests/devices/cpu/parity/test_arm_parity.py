@@ -27,6 +27,7 @@ from tests.kits.kernels.convolution_shapes import (
     kernels,
     narrow_channels,
 )
+from tests.kits.kernels.cpu_features import families_that_differ
 from tests.kits.kernels.cpu_routines import compute_bound_routines
 from tests.kits.kernels.emulated_kernels import (
     TARGET,
@@ -39,7 +40,7 @@ from tests.kits.kernels.emulated_kernels import (
     program,
     request_of,
 )
-from tests.kits.kernels.int8_layers import quantized, summed
+from tests.kits.kernels.int8_layers import int8_convolutions, quantized, summed, whole_channels, whole_quads
 from tests.kits.kernels.pair_shapes import depthwise_project, expand_depthwise
 
 pytestmark = pytest.mark.slow
@@ -105,6 +106,15 @@ def test_encoded_weights_stored_as_int16(cpu: str) -> None:
     assert {case.call.kernel for case in cases} == names
 
 
+@few
+@given(
+    layer=int8_convolutions(whole_channels | whole_quads, kernels | st.just((1, 1))),
+    cpu=st.sampled_from(INT8_CPUS),
+)
+def test_random_int8_convolutions(layer: Layer, cpu: str) -> None:
+    check_cases(cases_of(ROUTINES, layer), cpu)
+
+
 @cache
 def int8_requests() -> list[Request]:
     """All tiles, groups within a block, sums rounded twice, depthwise kernels of 3 and 5 columns, and a dense layer."""
@@ -132,10 +142,15 @@ def test_int8_layers_use_every_kernel_for_them(cpu: str) -> None:
         assert {kernel.name for kernel in families()[family].on(TARGET.isa)} <= tried
 
 
-def test_no_access_beside_operands() -> None:
-    """Every kernel with random parameters, on memory of exactly the sizes that it asks for."""
-    command = [emulator(), "-cpu", "cortex-a53", str(program("kernel_fuzz.c")), str(FUZZ_ROUNDS), "1"]
+@pytest.mark.parametrize(
+    ("cpu", "some"),
+    [("cortex-a53", list(families())), ("max,sve=off", families_that_differ("-i8mm"))],
+    ids=["cortex-a53", "i8mm"],
+)
+def test_no_access_beside_operands(cpu: str, some: list[str]) -> None:
+    """Every kernel, and the variants for i8mm, with random parameters, on memory of exactly the sizes that it asks for."""
+    command = [emulator(), "-cpu", cpu, str(program("kernel_fuzz.c")), str(FUZZ_ROUNDS), "1", *some]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout.rpartition(chr(10))[2]}: {done.stderr}"
-    names = {kernel.name for family in families().values() for kernel in family.on(TARGET.isa)}
+    names = {kernel.name for family in some for kernel in families()[family].on(TARGET.isa)}
     assert {line.split()[0] for line in done.stdout.splitlines()} == names

@@ -32,6 +32,8 @@ from tests.kits.kernels.int8_layers import (
     quantized,
     steps_beyond,
     summed,
+    whole_channels,
+    whole_quads,
     zero_points,
 )
 from tests.kits.kernels.kernel_driver import run_lowering
@@ -46,15 +48,6 @@ grouped_channels = st.builds(
     st.integers(2, 5),
     st.sampled_from([1, 2, 3, 4, 8, 16, 24, 32]),
     st.sampled_from([2, 4, 5, 8, 16, 24, 32]),
-)
-whole_quads = st.builds(
-    lambda groups, inputs, outputs: (groups * inputs, groups * outputs, groups),
-    st.integers(2, 7),
-    st.sampled_from([4, 8, 12, 24, 40, 72]),
-    st.sampled_from([4, 8, 12, 16, 20, 24, 40]),
-)
-whole_channels = st.tuples(
-    st.sampled_from([4, 8, 20, 64, 72, 132]), st.sampled_from([5, 16, 24, 33, 48, 64, 100]), st.just(1)
 )
 few_channels = st.tuples(st.integers(1, 3), st.sampled_from([5, 16, 24, 32, 33, 64]), st.just(1))
 depthwise_channels = st.builds(lambda channels: (channels,) * 3, st.sampled_from([2, 8, 16, 20, 33, 40]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -43,6 +43,7 @@ class CpuProcessor(Processor):
         external_engines: Sequence[Routine] = (),
         *,
         float_forms: bool = False,
+        features: Collection[str] | None = None,
     ) -> None:
         """A group of cores.
 
@@ -51,13 +52,17 @@ class CpuProcessor(Processor):
             isa: instruction set of the CPU that plans run on; None for this machine's.
             external_engines: routines of external engines that compete with the native ones.
             float_forms: routines for float32 compute int8 layers too.
+            features: of the CPU that plans run on, as /proc/cpuinfo names them; None for this machine's if it has the
+                instruction set, else for those of any CPU with it.
 
         Raises:
             DeviceError: the engine does not support this machine's CPU.
         """
         self.spec = spec
         self._isa = isa or local_isa()
-        self._features = local_features() if self._isa == local_isa() else ()
+        if features is None:
+            features = local_features() if self._isa == local_isa() else ()
+        self._features = tuple(features)
         native = native_routines(self._isa, len(spec.cores), self._features)
         forms = float_form_routines(native) if float_forms else ()
         self.routines = (*native, *forms, *external_engines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from nnstretch.api.options import HYBRID, CompileOptions
@@ -151,10 +151,15 @@ def _open(
     return processor_kind(spec.kind).processor(spec)
 
 
-def foreign_processors(isa: Isa, options: CompileOptions) -> Processors:
+def foreign_processors(isa: Isa, options: CompileOptions, features: Collection[str] | None = None) -> Processors:
     """The CPU of another machine, as groups of cores such as `cpu:0-3,cpu:4-7`, for plans without measurements.
 
     A CPU without cores gets `options.threads` of them (1 by default).
+
+    Args:
+        isa: its instruction set.
+        options: name the cores.
+        features: of that CPU; None for any with the instruction set, as for `CpuProcessor`.
 
     Raises:
         UsageError: the specification is wrong, or names a processor other than a CPU.
@@ -167,5 +172,6 @@ def foreign_processors(isa: Isa, options: CompileOptions) -> Processors:
             f"processors {text!r} of another machine: only groups of CPU cores can be planned for from here"
         )
     forms = computes_float_forms(options)
-    named = tuple(CpuProcessor(spec, isa, float_forms=forms) for spec in _limit_threads(specs, options.threads))
+    limited = _limit_threads(specs, options.threads)
+    named = tuple(CpuProcessor(spec, isa, float_forms=forms, features=features) for spec in limited)
     return Processors(named, named[0], options)

@@ -80,6 +80,7 @@
     F(dense_int8, avx512_vnni)                      \
     F(dense_int8, avx_vnni)                         \
     F(dense_int8, asimddp)                          \
+    F(dense_int8, i8mm, asimddp)                    \
     F(int8_table, avx512vbmi)                       \
     F(attention, fma)                               \
     F(matmul, fma)

@@ -111,7 +111,8 @@ def _planned(
     if device.isa == local_isa() and _are_cores_of_this_machine(options.processors):
         compiled = plan_model(graph, build_processors(own), tune=options.tune, progress=progress)
         return compiled, TUNED if options.tune else ESTIMATED, ""
-    compiled = plan_model(graph, foreign_processors(device.isa, own), tune=False, progress=progress)
+    processors = foreign_processors(device.isa, own, device.probe.features)
+    compiled = plan_model(graph, processors, tune=False, progress=progress)
     advice = (
         f"{name}: routines are chosen by estimates; `nnstretch tune {name} --target {device.name}` measures them there"
     )

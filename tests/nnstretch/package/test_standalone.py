@@ -289,6 +289,8 @@ def test_groups_of_cores_of_another_machine() -> None:
     assert [processor.spec.cores for processor in foreign_processors(other, CompileOptions(threads=4)).named] == [
         (0, 1, 2, 3)
     ]
+    (known,) = foreign_processors(other, CompileOptions(), ("some", "features")).named
+    assert {routine.features for routine in known.routines} == {frozenset({"some", "features"})}
     for wrong in ("opencl:0", "cpu:0,opencl:0@1", "cpu:1024", "cpu:0,cpu:0"):
         with pytest.raises(UsageError):
             foreign_processors(other, CompileOptions(wrong))

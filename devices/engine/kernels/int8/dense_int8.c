@@ -7,7 +7,7 @@
  *
  * The bias of a lane has the zero point of x times all its weights subtracted. Lanes are m padded to whole panels.
  * Weights lie in panels of VECTORS output vectors: int8[quad of inputs][VECTORS][lane][4], zero beyond k and m. */
-#include "int8/product.h"
+#include "int8/eights.h"
 
 NNS_DEFINE_READS(dense_int8);
 
@@ -81,21 +81,116 @@ NNS_INLINE void dense_tile(const int count, const int vectors, const dense_panel
         dense_store(panel, row + r, v * NNS_BLOCK, sums[r * DENSE_VECTORS + v]);
 }
 
+/* ---- rows in pairs ----------------------------------------------------------------------------------------------- */
+
+#if INT8_EIGHTS
+enum {
+    DENSE_LEAST_PAIRED = 4,      /* rows for which converting the weights pays */
+    DENSE_MOST_PAIRED = 1 << 26, /* bytes of converted rows, at most */
+};
+
+/* Converted rows and weights, in scratch. */
+typedef struct {
+    int64_t eights, record; /* of a pair of rows, and their bytes */
+    int8_t *rows;           /* int8[pair][eight][row][8] */
+    int8_t *weights;        /* int8[eight][vector][pair of lanes][lane][8] */
+} dense_pairs;
+
+static dense_pairs pairs_of(const dense_int8_parameters *p, void *scratch) {
+    dense_pairs made = {.eights = eights_of(nns_ceil_div(p->k, INT8_QUAD)), .weights = scratch};
+    made.record = made.eights * EIGHT_PAIR;
+    made.rows = made.weights + EIGHT_VECTORS * made.eights * EIGHT_WEIGHTS;
+    return made;
+}
+
+/* Bytes of scratch; 0 if rows are not converted. */
+static int64_t paired_bytes(const dense_int8_parameters *p) {
+    const dense_pairs made = pairs_of(p, NULL);
+    const int64_t rows = NNS_PRODUCT(nns_ceil_div(p->n, 2) + EIGHT_WIDE, made.record);
+    if (p->n < DENSE_LEAST_PAIRED || rows < 0 || rows > DENSE_MOST_PAIRED) return 0;
+    return EIGHT_VECTORS * made.eights * EIGHT_WEIGHTS + rows;
+}
+
+/* Converts all rows; a last one without a partner is its own. */
+static void convert_rows(const dense_int8_parameters *p, const int8_t *x, const dense_pairs *made) {
+    for (int64_t row = 0; row < nns_ceil_div(p->n, 2) * 2; row++) {
+        const int8_t *from = x + nns_min_int(row, p->n - 1) * p->k;
+        int8_t *to = made->rows + row / 2 * made->record + row % 2 * EIGHT_CHANNELS;
+        int64_t k = 0;
+        for (; k + EIGHT_CHANNELS <= p->k; k += EIGHT_CHANNELS, to += EIGHT_PAIR) memcpy(to, from + k, EIGHT_CHANNELS);
+        if (k < p->k) {
+            memset(to, 0, EIGHT_CHANNELS);
+            memcpy(to, from + k, (size_t)(p->k - k));
+        }
+    }
+}
+
+/* One register tile: `pairs` pairs of rows, a constant, from row `row` on and EIGHT_VECTORS vectors from `column` on. */
+NNS_INLINE void dense_paired_tile(const int pairs, const dense_pairs *from, const dense_panel *panel, int64_t rows,
+                                  int64_t row, int64_t column) {
+    eight_sums sums[EIGHT_WIDE * EIGHT_VECTORS];
+    COMPUTE_FOR(v, EIGHT_VECTORS) {
+        const eight_sums bias = eight_bias(int8_load_bias(panel->bias + column + v * NNS_BLOCK));
+        COMPUTE_FOR(p, pairs) sums[p * EIGHT_VECTORS + v] = bias;
+    }
+    const int8_t *each[EIGHT_WIDE];
+    COMPUTE_FOR(p, pairs) each[p] = from->rows + (row / 2 + p) * from->record;
+    eight_add(pairs, EIGHT_VECTORS, from->eights, each, from->weights, sums);
+    nns_uvec blocks[2 * EIGHT_WIDE * EIGHT_VECTORS];
+    COMPUTE_FOR(i, 2 * pairs * EIGHT_VECTORS)
+        blocks[i] = eight_sums_of(sums[i / (2 * EIGHT_VECTORS) * EIGHT_VECTORS + i % EIGHT_VECTORS], i / EIGHT_VECTORS % 2);
+    for (int64_t r = 0; r < nns_min_int(2 * pairs, rows - row); r++)
+        for (int64_t v = 0; v < EIGHT_VECTORS; v++)
+            dense_store(panel, row + r, column + v * NNS_BLOCK, blocks[r * EIGHT_VECTORS + v]);
+}
+
+/* Computes all rows of a panel of `vectors` vectors. */
+static void dense_paired(const dense_pairs *from, const dense_panel *panel, int64_t rows, int64_t vectors) {
+    const int64_t step = vectors * NNS_BLOCK * INT8_QUAD;
+    for (int64_t first = 0; first < vectors && first * NNS_BLOCK < panel->columns; first += EIGHT_VECTORS) {
+        for (int64_t v = 0; v < EIGHT_VECTORS; v++)
+            eight_pack(panel->w + (first + v) * NNS_BLOCK * INT8_QUAD, step, nns_ceil_div(panel->k, INT8_QUAD),
+                       from->weights + v * EIGHT_WEIGHTS, EIGHT_VECTORS * EIGHT_WEIGHTS);
+        for (int64_t row = 0; row < rows; row += 2 * EIGHT_WIDE) {
+            if (rows - row > 2 * EIGHT_MIDDLE)
+                dense_paired_tile(EIGHT_WIDE, from, panel, rows, row, first * NNS_BLOCK);
+            else if (rows - row > 2 * EIGHT_NARROW)
+                dense_paired_tile(EIGHT_MIDDLE, from, panel, rows, row, first * NNS_BLOCK);
+            else
+                dense_paired_tile(EIGHT_NARROW, from, panel, rows, row, first * NNS_BLOCK);
+        }
+    }
+}
+#else
+static int64_t paired_bytes(const dense_int8_parameters *p) {
+    (void)p;
+    return 0;
+}
+#endif
+
+/* ---- units: panels ----------------------------------------------------------------------------------------------- */
+
 static const char *dense_check(const nns_args *args, nns_work *work, int64_t vectors) {
     const dense_int8_parameters *p = (const void *)args->p;
     const int64_t width = vectors * NNS_BLOCK, panels = nns_ceil_div(p->m, width), y = NNS_PRODUCT(p->n, p->m);
-    *work = (nns_work){.units = panels};
+    *work = (nns_work){.units = panels, .scratch = paired_bytes(p)};
     return NNS_CHECK_SIZES(dense_int8, args, y, NNS_PRODUCT(p->n, p->k),
                            NNS_PRODUCT(panels, nns_ceil_div(p->k, INT8_QUAD), INT8_QUAD, width),
                            NNS_PRODUCT(2, panels, width, (int64_t)sizeof(int32_t)), NNS_FLOAT_BYTES(panels, width), y);
 }
 
-static void dense_run(const nns_args *args, int64_t begin, int64_t end, int64_t tile_rows, int64_t vectors,
+static void dense_run(const nns_args *args, int64_t begin, int64_t end, void *scratch, int64_t tile_rows, int64_t vectors,
                       dense_rows rows) {
+    (void)scratch; /* unless rows are paired */
     const dense_int8_parameters *p = (const void *)args->p;
     const int64_t n = p->n, width = vectors * NNS_BLOCK, panels = nns_ceil_div(p->m, width);
     const int64_t panel_bytes = nns_ceil_div(p->k, INT8_QUAD) * INT8_QUAD * width;
     dense_panel panel = {.x = args->in[READ_X], .k = p->k, .m = p->m, .finish = int8_rounding_of(&p->rounding)};
+#if INT8_EIGHTS
+    const dense_pairs pairs = pairs_of(p, scratch);
+    const bool paired = paired_bytes(p) > 0;
+    if (paired) convert_rows(p, panel.x, &pairs);
+#endif
     for (int64_t i = begin; i < end; i++) {
         const int64_t column = i * width;
         panel.columns = nns_min_int(width, panel.m - column);
@@ -104,6 +199,12 @@ static void dense_run(const nns_args *args, int64_t begin, int64_t end, int64_t 
         panel.multipliers = (const float *)args->in[READ_MULTIPLIERS] + column;
         panel.residual = args->in[READ_RESIDUAL] ? (const int8_t *)args->in[READ_RESIDUAL] + column : NULL;
         panel.y = (int8_t *)args->out[0] + column;
+#if INT8_EIGHTS
+        if (paired) {
+            dense_paired(&pairs, &panel, n, vectors);
+            continue;
+        }
+#endif
         for (int64_t row = 0; row < n; row += tile_rows) {
             panel.far = row == 0;
             rows(nns_min_int(tile_rows, n - row), &panel, row);
@@ -115,7 +216,7 @@ static void dense_run(const nns_args *args, int64_t begin, int64_t end, int64_t 
     WHERE_##where(static void stem##_rows(int64_t count, const dense_panel *panel, int64_t row) { \
         COMPUTE_BY_COUNT(count, rows, dense_tile, vectors, panel, row)                            \
     } NNS_DEFINE_KERNEL(stem, dense_check(args, work, vectors),                                   \
-                        dense_run(args, begin, end, rows, vectors, stem##_rows)))
+                        dense_run(args, begin, end, scratch, rows, vectors, stem##_rows)))
 KERNELS_dense_int8(KERNEL)
 
 NNS_DEFINE_FAMILY(dense_int8);

@@ -268,7 +268,7 @@ static const char *rows_check(const nns_args *args, nns_work *work) {
     if (g.groups > ROWS_MOST_GROUPS) return "vectors have lanes of too many groups";
     int64_t scratch = scratch_bytes(&s, &g, p->rows);
     if (scratch < 0) return "rows of the input are too wide";
-#if ROWS_PAIRS
+#if INT8_EIGHTS
     if (g.groups == 1) scratch = paired_bytes(&s, &g, p->rows);
     if (scratch < 0) return "a vector has too many weights";
 #endif
@@ -283,7 +283,7 @@ static void rows_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
     const rows_int8_parameters *p = (const void *)args->p;
     const kernel_geometry *s = &p->geometry;
     const grouping g = grouping_of(p);
-#if ROWS_PAIRS
+#if INT8_EIGHTS
     if (g.groups == 1) {
         run_pairs(args, &g, unit_begin, unit_end, scratch);
         return;

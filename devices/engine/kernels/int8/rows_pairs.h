@@ -1,21 +1,9 @@
-/* The strips of rows_int8.c by products of eight channels (i8mm). It includes this file, which uses its vectors.
+/* The strips of rows_int8.c by products of eight channels (eights.h). It includes this file, which uses its vectors.
  *
- * An instruction adds to the sums of two columns and two lanes the products of eight channels. Both of its operands are
- * made before the strips, so that these shuffle nothing: of the input rows, pairs of columns that neighbouring outputs
- * read at one tap, and of the weights of up to two vectors, pairs of lanes. An input column belongs to two pairs unless
- * the kernel has one column. */
-#if ROWS_PAIRS
-enum {
-    PAIR_QUADS = 2,                       /* of the eight channels */
-    PAIR_BYTES = 2 * PAIR_QUADS * INT8_QUAD, /* of two columns or two lanes */
-    PAIR_WEIGHTS = 2 * PAIR_BYTES,        /* of the lanes of a vector */
-    PAIR_VECTORS = 2,                     /* computed at a time */
-    PAIR_WIDE = 6,                        /* pairs of columns of the widest strips */
-    PAIR_MIDDLE = 4,
-    PAIR_NARROW = 2,
-    PAIR_SUMS = 2 * PAIR_VECTORS * PAIR_WIDE,
-};
-
+ * Both operands of the products are made before the strips, so that these shuffle nothing: of the input rows, pairs of
+ * columns that neighbouring outputs read at one tap, and of the weights of up to two vectors, pairs of lanes. An input
+ * column belongs to two pairs unless the kernel has one column. */
+#if INT8_EIGHTS
 /* The converted inputs and weights of a unit, in scratch. A record is the pairs of two columns in a part. */
 typedef struct {
     int8_t *weights;       /* int8[part][kh][kw][eight][vector][pair of lanes][lane][8] */
@@ -39,17 +27,15 @@ static kernel_geometry paired_geometry(const kernel_geometry *s, int64_t outputs
     return made;
 }
 
-static int64_t eights_of(int64_t quads) { return nns_ceil_div(quads, PAIR_QUADS); }
-
 /* Bytes of the weights of as many vectors as are computed at a time. */
 static int64_t paired_weights(const kernel_geometry *s, const grouping *g) {
-    return PAIR_VECTORS * PAIR_WEIGHTS * g->parts * eights_of(g->per_part) * s->kh * s->kw;
+    return EIGHT_VECTORS * EIGHT_WEIGHTS * g->parts * eights_of(g->per_part) * s->kh * s->kw;
 }
 
 /* What a unit of at most `outputs` output rows converts. `s` is a paired_geometry. */
 static paired paired_of(const kernel_geometry *s, const grouping *g, int64_t outputs, void *scratch) {
     const bool one = s->kw == 1;
-    paired made = {.weights = scratch, .record = PAIR_BYTES * eights_of(nns_min_int(g->quads, g->per_part))};
+    paired made = {.weights = scratch, .record = EIGHT_PAIR * eights_of(nns_min_int(g->quads, g->per_part))};
     made.columns = one ? 2 * s->sw : 1;
     made.to_next = made.record * (one ? 1 : 2 * s->sw);
     made.tap = made.record * s->dw;
@@ -68,7 +54,7 @@ static int64_t paired_bytes(const kernel_geometry *whole, const grouping *g, int
     const int64_t weights = block_bytes(&s, g);
     if (weights < 0 || weights > ROWS_BYTES) return -1;
     const paired made = paired_of(&s, g, outputs, NULL);
-    return paired_weights(&s, g) + g->parts * made.part + PAIR_WIDE * made.to_next;
+    return paired_weights(&s, g) + g->parts * made.part + EIGHT_WIDE * made.to_next;
 }
 
 /* ---- conversion -------------------------------------------------------------------------------------------------- */
@@ -78,19 +64,10 @@ static void pair_weights(const kernel_geometry *s, const grouping *g, const outp
     const int64_t quad_bytes = NNS_BLOCK * INT8_QUAD;
     for (int64_t i = 0; i < count; i++) {
         const int8_t *w = v[i].w;
-        int8_t *at = to + i * PAIR_WEIGHTS;
-        for (int64_t part = 0; part < g->parts; part++) {
-            const int64_t quads = quads_of(g, part), stored = stored_quads(g, part);
-            for (int64_t tap = 0; tap < s->kh * s->kw; tap++, w += stored * quad_bytes) {
-                for (int64_t quad = 0; quad < quads; quad += PAIR_QUADS, at += count * PAIR_WEIGHTS) {
-                    const uint32x4_t first = int8_load_weights(w + quad * quad_bytes);
-                    const uint32x4_t second =
-                        quad + 1 < quads ? int8_load_weights(w + (quad + 1) * quad_bytes) : vdupq_n_u32(0);
-                    vst1q_s8(at, vreinterpretq_s8_u32(vzip1q_u32(first, second)));
-                    vst1q_s8(at + PAIR_BYTES, vreinterpretq_s8_u32(vzip2q_u32(first, second)));
-                }
-            }
-        }
+        int8_t *at = to + i * EIGHT_WEIGHTS;
+        for (int64_t part = 0; part < g->parts; part++)
+            for (int64_t tap = 0; tap < s->kh * s->kw; tap++, w += stored_quads(g, part) * quad_bytes)
+                at = eight_pack(w, quad_bytes, quads_of(g, part), at, count * EIGHT_WEIGHTS);
     }
 }
 
@@ -141,13 +118,13 @@ static void pair_rows(const kernel_geometry *whole, const kernel_geometry *s, co
     for (int64_t row = 0; row < rows; row++) {
         const int64_t h = unit->begin * s->sh - s->pt + row;
         const bool inside = h >= 0 && h < s->h;
-        for (int64_t quad = 0; quad < g->quads; quad += PAIR_QUADS) {
+        for (int64_t quad = 0; quad < g->quads; quad += EIGHT_QUADS) {
             /* Without a second quad the weights are zeros. */
             const int8_t *first = x + (first_block + quad) * plane, *second = quad + 1 < g->quads ? first + plane : first;
             const int64_t at = inside ? h * whole->w * NNS_BLOCK : 0;
             const input_row from = {first + at, second + at, inside ? s->w : 0, (uint8_t)zero * 0x01010101u};
             int8_t *to = made->first + quad / g->per_part * made->part + row * made->row +
-                         quad % g->per_part / PAIR_QUADS * PAIR_BYTES;
+                         quad % g->per_part / EIGHT_QUADS * EIGHT_PAIR;
             pair_row(&from, made, s->pl, s->sw, to);
         }
     }
@@ -155,34 +132,14 @@ static void pair_rows(const kernel_geometry *whole, const kernel_geometry *s, co
 
 /* ---- strips ------------------------------------------------------------------------------------------------------ */
 
-/* Adds the products of `eights` records of `count` pairs of columns, whose records are at `each`, and of `vectors` vectors
- * to the sums int32[pair][vector][pair of lanes][column][lane]; returns the address after the weights. Counts are constants. */
-NNS_INLINE const int8_t *add_eights(const int count, const int vectors, int64_t eights, const int8_t *const *each,
-                                    const int8_t *w, int32x4_t *sums) {
-    const int lanes = 2 * vectors; /* pairs of lanes */
-    for (int64_t at = 0; at < eights * PAIR_BYTES; at += PAIR_BYTES, w += vectors * PAIR_WEIGHTS) {
-        int8x16_t weights[2 * PAIR_VECTORS];
-        COMPUTE_FOR(i, lanes) weights[i] = vld1q_s8(w + i * PAIR_BYTES);
-        COMPUTE_FOR(p, count) {
-            const int8x16_t x = vld1q_s8(each[p] + at);
-            COMPUTE_FOR(i, lanes) sums[p * lanes + i] = vmmlaq_s32(sums[p * lanes + i], x, weights[i]);
-        }
-    }
-    return w;
-}
-
 /* Computes 2 * `pairs` columns of `rows` neighbouring output rows from column `pixel`, an even one, of row `oh` on, of
  * `vectors` vectors, and stores `valid` of the columns. Counts are constants. */
 NNS_INLINE void compute_pairs(const int rows, const int pairs, const int vectors, int64_t valid, const kernel_geometry *s,
                               const grouping *g, const paired *from, const output_vector *v, int64_t oh, int64_t pixel) {
-    const int lanes = 2 * vectors;
-    int32x4_t sums[PAIR_SUMS];
+    eight_sums sums[EIGHT_VECTORS * EIGHT_WIDE];
     COMPUTE_FOR(i, vectors) {
-        const uint64x2_t bias = vreinterpretq_u64_u32(int8_load_bias(v[i].bias));
-        COMPUTE_FOR(p, rows * pairs) {
-            sums[p * lanes + 2 * i] = vreinterpretq_s32_u64(vdupq_laneq_u64(bias, 0));
-            sums[p * lanes + 2 * i + 1] = vreinterpretq_s32_u64(vdupq_laneq_u64(bias, 1));
-        }
+        const eight_sums bias = eight_bias(int8_load_bias(v[i].bias));
+        COMPUTE_FOR(p, rows * pairs) sums[p * vectors + i] = bias;
     }
     const int8_t *w = from->weights;
     for (int64_t part = 0; part < g->parts; part++) {
@@ -190,23 +147,18 @@ NNS_INLINE void compute_pairs(const int rows, const int pairs, const int vectors
             const int8_t *x = from->first + part * from->part + (oh * s->sh + i * s->dh) * from->row +
                               pixel / 2 * from->to_next;
             for (int64_t j = 0; j < s->kw; j++, x += from->tap) {
-                const int8_t *each[PAIR_WIDE];
+                const int8_t *each[EIGHT_WIDE];
                 COMPUTE_FOR(r, rows) COMPUTE_FOR(p, pairs)
                     each[r * pairs + p] = x + r * s->sh * from->row + p * from->to_next;
-                w = add_eights(rows * pairs, vectors, eights_of(quads_of(g, part)), each, w, sums);
+                w = eight_add(rows * pairs, vectors, eights_of(quads_of(g, part)), each, w, sums);
             }
         }
     }
     COMPUTE_FOR(i, vectors) {
         const nns_vec multipliers = nns_load(v[i].multipliers);
         COMPUTE_FOR(r, rows) {
-            nns_uvec blocks[2 * PAIR_WIDE];
-            COMPUTE_FOR(p, pairs) {
-                const int32x4_t *of_pair = sums + (r * pairs + p) * lanes + 2 * i;
-                const uint64x2_t low = vreinterpretq_u64_s32(of_pair[0]), high = vreinterpretq_u64_s32(of_pair[1]);
-                blocks[2 * p] = vreinterpretq_u32_u64(vzip1q_u64(low, high));
-                blocks[2 * p + 1] = vreinterpretq_u32_u64(vzip2q_u64(low, high));
-            }
+            nns_uvec blocks[2 * EIGHT_WIDE];
+            COMPUTE_FOR(p, 2 * pairs) blocks[p] = eight_sums_of(sums[(r * pairs + p / 2) * vectors + i], p % 2);
             const int64_t at = ((oh + r) * s->ow + pixel) * NNS_BLOCK;
             int8_store(2 * pairs, valid, &v[i].finish, blocks, 1, multipliers,
                        v[i].residual ? v[i].residual + at : NULL, v[i].y + at);
@@ -218,18 +170,18 @@ NNS_INLINE void compute_pairs(const int rows, const int pairs, const int vectors
 NNS_INLINE void compute_paired_rows(const int vectors, const kernel_geometry *s, const grouping *g, const paired *from,
                                     const output_vector *v, int64_t outputs) {
     int64_t oh = 0;
-    if (s->ow <= 2 * PAIR_NARROW)
-        for (; oh + 3 <= outputs; oh += 3) compute_pairs(3, PAIR_NARROW, vectors, s->ow, s, g, from, v, oh, 0);
-    if (s->ow <= PAIR_WIDE)
-        for (; oh + 2 <= outputs; oh += 2) compute_pairs(2, PAIR_WIDE / 2, vectors, s->ow, s, g, from, v, oh, 0);
+    if (s->ow <= 2 * EIGHT_NARROW)
+        for (; oh + 3 <= outputs; oh += 3) compute_pairs(3, EIGHT_NARROW, vectors, s->ow, s, g, from, v, oh, 0);
+    if (s->ow <= EIGHT_WIDE)
+        for (; oh + 2 <= outputs; oh += 2) compute_pairs(2, EIGHT_WIDE / 2, vectors, s->ow, s, g, from, v, oh, 0);
     for (; oh < outputs; oh++) {
         int64_t pixel = 0, left = s->ow;
-        for (; left > 2 * PAIR_MIDDLE; pixel += 2 * PAIR_WIDE, left -= 2 * PAIR_WIDE)
-            compute_pairs(1, PAIR_WIDE, vectors, nns_min_int(left, 2 * PAIR_WIDE), s, g, from, v, oh, pixel);
-        if (left > 2 * PAIR_NARROW)
-            compute_pairs(1, PAIR_MIDDLE, vectors, left, s, g, from, v, oh, pixel);
+        for (; left > 2 * EIGHT_MIDDLE; pixel += 2 * EIGHT_WIDE, left -= 2 * EIGHT_WIDE)
+            compute_pairs(1, EIGHT_WIDE, vectors, nns_min_int(left, 2 * EIGHT_WIDE), s, g, from, v, oh, pixel);
+        if (left > 2 * EIGHT_NARROW)
+            compute_pairs(1, EIGHT_MIDDLE, vectors, left, s, g, from, v, oh, pixel);
         else if (left > 0)
-            compute_pairs(1, PAIR_NARROW, vectors, left, s, g, from, v, oh, pixel);
+            compute_pairs(1, EIGHT_NARROW, vectors, left, s, g, from, v, oh, pixel);
     }
 }
 
@@ -244,13 +196,13 @@ static void run_pairs(const nns_args *args, const grouping *g, int64_t unit_begi
         const paired made = paired_of(&s, g, unit.outputs, scratch);
         pair_rows(whole, &s, g, (const int8_t *)args->in[READ_X] + unit.image * image_bytes, &unit, (int8_t)p->zero, &made);
         const int64_t outputs = is_flat(&s) ? 1 : unit.outputs;
-        for (int64_t vector = unit.vector; vector < unit.end; vector += PAIR_VECTORS) {
-            output_vector v[PAIR_VECTORS];
-            const int64_t count = nns_min_int(PAIR_VECTORS, unit.end - vector);
+        for (int64_t vector = unit.vector; vector < unit.end; vector += EIGHT_VECTORS) {
+            output_vector v[EIGHT_VECTORS];
+            const int64_t count = nns_min_int(EIGHT_VECTORS, unit.end - vector);
             for (int64_t i = 0; i < count; i++) select_vector(args, g, &from, &unit, vector + i, &v[i]);
             pair_weights(&s, g, v, count, made.weights);
-            if (count == PAIR_VECTORS)
-                compute_paired_rows(PAIR_VECTORS, &s, g, &made, v, outputs);
+            if (count == EIGHT_VECTORS)
+                compute_paired_rows(EIGHT_VECTORS, &s, g, &made, v, outputs);
             else
                 compute_paired_rows(1, &s, g, &made, v, outputs);
         }

@@ -2,20 +2,13 @@
 #ifndef NNS_INT8_ROWS_WINDOW_H
 #define NNS_INT8_ROWS_WINDOW_H
 
-#include "int8/product.h"
+#include "int8/eights.h"
 
 /* AMX: a tile is the quads of 16 columns, the weights of as many quads, or the sums of 16 columns. */
 #if defined(__AMX_INT8__) && NNS_BLOCK == 16
 #define ROWS_TILES 1
 #else
 #define ROWS_TILES 0
-#endif
-
-/* i8mm: products of the eight channels of two columns with those of two lanes. */
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-#define ROWS_PAIRS 1
-#else
-#define ROWS_PAIRS 0
 #endif
 
 enum {

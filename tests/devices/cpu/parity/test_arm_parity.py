@@ -40,7 +40,14 @@ from tests.kits.kernels.emulated_kernels import (
     program,
     request_of,
 )
-from tests.kits.kernels.int8_layers import int8_convolutions, quantized, summed, whole_channels, whole_quads
+from tests.kits.kernels.int8_layers import (
+    int8_convolutions,
+    quantized,
+    summed,
+    whole_channels,
+    whole_quads,
+    zero_points,
+)
 from tests.kits.kernels.pair_shapes import depthwise_project, expand_depthwise
 
 pytestmark = pytest.mark.slow
@@ -108,11 +115,13 @@ def test_encoded_weights_stored_as_int16(cpu: str) -> None:
 
 @few
 @given(
-    layer=int8_convolutions(whole_channels | whole_quads, kernels | st.just((1, 1))),
+    layer=int8_convolutions(whole_channels | whole_quads, kernels | st.just((1, 1)))
+    | st.builds(quantized, dense_layers, st.integers(0, 999), st.tuples(zero_points, zero_points, zero_points)),
     cpu=st.sampled_from(INT8_CPUS),
 )
-def test_random_int8_convolutions(layer: Layer, cpu: str) -> None:
-    check_cases(cases_of(ROUTINES, layer), cpu)
+def test_random_int8_layers(layer: Layer, cpu: str) -> None:
+    if cases := cases_of(ROUTINES, layer):
+        check_cases(cases, cpu)
 
 
 @cache

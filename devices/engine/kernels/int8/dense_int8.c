@@ -84,6 +84,7 @@ NNS_INLINE void dense_tile(const int count, const int vectors, const dense_panel
 /* ---- rows in pairs ----------------------------------------------------------------------------------------------- */
 
 #if INT8_EIGHTS
+_Static_assert((int)DENSE_VECTORS % (int)EIGHT_VECTORS == 0, "a panel is no whole register tiles");
 enum {
     DENSE_LEAST_PAIRED = 4,      /* rows for which converting the weights pays */
     DENSE_MOST_PAIRED = 1 << 26, /* bytes of converted rows, at most */
@@ -96,19 +97,23 @@ typedef struct {
     int8_t *weights;        /* int8[eight][vector][pair of lanes][lane][8] */
 } dense_pairs;
 
-static dense_pairs pairs_of(const dense_int8_parameters *p, void *scratch) {
-    dense_pairs made = {.eights = eights_of(nns_ceil_div(p->k, INT8_QUAD)), .weights = scratch};
-    made.record = made.eights * EIGHT_PAIR;
-    made.rows = made.weights + EIGHT_VECTORS * made.eights * EIGHT_WEIGHTS;
-    return made;
+static int64_t row_eights(const dense_int8_parameters *p) { return eights_of(nns_ceil_div(p->k, INT8_QUAD)); }
+
+static dense_pairs pairs_of(const dense_int8_parameters *p, int8_t *scratch) {
+    const int64_t eights = row_eights(p);
+    return (dense_pairs){
+        .eights = eights,
+        .record = eights * EIGHT_PAIR,
+        .rows = scratch + EIGHT_VECTORS * eights * EIGHT_WEIGHTS,
+        .weights = scratch,
+    };
 }
 
 /* Bytes of scratch; 0 if rows are not converted. */
 static int64_t paired_bytes(const dense_int8_parameters *p) {
-    const dense_pairs made = pairs_of(p, NULL);
-    const int64_t rows = NNS_PRODUCT(nns_ceil_div(p->n, 2) + EIGHT_WIDE, made.record);
+    const int64_t eights = row_eights(p), rows = NNS_PRODUCT(nns_ceil_div(p->n, 2) + EIGHT_WIDE, eights, EIGHT_PAIR);
     if (p->n < DENSE_LEAST_PAIRED || rows < 0 || rows > DENSE_MOST_PAIRED) return 0;
-    return EIGHT_VECTORS * made.eights * EIGHT_WEIGHTS + rows;
+    return EIGHT_VECTORS * eights * EIGHT_WEIGHTS + rows;
 }
 
 /* Converts all rows; a last one without a partner is its own. */
@@ -187,8 +192,8 @@ static void dense_run(const nns_args *args, int64_t begin, int64_t end, void *sc
     const int64_t panel_bytes = nns_ceil_div(p->k, INT8_QUAD) * INT8_QUAD * width;
     dense_panel panel = {.x = args->in[READ_X], .k = p->k, .m = p->m, .finish = int8_rounding_of(&p->rounding)};
 #if INT8_EIGHTS
-    const dense_pairs pairs = pairs_of(p, scratch);
     const bool paired = paired_bytes(p) > 0;
+    const dense_pairs pairs = paired ? pairs_of(p, scratch) : (dense_pairs){0};
     if (paired) convert_rows(p, panel.x, &pairs);
 #endif
     for (int64_t i = begin; i < end; i++) {

@@ -6,18 +6,19 @@
 #if INT8_EIGHTS
 /* The converted inputs and weights of a unit, in scratch. A record is the pairs of two columns in a part. */
 typedef struct {
-    int8_t *weights;       /* int8[part][kh][kw][eight][vector][pair of lanes][lane][8] */
-    int8_t *first;         /* int8[part][row][record][eight][column][8] */
-    int64_t record;        /* bytes of a record */
-    int64_t records;       /* of a row */
-    int64_t row, part;     /* bytes */
-    int64_t columns;       /* from the first column of a record to that of the next */
-    int64_t to_next, tap;  /* bytes from the record of two outputs to that of the next two, and from tap to tap */
+    int8_t *weights;      /* int8[part][kh][kw][eight][vector][pair of lanes][lane][8] */
+    int8_t *first;        /* int8[part][row][record][eight][column][8] */
+    int64_t record;       /* bytes of a record */
+    int64_t records;      /* of a row */
+    int64_t row, part;    /* bytes */
+    int64_t columns;      /* from the first column of a record to that of the next */
+    int64_t to_next, tap; /* bytes from the record of two outputs to that of the next two, and from tap to tap */
 } paired;
 
-/* Whether the outputs of unit rows are as neighbouring as those of a row. */
+/* Whether pixels, of the input and of the output, run on from a row to the next. */
 static bool is_flat(const kernel_geometry *s) {
-    return s->kh == 1 && s->kw == 1 && s->sh == 1 && s->sw == 1 && s->ow == s->w && s->oh == s->h;
+    const bool pointwise = s->kh == 1 && s->kw == 1 && s->sh == 1 && s->sw == 1;
+    return pointwise && !s->pt && !s->pl && s->ow == s->w && s->oh == s->h;
 }
 
 /* The geometry of units of `outputs` output rows: the rows of a flat convolution are one. */
@@ -32,28 +33,27 @@ static int64_t paired_weights(const kernel_geometry *s, const grouping *g) {
     return EIGHT_VECTORS * EIGHT_WEIGHTS * g->parts * eights_of(g->per_part) * s->kh * s->kw;
 }
 
-/* What a unit of at most `outputs` output rows converts. `s` is a paired_geometry. */
-static paired paired_of(const kernel_geometry *s, const grouping *g, int64_t outputs, void *scratch) {
+/* What a unit of at most `outputs` output rows converts, without addresses. `s` is a paired_geometry. */
+static paired paired_of(const kernel_geometry *s, const grouping *g, int64_t outputs) {
     const bool one = s->kw == 1;
-    paired made = {.weights = scratch, .record = EIGHT_PAIR * eights_of(nns_min_int(g->quads, g->per_part))};
+    const int64_t pairs = nns_ceil_div(s->ow, 2);
+    paired made = {.record = EIGHT_PAIR * eights_of(nns_min_int(g->quads, g->per_part))};
     made.columns = one ? 2 * s->sw : 1;
     made.to_next = made.record * (one ? 1 : 2 * s->sw);
     made.tap = made.record * s->dw;
-    const int64_t pairs = nns_ceil_div(s->ow, 2);
     made.records = one ? pairs : (pairs - 1) * 2 * s->sw + (s->kw - 1) * s->dw + 1;
     made.row = made.records * made.record;
     made.part = (is_flat(s) ? 1 : rows_for(s, nns_min_int(outputs, s->oh))) * made.row;
-    made.first = made.weights + paired_weights(s, g);
     return made;
 }
 
-/* Bytes of scratch that pairs of units of `outputs` rows need, which scratch_bytes has accepted; negative if the weights of
+/* Bytes of scratch that units of at most `outputs` rows need, which scratch_bytes has accepted; negative if the weights of
  * a vector are too large. */
 static int64_t paired_bytes(const kernel_geometry *whole, const grouping *g, int64_t outputs) {
     const kernel_geometry s = paired_geometry(whole, nns_min_int(outputs, whole->oh));
     const int64_t weights = block_bytes(&s, g);
     if (weights < 0 || weights > ROWS_BYTES) return -1;
-    const paired made = paired_of(&s, g, outputs, NULL);
+    const paired made = paired_of(&s, g, outputs);
     return paired_weights(&s, g) + g->parts * made.part + EIGHT_WIDE * made.to_next;
 }
 
@@ -193,7 +193,9 @@ static void run_pairs(const nns_args *args, const grouping *g, int64_t unit_begi
     for (int64_t index = unit_begin; index < unit_end; index++) {
         const rows_unit unit = unit_at(p, g, index);
         const kernel_geometry s = paired_geometry(whole, unit.outputs);
-        const paired made = paired_of(&s, g, unit.outputs, scratch);
+        paired made = paired_of(&s, g, unit.outputs);
+        made.weights = scratch;
+        made.first = made.weights + paired_weights(&s, g);
         pair_rows(whole, &s, g, (const int8_t *)args->in[READ_X] + unit.image * image_bytes, &unit, (int8_t)p->zero, &made);
         const int64_t outputs = is_flat(&s) ? 1 : unit.outputs;
         for (int64_t vector = unit.vector; vector < unit.end; vector += EIGHT_VECTORS) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -46,15 +47,36 @@ def tiny_network(num_classes: int) -> nn.Module:
     return Chain(nn.Sequential(*conv_bn(3, 16, 3, stride=2)), stages, nn.Sequential(*classifier(32, num_classes)))
 
 
+def make_tiny(patch: pytest.MonkeyPatch) -> None:
+    """Makes the study's network and batches small."""
+    patch.setattr(networks, "NETWORKS", {"resnet34": tiny_network})
+    patch.setattr(study, "COMMON", {**study.COMMON, "batch_size": 22, "precise_bn_samples": 0})
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks, "NETWORKS", {"resnet34": tiny_network})
-    monkeypatch.setattr(study, "COMMON", {**study.COMMON, "batch_size": 22, "precise_bn_samples": 0})
+    make_tiny(monkeypatch)
 
 
 def run(folder: Path, *tables: str, **changes: Any) -> Results:
     options = StudyOptions(folder, ("resnet34",), tables=tables, **{"seeds": 1, **TINY, **changes})
     return AccuracyStudy(options, silent_reporter()).run()
+
+
+@pytest.fixture(scope="module")
+def accuracy_table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
+    """The folder of a finished table "accuracy" and its results."""
+    folder = tmp_path_factory.mktemp("accuracy")
+    with pytest.MonkeyPatch.context() as patch:
+        make_tiny(patch)
+        return folder, run(folder, "accuracy")
+
+
+@pytest.fixture
+def finished(accuracy_table: tuple[Path, Results], tmp_path: Path) -> tuple[Path, Results]:
+    """A copy of that folder, and the results."""
+    folder, results = accuracy_table
+    return shutil.copytree(folder, tmp_path / "finished"), results
 
 
 def images_seen(folder: Path) -> float:
@@ -65,15 +87,17 @@ def images_seen(folder: Path) -> float:
 
 @pytest.mark.usefixtures("tiny")
 def test_rows_of_a_table_see_as_many_images_and_nothing_is_trained_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: tuple[Path, Results], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = run(tmp_path, "accuracy", "quarter")
+    folder, alone = finished
+    results = run(folder, "accuracy", "quarter")
+    assert results["accuracy"] == alone["accuracy"]
     rows = results["accuracy"]["resnet34"]
     assert list(rows) == [ORIGINAL, FURTHER, CONTROL, BRANCHED]
     assert len(results["quarter"]["resnet34"]) == 6
-    folder = tmp_path / "resnet34" / "seed-0"
-    assert {images_seen(path) for path in folder.glob("accuracy-*")} == {8}
-    assert {images_seen(path) for path in folder.glob("quarter-*")} == {2}
+    stages = folder / "resnet34" / "seed-0"
+    assert {images_seen(path) for path in stages.glob("accuracy-*")} == {8}
+    assert {images_seen(path) for path in stages.glob("quarter-*")} == {2}
     macs = {name: found[0]["macs"] for name, found in rows.items()}
     assert macs[FURTHER] == macs[ORIGINAL] > macs[BRANCHED]
     assert macs[CONTROL] == pytest.approx(macs[BRANCHED], rel=0.01)
@@ -83,14 +107,13 @@ def test_rows_of_a_table_see_as_many_images_and_nothing_is_trained_twice(
 
     monkeypatch.setattr("nnstretch.training.loop.trainer.train", refuse)
     monkeypatch.setattr("nnstretch.training.evaluation.accuracy.top1", refuse)
-    assert run(tmp_path, "accuracy", "quarter") == results
+    assert run(folder, "accuracy", "quarter") == results
 
 
 @pytest.mark.usefixtures("tiny")
 def test_a_stopped_training_goes_on_and_ends_with_the_same_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    accuracy_table: tuple[Path, Results], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run(tmp_path / "whole", "accuracy")
     shown = event_shown
 
     def stopping(advance: Any) -> Callable[[Any], None]:
@@ -109,7 +132,7 @@ def test_a_stopped_training_goes_on_and_ends_with_the_same_weights(
     assert not json.loads((folder / "accuracy-further" / "stage.json").read_text())["done"]
     original = (folder / "original" / "weights.safetensors").stat().st_mtime_ns
     resumed = run(tmp_path / "stopped", "accuracy")
-    assert resumed == whole
+    assert resumed == accuracy_table[1]
     assert (folder / "original" / "weights.safetensors").stat().st_mtime_ns == original
 
 
@@ -123,19 +146,18 @@ def test_what_another_process_trains_is_left_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_trainings_with_other_settings_are_refused(tmp_path: Path) -> None:
-    run(tmp_path, "accuracy")
+def test_trainings_with_other_settings_are_refused(finished: tuple[Path, Results]) -> None:
     with pytest.raises(UsageError, match="holds products of other settings"):
-        run(tmp_path, "accuracy", epochs=2)
+        run(finished[0], "accuracy", epochs=2)
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_stage_is_run_again_with_those_after_it_on_request(tmp_path: Path) -> None:
-    results = run(tmp_path, "accuracy")
-    folder = tmp_path / "resnet34" / "seed-0"
-    stages = {path.parent.name: json.loads(path.read_text())["run"] for path in folder.glob("*/stage.json")}
-    assert run(tmp_path, "accuracy", redo="accuracy") == results
-    again = {path.parent.name: json.loads(path.read_text())["run"] for path in folder.glob("*/stage.json")}
+def test_a_stage_is_run_again_with_those_after_it_on_request(finished: tuple[Path, Results]) -> None:
+    folder, results = finished
+    files = [*(folder / "resnet34" / "seed-0").glob("*/stage.json")]
+    stages = {path.parent.name: json.loads(path.read_text())["run"] for path in files}
+    assert run(folder, "accuracy", redo="accuracy") == results
+    again = {path.parent.name: json.loads(path.read_text())["run"] for path in files}
     assert {name for name in stages if again[name] != stages[name]} == {
         "accuracy-further",
         "accuracy-control",

@@ -79,3 +79,13 @@ def thread_sanitized_sources(target: BuildTarget) -> list[SourceFile]:
         one if _RUNTIME in one.path.parents or one.path.name in _WATCHED_KERNELS else other
         for one, other in zip(engine_sources(target, "thread"), engine_sources(target), strict=True)
     ]
+
+
+def sources_with_kernels_of(target: BuildTarget, system: str) -> list[SourceFile]:
+    """The engine's sources for a target, whose kernels are compiled for another system with the same instruction set.
+
+    Kernels include no header of a system's own. So where other tests compile and run them for one system, those of another
+    show nothing more, and take most of the engine's compile time.
+    """
+    sources = zip(engine_sources(target), engine_sources(BuildTarget(target.isa, system)), strict=True)
+    return [one if _RUNTIME in one.path.parents else other for one, other in sources]

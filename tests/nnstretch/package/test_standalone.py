@@ -24,6 +24,7 @@ from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import foreign_processors
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import CpuProcessor
+from nnstretch.devices.engine.build import standalone
 from nnstretch.devices.engine.build.instruction_sets import (
     ISAS,
     BuildTarget,
@@ -43,7 +44,7 @@ from nnstretch.package.standalone_session import StandaloneSession, is_standalon
 from nnstretch.passes import optimize
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
-from tests.kits.c_libraries import leave_out_optimisation
+from tests.kits.c_libraries import sources_with_kernels_of
 from tests.kits.graphs.graphs import RandomNetwork
 from tests.kits.kernels.cpu_features import runnable_isas
 
@@ -327,7 +328,8 @@ def test_a_static_executable_for_aarch64_runs_under_qemu(network: Path, tmp_path
 @pytest.mark.slow
 def test_a_library_for_aarch64_is_built(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = parse_target("aarch64-linux-gnu")
-    leave_out_optimisation(monkeypatch, target.isa)
+    sources = sources_with_kernels_of(target, "linux-musl")  # which run in an emulator
+    monkeypatch.setattr(standalone, "engine_sources", lambda *_: sources)
     files = write_standalone(planned(network, target, 1), "small", target, tmp_path)
     for what in ("library", "executable"):
         content = files[what].read_bytes()

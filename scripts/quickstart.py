@@ -137,10 +137,7 @@ def network(num_classes: int = 10) -> tuple[torch.nn.Module, torch.Tensor]:
 
 def show_breakdown(stages: Mapping[str, float], seconds: float) -> None:
     """Where the time went; `seconds` is the duration of the job without the set-up."""
-    parts = {"set-up": float(os.environ.get("NNSTRETCH_SETUP_SECONDS", "0"))}
-    for name, spent in stages.items():
-        kind = name.partition("-")[0]
-        parts[kind] = parts.get(kind, 0.0) + spent
+    parts = {"set-up": float(os.environ.get("NNSTRETCH_SETUP_SECONDS", "0")), **stages}
     parts["other"] = max(0.0, seconds - sum(stages.values()))
     shown = ", ".join(f"{part} {spent:.0f} s" for part, spent in parts.items())
     console.print(f"{shown}; {seconds / 60:.1f} min without the set-up", highlight=False)

@@ -57,6 +57,14 @@ def make_parser() -> ArgumentParser:
     )
     add("--image-size", type=int, metavar="PIXELS", help="side of the images")
     add("--device", metavar="NAME", help="that trains: cpu, cuda:0 … (default: cuda:0 where there is one)")
+    add(
+        "--at-once",
+        type=int,
+        default=2,
+        metavar="N",
+        help="networks that are retrained at the same time on a CPU, each on its share of the cores and with memory of its "
+        "own (default: 2)",
+    )
     add("--designs", type=int, default=1, metavar="N", help="designs that are retrained (default: 1)")
     add(
         "--search",
@@ -95,7 +103,7 @@ def run(given: Namespace) -> None:
     options = TransformOptions(
         given.model, given.data, given.processors, given.output, given.weights, given.recipe, given.retrain_recipe,
         parse_changes("--set", given.changes), given.device, search, given.max_drop, given.int8, given.image_size,
-        frozenset(given.skip), given.redo, given.design, given.int8_recipe,
+        frozenset(given.skip), given.redo, given.design, given.int8_recipe, at_once=given.at_once,
     )  # fmt: skip
     with reporting(as_json=given.json) as report:
         answer = TransformAndTrain(options, report, "go on with the same command, without --redo").run()

@@ -120,6 +120,15 @@ class WorkerProcess(Closing):
         except EOFError as error:
             raise WorkerError(self._reason()) from error
 
+    def fileno(self) -> int:
+        """The pipe that frames arrive on, for `select`."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to the process, if it still runs."""
+        self._process.send_signal(number)
+
     def stop(self) -> None:
         """Stops all threads of the process; returns when they are stopped or the process has ended."""
         self._process.send_signal(signal.SIGSTOP)

@@ -9,6 +9,7 @@ that was run again, is refused: its products may have taken days. `redo` says fr
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -78,6 +79,7 @@ class Job:
         self.stages: dict[str, Stage] = {}
         self._redo = redo
         self._again = False
+        self._renewed: set[str] = set()
 
     def run(self, name: str, settings: Settings, work: Callable[[Path], Answer], after: Sequence[str] = ()) -> Stage:
         """Runs a stage unless it is done.
@@ -93,9 +95,7 @@ class Job:
             FileError: the folder or the record cannot be written, or the record is damaged.
         """
         folder = self.folder / name
-        self._again = self._again or _kind(name) == self._redo
-        if self._again and (folder / _RECORD).exists():
-            shutil.rmtree(folder, ignore_errors=True)
+        self.renew(name)
         wanted: dict[str, Any] = json.loads(json.dumps(settings))
         before = {other: self.stages[other].run for other in after if other in self.stages}
         found = _read(folder / _RECORD)
@@ -116,6 +116,34 @@ class Job:
         seconds = time.perf_counter() - begin
         _write(folder, StageRecord(wanted, started, before, done=True, seconds=seconds, answer=answer))
         return self._keep(name, Stage(folder, answer, started, seconds, was_done=False))
+
+    def renew(self, name: str) -> None:
+        """Gives up a stage's products, once, if they are to be replaced. `run` does it where no one has done it before.
+
+        Args:
+            name: of the stage.
+        """
+        folder = self.folder / name
+        self._again = self._again or _kind(name) == self._redo
+        if self._again and name not in self._renewed and (folder / _RECORD).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        self._renewed.add(name)
+
+    def is_done(self, name: str) -> bool:
+        """Whether the folder has a stage's products, of whatever settings.
+
+        Raises:
+            FileError: the record is damaged.
+        """
+        found = _read(self.folder / name / _RECORD)
+        return found is not None and found.done
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of the stages of each kind; time in which several ran counts once."""
+        spans: dict[str, list[tuple[float, float]]] = {}
+        for name, stage in self.stages.items():
+            spans.setdefault(_kind(name), []).append((stage.run, stage.run + stage.seconds))
+        return {kind: _covered(some) for kind, some in spans.items()}
 
     def _keep(self, name: str, stage: Stage) -> Stage:
         self.stages[name] = stage
@@ -143,6 +171,15 @@ def _has_only_the_record(folder: Path) -> bool:
 
 def _kind(name: str) -> str:
     return name.partition("-")[0]
+
+
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
+    """The length of the union of some spans."""
+    covered, reached = 0.0, -math.inf
+    for begin, end in sorted(spans):
+        covered += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return covered
 
 
 def _read(path: Path) -> StageRecord | None:

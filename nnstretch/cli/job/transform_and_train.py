@@ -28,6 +28,7 @@ from nnstretch.cli.training import about_images, blockwise_phase, check_classifi
 from nnstretch.errors import FileError, NNStretchError, UsageError
 from nnstretch.frontends.resolve import is_model_file
 from nnstretch.support.locks import lock_folder
+from nnstretch.training.cores import usable_cores
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -48,6 +49,7 @@ STAGES = (BASELINE, DESIGNS, RETRAIN, INT8, MEASURE)
 SKIPPABLE = (RETRAIN, INT8, MEASURE)
 """Stages that a job can leave out. Without retraining, designs keep their inherited weights."""
 
+_CONTROL = "control"
 _CALIBRATION_IMAGES = 100
 _PRECISION = 0.02  # of measured latencies, where a quiet machine allows it
 
@@ -69,6 +71,7 @@ class TransformOptions:
         search: fields of `StretchOptions`, as JSON values; `designs` is the number of designs that are retrained.
         max_drop: percent points of validation top-1 that a chosen design may be below the model.
         int8: whether networks are quantised.
+        at_once: trainings that run at the same time on a CPU, each on its share of the cores.
         turn: seconds for which one of a dozen candidates runs in a round of the measurement.
         int8_recipe: of quantisation-aware training, with the original in float32 as the teacher; None: calibration alone.
         image_size: side of the images; None: that of the weights, the factory or the recipe.
@@ -95,6 +98,7 @@ class TransformOptions:
     design: Path | None = None
     int8_recipe: str | None = None
     turn: float = 0.1
+    at_once: int = 2
 
     def __post_init__(self) -> None:
         """Check the names of stages.
@@ -108,6 +112,19 @@ class TransformOptions:
             raise UsageError(f"--skip {name}: the stages that can be left out are {', '.join(SKIPPABLE)}")
         if self.redo is not None and self.redo not in STAGES:
             raise UsageError(f"--redo {self.redo}: the stages are {', '.join(STAGES)}")
+        if self.at_once < 1:
+            raise UsageError(f"--at-once {self.at_once}: at least one training runs at a time")
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        values = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+        return {**values, "skip": sorted(self.skip)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> TransformOptions:
+        """The options that `to_json` has written."""
+        paths = {name: Path(values[name]) for name in ("folder", "weights", "design") if values[name] is not None}
+        return cls(**{**values, **paths, "skip": frozenset(values["skip"])})
 
 
 @dataclass(frozen=True)
@@ -148,6 +165,7 @@ class TransformAndTrain:
         self.report = report
         self._advice = advice
         self._preparation: Preparation | None = None
+        self._said: set[str] = set()  # stages whose end another process has reported
         self.job = Job(options.folder, options.redo)
 
     def run(self) -> dict[str, Any]:
@@ -160,17 +178,16 @@ class TransformAndTrain:
 
         from nnstretch.support.settings import write_text
 
-        names, search = self._search()  # refused before the long work, like the recipes
+        self._search()  # refused before the long work, like the recipes
         for name in (self.options.recipe, self.options.retrain_recipe):
             self.recipe(name)
         if self._int8_recipe is not None and not self._int8_recipe.qat:
             raise UsageError(f"--int8-recipe {self.options.int8_recipe} has no `qat: true`; take the preset qat")
         if self.options.design is not None:
-            self._check_design(self.options.design, names)
+            self._check_design(self.options.design)
         with lock_folder(self.options.folder, "-o"), ExitStack() as stack:
             stack.callback(self._end_preparation)
-            original = self.baseline()
-            designs = self.designs(original, names, search)
+            original, designs = self.begun()
             candidates = self.retrain(original, designs)
             answer = {
                 "original": original.to_json(),
@@ -178,10 +195,16 @@ class TransformAndTrain:
                 "int8": self.int8([original, *candidates]),
                 "chosen": self.chosen(original, candidates).name,
                 "comparison": self.measure(original, candidates),
-                "seconds": {name: round(stage.seconds, 1) for name, stage in self.job.stages.items()},
+                "seconds": {kind: round(seconds, 1) for kind, seconds in self.job.seconds().items()},
             }
             write_text(self.options.folder / "answer.json", json.dumps(answer, indent=1) + "\n")
         return answer
+
+    def begun(self) -> tuple[Candidate, list[Path]]:
+        """The trained model, and the files of the designs that are retrained."""
+        names, search = self._search()
+        original = self.baseline()
+        return original, self.designs(original, names, search)
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -321,7 +344,7 @@ class TransformAndTrain:
         stage = self.stage(DESIGNS, "searching designs", settings, work, [BASELINE])
         return [stage.folder / name for name in stage.answer["designs"]]
 
-    def _check_design(self, design: Path, names: Sequence[str]) -> None:
+    def _check_design(self, design: Path) -> None:
         """Refuses a design that does not fit the network or the processors, before the long work.
 
         Raises:
@@ -330,6 +353,7 @@ class TransformAndTrain:
         """
         from nnstretch.branching.design.design import load_design
 
+        names, _ = self._search()
         highest = max(load_design(design).processors, default=0)
         if highest >= len(names):
             raise UsageError(
@@ -348,14 +372,35 @@ class TransformAndTrain:
 
     def retrain(self, original: Candidate, designs: Sequence[Path]) -> list[Candidate]:
         """The designs and the control of the best one, retrained; with inherited weights if that is left out."""
-        made = [self._retrain_one(original, path.stem, self._branched, path) for path in designs]
-        return [*made, self._retrain_one(original, "control", self._control, designs[0])]
+        designs_of = {**{path.stem: path for path in designs}, _CONTROL: designs[0]}
+        if RETRAIN not in self.options.skip:
+            self._retrain_together(list(designs_of))
+        return [self.retrain_one(original, name, design) for name, design in designs_of.items()]
 
-    def _retrain_one(
-        self, original: Candidate, name: str, make: Callable[[Candidate, Path], Network], design: Path
-    ) -> Candidate:
+    def _retrain_together(self, names: Sequence[str]) -> None:
+        """Retrains several networks at the same time, in processes, where this pays: on a CPU with several cores.
+
+        What is not done afterwards is done in this process, which then meets the same errors.
+        """
+        from nnstretch.cli.job.retraining import retrain_together, rounds
+        from nnstretch.training.loop.torch_settings import find_device
+
+        for name in names:
+            self.job.renew(f"{RETRAIN}-{name}")
+        left = [name for name in names if not self.job.is_done(f"{RETRAIN}-{name}")]
+        if find_device(self.options.device).type != "cpu":
+            return
+        cores, threads = usable_cores(), self.recipe(self.options.retrain_recipe).threads or 1
+        for some in rounds(left, min(self.options.at_once, cores // threads)):
+            self.report.note(f"retraining {' and '.join(some)} at the same time …")
+            retrain_together(self.options, some, cores // len(some), self.report, self._advice)
+            self._said |= {f"{RETRAIN}-{name}" for name in some}
+
+    def retrain_one(self, original: Candidate, name: str, design: Path) -> Candidate:
+        """A design retrained, or the control of one."""
         recipe = self.recipe(self.options.retrain_recipe)
         trains = RETRAIN not in self.options.skip
+        make = self._control if name == _CONTROL else self._branched
 
         def work(folder: Path) -> Answer:
             network = make(original, design)
@@ -365,7 +410,7 @@ class TransformAndTrain:
         settings = {"recipe": recipe.to_json() if trains else None}
         title = f"{'retraining' if trains else 'evaluating'} {name}"
         stage = self.stage(f"{RETRAIN}-{name}", title, settings, work, [BASELINE, DESIGNS])
-        return _candidate(name, stage, None if name == "control" else design)
+        return _candidate(name, stage, None if name == _CONTROL else design)
 
     def _branched(self, original: Candidate, design: Path) -> Network:
         """A design with weights inherited from the original."""
@@ -471,7 +516,7 @@ class TransformAndTrain:
         if MEASURE in self.options.skip:
             return None
         chosen = self.chosen(original, candidates)
-        control = next(candidate for candidate in candidates if candidate.name == "control")
+        control = next(candidate for candidate in candidates if candidate.name == _CONTROL)
         designs = [candidate.design for candidate in candidates if candidate.design is not None]
         settings = {"chosen": chosen.name, "processors": self.options.processors}
 
@@ -539,7 +584,8 @@ class TransformAndTrain:
         """Runs a stage, and says what becomes of it."""
         stage = self.job.run(name, settings, self._announced(title, work), after)
         done = "was done" if stage.was_done else f"{stage.seconds:.0f} s"
-        self.report.note(f"{name}: {done}{_accuracy_text(stage.answer)}")
+        if not (stage.was_done and name in self._said):
+            self.report.note(f"{name}: {done}{_accuracy_text(stage.answer)}")
         return stage
 
     def _announced(self, title: str, work: Callable[[Path], Answer]) -> Callable[[Path], Answer]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nnstretch.cli.console import exit_status
-from nnstretch.cli.job.stages import Answer, Job
+from nnstretch.cli.job.stages import Answer, Job, Stage
 from nnstretch.errors import FileError, StoppedError, UsageError
 from nnstretch.support.locks import lock_folder
 
@@ -96,6 +96,24 @@ def test_redo_replaces_a_stage_and_what_follows(tmp_path: Path, redo: str, calls
     assert again.calls == calls
     assert [stage.was_done for stage in job.stages.values()] == [*[True] * (3 - calls), *[False] * calls]
     assert all(found == ["stage.json"] for found in again.found)
+
+
+def test_products_that_are_given_up_before_a_stage_are_given_up_once(tmp_path: Path) -> None:
+    """Another process may run the stage in between."""
+    Job(tmp_path).run("first-a", {}, Work())
+    job = Job(tmp_path, redo="first")
+    job.renew("first-a")
+    assert not job.is_done("first-a")
+    Job(tmp_path).run("first-a", {}, Work())
+    assert job.is_done("first-a")
+    assert job.run("first-a", {}, Work()).was_done
+
+
+def test_time_in_which_several_stages_of_a_kind_ran_counts_once(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    for name, begin, seconds in (("a", 0, 5), ("b-1", 10, 20), ("b-2", 12, 4), ("b-3", 25, 10), ("b-4", 50, 1)):
+        job.stages[name] = Stage(tmp_path, {}, begin, seconds, was_done=True)
+    assert job.seconds() == {"a": 5, "b": 26}
 
 
 def test_a_stage_does_not_follow_another_run_of_the_one_before(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import signal
@@ -15,11 +16,13 @@ import numpy as np
 import pytest
 import torch
 
-from nnstretch.cli.console import silent_reporter
+from nnstretch.cli.console import Reporter, silent_reporter
 from nnstretch.cli.job import transform_and_train as job
+from nnstretch.cli.job.retraining import rounds
 from nnstretch.cli.job.transform_and_train import Candidate, TransformAndTrain, TransformOptions, summary
-from nnstretch.cli.training import event_shown
-from nnstretch.errors import DesignError, StoppedError, UsageError
+from nnstretch.cli.training import event_shown, training_images
+from nnstretch.errors import DesignError, FileError, StoppedError, UsageError
+from nnstretch.support.progress import Progress
 from nnstretch.training.data.preprocessing import Images
 from nnstretch.training.data.split import ArraySplit, Dataset, Indices
 from nnstretch.training.loop.events import TrainingEvent
@@ -55,6 +58,7 @@ SETTINGS: dict[str, Any] = {
     "image_size": 16,
     "skip": frozenset({"measure"}),
     "device": "cpu",
+    "at_once": 1,  # in this process, where tests look at them
 }
 
 
@@ -264,6 +268,102 @@ def test_a_design_that_is_given_is_not_searched(
     with pytest.raises(DesignError, match=r"mine\.json"):
         run(model, tmp_path / "new", design=given)
     assert not (tmp_path / "new").exists(), "refused before the baseline is trained"
+
+
+class Watched(Reporter):
+    """Keeps notes, and calls `at` with everything that is being done."""
+
+    def __init__(self, at: Callable[[str], None]) -> None:
+        super().__init__(io.StringIO(), as_json=False)
+        self.notes: list[str] = []
+        self.at = at
+
+    def note(self, text: str) -> None:
+        self.notes += filter(None, [text])
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Progress]:
+        def advance(done: int, total: int, what: str) -> None:
+            assert 0 <= done <= total
+            self.at(what)
+
+        yield advance
+
+
+def pass_by(what: str) -> None:
+    """Nothing is to be done at this point."""
+
+
+def run_whole(
+    model: str, folder: Path, at_once: int, at: Callable[[str], None] = pass_by
+) -> tuple[dict[str, Any], list[str]]:
+    """A job with images that other processes read, too, as on two cores; its answer and notes."""
+    changes = {"changes": {**SETTINGS["changes"], "epochs": 1}, "at_once": at_once}
+    options = TransformOptions(model=model, data="digits", folder=folder, **{**SETTINGS, **changes})
+    report = Watched(at)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "training_images", training_images)
+        patch.setattr(job, "usable_cores", lambda: 2)
+        return TransformAndTrain(options, report, "go on").run(), report.notes
+
+
+@pytest.fixture(scope="module")
+def one_by_one(model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The folder of a job whose networks were trained one after another, which tests copy, and their names."""
+    folder = tmp_path_factory.mktemp("one-by-one")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WatchedSplit, "open_for_reports", True)
+        answer, _ = run_whole(model, folder, 1)
+    return folder, [one["name"] for one in answer["candidates"]]
+
+
+def test_networks_that_are_retrained_at_the_same_time(
+    model: str, tmp_path: Path, one_by_one: tuple[Path, list[str]]
+) -> None:
+    """Two of three in processes: the weights of one after another, also where a signal stops them."""
+    expected, (first, second, control) = one_by_one
+    for name in ("baseline", "designs"):
+        shutil.copytree(expected / name, tmp_path / name)
+    stops: list[str] = []
+
+    def stop(what: str) -> None:
+        if not stops and what.startswith(second) and "1/1, loss" in what:
+            stops.append(what)
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(StoppedError, match=r"stopped after step \d+ of \d+ of epoch 1; go on") as caught:
+        run_whole(model, tmp_path, 2, stop)
+    assert caught.value.status == 128 + signal.SIGTERM
+    assert (tmp_path / f"retrain-{second}" / "run" / "checkpoints" / "last.safetensors").is_file()
+    assert not (tmp_path / f"retrain-{control}").exists()
+    answer, notes = run_whole(model, tmp_path, 2)
+    assert weights(tmp_path) == weights(expected)
+    before = json.loads((expected / "answer.json").read_text())
+    scores = [[(one["name"], one["test_top1"]) for one in found["candidates"]] for found in (answer, before)]
+    assert scores[0] == scores[1]
+    for name in (first, second, control):
+        assert [note.startswith(f"retrain-{name}: ") for note in notes].count(True) == 1, notes
+
+
+def test_what_fails_in_a_process_fails_here_with_its_message(
+    model: str, tmp_path: Path, one_by_one: tuple[Path, list[str]]
+) -> None:
+    folder, (name, _, control) = tmp_path / "job", one_by_one[1]
+    shutil.copytree(one_by_one[0], folder)
+    shutil.rmtree(folder / f"retrain-{control}")
+    record = folder / f"retrain-{name}" / "stage.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "done": False}))
+    (folder / f"retrain-{name}" / "run" / "checkpoints" / "last.safetensors").write_bytes(b"damaged")
+    with pytest.raises(FileError, match=r"last\.safetensors"):
+        run_whole(model, folder, 2)
+    assert json.loads((folder / f"retrain-{control}" / "stage.json").read_text())["done"], "the other was trained"
+
+
+@pytest.mark.parametrize(
+    ("at_once", "expected"), [(0, []), (1, []), (2, ["ab", "cd"]), (3, ["abc", "de"]), (4, ["abcd"]), (8, ["abcde"])]
+)
+def test_a_network_that_would_be_alone_in_its_round_is_left_to_the_job(at_once: int, expected: list[str]) -> None:
+    assert ["".join(some) for some in rounds("abcde", at_once)] == expected
 
 
 def candidate(name: str, validation: float, test: float) -> Candidate:

@@ -14,7 +14,7 @@ from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.costs import CostModel, Estimates
 from nnstretch.scheduler.lowering.assembly import Assembler
 from nnstretch.scheduler.lowering.calls import join_calls
-from nnstretch.scheduler.lowering.candidates import is_native, unit_choices
+from nnstretch.scheduler.lowering.candidates import check_placements, is_native, unit_choices
 from nnstretch.scheduler.lowering.choices import Choice
 from nnstretch.scheduler.lowering.lower import UnitLowering
 from nnstretch.scheduler.lowering.selection_problem import selection_problem
@@ -98,6 +98,7 @@ def choice_space(
     """
     pool = queue_pool(processors, host)
     graph = replace(unit_graph(model, is_native(pool)), in_float32=in_float32)
+    check_placements(graph, pool)
     costs = (costs or Estimates()).in_network(working_set(graph))
     if coordinate_descent:
         costs = costs.with_more_settings(descend(graph, pool, costs, progress))

@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from nnstretch.devices.base.cgroup import cpu_quota
 from nnstretch.devices.registry import ALIASES, KINDS, processor_kind, specifications
@@ -113,6 +114,15 @@ def default_cores() -> tuple[int, ...]:
     More threads would stall each other whenever the quota is used up.
     """
     return usable_cores()[: cpu_quota()]
+
+
+def example_processors(count: int) -> str:
+    """Processors for a command line: `count` groups of the default cores, such as `cpu:0-3,cpu:4-7`; "" if these are fewer."""
+    cores = default_cores()
+    if count > len(cores):
+        return ""
+    ends = [len(cores) * number // count for number in range(count + 1)]
+    return ",".join(f"cpu:{format_cores(cores[begin:end])}" for begin, end in pairwise(ends))
 
 
 def parse_processors(text: str, usable: tuple[int, ...] | None = None) -> tuple[ProcessorSpec, ...]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Routine
+from nnstretch.devices.base.spec import example_processors
 from nnstretch.devices.external.engine import ExternalRoutine
 from nnstretch.devices.external.onnxruntime import OnnxRuntimeRoutine
 from nnstretch.errors import DesignError, ModelError
@@ -34,6 +35,23 @@ def is_native(pool: QueuePool) -> Callable[[Layer], bool]:
         if queue in own or not isinstance(routine, ExternalRoutine)
     ]
     return lambda layer: any(routine.supports(layer) for routine in routines)
+
+
+def check_placements(graph: UnitGraph, pool: QueuePool) -> None:
+    """Refuses a branched network for more processors than there are.
+
+    Raises:
+        DesignError: a layer is made for a processor that was not named.
+    """
+    last = max(graph.units, key=lambda unit: -1 if unit.placement is None else unit.placement, default=None)
+    if last is None or last.placement is None or last.placement < len(pool.queue_of):
+        return
+    count, example = last.placement + 1, example_processors(last.placement + 1)
+    raise DesignError(
+        f"layer {last.name} is made for processor {count} of the design, but the processors are only "
+        f"{', '.join(_names(pool))}; name {count} with --processors, in the order of the design's search"
+        f"{f', such as {example}' if example else ''} (`nnstretch devices` lists them)"
+    )
 
 
 def unit_choices(
@@ -172,11 +190,6 @@ def _names(pool: QueuePool) -> list[str]:
 def _allowed_queues(unit: Unit, pool: QueuePool) -> tuple[int, ...]:
     if unit.placement is None:
         return pool.queue_of
-    if unit.placement >= len(pool.queue_of):
-        raise DesignError(
-            f"layer {unit.name} is made for processor {unit.placement + 1} of the design, but the processors are only "
-            f"{', '.join(_names(pool))}; name as many as the design has, as in --processors cpu:0,cpu:1"
-        )
     return (pool.queue_of[unit.placement],)
 
 

@@ -137,6 +137,7 @@ def answer(
         "cut_points": report.cut_points,
         "pruning": [{"step": step.step, "designs_log10": step.designs_log10} for step in report.pruning],
         "lifted_limits": report.lifted or None,
+        "recalled": report.recalled,
         "branched_ms": report.branched_ms,
         "alternatives_ms": {where: _finite(ms) for where, ms in report.alternatives(names).items()},
         "unbranched": _unbranched(report, names),

@@ -301,7 +301,9 @@ class DesignJob:
             f"study {self.spec.study!r} in {self.spec.storage}: {counted['complete']} trials complete, {counted['pruned']} "
             f"pruned, {counted['fail']} failed"
         )
-        warm = {trial.number for trial in result.study.get_trials(deepcopy=False) if WARM in trial.user_attrs}
+        trials = result.study.get_trials(deepcopy=False)
+        warm = {trial.number for trial in trials if WARM in trial.user_attrs}
+        report.note(_warm_note(len(warm), len(trials)))
         report.finish(
             {
                 "study": self.spec.study,
@@ -341,6 +343,16 @@ class DesignJob:
             return ""
         processors = ",".join(begun.sweep.names)
         return f"; `nnstretch bench {self.network.spec} --design FILE --target {target} -p {processors}` runs one"
+
+
+def _warm_note(warm: int, trials: int) -> str:
+    """One line if no trial was sampled; else ""."""
+    if not warm or warm < trials:
+        return ""
+    return (
+        "all trials are designs of the warm start, which `nnstretch stretch --pareto` finds, too; give more with --trials, or "
+        "another start with --warm-start"
+    )
 
 
 def about_job(job: DesignJob, options: StretchOptions) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from nnstretch.devices import registry
 from nnstretch.devices.base import spec
 from nnstretch.devices.base.cgroup import cpu_quota
 from nnstretch.devices.base.processor import Processor, ProcessorKind
-from nnstretch.devices.base.spec import ProcessorSpec, default_cores, parse_processors, usable_cores
+from nnstretch.devices.base.spec import ProcessorSpec, default_cores, example_processors, parse_processors, usable_cores
 from nnstretch.errors import DeviceError, UsageError
 
 NO_GROUPS = "0::/\n"
@@ -87,6 +87,16 @@ def test_processors_without_cores_share_those_that_nobody_named(four: pytest.Mon
         names("cpu:1")
     with pytest.raises(UsageError, match="one core to two processors"):
         names("cpu:2-3,opencl@3")
+
+
+def test_an_example_has_processors_that_this_machine_has(four: pytest.MonkeyPatch) -> None:
+    assert [example_processors(count) for count in (1, 2, 3, 5)] == [
+        "cpu:2-5",
+        "cpu:2-3,cpu:4-5",
+        "cpu:2,cpu:3,cpu:4-5",
+        "",
+    ]
+    assert names(example_processors(3)) == example_processors(3)
 
 
 @pytest.mark.parametrize(

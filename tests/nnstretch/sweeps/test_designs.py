@@ -407,6 +407,18 @@ def test_the_command_writes_a_front_of_distilled_designs(folder: Path, cli: Cli)
     assert "is for objectives latency, memory, accuracy" in error
 
 
+def test_a_sweep_whose_trials_are_all_its_warm_start_says_so(folder: Path, cli: Cli) -> None:
+    Path("net.py").write_text(NETWORK)
+    common = ("sweep", "designs", "net.py:tiny", "-p", PROCESSORS, *LIMITS, "--objectives", "latency,macs")
+    status, _, error = cli(*common, "--warm-start", "2", "-n", "2")
+    assert status == 0, error
+    said = "all trials are designs of the warm start, which `nnstretch stretch --pareto` finds, too; give more with --trials"
+    assert said in " ".join(error.split())
+    status, _, error = cli(*common, "--warm-start", "2", "-n", "4", "--resume")
+    assert status == 0, error
+    assert "all trials are" not in error
+
+
 def test_packages_of_the_front_run_and_compute_what_their_designs_compute(folder: Path, cli: Cli) -> None:
     Path("net.py").write_text(NETWORK)
     common = ("net.py:tiny", "-p", "cpu:0,cpu:1", *LIMITS, "--no-tune", "--json")

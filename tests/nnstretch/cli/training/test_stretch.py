@@ -248,6 +248,7 @@ def test_a_network_stays_whole_where_no_branched_design_is_ahead(cli: Cli, folde
         "processor": "sim:phone/cpu",
         "why_not_branched": None,
     }
+    assert found["recalled"] is False
     assert found["branched_ms"] > design["predicted_ms"] == pytest.approx(min(found["original_ms"].values()))
     assert "retrain one" not in done[2]
     note = (

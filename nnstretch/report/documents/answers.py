@@ -24,7 +24,7 @@ def read_answer(path: Path, answer: Answer) -> Document:
     """The document of an answer.
 
     Raises:
-        FileError: it is the answer of no command that has a report, or fields are missing.
+        FileError: it is a timeline, or the answer of no command that has a report, or fields are missing.
     """
     for key, read in _READERS.items():
         if key in answer:
@@ -33,6 +33,8 @@ def read_answer(path: Path, answer: Answer) -> Document:
                 return replace(document, facts={**document.facts, **environment_facts(answer.get("environment", {}))})
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise FileError(f"{path} is incomplete ({error!r}); run the command again") from error
+    if "traceEvents" in answer:
+        raise FileError(f"{path} is a timeline; open it in https://ui.perfetto.dev")
     raise FileError(
         f"{path} is not a plan, and not the answer of bench, tune, stretch or sweep latency; a study, the folder of a "
         "training and a package have reports, too"

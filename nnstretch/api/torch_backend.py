@@ -250,10 +250,12 @@ def _captured(bound: _Bound, inputs: Sequence[torch.Tensor]) -> torch.export.Exp
             raise ModelError(f"torch.export cannot trace it: {said.splitlines()[0]}") from error
     for node in program.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            raise ModelError(f"{node.target} draws random numbers")
+            raise ModelError(f"{node.target} draws random numbers; call eval() of the module, if it is in training")
     signature = program.graph_signature
     if written := [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]:
-        raise ModelError(f"it writes to {len(written)} of its inputs or buffers")
+        raise ModelError(
+            f"it writes to {len(written)} of its inputs or buffers; call eval() of the module, if it is in training"
+        )
     return program
 
 

@@ -173,6 +173,9 @@ def stretch_command(
                 limited = replace(limited, processors=",".join(names))
                 written, is_branched = _search(report, original, limited, files, profiled, bounded, opened)
             _advise(report, original, written[0] if is_branched else None, network.weights)
+
+            if output is None:
+                report.note("nothing was written; -o FOLDER keeps designs, with their weights and ONNX files")
             return 0
 
         return for_each_target(report, targets or [""], work)

@@ -219,6 +219,8 @@ class TransformAndTrain:
         )
         check_classification(dataset, "this job")
         self.report.note(dataset.note)
+        if options.image_size is None:
+            self.report.note(f"images are {dataset.image_size}×{dataset.image_size}; --image-size names another size")
         return dataset
 
     def recipe(self, name: str) -> Recipe:

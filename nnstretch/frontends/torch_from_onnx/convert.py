@@ -42,6 +42,9 @@ _QUANTISED = (
     "MatMulInteger",
     "DynamicQuantizeLinear",
 )
+_FLOAT_ONLY = (
+    "networks are branched and trained in float32; take the model before its quantisation, then `nnstretch quantize`"
+)
 _SELECTIONS = ("NonMaxSuppression", "NonZero", "Unique", "Compress")
 
 
@@ -172,6 +175,8 @@ def _convert(build: Builder, node: ir.Node, source: str, canonical: Converters) 
         return
     table = canonical if node.domain == DOMAIN else _OPERATORS if node.domain in DEFAULT_DOMAINS else {}
     converter = table.get(node.op_type)
+    if converter is None and node.op_type in _QUANTISED and node.domain in DEFAULT_DOMAINS:
+        raise ModelError(f"{source} is quantised; {_FLOAT_ONLY}")
     if converter is None:
         raise refusal(source, node, _why_not(node))
     try:
@@ -186,8 +191,6 @@ def _why_not(node: ir.Node) -> str:
         return "an operator of a custom domain"
     if node.op_type in _CONTROL or "Sequence" in node.op_type or node.op_type == "Optional":
         return "loops, conditions and sequences are not layers"
-    if node.op_type in _QUANTISED:
-        return "networks are branched and trained in float32; take the model before its quantisation, then `nnstretch quantize`"
     if node.op_type in _SELECTIONS:
         return "the size of its result depends on the image; leave the post-processing out of the model"
     return "an operator without a counterpart in torch here"

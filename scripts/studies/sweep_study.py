@@ -19,6 +19,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +162,8 @@ class Examination:
     def ranking(self) -> dict[str, Any]:
         """Predictions of random designs, and measurements of some that are spread over the predictions.
 
-        Tau is that of the least latency of several turns, which neighbours on a shared machine disturb least.
+        Tau is that of the least latency of several turns, which neighbours on a shared machine disturb least. Tau between
+        turns says how well latencies can be ranked at all: where it is low, the machine was disturbed, and nothing is shown.
         """
         from scipy.stats import kendalltau
 
@@ -178,9 +180,8 @@ class Examination:
         store = ResultStore(self.folder / "ranking")
         machine = [processor.fingerprint for processor in sweep.processors.named]
         measured: dict[str, list[float]] = {}
-        for turn in range(
-            _TURNS
-        ):  # each in another order, so that a disturbed minute is no property of similar designs
+        # Each turn has another order, so that a disturbed minute is no property of similar designs.
+        for turn in range(_TURNS):
             for place in np.random.default_rng(turn).permutation(len(chosen)):
                 one = chosen[place]
                 about = {
@@ -198,6 +199,9 @@ class Examination:
         return {
             "designs": len(predicted), "measured": len(chosen), "kendall_tau": float(tau), "p": float(chance),
             "kendall_tau_of_medians": float(kendalltau(expected, np.median(turns, axis=1)).statistic),
+            "kendall_tau_between_turns": float(
+                np.median([kendalltau(one, other).statistic for one, other in combinations(turns.T, 2)])
+            ),
             "ms": [(ms, *some) for ms, some in zip(expected, turns.tolist(), strict=True)],
         }  # fmt: skip
 
@@ -366,8 +370,9 @@ def show(answer: Mapping[str, Any]) -> None:
             print(f"{name}, {count} trials: hypervolume {one['mean']:.4f}{interval}")
     if ranking := answer.get("ranking"):
         print(
-            "ranking: Kendall's tau {kendall_tau:.3f} (p {p:.2g}; {kendall_tau_of_medians:.3f} of medians) of {measured} "
-            "measured designs among {designs}".format(**ranking)
+            "ranking: Kendall's tau {kendall_tau:.3f} (p {p:.2g}; {kendall_tau_of_medians:.3f} of medians; "
+            "{kendall_tau_between_turns:.3f} between two turns of measuring) of {measured} measured designs among "
+            "{designs}".format(**ranking)
         )
     if textures := answer.get("textures"):
         counts = textures["trials"]

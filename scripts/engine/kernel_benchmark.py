@@ -154,6 +154,7 @@ def _memory_bound_layers() -> Iterator[Layer]:
     resize: dict[str, Attribute] = {"coordinates": "asymmetric", "nearest": "floor", "scales": (2.0, 2.0)}
     for mode in ("nearest", "linear"):
         yield _layer("Resize", (half,), x, {**resize, "mode": mode})
+    yield _layer("Resize", (half,), x, {**resize, "mode": "cubic", "cubic_coefficient": -0.75, "exclude_outside": 0})
     yield _layer("Transpose", (x,), TensorType((1, 56, 56, 64)), {"perm": (0, 2, 3, 1)})
     yield _layer("Transpose", (x,), TensorType((1, 56, 64, 56)), {"perm": (0, 2, 1, 3)})
     for source in (Layout(0), Layout(local_isa().block)):

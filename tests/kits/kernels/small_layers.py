@@ -83,6 +83,7 @@ SMALL_LAYERS: tuple[Layer, ...] = (
     *(_layer("GlobalPool", [IMAGE], (2, 13, 1, 1), {"mode": mode}) for mode in ("average", "max")),
     _resize("nearest", "asymmetric"),
     _resize("linear", "half_pixel"),
+    _resize("linear_antialias", "half_pixel"),
     *map(_pad, ("constant", "reflect", "edge")),
     _layer("Concat", [IMAGE, (2, 6, 5, 7)], (2, 19, 5, 7), {"axis": 1}),
     _layer("Concat", [IMAGE, (2, 13, 5, 3)], (2, 13, 5, 10), {"axis": 3}),

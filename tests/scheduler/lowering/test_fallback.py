@@ -86,10 +86,10 @@ def test_a_mixed_network_on_a_device() -> None:
 
 
 def parallel_einsums(count: int) -> onnx.ModelProto:
-    """`count` parallel foreign layers; each feeds a convolution of its own."""
+    """`count` parallel foreign layers, which sum an axis of one operand alone; each feeds a convolution of its own."""
     branches = range(count)
-    weights = ", ".join(f"float[8] s{i}, float[8,8,1,1] w{i}" for i in branches)
-    foreign = "\n".join(f'e{i} = Einsum<equation = "abcd,d->abdc">(x, s{i})' for i in branches)
+    weights = ", ".join(f"float[8,2] s{i}, float[8,8,1,1] w{i}" for i in branches)
+    foreign = "\n".join(f'e{i} = Einsum<equation = "abcd,de->abdc">(x, s{i})' for i in branches)
     convs = "\n".join(f"c{i} = Conv(e{i}, w{i})" for i in branches)
     joined = ", ".join(f"c{i}" for i in branches)
     return model_of(
@@ -111,7 +111,7 @@ def test_runs_that_read_more_tensors_than_a_step_may_are_cut() -> None:
     weights = ", ".join(f"float[8,8,1,1] w{i}" for i in range(count))
     convs = "\n".join(f"c{i} = Conv(x, w{i})" for i in range(count))
     foreign = "\n".join(
-        f'e{i} = Einsum<equation = "abcd,abcd->abcd">({f"e{i - 1}" if i else "x"}, c{i})' for i in range(count)
+        f'e{i} = Einsum<equation = "abcd,abce->abcd">({f"e{i - 1}" if i else "x"}, c{i})' for i in range(count)
     )
     text = f"""<ir_version: 10, opset_import: ["" : 18]> deep (float[1,8,8,8] x) => (float[1,8,8,8] y) <{weights}>
         {{ {convs} {foreign} y = Identity(e{count - 1}) }}"""

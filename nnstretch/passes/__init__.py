@@ -31,7 +31,7 @@ from nnstretch.passes.fuse.hoisting import hoist, order_tiles
 from nnstretch.passes.fuse.parallel import merge_parallel
 from nnstretch.passes.quantization import compute_in_int8, dequantize_constants, quantize_early, transpose_weight
 from nnstretch.passes.regions import EncloseUnknownShapes
-from nnstretch.passes.rewriting import EachNode, each_operator
+from nnstretch.passes.rewriting import EachNode, Lowerings, each_operator
 from nnstretch.passes.simplify import (
     KeepOutputs,
     LateConstants,
@@ -47,10 +47,14 @@ _OPERATORS = (normalization, spatial, reductions, transposed, arithmetic, affine
 """Modules whose `LOWERINGS` make ONNX operators canonical, in the order in which those of one operator are tried."""
 
 
+_EXPANSIONS: Lowerings = {"Einsum": (expand_einsum,), "ScatterND": (expand_assignment,), "Pad": (crop_first,)}
+"""Operators that become others of ONNX, before any of these is lowered."""
+
+
 def canonicalization() -> tuple[ir.passes.PassBase, ...]:
     """The passes that turn ONNX operators into canonical ones."""
     return (
-        EachNode(lambda node: expand_einsum(node) or expand_assignment(node) or crop_first(node)),
+        each_operator(_EXPANSIONS),
         EachNode(remove_no_op),
         MergeEqualNodes(),
         EachNode(transpose_weight),

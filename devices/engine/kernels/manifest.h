@@ -49,9 +49,9 @@
     FAMILIES_int8(F)
 
 /* F(family, features…): the build compiles the family's file again with these CPU features, for instruction sets that
- * lack one of them; the first names the variant. Features of vectors that no level of the architecture includes are for the instruction set with
- * vectors of that width. The engine uses the variant with the most features that the CPU has. Families of one file have
- * the same variants. */
+ * lack one of them; the first names the variant. Features of vectors that no level of the architecture includes are for
+ * the instruction set with vectors of that width. The engine uses the variant with the most features that the CPU has.
+ * Families of one file have the same variants. */
 #define VARIANTS(F)                                 \
     F(conv_direct, fma)                             \
     F(conv_planar, fma)                             \

@@ -13,7 +13,6 @@ from nnstretch.passes.rewriting import (
     float_shape,
     initializer,
     insert,
-    is_onnx,
     reshaped,
     set_inputs,
 )
@@ -24,7 +23,7 @@ _Range = tuple[int, int]
 
 def expand_assignment(node: ir.Node) -> bool:
     """ScatterND whose constant indices are all of a box, in order, becomes Slice and Concat; all still of ONNX."""
-    if not is_onnx(node, "ScatterND") or node.attributes.get_string("reduction", "none") != "none":
+    if node.attributes.get_string("reduction", "none") != "none":
         return False
     shape, indices = float_shape(node.inputs[0]), constant(node.inputs[1])
     updates = node.inputs[2]

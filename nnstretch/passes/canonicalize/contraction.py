@@ -14,7 +14,6 @@ from nnstretch.passes.rewriting import (
     float_initializer,
     float_shape,
     insert,
-    is_onnx,
     reshaped,
     set_attributes,
     set_inputs,
@@ -46,7 +45,7 @@ def expand_einsum(node: ir.Node) -> bool:
 
     Left as they are: diagonals, sums of axes that one operand has alone, and axes of length 1 that broadcast.
     """
-    if not is_onnx(node, "Einsum") or len(node.inputs) != 2:
+    if len(node.inputs) != 2:
         return False
     shapes, result = [float_shape(value) for value in node.inputs], float_shape(node.outputs[0])
     if shapes[0] is None or shapes[1] is None or result is None or 0 in result:

@@ -234,6 +234,8 @@ def lower_resize(node: ir.Node) -> bool:
 
 def _scales(node: ir.Node, source: tuple[int, ...], result: tuple[int, ...]) -> tuple[float, float] | None:
     """Scales of H and W, as stated or from the sizes; None where other axes are scaled too."""
+    if source == result:  # engines copy such an image, whatever scale its size was rounded from
+        return 1.0, 1.0
     axes = [axis % 4 for axis in integers(node, "axes", range(4))]
     stated = constant(argument(node, 2))
     if stated is not None and stated.size:
@@ -287,7 +289,7 @@ def _image_pads(node: ir.Node) -> tuple[int, int, int, int] | None:
 
 def crop_first(node: ir.Node) -> bool:
     """A constant Pad some of whose pads are negative becomes a Slice and a Pad with the others."""
-    if not is_onnx(node, "Pad") or node.attributes.get_string("mode", "constant") != "constant":
+    if node.attributes.get_string("mode", "constant") != "constant":
         return False
     source, shape = node.inputs[0], float_shape(node.inputs[0])
     pads = _pads_by_axis(node, len(shape)) if shape else None

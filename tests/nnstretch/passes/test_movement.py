@@ -106,7 +106,7 @@ INTERPOLATION = [
 
 @pytest.mark.parametrize("mode", [*ROUNDING, *INTERPOLATION])
 @pytest.mark.parametrize("coordinates", COORDINATES)
-@pytest.mark.parametrize("scales", [(2.0, 3.0), (1.3, 0.6)])
+@pytest.mark.parametrize("scales", [(2.0, 3.0), (1.3, 0.6), (1.1, 1.06)])
 def test_resize(check: Check, mode: str, coordinates: str, scales: tuple[float, float]) -> None:
     height, width = (math.floor(7 * scale) for scale in scales)
     text = f"""g (float[1,2,7,7] x) => (float[1,2,{height},{width}] y) {{

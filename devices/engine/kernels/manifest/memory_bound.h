@@ -205,14 +205,17 @@
 
 /* ---- resize: memory_bound/resize.c ------------------------------------------------------------------------------ */
 
-/* Tables hold the source of each output row and column. */
-#define PARAMETERS_resize_nearest(P, A, G)             \
+#define PARAMETERS_resized_planes(P, A, G)             \
     P(planes, RANGE(0, MOST_INT64), BETWEEN(0, 5))     \
     P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16)) \
     P(height, RANGE(1, MOST_SPAN), BETWEEN(1, 30))     \
     P(width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))      \
     P(out_height, RANGE(1, MOST_SPAN), BETWEEN(1, 30)) \
-    P(out_width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))  \
+    P(out_width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))
+
+/* Tables hold the source of each output row and column. */
+#define PARAMETERS_resize_nearest(P, A, G) \
+    PARAMETERS_resized_planes(P, A, G)     \
     G(activation_parameters, activation)
 #define READS_resize_nearest(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(ROWS) REQUIRED(COLUMNS)
 #define KERNELS_resize_nearest(K) K(nearest, "resize/nearest", ANY)
@@ -226,17 +229,11 @@
 
 /* Tables hold `row_taps` sources and weights for each output row, and `column_taps` for each column. */
 #define PARAMETERS_resize_filter(P, A, G)              \
-    P(planes, RANGE(0, MOST_INT64), BETWEEN(0, 5))     \
-    P(lanes, ONE_OF(1, 4, 8, 16), ONE_OF(1, 4, 8, 16)) \
-    P(height, RANGE(1, MOST_SPAN), BETWEEN(1, 30))     \
-    P(width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))      \
-    P(out_height, RANGE(1, MOST_SPAN), BETWEEN(1, 30)) \
-    P(out_width, RANGE(1, MOST_SPAN), BETWEEN(1, 30))  \
+    PARAMETERS_resized_planes(P, A, G)                 \
     P(row_taps, RANGE(1, MOST_SPAN), BETWEEN(1, 9))    \
     P(column_taps, RANGE(1, MOST_SPAN), BETWEEN(1, 9)) \
     G(activation_parameters, activation)
-#define READS_resize_filter(REQUIRED, OPTIONAL) \
-    REQUIRED(X) REQUIRED(ROWS) REQUIRED(ROW_WEIGHTS) REQUIRED(COLUMNS) REQUIRED(COLUMN_WEIGHTS)
+#define READS_resize_filter(REQUIRED, OPTIONAL) READS_resize_linear(REQUIRED, OPTIONAL)
 #define KERNELS_resize_filter(K) K(filter, "resize/filter", ANY)
 #define CONSTRAIN_resize_filter(p)
 

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from nnstretch.cli.console import exit_status, reporting
-from nnstretch.cli.job.transform_and_train import BASELINE, DESIGNS, TransformAndTrain, TransformOptions, summary
+from nnstretch.cli.job.transform_and_train import TransformAndTrain, summary
+from nnstretch.cli.job.transform_options import BASELINE, DESIGNS, TransformOptions
 from nnstretch.errors import DeviceError
 
 if TYPE_CHECKING:

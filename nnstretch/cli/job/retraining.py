@@ -19,7 +19,7 @@ from nnstretch.support.worker_process import WorkerError, WorkerProcess
 
 if TYPE_CHECKING:
     from nnstretch.cli.console import Reporter
-    from nnstretch.cli.job.transform_and_train import TransformOptions
+    from nnstretch.cli.job.transform_options import TransformOptions
     from nnstretch.support.progress import Progress
     from nnstretch.training.loop.stopping import StopRequest
 

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 from nnstretch.cli.console import Reporter, silent_reporter
-from nnstretch.cli.job.transform_and_train import TransformAndTrain, TransformOptions
+from nnstretch.cli.job.transform_and_train import TransformAndTrain
+from nnstretch.cli.job.transform_options import TransformOptions
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import NNStretchError, StoppedError
 from nnstretch.support.child_process import die_with_parent

@@ -19,7 +19,8 @@ import torch
 from nnstretch.cli.console import Reporter, silent_reporter
 from nnstretch.cli.job import transform_and_train as job
 from nnstretch.cli.job.retraining import rounds
-from nnstretch.cli.job.transform_and_train import Candidate, TransformAndTrain, TransformOptions, summary
+from nnstretch.cli.job.transform_and_train import Candidate, TransformAndTrain, summary
+from nnstretch.cli.job.transform_options import TransformOptions
 from nnstretch.cli.training import event_shown, training_images
 from nnstretch.errors import DesignError, FileError, StoppedError, UsageError
 from nnstretch.support.progress import Progress

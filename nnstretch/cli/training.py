@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nnstretch.support.progress import Progress
     from nnstretch.training.data.split import Dataset
     from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
-    from nnstretch.training.loop.events import TrainingEvent
+    from nnstretch.training.loop.events import TrainingEvent, TrainingResult
     from nnstretch.training.recipe import Recipe
 
 
@@ -138,6 +138,24 @@ def quantised(network: Network, dataset: Dataset, recipe: Recipe, advance: Progr
     network.module.cpu()
     made = quantization_aware(network.export(), dataset, recipe, progress=advance)
     return replace(network, module=made.to(device))
+
+
+def what_was_lost(result: TrainingResult, kept: Path) -> str:
+    """Says that the weights were better before the training, or after an earlier epoch; empty if they were not.
+
+    Args:
+        result: of the training.
+        kept: the file with the weights of the best evaluation.
+    """
+    start, best = result.start_score, result.best_score
+    if result.history and start is not None and start > result.validation_score:
+        return (
+            f"the training made the network worse: {result.measure} {start:.2f} % of the validation images before its first "
+            f"epoch, {result.validation_score:.2f} % after its last; give a lower --lr, or more --epochs or images"
+        )
+    if best is not None and best > result.validation_score:
+        return f"an earlier epoch had {result.measure} {best:.2f} % of the validation images; its weights are in {kept}"
+    return ""
 
 
 def event_shown(advance: Progress) -> Callable[[TrainingEvent], None]:

@@ -31,6 +31,7 @@ from nnstretch.cli.training import (
     event_shown,
     let_idle_threads_sleep,
     training_images,
+    what_was_lost,
     with_given_head,
 )
 from nnstretch.errors import StoppedError, UsageError
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from nnstretch.support.progress import Progress
     from nnstretch.training.data.split import Dataset
     from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
-    from nnstretch.training.loop.events import TrainingResult
     from nnstretch.training.loop.run_folder import RunOptions
     from nnstretch.training.loop.stopping import StopRequest
 
@@ -197,7 +197,7 @@ class _Job:
                 f"{self.recipe.target_accuracy:g} % of the validation images are recognised, as the recipe asks "
                 f"(--target-accuracy): {len(result.history)} of {self.recipe.epochs} epochs were trained"
             )
-        report.note(_what_was_lost(result, options.best))
+        report.note(what_was_lost(result, options.best))
         if not Ranks.current().is_first:
             return
         reached = evaluated(network.module, dataset.test, dataset, min(256, self.recipe.batch_size))
@@ -276,24 +276,6 @@ class _Job:
         assert isinstance(network.module, BranchedNetwork)
         images = unlabelled_images(self.unlabelled, dataset) if self.unlabelled else dataset
         return blockwise_phase(network.module, teacher, images, self.recipe, advance)
-
-
-def _what_was_lost(result: TrainingResult, kept: Path) -> str:
-    """Says that the weights were better before the training, or after an earlier epoch; empty if they were not.
-
-    Args:
-        result: of the training.
-        kept: the file with the weights of the best evaluation.
-    """
-    start, best = result.start_score, result.best_score
-    if result.history and start is not None and start > result.validation_score:
-        return (
-            f"the training made the network worse: {result.measure} {start:.2f} % of the validation images before its first "
-            f"epoch, {result.validation_score:.2f} % after its last; give a lower --lr, or more --epochs or images"
-        )
-    if best is not None and best > result.validation_score:
-        return f"an earlier epoch had {result.measure} {best:.2f} % of the validation images; its weights are in {kept}"
-    return ""
 
 
 def completed_resume(arguments: Sequence[str]) -> list[str]:

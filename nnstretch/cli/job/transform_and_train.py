@@ -25,7 +25,14 @@ from nnstretch.cli.job.stages import Answer, Job, Stage
 from nnstretch.cli.job.transform_options import BASELINE, DESIGNS, INT8, MEASURE, RETRAIN, TransformOptions
 from nnstretch.cli.models.networks import Network, branch
 from nnstretch.cli.options import several_processors
-from nnstretch.cli.training import about_images, blockwise_phase, check_classification, event_shown, training_images
+from nnstretch.cli.training import (
+    about_images,
+    blockwise_phase,
+    check_classification,
+    event_shown,
+    training_images,
+    what_was_lost,
+)
 from nnstretch.errors import FileError, NNStretchError, UsageError
 from nnstretch.frontends.resolve import is_model_file
 from nnstretch.support.locks import lock_folder
@@ -539,6 +546,7 @@ class TransformAndTrain:
                 result = train(network.module, self.dataset, recipe, teacher, shown, run, stop, start)
         network.module.to("cpu")
         self.report.note(result.note)
+        self.report.note(what_was_lost(result, run.best))
         history = [asdict(record) for record in result.history]
         score = round(result.validation_score, 4)
         return {"history": history, "validation_top1": score, "unreadable": result.unreadable}

@@ -33,7 +33,7 @@ _MOST_JOBS = 8
 _ROOM = 10_000_000
 _BUILDS = ".build-"
 """Begins the names of folders in which engines are built."""
-_FOR_OLDEST_CPU = frozenset({"cpu_features.c", "fork.c", "status.c"})
+_FOR_OLDEST_CPU = frozenset({"cpu_features.c", "fork.c", "pieces.c", "status.c"})
 
 
 Variants = Mapping[str, tuple[tuple[str, ...], ...]]

@@ -51,9 +51,9 @@ NNS_INLINE nns_vec epilogue_clamp(const epilogue *e, nns_vec x) {
 
 /* The second pass over `rows` rows of `n` floats; row r begins `at[r]` floats from `y`. Not inlined, to keep its exponentials
  * out of every tile. Each kind has its own loop, which loads its constants once. */
-#define EPILOGUE_CASE(kind)                                                                                  \
-    case kind:                                                                                               \
-        for (int row = 0; row < rows; row++) nns_activate_all(y + at[row], n, (nns_activation){kind, a, b}); \
+#define EPILOGUE_CASE(kind)                                                  \
+    case kind:                                                               \
+        nns_activate_rows(y, at, rows, n, (nns_activation){kind, a, b});     \
         break;
 static __attribute__((noinline, unused)) void epilogue_rows(const epilogue *e, float *y, const int64_t *at, int rows,
                                                             int64_t n) {

@@ -23,7 +23,7 @@ SANITIZE = "address,undefined"
 ROUNDS, SHORT_ROUNDS, GUARDED_ROUNDS = 80, 40, 400
 KERNELS = [
     *engine_library.c_files("kernels/**/*.c"),
-    *engine_library.c_files("runtime/program/registry.c", "runtime/cpu/cpu_features.c"),
+    *engine_library.c_files("runtime/program/registry.c", "runtime/cpu/cpu_features.c", "runtime/vectors/pieces.c"),
 ]
 
 needs_sanitizers = pytest.mark.skipif(not shutil.which("gcc"), reason="sanitizers need gcc")

@@ -2,6 +2,7 @@
 #ifndef NNS_FUNCTIONS_H
 #define NNS_FUNCTIONS_H
 
+#include "pieces.h"
 #include "vector.h"
 
 /* e^x with a relative error below 2e-7 where the result is a normal float. Smaller results become the smallest normal
@@ -86,14 +87,10 @@ NNS_INLINE nns_vec nns_tanh(nns_vec x) {
 
 NNS_INLINE nns_vec nns_absolute(nns_vec x) { return (nns_vec)((nns_ivec)x & 0x7fffffff); }
 
-/* 2^x for x from -126 to 0, with a relative error below 3e-7.
- *
- * x = n + r with |r| <= 1/2; 2^r is a polynomial that was fitted to the relative error. */
-NNS_INLINE nns_vec nns_power_of_two(nns_vec x) {
-    const nns_vec shift = nns_broadcast(12582912.0f + 127); /* adding it leaves n + 127 in the low bits */
-    const nns_vec shifted = x + shift;
+/* 2^(n + r) for |r| <= 1/2 with a relative error below 3e-7, where the low bits of `shifted` are n + 127; the polynomial was fitted
+ * to the relative error. */
+NNS_INLINE nns_vec nns_scaled_power(nns_vec r, nns_vec shifted) {
     const nns_vec scale = (nns_vec)((nns_uvec)shifted << 23);
-    const nns_vec r = x - (shifted - shift);
     nns_vec power = nns_broadcast(1.32764666e-3f);
     power = power * r + 9.67554096e-3f;
     power = power * r + 5.55071346e-2f;
@@ -101,6 +98,20 @@ NNS_INLINE nns_vec nns_power_of_two(nns_vec x) {
     power = power * r + 6.93146944e-1f;
     power = power * r + 1.00000012f;
     return power * scale;
+}
+
+/* 2^x for x from -126 to 0. */
+NNS_INLINE nns_vec nns_power_of_two(nns_vec x) {
+    const nns_vec shift = nns_broadcast(12582912.0f + 127); /* adding it leaves n + 127 in the low bits */
+    const nns_vec shifted = x + shift;
+    return nns_scaled_power(x - (shifted - shift), shifted);
+}
+
+/* e^x for x from -87 to 0. */
+NNS_INLINE nns_vec nns_exp_below(nns_vec x) {
+    const nns_vec shift = nns_broadcast(12582912.0f + 127);
+    const nns_vec shifted = x * 1.44269504f + shift;
+    return nns_scaled_power(x * 1.44269504f - (shifted - shift), shifted);
 }
 
 /* (1 - erf(t / √2)) / 2, the probability that a normal variable exceeds t, for t in [0, 9]. The relative error is below 4e-7
@@ -167,6 +178,62 @@ NNS_INLINE nns_vec nns_mish(nns_vec x) {
     return nns_max(nns_broadcast(-128.0f), x) * (n * nns_reciprocal(n + 2.0f));
 }
 
+/* ---- activations by pieces: where two registers are a table of 32 floats ---------------------------------- */
+
+#if NNS_BLOCK == 16 && defined(__AVX512F__)
+#define NNS_BY_PIECES 1
+
+/* The polynomials of an activation: terms of pieces 0 to 15, and of the others. */
+typedef struct {
+    nns_vec scale, most, low[NNS_PIECE_TERMS], high[NNS_PIECE_TERMS];
+} nns_piece_registers;
+
+NNS_INLINE nns_piece_registers nns_load_pieces(const nns_pieces *pieces) {
+    nns_piece_registers loaded = {.scale = nns_broadcast(pieces->scale), .most = nns_broadcast(pieces->most)};
+    for (int i = 0; i < NNS_PIECE_TERMS; i++) {
+        loaded.low[i] = nns_load(pieces->terms[i]);
+        loaded.high[i] = nns_load(pieces->terms[i] + NNS_BLOCK);
+    }
+    return loaded;
+}
+
+/* Term `i` of the pieces whose numbers are the low five bits of each lane. */
+NNS_INLINE nns_vec nns_piece_term(const nns_piece_registers *pieces, int i, nns_ivec piece) {
+#if defined(__clang__)
+    typedef float floats __attribute__((vector_size(64)));
+    typedef int32_t words __attribute__((vector_size(64)));
+    return (nns_vec)__builtin_ia32_vpermi2varps512((floats)pieces->low[i], (words)piece, (floats)pieces->high[i]);
+#else
+    return __builtin_shuffle(pieces->low[i], pieces->high[i], piece);
+#endif
+}
+
+/* The activation, whose polynomials have `terms` terms, a constant. NaN stays. */
+NNS_INLINE nns_vec nns_by_pieces(nns_vec x, const nns_piece_registers *pieces, int terms) {
+    const nns_vec shift = nns_broadcast(12582912.0f); /* adding it leaves the number of the piece in the low bits */
+    const nns_vec t = nns_min(pieces->most, nns_absolute(x));
+    const nns_vec shifted = t * pieces->scale + shift, r = t * pieces->scale - (shifted - shift);
+    nns_vec lost = nns_piece_term(pieces, terms - 1, (nns_ivec)shifted);
+    for (int i = terms - 2; i >= 0; i--) lost = lost * r + nns_piece_term(pieces, i, (nns_ivec)shifted);
+    return nns_max(nns_zero(), x) - t * lost;
+}
+#else
+#define NNS_BY_PIECES 0
+
+typedef struct {
+    char none;
+} nns_piece_registers;
+
+NNS_INLINE nns_piece_registers nns_load_pieces(const nns_pieces *pieces) {
+    (void)pieces;
+    return (nns_piece_registers){0};
+}
+
+NNS_INLINE nns_vec nns_by_pieces(nns_vec x, const nns_piece_registers *pieces, int terms) {
+    (void)pieces, (void)terms;
+    return x;
+}
+#endif
 
 /* ---- activations ----------------------------------------------------------------------------------------- */
 
@@ -209,9 +276,18 @@ NNS_INLINE nns_activation nns_activation_read(const int64_t *p) {
     return (nns_activation){(int32_t)p[0], nns_float_of_bits(p[1]), nns_float_of_bits(p[2])};
 }
 
-/* Applies an activation. `kind` should be constant or the same throughout a loop. */
-NNS_INLINE nns_vec nns_activate(nns_vec x, int32_t kind, float a, float b) {
+/* The polynomials of an activation that has any; those of another one otherwise, which nobody reads. */
+NNS_INLINE nns_piece_registers nns_pieces_of(int32_t kind) {
+    return nns_load_pieces(kind == NNS_ACT_GELU        ? &nns_pieces_of_gelu
+                           : kind == NNS_ACT_GELU_TANH ? &nns_pieces_of_gelu_tanh
+                                                       : &nns_pieces_of_silu);
+}
+
+/* Applies an activation. `kind` should be constant or the same throughout a loop; `pieces` are its polynomials. */
+NNS_INLINE nns_vec nns_activate(nns_vec x, int32_t kind, float a, float b, const nns_piece_registers *pieces) {
     const nns_vec zero = nns_zero(), one = nns_broadcast(1.0f);
+    if (NNS_BY_PIECES && (kind == NNS_ACT_GELU || kind == NNS_ACT_GELU_TANH)) return nns_by_pieces(x, pieces, 5);
+    if (NNS_BY_PIECES && kind == NNS_ACT_SILU) return nns_by_pieces(x, pieces, 6);
     switch (kind) {
     case NNS_ACT_RELU: return nns_max(zero, x);
     case NNS_ACT_CLIP: return nns_min(nns_broadcast(b), nns_max(nns_broadcast(a), x));
@@ -236,14 +312,19 @@ NNS_INLINE nns_vec nns_activate(nns_vec x, int32_t kind, float a, float b) {
     }
 }
 
-/* Applies an activation in place to `n` floats at `x`. */
-NNS_INLINE void nns_activate_all(float *x, int64_t n, nns_activation activation) {
-    int64_t i = 0;
-    for (; i + NNS_BLOCK <= n; i += NNS_BLOCK)
-        nns_store(x + i, nns_activate(nns_load(x + i), activation.kind, activation.a, activation.b));
-    if (i < n) {
-        const nns_vec tail = nns_load_some(x + i, n - i, 0.0f);
-        nns_store_some(x + i, nns_activate(tail, activation.kind, activation.a, activation.b), n - i);
+/* Applies an activation in place to `rows` rows of `n` floats; row r begins `at[r]` floats from `x`. */
+NNS_INLINE void nns_activate_rows(float *x, const int64_t *at, int rows, int64_t n, nns_activation activation) {
+    const nns_piece_registers pieces = nns_pieces_of(activation.kind);
+    for (int row = 0; row < rows; row++) {
+        float *of_row = x + at[row];
+        int64_t i = 0;
+        for (; i + NNS_BLOCK <= n; i += NNS_BLOCK)
+            nns_store(of_row + i,
+                      nns_activate(nns_load(of_row + i), activation.kind, activation.a, activation.b, &pieces));
+        if (i < n) {
+            const nns_vec tail = nns_load_some(of_row + i, n - i, 0.0f);
+            nns_store_some(of_row + i, nns_activate(tail, activation.kind, activation.a, activation.b, &pieces), n - i);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-/* Transposes NNS_BLOCK vectors in registers. */
+/* Transposes NNS_BLOCK vectors in registers, and reduces each of them. */
 #ifndef NNS_TRANSPOSE_H
 #define NNS_TRANSPOSE_H
 
@@ -35,6 +35,35 @@ NNS_INLINE void transpose_block(nns_vec *v) {
 #if NNS_BLOCK > 8
     TRANSPOSE_SWAP(8)
 #endif
+}
+
+/* Lane i of the answer is the largest lane, or the sum of the lanes, of vector i. Each step halves the number of vectors. */
+#define REDUCE_OWN(lane, step) ((lane) & (step) ? NNS_BLOCK + (lane) : (lane))
+#define REDUCE_OTHER(lane, step) ((lane) & (step) ? NNS_BLOCK + (lane) - (step) : (lane) + (step))
+#define REDUCE_HALVE(step, combine)                                                                               \
+    _Pragma("GCC unroll 8") for (int i = 0; i < (step); i++) {                                                    \
+        const nns_vec own = __builtin_shufflevector(v[i], v[i + (step)], TRANSPOSE_INDICES(REDUCE_OWN, step));    \
+        const nns_vec other = __builtin_shufflevector(v[i], v[i + (step)], TRANSPOSE_INDICES(REDUCE_OTHER, step)); \
+        v[i] = combine(own, other);                                                                               \
+    }
+#if NNS_BLOCK == 16
+#define REDUCE_EACH(combine)                                                                                      \
+    REDUCE_HALVE(8, combine) REDUCE_HALVE(4, combine) REDUCE_HALVE(2, combine) REDUCE_HALVE(1, combine)
+#elif NNS_BLOCK == 8
+#define REDUCE_EACH(combine) REDUCE_HALVE(4, combine) REDUCE_HALVE(2, combine) REDUCE_HALVE(1, combine)
+#else
+#define REDUCE_EACH(combine) REDUCE_HALVE(2, combine) REDUCE_HALVE(1, combine)
+#endif
+#define REDUCE_SUM(a, b) ((a) + (b))
+
+NNS_INLINE nns_vec max_of_each(nns_vec *v) {
+    REDUCE_EACH(nns_max)
+    return v[0];
+}
+
+NNS_INLINE nns_vec sum_of_each(nns_vec *v) {
+    REDUCE_EACH(REDUCE_SUM)
+    return v[0];
 }
 
 #endif

@@ -10,10 +10,8 @@
  *
  * Keys and values of a head are packed into private memory, keys with the channels as rows. A register tile of queries is
  * multiplied by a tile of keys; a running maximum and sum per query (FlashAttention, arXiv:2205.14135, algorithm 1) lets
- * many keys pass in several tiles. Scores of minus infinity count as 2^-126 times the largest of the row;
+ * many keys pass in several tiles. Scores of minus infinity count as e^-87 times the largest of the row;
  * a row of nothing else is not a number, as ONNX Runtime has it. */
-#include <float.h>
-
 #include "../rows_product.h"
 #include "../transpose.h"
 
@@ -24,10 +22,9 @@ enum {
     PACKED = 32768,    /* floats of packed keys, and of packed values, that fit a second-level cache with all else */
     MOST_KEYS = ROWS_MOST, /* per tile, so that a tile's scores fit a first-level cache */
     CHUNK_TILES = 4,   /* tiles of queries per unit, if all keys are packed at once */
-    CHUNK_TILES_FAR = 8
+    CHUNK_TILES_FAR = 8,
+    RUNNING = 2 * NNS_BLOCK /* floats for as many queries: their tops, and their sums */
 };
-/* Scores are multiplied by log2(e) where they are made, so that weights are powers of two. */
-#define LOG2_E 1.44269504f
 
 /* Where the tokens of one window lie in a tensor, in floats. */
 typedef struct {
@@ -41,16 +38,17 @@ typedef struct {
     float scale;
     int64_t wide_depth, wide_width; /* depth and width as whole blocks */
     int64_t tile_keys, tiles;       /* keys per tile, a multiple of the panel; tiles */
-    int64_t chunk, chunks;          /* queries per unit at most; units per head */
-    int64_t keys, values, stage, scores, queries, sums, running; /* offsets in private memory, in floats */
-    int64_t floats;                                              /* of private memory */
+    int64_t chunk, chunks;            /* queries per unit at most; units per head */
+    int64_t of_part;                  /* floats for the tops and sums of a tile of queries */
+    int64_t keys, values, stage, scores, queries, sums, running, shares; /* offsets in private memory, in floats */
+    int64_t floats;                                                      /* of private memory */
 } attention_plan;
 
 static int64_t rounded(int64_t value, int64_t step) { return nns_ceil_div(value, step) * step; }
 
 static attention_plan plan_of(const attention_parameters *p, int64_t most_queries, int64_t vectors) {
     const int64_t panel = vectors * NNS_BLOCK;
-    attention_plan plan = {.p = p, .scale = nns_float_of_bits(p->scale) * LOG2_E};
+    attention_plan plan = {.p = p, .scale = nns_float_of_bits(p->scale)};
     plan.wide_depth = rounded(p->depth, NNS_BLOCK);
     plan.wide_width = rounded(p->width, panel);
     const int64_t fit = PACKED / nns_max_int(plan.wide_depth, plan.wide_width) / panel * panel;
@@ -65,7 +63,9 @@ static attention_plan plan_of(const attention_parameters *p, int64_t most_querie
     plan.queries = plan.scores + most_queries * ROWS_STEP + NNS_BLOCK;
     plan.sums = plan.queries + most_queries * ROWS_STEP;
     plan.running = plan.sums + plan.chunk * plan.wide_width;
-    plan.floats = plan.running + rounded(2 * plan.chunk, NNS_BLOCK);
+    plan.of_part = nns_ceil_div(most_queries, NNS_BLOCK) * RUNNING;
+    plan.shares = plan.running + plan.chunk / most_queries * plan.of_part;
+    plan.floats = plan.shares + rounded(plan.chunk, NNS_BLOCK) + NNS_BLOCK;
     return plan;
 }
 
@@ -184,72 +184,41 @@ static void pack_values(const attention_plan *plan, float *memory, const float *
     read_tokens(memory + plan->values, plan->wide_width + NNS_BLOCK, v, where, first, n, channel, plan->p->width, 1.0f);
 }
 
-/* 2^x for x up to 0; at least 2^-126. NaN stays. */
-NNS_INLINE nns_vec weight_of(nns_vec x) { return nns_power_of_two(nns_max(nns_broadcast(-126.0f), x)); }
+/* e^x for x up to 0; at least e^-87. NaN stays. */
+NNS_INLINE nns_vec weight_of(nns_vec x) { return nns_exp_below(nns_max(nns_broadcast(-87.0f), x)); }
 
-/* Adds a bias to scores. Finite biases stay finite when they are scaled: masks often are the lowest float. */
-NNS_INLINE nns_vec scaled_bias(nns_vec bias) {
-    const nns_vec most = nns_broadcast(FLT_MAX), least = nns_broadcast(-FLT_MAX), scaled = bias * LOG2_E;
-    const nns_ivec finite = (bias >= least) & (bias <= most);
-    return nns_select(finite, nns_max(least, nns_min(most, scaled)), scaled);
+/* Adds bias and mask, unless they are NULL, to the scores of a query and `n` keys; returns the largest of each lane. Reads
+ * whole vectors where they end before `bias_end` and `mask_end`. `inside` masks the lanes of the last vector that are keys. */
+NNS_INLINE nns_vec complete_row(float *row, int64_t n, nns_ivec inside, const float *bias, const float *bias_end,
+                                const float *mask, const float *mask_end) {
+    const int64_t last = (n - 1) / NNS_BLOCK * NNS_BLOCK, some = n - last;
+    nns_vec tops = nns_broadcast(-INFINITY), score = nns_load(row + last);
+    for (int64_t i = 0; i < last; i += NNS_BLOCK) {
+        nns_vec whole = nns_load(row + i);
+        if (bias) whole += nns_load(bias + i);
+        if (mask) whole += nns_load(mask + i);
+        if (bias || mask) nns_store(row + i, whole);
+        tops = nns_max(tops, whole);
+    }
+    if (bias) score += bias_end - bias >= last + NNS_BLOCK ? nns_load(bias + last) : nns_load_some(bias + last, some, 0);
+    if (mask) score += mask_end - mask >= last + NNS_BLOCK ? nns_load(mask + last) : nns_load_some(mask + last, some, 0);
+    nns_store(row + last, score);
+    return nns_max(tops, nns_select(inside, score, nns_broadcast(-INFINITY)));
 }
 
-NNS_INLINE void add_row(float *row, const float *bias, int64_t n) {
-    int64_t i = 0;
-    for (; i + NNS_BLOCK <= n; i += NNS_BLOCK) nns_store(row + i, nns_load(row + i) + scaled_bias(nns_load(bias + i)));
-    for (; i < n; i++) row[i] += scaled_bias(nns_broadcast(bias[i]))[0];
-}
-
-/* The sum and the largest of all lanes. */
-#define ROTATED(lane, step) ((lane) + (step)) % NNS_BLOCK
-#define ROTATE(v, step) __builtin_shufflevector(v, v, TRANSPOSE_INDICES(ROTATED, step))
-
-NNS_INLINE float lanes_sum(nns_vec v) {
-#if NNS_BLOCK > 8
-    v += ROTATE(v, 8);
-#endif
-#if NNS_BLOCK > 4
-    v += ROTATE(v, 4);
-#endif
-    v += ROTATE(v, 2);
-    v += ROTATE(v, 1);
-    return v[0];
-}
-
-NNS_INLINE float lanes_max(nns_vec v) {
-#if NNS_BLOCK > 8
-    v = nns_max(v, ROTATE(v, 8));
-#endif
-#if NNS_BLOCK > 4
-    v = nns_max(v, ROTATE(v, 4));
-#endif
-    v = nns_max(v, ROTATE(v, 2));
-    v = nns_max(v, ROTATE(v, 1));
-    return v[0];
-}
-
-/* Makes weights of the scores of one query and `n` keys. `top` and `sum` are the query's running maximum and sum; returns the
- * factor for what was summed before. `inside` masks the lanes of the last vector that are keys. */
-NNS_INLINE float weigh_row(float *row, int64_t n, nns_ivec inside, float *top, float *sum) {
+/* Makes weights e^(score - top) of the scores of a query and `n` keys; returns the sum of each lane. */
+NNS_INLINE nns_vec weigh_row(float *row, int64_t n, nns_ivec inside, nns_vec top) {
     const int64_t last = (n - 1) / NNS_BLOCK * NNS_BLOCK;
-    nns_vec tops = nns_broadcast(*top);
-    for (int64_t i = 0; i < last; i += NNS_BLOCK) tops = nns_max(tops, nns_load(row + i));
-    tops = nns_max(tops, nns_select(inside, nns_load(row + last), nns_broadcast(-INFINITY)));
-    const float highest = lanes_max(tops), largest = highest == -INFINITY ? 0.0f : highest;
-    const float kept = *sum == 0 ? 0.0f : weight_of(nns_broadcast(*top - largest))[0];
     nns_vec sums = nns_zero();
     COMPUTE_UNROLL_TWICE
     for (int64_t i = 0; i < last; i += NNS_BLOCK) {
-        const nns_vec e = weight_of(nns_load(row + i) - largest);
+        const nns_vec e = weight_of(nns_load(row + i) - top);
         nns_store(row + i, e);
         sums += e;
     }
-    const nns_vec e = weight_of(nns_load(row + last) - largest);
+    const nns_vec e = weight_of(nns_load(row + last) - top);
     nns_store(row + last, e);
-    sums += nns_select(inside, e, nns_zero());
-    *sum = *sum * kept + lanes_sum(sums);
-    *top = highest;
-    return kept;
+    return sums + nns_select(inside, e, nns_zero());
 }
 
 /* A unit in progress: some queries of a head. */
@@ -257,7 +226,9 @@ typedef struct {
     const attention_plan *plan;
     float *memory;
     const float *bias, *mask; /* of the head's first query, or NULL */
+    const float *bias_end, *mask_end;
     int64_t image, head, first, count;
+    int64_t parts; /* tiles of queries */
 } attention_unit;
 
 /* Computes the scores of the queries [row, row + count) of a unit with `n` packed keys. */
@@ -284,23 +255,42 @@ static void score_rows(const attention_unit *unit, const float *q, int64_t row, 
     }
 }
 
-/* Lets `n` packed keys from `first_key` on pass the queries [row, row + count) of a unit. */
-static void pass_keys(const attention_unit *unit, const float *q, int64_t row, int64_t count, int64_t first_key, int64_t n,
-                      int64_t vectors, rows_tile tile) {
+/* Makes weights of the scores of up to NNS_BLOCK queries from `query` on and of `n` keys from `first_key` on. `running` holds the
+ * queries' running tops and sums. Writes the factors for what was summed before to `kept`. */
+static void weigh_rows(const attention_unit *unit, float *scores, int64_t query, int64_t count, int64_t first_key, int64_t n,
+                       float *running, float *kept) {
+    const attention_parameters *p = unit->plan->p;
+    nns_vec each[NNS_BLOCK];
+    nns_ivec inside;
+    COMPUTE_FOR(i, NNS_BLOCK) inside[i] = i <= (n - 1) % NNS_BLOCK ? -1 : 0;
+    COMPUTE_FOR(i, NNS_BLOCK) each[i] = nns_zero();
+    for (int64_t r = 0; r < count; r++) {
+        const float *bias = unit->bias ? unit->bias + (query + r) * p->bias_query + first_key : NULL;
+        const float *mask = unit->mask ? unit->mask + (query + r) * p->mask_query + first_key : NULL;
+        each[r] = complete_row(scores + r * ROWS_STEP, n, inside, bias, unit->bias_end, mask, unit->mask_end);
+    }
+    const nns_vec zero = nns_zero(), before = nns_load(running), sums = nns_load(running + NNS_BLOCK);
+    const nns_vec top = nns_max(before, max_of_each(each)), finite = nns_select(top == -INFINITY, zero, top);
+    const nns_vec factors = nns_select(sums == zero, zero, weight_of(before - finite));
+    float tops[NNS_BLOCK];
+    nns_store(tops, finite);
+    for (int64_t r = 0; r < count; r++) each[r] = weigh_row(scores + r * ROWS_STEP, n, inside, nns_broadcast(tops[r]));
+    nns_store(kept, factors);
+    nns_store(running, top);
+    nns_store(running + NNS_BLOCK, sums * factors + sum_of_each(each));
+}
+
+/* Lets `n` packed keys from `first_key` on pass the queries [row, row + count) of a unit, which are its part `part`. */
+static void pass_keys(const attention_unit *unit, const float *q, int64_t part, int64_t row, int64_t count,
+                      int64_t first_key, int64_t n, int64_t vectors, rows_tile tile) {
     const attention_plan *plan = unit->plan;
     const attention_parameters *p = plan->p;
-    float *memory = unit->memory, *scores = memory + plan->scores, *running = memory + plan->running;
+    float *memory = unit->memory, *scores = memory + plan->scores;
+    float *running = memory + plan->running + part * plan->of_part, kept[MOST_QUERIES + NNS_BLOCK];
     score_rows(unit, q, row, count, n, vectors, tile);
-    float kept[MOST_QUERIES];
-    nns_ivec inside;
-    for (int i = 0; i < NNS_BLOCK; i++) inside[i] = i <= (n - 1) % NNS_BLOCK ? -1 : 0;
-    for (int64_t r = 0; r < count; r++) {
-        float *line = scores + r * ROWS_STEP;
-        const int64_t query = unit->first + row + r;
-        if (unit->bias) add_row(line, unit->bias + query * p->bias_query + first_key, n);
-        if (unit->mask) add_row(line, unit->mask + query * p->mask_query + first_key, n);
-        kept[r] = weigh_row(line, n, inside, running + row + r, running + plan->chunk + row + r);
-    }
+    for (int64_t r = 0; r < count; r += NNS_BLOCK, running += RUNNING)
+        weigh_rows(unit, scores + r * ROWS_STEP, unit->first + row + r, nns_min_int(NNS_BLOCK, count - r), first_key, n,
+                   running, kept + r);
     const int64_t panel = vectors * NNS_BLOCK, blocks = nns_ceil_div(p->width, NNS_BLOCK);
     rows_product product = {.a = scores,
                                  .b = memory + plan->values,
@@ -313,14 +303,29 @@ static void pass_keys(const attention_unit *unit, const float *q, int64_t row, i
         tile(count, nns_min_int(vectors, blocks - block), &product);
 }
 
+/* The first query of part `part` of a unit. */
+NNS_INLINE int64_t part_begin(const attention_unit *unit, int64_t part) { return unit->count * part / unit->parts; }
+
+/* Computes 1 / sum for each query of a unit; not a number where all its scores are minus infinity. */
+static const float *shares_of(const attention_unit *unit) {
+    const attention_plan *plan = unit->plan;
+    float *shares = unit->memory + plan->shares;
+    for (int64_t part = 0; part < unit->parts; part++) {
+        const float *running = unit->memory + plan->running + part * plan->of_part;
+        const int64_t end = part_begin(unit, part + 1);
+        for (int64_t i = part_begin(unit, part); i < end; i += NNS_BLOCK, running += RUNNING) {
+            const nns_vec share = 1.0f / nns_load(running + NNS_BLOCK);
+            nns_store(shares + i, nns_select(nns_load(running) == -INFINITY, nns_broadcast(NAN), share));
+        }
+    }
+    return shares;
+}
+
 /* Writes what the queries of a unit sum up to, and zeros in the lanes beyond the last channel. */
 static void write_unit(const attention_unit *unit, float *y) {
     const attention_plan *plan = unit->plan;
     const attention_parameters *p = plan->p;
-    const float *tops = unit->memory + plan->running;
-    float *sums = unit->memory + plan->running + plan->chunk;
-    for (int64_t i = 0; i < unit->count; i++)
-        if (tops[i] == -INFINITY) sums[i] = NAN;
+    const float *shares = shares_of(unit);
     const int64_t channels = p->heads * p->width;
     const attention_tokens where = tokens_of(p, unit->image, p->queries, channels);
     const int64_t padding = !p->rows && unit->head == p->heads - 1 ? rounded(channels, NNS_BLOCK) - channels : 0;
@@ -331,12 +336,12 @@ static void write_unit(const attention_unit *unit, float *y) {
         for (int64_t c = 0; c < p->width; c += NNS_BLOCK, block += where.block)
             for (int64_t i = 0; i < unit->count; i++)
                 nns_store(block + i * NNS_BLOCK,
-                          nns_load(unit->memory + plan->sums + i * plan->wide_width + c) * (1.0f / sums[i]));
+                          nns_load(unit->memory + plan->sums + i * plan->wide_width + c) * shares[i]);
         return;
     }
     for (int64_t i = 0; i < unit->count; i++) {
         float *row = unit->memory + plan->sums + i * plan->wide_width;
-        const float share = 1.0f / sums[i];
+        const float share = shares[i];
         for (int64_t c = 0; c < p->width; c += NNS_BLOCK) nns_store(row + c, nns_load(row + c) * share);
         write_channels(y, &where, row, unit->first + i, channel, p->width);
         write_channels(y, &where, zeros, unit->first + i, channels, padding);
@@ -344,14 +349,16 @@ static void write_unit(const attention_unit *unit, float *y) {
 }
 
 /* Lets all keys pass the queries of a unit. `packed` is the number of the head, from 1 on, whose keys are packed. */
-static void compute_unit(const attention_unit *unit, const nns_args *args, int64_t *packed, int64_t most_queries,
-                         int64_t vectors, rows_tile tile) {
+static void compute_unit(const attention_unit *unit, const nns_args *args, int64_t *packed, int64_t vectors,
+                         rows_tile tile) {
     const attention_plan *plan = unit->plan;
     const attention_parameters *p = plan->p;
     const int64_t group = unit->head / (p->heads / p->groups), number = unit->image * p->groups + group + 1;
-    const int64_t parts = nns_ceil_div(unit->count, most_queries);
     float *running = unit->memory + plan->running;
-    for (int64_t r = 0; r < unit->count; r++) running[r] = -INFINITY, running[plan->chunk + r] = 0;
+    for (; running < unit->memory + plan->shares; running += RUNNING) {
+        nns_store(running, nns_broadcast(-INFINITY));
+        nns_store(running + NNS_BLOCK, nns_zero());
+    }
     for (int64_t key = 0; key < p->keys; key += plan->tile_keys) {
         const int64_t n = nns_min_int(plan->tile_keys, p->keys - key);
         if (plan->tiles > 1 || *packed != number) {
@@ -361,9 +368,9 @@ static void compute_unit(const attention_unit *unit, const nns_args *args, int64
             pack_values(plan, unit->memory, args->in[READ_V], &v, group * p->width, key, n);
             *packed = number;
         }
-        for (int64_t part = 0; part < parts; part++) {
-            const int64_t row = unit->count * part / parts;
-            pass_keys(unit, args->in[READ_Q], row, unit->count * (part + 1) / parts - row, key, n, vectors, tile);
+        for (int64_t part = 0; part < unit->parts; part++) {
+            const int64_t row = part_begin(unit, part);
+            pass_keys(unit, args->in[READ_Q], part, row, part_begin(unit, part + 1) - row, key, n, vectors, tile);
         }
     }
 }
@@ -373,16 +380,21 @@ static void attention_run(const nns_args *args, int64_t begin, int64_t end, void
     const attention_parameters *p = (const void *)args->p;
     const attention_plan plan = plan_of(p, most_queries, vectors);
     attention_unit unit = {.plan = &plan, .memory = scratch};
+    if (args->in[READ_BIAS])
+        unit.bias_end = (const float *)args->in[READ_BIAS] + args->in_bytes[READ_BIAS] / (int64_t)sizeof(float);
+    if (args->in[READ_MASK])
+        unit.mask_end = (const float *)args->in[READ_MASK] + args->in_bytes[READ_MASK] / (int64_t)sizeof(float);
     for (int64_t i = begin; i < end; i++) {
         const int64_t chunk = i % plan.chunks;
         unit.head = i / plan.chunks % p->heads;
         unit.image = i / plan.chunks / p->heads;
         unit.first = p->queries * chunk / plan.chunks;
         unit.count = p->queries * (chunk + 1) / plan.chunks - unit.first;
+        unit.parts = nns_ceil_div(unit.count, most_queries);
         unit.bias = args->in[READ_BIAS], unit.mask = args->in[READ_MASK];
         if (unit.bias) unit.bias += unit.image * p->bias_image + unit.head * p->bias_head;
         if (unit.mask) unit.mask += unit.image * p->mask_image + unit.head * p->mask_head;
-        compute_unit(&unit, args, scratch, most_queries, vectors, tile);
+        compute_unit(&unit, args, scratch, vectors, tile);
         write_unit(&unit, args->out[0]);
     }
 }

@@ -22,6 +22,7 @@ from nnstretch.devices.cpu.routines.convolution import (
     depthwise,
     direct,
     pair,
+    patches,
     planar,
     strassen,
     winograd,
@@ -39,6 +40,7 @@ from nnstretch.devices.engine.build.instruction_sets import Isa
 _MODULES = (
     depthwise,
     planar,
+    patches,
     direct,
     pair,
     strassen,

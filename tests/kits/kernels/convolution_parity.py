@@ -53,6 +53,12 @@ def random(shape: Sequence[int], seed: int, scale: float = 1.0) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
 
 
+def exact_in_int16(weight: np.ndarray) -> np.ndarray:
+    """The nearest weights that int16 with a scale for each output keeps exactly."""
+    steps = np.abs(weight).max(axis=tuple(range(1, weight.ndim)), keepdims=True) / 32767
+    return (np.rint(weight / steps) * steps).astype(np.float32)
+
+
 def conv_layer(
     shape: tuple[int, int, int, int],
     outputs: int,
@@ -76,6 +82,7 @@ def conv_layer(
     output = TensorType((batch, outputs, *sizes))
     if weight is None:
         weight = random((outputs, channels // groups, *kernel), 1, (channels // groups * np.prod(kernel)) ** -0.5)
+        weight = exact_in_int16(weight)
     constants = {1: weight} | ({2: random((outputs,), 2)} if bias else {})
     return Layer(
         "tested",

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import Layer, TensorType
-from tests.kits.kernels.convolution_parity import activations, conv_layer, pads, pairs, random
+from tests.kits.kernels.convolution_parity import activations, conv_layer, exact_in_int16, pads, pairs, random
 
 
 def dense_layer(batch: int, inputs: int, outputs: int, *, bias: bool, residual: bool, activation: Activation) -> Layer:
-    weight = random((outputs, inputs), 1, inputs**-0.5)
-    steps = np.abs(weight).max(axis=1, keepdims=True) / 32767
-    weight = (np.rint(weight / steps) * steps).astype(np.float32)  # int16 keeps them exactly
+    weight = exact_in_int16(random((outputs, inputs), 1, inputs**-0.5))
     output = TensorType((batch, outputs))
     return Layer(
         "tested",
@@ -115,6 +112,10 @@ LAYERS = {
     "groups_of_two_and_a_half": (conv_layer((1, 120, 9, 9), 120, groups=3, strides=(2, 2)), {"direct"}),
     "pointwise_groups": (conv_layer((1, 18, 9, 9), 36, (1, 1), pads=(0,) * 4, groups=3), {"direct"}),
     "groups_of_half": (conv_layer((1, 48, 9, 9), 24, groups=3, residual=True), {"direct"}),
-    "squeeze": (conv_layer((1, 240, 1, 1), 10, (1, 1), pads=(0,) * 4), {"direct"}),
+    "squeeze": (conv_layer((1, 240, 1, 1), 10, (1, 1), pads=(0,) * 4), {"direct", "dense", "dense_int16"}),
+    "head": (conv_layer((3, 40, 1, 1), 70, (1, 1), pads=(0,) * 4, residual=True), {"direct", "dense", "dense_int16"}),
+    "vit_stem": (conv_layer((1, 3, 48, 80), 40, (16, 16), (16, 16), (0,) * 4), {"planar", "direct", "patches"}),
+    "swin_stem": (conv_layer((2, 3, 19, 22), 40, (4, 4), (4, 4), (0,) * 4), {"planar", "direct", "patches"}),
+    "patches_of_many_channels": (conv_layer((1, 20, 8, 12), 33, (4, 4), (4, 4), (0,) * 4), {"direct", "patches"}),
 }
 """Layers of networks, and the algorithms that compute them beside Strassen's and Winograd's."""

@@ -60,6 +60,18 @@ def _scales(rows: np.ndarray) -> np.ndarray:
     return np.asarray(peaks(rows) / np.iinfo(np.int16).max, np.float32)
 
 
+def _is_product(layer: Layer) -> bool:
+    """Whether a layer is x · Wᵀ: a dense layer, or a 1 × 1 convolution of images of one pixel, as in squeeze-and-excitation."""
+    if not has_native_operands(layer):
+        return False
+    shape = layer.type_of(0).shape
+    if layer.op == "Dense":
+        return len(shape) == 2
+    if not is_convolution(layer) or layer.type_of(1).shape[1] != shape[1]:  # groups
+        return False
+    return (*shape[2:], *layer.type_of(1).shape[2:], *layer.outputs[0].shape[2:]) == (1,) * 6
+
+
 class Dense(Routine):
     """x · Wᵀ + bias + residual with activation; each weight is read once, at memory speed for small batches.
 
@@ -80,7 +92,7 @@ class Dense(Routine):
         self.tiles = family(self.kernels).tiles(isa, "rows", "vectors")
 
     def supports(self, layer: Layer) -> bool:
-        return layer.op == "Dense" and has_native_operands(layer) and len(layer.type_of(0).shape) == 2
+        return _is_product(layer)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         if len(self.tiles) == 1:
@@ -88,13 +100,14 @@ class Dense(Routine):
         return tuple({"rows": rows, "vectors": vectors} for rows, vectors in self.tiles)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        outputs, inputs = layer.type_of(1).shape
+        outputs, inputs = layer.type_of(1).shape[:2]
         tile = parameters or dict(zip(("rows", "vectors"), self.tiles[0], strict=True))
         width = tile["vectors"] * self.block
         lanes = -(-outputs // width) * width
         weight, column = layer.constants[1], inputs + self.scale_elements
+        matrix = weight.reshape(outputs, inputs)
         pieces = [
-            Piece(first * column, width * column, partial(self.write_panel, weight[first : first + width], width))
+            Piece(first * column, width * column, partial(self.write_panel, matrix[first : first + width], width))
             for first in range(0, lanes, width)
         ]
         batch = layer.type_of(0).shape[0]

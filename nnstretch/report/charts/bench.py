@@ -22,10 +22,11 @@ from nnstretch.report.charts.svg import (
 )
 from nnstretch.report.tables.text import parameters_text, threads_text
 
-_NAMES = 190
+_LEAST_NAMES = 120  # width of the column of names
 _RIGHT = 150
 _BAR = 13
 _GAP = 11
+_STRONG_GLYPH = 7.4  # width of a letter in bold
 _NOISE = 0.97  # a ratio below this is a loss, not noise
 _SKY = 190
 _LEFT = 44
@@ -55,44 +56,53 @@ def ratio_panel(answer: Answer) -> Panel:
     threads = sorted({one["threads"] for one in results})
     colours = {count: _FILLS[number % len(_FILLS)] for number, count in enumerate(threads)}
     longest = max([1.1, *(one["speedup"] for one in results)]) * 1.02
-    scale = (WIDTH - _NAMES - _RIGHT) / longest
+    models = dict.fromkeys(one["model"] for one in results)
+    means = [one for one in answer["summary"] if one["geometric_mean"] is not None]
+    names = [*(Path(model).name for model in models), *(_mean_of(one) for one in means)]
+    left = max([_LEAST_NAMES, *(len(name) * _STRONG_GLYPH + 10 for name in names)])
+    scale = (WIDTH - left - _RIGHT) / longest
     named = [([colour], threads_text(count)) for count, colour in colours.items()]
     parts = [
         label(0, 12, "the best other engine's latency over ours: above 1 ours is faster", "strong"),
         *legend(WIDTH - 100 * (len(named) + 1), 12, [*named, ([_LOSS], f"below {_NOISE}")]),
     ]
     top = y = 40.0
-    for model in dict.fromkeys(one["model"] for one in results):
+    for model in models:
         mine = [one for one in results if one["model"] == model]
         middle = y + (len(mine) * _BAR) / 2 + 4
-        parts.append(label(_NAMES - 10, middle, Path(model).name, "label", "end"))
+        parts.append(label(left - 10, middle, Path(model).name, "label", "end"))
         for one in mine:
-            parts += _ratio_bar(one, colours[one["threads"]], y, scale)
+            parts += _ratio_bar(one, colours[one["threads"]], left, y, scale)
             y += _BAR
         y += _GAP
     y += 4
-    for summary in answer["summary"]:
-        if (mean := summary["geometric_mean"]) is not None:
-            name = f"geometric mean, {threads_text(summary['threads'])}"
-            parts.append(label(_NAMES - 10, y + _BAR - 3, name, "strong", "end"))
-            parts += _bar(mean, f"{mean:.2f}×", "strong", colours[summary["threads"]], y, scale)
-            y += _BAR
-    even = _NAMES + scale
-    grid = vertical_grid(_NAMES, scale, longest, top - 4, y + 4, y + 18)
+    for summary in means:
+        mean = summary["geometric_mean"]
+        parts.append(label(left - 10, y + _BAR - 3, _mean_of(summary), "strong", "end"))
+        parts += _bar(mean, f"{mean:.2f}×", "strong", colours[summary["threads"]], left, y, scale)
+        y += _BAR
+    even = left + scale
+    grid = vertical_grid(left, scale, longest, top - 4, y + 4, y + 18)
     return y + 26, [*grid, *parts, line(even, top - 8, even, y + 4, "bound")]
 
 
-def _ratio_bar(one: Mapping[str, Any], colour: str, y: float, scale: float) -> list[str]:
+def _mean_of(summary: Mapping[str, Any]) -> str:
+    return f"geometric mean, {threads_text(summary['threads'])}"
+
+
+def _ratio_bar(one: Mapping[str, Any], colour: str, left: float, y: float, scale: float) -> list[str]:
     ratio, baseline = float(one["speedup"]), one["best_peer"]
     ours, theirs = one["engines"]["nnstretch"]["p50_ms"], one["engines"][baseline]["p50_ms"]
     tip = f"{Path(one['model']).name}, {threads_text(one['threads'])}: {ours:.4g} ms, {baseline} {theirs:.4g} ms"
-    return _bar(ratio, f"{ratio:.2f}× {baseline}", "small", _LOSS if ratio < _NOISE else colour, y, scale, tip)
+    return _bar(ratio, f"{ratio:.2f}× {baseline}", "small", _LOSS if ratio < _NOISE else colour, left, y, scale, tip)
 
 
-def _bar(ratio: float, text: str, class_: str, colour: str, y: float, scale: float, tip: str = "") -> list[str]:
+def _bar(
+    ratio: float, text: str, class_: str, colour: str, left: float, y: float, scale: float, tip: str = ""
+) -> list[str]:
     return [
-        box(_NAMES, y, ratio * scale, _BAR - 1.5, colour, tip, radius=1.5),
-        label(_NAMES + ratio * scale + 6, y + _BAR - 3, text, class_),
+        box(left, y, ratio * scale, _BAR - 1.5, colour, tip, radius=1.5),
+        label(left + ratio * scale + 6, y + _BAR - 3, text, class_),
     ]
 
 

@@ -15,7 +15,7 @@ from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.documents.facts import environment_facts
 from nnstretch.report.documents.latency_grid import latency_document
 from nnstretch.report.documents.targets import targets_document
-from nnstretch.report.tables.text import parameters_text
+from nnstretch.report.tables.text import parameters_text, threads_text
 
 Answer = Mapping[str, Any]
 
@@ -62,11 +62,10 @@ def _bench(name: str, answer: Answer) -> Document:
     sections += [_layers(one) for one in results if one.get("layers")]
     figures: dict[str, Cell] = {"models": len({one["model"] for one in results})}
     for summary in answer["summary"]:
-        threads = f"{summary['threads']} thread{'s' * (summary['threads'] > 1)}"
-        figures[f"× the best other engine, {threads}"] = summary["geometric_mean"]
+        figures[f"× the best other engine, {threads_text(summary['threads'])}"] = summary["geometric_mean"]
     for one in results:
         ours = one["engines"].get("nnstretch", {}).get("p50_ms")
-        figures[f"ms, {Path(one['model']).name}, {one['threads']} threads"] = ours
+        figures[f"ms, {Path(one['model']).name}, {threads_text(one['threads'])}"] = ours
     facts = {str(key): str(value) for key, value in answer["machine"].items()}
     facts |= {
         engine: str(about["version"])

@@ -9,6 +9,7 @@ from typing import Any
 from nnstretch.report.charts.bars import Bar, bars_panel
 from nnstretch.report.charts.curves import curve_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
+from nnstretch.report.tables.text import threads_text
 
 _AXES = {"batch": "images per run", "threads": "threads", "image_size": "side of the images in pixels"}
 """Setting that may be an axis -> its title."""
@@ -95,7 +96,7 @@ def _setting(row: Row, setting: str) -> str:
     if setting in _NAMES:
         return "this machine" if value is None else str(value)
     if setting == "threads":
-        return "all threads" if value is None else f"{value} thread{'s' * (value > 1)}"
+        return "all threads" if value is None else threads_text(value)
     if setting == "batch":
         return f"batch {value or 1}"
     return "its own image size" if value is None else f"{value}×{value} pixels"

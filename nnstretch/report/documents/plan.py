@@ -62,8 +62,9 @@ def _lead(plan: Plan) -> str:
 
 
 def _figures(plan: Plan) -> dict[str, Cell]:
+    together = sum(bool(queue.processor) for queue in plan.queues) > 1
     return {
-        "predicted ms": plan.predicted_ms,
+        "predicted ms, steps one after another" if together else "predicted ms": plan.predicted_ms,
         "million multiply-adds": plan.macs / 1e6,
         "steps": len(plan.steps),
         "sub-graphs": len(plan.subgraphs),

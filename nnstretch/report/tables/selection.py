@@ -43,7 +43,7 @@ def accuracy_text(found: Row) -> str:
     )
 
 
-CANDIDATE_TITLES = ("layer", "op", "routine", "parameters", "layouts", ">ms", ">adapts ms", ">greedy loses ms")
+CANDIDATE_TITLES = ("layer", "op", "routine", ">ms", ">adapts ms", ">greedy loses ms", "parameters", "layouts")
 COMPARISON_TITLES = ("selector", "optimality", ">predicted ms", ">over the best", ">states", ">seconds")
 
 
@@ -60,11 +60,11 @@ def candidate_rows(units: Sequence[Row]) -> Iterator[tuple[list[str], bool, bool
                 unit["name"] if first else "",
                 unit["op"] if first else "",
                 candidate["routine"],
-                parameters_text(candidate["parameters"]),
-                candidate["layouts"],
                 f"{candidate['cost_ms']:.3f}",
                 f"{unit['adapts_ms']:.3f}" if chosen and unit["adapts_ms"] else "",
                 f"{unit['greedy_loss_ms']:.3f}" if first and unit["greedy_loss_ms"] else "",
+                parameters_text(candidate["parameters"]),
+                candidate["layouts"],
             ]
             yield cells, chosen, number == len(candidates) - 1
 

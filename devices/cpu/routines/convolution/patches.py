@@ -66,11 +66,11 @@ class PatchConvolution(BlockedConvolution):
         rows = self.layout.block // columns
         line = geometry.width
         plane = geometry.height * line
-        sizes = (geometry.batch, geometry.channels, height // rows, width // columns)
-        strides = (geometry.channels * plane, plane, rows * line, columns)
-        sizes += (geometry.out_height, geometry.out_width, rows, columns)
-        strides += (height * line, width, line, 1)
-        return StridedCopy(sizes, strides, 0).merged()
+        blocks = (geometry.batch, geometry.channels, height // rows, width // columns)
+        pixels = (geometry.out_height, geometry.out_width, rows, columns)
+        of_blocks = (geometry.channels * plane, plane, rows * line, columns)
+        of_pixels = (height * line, width, line, 1)
+        return StridedCopy(blocks + pixels, of_blocks + of_pixels, 0).merged()
 
 
 def _of_pixels(layer: Layer) -> Layer:

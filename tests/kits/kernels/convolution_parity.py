@@ -195,7 +195,8 @@ def variants(routine: Routine, layer: Layer) -> list[Parameters]:
         offered = (*space[:2], space[-1])
         space += [{**p, "tiles": 2, "order": 1, "ic_bn": 1} for p in offered]
         space += [{**p, "tiles": 3, "order": 0, "ic_bn": 32} for p in offered]
-    if "rows" in space[0] and layer.op != "Dense":  # rows of an image; in dense layers, of a tile
+    of_image = not routine.descriptor.algorithm.startswith("dense")  # whose rows are those of a tile
+    if "rows" in space[0] and of_image:
         space += [{**p, "rows": rows} for p in space[:2] for rows in (1, 3)]
     return space
 

@@ -26,7 +26,7 @@ PURPOSES: Mapping[str, str] = {
     "adb": "targets adb",
     "detection": "mAP of detectors",
     "report": "charts as PNG",
-    "tensorboard": "train --tensorboard",
+    "tensorboard": "curves of a training's run folder",
     "auto": "sweep --sampler auto",
     "grpc": "studies behind a storage proxy, grpc://HOST:PORT",
 }

@@ -365,7 +365,7 @@ def _refusal(error: ModelError, spec: str, options: NetworkOptions, own: Sequenc
     wanted = options.in_channels
     if wanted is not None and wanted != own[1]:
         return (
-            f"{spec} does not run on images of {wanted} channel{'s' * (wanted != 1)}, which the data or weights have; it is "
+            f"{spec} does not run on images of {wanted} channel{'s' * (wanted != 1)}, as the data or weights give them; it is "
             f"taken to be for {own[1]}: return (module, example input) from it, and the images become like that input"
         )
     return f"{error}, with --image-size or from {spec} as (module, example input)"

@@ -83,4 +83,20 @@ NNS_INLINE void epilogue_second_pass(const epilogue *e, float *y, int64_t n) {
     epilogue_rows(e, y, (const int64_t[]){0}, 1, n);
 }
 
+/* Rows that wait for the second pass: several at a time share its constants, and are still in the nearest cache. */
+enum { EPILOGUE_WAITING = 8 };
+typedef struct {
+    int64_t at[EPILOGUE_WAITING]; /* floats from the first row of all */
+    int rows;
+} epilogue_waiting;
+
+/* Adds the row of `n` floats at `row`; with `last`, none is left waiting. `y` is the first row of all. */
+NNS_INLINE void epilogue_wait(const epilogue *e, epilogue_waiting *waiting, float *y, const float *row, int64_t n, bool last) {
+    if (!e->second_pass) return;
+    waiting->at[waiting->rows++] = row - y;
+    if (waiting->rows < EPILOGUE_WAITING && !last) return;
+    epilogue_rows(e, y, waiting->at, waiting->rows, n);
+    waiting->rows = 0;
+}
+
 #endif

@@ -122,9 +122,11 @@ NNS_INLINE void strassen_finish(const int count, const int vectors, nns_vec (*ac
             const nns_vec sum = residual ? acc[p][v] + nns_load(residual + p * NNS_BLOCK) : acc[p][v];
             nns_store(y + p * NNS_BLOCK, epilogue_clamp(&r->finish, sum));
         }
-        if (r->finish.second_pass)
-            epilogue_second_pass(&r->finish, y + skip * NNS_BLOCK, (count - skip) * NNS_BLOCK);
     }
+    if (!r->finish.second_pass) return;
+    int64_t at[STRASSEN_VECTORS];
+    COMPUTE_FOR(v, vectors) at[v] = v * r->y_plane;
+    epilogue_rows(&r->finish, r->to[range][half] + skip * NNS_BLOCK, at, vectors, (count - skip) * NNS_BLOCK);
 }
 
 /* All four products of a pair of panels, whose weights are at `w`. */

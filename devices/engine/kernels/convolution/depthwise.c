@@ -105,6 +105,8 @@ NNS_INLINE void compute_strip(const int count, const int group, const int kw, co
     float *y = rows->y + pixel * NNS_BLOCK;
     const float *residual = rows->residual ? rows->residual + pixel * NNS_BLOCK : NULL;
     int64_t h = rows->begin * s->sh - s->pt;
+    epilogue_waiting waiting = {.rows = 0};
+    float *first = y;
     for (int64_t oh = rows->begin; oh < rows->end; oh++, y += y_row, h += s->sh) {
         const int64_t begin = nns_max_int(0, -h), end = nns_min_int(s->kh, s->h - h);
         const float *x = rows->x + (h + begin) * x_row + column * NNS_BLOCK;
@@ -118,7 +120,7 @@ NNS_INLINE void compute_strip(const int count, const int group, const int kw, co
             residual += y_row;
         }
         COMPUTE_FOR(p, count) nns_store(y + p * NNS_BLOCK, epilogue_clamp(&rows->finish, acc[p]));
-        if (rows->finish.second_pass) epilogue_second_pass(&rows->finish, y, count * NNS_BLOCK);
+        epilogue_wait(&rows->finish, &waiting, first, y, count * NNS_BLOCK, oh + 1 == rows->end);
     }
 }
 

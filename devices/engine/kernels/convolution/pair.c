@@ -86,8 +86,11 @@ NNS_INLINE void pair_store(const int count, const int vectors, nns_vec acc[PAIR_
             COMPUTE_FOR(p, count) acc[p][v] += nns_load(residual + p * NNS_BLOCK);
         }
         COMPUTE_FOR(p, count) nns_store(y + p * NNS_BLOCK, epilogue_clamp(&job->finish, acc[p][v]));
-        if (job->finish.second_pass) epilogue_second_pass(&job->finish, y, count * NNS_BLOCK);
     }
+    if (!job->finish.second_pass) return;
+    int64_t at[PAIR_VECTORS];
+    COMPUTE_FOR(v, vectors) at[v] = v * job->y_plane;
+    epilogue_rows(&job->finish, job->y + pixel * NNS_BLOCK, at, vectors, count * NNS_BLOCK);
 }
 
 /* Computes `count` pixels. Prefetches `lines` vectors from `next` on for every full block of input channels. */

@@ -188,6 +188,14 @@ NNS_INLINE void winograd_store(const int m, const int count, nns_vec *sums, cons
         if (j < count) nns_store(y + j * y_step, epilogue_min(high, epilogue_max(low, sums[j])));
 }
 
+/* The second pass over `rows` rows, at most `m`, of `n` floats of the results. */
+NNS_INLINE void winograd_second_pass(const int m, int rows, int64_t n, const winograd_result *result) {
+    if (!result->finish->second_pass) return;
+    int64_t at[WINOGRAD_MAX_OUTPUTS];
+    COMPUTE_FOR(i, m) at[i] = i * result->y_row;
+    epilogue_rows(result->finish, result->y, at, rows, n);
+}
+
 NNS_INLINE void winograd_decode_tile(const int alpha, const int m, const int rows, const int columns,
                                      const winograd_result *result) {
     const int64_t m_position = result->m_position, y_row = result->y_row;
@@ -211,10 +219,7 @@ NNS_INLINE void winograd_decode_tile(const int alpha, const int m, const int row
             winograd_store(m, columns, sums, result, residual, result->y + i * y_row, NNS_BLOCK);
         }
     }
-    if (result->finish->second_pass) {
-        for (int64_t i = 0; i < rows; i++)
-            epilogue_second_pass(result->finish, result->y + i * y_row, (int64_t)columns * NNS_BLOCK);
-    }
+    winograd_second_pass(m, rows, (int64_t)columns * NNS_BLOCK, result);
 }
 
 NNS_INLINE void winograd_decode_any(const int alpha, const int m, const winograd_result *result) {
@@ -231,10 +236,7 @@ NNS_INLINE void winograd_decode_line(const int alpha, const int m, const winogra
     COMPUTE_FOR(j, alpha) terms[j] = nns_load(result->m + j * result->m_position);
     winograd_output(alpha, m, terms, sums);
     winograd_store(m, count, sums, result, result->residual, result->y, result->y_row);
-    if (result->finish->second_pass) {
-        for (int64_t j = 0; j < count; j++)
-            epilogue_second_pass(result->finish, result->y + j * result->y_row, NNS_BLOCK);
-    }
+    winograd_second_pass(m, count, NNS_BLOCK, result);
 }
 
 #endif

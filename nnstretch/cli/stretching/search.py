@@ -105,8 +105,8 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
     if search.recalled:
         report.note("the designs ran in the same search before, and not again; `nnstretch profiles clear` forgets that")
     if search.unpredicted:
-        operators = ", ".join(search.unpredicted)
-        report.note(f"not in the predictions, because no processor has a routine for them: {operators}")
+        operators = ", ".join(name.removeprefix("torch/") for name in search.unpredicted)
+        report.note(f"operations of torch that the predictions leave out, and runs of designs include: {operators}")
     for name, error in found.errors.items():
         if error or found.uncertainty:  # without errors, a search on open processors has measured every layer
             report.note(f"{name}: predictions of layers that were not measured miss by {error or 'an unknown amount'}")

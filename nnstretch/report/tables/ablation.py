@@ -18,6 +18,10 @@ WHEN_BRANCHING_PAYS = (
     "split layers after every layer."
 )
 """Why the gain over an alternative that divides layers among processors may be small."""
+_WHY_BRANCHING_PAYS = (
+    "Branching pays on these processors: branches meet once per segment, the parts of split layers after every layer."
+)
+_LARGE_GAIN = 1.05
 
 TITLES = ("network", "run", "processors", ">MACs", ">parameters", ">top-1", ">p50 ms", ">95 % interval", ">p90 ms")
 
@@ -70,7 +74,9 @@ def alternative_text(ablation: Ablation) -> str:
 
 def when_branching_pays(ablation: Ablation) -> str:
     """A sentence for a best alternative that divides the work among processors; "" for one that runs on a single one."""
-    return "" if ablation.best_alternative.how.endswith("alone") else WHEN_BRANCHING_PAYS
+    if ablation.best_alternative.how.endswith("alone"):
+        return ""
+    return WHEN_BRANCHING_PAYS if ablation.speedup_best_alternative < _LARGE_GAIN else _WHY_BRANCHING_PAYS
 
 
 def causes_table(ablation: Ablation) -> Table:

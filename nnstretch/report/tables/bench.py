@@ -23,10 +23,12 @@ def comparison_table(
     from rich.text import Text
 
     threads = summary["threads"]
-    what = f"{dtypes_text(results)} latency".lstrip()
+    dtypes = dtypes_text(results)
+    what = f"{dtypes} latency".lstrip()
+    of_floats = "" if dtypes in ("", "float32") else "float32 "  # int8 may exceed it
     title = (
         f"{what} in ms (median of rounds) on {threads} core{'s' * (threads > 1)} of {machine['cpu']}; "
-        f"multiply-add peak {machine['peak_gflops_per_core']:.0f} GFLOP/s per core"
+        f"{of_floats}multiply-add peak {machine['peak_gflops_per_core']:.0f} GFLOP/s per core"
     )
     numbers = (">× best", ">of peak", ">spread", ">error")
     shown = plain_table("model", ">MACs", *(f">{name}" for name in engines), *numbers, title=title)
@@ -101,13 +103,15 @@ def dtypes_text(results: Results) -> str:
 
 
 def failures(results: Results) -> list[str]:
-    """A line per failed engine and model, per plan with fallback layers, and per int8 engine."""
+    """A line per failed engine and model, per package, plan with fallback layers, and int8 engine."""
     lines: list[str] = []
     for one in results:
         name = f"{Path(one['model']).name}, {threads_text(one['threads'])}"
         if "error" in one:
             lines.append(f"{name}: failed: {one['error']}")
         lines += [f"{name}: {e} failed: {about['error']}" for e, about in one["engines"].items() if "error" in about]
+        if "error" not in one and Path(one["model"]).suffix == ".nns":
+            lines.append(f"{name}: no other engine reads packages; give the ONNX file for a comparison")
         fallback = one["fallback_layers"]
         if fallback:
             lines.append(f"{name}: {len(fallback)} of our layers ran on ONNX Runtime: {', '.join(fallback)}")

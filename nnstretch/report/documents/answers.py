@@ -35,6 +35,8 @@ def read_answer(path: Path, answer: Answer) -> Document:
                 raise FileError(f"{path} is incomplete ({error!r}); run the command again") from error
     if "traceEvents" in answer:
         raise FileError(f"{path} is a timeline; open it in https://ui.perfetto.dev")
+    if {"format", "segments", "original_macs"} <= answer.keys():
+        raise FileError(f"{path} is a design; the index.html beside it explains it, and `bench --design` times it")
     raise FileError(
         f"{path} is not a plan, and not the answer of bench, tune, stretch or sweep latency; a study, the folder of a "
         "training and a package have reports, too"
@@ -190,6 +192,10 @@ def load_json(path: Path) -> Answer:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
+        if path.suffix == ".html":
+            raise FileError(f"{path} is a page already; open it in a browser") from error
+        if path.suffix == ".onnx":
+            raise FileError(f"{path} is a model; `bench {path} -o report.html` makes a page of it") from error
         reason = getattr(error, "strerror", None) or "it is not JSON"
         raise FileError(
             f"cannot read {path}: {reason}; give a study, the folder of a training, a package, a plan or an answer (.json)"

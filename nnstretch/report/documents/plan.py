@@ -68,7 +68,7 @@ def _figures(plan: Plan) -> dict[str, Cell]:
         "million multiply-adds": plan.macs / 1e6,
         "steps": len(plan.steps),
         "sub-graphs": len(plan.subgraphs),
-        "MB of memory": plan.arena_bytes / 1e6,
+        "MB of tensors": plan.arena_bytes / 1e6,
     }
 
 

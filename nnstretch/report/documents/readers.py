@@ -31,6 +31,8 @@ def read_document(source: str, study: str | None = None) -> Document:
         raise FileError(f"there is no {source}; name a package, a plan, a run folder, an answer (.json) or a study")
     if is_training_run(path):
         return read_training_run(path)
+    if (path / "index.html").is_file():
+        raise UsageError(f"{source} has a page already: open {path / 'index.html'} in a browser")
     if path.is_dir():
         raise UsageError(f"{source} is a folder, but not that of a training (it has no log.jsonl)")
     if is_package(path):

@@ -24,7 +24,7 @@ from nnstretch.sweeps.study import ABOUT
 from nnstretch.sweeps.workers.stamps import ENVIRONMENT
 from nnstretch.sweeps.workers.storage import shown
 
-_STATES = {"complete": "complete", "pruned": "pruned", "fail": "failed", "running": "running", "waiting": "waiting"}
+_STATES = {"complete": "complete", "pruned": "pruned", "fail": "failed", "running": "running", "waiting": "queued"}
 """State of a trial -> its name in a report."""
 
 
@@ -42,7 +42,10 @@ def read_study(storage: str, name: str | None = None) -> Document:
     """
     study = open_study(storage, name)
     view = StudyView(study)
-    lead = f"{len(view.trials)} of {len(view.counted)} trials are complete."
+    queued = sum(trial.state == "waiting" for trial in view.counted)
+    lead = f"{len(view.trials)} of {len(view.counted) - queued} trials are complete."
+    if queued:
+        lead += f" {queued} more are queued; a sweep of more trials begins with them."
     if infinite := sum(trial.state == "complete" and not trial.is_complete for trial in view.counted):
         lead += f" {infinite} more have an infinite value and are in no figure."
     if given_up := len(study.trials) - len(view.counted):

@@ -10,10 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from nnstretch.graph.layer import Layer
+from nnstretch.graph.resizing import COORDINATES, INTERPOLATED_COORDINATES
 
-_COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
-_SYMMETRIC = "half_pixel_symmetric"
-"""Coordinates for interpolation alone: which pixel is nearest would depend on the order of roundings."""
 _FILTERED = ("cubic", "linear_antialias", "cubic_antialias")
 _HALF = np.float32(0.5)
 _TIE = 1e-6
@@ -63,13 +61,13 @@ def has_tables(layer: Layer) -> bool:
     """Whether a Resize layer copies or interpolates two pixels along height and width of images, with known modes."""
     mode, nearest = layer.attributes["mode"], layer.attributes.get("nearest")
     if mode == "nearest":
-        return _resizes_images(layer, _COORDINATES) and nearest in _NEAREST
-    return _resizes_images(layer, (*_COORDINATES, _SYMMETRIC)) and mode == "linear"
+        return _resizes_images(layer, COORDINATES) and nearest in _NEAREST
+    return _resizes_images(layer, INTERPOLATED_COORDINATES) and mode == "linear"
 
 
 def has_filters(layer: Layer) -> bool:
     """Whether a Resize layer sums more than two weighted pixels along height and width of images, with known modes."""
-    return _resizes_images(layer, (*_COORDINATES, _SYMMETRIC)) and layer.attributes["mode"] in _FILTERED
+    return _resizes_images(layer, INTERPOLATED_COORDINATES) and layer.attributes["mode"] in _FILTERED
 
 
 def _resizes_images(layer: Layer, coordinates: Sequence[str]) -> bool:
@@ -150,7 +148,7 @@ def _positions(size: int, result: int, scale: float, coordinates: str) -> np.nda
         return index * np.float32(size - 1) / np.float32(max(result - 1, 1))
     if coordinates == "pytorch_half_pixel" and result == 1:
         return np.zeros(1, np.float32)
-    if coordinates == _SYMMETRIC:
+    if coordinates == "half_pixel_symmetric":
         # The image of the outputs has the middle of the sources, also where the scale is not that of the sizes.
         middle = np.float32(size / 2) * (1 - np.float32(result) / (factor * np.float32(size)))
         return np.asarray(middle + ((index + _HALF) / factor - _HALF))

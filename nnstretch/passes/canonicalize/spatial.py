@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from nnstretch.graph.activation import ActivationKind
 from nnstretch.graph.layer import Attribute
+from nnstretch.graph.resizing import COORDINATES, INTERPOLATED_COORDINATES
 from nnstretch.passes.rewriting import (
     Lowerings,
     Rewrite,
@@ -197,9 +198,6 @@ def extent(taps: int, dilation: int) -> int:
     return (taps - 1) * dilation + 1
 
 
-_COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
-_INTERPOLATED_COORDINATES = (*_COORDINATES, "half_pixel_symmetric")
-"""Of symmetric ones, which pixel is nearest would depend on the order of roundings."""
 _NEAREST = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
 
@@ -213,7 +211,7 @@ def lower_resize(node: ir.Node) -> bool:
         node.attributes.get_string("coordinate_transformation_mode", "half_pixel"),
     )
     nearest = node.attributes.get_string("nearest_mode", "round_prefer_floor") if mode == "nearest" else "floor"
-    known = _COORDINATES if mode == "nearest" else _INTERPOLATED_COORDINATES
+    known = COORDINATES if mode == "nearest" else INTERPOLATED_COORDINATES
     if mode not in ("nearest", "linear", "cubic") or coordinates not in known or nearest not in _NEAREST:
         return False
     scales = _scales(node, source, result)

@@ -8,7 +8,7 @@
 
 `compile` takes the fields of `CompileOptions`, `stretch` those of `StretchOptions`. `sweep` explores designs for objectives of
 your own, `quantize` and `export` write files that other engines read. `list_devices`, `list_models` and `create_model` say what
-there is. Every error that a caller can cause is an `NNStretchError`.
+there is. Errors in models, files, processors and values of options are `NNStretchError`s; a misspelt argument is a `TypeError`.
 """
 
 import importlib

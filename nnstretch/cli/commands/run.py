@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _DETECTION = "Detection"
 _DISTURBED = 2
-"""A median that is this multiple of the least latency is of a machine that other programs use."""
+"""A 90th percentile that is this multiple of the least latency is of a machine that other programs use."""
 
 Inputs = Annotated[list[str] | None, option("--input -i x=FILE.npy", "An input; all are random if none is given.")]
 Image = Annotated[
@@ -189,7 +189,7 @@ def _time_runs(
     summary = None if timeline is None else _write_timeline(timeline, session, feeds)
     if (placement := session.compiled.placement) is not None:
         report.note(placement_text(placement, session.plan))
-    report.show(_latency_line(times, session.plan.macs))
+    report.show(latency_line(times, session.plan.macs))
     plans = _plans_used(report, session) if isinstance(session, AdaptiveSession) else None
     if summary is not None:
         report.show(timeline_table(summary), timeline_text(summary))
@@ -275,7 +275,8 @@ def _plans_used(report: Reporter, session: AdaptiveSession) -> dict[str, Any]:
     return plans
 
 
-def _latency_line(times: Latency, macs: int) -> str:
+def latency_line(times: Latency, macs: int) -> str:
+    """One line on latencies, with a remark if other programs used the machine."""
     rate = f"{2 * macs / (times.p50_ms * 1e6):.0f} GFLOP/s of {count_text(macs)} MACs"
     line = f"latency p50 {times.p50_ms:.3f} ms, p90 {times.p90_ms:.3f} ms, min {times.min_ms:.3f} ms; {rate}"
-    return line if times.p50_ms < _DISTURBED * times.min_ms else f"{line}; the machine was disturbed"
+    return line if times.p90_ms < _DISTURBED * times.min_ms else f"{line}; the machine was disturbed"

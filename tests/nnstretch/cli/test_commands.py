@@ -16,9 +16,11 @@ import onnxruntime
 import pytest
 
 import nnstretch as nns
+from nnstretch.bench.timing import Latency
 from nnstretch.branching.pycls.files import parse_published, read_published
 from nnstretch.cli import console
 from nnstretch.cli.commands import COMMANDS
+from nnstretch.cli.commands.run import latency_line
 from nnstretch.cli.commands.sweep import COMMANDS as SWEEPS
 from nnstretch.cli.console import reporting
 from nnstretch.cli.main import main
@@ -49,6 +51,14 @@ def test_processors_that_compute_nothing_are_named(cli: Cli, folder: Path) -> No
         assert status == 0, err
         assert sum(line.startswith("nothing is computed on ort@") for line in err.splitlines()) == 1, (command, err)
     assert "nothing is computed" not in cli("run", "sum.onnx", "-p", "cpu:0", "--no-tune")[2]
+
+
+@pytest.mark.parametrize(("p50", "p90", "is_disturbed"), [(1.0, 1.4, False), (0.8, 13.0, True), (2.5, 2.6, True)])
+def test_a_disturbed_machine_is_named_whatever_runs(p50: float, p90: float, is_disturbed: bool) -> None:
+    """A package runs as a model does: that a tenth of the runs takes far longer is enough."""
+    line = latency_line(Latency(p50, p90, 0.75), 10**8)
+    assert line.startswith(f"latency p50 {p50:.3f} ms, p90 {p90:.3f} ms")
+    assert line.endswith("the machine was disturbed") == is_disturbed
 
 
 # -- help ----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, ModelError, first_line
+from nnstretch.support.foreign_files import instead_of
 
 LARGE = 1 << 16
 """Bytes from which on a weight is taken out of the message."""
@@ -72,7 +73,8 @@ def _read(path: Path) -> Message:
                 file.seek(0)
                 content, walk.taken = file.read(), {}
     except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}; give an ONNX file") from error
+        known = instead_of(path) if path.is_dir() else ""
+        raise FileError(known or f"cannot read {path}: {error.strerror}; give an ONNX file") from error
     except ValueError as error:  # a null byte
         raise FileError(f"cannot read {str(path)!r}: {error}; give an ONNX file") from error
     if not content:
@@ -85,16 +87,14 @@ def _read(path: Path) -> Message:
             raise ModelError(
                 f"{path} is a package, which is compiled already; give the model that it was made from"
             ) from error
-        if path.suffix == ".safetensors":
-            raise ModelError(
-                f"{path} has weights; give the model that they belong to, and these by --weights"
-            ) from error
-        raise ModelError(
-            f"{path} is not an ONNX file, or it is truncated ({size} bytes); export or copy it again"
-        ) from error
+        raise ModelError(instead_of(path) or _damaged(path, f" ({size} bytes)")) from error
     if not proto.HasField("graph") or not proto.ir_version:
-        raise ModelError(f"{path} is not an ONNX file, or it is truncated: it holds no graph; export or copy it again")
+        raise ModelError(instead_of(path) or _damaged(path, ": it holds no graph"))
     return Message(proto, dict(_verified_weights(proto, walk.taken)))
+
+
+def _damaged(path: Path, how: str) -> str:
+    return f"{path} is not an ONNX file, or it is truncated{how}; export or copy it again"
 
 
 def _verified_weights(proto: onnx.ModelProto, taken: dict[int, bytes]) -> Iterator[tuple[str, NDArray[np.generic]]]:

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from nnstretch.errors import FileError, PackageError
+from nnstretch.support.foreign_files import instead_of
 from nnstretch.support.settings import atomic_write
 
 FORMAT_VERSION = 2
@@ -79,10 +80,10 @@ class Package:
 
 
 def is_package(path: Path) -> bool:
-    """Whether the file at `path` has the signature of a package."""
+    """Whether the file at `path` has the signature of a package, and no ending of other ZIP archives."""
     try:
         with path.open("rb") as file:
-            return file.read(4) == b"PK\x03\x04"
+            return file.read(4) == b"PK\x03\x04" and not instead_of(path)
     except OSError:
         return False
 

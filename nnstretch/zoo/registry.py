@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nnstretch.errors import ModelError
+from nnstretch.support.foreign_files import instead_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -144,7 +145,10 @@ def entry(name: str) -> ZooEntry:
     found = _BY_NAME.get(_ALIASES.get(name, name))
     if found is None:
         if name and Path(name).is_dir():
-            raise ModelError(f"{name} is a folder; give an ONNX file, a package, a zoo name or FILE.py:FACTORY")
+            known = instead_of(Path(name))
+            raise ModelError(
+                known or f"{name} is a folder; give an ONNX file, a package, a zoo name or FILE.py:FACTORY"
+            )
         near = difflib.get_close_matches(name.lower(), [*_BY_NAME, *_ALIASES], n=3)
         raise ModelError(
             f"no zoo network is called {name!r}; "

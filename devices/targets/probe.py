@@ -200,6 +200,11 @@ class Probe:
             raise TargetError(f"the runner's probe is not understood: {error}; update nnstretch") from error
 
     @property
+    def is_static(self) -> bool:
+        """Whether the runner is a static program, which loads no OpenCL drivers."""
+        return self.libc == "musl"
+
+    @property
     def shows_energy(self) -> bool:
         """Whether a counter of energy, or the power of a battery, can be read."""
         counters = (self.raw or {}).get("energy") or ()

@@ -37,7 +37,7 @@ from nnstretch.errors import NNStretchError, UsageError
 from nnstretch.package import read_package
 from nnstretch.package.standalone import SUFFIX, has_devices
 from nnstretch.report.pages.targets import write_targets_page
-from nnstretch.report.tables.targets import gain_text, sustained_tables, targets_table
+from nnstretch.report.tables.targets import few_runs_text, gain_text, sustained_tables, targets_table
 from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
@@ -298,6 +298,7 @@ def bench_on_targets(report: Reporter, targets: Sequence[str], job: TargetJob, o
     gains = [f"{run.target}: {gain_text(run)}" for run in runs if run.gain is not None]
     report.show(*gains, targets_table(runs), *sustained_tables(runs))
     for run in runs:
+        report.note(few_runs_text(run))
         report.note(f"{run.target} ended early: {run.stopped}" if run.stopped else "")
     report.finish(answer)
     return int(any(run.failed for run in runs))

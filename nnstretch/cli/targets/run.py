@@ -18,7 +18,7 @@ from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.errors import ModelError
 from nnstretch.graph.layers import graph_inputs, graph_outputs
 from nnstretch.passes import optimize
-from nnstretch.report.tables.targets import targets_table
+from nnstretch.report.tables.targets import few_runs_text, targets_table
 from nnstretch.support.settings import write_text
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def run_on_target(report: Reporter, source: Source, request: RunRequest) -> bool
     if request.timeline is not None and timeline is not None:
         write_text(request.timeline, timeline.to_chrome_json())
     report.show(targets_table([run]))
+    report.note(few_runs_text(run, "--runs"))
     judgement = request.judge(measured.error, measured.model.plan)
     passed = judgement is None or judgement.passes
     if judgement is not None:

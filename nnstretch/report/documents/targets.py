@@ -44,11 +44,11 @@ def targets_document(name: str, answer: Mapping[str, Any]) -> Document:
 
 
 def _sections(target: str, run: Mapping[str, Any]) -> list[Section]:
-    from nnstretch.bench.targets.measure import Measured
+    from nnstretch.bench.targets.measure import Measured, TargetRun
     from nnstretch.bench.targets.models import TargetModel
     from nnstretch.devices.targets.probe import Probe
     from nnstretch.devices.targets.results import ModelResult
-    from nnstretch.report.tables.targets import device_facts
+    from nnstretch.report.tables.targets import device_facts, few_runs_text
 
     measured = [
         Measured(
@@ -62,6 +62,8 @@ def _sections(target: str, run: Mapping[str, Any]) -> list[Section]:
         card = list(device_facts(Probe.from_json(run["device"])))
         sections.append(Section(f"Device {target}", table=Table(["", target], card, 2)))
     text = "A bar is the median; its whisker reaches from the fastest run to the 90th percentile."
+    if few := few_runs_text(TargetRun(target, measured)):
+        text += f" {few}."
     if run.get("stopped"):
         text += f" The measurement ended early: {run['stopped']}."
     chart = latencies_panel(timed, branched="speedup_best_alternative" in run) if timed else None

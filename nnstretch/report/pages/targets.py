@@ -11,7 +11,7 @@ from nnstretch.report.charts.svg import panel_picture
 from nnstretch.report.charts.targets import latencies_panel, sustained_panels
 from nnstretch.report.charts.timeline import timeline_svg
 from nnstretch.report.pages import render
-from nnstretch.report.tables.targets import COLUMNS, device_facts, gain_text, row_cells
+from nnstretch.report.tables.targets import COLUMNS, device_facts, few_runs_text, gain_text, row_cells
 from nnstretch.report.tables.text import interval_text
 from nnstretch.support.settings import write_text
 
@@ -67,5 +67,6 @@ def _section(run: TargetRun) -> dict[str, Any]:
             for panel in sustained_panels([one for one in run.measured if one.result.sustained])
         ],
         "timelines": [(name, timeline_svg(timeline, alone=False)) for name, timeline in traced if timeline is not None],
+        "few_runs": few_runs_text(run),
         "stopped": run.stopped or "",
     }

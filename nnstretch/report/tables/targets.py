@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from nnstretch.devices.targets.probe import Probe
 
 _MIB, _GIB = 1 << 20, 1 << 30
+_FEW_RUNS = 10
+"""A measurement of fewer runs has no 90th percentile of its own: it is nearly the longest run."""
 
 
 COLUMNS = ("model", "processors", ">p50 ms", ">p90", ">p99", ">first run", ">MiB", ">GHz", ">°C", ">energy J", ">error")
@@ -62,6 +64,20 @@ def row_cells(one: Measured) -> tuple[str, ...]:
         number_text(result.energy_j, ".3g"),
         number_text(one.error, ".1e"),
     )
+
+
+def few_runs_text(run: TargetRun, option: str = "--budget") -> str:
+    """A line that says which models ran so few times that percentiles say little; empty if none did.
+
+    Args:
+        run: of a target.
+        option: raises the number of runs.
+    """
+    few = {one.model.name: one.result.runs for one in run.measured if one.result.runs in range(1, _FEW_RUNS)}
+    if not few:
+        return ""
+    runs = ", ".join(f"{count} run{'s' * (count != 1)} of {name}" for name, count in few.items())
+    return f"{run.target}: p50, p90 and p99 are those of {runs}; a larger {option} has more"
 
 
 def sustained_tables(runs: Iterable[TargetRun]) -> Iterable[Table]:
@@ -112,7 +128,9 @@ def device_facts(probe: Probe) -> Iterator[tuple[str, str]]:
         yield "memory", f"{probe.memory_bytes / _GIB:.1f} GiB{free}"
     for device in probe.opencl:
         yield "OpenCL", f"{device.name} ({device.platform}, {device.version})"
-    if not probe.opencl:
+    if probe.is_static:
+        yield "OpenCL", "not looked for: the runner for this target computes on CPU cores alone"
+    elif not probe.opencl:
         yield "OpenCL", probe.opencl_error or "no device"
     for zone in probe.thermal:
         yield "temperature", f"{zone.type or zone.zone} {number_text(zone.c, '.0f')} °C"

@@ -13,7 +13,9 @@ from nnstretch.bench.targets.measure import Measured, TargetRun
 from nnstretch.bench.targets.models import TargetModel
 from nnstretch.devices.targets.probe import Probe
 from nnstretch.devices.targets.results import ModelResult
+from nnstretch.report.documents.targets import targets_document
 from nnstretch.report.pages.targets import write_targets_page
+from nnstretch.report.tables.targets import device_facts, few_runs_text
 from tests.kits.boards.fake_runner import PROBE
 
 
@@ -96,3 +98,29 @@ def test_the_page_says_what_devices_are_and_what_failed(tmp_path: Path) -> None:
     page.feed(path.read_text())
     assert "3 ms" in page.text
     assert "Models on devices" in page.text
+
+
+def test_percentiles_of_few_runs_are_said_to_be_so(tmp_path: Path) -> None:
+    once, often = measured("once", 9.0).result.raw, measured("often", 3.0).result.raw
+    assert once is not None
+    assert often is not None
+    models = [
+        Measured(TargetModel(name, Path("m.nnm")), ModelResult.from_json({**entry, "runs": count}), None, {})
+        for name, entry, count in (("once", once, 1), ("thrice", once, 3), ("often", often, 10))
+    ]
+    said = "p50, p90 and p99 are those of 1 run of once, 3 runs of thrice; a larger --budget has more"
+    run = TargetRun("qemu:aarch64", models)
+    assert few_runs_text(run) == f"qemu:aarch64: {said}"
+    assert few_runs_text(TargetRun("qemu:aarch64", models[2:])) == ""
+    write_targets_page(tmp_path / "page.html", [run])
+    assert said in (tmp_path / "page.html").read_text(encoding="utf-8")
+    document = targets_document("made", {"targets": [run.to_json()]})
+    assert any(said in section.text for section in document.sections)
+
+
+def test_a_static_runner_does_not_say_what_the_device_lacks() -> None:
+    why = "this program is linked statically and cannot open OpenCL"
+    static = Probe.from_json({**PROBE, "libc": "musl", "opencl_error": why})
+    assert dict(device_facts(static))["OpenCL"].startswith("not looked for: ")
+    dynamic = Probe.from_json({**PROBE, "libc": "glibc", "opencl_error": "no OpenCL library is found"})
+    assert dict(device_facts(dynamic))["OpenCL"] == "no OpenCL library is found"

@@ -94,7 +94,7 @@ def run(self):
     if "opencl" in self.options.processors:
         raise DeviceError("OpenCL device 0 (broken) does not work")
     return {"original": {"name": "original", "test_top1": 1, "validation_top1": 1}, "candidates": [], "int8": [],
-            "chosen": "", "comparison": None, "seconds": {}}
+            "chosen": "", "unbranched": None, "comparison": None, "seconds": {}}
 
 job.TransformAndTrain.run = run
 sys.exit(runpy.run_path(sys.argv[1])["main"](sys.argv[2:]))

@@ -163,6 +163,11 @@ class Design:
         return sum(len(branches) > 1 for branches in self.branches)
 
     @property
+    def is_original(self) -> bool:
+        """Whether it is the original network: without branches and with all MACs."""
+        return not self.meeting_points and self.macs == self.original_macs
+
+    @property
     def branches(self) -> tuple[tuple[BranchDesign | HeadBranch, ...], ...]:
         """The branches of every segment, then those of the head, if it has any."""
         return (*(segment.branches for segment in self.segments), *([self.head] if self.head else []))

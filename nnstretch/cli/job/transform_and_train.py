@@ -124,11 +124,18 @@ class TransformAndTrain:
                 "candidates": [candidate.to_json() for candidate in candidates],
                 "int8": self.int8([original, *candidates]),
                 "chosen": self.chosen(original, candidates).name,
+                "unbranched": self._unbranched,
                 "comparison": self.measure(original, candidates),
                 "seconds": {kind: round(seconds, 1) for kind, seconds in self.job.seconds().items()},
             }
             write_text(self.options.folder / "answer.json", json.dumps(answer, indent=1) + "\n")
         return answer
+
+    @property
+    def _unbranched(self) -> str | None:
+        """Why the design is the original network, once there are designs; None if it is branched."""
+        why = self.job.stages[DESIGNS].answer.get("unbranched")
+        return None if why is None else str(why)
 
     def begun(self) -> tuple[Candidate, list[Path]]:
         """The trained model, and the files of the designs that are retrained."""
@@ -270,6 +277,7 @@ class TransformAndTrain:
                 "designs": [Path(str(path)).name for path in paths],
                 "page": Path(str(page)).name,
                 "lifted_limits": search_report.lifted or None,
+                "unbranched": search_report.unbranched_note(names) if search_report.stays_unbranched else None,
             }
 
         settings = {"processors": options.processors, **options.search}
@@ -300,14 +308,20 @@ class TransformAndTrain:
         self._end_preparation()
         made = load_design(design)
         save_design(made, folder / f"{made.id}.json")
-        return {"designs": [f"{made.id}.json"]}
+        whole = made.is_original
+        return {"designs": [f"{made.id}.json"], "unbranched": f"{design} has no branches" if whole else None}
 
     def retrain(self, original: Candidate, designs: Sequence[Path]) -> list[Candidate]:
-        """The designs and the control of the best one, retrained; with inherited weights if that is left out."""
+        """The designs and the control of the best one, retrained where they learn; others keep inherited weights."""
         designs_of = {**{path.stem: path for path in designs}, _CONTROL: designs[0]}
-        if RETRAIN not in self.options.skip:
-            self._retrain_together(list(designs_of))
+        self._retrain_together([name for name, design in designs_of.items() if self._learns(design)])
         return [self.retrain_one(original, name, design) for name, design in designs_of.items()]
+
+    def _learns(self, design: Path) -> bool:
+        """Whether a design is retrained: that is not left out, and it is not the original, as where branching does not pay."""
+        from nnstretch.branching.design.design import load_design
+
+        return RETRAIN not in self.options.skip and not load_design(design).is_original
 
     def _retrain_together(self, names: Sequence[str]) -> None:
         """Retrains several networks at the same time, in processes, where this pays: on a CPU with several cores.
@@ -331,7 +345,7 @@ class TransformAndTrain:
     def retrain_one(self, original: Candidate, name: str, design: Path) -> Candidate:
         """A design retrained, or the control of one."""
         recipe = self.recipe(self.options.retrain_recipe)
-        trains = RETRAIN not in self.options.skip
+        trains = self._learns(design)
         make = self._control if name == _CONTROL else self._branched
 
         def work(folder: Path) -> Answer:
@@ -501,7 +515,8 @@ class TransformAndTrain:
         save_design(made, folder / "design.json")
         write_text(folder / "timeline.json", found.timeline.to_chrome_json())
         write_text(folder / "timeline.svg", timeline_svg(found.timeline))
-        write_report(folder / "report.html", found, histories=self._histories(design.stem), design=made)
+        histories = self._histories(design.stem)
+        write_report(folder / "report.html", found, histories=histories, design=made, unbranched=self._unbranched)
         self.report.show(ablation_table(found))
         return found.to_json()
 
@@ -595,10 +610,12 @@ class TransformAndTrain:
 
 def summary(answer: Mapping[str, Any], folder: Path) -> str:
     """The answer of a job in a few lines: accuracies, the gain, and where the products are."""
-    networks = [answer["original"], *answer["candidates"]]
-    lines = [
+    networks, why = [answer["original"], *answer["candidates"]], answer["unbranched"]
+    lines = [] if why is None else [f"the network was not branched, and nothing was retrained: {why}"]
+    mark = " (chosen)" if why is None else " (the original network)"
+    lines += [
         f"{one['name']}: top-1 {one['test_top1']:.2f} % on the test images, {one['validation_top1']:.2f} % on the "
-        f"validation images{' (chosen)' if one['name'] == answer['chosen'] else ''}"
+        f"validation images{mark if one['name'] == answer['chosen'] else ''}"
         for one in networks
     ]
     lines += [f"{one['name']} in int8: top-1 {one['top1']:.2f} % on the test images" for one in answer["int8"]]
@@ -607,7 +624,8 @@ def summary(answer: Mapping[str, Any], folder: Path) -> str:
         gain = answer["comparison"]["speedup_best_alternative"]
         other = f"the {best['network']}, {best['how']}, on {best['processors']}"
         lines.append(f"{gain:.2f}× as fast as the best alternative: {other}")
-        lines.append(f"{folder / MEASURE} has report.html, the branched network and its timeline")
+        product = "branched network" if why is None else "compiled network"
+        lines.append(f"{folder / MEASURE} has report.html, the {product} and its timeline")
     return "\n".join(lines)
 
 

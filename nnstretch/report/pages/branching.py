@@ -37,6 +37,7 @@ def write_report(
     design: Design | None = None,
     machine: Mapping[str, Any] | None = None,
     title: str = "A branched network and its gain",
+    unbranched: str | None = None,
 ) -> None:
     """Writes the page to a file.
 
@@ -47,6 +48,7 @@ def write_report(
         design: the branching.
         machine: the result of `nnstretch.bench.timing.describe_machine`; measured now if None.
         title: the page's heading.
+        unbranched: why the network is the original, without branches; None if it is branched.
 
     Raises:
         FileError: the place is not writable or the disk is full.
@@ -62,10 +64,11 @@ def write_report(
     prediction = prediction_text(ablation)
     page = render(
         "branching.html",
-        title=title,
+        title=title if unbranched is None else "A network that was not branched",
         figures=_figures(ablation),
         machine=machine or describe_machine(usable_cores()),
         ablation=ablation,
+        unbranched=unbranched,
         alternative=alternative_text(ablation),
         when_branching_pays=when_branching_pays(ablation),
         disturbed=disturbed_text(ablation.widest_interval),

@@ -102,6 +102,12 @@ def test_a_disturbed_machine_is_reported(ablation: Ablation, half_width: float, 
     assert (answer["widest_interval"], answer["disturbed"]) == (half_width, wide)
 
 
+def test_a_network_that_is_not_branched_is_reported_first(ablation: Ablation, tmp_path: Path) -> None:
+    write_report(tmp_path / "page.html", ablation, machine=MACHINE, unbranched="branching does not pay here: why")
+    _, _, lead = (tmp_path / "page.html").read_text().partition('class="lead">')
+    assert " ".join(lead.split()).startswith("<strong>The network was not branched: branching does not pay here: why.")
+
+
 @pytest.fixture
 def design() -> Design:
     def branch(processor: int, blocks: tuple[int, ...], depth: float) -> BranchDesign:

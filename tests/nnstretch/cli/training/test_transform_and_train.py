@@ -241,6 +241,26 @@ def test_designs_keep_inherited_weights_where_retraining_is_left_out(
         replace(TransformOptions(model, "digits", "cpu:0,cpu:1", folder), skip=frozenset({"designs"}))
 
 
+def test_a_network_that_is_not_branched_is_not_retrained(
+    model: str, tmp_path: Path, finished: tuple[Path, dict[str, Any]]
+) -> None:
+    """The design is the original, and so is its control; both keep its weights, and the first line says why."""
+    shutil.copytree(finished[0] / "baseline", tmp_path / "baseline")
+    with trainings(lambda *_: None) as count:
+        answer = run(model, tmp_path, search={"designs": 1})
+    assert count == [0]
+    design, control = answer["candidates"]
+    assert design["name"] == answer["chosen"]
+    assert design["validation_top1"] == control["validation_top1"] == answer["original"]["validation_top1"]
+    assert design["test_top1"] == control["test_top1"]
+    first, *others = summary(answer, tmp_path).splitlines()
+    assert first.startswith("the network was not branched, and nothing was retrained: branching does not pay here: ")
+    assert not any("(chosen)" in line for line in others)
+    given = tmp_path / "whole.json"
+    shutil.copy(design["design"], given)
+    assert run(model, tmp_path, redo="designs", design=given)["unbranched"] == f"{given} has no branches"
+
+
 def test_a_design_that_is_given_is_not_searched(
     model: str, tmp_path: Path, finished: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

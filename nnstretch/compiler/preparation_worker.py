@@ -1,16 +1,9 @@
-"""Prepares processors, with the lowest priority: `python -m nnstretch.compiler.preparation_worker ARGUMENTS`.
-
-ARGUMENTS is a JSON object: the number of the `parent`, with which the process ends, and the `processors` to prepare. It builds
-the engine, tests the OpenCL devices, reads a frame that names an ONNX file, `model`, or null, and compiles the programs of the
-model's layers.
-"""
+"""Prepares processors with the lowest priority, in a process of its own (`nnstretch.compiler.preparation`)."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
@@ -41,10 +34,9 @@ from nnstretch.scheduler.measurement.runner.single_layer import (
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import queue_pool
 from nnstretch.scheduler.runtime.session import PlanSession
-from nnstretch.support.child_process import die_with_parent
-from nnstretch.support.frames import read_frame
 
 _LOWEST = 19  # os.nice
+_AUTOGROUP = Path("/proc/self/autogroup")
 
 
 def working_devices(processors: str) -> list[Processor]:
@@ -157,22 +149,22 @@ def _run(single: SingleLayer) -> None:
         session.time({}, warmup=0, runs=1)
 
 
-def main() -> int:
-    """Prepares the processors."""
-    arguments = json.loads(sys.argv[1])
-    die_with_parent(arguments["parent"])
+def prepare(processors: str, network: Callable[[], ir.Model]) -> None:
+    """Builds the engine, tests OpenCL devices, and compiles their programs for a network, with the lowest priority.
+
+    Args:
+        processors: as in `cpu:0,opencl:0@1`.
+        network: makes a graph that is not fused; networks with layers of other widths need much the same programs. Without
+            devices it is not called, and where it raises an NNStretchError no programs are compiled.
+    """
     os.nice(_LOWEST)
     with suppress(OSError):  # this session is a group for some schedulers, which compare priorities within groups
-        Path("/proc/self/autogroup").write_text(str(_LOWEST))
+        _AUTOGROUP.write_text(str(_LOWEST))
     engine()
-    devices = working_devices(arguments["processors"])
-    asked, _ = read_frame(sys.stdin.buffer)
-    if asked["model"] is not None and devices:
-        model = ir.load(Path(asked["model"]))
+    devices = working_devices(processors)
+    if not devices:
+        return
+    with suppress(NNStretchError):
+        model = network()
         for device in devices:
             compile_programs(model.clone(), device)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,9 +13,12 @@ model's, or the most accurate one. Test images are read for the reported accurac
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,7 +36,7 @@ from nnstretch.cli.training import (
     training_images,
     what_was_lost,
 )
-from nnstretch.errors import FileError, NNStretchError, UsageError
+from nnstretch.errors import FileError, UsageError
 from nnstretch.frontends.resolve import is_model_file
 from nnstretch.support.locks import lock_folder
 from nnstretch.training.cores import usable_cores
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
 _CONTROL = "control"
 _CALIBRATION_IMAGES = 100
 _PRECISION = 0.02  # of measured latencies, where a quiet machine allows it
+_PREPARATION = (sys.executable, "-m", "nnstretch.cli.job.preparation_worker")
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,6 @@ class TransformAndTrain:
         Raises:
             NNStretchError: what was found, what was wanted and what to do.
         """
-        import json
-
         from nnstretch.support.settings import write_text
 
         self._search()  # refused before the long work, like the recipes
@@ -210,29 +212,17 @@ class TransformAndTrain:
         check_listed(self.options.processors)  # a missing device is found before the long work
         self._prepare()
         network = self.network(None)
-        self._prepare_programs(network)
         return self._save(network, folder, self._train(network, recipe, None, folder))
 
     def _prepare(self) -> None:
-        """Builds the engine and tests OpenCL devices beside the training and what comes before it, which leave cores idle."""
+        """Builds the engine and compiles OpenCL programs beside the training, which leaves cores idle."""
         from nnstretch.compiler.preparation import Preparation
         from nnstretch.devices.base.spec import is_simulated
 
         if not any(map(is_simulated, self.options.processors.split(","))):
             self.report.note("preparing the processors beside the training: once per version")
-            self._preparation = Preparation(self.options.processors)
-
-    def _prepare_programs(self, network: Network) -> None:
-        """Compiles OpenCL programs beside the training."""
-        from nnstretch.devices.base.spec import parse_processors
-
-        if self._preparation is None:
-            return
-        graph = None
-        if "opencl" in {spec.kind for spec in parse_processors(self.options.processors)}:
-            with suppress(NNStretchError):  # a later stage says why the network cannot be exported
-                graph = network.export()
-        self._preparation.compile_for(graph)
+            arguments = {"parent": os.getpid(), "options": self.options.to_json()}
+            self._preparation = Preparation((*_PREPARATION, json.dumps(arguments)))
 
     def _end_preparation(self) -> None:
         if self._preparation is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -12,10 +13,10 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
-from nnstretch.compiler import preparation
 from nnstretch.compiler.preparation import Preparation
-from nnstretch.compiler.preparation_worker import compile_programs, working_devices
+from nnstretch.compiler.preparation_worker import compile_programs, prepare, working_devices
 from nnstretch.devices.engine.build.engine_library import build_engine
+from nnstretch.errors import ModelError
 from nnstretch.graph.layers import layers
 from nnstretch.passes import optimize
 
@@ -32,21 +33,25 @@ def network(channels: int = 32) -> ir.Model:
     return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
 
 
+def command(processors: str) -> tuple[str, ...]:
+    """Of a process that prepares processors, which compute nothing by OpenCL."""
+    program = f"from nnstretch.compiler.preparation_worker import prepare; prepare({processors!r}, None)"
+    return sys.executable, "-c", program
+
+
 def wait(prepared: Preparation) -> None:
     end = time.monotonic() + 120
-    while prepared._process is not None and not prepared._process.ended:
+    while not prepared.ended:
         assert time.monotonic() < end
         time.sleep(0.05)
 
 
 def test_the_engine_is_built_in_the_background() -> None:
-    with Preparation("cpu:0") as prepared:
-        prepared.compile_for(network())
-        folder, process = Path(prepared._folder.name), prepared._process
+    with Preparation(command("cpu:0")) as prepared:
+        process = prepared._process
         wait(prepared)
         assert process is not None
         assert process.status == 0
-    assert not folder.exists()
     prepared.close()
     assert build_engine().exists()
 
@@ -54,19 +59,15 @@ def test_the_engine_is_built_in_the_background() -> None:
 def test_failures_are_left_to_those_who_use_the_processors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("NNSTRETCH_CC", "/nowhere/cc")
-    with Preparation("cpu:0") as prepared:
+    with Preparation(command("cpu:0")) as prepared:
         wait(prepared)
-        prepared.compile_for(network())
-    monkeypatch.setattr(preparation, "WORKER", ("/nowhere/python",))
-    with Preparation("cpu:0") as prepared:
-        assert prepared._process is None
-        prepared.compile_for(None)
+    with Preparation(("/nowhere/python",)) as prepared:
+        assert prepared.ended
 
 
-def test_a_preparation_that_is_left_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "WORKER", ("sh", "-c", "sleep 60"))
+def test_a_preparation_that_is_left_ends_at_once() -> None:
     begin = time.monotonic()
-    with Preparation("cpu:0") as prepared:
+    with Preparation(("sh", "-c", "sleep 60")) as prepared:
         process = prepared._process
     assert process is not None
     assert process.ended
@@ -95,3 +96,13 @@ def test_programs_of_a_network_serve_one_of_other_widths() -> None:
 
 def test_processors_without_opencl_have_no_devices_to_test() -> None:
     assert working_devices("cpu:0") == []
+
+
+@pytest.mark.opencl
+def test_a_network_that_cannot_be_made_is_left_to_those_who_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> ir.Model:
+        raise ModelError("it cannot be exported")
+
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    monkeypatch.setattr("nnstretch.compiler.preparation_worker._AUTOGROUP", Path("/nowhere/autogroup"))
+    prepare(f"opencl:0@{max(os.sched_getaffinity(0))}", fail)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from nnstretch.devices.engine.build.engine_library import engine_is_built
+from nnstretch.errors import NNStretchError
 from nnstretch.support.closing import Closing
 from nnstretch.support.settings import cache_dir
 from nnstretch.support.worker_process import WorkerProcess
@@ -18,6 +20,9 @@ class Preparation(Closing):
     """A process of the lowest priority that prepares processors. A context manager, which ends it.
 
     What fails in it fails again, with a message, where the processors are used.
+
+    Attributes:
+        builds: whether it builds the engine, which takes half a minute of a core.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -28,8 +33,11 @@ class Preparation(Closing):
         """
         cache_dir()  # where it cannot be written, the folder in its place is named to the process, too
         self._process: WorkerProcess | None = None
+        self.builds = False
         with suppress(OSError):  # no process can be started: all is done where it is needed
             self._process = WorkerProcess(command, patience=0)
+        with suppress(NNStretchError):  # nothing can be built
+            self.builds = not engine_is_built()
 
     @property
     def ended(self) -> bool:

@@ -63,9 +63,24 @@ def build_engine(isa: Isa | None = None, sanitize: str | None = None) -> Path:
         DeviceError: no instruction set fits this machine.
         FileError: the cache cannot be written.
     """
+    return build_file(*_engine_of(isa, sanitize))
+
+
+def engine_is_built() -> bool:
+    """Whether the cache holds the engine for this machine.
+
+    Raises:
+        BuildError: there is no compiler.
+        DeviceError: no instruction set fits this machine.
+    """
+    return _product(*_engine_of(None, None)).exists()
+
+
+def _engine_of(isa: Isa | None, sanitize: str | None) -> tuple[str, str, list[SourceFile], Toolchain, str]:
+    """What `build_file` makes the engine's library of."""
     target = BuildTarget(isa or local_isa())
     sources = engine_sources(target, sanitize, local_features() if isa is None else None)
-    return build_file(target.isa.name, ".so", sources, make_toolchain(target, sanitize), "-shared")
+    return target.isa.name, ".so", sources, make_toolchain(target, sanitize), "-shared"
 
 
 @cache
@@ -177,17 +192,22 @@ def _source_file(toolchain: Toolchain, path: Path, headers: str) -> SourceFile:
 
 def build_file(name: str, suffix: str, sources: Sequence[SourceFile], toolchain: Toolchain, *link_flags: str) -> Path:
     """A shared library or executable in the cache, built now if it is not there. Errors as for `build_engine`."""
-    directory = cache_dir().absolute() / "engine"
-    text = " ".join((toolchain.identity, *link_flags))
-    made = directory / f"{name}-{_hash(text.encode(), *(source.key.encode() for source in sources))}{suffix}"
+    made = _product(name, suffix, sources, toolchain, *link_flags)
     if made.exists():
         return made
     cache_dir("engine/objects")
-    with _locked(directory / "lock"):
+    with _locked(made.parent / "lock"):
         if not made.exists():
             announce(f"building the native engine for {name}: once per version, about a minute")
             _build(sources, made, toolchain.command, (*toolchain.link_flags, *link_flags))
     return made
+
+
+def _product(name: str, suffix: str, sources: Sequence[SourceFile], toolchain: Toolchain, *link_flags: str) -> Path:
+    """Where the cache has a library or executable, or will have it."""
+    text = " ".join((toolchain.identity, *link_flags))
+    key = _hash(text.encode(), *(source.key.encode() for source in sources))
+    return cache_dir().absolute() / "engine" / f"{name}-{key}{suffix}"
 
 
 def _build(sources: Sequence[SourceFile], product: Path, linker: Sequence[str], link_flags: Sequence[str]) -> None:

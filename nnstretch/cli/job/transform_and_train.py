@@ -24,6 +24,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nnstretch.cli.job.shared_cores import half_of_the_cores
 from nnstretch.cli.job.stages import Answer, Job, Stage
 from nnstretch.cli.job.transform_options import BASELINE, DESIGNS, INT8, MEASURE, RETRAIN, TransformOptions
 from nnstretch.cli.models.networks import Network, branch
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from nnstretch.training.data.split import Dataset
     from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
     from nnstretch.training.loop.checkpoint import EpochRecord
+    from nnstretch.training.loop.events import TrainingEvent
     from nnstretch.training.recipe import Recipe
 
 _CONTROL = "control"
@@ -223,6 +225,10 @@ class TransformAndTrain:
             self.report.note("preparing the processors beside the training: once per version")
             arguments = {"parent": os.getpid(), "options": self.options.to_json()}
             self._preparation = Preparation((*_PREPARATION, json.dumps(arguments)))
+
+    def _is_building(self) -> bool:
+        """Whether the engine is built beside this process, or what follows that in the preparation is done."""
+        return self._preparation is not None and self._preparation.builds and not self._preparation.ended
 
     def _end_preparation(self) -> None:
         if self._preparation is not None:
@@ -541,14 +547,20 @@ class TransformAndTrain:
 
         device = find_device(self.options.device)
         network.module.to(device)
+        builds = self._is_building if recipe.threads is None and device.type == "cpu" else lambda: False
         run = RunOptions(folder / "run", resume=True, metadata=network.metadata(**self._about))
         if teacher is not None:
             teacher.to(device)
-        with self.report.progress("Training") as advance:
+        with self.report.progress("Training") as advance, half_of_the_cores(builds) as look:
             start = self._blockwise(network, recipe, teacher, advance)
+            shown = event_shown(advance)
+
+            def after_step(event: TrainingEvent) -> None:
+                look()
+                shown(event)
+
             with stopped_by_signals(self._advice) as stop:
-                shown = event_shown(advance)
-                result = train(network.module, self.dataset, recipe, teacher, shown, run, stop, start)
+                result = train(network.module, self.dataset, recipe, teacher, after_step, run, stop, start)
         network.module.to("cpu")
         self.report.note(result.note)
         self.report.note(what_was_lost(result, run.best))

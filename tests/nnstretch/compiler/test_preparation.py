@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from nnstretch.compiler.preparation import Preparation
 from nnstretch.compiler.preparation_worker import compile_programs, prepare, working_devices
-from nnstretch.devices.engine.build.engine_library import build_engine
+from nnstretch.devices.engine.build.engine_library import build_engine, engine_is_built
 from nnstretch.errors import ModelError
 from nnstretch.graph.layers import layers
 from nnstretch.passes import optimize
@@ -54,12 +54,16 @@ def test_the_engine_is_built_in_the_background() -> None:
         assert process.status == 0
     prepared.close()
     assert build_engine().exists()
+    assert engine_is_built()
+    with Preparation(("true",)) as prepared:
+        assert not prepared.builds
 
 
 def test_failures_are_left_to_those_who_use_the_processors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("NNSTRETCH_CC", "/nowhere/cc")
     with Preparation(command("cpu:0")) as prepared:
+        assert not prepared.builds
         wait(prepared)
     with Preparation(("/nowhere/python",)) as prepared:
         assert prepared.ended
@@ -106,3 +110,10 @@ def test_a_network_that_cannot_be_made_is_left_to_those_who_use_it(monkeypatch: 
     monkeypatch.setattr(os, "nice", lambda _: 0)
     monkeypatch.setattr("nnstretch.compiler.preparation_worker._AUTOGROUP", Path("/nowhere/autogroup"))
     prepare(f"opencl:0@{max(os.sched_getaffinity(0))}", fail)
+
+
+def test_an_engine_that_is_not_in_the_cache_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path))
+    with Preparation(("sh", "-c", "sleep 60")) as prepared:
+        assert prepared.builds
+        assert not prepared.ended

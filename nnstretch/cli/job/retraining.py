@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,12 @@ def rounds(names: Sequence[str], at_once: int) -> list[Sequence[str]]:
 
 
 def retrain_together(
-    options: TransformOptions, names: Sequence[str], threads: int, report: Reporter, advice: str
+    options: TransformOptions,
+    names: Sequence[str],
+    threads: int,
+    report: Reporter,
+    advice: str,
+    ended: Callable[[str], None],
 ) -> None:
     """Runs the stages of some networks, each in a process; a stage that fails is not done, and nothing else is said.
 
@@ -51,6 +56,7 @@ def retrain_together(
         threads: of each process.
         report: gets progress and notes.
         advice: what the message of a training that a signal has stopped says to do.
+        ended: called with the name of a network whose process has ended while others go on, for work on the idle core.
 
     Raises:
         StoppedError: a signal asked for it; every training has a checkpoint.
@@ -67,12 +73,18 @@ def retrain_together(
             with suppress(OSError):  # no process can be started: the stage is run in this one
                 made = WorkerProcess((*WORKER, json.dumps(arguments)), environment=environment, patience=0)
                 workers[name] = stack.enter_context(made)
-        where = _follow(workers, stop, report, advance)
+        where = _follow(workers, stop, report, advance, ended)
     if stop.is_requested:
         raise stop.error(where)
 
 
-def _follow(workers: Mapping[str, WorkerProcess], stop: StopRequest, report: Reporter, advance: Progress) -> str:
+def _follow(
+    workers: Mapping[str, WorkerProcess],
+    stop: StopRequest,
+    report: Reporter,
+    advance: Progress,
+    ended: Callable[[str], None],
+) -> str:
     """Shows what the processes report until all have ended, and passes a request to stop on; returns where they stopped."""
     running, asked, where = dict(workers), False, "stopped while networks were retrained"
     steps: dict[str, tuple[int, int]] = {}
@@ -87,6 +99,8 @@ def _follow(workers: Mapping[str, WorkerProcess], stop: StopRequest, report: Rep
                 message, _ = running[name].receive()
             except WorkerError:  # it has ended
                 del running[name]
+                if running and not stop.is_requested:
+                    ended(name)
                 continue
             report.note(message.get("note", ""))
             where = message.get("stopped", where)

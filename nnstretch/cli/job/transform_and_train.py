@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from nnstretch.cli.training import (
     training_images,
     what_was_lost,
 )
-from nnstretch.errors import FileError, UsageError
+from nnstretch.errors import FileError, NNStretchError, UsageError
 from nnstretch.frontends.resolve import is_model_file
 from nnstretch.support.locks import lock_folder
 from nnstretch.training.cores import usable_cores
@@ -102,6 +102,7 @@ class TransformAndTrain:
         self._advice = advice
         self._preparation: Preparation | None = None
         self._said: set[str] = set()  # stages whose end another process has reported
+        self._graphs: dict[str, ir.Model] = {}  # by the names of candidates
         self.job = Job(options.folder, options.redo)
 
     def run(self) -> dict[str, Any]:
@@ -310,7 +311,8 @@ class TransformAndTrain:
     def retrain(self, original: Candidate, designs: Sequence[Path]) -> list[Candidate]:
         """The designs and the control of the best one, retrained where they learn; others keep inherited weights."""
         designs_of = {**{path.stem: path for path in designs}, _CONTROL: designs[0]}
-        self._retrain_together([name for name, design in designs_of.items() if self._learns(design)])
+        learning = {name: design for name, design in designs_of.items() if self._learns(design)}
+        self._retrain_together(original, learning)
         return [self.retrain_one(original, name, design) for name, design in designs_of.items()]
 
     def _learns(self, design: Path) -> bool:
@@ -319,7 +321,7 @@ class TransformAndTrain:
 
         return RETRAIN not in self.options.skip and not load_design(design).is_original
 
-    def _retrain_together(self, names: Sequence[str]) -> None:
+    def _retrain_together(self, original: Candidate, designs_of: Mapping[str, Path]) -> None:
         """Retrains several networks at the same time, in processes, where this pays: on a CPU with several cores.
 
         What is not done afterwards is done in this process, which then meets the same errors.
@@ -327,16 +329,41 @@ class TransformAndTrain:
         from nnstretch.cli.job.retraining import retrain_together, rounds
         from nnstretch.training.loop.torch_settings import find_device
 
-        for name in names:
+        for name in designs_of:
             self.job.renew(f"{RETRAIN}-{name}")
-        left = [name for name in names if not self.job.is_done(f"{RETRAIN}-{name}")]
+        left = [name for name in designs_of if not self.job.is_done(f"{RETRAIN}-{name}")]
         if find_device(self.options.device).type != "cpu":
             return
         cores, threads = usable_cores(), self.recipe(self.options.retrain_recipe).threads or 1
         for some in rounds(left, min(self.options.at_once, cores // threads)):
             self.report.note(f"retraining {' and '.join(some)} at the same time …")
-            retrain_together(self.options, some, cores // len(some), self.report, self._advice)
             self._said |= {f"{RETRAIN}-{name}" for name in some}
+
+            def ended(name: str) -> None:
+                self._export_early(original, name, designs_of[name])
+
+            retrain_together(self.options, some, cores // len(some), self.report, self._advice, ended)
+
+    def _export_early(self, original: Candidate, name: str, design: Path) -> None:
+        """Exports what is measured in any case on the core of a retraining that has ended, while others go on.
+
+        Args:
+            original: the original.
+            name: of the network that was retrained.
+            design: its design, or the one that it is the control of.
+        """
+        if MEASURE in self.options.skip or not self.job.is_done(f"{RETRAIN}-{name}"):
+            return
+        with suppress(NNStretchError):  # the measurement says why a network cannot be exported
+            self._graph(original, original, design)
+            if name == _CONTROL:
+                self._graph(original, self.retrain_one(original, name, design), design)
+
+    def _graph(self, original: Candidate, candidate: Candidate, design: Path) -> ir.Model:
+        """The graph of a candidate, exported once; `design` is the one that it is the control of, if it is the control."""
+        if candidate.name not in self._graphs:
+            self._graphs[candidate.name] = self.rebuilt(original, candidate, [design]).export()
+        return self._graphs[candidate.name]
 
     def retrain_one(self, original: Candidate, name: str, design: Path) -> Candidate:
         """A design retrained, or the control of one."""
@@ -468,7 +495,7 @@ class TransformAndTrain:
                 "control": control,
                 "branched": chosen,
             }
-            graphs = {name: self.rebuilt(original, one, designs).export() for name, one in networks.items()}
+            graphs = {name: self._graph(original, one, designs[0]) for name, one in networks.items()}
             top1 = {name: one.test_top1 for name, one in networks.items()}
             assert chosen.design is not None
             shutil.copyfile(chosen.weights, folder / "branched.safetensors")

@@ -380,6 +380,23 @@ def test_what_fails_in_a_process_fails_here_with_its_message(
     assert json.loads((folder / f"retrain-{control}" / "stage.json").read_text())["done"], "the other was trained"
 
 
+def test_networks_that_are_measured_are_exported_on_an_idle_core(
+    model: str, tmp_path: Path, finished: tuple[Path, dict[str, Any]]
+) -> None:
+    """The original when any retraining has ended, and the control when its own has; none if nothing is measured."""
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
+    first = finished[1]["candidates"][0]["name"]
+    exported: dict[str, list[str]] = {}
+    for skip in (frozenset[str](), frozenset({"measure"})):
+        options = TransformOptions(model=model, data="digits", folder=tmp_path, **{**SETTINGS, "skip": skip})
+        work = TransformAndTrain(options, silent_reporter(), "go on")
+        original, (design, *_) = work.begun()
+        for name in (first, "control"):
+            work._export_early(original, name, design)
+            exported[f"{name} {sorted(skip)}"] = sorted(work._graphs)
+    assert list(exported.values()) == [["original"], ["control", "original"], [], []]
+
+
 @pytest.mark.parametrize(
     ("at_once", "expected"), [(0, []), (1, []), (2, ["ab", "cd"]), (3, ["abc", "de"]), (4, ["abcd"]), (8, ["abcde"])]
 )

@@ -6,11 +6,10 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from nnstretch.errors import FileError, ModelError
@@ -18,6 +17,25 @@ from nnstretch.support.settings import atomic_write
 
 _CHECKSUM = "nnstretch.crc32"
 _NAMED_TENSORS = 3
+_KINDS: Mapping[torch.dtype, str] = {
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float32: "F32",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Types of tensors as the format calls them, in the order of their data in a file."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -26,26 +44,38 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     Raises:
         FileError: it cannot be written; a file that was there before is then still whole.
     """
-    # Tensors that share memory, or are not contiguous, cannot be stored as they are.
     plain = {
-        name: value.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
-        for name, value in tensors.items()
+        name: value.detach().cpu().contiguous(memory_format=torch.contiguous_format) for name, value in tensors.items()
     }
-    content = save(plain, metadata={**metadata, _CHECKSUM: str(_checksum(plain, metadata))})
-    header, data = _ordered(content)
+    checksum = {_CHECKSUM: str(_checksum(plain, metadata))}
+    kinds = list(_KINDS)
+    plain = dict(sorted(plain.items(), key=lambda item: (kinds.index(item[1].dtype), item[0])))
     with atomic_write(path) as file:
-        file.write(header)
-        file.write(data)
+        file.write(_header(plain, {**metadata, **checksum}))
+        for value in plain.values():
+            file.write(_bytes_of(value))
 
 
-def _ordered(content: bytes) -> tuple[bytes, memoryview]:
-    """The header and the data of a safetensors file, with the texts in the order of their names: `save` has them in any."""
-    length = int.from_bytes(content[:8], "little")
-    header: dict[str, Any] = json.loads(content[8 : 8 + length])
-    texts = dict(sorted(header.pop("__metadata__").items()))
-    text = json.dumps({"__metadata__": texts, **header}, separators=(",", ":"), ensure_ascii=False).encode()
+def _header(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> bytes:
+    """What a safetensors file has before its data: a length in 8 bytes, then JSON. The library's `save` copies all data twice.
+
+    Args:
+        tensors: in the order of the data, those of larger elements first.
+        texts: become ordered by name, so that equal content makes equal files.
+    """
+    described, end = {}, 0
+    for name, value in tensors.items():
+        begin, end = end, end + value.nbytes
+        described[name] = {"dtype": _KINDS[value.dtype], "shape": list(value.shape), "data_offsets": [begin, end]}
+    header = {"__metadata__": dict(sorted(texts.items())), **described}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # the data are aligned
-    return len(text).to_bytes(8, "little") + text, memoryview(content)[8 + length :]
+    return len(text).to_bytes(8, "little") + text
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor, not copied."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -141,5 +171,5 @@ def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> int
     for name in sorted(tensors):
         tensor = tensors[name]
         crc = zlib.crc32(f"{name} {_describe(tensor)}".encode(), crc)
-        crc = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, crc)
+        crc = zlib.crc32(_bytes_of(tensor), crc)
     return crc

@@ -1,17 +1,18 @@
 """Weights in files: back as they were, or refused with a reason and nothing half-filled."""
 
 import itertools
+import json
 import os
 import threading
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file, save
 from torch import nn
 
 from nnstretch.errors import FileError, ModelError
-from nnstretch.training.weights import load_weights, read_tensors, save_weights, write_tensors
+from nnstretch.training.weights import _KINDS, load_weights, read_tensors, save_weights, write_tensors
 
 
 def network(width: int = 4) -> nn.Sequential:
@@ -27,6 +28,17 @@ def test_weights_come_back_whatever_their_layout(tmp_path: Path) -> None:
     for name, value in saved.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value), name
     assert set(load_file(path)) == set(saved.state_dict())
+
+
+def test_files_are_those_of_the_library_for_every_type(tmp_path: Path) -> None:
+    """But for the order of the texts, which the library leaves to chance."""
+    tensors = {f"{kind} β": torch.arange(6).reshape(2, 3).to(kind) for kind in _KINDS}
+    tensors |= {"scalar": torch.tensor(3), "empty": torch.zeros(0, 4), "a": torch.ones(5)}
+    write_tensors(tmp_path / "all.safetensors", tensors, {})
+    written = (tmp_path / "all.safetensors").read_bytes()
+    checksum = json.loads(written[8 : 8 + int.from_bytes(written[:8], "little")])["__metadata__"]
+    assert written == save(tensors, metadata=checksum)
+    assert all(torch.equal(value, tensors[name]) for name, value in load(written).items())
 
 
 def test_tied_weights_can_be_saved(tmp_path: Path) -> None:

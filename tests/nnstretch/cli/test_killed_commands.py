@@ -39,9 +39,6 @@ KILLS = int(os.environ.get("NNSTRETCH_KILLS", "0"))
 LATE = 0.8
 """Share of the runs killed after they have finished a piece of work."""
 
-LONGEST = 2.0
-"""Seconds after which a run is killed at the latest."""
-
 EPOCHS = 2
 FEW_IMAGES = """
 from tests.kits.networks.unreadable_images import made
@@ -77,13 +74,16 @@ class Killable:
         while self._reported() == before and run.is_alive():
             time.sleep(0.01)
 
-    def finish(self) -> object:
-        """The answer of a run that nobody kills."""
+    def finish(self) -> tuple[object, float]:
+        """The answer of a run that nobody kills, and its seconds after the first piece of work."""
         run = self.start()
+        self.await_progress(run)
+        begun = time.monotonic()
         run.join()
+        seconds = time.monotonic() - begun
         assert run.exitcode == 0
         self.check()
-        return self.answer()
+        return self.answer(), seconds
 
     def lines(self) -> list[list[object]]:
         """Everything reported so far."""
@@ -211,14 +211,15 @@ def _key(key: object) -> str:
 def kill_runs(made: Callable[[Path], Killable], folder: Path, kills: int, seed: int = 0) -> list[int]:
     """Kills runs at random moments; whenever one ends, its answer is compared, and the next begins with an empty folder.
 
-    Kills most after they have finished a piece of work, some while they start.
+    Kills most after they have finished a piece of work, some while they start: none later than an undisturbed run goes on
+    after its first piece of work, as later most have ended.
 
     Returns:
         Amount of finished work after each kill.
     """
     rng = random.Random(seed)
     command = made(folder / "run")
-    expected = command.finish()
+    expected, longest = command.finish()
     finished: list[int] = []
     begun = time.monotonic()
     ended = left = 0
@@ -232,7 +233,7 @@ def kill_runs(made: Callable[[Path], Killable], folder: Path, kills: int, seed: 
         run = command.start()
         if not finished or rng.random() < LATE:
             command.await_progress(run)
-        run.join(rng.uniform(0.0, LONGEST))
+        run.join(rng.uniform(0.0, longest))
         if run.is_alive():
             run.kill()
             run.join()
@@ -244,7 +245,7 @@ def kill_runs(made: Callable[[Path], Killable], folder: Path, kills: int, seed: 
             assert command.answer() == expected
             ended += 1
             command = restarted()
-    assert command.finish() == expected
+    assert command.finish()[0] == expected
     seconds = time.monotonic() - begun
     _LOG.info("%s: %d kills, %d ends, %.0f s; %d partial files", made.__name__, kills, ended, seconds, left)
     return finished

@@ -45,9 +45,15 @@ def canonicalize(network: fx.GraphModule, example_input: Tensor) -> fx.GraphModu
     functional_to_module(network.graph)
     remove_unused(network.graph)
     network = _observed(network.graph, example_input)
+    before = _structure(network.graph)
     channels_first(network.graph, _shapes(network, example_input))
     remove_unused(network.graph)
-    return _observed(network.graph, example_input)
+    return network if _structure(network.graph) == before else _observed(network.graph, example_input)
+
+
+def _structure(graph: fx.Graph) -> list[tuple[object, ...]]:
+    """All nodes and what they compute from what."""
+    return [(node, node.op, node.target, node.args, node.kwargs) for node in graph.nodes]
 
 
 def _shapes(network: fx.GraphModule, example_input: Tensor) -> dict[fx.Node, tuple[int, ...]]:

@@ -85,9 +85,9 @@ def test_a_driver_that_ends_the_process_is_named_once(name: str, reason: str, ve
 
 @pytest.mark.usefixtures("own_results")
 def test_a_driver_that_hangs_is_named(vendors: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "_SECONDS", 2)
+    monkeypatch.setattr(discovery, "_SECONDS", 1)
     bad = add(vendors, "hang")
-    assert failing_drivers() == {bad: "no answer within 2 s"}
+    assert failing_drivers() == {bad: "no answer within 1 s"}
 
 
 def test_a_process_that_a_driver_hangs_ends_with_its_parent(vendors: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,9 @@ REPLACED = {
     # The tutorial's network has fewer layers, and is tuned by one of its commands; those of other pages tune, too.
     "for _ in range(6)": "for _ in range(3)",
     "nnstretch bench model.py:network": "nnstretch bench model.py:network --no-tune",
+    # What is tuned in an emulator has one convolution: every candidate of a layer runs there for long.
+    "nnstretch tune model.onnx --target": "nnstretch tune small.onnx --target",
+    "model.onnx --target qemu:aarch64:cortex-a76 --plan": "small.onnx --target qemu:aarch64:cortex-a76 --plan",
 }
 """Parts of commands and files, and what is used instead."""
 
@@ -81,29 +84,43 @@ def case(page: Path) -> object:
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network with the input of the file that readers bring (`scripts.run_docs.MODEL`), and a fifth of its layers."""
     lines = """
-        <ir_version: 8, opset_import: ["": 18]> model (float[1, 3, 64, 64] x) => (float[1, 10] y)
-        {
-            stem = Conv<strides = [2, 2]>(x, a)
-            active = Relu(stem)
-            small = MaxPool<kernel_shape = [3, 3], strides = [2, 2]>(active)
-            squeezed = Conv(small, b)
-            squeeze = Relu(squeezed)
-            one = Conv(squeeze, c)
-            three = Conv<pads = [1, 1, 1, 1]>(squeeze, d)
-            both = Concat<axis = 1>(one, three)
-            wide = Relu(both)
-            classes = Conv(wide, e)
-            means = GlobalAveragePool(classes)
-            y = Flatten(means)
-        }
+        stem = Conv<strides = [2, 2]>(x, a)
+        active = Relu(stem)
+        small = MaxPool<kernel_shape = [3, 3], strides = [2, 2]>(active)
+        squeezed = Conv(small, b)
+        squeeze = Relu(squeezed)
+        one = Conv(squeeze, c)
+        three = Conv<pads = [1, 1, 1, 1]>(squeeze, d)
+        both = Concat<axis = 1>(one, three)
+        wide = Relu(both)
+        classes = Conv(wide, e)
+        means = GlobalAveragePool(classes)
+        y = Flatten(means)
     """
-    proto = onnx.parser.parse_model(lines)
-    generator = np.random.default_rng(0)
     weights = {"a": (32, 3, 3, 3), "b": (16, 32, 1, 1), "c": (32, 16, 1, 1), "d": (32, 16, 3, 3), "e": (10, 64, 1, 1)}
+    return written(tmp_path_factory.mktemp("model") / "model.onnx", lines, weights)
+
+
+@pytest.fixture(scope="session")
+def small_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network with the same input and output, and one convolution."""
+    lines = """
+        pooled = MaxPool<kernel_shape = [8, 8], strides = [8, 8]>(x)
+        classes = Conv(pooled, a)
+        means = GlobalAveragePool(classes)
+        y = Flatten(means)
+    """
+    return written(tmp_path_factory.mktemp("small") / "small.onnx", lines, {"a": (10, 3, 1, 1)})
+
+
+def written(path: Path, lines: str, weights: Mapping[str, tuple[int, ...]]) -> Path:
+    """A file of a network whose nodes are `lines`, with random weights of given shapes."""
+    head = '<ir_version: 8, opset_import: ["": 18]> model (float[1, 3, 64, 64] x) => (float[1, 10] y)'
+    proto = onnx.parser.parse_model(f"{head} {{{lines}}}")
+    generator = np.random.default_rng(0)
     for name, shape in weights.items():
         weight = (generator.standard_normal(shape) / np.prod(shape[1:]) ** 0.5).astype(np.float32)
         proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
-    path = tmp_path_factory.mktemp("model") / "model.onnx"
     onnx.save(proto, path)
     return path
 
@@ -118,12 +135,15 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("page", [case(page) for page in PAGES if is_runnable(page)])
-def test_commands_of_a_page_run(page: Path, model_file: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_commands_of_a_page_run(
+    page: Path, model_file: Path, small_file: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     if "cpu:1" in page.read_text(encoding="utf-8") and not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("the page's commands use the cores 0 and 1")
     if "qemu:aarch64" in page.read_text(encoding="utf-8") and shutil.which("qemu-aarch64-static") is None:
         pytest.skip("qemu-aarch64-static is not there (Debian, Ubuntu: apt-get install qemu-user-static)")
     (tmp_path / "model.onnx").symlink_to(model_file)
+    (tmp_path / "small.onnx").symlink_to(small_file)
     (tmp_path / "tiny.py").write_text(TINY)
     programs = None if page.name == "README.md" else request.getfixturevalue("forks")
     for block, done in run_page(page, tmp_path, REPLACED, programs):

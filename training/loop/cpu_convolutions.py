@@ -8,6 +8,9 @@ With several threads oneDNN adds parts of that gradient up, and its threads wait
 programs a thread may wait for a whole time slice, longer than a small gradient takes. On two threads, small ones are
 therefore computed by one.
 
+Gradients of the weights of dilated convolutions are computed in float32 where oneDNN leaves some in bfloat16 unwritten: of
+channels that fill no block of 16 (oneDNN 3, as of torch 2.13).
+
 A batch's patches are the rows of a matrix, `N*OH*OW x KH*KW*C` (im2col); weights in channels-last memory are a matrix already.
 """
 
@@ -17,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,14 +34,16 @@ _ROWS = 1
 _GRADIENT_ROWS_BFLOAT16 = 4
 # A gradient of fewer multiply-adds in bfloat16 is computed by one thread of two; it takes milliseconds.
 _SHORT_MACS = 2e9
+# Channels that oneDNN's bfloat16 kernels compute at a time.
+_WHOLE_BLOCK = 16
 
 
 @contextmanager
 def cpu_convolutions(module: nn.Module, *, wanted: bool = True) -> Iterator[None]:
     """Lets the convolutions of `module` be computed as is fastest in trainings on a CPU.
 
-    Grouped convolutions, other paddings than zeros and layers with a `forward` of their own are left alone, and all layers of
-    a network that is not on a CPU.
+    Other paddings than zeros and layers with a `forward` of their own are left alone, and all layers of a network that is not
+    on a CPU. Grouped convolutions are torch's, but for gradients that it computes wrong.
 
     Args:
         module: the network.
@@ -60,7 +65,6 @@ def _is_plain(layer: nn.Module) -> bool:
         and type(layer).forward is nn.Conv2d.forward
         and type(layer)._conv_forward is nn.Conv2d._conv_forward
         and "forward" not in vars(layer)
-        and layer.groups == 1
         and layer.padding_mode == "zeros"
         and not isinstance(layer.padding, str)
         and layer.weight.device.type == "cpu"
@@ -88,25 +92,35 @@ class _Way:
 
     Attributes:
         stride, padding, dilation: of the convolution, in pixels.
+        groups: of channels.
         size: height and width of its output.
         products: whether the output and the gradient of the images are matrix products.
         gradient_product: whether the gradient of the weights is one.
         gradient_threads: number of threads for that gradient; None: torch's.
+        float_gradient: whether that gradient is computed in float32.
     """
 
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
+    groups: int
     size: tuple[int, int]
     products: bool
     gradient_product: bool
     gradient_threads: int | None
+    float_gradient: bool
 
     def gradients(self, gradient: Tensor, images: Tensor, weight: Tensor, wanted: tuple[bool, bool]) -> list[Any]:
         """Gradients of images and weights by torch's convolution; None for those that are not wanted."""
-        geometry = self.stride, self.padding, self.dilation, False, (0, 0), 1
+        geometry = self.stride, self.padding, self.dilation, False, (0, 0), self.groups
         found = torch.ops.aten.convolution_backward(gradient, images, weight, None, *geometry, (*wanted, False))
         return list(found[:2])
+
+    def weight_gradient(self, gradient: Tensor, images: Tensor, weight: Tensor) -> Tensor:
+        """The gradient of the weights by torch's convolution."""
+        dtype = torch.float32 if self.float_gradient else weight.dtype
+        _, found = self.gradients(gradient.to(dtype), images.to(dtype), weight.to(dtype), (False, True))
+        return cast("Tensor", found).to(weight.dtype)
 
 
 def _way_of(layer: nn.Conv2d, images: Tensor) -> _Way | None:
@@ -118,12 +132,17 @@ def _way_of(layer: nn.Conv2d, images: Tensor) -> _Way | None:
     rows, is_bfloat16 = images.shape[0] * height * width, images.dtype == torch.bfloat16
     if rows <= 0 or images.shape[1] != layer.in_channels:
         return None
-    gradient_product = rows <= (_GRADIENT_ROWS_BFLOAT16 if is_bfloat16 else _ROWS) * layer.out_channels
+    is_wrong = is_bfloat16 and dilation != (1, 1) and layer.in_channels // layer.groups % _WHOLE_BLOCK != 0
+    is_one = layer.groups == 1
+    gradient_product = is_one and rows <= (_GRADIENT_ROWS_BFLOAT16 if is_bfloat16 else _ROWS) * layer.out_channels
     is_short = is_bfloat16 and rows * layer.weight.numel() <= _SHORT_MACS and torch.get_num_threads() == 2
-    if not gradient_product and not is_short:
+    if not gradient_product and not is_wrong and not (is_one and is_short):
         return None
-    products = rows <= _ROWS * layer.out_channels
-    return _Way(stride, padding, dilation, (height, width), products, gradient_product, 1 if is_short else None)
+    products = is_one and rows <= _ROWS * layer.out_channels
+    gradient_threads = 1 if is_short else None
+    return _Way(
+        stride, padding, dilation, layer.groups, (height, width), products, gradient_product, gradient_threads, is_wrong
+    )
 
 
 def _pair(values: Any) -> tuple[int, int]:
@@ -139,7 +158,7 @@ class _Convolution(torch.autograd.Function):
         ctx.save_for_backward(images, weight)
         ctx.way = way
         if not way.products:
-            return functional.conv2d(images, weight, None, way.stride, way.padding, way.dilation)
+            return functional.conv2d(images, weight, None, way.stride, way.padding, way.dilation, way.groups)
         found = _rows_of_patches(images, weight, way) @ _matrix(weight).t()
         return found.view(images.shape[0], *way.size, weight.shape[0]).permute(0, 3, 1, 2)
 
@@ -160,7 +179,7 @@ class _Convolution(torch.autograd.Function):
             of_weight = found.view(weight.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
         elif ctx.needs_input_grad[1]:
             with threads(way.gradient_threads):
-                _, of_weight = way.gradients(gradient, images, weight, (False, True))
+                of_weight = way.weight_gradient(gradient, images, weight)
         return of_images, of_weight, None
 
 

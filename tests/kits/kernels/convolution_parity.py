@@ -56,7 +56,7 @@ def random(shape: Sequence[int], seed: int, scale: float = 1.0) -> np.ndarray:
 def exact_in_int16(weight: np.ndarray) -> np.ndarray:
     """The nearest weights that int16 with a scale for each output keeps exactly."""
     steps = np.abs(weight).max(axis=tuple(range(1, weight.ndim)), keepdims=True) / 32767
-    return (np.rint(weight / steps) * steps).astype(np.float32)
+    return np.asarray(np.rint(weight / steps) * steps, np.float32)
 
 
 def conv_layer(

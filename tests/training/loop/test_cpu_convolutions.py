@@ -74,6 +74,19 @@ def test_bfloat16_is_as_close_to_float32_as_that_of_convolutions(size: int) -> N
         assert error <= 1.2 * its + 1e-3
 
 
+@pytest.mark.parametrize(("channels", "groups"), [(24, 1), (48, 2), (24, 24)])
+def test_gradients_of_dilated_convolutions_in_bfloat16_are_whole(channels: int, groups: int) -> None:
+    """Of blocks of channels that are not full, oneDNN leaves some unwritten."""
+    layer = nn.Conv2d(channels, channels, 3, padding=2, dilation=2, groups=groups, bias=False)
+    layer = layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images = torch.randn(2, channels, 36, 36).contiguous(memory_format=torch.channels_last)
+    _, _, wanted = gradients(layer, images)
+    with cpu_convolutions(layer):
+        _, _, found = gradients(layer, images, autocast=True)
+    assert found.dtype == wanted.dtype
+    assert (found - wanted).norm() < 0.02 * wanted.norm()
+
+
 def test_short_gradients_are_those_of_one_thread_on_two() -> None:
     """Also where there are too many pixels for a product of matrices; the number of threads is put back."""
     layer, images, counts = layer_of(padding=1, bias=False), torch.randn(2, 6, 16, 16), []

@@ -97,6 +97,11 @@ def test_several_files_are_compared(made: Path, tmp_path: Path, capsys: pytest.C
     assert side_by_side["columns"][1:3] == [str(made / "w.run"), str(tmp_path / "w.run")]
 
 
+def _write_folder_with_page(path: Path) -> None:
+    path.mkdir()
+    (path / "index.html").touch()
+
+
 REFUSED: dict[str, Callable[[Path], object]] = {
     "there is no": lambda _: None,
     "folder, but not that of a training": lambda path: path.mkdir(),
@@ -105,7 +110,7 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "not a plan, and not the answer": lambda path: path.write_text('{"a": 1}'),
     "is a timeline": lambda path: path.write_text('{"traceEvents": []}'),
     "is a design": lambda path: path.write_text('{"format": 2, "segments": [], "original_macs": 1}'),
-    "page already: open": lambda path: (path.mkdir(), (path / "index.html").touch()),
+    "page already: open": _write_folder_with_page,
     "is incomplete": lambda path: path.write_text('{"tuning_s": 1}'),
     "tune the model again": lambda path: path.write_text('{"subgraphs": 1}'),
     "not a whole nnstretch package": lambda path: path.write_bytes(b"PK\x03\x04" + bytes(200)),

@@ -249,7 +249,7 @@ def _captured(bound: _Bound, inputs: Sequence[torch.Tensor]) -> torch.export.Exp
             said = str(error).strip() or type(error).__name__
             raise ModelError(f"torch.export cannot trace it: {said.splitlines()[0]}") from error
     for node in program.graph.nodes:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if _draws_random_numbers(node):
             raise ModelError(f"{node.target} draws random numbers; call eval() of the module, if it is in training")
     signature = program.graph_signature
     if written := [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]:
@@ -257,6 +257,17 @@ def _captured(bound: _Bound, inputs: Sequence[torch.Tensor]) -> torch.export.Exp
             f"it writes to {len(written)} of its inputs or buffers; call eval() of the module, if it is in training"
         )
     return program
+
+
+def _draws_random_numbers(node: torch.fx.Node) -> bool:
+    """Whether an operator draws random numbers. Attention is tagged so, but draws none without dropout."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    if "dropout_p" not in names:
+        return True
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    return bool(given.get("dropout_p", 0.0))
 
 
 def _warn(reason: Exception) -> None:

@@ -32,6 +32,19 @@ _ADVICE = {
     frozenset({errno.EAGAIN, errno.ENOMEM}): "close other programs or raise the limits of this one (ulimit -a)",
 }
 
+_ELSEWHERE = {
+    "benchmark": "`bench` times a model beside other engines",
+    "compare": "`bench` compares engines and models, `evaluate --compare` accuracies, and `report` files",
+    "convert": "`export` writes ONNX, TFLite and .pt2 files",
+    "infer": "`run` computes a model",
+    "info": "`report` shows what a file holds, and `tune --explain` the layers of a model",
+    "list": "`zoo` lists networks, `devices` processors, and `profiles` measurements",
+    "optimize": "`compile` writes the fastest plan as a package",
+    "predict": "`run` computes a model",
+    "profile": "`tune` measures the layers of a model, and `run --timeline` shows them",
+}
+"""What other tools call a command -> what does it here."""
+
 
 def make_app() -> typer.Typer:
     """The command line as a typer application."""
@@ -81,9 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", stream=sys.stderr)
     want_stderr_lines()
     interrupts: list[int] = []
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with extras_named(), _noticed_interrupts() as interrupts:
-            given = list(sys.argv[1:] if arguments is None else arguments)
             if given[:1] == ["train"]:
                 given = completed_resume(given)
             status = make_app()(args=given, prog_name="nnstretch", standalone_mode=False)
@@ -95,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NNStretchError as error:
         return _interrupted() if interrupts else _fail(str(error))
     except typer.TyperException as error:
-        said = error.format_message().rstrip(".")
+        said = _meant(given) or error.format_message().rstrip(".")
         return _fail(f"{said}; see --help") if said else USAGE_STATUS  # no arguments, and the help has been shown
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
@@ -111,6 +124,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status == INTERRUPTED_STATUS:
         return _interrupted()
     return status if isinstance(status, int) else 0
+
+
+def _meant(given: Sequence[str]) -> str:
+    """What users of other tools mean by arguments that are refused; "" for others."""
+    if given and given[0] in _ELSEWHERE:
+        return f"there is no command {given[0]}; {_ELSEWHERE[given[0]]}"
+    return f"MODEL is given without an option, as in nnstretch {given[0]} model.onnx" if "--model" in given else ""
 
 
 @contextmanager

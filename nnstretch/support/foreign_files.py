@@ -39,6 +39,15 @@ _TEXTS: Mapping[str, str] = {
 """What is said after the path of a file with this ending."""
 
 
+def is_image(path: Path) -> bool:
+    """Whether a file has the ending of an image."""
+    return _text_of(path) == _IMAGE
+
+
+def _text_of(path: Path) -> str:
+    return _TEXTS.get(path.suffix.lower().removeprefix("."), "")
+
+
 def instead_of(path: Path) -> str:
     """What a file that could not be read as a model is, by its ending, and what to give instead.
 
@@ -48,5 +57,5 @@ def instead_of(path: Path) -> str:
     Returns:
         A sentence that begins with the path; "" for other endings.
     """
-    text = _TEXTS.get(path.suffix.lower().removeprefix("."), "")
+    text = _text_of(path)
     return text and f"{path} {text.replace('{path}', str(path))}"

@@ -136,6 +136,13 @@ def names() -> tuple[str, ...]:
     return tuple(_BY_NAME)
 
 
+_LIBRARIES = {
+    "timm": "timm.create_model({model!r}, pretrained=True)",
+    "torchvision": "torchvision.models.get_model({model!r}, weights='DEFAULT')",
+}
+"""How networks of other libraries are made, which their users name as LIBRARY:MODEL."""
+
+
 def entry(name: str) -> ZooEntry:
     """The entry with this name or alias (``squeezenet`` is ``squeezenet1_0``).
 
@@ -148,6 +155,12 @@ def entry(name: str) -> ZooEntry:
             known = instead_of(Path(name))
             raise ModelError(
                 known or f"{name} is a folder; give an ONNX file, a package, a zoo name or FILE.py:FACTORY"
+            )
+        library, _, model = name.partition(":")
+        if library in _LIBRARIES and model:
+            raise ModelError(
+                f"networks of {library} come from a function of yours: write one that returns "
+                f"{_LIBRARIES[library].format(model=model)}, and give it as FILE.py:FUNCTION"
             )
         near = difflib.get_close_matches(name.lower(), [*_BY_NAME, *_ALIASES], n=3)
         raise ModelError(

@@ -182,7 +182,9 @@ class Compared:
                 write_report(path, ablation, design=made, title=f"A branching of {Path(model).name}")
             else:
                 write_json(path, answer)
-        report.show(ablation_table(ablation), causes_table(ablation), branches_table(ablation))
+        report.show(ablation_table(ablation), causes_table(ablation))
+        if ablation.branches:
+            report.show(branches_table(ablation))
         report.note(idle_text(ablation.idle))
         if ablation.onnxruntime_error:
             report.note(f"ONNX Runtime failed: {ablation.onnxruntime_error}")

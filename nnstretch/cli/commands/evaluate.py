@@ -92,6 +92,10 @@ def evaluate_command(
             other_source = compared_source(compare, compare_design, source)
             other = _evaluated(report, other_source, engine, options, images)
         report.note(dataset.note if skip_unreadable else "")
+        if source.has_own_weights:
+            report.note(
+                f"the weights are those that {model} makes, random ones unless it loads others; --weights takes a file"
+            )
         answer = {"model": model, "data": data, "engine": engine, **_report_one(report, found, dataset, engine)}
         if per_class:
             answer["per_class"] = _report_classes(report, found, dataset)

@@ -12,7 +12,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -151,11 +151,7 @@ class Job:
 
     def _check(self, name: str, found: StageRecord, settings: Settings, before: Mapping[str, float]) -> None:
         """Refuses products that another call would make differently."""
-        differences = [
-            f"{key} was {json.dumps(found.settings.get(key))} and is {json.dumps(settings.get(key))}"
-            for key in dict.fromkeys([*found.settings, *settings])
-            if found.settings.get(key) != settings.get(key)
-        ]
+        differences = list(_differences(found.settings, settings))
         differences += [f"{other} was run again" for other, run in before.items() if found.after.get(other) != run]
         if differences:
             more = f"; and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
@@ -163,6 +159,16 @@ class Job:
                 f"{self.folder / name} holds products of other settings: {'; '.join(differences[:_NAMED])}{more}; "
                 f"give --redo {_kind(name)} to replace them and what follows, or another folder with -o"
             )
+
+
+def _differences(before: Settings, now: Settings, of: str = "") -> Iterator[str]:
+    """What two settings differ in, one by one also where they are nested."""
+    for key in dict.fromkeys([*before, *now]):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new, f"{of}{key}.")
+        elif old != new:
+            yield f"{of}{key} was {json.dumps(old)} and is {json.dumps(new)}"
 
 
 def _has_only_the_record(folder: Path) -> bool:

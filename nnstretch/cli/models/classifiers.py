@@ -46,6 +46,12 @@ class ClassifierSource:
 
         return is_standalone(Path(self.model))
 
+    @property
+    def has_own_weights(self) -> bool:
+        """Whether it is a network of the zoo or of a function, with the weights that these make."""
+        path = Path(self.model)
+        return self.weights is None and not path.exists() and not self.is_standalone
+
 
 @dataclass(frozen=True, eq=False)
 class Classifier:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.errors import FileError, UsageError
+from nnstretch.support.foreign_files import is_image
 from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
@@ -209,7 +210,8 @@ def read_array(path: Path) -> np.ndarray:
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, EOFError) as error:
-        raise FileError(f"{path} is not a .npy file with numbers; write it with numpy.save") from error
+        wish = "give an image by --image" if is_image(path) else "write it with numpy.save"
+        raise FileError(f"{path} is not a .npy file with numbers; {wish}") from error
     if not isinstance(loaded, np.ndarray):
         raise FileError(f"{path} holds several arrays; give one .npy file per input")
     return loaded

@@ -106,7 +106,7 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
         report.note("the designs ran in the same search before, and not again; `nnstretch profiles clear` forgets that")
     if search.unpredicted:
         operators = ", ".join(name.removeprefix("torch/") for name in search.unpredicted)
-        report.note(f"operations of torch that the predictions leave out, and runs of designs include: {operators}")
+        report.note(f"operations that the predictions leave out, and runs of designs include: {operators}")
     for name, error in found.errors.items():
         if error or found.uncertainty:  # without errors, a search on open processors has measured every layer
             report.note(f"{name}: predictions of layers that were not measured miss by {error or 'an unknown amount'}")

@@ -73,8 +73,11 @@ def alternative_text(ablation: Ablation) -> str:
 
 
 def when_branching_pays(ablation: Ablation) -> str:
-    """A sentence for a best alternative that divides the work among processors; "" for one that runs on a single one."""
-    if ablation.best_alternative.how.endswith("alone"):
+    """A sentence for a best alternative that divides the work among processors.
+
+    "" for one that runs on a single processor, and for a design without branches.
+    """
+    if ablation.best_alternative.how.endswith("alone") or not ablation.branches:
         return ""
     return WHEN_BRANCHING_PAYS if ablation.speedup_best_alternative < _LARGE_GAIN else _WHY_BRANCHING_PAYS
 

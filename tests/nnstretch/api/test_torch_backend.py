@@ -196,6 +196,23 @@ def test_integers_are_inputs_too(made: Sessions) -> None:
     assert made.sessions == 1
 
 
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x.flatten(1).view(1, 1, -1, 16)).chunk(3, -1)
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def test_attention_without_dropout_draws_no_random_numbers(made: Sessions) -> None:
+    module = Attending().eval()
+    with torch.no_grad():
+        torch.testing.assert_close(made.compile(module)(IMAGE), module(IMAGE), atol=1e-4, rtol=1e-4)
+    assert made.sessions == 1
+
+
 class Noise(Block):
     def between(self, x: Tensor) -> Tensor:
         return x + 0 * torch.rand_like(x)

@@ -98,6 +98,8 @@ def test_shapes_and_feeds(cli: Cli, onnx_file: Path) -> None:
     refuses(cli(*run, "-i", f"{name}=large.npy"), "[1, 1, 17, 16]", "[1, 1, 16, 16]")
     refuses(cli(*run, "-i", f"{name}=objects.npy"), "objects.npy")
     refuses(cli(*run, "-i", f"{name}=missing.npy"), "missing.npy")
+    Path("photo.png").write_bytes(b"PNG")
+    refuses(cli(*run, "-i", f"{name}=photo.png"), "photo.png is not a .npy file", "--image")
     refuses(cli(*run, "-i", "good.npy"), "NAME=VALUE")
     refuses(cli(*run, "-i", f"{name}=good.npy", "-i", f"{name}=good.npy"), "twice")
     huge = ("--batch", "100000000000")
@@ -153,7 +155,9 @@ def test_no_opencl_driver(onnx_file: Path) -> None:
 
 def test_usage(cli: Cli) -> None:
     refuses(cli("frobnicate"), "frobnicate")
+    refuses(cli("compare", "a.onnx", "b.onnx"), "there is no command compare", "`bench`")
     refuses(cli("run"), "MODEL")
+    refuses(cli("run", "--model", "resnet18"), "MODEL is given without an option")
     refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "integer")
     refuses(cli("train", "resnet18", "--data", "nothing", "-o", "w.safetensors"), "nothing", "digits")
     refuses(cli("train", "resnet18", "--data", "digits", "--recipe", "stew", "-o", "w.safetensors"), "stew", "quick")

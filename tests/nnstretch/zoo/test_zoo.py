@@ -314,6 +314,11 @@ def test_unknown_names_are_refused_with_suggestions(name: str, hint: str) -> Non
     assert "\n" not in str(error.value)
 
 
+def test_networks_of_libraries_are_named_with_what_makes_them() -> None:
+    with pytest.raises(ModelError, match=r"timm.create_model\('resnet18', .* give it as FILE.py:FUNCTION"):
+        zoo.build("timm:resnet18")
+
+
 def test_counts_below_one_are_refused() -> None:
     with pytest.raises(ModelError, match="num_classes"):
         zoo.build("resnet18", num_classes=0)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from nnstretch.bench.ablation.result import Ablation, AblationRow
+from nnstretch.bench.ablation.breakdown import BranchTime
+from nnstretch.bench.ablation.result import Ablation, AblationRow, MeasuredBranch
 from nnstretch.bench.timing import Latency
 from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesign
 from nnstretch.errors import FileError
@@ -314,8 +315,11 @@ def test_report_that_cannot_be_written(tmp_path: Path, ablation: Ablation) -> No
 
 def test_table_for_terminals(ablation: Ablation) -> None:
     console = Console(width=160, record=True, file=None, quiet=False)
+    branches = tuple(
+        MeasuredBranch(BranchTime(1, i, name, 3.5, 3.75), None) for i, name in enumerate(ablation.processors)
+    )
     with console.capture() as captured:
-        console.print(ablation_table(ablation))
+        console.print(ablation_table(replace(ablation, branches=branches)))
     text = captured.get()
     lines = [line for line in text.splitlines() if line.strip()]
     assert len([line for line in lines if line.startswith((" original ", " branched ", " control "))]) == len(
@@ -325,6 +329,7 @@ def test_table_for_terminals(ablation: Ablation) -> None:
         lines[-6:]
     )
     assert text.index("best alternative") < text.index("Branching pays where") < text.index("fastest single processor")
+    assert "Branching pays" not in str(ablation_table(ablation).caption)  # without branches
     assert "4.250" in text
     assert "82% of the perfect split" in text
 

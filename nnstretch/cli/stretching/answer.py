@@ -89,21 +89,26 @@ def branches_table(designs: Sequence[Design], names: Sequence[str]) -> Table:
             shown.add_row("" if number else str(rank), blocks, *_branches(segment, len(names)))
         if design.head:
             shown.add_row("", "head", *_head(design, len(names)))
-    left_out = [(rank, _left_out(design)) for rank, design in enumerate(designs, 1)]
-    if said := "; ".join(f"{rank}: {', '.join(map(str, blocks))}" for rank, blocks in left_out if blocks):
-        shown.caption = f"blocks that no branch keeps, by design: {said} (--min-depth 1 keeps all)"
+    said = [
+        f"design {rank} leaves out {dropped}"
+        for rank, design in enumerate(designs, 1)
+        if (dropped := _left_out(design))
+    ]
+    if said:
+        shown.caption = f"{'; '.join(said)} (--min-depth 1 keeps all)"
     return shown
 
 
-def _left_out(design: Design) -> list[int]:
-    """Blocks of branched segments that are in none of the branches."""
-    return [
-        block
+def _left_out(design: Design) -> str:
+    """The blocks of branched segments that none of the branches keeps, in words; "" if there are none."""
+    dropped = [
+        str(block)
         for segment in design.segments
         if segment.branches
         for block in range(segment.first, segment.stop)
         if not any(block in branch.blocks for branch in segment.branches)
     ]
+    return f"block{'s' * (len(dropped) > 1)} {', '.join(dropped)}" if dropped else ""
 
 
 def _times(design: Design, original_ms: Sequence[float]) -> tuple[str, str, str]:

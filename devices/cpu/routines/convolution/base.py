@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,7 +15,7 @@ from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import INPUT, Layout, Lowering, Operand, Parameters, Routine, has_constant_weights
 from nnstretch.devices.cpu.manifest import Values, activation_parameters, family, kernel_call
 from nnstretch.devices.engine.build.instruction_sets import Isa
-from nnstretch.graph.layer import Layer
+from nnstretch.graph.layer import Attribute, Layer, TensorType
 
 _LARGEST_PEAK = 20.0
 """Largest weights of outputs over all, in the root mean square: the rounding's share of a sum is then below 2e-4 / 3."""
@@ -60,6 +61,21 @@ def has_native_operands(layer: Layer) -> bool:
     """Whether a Conv or Dense layer is float32 with a run-time input, constant weights and constant bias."""
     floats = all(t.dtype == "float32" for t in (*layer.inputs, *layer.outputs) if t is not None)
     return floats and has_constant_weights(layer) and 0 not in layer.constants and 3 not in layer.constants
+
+
+def pointwise(layer: Layer, source: tuple[int, ...], result: TensorType) -> Layer:
+    """A Conv or Dense layer, without its residual, as a 1 × 1 convolution.
+
+    Args:
+        layer: each of its weights multiplies one channel of `source`, in order.
+        source: shape of the images N,C,H,W that it reads then.
+        result: N,O,H,W.
+    """
+    weight = layer.constants[1].reshape(result.shape[1], source[1], 1, 1)
+    attributes: dict[str, Attribute] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
+    types = (TensorType(source), TensorType(weight.shape), *layer.inputs[2:3])
+    constants = MappingProxyType({**layer.constants, 1: weight})
+    return Layer(layer.name, "Conv", types, (result,), MappingProxyType(attributes), layer.activation, constants)
 
 
 def operands(layer: Layer) -> tuple[Operand | None, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -28,12 +27,13 @@ from nnstretch.devices.cpu.routines.convolution.base import (
     is_convolution,
     lowering,
     peaks,
+    pointwise,
 )
 from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
 from nnstretch.devices.cpu.routines.data_movement import change_layout, copy_call
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
-from nnstretch.graph.layer import Attribute, Layer, TensorType
+from nnstretch.graph.layer import Layer, TensorType
 
 TRANSPOSED = 240
 """Inputs whose weights are transposed at a time; not a power of two, because rows of the copy would then share cache sets."""
@@ -190,13 +190,7 @@ def _copy(sizes: tuple[int, ...], strides: tuple[int, ...]) -> Lowering:
 def _as_convolution(layer: Layer) -> Layer:
     """A dense layer N,K -> N,M as the convolution 1,K,N,1 -> 1,M,N,1."""
     rows, channels = layer.type_of(0).shape
-    outputs = layer.type_of(1).shape[0]
-    constants = {**layer.constants, 1: layer.constants[1].reshape(outputs, channels, 1, 1)}
-    types = (TensorType((1, channels, rows, 1)), TensorType((outputs, channels, 1, 1)), *layer.inputs[2:3])
-    geometry = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
-    attributes = MappingProxyType[str, Attribute]({**geometry, "groups": 1})
-    made = (TensorType((1, outputs, rows, 1)),)
-    return Layer(layer.name, "Conv", types, made, attributes, layer.activation, MappingProxyType(constants))
+    return pointwise(layer, (1, channels, rows, 1), TensorType((1, layer.type_of(1).shape[0], rows, 1)))
 
 
 ROUTINES = (Dense, DenseOfInt16Weights, DenseAsConvolution)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import MappingProxyType
 
 from nnstretch.devices.algorithms.strided import DIMENSIONS, StridedCopy
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, pipeline
-from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution
+from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, pointwise
 from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
 from nnstretch.devices.cpu.routines.data_movement import copy_call
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
-from nnstretch.graph.layer import Attribute, Layer, TensorType
+from nnstretch.graph.layer import Layer
 
 
 class PatchConvolution(BlockedConvolution):
@@ -75,21 +74,9 @@ class PatchConvolution(BlockedConvolution):
 
 def _of_pixels(layer: Layer) -> Layer:
     """A convolution of patches N,C,H,W as one of pixels, which have a channel for every element of a patch."""
-    weight = layer.constants[1]
-    outputs, elements = len(weight), weight[0].size
-    images, _, *extents = layer.outputs[0].shape
-    types = (TensorType((images, elements, *extents)), TensorType((outputs, elements, 1, 1)), *layer.inputs[2:3])
-    attributes: dict[str, Attribute] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
-    constants = {**layer.constants, 1: weight.reshape(outputs, elements, 1, 1)}
-    return Layer(
-        layer.name,
-        "Conv",
-        types,
-        layer.outputs,
-        MappingProxyType(attributes),
-        layer.activation,
-        MappingProxyType(constants),
-    )
+    (result,) = layer.outputs
+    images, _, *extents = result.shape
+    return pointwise(layer, (images, layer.constants[1][0].size, *extents), result)
 
 
 ROUTINES = (PatchConvolution,)

@@ -286,8 +286,9 @@ NNS_INLINE nns_piece_registers nns_pieces_of(int32_t kind) {
 /* Applies an activation. `kind` should be constant or the same throughout a loop; `pieces` are its polynomials. */
 NNS_INLINE nns_vec nns_activate(nns_vec x, int32_t kind, float a, float b, const nns_piece_registers *pieces) {
     const nns_vec zero = nns_zero(), one = nns_broadcast(1.0f);
-    if (NNS_BY_PIECES && (kind == NNS_ACT_GELU || kind == NNS_ACT_GELU_TANH)) return nns_by_pieces(x, pieces, 5);
-    if (NNS_BY_PIECES && kind == NNS_ACT_SILU) return nns_by_pieces(x, pieces, 6);
+    if (NNS_BY_PIECES && (kind == NNS_ACT_GELU || kind == NNS_ACT_GELU_TANH))
+        return nns_by_pieces(x, pieces, NNS_TERMS_OF_GELU);
+    if (NNS_BY_PIECES && kind == NNS_ACT_SILU) return nns_by_pieces(x, pieces, NNS_TERMS_OF_SILU);
     switch (kind) {
     case NNS_ACT_RELU: return nns_max(zero, x);
     case NNS_ACT_CLIP: return nns_min(nns_broadcast(b), nns_max(nns_broadcast(a), x));

@@ -42,8 +42,8 @@ static void fit(nns_pieces *pieces, lost_share *lost, double most, int terms) {
 }
 
 __attribute__((constructor)) static void fit_all(void) {
-    fit(&nns_pieces_of_gelu, lost_by_gelu, 6.2, 5);
-    fit(&nns_pieces_of_gelu_tanh, lost_by_gelu_tanh, 6.0, 5);
-    fit(&nns_pieces_of_silu, lost_by_silu, 21.5, 6);
+    fit(&nns_pieces_of_gelu, lost_by_gelu, 6.2, NNS_TERMS_OF_GELU);
+    fit(&nns_pieces_of_gelu_tanh, lost_by_gelu_tanh, 6.0, NNS_TERMS_OF_GELU);
+    fit(&nns_pieces_of_silu, lost_by_silu, 21.5, NNS_TERMS_OF_SILU);
 }
 #endif

@@ -4,7 +4,7 @@
 
 /* f(x) = max(x, 0) - t g(t) with t = |x|, where 0 <= t <= `most`, beyond which g is 0. Piece k is around t = k / scale:
  * g((k + r) / scale) = Σ terms[i][k] rⁱ with |r| <= 1/2. */
-enum { NNS_PIECES = 32, NNS_PIECE_TERMS = 6 };
+enum { NNS_PIECES = 32, NNS_PIECE_TERMS = 6, NNS_TERMS_OF_GELU = 5, NNS_TERMS_OF_SILU = NNS_PIECE_TERMS };
 typedef struct {
     float scale, most;
     _Alignas(64) float terms[NNS_PIECE_TERMS][NNS_PIECES];

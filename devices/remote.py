@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from nnstretch.devices.base.description import Description
 from nnstretch.devices.base.float_form import float_form_routines
@@ -19,12 +19,13 @@ from nnstretch.errors import DeviceError
 class ProfiledProcessor(Processor):
     """A processor of another machine. It has the routines of a local one, but runs and measures nothing."""
 
-    def __init__(self, description: Description, *, float_forms: bool = False) -> None:
+    def __init__(self, description: Description, *, float_forms: bool = False, products: Collection[str] = ()) -> None:
         """Creates the processor of a description.
 
         Args:
             description: of the processor.
             float_forms: routines of a CPU for float32 compute int8 layers too.
+            products: types to which routines of a CPU may round float32 before they multiply.
 
         Raises:
             DeviceError: this version has no routines for such a processor.
@@ -33,7 +34,7 @@ class ProfiledProcessor(Processor):
         self.spec = description.spec
         self.backend = HOST if description.kind == "cpu" else OPENCL
         self.blocked = Layout(description.block)
-        self.routines, self.reorder = _routines(description)
+        self.routines, self.reorder = _routines(description, products)
         if float_forms and description.kind == "cpu":
             self.routines = (*self.routines, *float_form_routines(self.routines))
 
@@ -49,7 +50,7 @@ class ProfiledProcessor(Processor):
         return self.description
 
 
-def _routines(description: Description) -> tuple[Sequence[Routine], Routine]:
+def _routines(description: Description, products: Collection[str]) -> tuple[Sequence[Routine], Routine]:
     """The routines for layers, and the one that changes layouts."""
     if description.kind == "opencl":
         traits = Traits(
@@ -67,4 +68,4 @@ def _routines(description: Description) -> tuple[Sequence[Routine], Routine]:
             f"{description.name} has the instruction set {description.isa!r}; this nnstretch knows "
             f"{', '.join(isa.name for isa in ISAS)}"
         )
-    return native_routines(isa, len(description.cores), description.features), REORDER_ROUTINE
+    return native_routines(isa, len(description.cores), description.features, products), REORDER_ROUTINE

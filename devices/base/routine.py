@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -253,9 +253,11 @@ class Routine(ABC):
         descriptor: its name.
         threads: number of threads among which it divides a layer's work evenly, at least `USUAL_THREADS`.
         features: of the CPU beyond the engine's instruction set, as /proc/cpuinfo names them, as far as they are known.
+        rounds_to: type to which it rounds numbers before it multiplies them; None: it does not.
     """
 
     descriptor: Descriptor
+    rounds_to: ClassVar[str | None] = None
     threads: int = USUAL_THREADS
     features: frozenset[str] = frozenset()
 

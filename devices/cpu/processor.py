@@ -44,6 +44,7 @@ class CpuProcessor(Processor):
         *,
         float_forms: bool = False,
         features: Collection[str] | None = None,
+        products: Collection[str] = (),
     ) -> None:
         """A group of cores.
 
@@ -54,6 +55,7 @@ class CpuProcessor(Processor):
             float_forms: routines for float32 compute int8 layers too.
             features: of the CPU that plans run on, as /proc/cpuinfo names them; None for this machine's if it has the
                 instruction set, else for those of any CPU with it.
+            products: types to which routines may round float32 before they multiply.
 
         Raises:
             DeviceError: the engine does not support this machine's CPU.
@@ -63,7 +65,7 @@ class CpuProcessor(Processor):
         if features is None:
             features = local_features() if self._isa == local_isa() else ()
         self._features = tuple(features)
-        native = native_routines(self._isa, len(spec.cores), self._features)
+        native = native_routines(self._isa, len(spec.cores), self._features, products)
         forms = float_form_routines(native) if float_forms else ()
         self.routines = (*native, *forms, *external_engines)
         self.blocked = Layout(self._isa.block)

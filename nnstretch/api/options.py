@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from nnstretch.devices.registry import ENGINES, specifications
 from nnstretch.errors import UsageError
+from nnstretch.graph.dtypes import BFLOAT16
 from nnstretch.support.durations import parse_milliseconds
 from nnstretch.support.progress import Progress
 from nnstretch.support.type_check import check_fields
@@ -29,8 +30,11 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-4
 """Default of `CompileOptions.tolerance`."""
 
+BFLOAT16_TOLERANCE = 5e-3
+"""Smallest tolerance at which CPU routines may multiply numbers rounded to bfloat16, which has 8 bits where float16 has 11."""
+
 HYBRID = "hybrid"
-DTYPES = ("float32", "int8", HYBRID)
+DTYPES = ("float32", BFLOAT16, "int8", HYBRID)
 """Values of `CompileOptions.dtype`."""
 
 _Class = TypeVar("_Class", bound=type)
@@ -175,7 +179,8 @@ class CompileOptions:
         "--dtype TYPE",
         "evaluate tune compile run bench",
         "Element type in which a quantised network is computed: int8, as its file says; float32, unrounded; hybrid, each "
-        "layer in the faster of the two, with the measured costs of conversions. A network in float32 takes float32 only.",
+        "layer in the faster of the two, with the measured costs of conversions. A network in float32 takes float32, or "
+        f"bfloat16: CPUs may multiply bfloat16 where that is faster, as with --tolerance {BFLOAT16_TOLERANCE:g}.",
         shown="the file's",
     )
     threads: int | None = _option(
@@ -215,7 +220,7 @@ class CompileOptions:
         "--tolerance E",
         "evaluate tune compile run bench",
         "Largest error of a routine, relative to its output's range, that tuning accepts. From 1e-3 on, OpenCL "
-        "devices may store float16.",
+        f"devices may store float16; from {BFLOAT16_TOLERANCE:g} on, CPUs may multiply bfloat16.",
         default=TOLERANCE,
     )
     plan: str | Path | None = _option(
@@ -270,6 +275,8 @@ class CompileOptions:
         check_fields(self, {name: hint for name, (_, hint, _) in declared_options(CompileOptions).items()})
         if self.dtype not in (None, *DTYPES):
             raise UsageError(f"dtype {self.dtype!r} is not supported; use {', '.join(DTYPES)}, or leave it out")
+        if self.dtype == BFLOAT16:
+            object.__setattr__(self, "tolerance", max(self.tolerance, BFLOAT16_TOLERANCE))
         if self.streams is not None and (self.plans is not None or self.policy is not None):
             raise UsageError(
                 "streams are for throughput, plans and policy for one run at a time; leave one of them out"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from nnstretch.api.options import HYBRID, CompileOptions
+from nnstretch.api.options import BFLOAT16_TOLERANCE, HYBRID, CompileOptions
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.base.spec import ProcessorSpec, all_cores, default_cores, parse_processors
@@ -17,7 +17,7 @@ from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.registry import processor_kind, routines_of_engines
 from nnstretch.devices.targets.workers import LocalTarget, Target, open_target
 from nnstretch.errors import UsageError
-from nnstretch.graph.dtypes import DEFAULT_DTYPE
+from nnstretch.graph.dtypes import BFLOAT16, DEFAULT_DTYPE
 from nnstretch.scheduler.measurement.runner.core_speeds import measured_ratios
 from nnstretch.scheduler.measurement.site import MeasurementSite
 from nnstretch.scheduler.simulation.costs import one_soc
@@ -56,7 +56,8 @@ def build_processors(options: CompileOptions | str) -> Processors:
     """Opens the processors that options name, such as `cpu:0,opencl:0@1`.
 
     Cores of a CPU that differ in speed get their measured ratios unless the specification has some. From a tolerance of
-    `HALF_TOLERANCE` on, OpenCL devices have routines that store float16.
+    `HALF_TOLERANCE` on, OpenCL devices have routines that store float16; from `BFLOAT16_TOLERANCE` on, CPUs with instructions
+    for it have routines that multiply bfloat16.
 
     Args:
         options: a specification alone stands for the defaults of all other options.
@@ -85,7 +86,10 @@ def build_processors(options: CompileOptions | str) -> Processors:
     if len(devices) > 1:
         _load_drivers(devices)
     forms = computes_float_forms(options)
-    named = tuple(_open(spec, external_engines if spec is first else (), dtypes, float_forms=forms) for spec in specs)
+    named = tuple(
+        _open(spec, external_engines if spec is first else (), dtypes, rounded_products(options), float_forms=forms)
+        for spec in specs
+    )
     one_soc(named)
     hosts = [p for p in named if p.backend.serves_caller]
     host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
@@ -95,6 +99,11 @@ def build_processors(options: CompileOptions | str) -> Processors:
 def computes_float_forms(options: CompileOptions) -> bool:
     """Whether CPUs opened with options compute int8 layers in float32 where that is wanted."""
     return options.dtype in (DEFAULT_DTYPE, HYBRID)
+
+
+def rounded_products(options: CompileOptions) -> tuple[str, ...]:
+    """The types to which routines of CPUs opened with options may round float32 before they multiply."""
+    return (BFLOAT16,) if options.tolerance >= BFLOAT16_TOLERANCE else ()
 
 
 def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int | None) -> tuple[ProcessorSpec, ...]:
@@ -139,11 +148,12 @@ def _open(
     spec: ProcessorSpec,
     external_engines: Sequence[Routine] = (),
     dtypes: Sequence[str] = ("float32",),
+    products: Sequence[str] = (),
     *,
     float_forms: bool = False,
 ) -> Processor:
     if spec.kind == "cpu":
-        return CpuProcessor(spec, external_engines=external_engines, float_forms=float_forms)
+        return CpuProcessor(spec, external_engines=external_engines, float_forms=float_forms, products=products)
     if spec.kind == "opencl":
         from nnstretch.devices.opencl.processor import OpenCLProcessor
 
@@ -171,7 +181,9 @@ def foreign_processors(isa: Isa, options: CompileOptions, features: Collection[s
         raise UsageError(
             f"processors {text!r} of another machine: only groups of CPU cores can be planned for from here"
         )
-    forms = computes_float_forms(options)
-    limited = _limit_threads(specs, options.threads)
-    named = tuple(CpuProcessor(spec, isa, float_forms=forms, features=features) for spec in limited)
+    forms, products = computes_float_forms(options), rounded_products(options)
+    named = tuple(
+        CpuProcessor(spec, isa, float_forms=forms, features=features, products=products)
+        for spec in _limit_threads(specs, options.threads)
+    )
     return Processors(named, named[0], options)

@@ -65,6 +65,7 @@ ELEMENT_TYPES = {
 
 DEFAULT_DTYPE = "float32"
 """The type that networks are computed in unless they or the user say otherwise."""
+BFLOAT16 = "bfloat16"
 
 
 def element_type(name: str) -> ElementType:

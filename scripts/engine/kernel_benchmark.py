@@ -2,8 +2,8 @@
 
 The kernels come from `devices/engine/kernels/manifest.h`. A kernel is timed on the first of the typical layers that a
 routine lowers to one call of it. GFLOP/s count the multiply-adds of a direct computation, also for algorithms that need
-fewer. GB/s count every operand once; their peak is a copy of one megabyte. The peak of int8 is four times that of float32:
-instructions that add up four products do so on every CPU that has them.
+fewer. GB/s count every operand once; their peak is a copy of one megabyte. The peak of int8 is four times that of float32, and
+that of bfloat16 twice: instructions that add up four or two products do so on every CPU that has them.
 
     .venv/bin/python scripts/engine/kernel_benchmark.py [KERNEL…] [--core 0] [--milliseconds 50] [--json]
 """
@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nnstretch.cli.console import exit_status, print_answer, script_parser
+from nnstretch.devices.base.constants import Prepared
 from nnstretch.devices.base.routine import REORDER, KernelCall, Layout, Lowering, Operand, reorder_layer
 from nnstretch.devices.cpu.manifest import kernels
 from nnstretch.devices.cpu.routines import REORDER_ROUTINE, native_routines
@@ -38,15 +39,15 @@ from nnstretch.devices.engine.binding.image import (
 )
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
-from nnstretch.devices.engine.build.instruction_sets import local_isa
+from nnstretch.devices.engine.build.instruction_sets import cpu_features, local_isa
 from nnstretch.errors import UsageError
-from nnstretch.graph.dtypes import QuantizationParameters
+from nnstretch.graph.dtypes import BFLOAT16, QuantizationParameters
 from nnstretch.graph.layer import Attribute, Layer, TensorType, fused_pair
 
 Shape = tuple[int, ...]
 _COPY_BYTES = 1 << 20
-_INT8_PRODUCTS = 4
-"""Products of int8 that an instruction adds up where one of float32 has one."""
+_INT8_PRODUCTS, _BFLOAT16_PRODUCTS = 4, 2
+"""Products of int8, and of bfloat16, that an instruction adds up where one of float32 has one."""
 
 
 def convolution(channels: int, outputs: int, size: int, kernel: Shape, groups: int = 1, stride: int = 1) -> Layer:
@@ -212,8 +213,9 @@ class KernelUse:
 def typical_uses(wanted: set[str]) -> dict[str, KernelUse]:
     """For each of the kernels the first typical layer that it computes by itself."""
     found: dict[str, KernelUse] = {}
+    every = native_routines(local_isa(), features=cpu_features(), products=(BFLOAT16,))
     for layer in typical_layers():
-        routines = (REORDER_ROUTINE,) if layer.op == REORDER else native_routines(local_isa())
+        routines = (REORDER_ROUTINE,) if layer.op == REORDER else every
         for routine in routines:
             if not routine.supports(layer):
                 continue
@@ -281,12 +283,25 @@ def measure(names: Sequence[str], core: int, milliseconds: float) -> dict[str, A
         moved = sum(map(use.bytes_of, [*filter(None, use.call.reads), *use.call.writes]))
         row = {"kernel": name, "layer": str(use.layer.type_of(0).shape), "us": ns / 1e3, "gb_per_s": moved / ns}
         if use.layer.macs:
-            most = peak * (_INT8_PRODUCTS if use.layer.is_int8 else 1)
+            most = peak * _products(use)
             row |= {"gflops": 2 * use.layer.macs / ns, "peak_share": 2 * use.layer.macs / ns / most}
         else:
             row |= {"peak_share": moved / ns / gigabytes}
         rows.append(row)
     return {"peak_gflops": peak, "copy_gb_per_s": gigabytes, "kernels": rows}
+
+
+def _products(use: KernelUse) -> int:
+    """Products that an instruction of a kernel adds up where one of float32 has one."""
+    if use.layer.is_int8:
+        return _INT8_PRODUCTS
+    return (
+        _BFLOAT16_PRODUCTS
+        if any(
+            constant.element.name == BFLOAT16 for constant in use.lowering.constants if isinstance(constant, Prepared)
+        )
+        else 1
+    )
 
 
 def _copy_rate(source: np.ndarray, target: np.ndarray) -> float:

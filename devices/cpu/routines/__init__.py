@@ -10,6 +10,7 @@ from collections.abc import Collection
 from nnstretch.devices.base.routine import USUAL_THREADS, Routine
 from nnstretch.devices.cpu.routines import (
     attention,
+    bfloat16,
     data_movement,
     eltwise,
     matmul,
@@ -41,6 +42,7 @@ _MODULES = (
     depthwise,
     planar,
     patches,
+    bfloat16,
     direct,
     pair,
     strassen,
@@ -65,15 +67,19 @@ _MODULES = (
 """In the order in which routines of the same layer are listed: most promising first."""
 
 
-def native_routines(isa: Isa, threads: int = USUAL_THREADS, features: Collection[str] = ()) -> tuple[Routine, ...]:
+def native_routines(
+    isa: Isa, threads: int = USUAL_THREADS, features: Collection[str] = (), products: Collection[str] = ()
+) -> tuple[Routine, ...]:
     """All routines of engines built for an instruction set.
 
     Args:
         isa: the instruction set.
         threads: the least number among which they divide work.
         features: of the CPU, as /proc/cpuinfo names them; some routines support more layers where they are known.
+        products: types to which routines may round float32 before they multiply, such as "bfloat16".
     """
-    routines = tuple(routine(isa) for module in _MODULES for routine in module.ROUTINES)
+    made = (routine(isa) for module in _MODULES for routine in module.ROUTINES)
+    routines = tuple(one for one in made if one.rounds_to is None or one.rounds_to in products)
     for one in routines:
         one.threads, one.features = max(threads, USUAL_THREADS), frozenset(features)
     return routines

@@ -38,6 +38,7 @@
 #include "manifest/attention.h"
 #include "manifest/memory_bound.h"
 #include "manifest/int8.h"
+#include "manifest/bfloat16.h"
 
 /* ---- families --------------------------------------------------------------------------------------------------- */
 
@@ -46,7 +47,8 @@
     FAMILIES_winograd(F)     \
     FAMILIES_attention(F)    \
     FAMILIES_memory_bound(F) \
-    FAMILIES_int8(F)
+    FAMILIES_int8(F)         \
+    FAMILIES_bfloat16(F)
 
 /* F(family, features…): the build compiles the family's file again with these CPU features, for instruction sets that
  * lack one of them; the first names the variant. Features of vectors that no level of the architecture includes are for
@@ -82,6 +84,9 @@
     F(dense_int8, asimddp)                          \
     F(dense_int8, i8mm, asimddp)                    \
     F(int8_table, avx512vbmi)                       \
+    F(conv_bfloat16, avx512_bf16)                   \
+    F(conv_bfloat16, amx_bf16, amx_tile, avx512_bf16) \
+    F(conv_bfloat16, bf16)                          \
     F(attention, fma)                               \
     F(matmul, fma)
 

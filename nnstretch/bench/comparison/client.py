@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
+from nnstretch.api.options import BFLOAT16_TOLERANCE
 from nnstretch.bench.engines import EngineEntry, Job, Start, engine_entry
 from nnstretch.bench.engines.settings import is_quantized
 from nnstretch.frontends.onnx_file import save
@@ -38,6 +39,16 @@ def prepare(entry: EngineEntry, job: Job, folder: Path, report: Progress) -> str
         return str(worker.wait_for("file", report)["file"])
 
 
+def _is_prepared(entry: EngineEntry, job: Job) -> bool:
+    """Whether an engine makes a file of the model, or compares its settings for it, before it is loaded."""
+    if not entry.prepares or not entry.prepares_quantized:
+        return bool(entry.prepares)
+    if not job.onnx:
+        return False
+    rounded = job.options.get("compile", {}).get("tolerance", 0) >= BFLOAT16_TOLERANCE
+    return is_quantized(job.onnx_path) or (entry.prepares_rounded and rounded)
+
+
 class Workspace(Closing):
     """A folder for the converted files of one model, deleted at the end. A context manager.
 
@@ -54,7 +65,7 @@ class Workspace(Closing):
         Raises:
             WorkerError: the engine cannot make it, now or when it was asked before.
         """
-        if not entry.prepares or (entry.prepares_quantized and not (job.onnx and is_quantized(job.onnx_path))):
+        if not _is_prepared(entry, job):
             return ""
         key = entry.name, len(job.cores) if entry.prepares == "threads" else 0
         if key not in self._made:

@@ -27,9 +27,8 @@ from nnstretch.support.worker_process import WorkerError
 
 OURS = "nnstretch"
 REFERENCE = "onnxruntime"
-_WRONG = {"float32": 0.01, "int8": 0.15}
-"""Largest error against ONNX Runtime, relative to the output's range, of a valid engine. int8 layers round, and in
-deep networks
+_WRONG = {"float32": 0.01, "bfloat16": 0.15, "int8": 0.15}
+"""Largest error against ONNX Runtime, relative to the output's range, of a valid engine. Layers round, and in deep networks
 the order of computation shows."""
 
 
@@ -274,8 +273,9 @@ def _errors_of_all(
 
 
 def _precision(processes: Mapping[str, EngineProcess]) -> str:
-    """int8 if any engine reports int8, else float32."""
-    return "int8" if any(p.facts.get("dtype") == "int8" for p in processes.values()) else "float32"
+    """The least precise type that an engine reports, else float32."""
+    found = {process.facts.get("dtype") for process in processes.values()}
+    return next((dtype for dtype in ("int8", "bfloat16") if dtype in found), "float32")
 
 
 def _exclude_wrong(found: Mapping[str, float], errors: dict[str, str], limit: float) -> None:

@@ -105,7 +105,8 @@ class EngineEntry:
         packages: top-level modules that it needs beyond the dependencies of nnstretch.
         extra: the extra of nnstretch that installs them.
         prepares: whether the module has `prepare`, called once per model or per number of threads.
-        prepares_quantized: whether it is called for quantised models alone.
+        prepares_quantized: whether it is called for quantised models alone,
+        prepares_rounded: and for those whose products may be rounded to bfloat16.
         from_file: whether it starts from a file; only such starts are compared.
     """
 
@@ -116,6 +117,7 @@ class EngineEntry:
     extra: str = ""
     prepares: Literal["", "once", "threads"] = ""
     prepares_quantized: bool = False
+    prepares_rounded: bool = False
     from_file: bool = True
 
 
@@ -132,6 +134,7 @@ ENGINES = (
         extra="bench",
         prepares="threads",
         prepares_quantized=True,
+        prepares_rounded=True,
     ),
     EngineEntry(
         "litert", "litert", f"{_HERE}.litert_engine", packages=("ai_edge_litert",), extra="bench", prepares="once"

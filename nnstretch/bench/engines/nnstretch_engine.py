@@ -15,6 +15,7 @@ import nnstretch
 from nnstretch.api.options import CompileOptions
 from nnstretch.bench.engines import Engine, Job
 from nnstretch.devices.base.spec import format_cores
+from nnstretch.graph.dtypes import BFLOAT16, DEFAULT_DTYPE
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
@@ -48,7 +49,7 @@ class NNStretchEngine(Engine):
         plan = self._session.plan
         facts: dict[str, Any] = {
             "version": nnstretch.__version__,
-            "dtype": "int8" if any(":int8/" in step.routine for step in plan.steps) else "float32",
+            "dtype": _dtype(plan),
             "macs": plan.macs,
             "plan_bytes": self._session.compiled.memory_bytes,
             "fallback_layers": list(plan.fallback_layers),
@@ -67,6 +68,13 @@ def prepare(job: Job, folder: Path, report: Progress) -> Path:
     with nnstretch.compile(job.onnx, options=replace(_compiling(job), progress=report)) as session:
         session.save(path)
     return path
+
+
+def _dtype(plan: Plan) -> str:
+    """The least precise type in which a plan computes."""
+    if any(":int8/" in step.routine for step in plan.steps):
+        return "int8"
+    return BFLOAT16 if any(f":{BFLOAT16}/" in step.routine for step in plan.steps if step.macs) else DEFAULT_DTYPE
 
 
 def _compiling(job: Job) -> CompileOptions:

@@ -1,6 +1,7 @@
 """OpenVINO's CPU plugin in float32; its default is bfloat16 where the CPU supports it.
 
-Layers of a quantised model compute in int8 with either; the others have the faster precision.
+Layers of a quantised model compute in int8 with either; the others have the faster precision. So have those of any model whose
+products may be rounded to bfloat16.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from nnstretch.bench.engines import Engine, Job
 from nnstretch.bench.engines.settings import setting_of, write_fastest
 from nnstretch.support.progress import Progress
 
-_FLOAT32 = "float32 beside int8"
+_FLOAT32 = "float32"
 _SETTINGS: Mapping[str, Mapping[str, Any]] = {
     _FLOAT32: {"INFERENCE_PRECISION_HINT": "f32"},
-    "the default precision beside int8": {},
+    "its default precision": {},
 }
 
 
@@ -50,11 +51,14 @@ class OpenVinoEngine(Engine):
 
     def facts(self) -> dict[str, Any]:
         facts = {"version": openvino.__version__.split("-")[0]}
-        return facts | ({"variant": self._variant} if self._variant else {})
+        if not self._variant:
+            return facts
+        rounds = self._compiled.get_property("INFERENCE_PRECISION_HINT") == openvino.Type.bf16
+        return facts | {"variant": self._variant} | ({"dtype": "bfloat16"} if rounds else {})
 
 
 def prepare(job: Job, folder: Path, report: Progress) -> Path:
-    """The faster precision for a quantised model."""
+    """The faster precision."""
     settings = {name: partial(OpenVinoEngine, job, report=report, setting=name) for name in _SETTINGS}
     return write_fastest(job, settings, folder)
 

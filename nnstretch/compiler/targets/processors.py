@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from nnstretch.api.options import CompileOptions
-from nnstretch.compiler.processors import Processors, computes_float_forms
+from nnstretch.compiler.processors import Processors, computes_float_forms, rounded_products
 from nnstretch.devices.base.description import Description
 from nnstretch.devices.base.spec import ProcessorSpec, parse_processors
 from nnstretch.devices.engine.build.engine_library import engine_identity
@@ -59,8 +59,8 @@ def target_processors(device: Device, options: CompileOptions, site: Measurement
         raise UsageError(
             f"{device.name}: {other} is not a group of CPU cores; routines are tuned there for these alone"
         )
-    forms = computes_float_forms(options)
-    named = tuple(ProfiledProcessor(_description(device, spec), float_forms=forms) for spec in specs)
+    forms, products = computes_float_forms(options), rounded_products(options)
+    named = tuple(ProfiledProcessor(_description(device, spec), float_forms=forms, products=products) for spec in specs)
     own = replace(options, processors=",".join(map(str, specs)), threads=None)
     return Processors(named, named[0], own, site=site)
 

@@ -115,17 +115,20 @@ def failures(results: Results) -> list[str]:
         fallback = one["fallback_layers"]
         if fallback:
             lines.append(f"{name}: {len(fallback)} of our layers ran on ONNX Runtime: {', '.join(fallback)}")
-        lines += _int8_line(name, one["engines"])
+        lines += _types_line(name, one["engines"])
     return lines
 
 
-def _int8_line(name: str, engines: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The engines that report int8, if any, and those in float32 only."""
-    said = {dtype: [e for e, about in engines.items() if about.get("dtype") == dtype] for dtype in ("int8", "float32")}
-    if not said["int8"]:
+def _types_line(name: str, engines: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The engines by the type that they report, if one is not float32."""
+    said = {
+        dtype: [engine for engine, about in engines.items() if about.get("dtype") == dtype]
+        for dtype in ("int8", "bfloat16", "float32")
+    }
+    if not said["int8"] and not said["bfloat16"]:
         return []
-    rest = f", in float32 by {', '.join(said['float32'])}" if said["float32"] else ""
-    return [f"{name}: computed in int8 by {', '.join(said['int8'])}{rest}"]
+    by_type = ", ".join(f"in {dtype} by {', '.join(names)}" for dtype, names in said.items() if names)
+    return [f"{name}: computed {by_type}"]
 
 
 def latency_cells(one: Mapping[str, Any], engines: Sequence[str]) -> list[tuple[str, bool]]:

@@ -124,19 +124,26 @@ class Request:
     content: bytes
 
 
-def request_of(cases: Sequence[Case]) -> Request:
-    """Cases of one layer with random inputs, and ONNX Runtime's output for them; the exact one of int8 layers with weights."""
+def request_of(cases: Sequence[Case], wanted: np.ndarray | None = None) -> Request:
+    """Cases of one layer with random inputs, and ONNX Runtime's output for them; the exact one of int8 layers with weights.
+
+    Args:
+        cases: of the layer.
+        wanted: the output for `feeds_of(layer)` if it is another one.
+    """
     layer = cases[0].layer
-    if layer.is_int8 and layer.macs:
+    if wanted is not None:
+        feeds, bounds = feeds_of(layer), (wanted, wanted)
+    elif layer.is_int8 and layer.macs:
         feeds = int8_feeds(layer)
-        wanted = exact_range(layer, feeds)
+        bounds = exact_range(layer, feeds)
     elif layer.is_int8:
         feeds = random_inputs(layer)
-        wanted = (run_layer(layer, *feeds)[0],) * 2
+        bounds = (run_layer(layer, *feeds)[0],) * 2
     else:
         feeds = feeds_of(layer)
-        wanted = (reference(layer, feeds),) * 2
-    return Request(cases, wanted, b"".join(_packed(case, feeds) for case in cases))
+        bounds = (reference(layer, feeds),) * 2
+    return Request(cases, bounds, b"".join(_packed(case, feeds) for case in cases))
 
 
 def units_of(case: Case) -> int:

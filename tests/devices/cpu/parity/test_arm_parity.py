@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.cpu.manifest import families
+from nnstretch.devices.cpu.routines import native_routines
+from nnstretch.devices.cpu.routines.bfloat16 import Bfloat16Convolution
 from nnstretch.devices.cpu.routines.convolution.winograd import WinogradConvolutionOfInt16Weights
+from nnstretch.devices.engine.build.instruction_sets import cpu_features
 from nnstretch.graph.activation import NO_ACTIVATION
+from nnstretch.graph.dtypes import BFLOAT16
 from nnstretch.graph.layer import Layer
 from tests.kits.hypothesis_examples import examples
+from tests.kits.kernels.bfloat16_layers import reference_of_rounded
 from tests.kits.kernels.convolution_parity import activations, conv_layer, pointwise_layers
 from tests.kits.kernels.convolution_shapes import (
     LAYERS,
@@ -149,6 +154,20 @@ def test_int8_layers_use_every_kernel_for_them(cpu: str) -> None:
     tried = {case.call.kernel for request in int8_requests() for case in request.cases}
     for family in ("conv_int8", "conv_int8_planar", "rows_int8", "depthwise_int8", "dense_int8"):
         assert {kernel.name for kernel in families()[family].on(TARGET.isa)} <= tried
+
+
+@pytest.mark.parametrize("cpu", cpus_of("bfloat16"))
+def test_products_of_bfloat16(cpu: str) -> None:
+    """Groups that begin within a part of the rounded rows, rows of all widths of strips, and channels that fill no pair."""
+    routines = native_routines(TARGET.isa, features=cpu_features(), products=(BFLOAT16,))
+    routine = next(one for one in routines if isinstance(one, Bfloat16Convolution))
+    layers = [
+        conv_layer((1, 72, 5, 7), 48, (3, 2), groups=3, residual=True),
+        conv_layer((2, 37, 4, 15), 21, (1, 1), pads=(0, 0, 0, 0)),
+        conv_layer((1, 34, 9, 3), 20, strides=(2, 2), dilations=(2, 1)),
+    ]
+    requests = [request_of(cases_of([routine], layer), reference_of_rounded(layer)) for layer in layers]
+    check_requests(requests, cpu)
 
 
 @pytest.mark.parametrize(

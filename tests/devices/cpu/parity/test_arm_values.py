@@ -29,6 +29,7 @@ ELSEWHERE = {
     "rows_int8",
     "depthwise_int8",
     "dense_int8",
+    "conv_bfloat16",
 }
 """Families of kernels for convolutions and dense layers: test_arm_parity.py."""
 

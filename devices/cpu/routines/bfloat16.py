@@ -1,0 +1,116 @@
+"""Convolutions of float32 tensors whose products are of bfloat16, for CPUs with instructions for these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnstretch.devices.base.constants import Prepared, Source, whole
+from nnstretch.devices.base.geometry import KernelGeometry
+from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
+from nnstretch.devices.cpu.manifest import family
+from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, geometry_parameters, lowering
+from nnstretch.graph.dtypes import BFLOAT16
+from nnstretch.graph.layer import Layer
+
+FEATURES = frozenset({"avx512_bf16", "bf16"})
+"""CPU features: with one of them, products of bfloat16 are faster than those of float32."""
+PAIRS = 16  # pairs of channels that lie beside each other in rounded rows
+ROW_BYTES = 1 << 26  # maximum bytes of the rounded rows of a unit
+FAR_BYTES, NEAR_BYTES = 1 << 19, 1 << 15  # bytes of rounded rows that the second-level and the first-level cache keep
+UNITS = 4  # units of work that four threads share evenly
+MOST_CHUNKS = 64  # maximum parts into which a thorough search divides rows
+
+
+class Bfloat16Convolution(BlockedConvolution):
+    """Rounds input rows and weights to bfloat16, and adds up products in float32; groups have whole vectors of outputs.
+
+    Routine parameters:
+        rows: output rows per unit of work.
+        split: shares of the output channels, each in a unit of its own.
+    """
+
+    descriptor = Descriptor("cpu", BFLOAT16, "rows")
+    rounds_to = BFLOAT16
+
+    def covers(self, geometry: KernelGeometry) -> bool:
+        if self.features.isdisjoint(FEATURES):
+            return False
+        if geometry.groups > 1 and (geometry.group_in % 2 or geometry.group_out % self.layout.block):
+            return False
+        return self._bytes(geometry, 1) <= ROW_BYTES
+
+    def _bytes(self, geometry: KernelGeometry, rows: int) -> int:
+        """Bytes of the rounded rows of some output rows."""
+        (height, width), (down, right) = geometry.extents, geometry.strides
+        columns = (geometry.out_width - 1) * right + width
+        parts = -(-geometry.channels // (2 * PAIRS))
+        return parts * ((rows - 1) * down + height) * columns * 2 * PAIRS * self.element.bytes
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        """Rows that stay in the second-level and in the first-level cache."""
+        geometry = KernelGeometry.of(layer)
+        return distinct(self._setting(geometry, most) for most in (FAR_BYTES, NEAR_BYTES))
+
+    def _setting(self, geometry: KernelGeometry, most: int) -> Parameters:
+        """As many rows as fit into `most` bytes, with units that several threads share evenly."""
+        fitting = (rows for rows in self._shares(geometry) if self._bytes(geometry, rows) <= most)
+        rows = next(fitting, 1)
+        units = geometry.batch * -(-geometry.out_height // rows)
+        pairs = -(-geometry.out_channels // (2 * self.layout.block))
+        return {"rows": rows, "split": max(1, min(-(-self.units(UNITS) // units), pairs))}
+
+    def _shares(self, geometry: KernelGeometry) -> list[int]:
+        return shares(geometry.out_height, geometry.out_height)
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        geometry = KernelGeometry.of(layer)
+        counts = [rows for rows in shares(geometry.out_height, MOST_CHUNKS) if self._bytes(geometry, rows) <= ROW_BYTES]
+        settings = ({"rows": rows, "split": split} for rows in counts for split in (1, 2, 4))
+        return distinct(self.parameter_space(layer), settings)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        geometry, block = KernelGeometry.of(layer), self.layout.block
+        return lowering(
+            family("conv_bfloat16").kernel(),
+            layer,
+            prepared_weights(layer.constants[1], geometry.groups, block),
+            -(-geometry.out_channels // block) * block,
+            geometry=geometry_parameters(geometry),
+            groups=geometry.groups,
+            rows=parameters["rows"],
+            split=parameters["split"],
+        )
+
+
+def prepared_weights(weight: np.ndarray, groups: int, block: int) -> Prepared:
+    """Weights O,C/g,KH,KW as [output block][part][kernel row][kernel column][pair][lane][2] of bfloat16.
+
+    The parts are those of the rounded rows that the block's group touches, with zeros for channels of other groups.
+    """
+    outputs, inputs, height, width = weight.shape
+    lanes, pairs = -(-outputs // block) * block, -(-inputs // 2)
+    parts = -(-(pairs + (PAIRS - 1 if groups > 1 else 0)) // PAIRS)
+
+    def by_block() -> np.ndarray:
+        made = np.zeros((lanes // block, block, parts * PAIRS * 2, height, width), np.float32)
+        for number, rows in enumerate(made):
+            first = number * block
+            begin = 2 * (first * groups // outputs * pairs % PAIRS) if groups > 1 else 0
+            some = weight[first : first + block]
+            rows[: len(some), begin : begin + inputs] = some
+        by_pair = rounded(made).reshape(-1, block, parts, PAIRS, 2, height, width)
+        return by_pair.transpose(0, 2, 5, 6, 3, 1, 4)
+
+    size = lanes * parts * PAIRS * 2 * height * width
+    return whole(size, by_block, BFLOAT16, ("bfloat16 rows", Source(weight), groups, block))
+
+
+def rounded(numbers: np.ndarray) -> np.ndarray:
+    """The bits of the nearest bfloat16 of each float32 that is a number, of two the even one."""
+    bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+ROUTINES = (Bfloat16Convolution,)

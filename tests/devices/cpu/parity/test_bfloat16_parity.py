@@ -1,0 +1,115 @@
+"""Convolutions by products of bfloat16 against ONNX Runtime with rounded operands, on every variant of their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from nnstretch.devices.base.routine import Routine
+from nnstretch.devices.cpu.routines import native_routines
+from nnstretch.devices.cpu.routines.bfloat16 import Bfloat16Convolution, rounded
+from nnstretch.devices.engine.binding.library import Engine
+from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, cpu_features
+from nnstretch.graph.activation import Activation, ActivationKind
+from nnstretch.graph.dtypes import BFLOAT16
+from nnstretch.graph.layer import Layer
+from tests.kits.hypothesis_examples import examples
+from tests.kits.kernels.bfloat16_layers import any_convolution, reference_of_rounded
+from tests.kits.kernels.bfloat16_layers import rounded as nearest
+from tests.kits.kernels.convolution_parity import check_setting, conv_layer, feeds_of, reference, variants
+from tests.kits.kernels.cpu_features import runnable_isas, variant_masks
+
+VARIANTS = [(isa, mask) for isa in runnable_isas() for mask in variant_masks(isa, "bfloat16")]
+SAME = 1e-5
+"""Error from the order of sums, relative to the largest output."""
+ROUNDING = 4e-3
+"""The same from operands with 8 bits."""
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=[f"{isa.name}{mask}" for isa, mask in VARIANTS])
+def variant(request: pytest.FixtureRequest) -> tuple[Isa, str]:
+    """Each instruction set in turn, and the features to hide so that each variant of these kernels is chosen once."""
+    isa, mask = request.param
+    return isa, mask
+
+
+@pytest.fixture(scope="module")
+def routine(isa: Isa, native: Engine) -> Bfloat16Convolution:
+    """The routine for a CPU with all features, which also takes kernels that need none."""
+    assert native.block == isa.block
+    return the_routine(native_routines(isa, features=cpu_features(), products=(BFLOAT16,)))
+
+
+def the_routine(routines: Sequence[Routine]) -> Bfloat16Convolution:
+    (found,) = (one for one in routines if isinstance(one, Bfloat16Convolution))
+    return found
+
+
+@settings(max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow])
+@given(layer=any_convolution)
+def test_any_convolution(routine: Bfloat16Convolution, layer: Layer) -> None:
+    check(routine, layer)
+
+
+def check(routine: Bfloat16Convolution, layer: Layer, *, in_place: bool = False) -> None:
+    assert routine.supports(layer)
+    wanted = reference_of_rounded(layer)
+    shared = {**routine.parameter_space(layer)[0], "split": 3}
+    for parameters in (*variants(routine, layer), shared):
+        check_setting(routine, layer, parameters, wanted, tolerance=SAME, in_place=in_place)
+
+
+@pytest.mark.parametrize("columns", [1, 4, 7, 8, 14, 15, 33])
+def test_rows_of_any_width(routine: Bfloat16Convolution, columns: int) -> None:
+    """Narrow rows are computed several at a time."""
+    check(routine, conv_layer((1, 34, 9, columns), 48, residual=True, activation=Activation(ActivationKind.SILU)))
+
+
+def test_sums_may_be_made_in_the_residuals_memory(routine: Bfloat16Convolution) -> None:
+    check(routine, conv_layer((1, 40, 9, 9), 64, residual=True), in_place=True)
+
+
+def test_rounding_costs_little(routine: Bfloat16Convolution) -> None:
+    """An error beside that of other routines, and not more of it than eight bits explain."""
+    layer = conv_layer((1, 256, 14, 14), 64)
+    wanted = reference(layer, feeds_of(layer))
+    for parameters in routine.parameter_space(layer):
+        check_setting(routine, layer, parameters, wanted, tolerance=ROUNDING)
+    assert np.abs(reference_of_rounded(layer) - wanted).max() > 10 * SAME * np.abs(wanted).max()
+
+
+def test_weights_are_rounded_to_the_nearest_number() -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, 100_000, np.uint32)
+    halves = (np.arange(2000, dtype=np.uint32) << 16) + 0x3F808000  # as near to two numbers
+    numbers = np.concatenate([bits, halves, halves - 1, halves + 1]).view(np.float32)
+    numbers = numbers[np.isfinite(numbers)]
+    found = (rounded(numbers).astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_array_equal(found, nearest(numbers))
+
+
+@pytest.mark.parametrize(
+    ("layer", "supported"),
+    [
+        (conv_layer((1, 8, 9, 9), 32, groups=2), True),
+        (conv_layer((1, 6, 9, 9), 32, groups=2), False),
+        (conv_layer((1, 8, 9, 9), 24, groups=2), False),
+        (conv_layer((1, 3, 9, 9), 5), True),
+        (conv_layer((1, 33, 9, 9), 33, groups=33), False),
+        (conv_layer((1, 4096, 1, 100_000), 16, pads=(0, 0, 0, 0), kernel=(1, 1)), False),
+    ],
+    ids=["groups", "odd groups", "groups of part of a vector", "few channels", "depthwise", "rows of gigabytes"],
+)
+def test_what_the_kernel_takes(layer: Layer, supported: bool) -> None:
+    every = native_routines(ISAS[0], features={"avx512_bf16"}, products=(BFLOAT16,))
+    assert the_routine(every).supports(layer) == supported
+
+
+def test_only_where_it_is_asked_for_and_the_cpu_has_instructions_for_it() -> None:
+    layer = conv_layer((1, 8, 9, 9), 32)
+    slow = the_routine(native_routines(ISAS[0], features={"avx512_vnni"}, products=(BFLOAT16,)))
+    assert not slow.supports(layer)
+    exact = native_routines(ISAS[0], features={"avx512_bf16"})
+    assert not any(isinstance(one, Bfloat16Convolution) for one in exact)

@@ -1,0 +1,39 @@
+"""Convolutions whose products are of bfloat16, and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+from hypothesis import strategies as st
+
+from nnstretch.graph.layer import Layer
+from tests.kits.kernels.convolution_parity import feeds_of, reference
+from tests.kits.kernels.convolution_shapes import convolutions
+
+BLOCK = 16
+"""The widest vectors: groups of as many outputs are whole vectors of all engines."""
+
+_kernels = st.tuples(st.integers(1, 4), st.integers(1, 4)) | st.just((1, 1))
+_ungrouped = st.tuples(st.integers(1, 100), st.integers(1, 70), st.just(1))
+_grouped = st.builds(
+    lambda groups, pairs, blocks: (groups * 2 * pairs, groups * BLOCK * blocks, groups),
+    st.integers(2, 4),
+    st.integers(1, 40),
+    st.integers(1, 3),
+)
+any_convolution = convolutions(_ungrouped | _grouped, _kernels)
+
+
+def rounded(numbers: np.ndarray) -> np.ndarray:
+    """The nearest numbers of bfloat16, as float32."""
+    return numbers.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def reference_of_rounded(layer: Layer) -> np.ndarray:
+    """The output for `feeds_of(layer)` from rounded inputs and weights, as ONNX Runtime computes it in float32."""
+    image, *others = feeds_of(layer)
+    constants: Mapping[int, np.ndarray] = {**layer.constants, 1: rounded(layer.constants[1])}
+    return reference(replace(layer, constants=constants), [rounded(image), *others])

@@ -21,10 +21,13 @@ ROW_BYTES = 1 << 26  # maximum bytes of the rounded rows of a unit
 FAR_BYTES, NEAR_BYTES = 1 << 19, 1 << 15  # bytes of rounded rows that the second-level and the first-level cache keep
 UNITS = 4  # units of work that four threads share evenly
 MOST_CHUNKS = 64  # maximum parts into which a thorough search divides rows
+MOST_PAIRS = 1.5  # pairs that a vector multiplies, per input channel of a group; with more, other routines are faster
 
 
 class Bfloat16Convolution(BlockedConvolution):
-    """Rounds input rows and weights to bfloat16, and adds up products in float32; groups have whole vectors of outputs.
+    """Rounds input rows and weights to bfloat16, and adds up products in float32.
+
+    A vector of outputs multiplies the channels of all groups of its lanes, by zeros where they are another group's.
 
     Routine parameters:
         rows: output rows per unit of work.
@@ -37,13 +40,14 @@ class Bfloat16Convolution(BlockedConvolution):
     def covers(self, geometry: KernelGeometry) -> bool:
         if self.features.isdisjoint(FEATURES):
             return False
-        if geometry.groups > 1 and (geometry.group_in % 2 or geometry.group_out % self.layout.block):
-            return False
-        return self._bytes(geometry, 1) <= ROW_BYTES
+        most = max(end - begin for begin, end in pair_ranges(geometry, self.layout.block))
+        return most <= MOST_PAIRS * geometry.group_in and self._bytes(geometry, 1) <= ROW_BYTES
 
     def _bytes(self, geometry: KernelGeometry, rows: int) -> int:
         """Bytes of the rounded rows of some output rows."""
         (height, width), (down, right) = geometry.extents, geometry.strides
+        if geometry.taps == 1:  # other pixels than those of the outputs are not rounded
+            down = right = 1
         columns = (geometry.out_width - 1) * right + width
         parts = -(-geometry.channels // (2 * PAIRS))
         return parts * ((rows - 1) * down + height) * columns * 2 * PAIRS * self.element.bytes
@@ -75,7 +79,7 @@ class Bfloat16Convolution(BlockedConvolution):
         return lowering(
             family("conv_bfloat16").kernel(),
             layer,
-            prepared_weights(layer.constants[1], geometry.groups, block),
+            prepared_weights(layer.constants[1], geometry, block),
             -(-geometry.out_channels // block) * block,
             geometry=geometry_parameters(geometry),
             groups=geometry.groups,
@@ -84,27 +88,38 @@ class Bfloat16Convolution(BlockedConvolution):
         )
 
 
-def prepared_weights(weight: np.ndarray, groups: int, block: int) -> Prepared:
+def pair_ranges(geometry: KernelGeometry, block: int) -> list[tuple[int, int]]:
+    """For each output block the pairs of channels [begin, end) that it reads: those of the groups of its lanes."""
+    inputs, outputs = geometry.group_in, geometry.group_out
+    found = []
+    for first in range(0, geometry.out_channels, block):
+        last = min(first + block, geometry.out_channels) - 1
+        found.append((first // outputs * inputs // 2, -(-(last // outputs + 1) * inputs // 2)))
+    return found
+
+
+def prepared_weights(weight: np.ndarray, geometry: KernelGeometry, block: int) -> Prepared:
     """Weights O,C/g,KH,KW as [output block][part][kernel row][kernel column][pair][lane][2] of bfloat16.
 
-    The parts are those of the rounded rows that the block's group touches, with zeros for channels of other groups.
+    A block has the parts of the rounded rows in which its pairs lie, with zeros for channels of other groups.
     """
     outputs, inputs, height, width = weight.shape
-    lanes, pairs = -(-outputs // block) * block, -(-inputs // 2)
-    parts = -(-(pairs + (PAIRS - 1 if groups > 1 else 0)) // PAIRS)
+    ranges = pair_ranges(geometry, block)
+    parts = max(-(-end // PAIRS) - begin // PAIRS for begin, end in ranges)
 
     def by_block() -> np.ndarray:
-        made = np.zeros((lanes // block, block, parts * PAIRS * 2, height, width), np.float32)
-        for number, rows in enumerate(made):
-            first = number * block
-            begin = 2 * (first * groups // outputs * pairs % PAIRS) if groups > 1 else 0
-            some = weight[first : first + block]
-            rows[: len(some), begin : begin + inputs] = some
+        made = np.zeros((len(ranges), block, parts * PAIRS * 2, height, width), np.float32)
+        for number, (begin, _) in enumerate(ranges):
+            first, last = number * block, min((number + 1) * block, outputs)
+            for group in range(first // geometry.group_out, (last - 1) // geometry.group_out + 1):
+                low, high = (max(first, group * geometry.group_out), min(last, (group + 1) * geometry.group_out))
+                channel = group * inputs - begin // PAIRS * PAIRS * 2
+                made[number, low - first : high - first, channel : channel + inputs] = weight[low:high]
         by_pair = rounded(made).reshape(-1, block, parts, PAIRS, 2, height, width)
         return by_pair.transpose(0, 2, 5, 6, 3, 1, 4)
 
-    size = lanes * parts * PAIRS * 2 * height * width
-    return whole(size, by_block, BFLOAT16, ("bfloat16 rows", Source(weight), groups, block))
+    size = len(ranges) * block * parts * PAIRS * 2 * height * width
+    return whole(size, by_block, BFLOAT16, ("bfloat16 rows", Source(weight), geometry.groups, block))
 
 
 def rounded(numbers: np.ndarray) -> np.ndarray:

@@ -13,16 +13,13 @@ from nnstretch.graph.layer import Layer
 from tests.kits.kernels.convolution_parity import feeds_of, reference
 from tests.kits.kernels.convolution_shapes import convolutions
 
-BLOCK = 16
-"""The widest vectors: groups of as many outputs are whole vectors of all engines."""
-
 _kernels = st.tuples(st.integers(1, 4), st.integers(1, 4)) | st.just((1, 1))
 _ungrouped = st.tuples(st.integers(1, 100), st.integers(1, 70), st.just(1))
 _grouped = st.builds(
-    lambda groups, pairs, blocks: (groups * 2 * pairs, groups * BLOCK * blocks, groups),
-    st.integers(2, 4),
-    st.integers(1, 40),
-    st.integers(1, 3),
+    lambda groups, inputs, outputs: (groups * inputs, groups * outputs, groups),
+    st.integers(2, 5),
+    st.sampled_from([12, 16, 23, 24, 32, 40, 75]),
+    st.sampled_from([8, 12, 16, 17, 24, 40, 48]),
 )
 any_convolution = convolutions(_ungrouped | _grouped, _kernels)
 

@@ -1,5 +1,5 @@
-/* Convolutions of float32 tensors by products of bfloat16, whose sums are float32: any kernel, stride, padding, dilation,
- * and groups whose outputs are whole vectors.
+/* Convolutions of float32 tensors by products of bfloat16, whose sums are float32: any kernel, stride, padding, dilation
+ * and groups.
  *
  * reads   x (blocked), weights, bias or NULL (one float per lane of the output), residual like the output or NULL
  * writes  y (blocked), which may be the residual's memory
@@ -14,8 +14,8 @@
  *
  * With AMX, tiles of 16 columns compute the vectors.
  *
- * Weights are bfloat16[output block][part][kh][kw][pair][lane][2] of the parts that the block's group touches, with zeros
- * for channels of other groups; each block has as many parts as any group may touch. */
+ * An output vector reads the channels of all groups of its lanes. Weights are bfloat16[output block][part][kh][kw][pair][lane][2]
+ * of the parts in which these lie, with zeros for channels of other groups; all blocks have as many parts. */
 #include "bfloat16/product.h"
 
 NNS_DEFINE_READS(conv_bfloat16);
@@ -40,32 +40,49 @@ enum {
 
 /* ---- rounded rows ------------------------------------------------------------------------------------------------ */
 
-/* The rows of a unit, in scratch: part after part, row after row. */
+/* The rows of a unit, in scratch: part after part, row after row. Of a pointwise convolution they have only the pixels that
+ * it reads, and it has no strides then. */
 typedef struct {
     bfloat16 *first;
     int64_t rows, columns, parts;
-    int64_t row, part; /* numbers from one to the next */
+    int64_t row, part;    /* numbers from one to the next */
+    int64_t down, across; /* pixels of the input from a row to the next, and from a column to the next */
 } rounded_rows;
 
+static bool is_pointwise(const kernel_geometry *s) { return s->kh == 1 && s->kw == 1; }
+
+/* The convolution of rounded rows. */
+static kernel_geometry of_rounded(const kernel_geometry *s) {
+    kernel_geometry of = *s;
+    if (is_pointwise(s)) of.sh = of.sw = 1;
+    return of;
+}
+
+/* Rounded rows that `outputs` output rows read. */
+static int64_t rows_for(const kernel_geometry *s, int64_t outputs) {
+    return (outputs - 1) * of_rounded(s).sh + (s->kh - 1) * s->dh + 1;
+}
+
 static rounded_rows rows_of(const conv_bfloat16_parameters *p, void *scratch) {
-    const kernel_geometry *s = &p->geometry;
+    const kernel_geometry *s = &p->geometry, of = of_rounded(s);
     rounded_rows made = {
         .first = scratch,
-        .rows = (nns_min_int(p->rows, s->oh) - 1) * s->sh + (s->kh - 1) * s->dh + 1,
-        .columns = (s->ow - 1) * s->sw + (s->kw - 1) * s->dw + 1,
+        .rows = rows_for(s, nns_min_int(p->rows, s->oh)),
+        .columns = (s->ow - 1) * of.sw + (s->kw - 1) * s->dw + 1,
         .parts = nns_ceil_div(s->c, BF16_COLUMN),
+        .down = s->sh / of.sh,
+        .across = s->sw / of.sw,
     };
     made.row = made.columns * BF16_COLUMN;
     made.part = made.rows * made.row;
     return made;
 }
 
-/* Whether a tap reads the row `row` of rounded rows. */
-static bool is_read(const kernel_geometry *s, int64_t row) { return s->kh > 1 || row % s->sh == 0; }
-
-/* Rounds `count` columns of `blocks` neighbouring blocks, which lie `plane` floats apart; `blocks` is a constant. */
-NNS_INLINE void round_columns(const int blocks, const float *from, int64_t plane, int64_t count, bfloat16 *to) {
-    for (int64_t column = 0; column < count; column++, from += NNS_BLOCK, to += BF16_COLUMN) {
+/* Rounds `count` columns, every `across`th of the input, of `blocks` neighbouring blocks, which lie `plane` floats apart;
+ * `blocks` is a constant. */
+NNS_INLINE void round_columns(const int blocks, const float *from, int64_t plane, int64_t across, int64_t count,
+                              bfloat16 *to) {
+    for (int64_t column = 0; column < count; column++, from += across * NNS_BLOCK, to += BF16_COLUMN) {
 #if BF16_BLOCKS_AT_ONCE == 2
         if (blocks == 2) {
             bf16_store_two(to, nns_load(from), nns_load(from + plane));
@@ -77,43 +94,57 @@ NNS_INLINE void round_columns(const int blocks, const float *from, int64_t plane
 }
 
 /* Rounds the columns of a part of input row `h`, which may be outside the input, of the image at `x`. */
-static void round_row(const kernel_geometry *s, const float *x, int64_t h, int64_t part, int64_t columns, bfloat16 *to) {
+static void round_row(const kernel_geometry *s, const rounded_rows *made, const float *x, int64_t h, int64_t part,
+                      bfloat16 *to) {
     const bool inside = h >= 0 && h < s->h;
-    const int64_t begin = inside ? nns_min_int(s->pl, columns) : columns;
-    const int64_t end = inside ? nns_min_int(s->pl + s->w, columns) : columns;
+    const int64_t columns = made->columns, across = made->across;
+    const int64_t begin = inside ? nns_min_int(nns_ceil_div(s->pl, across), columns) : columns;
+    const int64_t end = inside ? nns_min_int(nns_ceil_div(s->pl + s->w, across), columns) : columns;
     memset(to, 0, (size_t)(begin * BF16_COLUMN) * sizeof *to);
     memset(to + end * BF16_COLUMN, 0, (size_t)((columns - end) * BF16_COLUMN) * sizeof *to);
     const int64_t plane = s->h * s->w * NNS_BLOCK, first = part * BF16_BLOCKS;
     const int64_t blocks = nns_min_int(BF16_BLOCKS, blocks_of(s->c) - first);
-    const float *from = x + first * plane + h * s->w * NNS_BLOCK;
+    const float *from = x + first * plane + (h * s->w + begin * across - s->pl) * NNS_BLOCK;
     bfloat16 *place = to + begin * BF16_COLUMN;
     if (blocks == BF16_BLOCKS) {
-        round_columns(BF16_BLOCKS, from, plane, end - begin, place);
+        round_columns(BF16_BLOCKS, from, plane, across, end - begin, place);
         return;
     }
     memset(place, 0, (size_t)((end - begin) * BF16_COLUMN) * sizeof *to);
     for (int64_t block = 0; block < blocks; block++)
-        round_columns(1, from + block * plane, plane, end - begin, place + block * NNS_BLOCK);
+        round_columns(1, from + block * plane, plane, across, end - begin, place + block * NNS_BLOCK);
 }
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
-/* Pairs of channels of a group. */
-static int64_t group_pairs(const conv_bfloat16_parameters *p) { return nns_ceil_div(p->geometry.c / p->groups, 2); }
+/* The pairs of channels [begin, end) that an output vector reads: those of the groups of its lanes. */
+typedef struct {
+    int64_t begin, end;
+} pair_range;
 
-/* Parts of the rounded rows that a group may touch. */
-static int64_t group_parts(const conv_bfloat16_parameters *p) {
-    const int64_t pairs = group_pairs(p), last = p->groups == 1 ? 0 : BF16_PAIRS - 1;
-    return nns_ceil_div(pairs + last, BF16_PAIRS);
+static pair_range pairs_of(const conv_bfloat16_parameters *p, int64_t vector) {
+    const int64_t inputs = p->geometry.c / p->groups, outputs = p->geometry.o / p->groups;
+    const int64_t first = vector * NNS_BLOCK, last = nns_min_int(first + NNS_BLOCK, p->geometry.o) - 1;
+    return (pair_range){first / outputs * inputs / 2, nns_ceil_div((last / outputs + 1) * inputs, 2)};
+}
+
+/* The most parts of the rounded rows that an output vector touches. */
+static int64_t most_parts(const conv_bfloat16_parameters *p) {
+    int64_t most = 0;
+    for (int64_t vector = 0; vector < blocks_of(p->geometry.o); vector++) {
+        const pair_range pairs = pairs_of(p, vector);
+        most = nns_max_int(most, nns_ceil_div(pairs.end, BF16_PAIRS) - pairs.begin / BF16_PAIRS);
+    }
+    return most;
 }
 
 /* ---- strips ------------------------------------------------------------------------------------------------------ */
 
 /* One output vector of a unit. */
 typedef struct {
-    const bfloat16 *x; /* the first rounded row, of the first part that its group touches */
+    const bfloat16 *x; /* the first rounded row, of the first part that it reads */
     const bfloat16 *w;
-    int64_t begin, end;           /* pairs of its group, counted from that part on */
+    int64_t begin, end;           /* the pairs that it reads, counted from that part on */
     const float *bias, *residual; /* or NULL; the residual from the unit's first row on, as y */
     float *y;
 } output_vector;
@@ -122,6 +153,7 @@ typedef struct {
 typedef struct {
     kernel_geometry geometry;
     rounded_rows rows;
+    int64_t w_block; /* weights of an output block */
     epilogue finish;
 } strips;
 
@@ -138,8 +170,8 @@ NNS_INLINE void store_strip(const int columns, const int vectors, int64_t valid,
 }
 
 #if !BF16_TILES
-/* Computes `columns` columns of `rows` neighbouring output rows from `pixel` of row `oh` on, of `vectors` vectors of one
- * group, and stores `valid` of the columns. Counts and `sw`, the stride of columns or 0 for any, are constants. */
+/* Computes `columns` columns of `rows` neighbouring output rows from `pixel` of row `oh` on, of `vectors` vectors that
+ * read the same pairs, and stores `valid` of the columns. Counts and `sw`, the stride of columns or 0 for any, are constants. */
 NNS_INLINE void compute_strip(const int rows, const int columns, const int vectors, const int sw, int64_t valid,
                               const strips *of, const output_vector *v, int64_t oh, int64_t pixel) {
     const kernel_geometry *s = &of->geometry;
@@ -178,7 +210,7 @@ NNS_INLINE void compute_strip(const int rows, const int columns, const int vecto
     }
 }
 
-/* Computes `outputs` output rows of one vector, or of two neighbours of one group. */
+/* Computes `outputs` output rows of one vector, or of two neighbours that read the same pairs. */
 typedef void compute_rows(const strips *of, const output_vector *v, int64_t outputs);
 
 /* Narrow rows are computed two or four at a time. */
@@ -239,25 +271,24 @@ static void round_unit(const nns_args *args, const rounded_rows *made, const uni
     const conv_bfloat16_parameters *p = (const void *)args->p;
     const kernel_geometry *s = &p->geometry;
     const float *x = (const float *)args->in[READ_X] + unit->image * blocks_of(s->c) * s->h * s->w * NNS_BLOCK;
-    const int64_t rows = (unit->outputs - 1) * s->sh + (s->kh - 1) * s->dh + 1, first = unit->begin * s->sh - s->pt;
+    const int64_t rows = rows_for(s, unit->outputs), first = unit->begin * s->sh - s->pt;
     for (int64_t part = 0; part < made->parts; part++)
         for (int64_t row = 0; row < rows; row++)
-            if (is_read(s, row))
-                round_row(s, x, first + row, part, made->columns, made->first + part * made->part + row * made->row);
+            round_row(s, made, x, first + row * made->down, part, made->first + part * made->part + row * made->row);
 }
 
-static output_vector vector_of(const nns_args *args, const rounded_rows *rows, const unit_of_work *unit, int64_t vector) {
+static output_vector vector_of(const nns_args *args, const strips *of, const unit_of_work *unit, int64_t vector) {
     const conv_bfloat16_parameters *p = (const void *)args->p;
     const kernel_geometry *s = &p->geometry;
-    const int64_t pairs = group_pairs(p);
-    const int64_t first = p->groups == 1 ? 0 : vector * NNS_BLOCK / (s->o / p->groups) * pairs, part = first / BF16_PAIRS;
+    const pair_range pairs = pairs_of(p, vector);
+    const int64_t part = pairs.begin / BF16_PAIRS;
     const int64_t out = ((unit->image * blocks_of(s->o) + vector) * s->oh + unit->begin) * s->ow * NNS_BLOCK;
     const float *bias = args->in[READ_BIAS], *residual = args->in[READ_RESIDUAL];
     return (output_vector){
-        .x = rows->first + part * rows->part,
-        .w = (const bfloat16 *)args->in[READ_WEIGHTS] + vector * group_parts(p) * s->kh * s->kw * BF16_TAP,
-        .begin = first - part * BF16_PAIRS,
-        .end = first - part * BF16_PAIRS + pairs,
+        .x = of->rows.first + part * of->rows.part,
+        .w = (const bfloat16 *)args->in[READ_WEIGHTS] + vector * of->w_block,
+        .begin = pairs.begin - part * BF16_PAIRS,
+        .end = pairs.end - part * BF16_PAIRS,
         .bias = bias ? bias + vector * NNS_BLOCK : NULL,
         .residual = residual ? residual + out : NULL,
         .y = (float *)args->out[0] + out,
@@ -268,24 +299,22 @@ static void run_unit(const nns_args *args, strips *of, const unit_of_work *unit)
     const conv_bfloat16_parameters *p = (const void *)args->p;
     const kernel_geometry *s = &p->geometry;
     round_unit(args, &of->rows, unit);
-#if BF16_TILES
-    const int64_t w_block = group_parts(p) * s->kh * s->kw * BF16_TAP;
-#else
+#if !BF16_TILES
     /* Pixels of pointwise convolutions run on from a row to the next. */
-    const bool flat = s->kh == 1 && s->sh == 1 && s->sw == 1 && of->rows.columns == s->ow;
+    const bool flat = is_pointwise(s);
     of->geometry.ow = flat ? s->ow * unit->outputs : s->ow;
 #endif
     for (int64_t vector = unit->vector, count; vector < unit->end; vector += count) {
-        output_vector v[2] = {vector_of(args, &of->rows, unit, vector)};
+        output_vector v[2] = {vector_of(args, of, unit, vector)};
         count = 1;
         if (vector + 1 < unit->end) {
-            v[1] = vector_of(args, &of->rows, unit, vector + 1);
-            if (v[1].x == v[0].x && v[1].begin == v[0].begin) count = 2;
+            v[1] = vector_of(args, of, unit, vector + 1);
+            if (v[1].x == v[0].x && v[1].begin == v[0].begin && v[1].end == v[0].end) count = 2;
         }
 #if BF16_TILES
-        compute_tiles(of, v, count, w_block, unit->outputs);
+        compute_tiles(of, v, count, unit->outputs);
 #else
-        rows_function(s->sw, count)(of, v, flat ? 1 : unit->outputs);
+        rows_function(of->geometry.sw, count)(of, v, flat ? 1 : unit->outputs);
 #endif
         if (of->finish.second_pass)
             for (int64_t k = 0; k < count; k++)
@@ -298,9 +327,7 @@ static void run_unit(const nns_args *args, strips *of, const unit_of_work *unit)
 static const char *conv_bfloat16_check(const nns_args *args, nns_work *work) {
     const conv_bfloat16_parameters *p = (const void *)args->p;
     const kernel_geometry *s = &p->geometry;
-    const int64_t inputs = s->c / p->groups;
     if (s->c % p->groups || s->o % p->groups) return "groups do not divide the channels";
-    if (p->groups > 1 && (inputs % 2 || s->o / p->groups % NNS_BLOCK)) return "a group has no whole pairs and vectors";
     const rounded_rows rows = rows_of(p, NULL);
     const int64_t rounded = NNS_PRODUCT(rows.parts, rows.rows, rows.columns, BF16_COLUMN, (int64_t)sizeof(bfloat16));
     if (rounded < 0 || rounded > BF16_BYTES) return "rows of the input are too wide";
@@ -309,13 +336,14 @@ static const char *conv_bfloat16_check(const nns_args *args, nns_work *work) {
                        .scratch = rounded + BF16_BEHIND * s->sw * BF16_COLUMN * (int64_t)sizeof(bfloat16)};
     return NNS_CHECK_SIZES(
         conv_bfloat16, args, y, NNS_FLOAT_BYTES(s->n, blocks_of(s->c), NNS_BLOCK, s->h, s->w),
-        NNS_PRODUCT(blocks, group_parts(p), s->kh, s->kw, BF16_TAP, (int64_t)sizeof(bfloat16)),
+        NNS_PRODUCT(blocks, most_parts(p), s->kh, s->kw, BF16_TAP, (int64_t)sizeof(bfloat16)),
         NNS_FLOAT_BYTES(blocks, NNS_BLOCK), y);
 }
 
 static void conv_bfloat16_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     const conv_bfloat16_parameters *p = (const void *)args->p;
-    strips of = {p->geometry, rows_of(p, scratch), epilogue_of(&p->activation)};
+    const kernel_geometry *s = &p->geometry;
+    strips of = {of_rounded(s), rows_of(p, scratch), most_parts(p) * s->kh * s->kw * BF16_TAP, epilogue_of(&p->activation)};
 #if BF16_TILES
     shape_tiles();
 #endif

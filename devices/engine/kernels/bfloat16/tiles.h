@@ -19,10 +19,10 @@ static void shape_tiles(void) {
     _tile_loadconfig(&shapes);
 }
 
-/* Sums of 16 columns at `x`, or of 32 `both`, and of the vectors at `w` and, with `pair`, `w_block` weights behind. They are
+/* Sums of 16 columns at `x`, or of 32 `both`, and of the vector `v` and, with `pair`, the next one. They are
  * float[columns / 16][vectors][16][lane]. `pair` and `both` are constants. */
 NNS_INLINE void add_tiles(const bool pair, const bool both, const strips *of, const output_vector *v,
-                          const bfloat16 *x, int64_t w_block, float *sums) {
+                          const bfloat16 *x, float *sums) {
     const kernel_geometry *s = &of->geometry;
     const int64_t step = s->sw * BF16_COLUMN, parts = nns_ceil_div(v->end, BF16_PAIRS);
     const bfloat16 *w = v->w;
@@ -38,7 +38,7 @@ NNS_INLINE void add_tiles(const bool pair, const bool both, const strips *of, co
                 _tile_loadd(6, w, TILE_BYTES);
                 _tile_dpbf16ps(0, 4, 6);
                 if (pair) {
-                    _tile_loadd(7, w + w_block, TILE_BYTES);
+                    _tile_loadd(7, w + of->w_block, TILE_BYTES);
                     _tile_dpbf16ps(1, 4, 7);
                 }
                 if (both) {
@@ -75,7 +75,7 @@ static void store_places(const strips *of, const output_vector *v, const float *
 }
 
 /* Computes the vector `v` and, with `pair`, the next one, for the first `places` places from output row `oh` on. */
-NNS_INLINE void compute_places(const bool pair, const strips *of, const output_vector *v, int64_t w_block, int64_t oh,
+NNS_INLINE void compute_places(const bool pair, const strips *of, const output_vector *v, int64_t oh,
                                int64_t places, int64_t pitch) {
     const kernel_geometry *s = &of->geometry;
     float sums[4 * TILE_SUMS] __attribute__((aligned(64)));
@@ -83,9 +83,9 @@ NNS_INLINE void compute_places(const bool pair, const strips *of, const output_v
         const bool both = places - place > TILE;
         const bfloat16 *x = v[0].x + oh * s->sh * of->rows.row + place * s->sw * BF16_COLUMN;
         if (both)
-            add_tiles(pair, true, of, v, x, w_block, sums);
+            add_tiles(pair, true, of, v, x, sums);
         else
-            add_tiles(pair, false, of, v, x, w_block, sums);
+            add_tiles(pair, false, of, v, x, sums);
         for (int tile = 0; tile <= both; tile++)
             for (int vector = 0; vector <= pair; vector++) {
                 const int64_t first = place + tile * TILE;
@@ -95,16 +95,16 @@ NNS_INLINE void compute_places(const bool pair, const strips *of, const output_v
     }
 }
 
-/* Computes `count` (1 or 2) vectors of a group, whose weights lie `w_block` numbers apart, for `outputs` output rows. */
-static void compute_tiles(const strips *of, const output_vector *v, int64_t count, int64_t w_block, int64_t outputs) {
+/* Computes `count` (1 or 2) vectors that read the same pairs, for `outputs` output rows. */
+static void compute_tiles(const strips *of, const output_vector *v, int64_t count, int64_t outputs) {
     const kernel_geometry *s = &of->geometry;
     /* Without strides, places run on from a row to the next. */
     const bool flat = s->sh == 1 && s->sw == 1;
     const int64_t pitch = flat ? of->rows.columns : s->ow, places = flat ? (outputs - 1) * pitch + s->ow : s->ow;
     for (int64_t oh = 0; oh < (flat ? 1 : outputs); oh++) {
         if (count == 2)
-            compute_places(true, of, v, w_block, oh, places, pitch);
+            compute_places(true, of, v, oh, places, pitch);
         else
-            compute_places(false, of, v, w_block, oh, places, pitch);
+            compute_places(false, of, v, oh, places, pitch);
     }
 }

@@ -94,13 +94,13 @@ def test_weights_are_rounded_to_the_nearest_number() -> None:
     ("layer", "supported"),
     [
         (conv_layer((1, 8, 9, 9), 32, groups=2), True),
-        (conv_layer((1, 6, 9, 9), 32, groups=2), False),
-        (conv_layer((1, 8, 9, 9), 24, groups=2), False),
+        (conv_layer((1, 48, 9, 9), 48, groups=2), True),
+        (conv_layer((1, 32, 9, 9), 32, groups=8), False),
         (conv_layer((1, 3, 9, 9), 5), True),
         (conv_layer((1, 33, 9, 9), 33, groups=33), False),
         (conv_layer((1, 4096, 1, 100_000), 16, pads=(0, 0, 0, 0), kernel=(1, 1)), False),
     ],
-    ids=["groups", "odd groups", "groups of part of a vector", "few channels", "depthwise", "rows of gigabytes"],
+    ids=["groups", "groups of part of a vector", "narrow groups", "few channels", "depthwise", "rows of gigabytes"],
 )
 def test_what_the_kernel_takes(layer: Layer, supported: bool) -> None:
     every = native_routines(ISAS[0], features={"avx512_bf16"}, products=(BFLOAT16,))

@@ -3,7 +3,8 @@
     scripts/studies/accuracy_study.py -o OUT [--models resnet34,regnet_x] [--tables accuracy,quarter,ablation] [--seeds 3]
 
 Every training is resumed where it was stopped and never run twice: give the same command again. The same command in another
-terminal shares the work, one network and seed at a time. Designs do not depend on the machine. OUT/tables.md has the tables.
+terminal shares the work, one network and seed at a time. Designs do not depend on the machine. OUT/tables.md has the tables
+and OUT/results.json their figures, from the first training that is done on.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnstretch.bench.accuracy.results import MODELS, TABLES, tables
+from nnstretch.bench.accuracy.results import MODELS, ORIGINAL, TABLES, tables
 from nnstretch.cli.console import exit_status, reporting, script_parser
-from nnstretch.cli.job.accuracy_study import STAGES, AccuracyStudy, StudyOptions
+from nnstretch.cli.job.accuracy_study import BATCH, IMAGE_SIZE, STAGES, AccuracyStudy, StudyOptions
 from nnstretch.cli.training import let_idle_threads_sleep
-from nnstretch.support.settings import write_text
+from nnstretch.training.recipe import AMP_DTYPES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,12 +33,18 @@ def make_parser() -> ArgumentParser:
     add = parser.add_argument
     add("-o", "--output", type=Path, required=True, metavar="OUT", help="folder for all that is written")
     add("--models", default=",".join(MODELS), help="networks (default: %(default)s)")
-    add("--tables", default=",".join(TABLES), help="tables (default: %(default)s)")
+    add("--tables", default=",".join(TABLES), help=f"tables (default: %(default)s); {ORIGINAL}: first trainings alone")
     add("--seeds", type=int, default=3, metavar="N", help="trainings that are averaged (default: %(default)s)")
     add("--epochs", type=int, default=16, metavar="N", help="epochs of the first training (default: %(default)s)")
     add("--retrain-epochs", type=int, default=8, metavar="N", help="of a retraining (default: %(default)s)")
     add("--epoch-images", type=int, default=10_000, metavar="N", help="images per epoch (default: %(default)s)")
     add("--held-out", type=int, metavar="N", help="validation images, and test images (default: all)")
+    add("--image-size", type=int, default=IMAGE_SIZE, metavar="N", help="side of the images (default: %(default)s)")
+    add("--width", type=int, default=1, metavar="N", help="factor of the networks' widths (default: %(default)s)")
+    add("--batch-size", type=int, default=BATCH, metavar="N", help="of a step (default: %(default)s)")
+    add("--device", default="cpu", metavar="NAME", help="cpu, cuda:0, mps … (default: %(default)s)")
+    add("--amp-dtype", choices=AMP_DTYPES, help="type of matrix products (default: float32 on a CPU, else auto)")
+    add("--report", action="store_true", help="write the tables of what is done; train nothing")
     add("--redo", choices=STAGES, help="run this stage and those after it again; their products are replaced")
     return parser
 
@@ -59,13 +66,16 @@ def run(given: Namespace) -> None:
         given.epoch_images,
         given.held_out,
         given.redo,
+        given.image_size,
+        given.width,
+        given.batch_size,
+        given.device,
+        given.amp_dtype,
     )
     with reporting(as_json=given.json) as report:
         study = AccuracyStudy(options, report, "go on with the same command, without --redo")
-        results = study.run()
-        text = tables(results)
-        write_text(options.folder / "tables.md", text)
-        report.show(text)
+        results = study.write() if given.report else study.run()
+        report.show(tables(results))
         report.finish({"results": results, "elsewhere": study.elsewhere})
 
 

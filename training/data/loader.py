@@ -285,7 +285,7 @@ def _parallel(maker: _BatchMaker, steps: _Steps, workers: int) -> Iterable[Any]:
         pin_memory=torch.cuda.is_available(),
         persistent_workers=True,
         multiprocessing_context="fork",
-        worker_init_fn=_start_worker,
+        worker_init_fn=leave_signals,
         generator=torch.Generator(),  # else every epoch draws from torch's global generator
     )
 
@@ -294,8 +294,8 @@ def _unchanged(loaded: Any) -> Any:
     return loaded
 
 
-def _start_worker(number: int) -> None:
-    """Leaves signals to the main process, whose handlers a forked worker inherits."""
+def leave_signals(worker: int) -> None:
+    """Leaves signals to the main process, whose handlers a forked worker inherits; called in a worker, with its number."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -17,36 +17,49 @@ from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 from nnstretch.support.progress import Progress
 
 MULTIPLE = 4
-"""Scaled layers have multiples of this many channels: the networks are narrow."""
+"""Scaled layers have multiples of this many channels, times the factor of the widths: the networks are narrow."""
 _PROCESSORS = "one", "other"
+_SIZE = 32  # side of images for which networks of width 1 have a hundredth of the published MACs
 _WIDTHS = 256  # width ratios of the ablation are k / 256
 _TOLERANCE = 0.02  # maximum relative deviation of MACs that count as equal
 
 
-def _equal_processors() -> SocProfile:
+def _equal_processors(size: int, width: int) -> SocProfile:
     """Two equal processors, on which a network of a hundredth of the published MACs takes as long as those on a phone.
 
-    So designs are the same on every machine, and launches and synchronisation have their usual share of the time.
+    So designs are the same on every machine, and launches and synchronisation have their usual share of the time. Larger
+    images and wider networks meet processors and memory that are faster by as much as there is more to do.
+
+    Args:
+        size: side of the images.
+        width: factor of the network's widths.
     """
-    rate = Throughput(gmacs_per_s=((1.0, 1.0),))
-    processor = ProcessorProfile(2.0, dict.fromkeys(COMPUTE_KINDS, rate), {"any": 1.0})
+    bandwidth = width * (size / _SIZE) ** 2
+    rate = Throughput(gmacs_per_s=((1.0, width * bandwidth),))
+    processor = ProcessorProfile(2.0, dict.fromkeys(COMPUTE_KINDS, rate), {"any": bandwidth})
     return SocProfile(
         dict.fromkeys(_PROCESSORS, processor),
-        (PairProfile(_PROCESSORS, sync_us=50.0, gb_per_s=1.0),),
+        (PairProfile(_PROCESSORS, sync_us=50.0, gb_per_s=bandwidth),),
         element_bytes=1,
-        channel_multiple=MULTIPLE,
+        channel_multiple=width * MULTIPLE,
     )
 
 
-def searched_design(module: nn.Module, image: Tensor, progress: Progress) -> Design:
+def searched_design(module: nn.Module, image: Tensor, progress: Progress, width: int = 1) -> Design:
     """The branched design that the search predicts to be the fastest, with its default limits.
+
+    Args:
+        module: a network of the study.
+        image: an input.
+        progress: of the search.
+        width: factor of the network's widths.
 
     Raises:
         DesignError: the network cannot be branched.
     """
-    predictor = SimulatedPredictor(_equal_processors(), _PROCESSORS)
+    predictor = SimulatedPredictor(_equal_processors(image.shape[-1], width), _PROCESSORS)
     options = SearchOptions(len(_PROCESSORS), designs=1, even_if_slower=True, progress=progress)
-    found, _ = search(blueprint(module, image, MULTIPLE), predictor, options)
+    found, _ = search(blueprint(module, image, width * MULTIPLE), predictor, options)
     return found[0]
 
 

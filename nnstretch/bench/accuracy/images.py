@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nnstretch.errors import FileError
+from nnstretch.support.locks import locked
 from nnstretch.support.settings import atomic_write
+from nnstretch.training.cores import usable_cores
 from nnstretch.training.data import load_dataset
 from nnstretch.training.data.preprocessing import Images, Pixels, Preprocessing
 from nnstretch.training.data.sources.textures import TextureSplit
 from nnstretch.training.data.split import Dataset, ImagesInMemory, Indices, RawImages
 
 _LOOKED_AT = 44
+_LOCK = ".lock"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +54,30 @@ class StoredSplit(ImagesInMemory):
         """All images of an epoch: ``N x S x S x 3``."""
         epoch = epoch if self.source.endless else 0
         if epoch not in self._open:
-            path = self.folder / f"epoch-{epoch}.npy"
-            if not path.exists():
-                self.folder.mkdir(parents=True, exist_ok=True)
-                with atomic_write(path) as file:
-                    np.save(file, np.stack([self.source.raw(index, epoch) for index in range(len(self))]))
-            self._open[epoch] = np.load(path, mmap_mode="r")
+            if not self.file(epoch).exists():
+                self.write(epoch)
+            self._open[epoch] = np.load(self.file(epoch), mmap_mode="r")
         return self._open[epoch]
+
+    def missing(self, epochs: int) -> Iterator[int]:
+        """Those of the first epochs whose images have no file."""
+        for epoch in range(epochs if self.source.endless else 1):
+            if not self.file(epoch).exists():
+                yield epoch
+
+    def file(self, epoch: int) -> Path:
+        """The file of an epoch."""
+        return self.folder / f"epoch-{epoch}.npy"
+
+    def write(self, epoch: int) -> None:
+        """Generates the images of an epoch and writes its file.
+
+        Raises:
+            FileError: it cannot be written.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(self.file(epoch)) as file:
+            np.save(file, np.stack([self.source.raw(index, epoch) for index in range(len(self))]))
 
 
 def stored_textures(
@@ -79,6 +101,70 @@ def stored_textures(
         kind = f"{name}-{size}-{len(source)}-{look(source)}"
         splits[name] = StoredSplit(source.labels, source.preprocessing, source, folder / kind)
     return replace(dataset, **splits)
+
+
+class _Missing:
+    """Files of images that are to be written, for the workers of a data loader: they end with their parent."""
+
+    def __init__(self, dataset: Dataset, epochs: int) -> None:
+        splits = (dataset.test, dataset.validation, dataset.train)
+        self._places = [
+            (split, epoch) for split in splits if isinstance(split, StoredSplit) for epoch in split.missing(epochs)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, number: int) -> FileError | None:
+        """Writes a file; returns what the caller is to raise."""
+        split, epoch = self._places[number]
+        try:
+            split.write(epoch)
+        except FileError as error:
+            return error
+        return None
+
+
+def generate(dataset: Dataset, folder: Path, epochs: int) -> None:
+    """Writes the images of the first epochs and those held out, where they have no files, by all cores.
+
+    Processes that share the folder take turns, so that each file is written once.
+
+    Args:
+        dataset: of `stored_textures`.
+        folder: of its files.
+        epochs: number of epochs.
+
+    Raises:
+        FileError: a file cannot be written.
+    """
+    if not len(_Missing(dataset, epochs)):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK).open("ab") as lock, locked(lock):
+        missing = _Missing(dataset, epochs)  # another process may have written them meanwhile
+        if len(missing):
+            _write_all(missing)
+
+
+def _write_all(missing: _Missing) -> None:
+    """Writes files, by all cores."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    from nnstretch.training.data.loader import leave_signals
+
+    workers: DataLoader[FileError | None] = DataLoader(
+        missing,  # type: ignore[arg-type]
+        batch_size=None,
+        num_workers=min(usable_cores(), len(missing)),
+        multiprocessing_context="fork",
+        worker_init_fn=leave_signals,
+        generator=torch.Generator(),  # else it draws from torch's global generator
+    )
+    for error in workers:
+        if error is not None:
+            raise error
 
 
 def look(source: RawImages) -> str:

@@ -14,6 +14,33 @@ ACCURACY, QUARTER, ABLATION = "accuracy", "quarter", "ablation"
 TABLES = (ACCURACY, QUARTER, ABLATION)
 ORIGINAL, FURTHER, CONTROL, BRANCHED = "original", "original, trained further", "control", "branched"
 """Rows of the first table; all tables have `ORIGINAL`."""
+STAGES_OF: Mapping[str, Mapping[str, str]] = {
+    ORIGINAL: {ORIGINAL: ORIGINAL},
+    ACCURACY: {
+        ORIGINAL: ORIGINAL,
+        FURTHER: "accuracy-further",
+        CONTROL: "accuracy-control",
+        BRANCHED: "accuracy-branched",
+    },
+    QUARTER: {
+        ORIGINAL: ORIGINAL,
+        "from scratch": "quarter-scratch",
+        "inherited weights": "quarter-inherited",
+        "and logits of the original": "quarter-logits",
+        "and its feature maps": "quarter-features",
+        "and a block-wise start": "quarter-blockwise",
+    },
+    ABLATION: {
+        ORIGINAL: ORIGINAL,
+        "depth only": "ablation-depth-only",
+        "width only": "ablation-width-only",
+        "mixed": "ablation-mixed",
+        "extremely shallow": "ablation-extremely-shallow",
+        "extremely narrow": "ablation-extremely-narrow",
+        "mixed, as small": "ablation-mixed-as-small",
+    },
+}
+"""The stage of a network and seed that each row of a table is of. The table "original" is of the originals alone."""
 
 Result = Mapping[str, Any]
 """What a training found: MACs, parameters and accuracies, as JSON values."""
@@ -22,11 +49,13 @@ Results = Mapping[str, Mapping[str, Mapping[str, Sequence[Result]]]]
 
 _COUNTS = "macs", "params", "epochs"
 _TITLES: Mapping[str, str] = {
+    ORIGINAL: "Originals",
     ACCURACY: "Accuracy at equal budgets of retraining",
     QUARTER: "The branched network at a quarter of the retraining",
     ABLATION: "Ways to scale two branches",
 }
 _REFERENCES: Mapping[str, tuple[str, ...]] = {
+    ORIGINAL: (),
     ACCURACY: (ORIGINAL, FURTHER),
     QUARTER: (ORIGINAL,),
     ABLATION: (ORIGINAL,),
@@ -41,7 +70,7 @@ def tables(results: Results) -> str:
 
 def _head(table: str) -> tuple[str, ...]:
     columns = (
-        *("network", "", "MACs", "parameters", "epochs", "top-1 in %"),
+        *("network", "", "seeds", "MACs", "parameters", "epochs", "top-1 in %"),
         *(f"against: {reference}" for reference in _REFERENCES[table]),
     )
     rule = "".join("---|" if number < 2 else "--:|" for number in range(len(columns)))
@@ -56,20 +85,24 @@ def _row(table: str, network: str, name: str, rows: Mapping[str, Sequence[Result
     found = rows[name]
     macs, parameters, epochs = (math.fsum(one[key] for one in found) / len(found) for key in _COUNTS)
     against = (
-        "" if name == reference else _with_interval(*mean_interval(differences(found, rows[reference])), sign="+")
+        "" if name == reference else _with_interval(differences(found, rows.get(reference, ())), sign="+")
         for reference in _REFERENCES[table]
     )
-    top1 = _with_interval(*mean_interval([one["test_top1"] for one in found]))
-    cells = (network, name, f"{macs / 1e6:.2f} M", f"{parameters / 1e3:.0f} k", f"{epochs:g}", top1, *against)
+    top1 = _with_interval([one["test_top1"] for one in found])
+    seeds, millions, thousands = f"{len(found)}", f"{macs / 1e6:.2f} M", f"{parameters / 1e3:.0f} k"
+    cells = (network, name, seeds, millions, thousands, f"{epochs:g}", top1, *against)
     return f"| {' | '.join(cells)} |"
 
 
 def differences(found: Sequence[Result], reference: Sequence[Result]) -> list[float]:
-    """Points of test top-1 above the reference of the same seed."""
+    """Points of test top-1 above the reference of the same seed, for the seeds that have one."""
     top1 = {one["seed"]: one["test_top1"] for one in reference}
-    return [one["test_top1"] - top1[one["seed"]] for one in found]
+    return [one["test_top1"] - top1[one["seed"]] for one in found if one["seed"] in top1]
 
 
-def _with_interval(mean: float, half_width: float, sign: str = "") -> str:
-    """A mean and its interval; only the mean of a single seed."""
+def _with_interval(values: Sequence[float], sign: str = "") -> str:
+    """The mean and its interval; only the mean of a single value, and nothing of none."""
+    if not values:
+        return ""
+    mean, half_width = mean_interval(values)
     return f"{mean:{sign}.2f}" if math.isinf(half_width) else f"{mean:{sign}.2f} ± {half_width:.2f}"

@@ -13,9 +13,10 @@ Whatever selects reads validation images. Test images are read once per training
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +29,17 @@ from nnstretch.bench.accuracy.results import (
     MODELS,
     ORIGINAL,
     QUARTER,
+    STAGES_OF,
     TABLES,
     Result,
     Results,
+    tables,
 )
 from nnstretch.cli.job.stages import Answer, Job, Stage
 from nnstretch.cli.training import blockwise_phase, event_shown
 from nnstretch.errors import UsageError
 from nnstretch.support.locks import lock_folder
+from nnstretch.support.settings import write_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,17 +50,18 @@ if TYPE_CHECKING:
     from nnstretch.training.data.split import Dataset
     from nnstretch.training.recipe import Recipe
 
-STAGES = ("original", "design", *TABLES)
+STAGES = (ORIGINAL, "design", *TABLES)
 """Kinds of stages of a network and seed, in order."""
 ABLATED = "resnet34"
 """The network of the tables but the first."""
 IMAGE_SIZE = 32
+BATCH = 64
 
 _WEIGHTS, _DESIGN = "weights.safetensors", "design.json"
 _CHECKPOINT_MINUTES = 2.0
 # For small networks and some thousand steps. Images vary without augmentation, and every epoch has other ones.
 COMMON: Mapping[str, Any] = {
-    "batch_size": 64,
+    "batch_size": BATCH,
     "amp_dtype": "float32",
     "threads": 1,
     "evaluate_every": 0,
@@ -68,6 +73,7 @@ COMMON: Mapping[str, Any] = {
 }
 TRAINING = {"lr": 0.05, "weight_decay": 1e-4, "warmup_epochs": 1, "smoothing": 0.1, "evaluate_every": 4}
 RETRAINING = {"lr": 0.1}
+"""Rates are those of `BATCH` images; with other batches they are in proportion to these."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +84,17 @@ class StudyOptions:
         folder: for all that is written.
         models: networks of the study.
         seeds: number of seeds, from 0.
-        tables: of `TABLES`.
+        tables: of `STAGES_OF`.
         epochs: of the first training.
         retrain_epochs: of the retraining, a multiple of 8.
         epoch_images: training images per epoch.
         held_out: validation images, and as many test images; None: all.
         redo: of `STAGES`, the first one whose products are given up.
+        image_size: side of the images in pixels.
+        width: factor of the networks' widths.
+        batch_size: images per step.
+        device: that trains, by torch's name.
+        amp_dtype: type of matrix products, as a recipe has it; None: float32 on a CPU, the device's choice elsewhere.
     """
 
     folder: Path
@@ -95,6 +106,11 @@ class StudyOptions:
     epoch_images: int = 10_000
     held_out: int | None = None
     redo: str | None = None
+    image_size: int = IMAGE_SIZE
+    width: int = 1
+    batch_size: int = BATCH
+    device: str = "cpu"
+    amp_dtype: str | None = None
 
     def __post_init__(self) -> None:
         """Check the names and numbers.
@@ -102,16 +118,22 @@ class StudyOptions:
         Raises:
             UsageError: there is no such network or table, or a number is out of range.
         """
-        for option, given, known in (("--models", self.models, MODELS), ("--tables", self.tables, TABLES)):
+        for option, given, known in (("--models", self.models, MODELS), ("--tables", self.tables, (*STAGES_OF,))):
             for name in given:
                 if name not in known:
                     raise UsageError(f"{option} {name}: there are {', '.join(known)}")
         if self.redo is not None and self.redo not in STAGES:
             raise UsageError(f"--redo {self.redo}: the stages are {', '.join(STAGES)}")
-        if self.seeds < 1:
-            raise UsageError(f"--seeds {self.seeds}: 1 or more is wanted")
+        for option, number in (("--seeds", self.seeds), ("--width", self.width)):
+            if number < 1:
+                raise UsageError(f"{option} {number}: 1 or more is wanted")
         if self.retrain_epochs < 8 or self.retrain_epochs % 8:
             raise UsageError(f"--retrain-epochs {self.retrain_epochs}: a multiple of 8 is wanted, for the quarters")
+
+    @property
+    def images(self) -> Path:
+        """The folder of the images."""
+        return self.folder / "images"
 
 
 class AccuracyStudy:
@@ -135,30 +157,51 @@ class AccuracyStudy:
 
     def run(self) -> Results:
         """Runs the trainings that are not done; returns what is known of all."""
+        for table in self.options.tables:
+            for seed in range(self.options.seeds):
+                for model in self._models(table):
+                    self._train(model, seed, table)
+        return self.write()
+
+    def write(self) -> Results:
+        """Writes the tables of the trainings that are done, by whichever process; returns their results."""
+        found = self._finished()
+        write_text(self.options.folder / "tables.md", tables(found))
+        write_text(self.options.folder / "results.json", json.dumps(found, indent=1) + "\n")
+        return found
+
+    def _finished(self) -> Results:
         results: dict[str, dict[str, dict[str, list[Result]]]] = {}
         for table in self.options.tables:
-            models = self.options.models if table == ACCURACY else {*self.options.models} & {ABLATED}
-            for seed in range(self.options.seeds):
-                for model in models:
-                    for row, result in self._rows(model, seed, table).items():
-                        results.setdefault(table, {}).setdefault(model, {}).setdefault(row, []).append(result)
+            for model in self._models(table):
+                jobs = [Job(self._folder(model, seed)) for seed in range(self.options.seeds)]
+                for row, stage in STAGES_OF[table].items():
+                    if found := [answer for job in jobs if (answer := job.found(stage)) is not None]:
+                        results.setdefault(table, {}).setdefault(model, {})[row] = found
         return results
 
-    def _rows(self, model: str, seed: int, table: str) -> Mapping[str, Result]:
-        """One seed's part of a table; nothing if another process is at it."""
-        folder = self.options.folder / model / f"seed-{seed}"
+    def _models(self, table: str) -> Sequence[str]:
+        """The networks of a table."""
+        every = table in (ORIGINAL, ACCURACY)
+        return [model for model in self.options.models if every or model == ABLATED]
+
+    def _folder(self, model: str, seed: int) -> Path:
+        return self.options.folder / model / f"seed-{seed}"
+
+    def _train(self, model: str, seed: int, table: str) -> None:
+        """Runs one seed's part of a table unless another process is at it."""
+        folder = self._folder(model, seed)
         try:
             lock = lock_folder(folder, "-o")
         except UsageError:
             self._report.note(f"{folder} is left to another process, which is writing to it")
             self.elsewhere.append(str(folder))
-            return {}
+            return
         with lock:
             if (model, seed) not in self._studies:
-                made = SeedStudy(self.options, model, seed, self.dataset, self._report, self._advice)
+                made = SeedStudy(self.options, model, seed, self.dataset, self._report, self.write, self._advice)
                 self._studies[model, seed] = made
-            study = self._studies[model, seed]
-            return {ACCURACY: study.accuracy, QUARTER: study.quarter, ABLATION: study.ablation}[table]()
+            self._studies[model, seed].train(table)
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -166,41 +209,64 @@ class AccuracyStudy:
         from nnstretch.bench.accuracy.images import stored_textures
 
         options = self.options
-        return stored_textures(options.folder / "images", IMAGE_SIZE, options.epoch_images, options.held_out)
+        return stored_textures(options.images, options.image_size, options.epoch_images, options.held_out)
 
 
 class SeedStudy:
     """The trainings of one network and seed."""
 
     def __init__(
-        self, options: StudyOptions, model: str, seed: int, dataset: Dataset, report: Reporter, advice: str
+        self,
+        options: StudyOptions,
+        model: str,
+        seed: int,
+        dataset: Dataset,
+        report: Reporter,
+        written: Callable[[], object],
+        advice: str,
     ) -> None:
+        """Takes the options of the study, a network, a seed and the images.
+
+        Args:
+            options: of the study.
+            model: the network.
+            seed: of its trainings.
+            dataset: the images.
+            report: gets progress and notes.
+            written: is called after every training.
+            advice: what the message of a training that a signal has stopped says to do.
+        """
         self._options, self._model, self._seed = options, model, seed
-        self._dataset, self._report, self._advice = dataset, report, advice
+        self._dataset, self._report, self._written, self._advice = dataset, report, written, advice
         self._job = Job(options.folder / model / f"seed-{seed}", options.redo)
         self._retraining = self._recipe("finetune", options.retrain_epochs, RETRAINING)
 
-    def accuracy(self) -> dict[str, Result]:
-        """The original, and what it becomes at equal budgets of retraining."""
+    def train(self, table: str) -> None:
+        """Runs the trainings of a table that are not done."""
+        assert self._original
+        if table != ORIGINAL:
+            {ACCURACY: self._accuracy, QUARTER: self._quarter, ABLATION: self._ablation}[table]()
+
+    def _accuracy(self) -> None:
+        """What the original becomes at equal budgets of retraining; the control comes last if time should not suffice."""
         from nnstretch.bench.accuracy.designs import MULTIPLE
         from nnstretch.branching.transform.control import single_branch_control
 
-        original, design, recipe = self._original, self._design, self._retraining
+        design, recipe = self._design, self._retraining
 
         def control() -> nn.Module:
-            return single_branch_control(self._trained(), self._image, design.macs, MULTIPLE)
+            return single_branch_control(self._trained(), self._image, design.macs, self._options.width * MULTIPLE)
 
         rows = {
-            FURTHER: ("further", self._trained, replace(recipe, blockwise_epochs=0.0)),
-            CONTROL: ("control", control, replace(recipe, blockwise_epochs=0.0)),
-            BRANCHED: ("branched", lambda: self._build(design), _with_start(recipe, 1)),
+            FURTHER: (self._trained, replace(recipe, blockwise_epochs=0.0)),
+            BRANCHED: (lambda: self._build(design), _with_start(recipe, 1)),
+            CONTROL: (control, replace(recipe, blockwise_epochs=0.0)),
         }
-        found = {row: self._retrain(ACCURACY, *training) for row, training in rows.items()}
-        return {ORIGINAL: original, **found}
+        self._retrain(ACCURACY, rows)
 
-    def quarter(self) -> dict[str, Result]:
+    def _quarter(self) -> None:
         """The branched network with more and more of what the product does, at a quarter of the retraining."""
-        original, design = self._original, self._design
+        design = self._design
         epochs = self._options.retrain_epochs // 4
         alone = replace(self._retraining, epochs=epochs, kd_loss_weight=0.0, blockwise_epochs=0.0)
         taught = replace(alone, kd_loss_weight=self._retraining.kd_loss_weight)
@@ -216,48 +282,40 @@ class SeedStudy:
         def inherited() -> nn.Module:
             return self._build(design)
 
-        from_scratch = replace(alone, lr=TRAINING["lr"])
+        from_scratch = replace(alone, lr=self._rate(TRAINING["lr"]))
         rows = {
-            "from scratch": ("scratch", fresh, from_scratch),
-            "inherited weights": ("inherited", inherited, alone),
-            "and logits of the original": ("logits", inherited, taught),
-            "and its feature maps": ("features", inherited, features),
-            "and a block-wise start": ("blockwise", inherited, _with_start(features, epochs / 2)),
+            "from scratch": (fresh, from_scratch),
+            "inherited weights": (inherited, alone),
+            "and logits of the original": (inherited, taught),
+            "and its feature maps": (inherited, features),
+            "and a block-wise start": (inherited, _with_start(features, epochs / 2)),
         }
-        found = {row: self._retrain(QUARTER, *training) for row, training in rows.items()}
-        return {ORIGINAL: original, **found}
+        self._retrain(QUARTER, rows)
 
-    def ablation(self) -> dict[str, Result]:
+    def _ablation(self) -> None:
         """Ways to scale branches."""
         from nnstretch.bench.accuracy.designs import ablation_designs
 
-        original = self._original
         designs = ablation_designs(self._trained(), self._image)
         recipe = _with_start(self._retraining, 1)
 
         def make(design: Design) -> Callable[[], nn.Module]:
             return lambda: self._build(design)
 
-        found = {
-            row: self._retrain(ABLATION, row.replace(", ", "-").replace(" ", "-"), make(design), recipe)
-            for row, design in designs.items()
-        }
-        return {ORIGINAL: original, **found}
+        self._retrain(ABLATION, {row: (make(design), recipe) for row, design in designs.items()})
 
     # -- stages --------------------------------------------------------------------------------------------------
 
     @cached_property
     def _original(self) -> Result:
         """The original, trained from scratch."""
-        from nnstretch.bench.accuracy.networks import build_network
-
         recipe = self._recipe("nnstretch", self._options.epochs, TRAINING)
 
         def work(folder: Path) -> Answer:
-            network = build_network(self._model, self._dataset.num_classes, self._seed)
+            network = self._untrained()
             return self._finished(network, self._train(network, recipe, None, folder), folder)
 
-        return self._stage("original", {**self._images, "recipe": recipe.to_json()}, work).answer
+        return self._stage(ORIGINAL, self._settings(recipe), work).answer
 
     @cached_property
     def _design(self) -> Design:
@@ -269,21 +327,22 @@ class SeedStudy:
 
         def work(folder: Path) -> Answer:
             with self._report.progress("Searching") as advance:
-                design = searched_design(self._trained(), self._image, advance)
+                design = searched_design(self._trained(), self._image, advance, self._options.width)
             save_design(design, folder / _DESIGN)
             return {"design": _DESIGN}
 
         return load_design(self._stage("design", {}, work, ["original"]).file("design"))
 
-    def _retrain(self, table: str, name: str, make: Callable[[], nn.Module], recipe: Recipe) -> Result:
-        """A network, retrained with the original as its teacher."""
+    def _retrain(self, table: str, rows: Mapping[str, tuple[Callable[[], nn.Module], Recipe]]) -> None:
+        """Retrains the networks of a table with the original as their teacher."""
+        after = [ORIGINAL] if table == ABLATION else [ORIGINAL, "design"]
+        for row, (make, recipe) in rows.items():
+            work = partial(self._retrained, make, recipe)
+            self._stage(STAGES_OF[table][row], self._settings(recipe), work, after)
 
-        def work(folder: Path) -> Answer:
-            network = make()
-            return self._finished(network, self._train(network, recipe, self._trained(), folder), folder)
-
-        after = ["original"] if table == ABLATION else ["original", "design"]
-        return self._stage(f"{table}-{name}", {**self._images, "recipe": recipe.to_json()}, work, after).answer
+    def _retrained(self, make: Callable[[], nn.Module], recipe: Recipe, folder: Path) -> Answer:
+        network = make()
+        return self._finished(network, self._train(network, recipe, self._trained(), folder), folder)
 
     def _stage(
         self, name: str, settings: Mapping[str, Any], work: Callable[[Path], Answer], after: Sequence[str] = ()
@@ -299,14 +358,22 @@ class SeedStudy:
             top1 = stage.answer.get("validation_top1")
             said = "" if top1 is None else f", {top1:.2f} % of the validation images"
             self._report.note(f"{title}: {stage.seconds:.0f} s{said}")
+            self._written()
         return stage
 
     def _train(self, network: nn.Module, recipe: Recipe, teacher: nn.Module | None, folder: Path) -> dict[str, Any]:
+        """Trains a network, on the device of the study, where it stays."""
+        from nnstretch.bench.accuracy.images import generate
         from nnstretch.branching.transform.network import BranchedNetwork
         from nnstretch.training.loop.run_folder import RunOptions
         from nnstretch.training.loop.stopping import stopped_by_signals
+        from nnstretch.training.loop.torch_settings import find_device
         from nnstretch.training.loop.trainer import train
 
+        generate(self._dataset, self._options.images, recipe.epochs)
+        device = find_device(self._options.device)
+        for module in filter(None, (network, teacher)):
+            module.to(device)
         run = RunOptions(folder / "run", resume=True, minutes=_CHECKPOINT_MINUTES, keep=0)
         with self._report.progress("Training") as advance, stopped_by_signals(self._advice) as stop:
             start = None
@@ -322,22 +389,29 @@ class SeedStudy:
         from nnstretch.training.weights import save_weights
 
         save_weights(network, folder / _WEIGHTS, {})
+        dataset, batch = self._dataset, self._options.batch_size
         accuracies = {
-            f"{name}_top1": round(top1(network, getattr(self._dataset, name), self._dataset.num_classes), 4)
+            f"{name}_top1": round(top1(network, getattr(dataset, name), dataset.num_classes, batch), 4)
             for name in ("validation", "test")
         }
+        network.cpu()
         counts = {"macs": count_macs(network, self._image), "params": count_parameters(network)}
         return {"seed": self._seed, **counts, **accuracies, **found}
 
     # -- networks ------------------------------------------------------------------------------------------------
 
+    def _untrained(self) -> nn.Module:
+        """The original with its first weights."""
+        from nnstretch.bench.accuracy.networks import build_network
+
+        return build_network(self._model, self._dataset.num_classes, self._seed, self._options.width)
+
     def _trained(self) -> nn.Module:
         """The original with its trained weights."""
-        from nnstretch.bench.accuracy.networks import build_network
         from nnstretch.training.weights import load_weights
 
-        network = build_network(self._model, self._dataset.num_classes, self._seed)
-        load_weights(network, self._job.folder / "original" / _WEIGHTS)
+        network = self._untrained()
+        load_weights(network, self._job.folder / ORIGINAL / _WEIGHTS)
         return network.eval()
 
     def _build(self, design: Design) -> BranchedNetwork:
@@ -353,19 +427,32 @@ class SeedStudy:
 
         return self._dataset.train.images(torch.arange(1))
 
-    @property
+    def _settings(self, recipe: Recipe) -> dict[str, Any]:
+        """What a training depends on."""
+        width = self._options.width
+        wider = {} if width == 1 else {"width": width}  # studies from before there was a width are of 1
+        return {**self._images, **wider, "recipe": recipe.to_json()}
+
+    @cached_property
     def _images(self) -> dict[str, Any]:
-        """What the trainings depend on beside their recipes."""
         from nnstretch.bench.accuracy.images import StoredSplit, look
 
         splits = (self._dataset.train, self._dataset.validation, self._dataset.test)
         looks = [look(split) for split in splits if isinstance(split, StoredSplit)]
-        return {"size": IMAGE_SIZE, "images": [len(split) for split in splits], "looks": looks}
+        return {"size": self._options.image_size, "images": [len(split) for split in splits], "looks": looks}
 
     def _recipe(self, preset: str, epochs: int, changes: Mapping[str, Any]) -> Recipe:
         from nnstretch.training.recipe_files import load_recipe
 
-        return replace(load_recipe(preset), name=preset, epochs=epochs, seed=self._seed, **{**COMMON, **changes})
+        options = self._options
+        settings = {**COMMON, **changes, "lr": self._rate(changes["lr"]), "batch_size": options.batch_size}
+        on_cpu = options.device == "cpu"
+        settings["amp_dtype"] = options.amp_dtype or (COMMON["amp_dtype"] if on_cpu else "auto")
+        return replace(load_recipe(preset), name=preset, epochs=epochs, seed=self._seed, **settings)
+
+    def _rate(self, rate: float) -> float:
+        """The learning rate of the study's batches for that of `BATCH` images."""
+        return rate * self._options.batch_size / BATCH
 
 
 def _with_start(recipe: Recipe, epochs: float) -> Recipe:

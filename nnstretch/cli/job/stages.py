@@ -135,8 +135,16 @@ class Job:
         Raises:
             FileError: the record is damaged.
         """
-        found = _read(self.folder / name / _RECORD)
-        return found is not None and found.done
+        return self.found(name) is not None
+
+    def found(self, name: str) -> Answer | None:
+        """What a stage found, with whatever settings; None if it is not done.
+
+        Raises:
+            FileError: the record is damaged.
+        """
+        record = _read(self.folder / name / _RECORD)
+        return record.answer if record is not None and record.done else None
 
     def seconds(self) -> dict[str, float]:
         """Seconds of the stages of each kind; time in which several ran counts once."""

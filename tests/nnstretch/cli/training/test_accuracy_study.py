@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import shutil
@@ -19,38 +20,52 @@ from torch import nn
 
 from nnstretch.bench.accuracy import networks
 from nnstretch.bench.accuracy.designs import ABLATION, ablation_designs, searched_design
-from nnstretch.bench.accuracy.images import look, stored_textures
+from nnstretch.bench.accuracy.images import generate, look, stored_textures
 from nnstretch.bench.accuracy.networks import NETWORKS, SWEPT, build_network
-from nnstretch.bench.accuracy.results import BRANCHED, CONTROL, FURTHER, MODELS, ORIGINAL, Results, differences, tables
+from nnstretch.bench.accuracy.results import (
+    BRANCHED,
+    CONTROL,
+    FURTHER,
+    MODELS,
+    ORIGINAL,
+    STAGES_OF,
+    Results,
+    differences,
+    tables,
+)
 from nnstretch.branching.design.accounting import count_macs
 from nnstretch.cli.console import silent_reporter
 from nnstretch.cli.job import accuracy_study as study
 from nnstretch.cli.job.accuracy_study import AccuracyStudy, StudyOptions
 from nnstretch.cli.training import event_shown
-from nnstretch.errors import StoppedError, UsageError
+from nnstretch.errors import FileError, StoppedError, UsageError
 from nnstretch.support.locks import lock_folder
 from nnstretch.support.progress import silent
 from nnstretch.training.data.sources.textures import Difficulty, Range
 from nnstretch.zoo.blocks import Chain, classifier, conv_bn, with_shortcut
 
-TINY: dict[str, Any] = {"epochs": 1, "retrain_epochs": 8, "epoch_images": 44, "held_out": 22}
+TINY: dict[str, Any] = {"epochs": 1, "retrain_epochs": 8, "epoch_images": 44, "held_out": 22, "batch_size": 22}
 
 
-def tiny_network(num_classes: int) -> nn.Module:
+def tiny_network(num_classes: int, factor: int = 1) -> nn.Module:
     """Two stages of two residual blocks."""
+    narrow, wide = 16 * factor, 32 * factor
 
     def block(width: int, out: int, stride: int) -> nn.Module:
         body = nn.Sequential(conv_bn(width, out, 3, stride=stride), conv_bn(out, out, 3, activation=None))
         return with_shortcut(body, width, out, stride)
 
-    stages = [nn.Sequential(block(16, 16, 1), block(16, 16, 1)), nn.Sequential(block(16, 32, 2), block(32, 32, 1))]
-    return Chain(nn.Sequential(*conv_bn(3, 16, 3, stride=2)), stages, nn.Sequential(*classifier(32, num_classes)))
+    stages = [
+        nn.Sequential(block(narrow, narrow, 1), block(narrow, narrow, 1)),
+        nn.Sequential(block(narrow, wide, 2), block(wide, wide, 1)),
+    ]
+    return Chain(nn.Sequential(*conv_bn(3, narrow, 3, stride=2)), stages, nn.Sequential(*classifier(wide, num_classes)))
 
 
 def make_tiny(patch: pytest.MonkeyPatch) -> None:
-    """Makes the study's network and batches small."""
+    """Makes the study's network small."""
     patch.setattr(networks, "NETWORKS", {"resnet34": tiny_network})
-    patch.setattr(study, "COMMON", {**study.COMMON, "batch_size": 22, "precise_bn_samples": 0})
+    patch.setattr(study, "COMMON", {**study.COMMON, "precise_bn_samples": 0})
 
 
 @pytest.fixture
@@ -130,6 +145,8 @@ def test_a_stopped_training_goes_on_and_ends_with_the_same_weights(
             run(tmp_path / "stopped", "accuracy")
     folder = tmp_path / "stopped" / "resnet34" / "seed-0"
     assert not json.loads((folder / "accuracy-further" / "stage.json").read_text())["done"]
+    known = json.loads((tmp_path / "stopped" / "results.json").read_text())
+    assert known == {"accuracy": {"resnet34": {ORIGINAL: accuracy_table[1]["accuracy"]["resnet34"][ORIGINAL]}}}
     original = (folder / "original" / "weights.safetensors").stat().st_mtime_ns
     resumed = run(tmp_path / "stopped", "accuracy")
     assert resumed == accuracy_table[1]
@@ -152,6 +169,38 @@ def test_trainings_with_other_settings_are_refused(finished: tuple[Path, Results
 
 
 @pytest.mark.usefixtures("tiny")
+def test_a_study_at_a_larger_size(tmp_path: Path, finished: tuple[Path, Results]) -> None:
+    (found,) = run(tmp_path, "original", image_size=64, width=2, batch_size=44)["original"]["resnet34"][ORIGINAL]
+    (default,) = finished[1]["accuracy"]["resnet34"][ORIGINAL]
+    assert 15 < found["macs"] / default["macs"] < 16
+    folders = [folder / "resnet34" / "seed-0" for folder in (tmp_path, finished[0])]
+    assert not (folders[0] / "design").exists()
+    larger, smaller = (json.loads((folder / "original" / "stage.json").read_text())["settings"] for folder in folders)
+    assert (larger["size"], larger["width"]) == (64, 2)
+    assert "width" not in smaller
+    assert larger["recipe"]["lr"] == pytest.approx(2 * smaller["recipe"]["lr"])
+    with pytest.raises(UsageError, match="width was null and is 2"):
+        run(finished[0], "original", width=2)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_tables_of_what_is_done_are_written_without_a_training(
+    finished: tuple[Path, Results], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[4] / "scripts" / "studies"))
+    script = importlib.import_module("accuracy_study")
+    folder, results = finished
+    (folder / "tables.md").unlink()
+    given = ["-o", str(folder), "--models", "resnet34", "--tables", "accuracy,ablation", "--report"]
+    assert script.main(given) == 0
+    rows = results["accuracy"]["resnet34"]
+    assert (folder / "tables.md").read_text() == tables(
+        {**results, "ablation": {"resnet34": {ORIGINAL: rows[ORIGINAL]}}}
+    )
+    assert "| resnet34 | branched | 1 |" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("tiny")
 def test_a_stage_is_run_again_with_those_after_it_on_request(finished: tuple[Path, Results]) -> None:
     folder, results = finished
     files = [*(folder / "resnet34" / "seed-0").glob("*/stage.json")]
@@ -169,8 +218,9 @@ def test_a_stage_is_run_again_with_those_after_it_on_request(finished: tuple[Pat
     ("changes", "said"),
     [
         ({"models": ("resnet35",)}, "resnet35: there are resnet34"),
-        ({"tables": ("acuracy",)}, "acuracy: there are accuracy"),
-        ({"seeds": 0}, "1 or more"),
+        ({"tables": ("acuracy",)}, "acuracy: there are original, accuracy"),
+        ({"seeds": 0}, "--seeds 0: 1 or more"),
+        ({"width": 0}, "--width 0: 1 or more"),
         ({"redo": "retrain"}, "the stages are original"),
         ({"retrain_epochs": 12}, "a multiple of 8"),
     ],
@@ -195,6 +245,41 @@ def test_images_are_those_of_the_data_set_and_generated_once(tmp_path: Path, mon
     np.testing.assert_array_equal(again.train.raw(5, 3), expected)
 
 
+def test_images_of_all_epochs_are_generated_once_by_all_who_share_them(tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+from nnstretch.bench.accuracy.images import generate, stored_textures
+folder = Path({str(tmp_path)!r})
+generate(stored_textures(folder, 16, 44, 22), folder, 3)
+"""
+    both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    dataset = stored_textures(tmp_path, 16, 44, 22)
+    source: Any = dataset.train
+    assert sorted(path.name for path in source.folder.iterdir()) == [f"epoch-{epoch}.npy" for epoch in range(3)]
+    np.testing.assert_array_equal(source.raw(5, 2), source.source.raw(5, 2))
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")}
+    assert len(written) == 5
+    generate(dataset, tmp_path, 2)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")} == written
+
+
+def test_a_full_disk_ends_the_generation_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise FileError(f"cannot write {path.name}")
+
+    monkeypatch.setattr("nnstretch.bench.accuracy.images.atomic_write", refuse)
+    with pytest.raises(FileError, match=r"^cannot write epoch-0.npy$"):
+        generate(stored_textures(tmp_path, 16, 44, 22), tmp_path, 1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_factor_makes_networks_wider(name: str) -> None:
+    image = torch.randn(1, 3, 32, 32)
+    narrow, wide = (count_macs(build_network(name, 22, 0, factor), image) for factor in (1, 2))
+    assert 3 < wide / narrow < 4
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_networks_are_small_and_drawn_by_seed(name: str) -> None:
     network, image = build_network(name, 22, 0).eval(), torch.randn(2, 3, 32, 32)
@@ -212,8 +297,18 @@ def test_the_search_branches_every_network(name: str) -> None:
     assert any(len(segment.branches) == 2 for segment in design.segments)
 
 
+def test_designs_keep_their_shape_at_a_larger_size() -> None:
+    small, large = (
+        searched_design(tiny_network(22, factor).eval(), torch.randn(1, 3, size, size), silent, factor)
+        for factor, size in ((1, 32), (2, 64))
+    )
+    assert large.macs / large.original_macs == pytest.approx(small.macs / small.original_macs, abs=0.05)
+    assert any(len(segment.branches) == 2 for segment in large.segments)
+
+
 def test_ways_of_a_group_have_equal_macs() -> None:
     designs = ablation_designs(build_network("resnet34", 22, 0).eval(), torch.randn(1, 3, 32, 32))
+    assert list(designs) == [row for row in STAGES_OF["ablation"] if row != ORIGINAL]
     for group in ABLATION.values():
         macs = [designs[name].macs for name in group]
         assert max(macs) / min(macs) < 1.03
@@ -239,8 +334,16 @@ def test_tables_have_means_intervals_and_differences_paired_by_seed() -> None:
     text = tables({"accuracy": {"resnet34": {ORIGINAL: original, FURTHER: further, BRANCHED: branched}}})
     half = f"{4.303 * 2 / math.sqrt(3):.2f}"
     assert "| top-1 in % | against: original | against: original, trained further |" in text
-    assert f"| resnet34 | original | 2.50 M | 12 k | 8 | 82.00 ± {half} |  | -1.00 ± {half} |" in text
-    assert f"| resnet34 | branched | 2.50 M | 12 k | 8 | 82.50 ± {half} | +0.50 ± 0.00 | -0.50 ± {half} |" in text
+    assert f"| resnet34 | original | 3 | 2.50 M | 12 k | 8 | 82.00 ± {half} |  | -1.00 ± {half} |" in text
+    assert f"| resnet34 | branched | 3 | 2.50 M | 12 k | 8 | 82.50 ± {half} | +0.50 ± 0.00 | -0.50 ± {half} |" in text
+
+
+def test_rows_are_compared_by_the_seeds_that_both_have() -> None:
+    original, further = [result(0, 80.0), result(1, 82.0)], [result(1, 83.0)]
+    assert differences(original, further) == [-1.0]
+    text = tables({"accuracy": {"resnet34": {ORIGINAL: original, FURTHER: further}}})
+    assert "| resnet34 | original, trained further | 1 | 2.50 M | 12 k | 8 | 83.00 | +1.00 |  |" in text
+    assert "| 81.00 ± 12.71 |  |  |" in tables({"accuracy": {"resnet34": {ORIGINAL: original}}})
 
 
 def test_a_single_seed_has_no_interval() -> None:

@@ -16,7 +16,15 @@ from pathlib import Path
 
 from nnstretch.bench.accuracy.results import MODELS, ORIGINAL, TABLES, tables
 from nnstretch.cli.console import exit_status, reporting, script_parser
-from nnstretch.cli.job.accuracy_study import BATCH, IMAGE_SIZE, STAGES, AccuracyStudy, StudyOptions
+from nnstretch.cli.job.accuracy_study import (
+    BATCH,
+    IMAGE_SIZE,
+    RETRAINING,
+    STAGES,
+    TRAINING,
+    AccuracyStudy,
+    StudyOptions,
+)
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.training.recipe import AMP_DTYPES
 
@@ -37,11 +45,14 @@ def make_parser() -> ArgumentParser:
     add("--seeds", type=int, default=3, metavar="N", help="trainings that are averaged (default: %(default)s)")
     add("--epochs", type=int, default=16, metavar="N", help="epochs of the first training (default: %(default)s)")
     add("--retrain-epochs", type=int, default=8, metavar="N", help="of a retraining (default: %(default)s)")
+    per_step = f"for {BATCH} images per step, in proportion for others (default: %(default)s)"
+    add("--lr", type=float, default=TRAINING["lr"], metavar="RATE", help=f"highest rate {per_step}")
+    add("--retrain-lr", type=float, default=RETRAINING["lr"], metavar="RATE", help=f"of a retraining, {per_step}")
     add("--epoch-images", type=int, default=10_000, metavar="N", help="images per epoch (default: %(default)s)")
     add("--held-out", type=int, metavar="N", help="validation images, and test images (default: all)")
     add("--image-size", type=int, default=IMAGE_SIZE, metavar="N", help="side of the images (default: %(default)s)")
     add("--width", type=int, default=1, metavar="N", help="factor of the networks' widths (default: %(default)s)")
-    add("--batch-size", type=int, default=BATCH, metavar="N", help="of a step (default: %(default)s)")
+    add("--batch-size", type=int, default=BATCH, metavar="N", help="images per step (default: %(default)s)")
     add("--device", default="cpu", metavar="NAME", help="cpu, cuda:0, mps … (default: %(default)s)")
     add("--amp-dtype", choices=AMP_DTYPES, help="type of matrix products (default: float32 on a CPU, else auto)")
     add("--report", action="store_true", help="write the tables of what is done; train nothing")
@@ -71,6 +82,8 @@ def run(given: Namespace) -> None:
         given.batch_size,
         given.device,
         given.amp_dtype,
+        given.lr,
+        given.retrain_lr,
     )
     with reporting(as_json=given.json) as report:
         study = AccuracyStudy(options, report, "go on with the same command, without --redo")

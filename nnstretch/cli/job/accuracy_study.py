@@ -73,7 +73,7 @@ COMMON: Mapping[str, Any] = {
 }
 TRAINING = {"lr": 0.05, "weight_decay": 1e-4, "warmup_epochs": 1, "smoothing": 0.1, "evaluate_every": 4}
 RETRAINING = {"lr": 0.1}
-"""Rates are those of `BATCH` images; with other batches they are in proportion to these."""
+"""Rates are for batches of `BATCH` images."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,8 @@ class StudyOptions:
         batch_size: images per step.
         device: that trains, by torch's name.
         amp_dtype: type of matrix products, as a recipe has it; None: float32 on a CPU, the device's choice elsewhere.
+        lr: highest learning rate of the first training. Rates are for batches of `BATCH` images, and in proportion for others.
+        retrain_lr: highest learning rate of a retraining.
     """
 
     folder: Path
@@ -111,6 +113,8 @@ class StudyOptions:
     batch_size: int = BATCH
     device: str = "cpu"
     amp_dtype: str | None = None
+    lr: float = TRAINING["lr"]
+    retrain_lr: float = RETRAINING["lr"]
 
     def __post_init__(self) -> None:
         """Check the names and numbers.
@@ -239,7 +243,7 @@ class SeedStudy:
         self._options, self._model, self._seed = options, model, seed
         self._dataset, self._report, self._written, self._advice = dataset, report, written, advice
         self._job = Job(options.folder / model / f"seed-{seed}", options.redo)
-        self._retraining = self._recipe("finetune", options.retrain_epochs, RETRAINING)
+        self._retraining = self._recipe("finetune", options.retrain_epochs, {**RETRAINING, "lr": options.retrain_lr})
 
     def train(self, table: str) -> None:
         """Runs the trainings of a table that are not done."""
@@ -282,7 +286,7 @@ class SeedStudy:
         def inherited() -> nn.Module:
             return self._build(design)
 
-        from_scratch = replace(alone, lr=self._rate(TRAINING["lr"]))
+        from_scratch = replace(alone, lr=self._rate(self._options.lr))
         rows = {
             "from scratch": (fresh, from_scratch),
             "inherited weights": (inherited, alone),
@@ -309,7 +313,7 @@ class SeedStudy:
     @cached_property
     def _original(self) -> Result:
         """The original, trained from scratch."""
-        recipe = self._recipe("nnstretch", self._options.epochs, TRAINING)
+        recipe = self._recipe("nnstretch", self._options.epochs, {**TRAINING, "lr": self._options.lr})
 
         def work(folder: Path) -> Answer:
             network = self._untrained()

@@ -170,7 +170,8 @@ def test_trainings_with_other_settings_are_refused(finished: tuple[Path, Results
 
 @pytest.mark.usefixtures("tiny")
 def test_a_study_at_a_larger_size(tmp_path: Path, finished: tuple[Path, Results]) -> None:
-    (found,) = run(tmp_path, "original", image_size=64, width=2, batch_size=44)["original"]["resnet34"][ORIGINAL]
+    at_size = {"image_size": 64, "width": 2, "batch_size": 44, "lr": 0.1}
+    (found,) = run(tmp_path, "original", **at_size)["original"]["resnet34"][ORIGINAL]
     (default,) = finished[1]["accuracy"]["resnet34"][ORIGINAL]
     assert 15 < found["macs"] / default["macs"] < 16
     folders = [folder / "resnet34" / "seed-0" for folder in (tmp_path, finished[0])]
@@ -178,7 +179,7 @@ def test_a_study_at_a_larger_size(tmp_path: Path, finished: tuple[Path, Results]
     larger, smaller = (json.loads((folder / "original" / "stage.json").read_text())["settings"] for folder in folders)
     assert (larger["size"], larger["width"]) == (64, 2)
     assert "width" not in smaller
-    assert larger["recipe"]["lr"] == pytest.approx(2 * smaller["recipe"]["lr"])
+    assert (larger["recipe"]["lr"], smaller["recipe"]["lr"]) == pytest.approx((0.1 * 44 / 64, 0.05 * 22 / 64))
     with pytest.raises(UsageError, match="width was null and is 2"):
         run(finished[0], "original", width=2)
 

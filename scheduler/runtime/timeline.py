@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -49,6 +49,25 @@ class Timeline:
             if one.kind == other.kind == "step":
                 gaps.append(max(0, other.begin - one.end))
         return gaps
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values; `from_json` restores an equal timeline. Waits have no `routine`, `op` and `macs`."""
+        step_fields = ("routine", "op", "macs")
+        events = [
+            {name: value for name, value in asdict(event).items() if event.kind == "step" or name not in step_fields}
+            for event in self.events
+        ]
+        return {"queues": list(self.queues), "total": self.total, "events": events}
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> Timeline:
+        """The timeline that `to_json` wrote.
+
+        Raises:
+            KeyError, TypeError: it is none.
+        """
+        events = tuple(Event(**event) for event in fields["events"])
+        return Timeline(tuple(fields["queues"]), events, fields["total"])
 
     def to_chrome_json(self) -> str:
         """The timeline in the Chrome trace format that Perfetto opens: one track per queue, waits visible."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,13 +153,15 @@ class Ablation:
         return sum(error <= GOOD_PREDICTION for error in errors) / len(errors) if errors else None
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `bench --design FILE --json` prints."""
+        """The measurements in the object that `bench --design FILE --json` prints; `from_json` reads them."""
         one = significant
         return {
+            "processors": list(self.processors),
             "original_ms": {name: one(ms) for name, ms in self.original_ms.items()},
             "original_all_cores_ms": one(self.original_all_cores_ms),
             "original_split_ms": one(self.original_split_ms),
             "onnxruntime_ms": None if self.onnxruntime_ms is None else one(self.onnxruntime_ms),
+            "onnxruntime_error": self.onnxruntime_error,
             "branched_ms": one(self.branched_ms),
             "branched_serial_ms": one(self.branched_serial_ms),
             "control_ms": {name: one(ms) for name, ms in self.control_ms.items()},
@@ -181,7 +183,57 @@ class Ablation:
             "well_predicted": self.well_predicted,
             "branches": [_branch_json(branch) for branch in self.branches],
             "causes": [{"cause": name, "ms": one(ms)} for name, ms in self.causes.items()],
+            "idle": list(self.idle),
+            "timelines": {"concurrent": self.timeline.to_json(), "one after another": self.serial_timeline.to_json()},
         }
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> Ablation:
+        """The measurements of an answer, with the digits that it has.
+
+        Raises:
+            KeyError, TypeError, ValueError: fields are missing or have other types.
+        """
+        rows = tuple(_row(row) for row in fields["rows"])
+        timelines = fields["timelines"]
+        return Ablation(
+            processors=tuple(fields["processors"]),
+            rows=rows,
+            **{name: fields[name] for name in _AS_THEY_ARE},
+            intervals={name: (low, high) for name, (low, high) in fields["intervals"].items()},
+            branches=tuple(_branch(branch) for branch in fields["branches"]),
+            causes={cause["cause"]: cause["ms"] for cause in fields["causes"]},
+            idle=tuple(fields["idle"]),
+            timeline=Timeline.from_json(timelines["concurrent"]),
+            serial_timeline=Timeline.from_json(timelines["one after another"]),
+        )
+
+
+_AS_THEY_ARE = (
+    *("original_ms", "original_all_cores_ms", "original_split_ms", "onnxruntime_ms", "onnxruntime_error"),
+    *("control_ms", "control_all_cores_ms", "control_split_ms", "control_onnxruntime_ms"),
+    *("branched_ms", "branched_serial_ms", "predicted_ms", "max_rel_error"),
+)
+"""Fields that are JSON values."""
+
+
+def _interval(ends: Sequence[float] | None) -> Interval | None:
+    return None if ends is None else (ends[0], ends[1])
+
+
+def _row(fields: Mapping[str, Any]) -> AblationRow:
+    """The row that `_row_json` wrote; that of the bound has no 90th percentile."""
+    about = {name: fields[name] for name in ("network", "how", "processors", "macs", "parameters", "top1")}
+    limits = _interval(fields["interval_ms"])
+    if "p90_ms" not in fields:
+        return AblationRow(**about, latency=None, bound_ms=fields["p50_ms"], interval_ms=limits)
+    times = {name: fields[name] for name in ("p50_ms", "p90_ms", "min_ms", "spread")}
+    return AblationRow(**about, latency=Latency(**times, interval_ms=limits), interval_ms=limits)
+
+
+def _branch(fields: Mapping[str, Any]) -> MeasuredBranch:
+    time = BranchTime(*(fields[name] for name in ("segment", "branch", "processor", "alone_ms", "beside_ms")))
+    return MeasuredBranch(time, fields["predicted_ms"])
 
 
 def _alternative_json(row: AblationRow) -> dict[str, Any]:

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.api.options import CompileOptions
-from nnstretch.cli.benchmarking.engine_comparison import compare_models, parse_series, write_json
+from nnstretch.cli.benchmarking.engine_comparison import (
+    answer_endings,
+    compare_models,
+    parse_series,
+    write_answer,
+    write_json,
+)
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.options import several_processors
 from nnstretch.cli.outputs import check_endings
@@ -140,16 +146,18 @@ class Compared:
 
     def _compare_designs(self, report: Reporter, design: Path) -> None:
         from nnstretch.bench.ablation.ablation import ablate
+        from nnstretch.bench.ablation.answer import comparison_answer
+        from nnstretch.bench.timing import describe_machine
         from nnstretch.branching.transform.control import single_branch_control
+        from nnstretch.devices.base.spec import usable_cores
         from nnstretch.frontends.torch_module import export
-        from nnstretch.report.pages.branching import write_report
         from nnstretch.report.tables.ablation import ablation_table, branches_table, causes_table
         from nnstretch.report.tables.runs import idle_text
         from nnstretch.report.tables.text import count_text
 
         model = self._only_model("--design is for one network")
         processors = self.processors or "cpu,opencl"
-        check_endings(self.outputs, "a comparison of designs is", (".json", ".html"))
+        check_endings(self.outputs, "a comparison of designs is", answer_endings())
         several_processors(processors, "a comparison of designs")
         original, branched = self._networks(report, model, design)
         made = branched.design
@@ -176,12 +184,9 @@ class Compared:
                 options=self._measuring(),
                 progress=advance,
             )
-        answer = ablation.to_json()
-        for path in self.outputs:
-            if path.suffix == ".html":
-                write_report(path, ablation, design=made, title=f"A branching of {Path(model).name}")
-            else:
-                write_json(path, answer)
+        why = "its design has no branches" if made.is_original else None
+        answer = comparison_answer(Path(model).name, ablation, made, describe_machine(usable_cores()), unbranched=why)
+        write_answer(self.outputs, answer)
         report.show(ablation_table(ablation), causes_table(ablation))
         if ablation.branches:
             report.show(branches_table(ablation))

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _INTERRUPTED_STATUS = 130
 _STARTS = 3
-_SUFFIXES = (".json", ".svg", ".html")
 
 
 def compare_models(report: Reporter, series: Series, outputs: Sequence[Path], *, resume: bool) -> int:
@@ -121,7 +120,7 @@ def parse_series(
 
 def _kept_file(outputs: Sequence[Path], *, resume: bool) -> Path | None:
     """The file whose results are kept."""
-    check_endings(outputs, "results are", _SUFFIXES)
+    check_endings(outputs, "results are", answer_endings())
     files = [path for path in outputs if path.suffix == ".json"]
     if resume and not files:
         raise UsageError("--resume needs the .json file of the earlier results; name it with -o")
@@ -169,20 +168,35 @@ def _shapes_of_factories(results: Sequence[Result], series: Series) -> list[str]
 
 
 def _write(outputs: Sequence[Path], series: Series, results: Sequence[Result]) -> None:
-    from nnstretch.support.settings import write_text
+    if outputs:
+        write_answer(outputs, _answer(series, results))
 
-    if not outputs:
-        return
-    answer = _answer(series, results)
+
+def answer_endings() -> tuple[str, ...]:
+    """Of the files in which `write_answer` writes an answer that has a report."""
+    from nnstretch.report.documents.writers import ENDINGS
+
+    return (".json", *ENDINGS)
+
+
+def write_answer(outputs: Sequence[Path], answer: Mapping[str, Any]) -> None:
+    """Writes an answer that has a report as JSON, and its report, as the files' endings say.
+
+    Raises:
+        FileError: a place is not writable or the disk is full.
+        MissingExtraError: a PNG needs a library that is not installed.
+    """
+    from nnstretch.compiler.environment import with_environment
+    from nnstretch.report.documents.answers import answer_document
+    from nnstretch.report.documents.writers import write
+
+    document = answer_document(with_environment(answer))
+    assert document is not None
     for path in outputs:
         if path.suffix == ".json":
             write_json(path, answer)
-            continue
-        if path.suffix == ".svg":
-            from nnstretch.report.charts.bench import bench_picture as made
         else:
-            from nnstretch.report.pages.bench import bench_html as made
-        write_text(path, made(answer))
+            write(document, path)
 
 
 def write_json(path: Path, answer: Mapping[str, Any]) -> None:

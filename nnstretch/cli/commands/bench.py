@@ -61,7 +61,7 @@ Outputs = Annotated[
     list[Path] | None,
     option(
         "--output -o FILE",
-        "Write the results: .json; .html report; .svg chart of engines; .csv of targets. Repeatable.",
+        "Write results (.json) or their report (.html, .md, .csv, .svg, .png); of targets .json, .html, .csv. Repeatable.",
     ),
 ]
 Resume = Annotated[bool, option("--resume", "Keep the results in --output's .json file and measure the rest.")]

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from nnstretch.support.progress import Progress
     from nnstretch.training.data.split import Dataset
     from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
-    from nnstretch.training.loop.checkpoint import EpochRecord
     from nnstretch.training.loop.events import TrainingEvent
     from nnstretch.training.recipe import Recipe
 
@@ -111,6 +110,7 @@ class TransformAndTrain:
         Raises:
             NNStretchError: what was found, what was wanted and what to do.
         """
+        from nnstretch.report.documents.readers import JOB_ANSWER
         from nnstretch.support.settings import write_text
 
         self._search()  # refused before the long work, like the recipes
@@ -125,6 +125,7 @@ class TransformAndTrain:
             original, designs = self.begun()
             candidates = self.retrain(original, designs)
             answer = {
+                "model": Path(self.options.model).name,
                 "original": original.to_json(),
                 "candidates": [candidate.to_json() for candidate in candidates],
                 "int8": self.int8([original, *candidates]),
@@ -133,7 +134,7 @@ class TransformAndTrain:
                 "comparison": self.measure(original, candidates),
                 "seconds": {kind: round(seconds, 1) for kind, seconds in self.job.seconds().items()},
             }
-            write_text(self.options.folder / "answer.json", json.dumps(answer, indent=1) + "\n")
+            write_text(self.options.folder / JOB_ANSWER, json.dumps(answer, indent=1) + "\n")
         return answer
 
     @property
@@ -509,11 +510,14 @@ class TransformAndTrain:
     ) -> Answer:
         """Measures, and writes package, ONNX file, timeline and report."""
         from nnstretch.bench.ablation.ablation import ablate
-        from nnstretch.bench.timing import MeasurementOptions, TimingOptions
+        from nnstretch.bench.ablation.answer import comparison_answer
+        from nnstretch.bench.timing import MeasurementOptions, TimingOptions, describe_machine
         from nnstretch.branching.design.design import load_design, save_design
+        from nnstretch.devices.base import spec
         from nnstretch.frontends.onnx_file import save
         from nnstretch.report.charts.timeline import timeline_svg
-        from nnstretch.report.pages.branching import write_report
+        from nnstretch.report.documents.branching import branching_document
+        from nnstretch.report.documents.writers import write
         from nnstretch.report.tables.ablation import ablation_table
         from nnstretch.support.settings import write_text
 
@@ -538,10 +542,17 @@ class TransformAndTrain:
         save_design(made, folder / "design.json")
         write_text(folder / "timeline.json", found.timeline.to_chrome_json())
         write_text(folder / "timeline.svg", timeline_svg(found.timeline))
-        histories = self._histories(design.stem)
-        write_report(folder / "report.html", found, histories=histories, design=made, unbranched=self._unbranched)
+        answer = comparison_answer(
+            Path(self.options.model).name,
+            found,
+            made,
+            describe_machine(spec.usable_cores()),
+            unbranched=self._unbranched,
+            histories=self._histories(design.stem),
+        )
+        write(branching_document(answer), folder / "report.html")
         self.report.show(ablation_table(found))
-        return found.to_json()
+        return answer
 
     def stage(
         self,
@@ -605,15 +616,10 @@ class TransformAndTrain:
             return None
         return blockwise_phase(network.module, teacher, self.dataset, recipe, advance)
 
-    def _histories(self, chosen: str) -> dict[str, list[EpochRecord]]:
-        """Trainings of the networks that are compared."""
-        from nnstretch.training.loop.checkpoint import EpochRecord
-
+    def _histories(self, chosen: str) -> dict[str, list[dict[str, Any]]]:
+        """Trainings of the networks that are compared, epoch by epoch."""
         stages = {"original": BASELINE, "branched": f"{RETRAIN}-{chosen}", "control": f"{RETRAIN}-control"}
-        return {
-            name: [EpochRecord(**record) for record in self.job.stages[stage].answer.get("history", ())]
-            for name, stage in stages.items()
-        }
+        return {name: list(self.job.stages[stage].answer.get("history", ())) for name, stage in stages.items()}
 
     @property
     def _about(self) -> dict[str, Any]:

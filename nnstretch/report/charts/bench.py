@@ -15,7 +15,6 @@ from nnstretch.report.charts.svg import (
     label,
     legend,
     line,
-    stacked,
     tick_text,
     ticks,
     vertical_grid,
@@ -35,16 +34,6 @@ _FILLS = ("conv", "depthwise", "dense", "quiet")  # one for each number of threa
 _LOSS = "accent"
 
 Answer = Mapping[str, Any]
-
-
-def bench_picture(answer: Answer) -> str:
-    """One stand-alone SVG: the ratios, and below them the layers of every model with layer times.
-
-    Args:
-        answer: the object that `bench --json` prints.
-    """
-    skylines = (skyline_panel(one) for one in answer["results"] if one.get("layers"))
-    return stacked([ratio_panel(answer), *skylines], "Benchmark")
 
 
 # -- ratios --------------------------------------------------------------------------------------------------------

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nnstretch.bench.ablation.breakdown import PERFECT_SPLIT
 from nnstretch.report.charts.svg import (
     WIDTH,
     Axes,
+    Panel,
     box,
     dot,
     element,
     label,
     legend,
     line,
-    picture,
     polyline,
     series_legend,
     vertical_grid,
@@ -26,7 +26,10 @@ from nnstretch.report.tables.text import count_text
 if TYPE_CHECKING:
     from nnstretch.bench.ablation.result import Ablation, AblationRow
     from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesign
-    from nnstretch.training.loop.checkpoint import EpochRecord
+
+Histories = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Network -> the fields of its training's `EpochRecord`, epoch by epoch."""
+Series = Mapping[str, Sequence[tuple[float, float]]]
 
 _BAR = 20
 _ROW = 34
@@ -40,7 +43,7 @@ _BRANCH = 96  # from one branch to the next
 _TOP = 40
 
 
-def latency_svg(ablation: Ablation) -> str:
+def latency_panel(ablation: Ablation) -> Panel:
     """One bar per row: its length is the median, its whisker the median's confidence interval."""
     rows = [row for row in ablation.rows if row.latency is not None]
     longest = max(_whisker(row)[1] for row in rows)
@@ -52,7 +55,7 @@ def latency_svg(ablation: Ablation) -> str:
     bound = _NAMES + ablation.perfect_split_ms * scale
     parts.append(line(bound, top - 8, bound, bottom, "bound"))
     parts.append(label(bound, top - 14, f"perfect split {ablation.perfect_split_ms:.3g} ms", "bound-text", "middle"))
-    return picture(WIDTH, bottom + 28, *parts, name="Latencies of all ways to run the networks")
+    return bottom + 28, parts
 
 
 def _whisker(row: AblationRow) -> tuple[float, float]:
@@ -80,7 +83,7 @@ def _bar(row: AblationRow, y: float, scale: float, style: str) -> list[str]:
     ]
 
 
-def causes_svg(ablation: Ablation) -> str:
+def causes_panel(ablation: Ablation) -> Panel:
     """A waterfall from the perfect split to the measured latency; negative causes point left."""
     steps = [(name, ms) for name, ms in ablation.causes.items() if name != PERFECT_SPLIT]
     begin = ablation.causes[PERFECT_SPLIT]
@@ -93,7 +96,7 @@ def causes_svg(ablation: Ablation) -> str:
     for number, ((name, ms), start) in enumerate(zip(steps, ends, strict=False), 1):
         parts += _fall(name, start, ms, "accent" if ms > 0 else "elementwise", 12 + number * _LINE, scale)
     parts += _fall("measured", 0.0, ablation.branched_ms, "conv", bottom - _LINE, scale)
-    return picture(WIDTH, bottom + 28, *parts, name="From the perfect split to the measured latency")
+    return bottom + 28, parts
 
 
 def _fall(name: str, start: float, ms: float, colour: str, y: float, scale: float) -> list[str]:
@@ -106,34 +109,29 @@ def _fall(name: str, start: float, ms: float, colour: str, y: float, scale: floa
     ]
 
 
-def training_svg(histories: Mapping[str, Sequence[EpochRecord]]) -> str:
+def training_panel(histories: Histories) -> Panel:
     """Loss and top-1 (training images, and validation images if measured) per network and epoch."""
     trained = {name: records for name, records in histories.items() if records}
-    losses = {name: [(r.epoch, r.loss) for r in records] for name, records in trained.items()}
-    accuracies = {
-        name: [(r.epoch, top1) for r in records if (top1 := r.train_top1) is not None]
-        for name, records in trained.items()
-    }
-    validated = {
-        name: [(r.epoch, r.validation_score) for r in records if r.validation_score is not None]
-        for name, records in trained.items()
-    }
+
+    def series(measure: str) -> Series:
+        return {
+            name: [(r["epoch"], r[measure]) for r in records if r[measure] is not None]
+            for name, records in trained.items()
+        }
+
     half = WIDTH / 2
     parts = [
-        *_curves(0, half - 20, "loss, mean over the epoch", losses, {}),
+        *_curves(0, half - 20, "loss, mean over the epoch", series("loss"), {}),
         *_curves(
             half + 20,
             half - 20,
             "top-1 in percent: training images (line), validation images (dots)",
-            accuracies,
-            validated,
+            series("train_top1"),
+            series("validation_score"),
         ),
         *series_legend(44, 300, trained),
     ]
-    return picture(WIDTH, 312, *parts, name="Training curves")
-
-
-Series = Mapping[str, Sequence[tuple[float, float]]]
+    return 312, parts
 
 
 def _curves(left: float, width: float, title: str, lines: Series, dots: Series) -> list[str]:
@@ -153,7 +151,7 @@ def _curves(left: float, width: float, title: str, lines: Series, dots: Series) 
     return parts
 
 
-def design_svg(design: Design, processors: Sequence[str] = ()) -> str:
+def design_panel(design: Design, processors: Sequence[str] = ()) -> Panel:
     """A design: segments from left to right, branches one above the other.
 
     A branch is as long as its number of blocks and as thick as its width; dropped blocks are dashed.
@@ -178,7 +176,7 @@ def design_svg(design: Design, processors: Sequence[str] = ()) -> str:
     names = dict(enumerate(processors))
     used = [([f"series-fill-{i % 4}"], names.get(i, f"processor {i}")) for i in design.processors]
     parts += legend(_ENDS + _MIDDLE, bottom + 10, used)
-    return picture(WIDTH, bottom + 22, *parts, name=f"Branching {design.id}")
+    return bottom + 22, parts
 
 
 def _end(x: float, middle: float, name: str) -> str:

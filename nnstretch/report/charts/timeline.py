@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnstretch.report.charts.style import CLASSES, OTHER, op_class
-from nnstretch.report.charts.svg import box, hatching, label, legend, picture, vertical_grid, waiting
+from nnstretch.report.charts.svg import (
+    WIDTH,
+    Panel,
+    box,
+    hatching,
+    label,
+    legend,
+    picture,
+    vertical_grid,
+    waiting,
+)
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
 
 _LEFT = 110
@@ -16,18 +26,24 @@ _MARGIN = 16
 _SLIVER = 0.003  # of a run
 
 
-def timeline_svg(timeline: Timeline, *, width: int = 960, title: str = "", alone: bool = True) -> str:
+def timeline_svg(timeline: Timeline, *, title: str = "", alone: bool = True) -> str:
     """A chart of a traced run.
 
     Args:
         timeline: the run.
-        width: of the picture in pixels.
         title: over the picture.
         alone: whether it is stand-alone, with its own colours, or part of a page.
     """
+    height, parts = timeline_panel(timeline, title)
+    name = f"Timeline of one run on {', '.join(timeline.queues)}, {timeline.total / 1e6:.3f} milliseconds"
+    return picture(WIDTH, height, *parts, name=name, margin=_MARGIN if alone else 0, alone=alone)
+
+
+def timeline_panel(timeline: Timeline, title: str = "") -> Panel:
+    """Height and elements of the chart of a traced run, with a title over it."""
     top = 44 if title else 20
     bottom = top + len(timeline.queues) * (_QUEUE + _GAP)
-    scale = (width - _LEFT - _RIGHT) / max(1, timeline.total)
+    scale = (WIDTH - _LEFT - _RIGHT) / max(1, timeline.total)
     unit, unit_name = (1e6, " ms") if timeline.total >= 2e6 else (1e3, " µs")
     ends = top - 6, bottom - _GAP + 6, bottom + 8
     parts = [hatching(), *vertical_grid(_LEFT, unit * scale, timeline.total / unit, *ends, unit_name)]
@@ -37,8 +53,7 @@ def timeline_svg(timeline: Timeline, *, width: int = 960, title: str = "", alone
         y = top + queue * (_QUEUE + _GAP)
         parts += _queue(timeline, queue, name, y, scale)
     parts += legend(_LEFT, bottom + 44, _kinds(timeline))
-    name = f"Timeline of one run on {', '.join(timeline.queues)}, {timeline.total / 1e6:.3f} milliseconds"
-    return picture(width, bottom + 62, *parts, name=name, margin=_MARGIN if alone else 0, alone=alone)
+    return bottom + 62, parts
 
 
 def _queue(timeline: Timeline, queue: int, name: str, y: float, scale: float) -> list[str]:

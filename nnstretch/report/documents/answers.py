@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnstretch.errors import FileError
-from nnstretch.report.charts.bench import ratio_panel, skyline_panel
+from nnstretch.errors import DesignError, FileError
 from nnstretch.report.charts.selection import front_panel, search_panel
+from nnstretch.report.documents.bench import bench_document
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.documents.facts import environment_facts
 from nnstretch.report.documents.latency_grid import latency_document
 from nnstretch.report.documents.targets import targets_document
-from nnstretch.report.tables.text import parameters_text, threads_text
+from nnstretch.report.tables.text import parameters_text
 
 Answer = Mapping[str, Any]
 
@@ -26,13 +26,12 @@ def read_answer(path: Path, answer: Answer) -> Document:
     Raises:
         FileError: it is a timeline, or the answer of no command that has a report, or fields are missing.
     """
-    for key, read in _READERS.items():
-        if key in answer:
-            try:
-                document = read(path.name, answer)
-                return replace(document, facts={**document.facts, **environment_facts(answer.get("environment", {}))})
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise FileError(f"{path} is incomplete ({error!r}); run the command again") from error
+    try:
+        document = answer_document(answer, path.name)
+    except (KeyError, TypeError, ValueError, AttributeError, DesignError) as error:
+        raise FileError(f"{path} is incomplete ({error!r}); run the command again") from error
+    if document is not None:
+        return document
     if "traceEvents" in answer:
         raise FileError(f"{path} is a timeline; open it in https://ui.perfetto.dev")
     if {"format", "segments", "original_macs"} <= answer.keys():
@@ -43,39 +42,34 @@ def read_answer(path: Path, answer: Answer) -> Document:
     )
 
 
-def _bench(name: str, answer: Answer) -> Document:
-    results = answer["results"]
-    engines = list(dict.fromkeys(engine for one in results for engine in one["engines"]))
-    titles = ["model", "threads", *(f"{engine} ms" for engine in engines), "best other / ours", "max rel. error"]
-    rows: list[Sequence[Cell]] = [
-        (
-            Path(one["model"]).name,
-            one["threads"],
-            *(one["engines"].get(engine, {}).get("p50_ms") for engine in engines),
-            one["speedup"],
-            one["max_rel_error"],
-        )
-        for one in results
-    ]
-    slower = frozenset(number for number, one in enumerate(results) if (one["speedup"] or 1) < 1)
-    text = "Medians of interleaved rounds; above 1 ours is faster. Rows in bold are slower than another engine."
-    chart = ratio_panel(answer) if any(one["speedup"] for one in results) else None
-    sections = [Section("Latency", text, chart, Table(titles, rows, marked=slower))]
-    sections += [_layers(one) for one in results if one.get("layers")]
-    figures: dict[str, Cell] = {"models": len({one["model"] for one in results})}
-    for summary in answer["summary"]:
-        figures[f"× the best other engine, {threads_text(summary['threads'])}"] = summary["geometric_mean"]
-    for one in results:
-        ours = one["engines"].get("nnstretch", {}).get("p50_ms")
-        figures[f"ms, {Path(one['model']).name}, {threads_text(one['threads'])}"] = ours
-    facts = {str(key): str(value) for key, value in answer["machine"].items()}
-    facts |= {
-        engine: str(about["version"])
-        for one in results
-        for engine, about in one["engines"].items()
-        if "version" in about
-    }
-    return Document(f"Benchmark {name}", "Latency of engines on the same cores, in one run.", figures, sections, facts)
+def answer_document(answer: Answer, name: str = "") -> Document | None:
+    """The document of an answer with all its fields; None if it is of no command that has a report.
+
+    Args:
+        answer: as `--json` prints it.
+        name: of its file, for the titles of answers that do not name their models.
+    """
+    for key, read in _READERS.items():
+        if key in answer:
+            document = read(name, answer)
+            return replace(document, facts={**document.facts, **environment_facts(answer.get("environment", {}))})
+    return None
+
+
+def _bench(_: str, answer: Answer) -> Document:
+    return bench_document(answer)
+
+
+def _branched(_: str, answer: Answer) -> Document:
+    from nnstretch.report.documents.branching import branching_document  # loads what other documents do not need
+
+    return branching_document(answer)
+
+
+def _job(_: str, answer: Answer) -> Document:
+    from nnstretch.report.documents.job import job_document  # as above
+
+    return job_document(answer)
 
 
 def _tune(name: str, answer: Answer) -> Document:
@@ -133,46 +127,8 @@ def _stretch(name: str, answer: Answer) -> Document:
     )
 
 
-def _layers(result: Answer) -> Section:
-    rows: list[Sequence[Cell]] = [
-        (
-            *(one["name"], one["op"], one["routine"], parameters_text(one["parameters"])),
-            *(one["ms"], one["share"] * 100, one["gflops"]),
-        )
-        for one in result["layers"]
-    ]
-    table = Table(["layer", "operator", "routine", "parameters", "ms", "% of the run", "GFLOP/s"], rows, 4)
-    return Section(f"Layers of {Path(result['model']).name}", "", skyline_panel(result), table, folded=True)
-
-
-def _branched(name: str, answer: Answer) -> Document:
-    alternative, rows = answer["best_alternative"], answer["rows"]
-    titles = ("network", "run", "processors", "MACs", "parameters", "top-1 (%)", "p50 ms", "p90 ms")
-    fields = ("network", "how", "processors", "macs", "parameters", "top1", "p50_ms", "p90_ms")
-    table = Table(
-        titles,
-        [[row.get(field) for field in fields] for row in rows],
-        texts=3,
-        marked=frozenset(number for number, row in enumerate(rows) if row["how"] == "concurrent"),
-    )
-    fastest = f"{alternative['network']}, {alternative['how']} on {alternative['processors']}"
-    figures: dict[str, Cell] = {
-        "× as fast as the best alternative": answer["speedup_best_alternative"],
-        "× the fastest single processor": answer["speedup"],
-        "× the fastest single processor, at equal MACs": answer["speedup_equal_macs"],
-        "share of the perfect split": answer["split_share"],
-        "branched ms": answer["branched_ms"],
-    }
-    text = f"Medians of interleaved rounds. The best alternative is the {fastest}."
-    return Document(
-        f"Branched network {name}",
-        "The branched network, the original and the control of equal MACs in all ways to run them.",
-        figures,
-        [Section("Latency", text, table=table)],
-    )
-
-
 _READERS: Mapping[str, Callable[[str, Answer], Document]] = {
+    "chosen": _job,
     "summary": _bench,
     "speedup_best_alternative": _branched,
     "tuning_s": _tune,

@@ -19,12 +19,14 @@ class Table:
         rows: values as they are; writers format them. None is an empty cell.
         texts: number of columns at the left that hold text.
         marked: indices of rows that stand out.
+        bold: row and column of cells that stand out.
     """
 
     titles: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     texts: int = 1
     marked: frozenset[int] = frozenset()
+    bold: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Document:
         figures: the most important values: meaning with unit -> value. Reports are compared by them.
         sections: in reading order.
         facts: name -> value, on how and where the results were made.
+        headline: large numbers of the page and what they mean; the first figures if there are none. They may say more than
+            figures, such as confidence intervals.
     """
 
     title: str
@@ -69,6 +73,7 @@ class Document:
     figures: Mapping[str, Cell]
     sections: Sequence[Section]
     facts: Mapping[str, str] = field(default_factory=dict)
+    headline: Sequence[tuple[str, str]] = ()
 
 
 def cell_text(value: Cell) -> str:

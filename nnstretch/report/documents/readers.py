@@ -13,9 +13,12 @@ from nnstretch.report.documents.study.document import read_study
 from nnstretch.report.documents.study.journal import is_journal
 from nnstretch.report.documents.training_run import is_training_run, read_training_run
 
+JOB_ANSWER = "answer.json"
+"""Name of the file in the folder of a job that has its answer."""
+
 
 def read_document(source: str, study: str | None = None) -> Document:
-    """The document of a package, plan, run folder, answer of a command, or study.
+    """The document of a package, plan, run folder, answer of a command, folder of a job, or study.
 
     Args:
         source: a path, or the URL of a storage of studies.
@@ -33,8 +36,13 @@ def read_document(source: str, study: str | None = None) -> Document:
         return read_training_run(path)
     if (path / "index.html").is_file():
         raise UsageError(f"{source} has a page already: open {path / 'index.html'} in a browser")
+    if (path / JOB_ANSWER).is_file():
+        path /= JOB_ANSWER
     if path.is_dir():
-        raise UsageError(f"{source} is a folder, but not that of a training (it has no log.jsonl)")
+        raise UsageError(
+            f"{source} is a folder, but not that of a training (it has no log.jsonl) nor of a finished job (it has no "
+            f"{JOB_ANSWER})"
+        )
     if is_package(path):
         return read_package_file(path)
     if is_journal(path):

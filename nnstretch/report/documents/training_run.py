@@ -69,7 +69,13 @@ def read_training_run(path: Path) -> Document:
         if isinstance(recipe, Mapping) and recipe.get("target_accuracy"):
             state += ": its weights had the accuracy that the recipe asks for (`target_accuracy`)"
     facts = {str(name): fact_text(value) for name, value in recipe.items()} if isinstance(recipe, Mapping) else {}
-    return Document(f"Training {path.name}", f"This training is {state}.", figures, sections, facts)
+    return Document(f"Training {_name(path)}", f"This training is {state}.", figures, sections, facts)
+
+
+def _name(path: Path) -> str:
+    """The folder's name, and that of its parent where all run folders are called `run`, as in jobs."""
+    whole = path.resolve()
+    return whole.name if whole.name != "run" else f"{whole.parent.name}/run"
 
 
 def _title(name: str) -> str:

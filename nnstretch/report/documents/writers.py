@@ -13,7 +13,6 @@ from pathlib import Path
 from markupsafe import Markup
 
 from nnstretch import __version__
-from nnstretch.errors import UsageError
 from nnstretch.report.charts.style import COLOURS
 from nnstretch.report.charts.svg import Panel, element, label, panel_picture, stacked
 from nnstretch.report.documents.document import Cell, Document, Section, Table, cell_text
@@ -46,6 +45,7 @@ def write(document: Document, path: Path) -> list[Path]:
 def html(document: Document) -> str:
     """One page that needs no network; a script in it pages, sorts and filters the rows of tables that readers can filter."""
     figures = list(document.figures.items())
+    headline = document.headline or [(cell_text(value), meaning) for meaning, value in figures[:_MOST_FIGURES]]
     sections = [_html_section(section) for section in document.sections]
     if len(figures) > _MOST_FIGURES:
         rest = Section("Figures", table=Table(["", "value"], figures))
@@ -53,7 +53,7 @@ def html(document: Document) -> str:
     return render(
         "document.html",
         title=document.title,
-        figures=[(cell_text(value), meaning) for meaning, value in figures[:_MOST_FIGURES]],
+        figures=headline,
         lead=document.lead,
         sections=sections,
         facts=list(document.facts.items()),
@@ -72,13 +72,22 @@ def _html_section(section: Section) -> Mapping[str, object]:
         "chart": Markup(panel_picture(section.panel, section.title)) if section.panel else "",  # noqa: S704 - escaped by svg
         "titles": table.titles,
         "data": Markup(_live_data(table)) if live else "",  # noqa: S704 - has no character that ends it
-        "rows": [] if live else [[cell_text(cell) for cell in row] for row in table.rows],
+        "rows": [] if live else _html_rows(table),
         "texts": table.texts,
         "kinds": ["chosen" if number in table.marked else None for number in range(len(table.rows))],
         "folded": section.folded,
         "linked": section.filters,
         "hints": ["word" if isinstance(cell, str) else "low..high" for cell in first],
     }
+
+
+def _html_rows(table: Table) -> list[list[str]]:
+    """The texts of a table's cells, with elements around those that stand out."""
+    bold = Markup('<b class="best">{}</b>')
+    return [
+        [bold.format(cell_text(cell)) if (i, j) in table.bold else cell_text(cell) for j, cell in enumerate(row)]
+        for i, row in enumerate(table.rows)
+    ]
 
 
 def _live_data(table: Table) -> str:
@@ -123,10 +132,12 @@ def _markdown_table(table: Table) -> list[str]:
         return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), ' ') for cell in cells)} |"
 
     rule = ["---" if number < table.texts else "---:" for number in range(len(table.titles))]
-    bold = [[cell_text(cell) for cell in cells] for cells in table.rows]
-    for number in table.marked:
-        bold[number][0] = f"**{bold[number][0]}**"
-    return [row([str(title) for title in table.titles]), row(rule), *map(row, bold)]
+    bold = table.bold | {(number, 0) for number in table.marked}
+    cells = [
+        [f"**{cell_text(cell)}**" if (i, j) in bold else cell_text(cell) for j, cell in enumerate(cells)]
+        for i, cells in enumerate(table.rows)
+    ]
+    return [row([str(title) for title in table.titles]), row(rule), *map(row, cells)]
 
 
 def _slug(title: str) -> str:
@@ -166,11 +177,15 @@ def _write_csv(document: Document, path: Path) -> list[Path]:
 
 
 def picture(document: Document) -> str:
-    """All charts in one SVG, one below the other."""
+    """All charts in one SVG, one below the other; the figures as text if there is no chart."""
     panels = [_titled(section.title, section.panel) for section in document.sections if section.panel is not None]
-    if not panels:
-        raise UsageError(f"{document.title} has no chart; write a page (.html), Markdown (.md) or tables (.csv)")
-    return stacked(panels, document.title)
+    return stacked(panels or [_figures_panel(document)], document.title)
+
+
+def _figures_panel(document: Document) -> Panel:
+    lines = [f"{meaning}: {cell_text(value)}" for meaning, value in document.figures.items()]
+    texts = [label(0, 40 + 20 * number, text) for number, text in enumerate(lines)]
+    return 40 + 20 * len(lines), [label(0, 14, document.title, "strong"), *texts]
 
 
 def _titled(title: str, panel: Panel) -> Panel:

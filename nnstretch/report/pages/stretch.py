@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from nnstretch.bench.timing import perfect_split
-from nnstretch.report.charts.branching import design_svg
+from nnstretch.report.charts.branching import design_panel
 from nnstretch.report.charts.prediction import prediction_svg
 from nnstretch.report.charts.stretch import blocks_svg, front_svg, pruning_svg
+from nnstretch.report.charts.svg import panel_picture
 from nnstretch.report.pages import render
 from nnstretch.report.tables.text import count_text, ms_text, share_text, times_text
 
@@ -143,7 +144,7 @@ def _shown(one: PredictedDesign, names: Sequence[str], report: SearchReport) -> 
     return {
         "design": one.design,
         "file": one.file,
-        "chart": design_svg(one.design, names),
+        "chart": panel_picture(design_panel(one.design, names), f"Branching {one.design.id}"),
         "run": prediction_svg(one.prediction, names),
         "timeline": _timeline_text(one.prediction),
         **_segments(one.design, one.prediction, names, report),

@@ -134,8 +134,14 @@ def _types_line(name: str, engines: Mapping[str, Mapping[str, Any]]) -> list[str
 def latency_cells(one: Mapping[str, Any], engines: Sequence[str]) -> list[tuple[str, bool]]:
     """Milliseconds of every engine, and whether it is the fastest."""
     times = {name: about["p50_ms"] for name, about in one["engines"].items() if "p50_ms" in about}
-    fastest = min(times, key=times.__getitem__, default=None)
+    fastest = fastest_engine(one, engines)
     return [(number_text(times.get(name), ".2f"), name == fastest) for name in engines]
+
+
+def fastest_engine(one: Mapping[str, Any], engines: Sequence[str]) -> str | None:
+    """The engine with the lowest median among those named; None if none of them was timed."""
+    times = {name: one["engines"][name]["p50_ms"] for name in engines if "p50_ms" in one["engines"].get(name, {})}
+    return min(times, key=times.__getitem__, default=None)
 
 
 def start_text(about: Mapping[str, Any]) -> str:

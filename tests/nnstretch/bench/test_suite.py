@@ -4,7 +4,7 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,8 @@ from nnstretch.cli.main import main
 from nnstretch.errors import FileError, ModelError, UsageError
 from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.torch_module import export
-from nnstretch.report.charts.bench import bench_picture
-from nnstretch.report.pages.bench import bench_html
+from nnstretch.report.documents.bench import bench_document
+from nnstretch.report.documents.writers import html, picture
 from nnstretch.report.tables.bench import comparison_table, failures, layer_table, start_table
 
 CORES = tuple(sorted(os.sched_getaffinity(0)))
@@ -121,6 +121,14 @@ def result(name: str, threads: int = 1, ratio: float | None = 1.25, **more: Any)
         "layers": rows,
         **more,
     }
+
+
+def page_of(answer: Mapping[str, Any]) -> str:
+    return html(bench_document(answer))
+
+
+def pictured(answer: Mapping[str, Any]) -> str:
+    return picture(bench_document(answer))
 
 
 def answer(*results: Result) -> dict[str, Any]:
@@ -278,7 +286,7 @@ def test_tables_say_what_was_measured() -> None:
 
 def test_pictures_show_every_model_and_layer() -> None:
     whole = answer(result("a", 1, 1.5), result("a", 2, 0.8), result("b & c", 1, 1.2))
-    root = parsed(bench_picture(whole))
+    root = parsed(pictured(whole))
     texts = [str(element.text) for element in root.iter(f"{SVG}text")]
     assert {"a", "b & c", "1.50× onnxruntime", "0.80× onnxruntime"} <= set(texts)
     bars = [e for e in root.iter(f"{SVG}rect") if e.find(f"{SVG}title") is not None]
@@ -293,13 +301,13 @@ def test_pictures_show_every_model_and_layer() -> None:
 
 def test_pictures_of_nothing() -> None:
     failed = result("a", 1, None, engines={}, peak_gflops_per_core=None, error="gone", layers=[])
-    parsed(bench_picture(answer(failed)))
-    assert "gone" in bench_html(answer(failed))
-    assert math.isfinite(len(bench_html(answer())))
+    parsed(pictured(answer(failed)))
+    assert "gone" in page_of(answer(failed))
+    assert math.isfinite(len(page_of(answer())))
 
 
 def test_page_is_self_contained_and_escaped() -> None:
-    page = bench_html(answer(result("a<b>"), result("c", 2)))
+    page = page_of(answer(result("a<b>"), result("c", 2)))
     assert "a&lt;b&gt;" in page
     assert "it &lt;fell&gt;" in page
     assert "a<b>" not in page
@@ -310,11 +318,11 @@ def test_page_is_self_contained_and_escaped() -> None:
 
 def test_page_says_in_which_types_and_batch_networks_were_computed() -> None:
     head = "Medians of interleaved rounds in {}; every engine"
-    assert head.format("float32, the batch that each model has") in bench_html(answer(result("a")))
-    assert head.format("int8, batch 4") in bench_html(answer(result("a", dtype="int8", batch=4)))
+    assert head.format("float32, the batch that each model has") in page_of(answer(result("a")))
+    assert head.format("int8, batch 4") in page_of(answer(result("a", dtype="int8", batch=4)))
     both = answer(result("a", dtype="int8"), result("b"), result("c", 2, dtype="int8"))
-    assert head.format("float32 and int8, the batch that each model has") in bench_html(both)
-    assert head.format("int8, the batch that each model has") in bench_html(both)
+    assert head.format("float32 and int8, the batch that each model has") in page_of(both)
+    assert head.format("int8, the batch that each model has") in page_of(both)
 
 
 # -- the command ---------------------------------------------------------------------------------------------------

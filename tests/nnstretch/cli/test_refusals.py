@@ -171,7 +171,7 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("evaluate", "resnet18", "--data", "digits", "--engine", "abacus"), "abacus")
     refuses(cli("zoo", "resnet18", "--weights", "missing.safetensors"), "missing.safetensors")
     refuses(cli("bench", "resnet18", "vgg16", "--design", "d.json"), "one network")
-    refuses(cli("bench", "resnet18", "--design", "d.json", "-o", "d.svg"), "d.svg", ".json, .html")
+    refuses(cli("bench", "resnet18", "--design", "d.json", "-o", "d.txt"), "d.txt", ".json, .html")
     refuses(cli("bench", "resnet18", "--original-weights", "w.safetensors"), "--original-weights", "--design")
     refuses(cli("zoo", "--num-classes", "3"), "the options are for one network")
     refuses(cli("run", "net.py:small", "--max-error", "0.1"), "--max-error needs --check")

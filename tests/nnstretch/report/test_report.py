@@ -3,8 +3,10 @@
 import itertools
 import json
 import re
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -12,18 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from nnstretch.bench.ablation.answer import comparison_answer
 from nnstretch.bench.ablation.breakdown import BranchTime
 from nnstretch.bench.ablation.result import Ablation, AblationRow, MeasuredBranch
 from nnstretch.bench.timing import Latency
 from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesign
+from nnstretch.cli.main import main
 from nnstretch.errors import FileError
-from nnstretch.report.charts.branching import design_svg, latency_svg, training_svg
+from nnstretch.report.charts.branching import design_panel, latency_panel, training_panel
 from nnstretch.report.charts.style import COLOURS, standalone
-from nnstretch.report.charts.svg import label, picture, ticks
+from nnstretch.report.charts.svg import Panel, label, panel_picture, picture, ticks
 from nnstretch.report.charts.timeline import timeline_svg
+from nnstretch.report.documents.answers import read_answer
+from nnstretch.report.documents.branching import branching_document
 from nnstretch.report.documents.readers import read_document
+from nnstretch.report.documents.writers import html, write
 from nnstretch.report.pages import TEMPLATES
-from nnstretch.report.pages.branching import write_report
 from nnstretch.report.tables.ablation import ablation_table
 from nnstretch.report.tables.text import count_text
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
@@ -91,22 +97,38 @@ def with_intervals(ablation: Ablation, half_width: float) -> Ablation:
     return replace(ablation, rows=tuple(rows))
 
 
+def answer_of(
+    ablation: Ablation,
+    design: Design,
+    *,
+    unbranched: str | None = None,
+    histories: dict[str, list[EpochRecord]] | None = None,
+) -> dict[str, Any]:
+    """The answer of a comparison on a machine whose name has to be escaped."""
+    trained = {name: list(map(asdict, records)) for name, records in (histories or {}).items()}
+    return comparison_answer("net.onnx", ablation, design, MACHINE, unbranched=unbranched, histories=trained)
+
+
+def svg(panel: Panel) -> str:
+    return panel_picture(panel, "a chart")
+
+
 @pytest.mark.parametrize("half_width", [0.02, 0.3])
-def test_a_disturbed_machine_is_reported(ablation: Ablation, half_width: float, tmp_path: Path) -> None:
+def test_a_disturbed_machine_is_reported(ablation: Ablation, design: Design, half_width: float) -> None:
     found = with_intervals(ablation, half_width)
     said = "he machine was disturbed: intervals are wide (up to ±30%, more than ±5%)"
     wide = half_width > 0.05
-    write_report(tmp_path / "page.html", found, machine=MACHINE)
-    assert (said in (tmp_path / "page.html").read_text()) == wide
+    assert (said in html(branching_document(answer_of(found, design)))) == wide
     assert (said in str(ablation_table(found).caption)) == wide
     answer = found.to_json()
     assert (answer["widest_interval"], answer["disturbed"]) == (half_width, wide)
 
 
-def test_a_network_that_is_not_branched_is_reported_first(ablation: Ablation, tmp_path: Path) -> None:
-    write_report(tmp_path / "page.html", ablation, machine=MACHINE, unbranched="branching does not pay here: why")
-    _, _, lead = (tmp_path / "page.html").read_text().partition('class="lead">')
-    assert " ".join(lead.split()).startswith("<strong>The network was not branched: branching does not pay here: why.")
+def test_a_network_that_is_not_branched_is_reported_first(ablation: Ablation, design: Design) -> None:
+    page = html(branching_document(answer_of(ablation, design, unbranched="branching does not pay here: why")))
+    _, _, lead = page.partition('class="lead">')
+    assert lead.startswith("The network was not branched: branching does not pay here: why.")
+    assert "<title>net.onnx, not branched</title>" in page
 
 
 @pytest.fixture
@@ -184,7 +206,7 @@ def test_a_run_of_nothing_can_be_drawn() -> None:
 
 
 def test_bars_are_as_long_as_latencies(ablation: Ablation) -> None:
-    text = latency_svg(ablation)
+    text = svg(latency_panel(ablation))
     ET.fromstring(text)  # noqa: S314
     (ours,) = shapes(text, "rect", "accent")
     originals = shapes(text, "rect", "conv")
@@ -195,7 +217,7 @@ def test_bars_are_as_long_as_latencies(ablation: Ablation) -> None:
 
 
 def test_the_chart_shows_the_best_alternative_in_bold(ablation: Ablation) -> None:
-    bold = [element.text for element in shapes(latency_svg(ablation), "text", "strong")]
+    bold = [element.text for element in shapes(svg(latency_panel(ablation)), "text", "strong")]
     assert bold == ["control, all CPU cores", "4"]
 
 
@@ -207,7 +229,7 @@ def test_the_best_alternative_is_never_a_bound_or_a_branched_row(ablation: Ablat
 def test_training_curves_have_a_line_for_every_network_that_was_trained(
     histories: dict[str, list[EpochRecord]],
 ) -> None:
-    text = training_svg(histories)
+    text = svg(training_panel({name: list(map(asdict, records)) for name, records in histories.items()}))
     assert len(shapes(text, "polyline", "series-0")) == 2
     assert len(shapes(text, "polyline", "series-1")) == 2
     assert len(shapes(text, "circle", "dot")) == 2
@@ -216,7 +238,7 @@ def test_training_curves_have_a_line_for_every_network_that_was_trained(
 
 def test_a_training_of_one_epoch_is_a_dash(histories: dict[str, list[EpochRecord]]) -> None:
     first = next(records[0] for records in histories.values() if records)
-    lines = shapes(training_svg({"short": [first]}), "polyline", "series-0")
+    lines = shapes(svg(training_panel({"short": [asdict(first)]})), "polyline", "series-0")
     assert len(lines) == 2
     for found in lines:
         (left, y), (right, same) = (tuple(map(float, place.split(","))) for place in found.get("points", "").split())
@@ -224,7 +246,7 @@ def test_a_training_of_one_epoch_is_a_dash(histories: dict[str, list[EpochRecord
 
 
 def test_design_shows_kept_and_dropped_blocks(design: Design) -> None:
-    text = design_svg(design, ("cpu:0", "opencl:0@1"))
+    text = svg(design_panel(design, ("cpu:0", "opencl:0@1")))
     blocks = [e for e in ET.fromstring(text).iter(f"{SVG}rect") if e.find(f"{SVG}title") is not None]  # noqa: S314
     colours = [e.get("class") for e in blocks]
     assert colours.count("series-fill-0") == 5
@@ -287,30 +309,29 @@ def test_report_is_one_file_that_needs_nothing_else(
     tmp_path: Path, ablation: Ablation, design: Design, histories: dict[str, list[EpochRecord]]
 ) -> None:
     path = tmp_path / "report.html"
-    write_report(path, ablation, histories=histories, design=design, machine=MACHINE)
+    write(branching_document(answer_of(ablation, design, histories=histories)), path)
     text = path.read_text(encoding="utf-8")
-    for needle in ("4.250", "98.77 %", "1.91×", "82%", "A CPU &amp; co &lt;x86&gt;", "perfect split", "d123"):
+    for needle in (">4.25<", ">98.77<", "1.91×", "82%", "A CPU &amp; co &lt;x86&gt;", "perfect split", "d123"):
         assert needle in text
-    assert text.count("<tr") == 1 + len(ablation.rows)
+    facts = len(MACHINE)
+    assert text.count("<tr") == 1 + len(ablation.rows) + 1 + facts
     assert text.index("0.94×") < text.index("1.91×")
+    assert "as fast as the best alternative, 0.90–1.00" in text
     assert "The best alternative is the control, all CPU cores, on cpu:0-1." in text
     assert len(re.findall("<svg", text)) == 5
     outside = re.sub(r'xmlns="http://www.w3.org/2000/svg"', "", text)
     assert not re.search(r"https?://|<script|<link|@import|src=", outside)
-    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
-        ET.fromstring(svg)  # noqa: S314
+    for found in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ET.fromstring(found)  # noqa: S314
 
 
-def test_report_without_training_and_design(tmp_path: Path, ablation: Ablation) -> None:
-    write_report(tmp_path / "r.html", ablation, machine=MACHINE)
-    text = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "Training" not in text
-    assert "The branching" not in text
+def test_report_without_training(ablation: Ablation, design: Design) -> None:
+    assert "Training" not in html(branching_document(answer_of(ablation, design)))
 
 
-def test_report_that_cannot_be_written(tmp_path: Path, ablation: Ablation) -> None:
+def test_report_that_cannot_be_written(tmp_path: Path, ablation: Ablation, design: Design) -> None:
     with pytest.raises(FileError, match="cannot write"):
-        write_report(tmp_path / "missing" / "r.html", ablation, machine=MACHINE)
+        write(branching_document(answer_of(ablation, design)), tmp_path / "missing" / "r.html")
 
 
 def test_table_for_terminals(ablation: Ablation) -> None:
@@ -334,12 +355,89 @@ def test_table_for_terminals(ablation: Ablation) -> None:
     assert "82% of the perfect split" in text
 
 
-def test_the_answer_of_a_branched_comparison_has_a_report(ablation: Ablation, tmp_path: Path) -> None:
+def with_branches(ablation: Ablation) -> Ablation:
+    """The comparison with branches, intervals and causes."""
+    branches = (
+        MeasuredBranch(BranchTime(0, 0, "cpu:0", 3.5, 3.75), 3.0),
+        MeasuredBranch(BranchTime(0, 1, "opencl:0@1", 3.25, 3.5), None),
+    )
+    made = replace(ablation, branches=branches, predicted_ms=4.0, causes={"perfect split": 3.5, "contention": 0.75})
+    return with_intervals(replace(made, idle=("opencl:0@1",), onnxruntime_error="it <fell>"), 0.02)
+
+
+def test_an_answer_holds_the_whole_comparison(ablation: Ablation, design: Design) -> None:
+    for made in (ablation, with_branches(ablation)):
+        answer = json.loads(json.dumps(answer_of(made, design)))
+        read = Ablation.from_json(answer)
+        assert read.to_json() == made.to_json()
+        assert (read.timeline, read.idle, read.processors) == (made.timeline, made.idle, made.processors)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_the_report_of_an_answer_is_the_page_of_the_measurement(
+    ablation: Ablation, design: Design, histories: dict[str, list[EpochRecord]], trained: bool, tmp_path: Path
+) -> None:
+    answer = answer_of(with_branches(ablation), design, histories=histories if trained else None)
     file = tmp_path / "comparison.json"
-    file.write_text(json.dumps(ablation.to_json()))
-    document = read_document(str(file))
+    file.write_text(json.dumps(answer))
+    document = branching_document(answer)
+    assert html(read_document(str(file))) == html(document)
+    titles = [section.title for section in document.sections if section.panel is not None]
+    assert titles == [
+        *("Latency", "Where the time goes", "One run, branches at the same time", "The same steps, one after another"),
+        *("The branching", *(["Training"] if trained else [])),
+    ]
+    assert main(["report", str(file), "-o", str(tmp_path / "x.svg")]) == 0
+    assert all(title in (tmp_path / "x.svg").read_text() for title in titles)
+
+
+def test_the_answer_of_a_branched_comparison_has_a_report(ablation: Ablation, design: Design, tmp_path: Path) -> None:
+    document = read_answer(tmp_path / "comparison.json", answer_of(ablation, design))
     assert document.figures["× as fast as the best alternative"] == ablation.to_json()["speedup_best_alternative"]
-    (section,) = document.sections
-    assert section.table is not None
-    assert len(section.table.rows) == len(ablation.rows)
-    assert [section.table.rows[number][1] for number in section.table.marked] == ["concurrent"]
+    table = document.sections[0].table
+    assert table is not None
+    assert len(table.rows) == len(ablation.rows)
+    assert [table.rows[number][1] for number in table.marked] == ["concurrent"]
+    whole = answer_of(ablation, design)
+    for name in ("timelines", "design", "rows", "machine"):
+        with pytest.raises(FileError, match=r"is incomplete .* run the command again"):
+            read_answer(tmp_path / "comparison.json", {key: value for key, value in whole.items() if key != name})
+
+
+# -- jobs ----------------------------------------------------------------------------------------------------------
+
+
+def job_answer(comparison: dict[str, Any] | None, int8: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    def network(name: str, top1: float) -> dict[str, Any]:
+        return {"name": name, "weights": "w", "validation_top1": top1 + 1, "test_top1": top1, "design": None}
+
+    return {
+        "model": "net.onnx",
+        "original": network("original", 90.0),
+        "candidates": [network("d123", 89.5), network("control", 88.0)],
+        "int8": list(int8),
+        "chosen": "d123",
+        "unbranched": None,
+        "comparison": comparison,
+        "seconds": {"baseline": 3.5},
+    }
+
+
+def test_a_job_has_the_report_of_its_comparison_and_its_accuracies(
+    ablation: Ablation, design: Design, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compared = answer_of(ablation, design)
+    (tmp_path / "answer.json").write_text(json.dumps(job_answer(compared, [{"name": "d123", "top1": 89.0}])))
+    document = read_document(str(tmp_path))
+    assert html(document) == html(read_document(str(tmp_path / "answer.json")))
+    first, *others = document.sections
+    assert others == branching_document(compared).sections
+    assert first.table is not None
+    assert first.table.rows[1] == ["d123", 89.5, 90.5, 89.0]
+    assert first.table.marked == {1}
+    assert document.figures["top-1 (%), control"] == 88.0
+    (tmp_path / "answer.json").write_text(json.dumps(job_answer(None)))
+    assert "measured no latency" in read_document(str(tmp_path)).lead
+    (tmp_path / "answer.json").unlink()
+    assert main(["report", str(tmp_path)]) == 2
+    assert "nor of a finished job (it has no answer.json)" in capsys.readouterr().err

@@ -204,6 +204,11 @@ def test_a_design_is_proven_for_the_input_that_is_given(cli: Cli, folder: Path) 
         assert macs[side]["control"] == pytest.approx(macs[side]["branched"], rel=0.3)
         assert (found["predicted_ms"] is None) == ("the design was made for" in done[2]) == (side == 32)
     assert macs[32]["branched"] > 3 * macs[16]["branched"]
+    done = cli(*prove[:-1], "-o", "proof.json", "-o", "proof.html")
+    assert done[0] == 0
+    assert cli("report", "proof.json", "-o", "again.html", "-o", "again.svg")[0] == 0
+    assert Path("again.html").read_text() == Path("proof.html").read_text()
+    assert "Where the time goes" in Path("again.svg").read_text()
 
 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")

@@ -23,6 +23,7 @@ from nnstretch.cli.job.transform_and_train import Candidate, TransformAndTrain, 
 from nnstretch.cli.job.transform_options import TransformOptions
 from nnstretch.cli.training import event_shown, training_images
 from nnstretch.errors import DesignError, FileError, StoppedError, UsageError
+from nnstretch.report.documents.readers import read_document
 from nnstretch.support.progress import Progress
 from nnstretch.training.data.preprocessing import Images
 from nnstretch.training.data.split import ArraySplit, Dataset, Indices
@@ -164,6 +165,9 @@ def test_a_job_has_a_stage_per_network_and_its_answer(finished: tuple[Path, dict
     assert set(stages(folder)) == {"baseline", "designs", *(f"retrain-{name}" for name in names)}
     assert json.loads((folder / "answer.json").read_text()) == answer
     assert answer["comparison"] is None
+    assert read_document(str(folder)).figures["top-1 (%), original"] == answer["original"]["test_top1"]
+    runs = [read_document(str(folder / name / "run")).title for name in ("baseline", f"retrain-{names[0]}")]
+    assert runs == ["Training baseline/run", f"Training retrain-{names[0]}/run"]
     assert f"{answer['chosen']}: top-1 " in summary(answer, folder)
     for one in [answer["original"], *answer["candidates"]]:
         assert Path(one["weights"]).is_file()

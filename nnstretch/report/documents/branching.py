@@ -1,0 +1,158 @@
+"""Answers of `bench --design`: a branched network beside its alternatives, timelines, the design and its training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nnstretch.bench.ablation.breakdown import CAUSES
+from nnstretch.bench.ablation.result import Ablation
+from nnstretch.branching.design.design import Design
+from nnstretch.report.charts.branching import causes_panel, design_panel, latency_panel, training_panel
+from nnstretch.report.charts.timeline import timeline_panel
+from nnstretch.report.documents.bench import disturbed_line, machine_text
+from nnstretch.report.documents.document import Cell, Document, Section, Table
+from nnstretch.report.tables.ablation import alternative_text, prediction_text, when_branching_pays
+from nnstretch.report.tables.text import count_text, interval_text
+
+_ROWS = (
+    "The equal-MACs control is the original network, scaled in width to the multiply-accumulates of the branched network and "
+    "not branched. Original and control run on each processor alone, on all CPU cores, split (the scheduler places their "
+    "layers on the branches' processors and divides large ones), and by ONNX Runtime. The branched network's gain over the "
+    "control comes from running branches at the same time, and from nothing else. The perfect (ideal) split, 1/Σ(1/tᵢ) over "
+    "the control's times tᵢ, is the time of the control if its work were divided among the processors without loss."
+)
+_LATENCY = (
+    "Medians of interleaved rounds on one machine. Whiskers are 95 % confidence intervals of the median, by resampling the "
+    "rounds. The dashed line is the perfect split."
+)
+_CAUSES = (
+    "From the perfect split to the measured latency. Traced runs show what every processor does at every moment. Its time is "
+    "divided among the causes and averaged over the processors, so the causes add up to the measured latency. The time of a "
+    "layer alone comes from runs of the same steps one after another."
+)
+_BRANCHES = (
+    "Per branch: the latency that the design predicts for the branch alone on its processor, the measured latency alone (the "
+    "same steps one after another), and the measured latency while the other branches run."
+)
+_TIMELINE = (
+    "A run of median duration. Each row is a processor, each bar a layer; hatched bars are waits at a meeting point. A bar's "
+    "tooltip shows layer, routine and rate."
+)
+_MILLION = 1e6
+
+
+def branching_document(answer: Mapping[str, Any]) -> Document:
+    """The document of an answer.
+
+    Args:
+        answer: the object that `bench --design FILE --json` prints (`nnstretch.bench.ablation.answer`).
+
+    Raises:
+        KeyError, TypeError, ValueError: fields are missing.
+        DesignError: its design is damaged.
+    """
+    found = Ablation.from_json(answer)
+    figures: dict[str, Cell] = {
+        "× as fast as the best alternative": answer["speedup_best_alternative"],
+        "× the fastest single processor": answer["speedup"],
+        "× the fastest single processor, at equal MACs": answer["speedup_equal_macs"],
+        "share of the perfect split": answer["split_share"],
+        "branched ms": answer["branched_ms"],
+    }
+    facts = {str(key): str(value) for key, value in answer["machine"].items()}
+    return Document(
+        f"{answer['model']}, branched" if answer["unbranched"] is None else f"{answer['model']}, not branched",
+        _lead(answer, found),
+        figures,
+        list(_sections(answer, found)),
+        facts,
+        headline=_headline(found),
+    )
+
+
+def _lead(answer: Mapping[str, Any], found: Ablation) -> str:
+    why = answer["unbranched"]
+    not_branched = (
+        why and f"The network was not branched: {why}. What is called branched below is the original network."
+    )
+    processors = f"Branches run on {' and '.join(found.processors)}."
+    best = f"The best alternative is {alternative_text(found)}."
+    said = (not_branched, machine_text(answer["machine"]), processors, best, when_branching_pays(found))
+    return " ".join(filter(None, (*said, disturbed_line(answer))))
+
+
+def _headline(found: Ablation) -> list[tuple[str, str]]:
+    def with_interval(meaning: str, field: str, form: str) -> str:
+        ends = interval_text(found.intervals.get(field), form)
+        return f"{meaning}, {ends}" if ends else meaning
+
+    return [
+        (
+            f"{found.speedup_best_alternative:.2f}×",
+            with_interval("as fast as the best alternative", "speedup_best_alternative", ".2f"),
+        ),
+        (f"{found.branched_ms:.3g} ms", with_interval("branched, concurrent", "branched_ms", ".3g")),
+        (f"{found.speedup:.2f}×", with_interval("the fastest single processor", "speedup", ".2f")),
+        (f"{found.speedup_equal_macs:.2f}×", with_interval("at equal MACs", "speedup_equal_macs", ".2f")),
+        (f"{found.split_share:.0%}", with_interval("of the perfect split", "split_share", ".0%")),
+        (f"{found.max_rel_error:.0e}", "largest error against ONNX Runtime"),
+    ]
+
+
+def _sections(answer: Mapping[str, Any], found: Ablation) -> Iterator[Section]:
+    yield Section("All ways to run it", _ROWS, table=_rows(found))
+    yield Section("Latency", _LATENCY, latency_panel(found))
+    if found.causes:
+        yield Section("Where the time goes", _CAUSES, causes_panel(found), _causes(found))
+    if found.branches:
+        said = prediction_text(found)
+        text = f"{_BRANCHES} {said[0].upper()}{said[1:]}." if said else _BRANCHES
+        yield Section("Predicted and measured", text, table=_branches(found))
+    yield Section("One run, branches at the same time", _TIMELINE, timeline_panel(found.timeline))
+    yield Section("The same steps, one after another", panel=timeline_panel(found.serial_timeline))
+    yield _design(Design.from_json(json.dumps(answer["design"])), found.processors)
+    if any(answer["histories"].values()):
+        yield Section("Training", "Loss and top-1 accuracy by epoch.", training_panel(answer["histories"]))
+
+
+def _rows(found: Ablation) -> Table:
+    """All rows; accuracies if any is known."""
+    accuracies = any(row.top1 is not None for row in found.rows)
+    rows: list[list[Cell]] = []
+    for row in found.rows:
+        counts = (row.macs / _MILLION, row.parameters / _MILLION)
+        top1 = [row.top1] if accuracies else []
+        p90 = row.latency.p90_ms if row.latency else None
+        ends = row.interval_ms or (None, None)
+        rows.append([row.network, row.how, row.processors, *counts, *top1, row.p50_ms, p90, *ends])
+    marked = frozenset(number for number, row in enumerate(found.rows) if row.how == "concurrent")
+    counted = ("network", "run", "processors", "million MACs", "M parameters", *(["top-1 (%)"] if accuracies else []))
+    return Table((*counted, "p50 ms", "p90 ms", "95 % from", "to ms"), rows, 3, marked)
+
+
+def _causes(found: Ablation) -> Table:
+    rows: list[list[Cell]] = [
+        [cause, CAUSES[cause], ms, 100 * ms / found.branched_ms] for cause, ms in found.causes.items()
+    ]
+    rows.append(["measured", "", found.branched_ms, 100.0])
+    return Table(("cause", "meaning", "ms", "% of it"), rows, 2, frozenset({len(found.causes)}))
+
+
+def _branches(found: Ablation) -> Table:
+    rows: list[list[Cell]] = []
+    for branch in found.branches:
+        time, error = branch.time, branch.error
+        percent = None if error is None else 100 * error
+        rows.append([str(time.segment), time.processor, branch.predicted_ms, time.alone_ms, percent, time.beside_ms])
+    return Table(("segment", "processor", "predicted ms", "alone ms", "error in %", "concurrent ms"), rows, 2)
+
+
+def _design(design: Design, processors: tuple[str, ...]) -> Section:
+    text = (
+        f"Design {design.id}: {count_text(design.macs)} multiply-accumulates, {design.macs / design.original_macs:.0%} of the "
+        f"original's; {count_text(design.params)} parameters; {design.meeting_points} meeting points (dots). A branch is as "
+        "long as it has blocks and as thick as it has width; dashed blocks are left out."
+    )
+    return Section("The branching", text, design_panel(design, processors))

@@ -1,0 +1,46 @@
+"""Answers of `scripts/transform_and_train.py`: accuracies of all networks, and the chosen one beside its alternatives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from nnstretch.report.documents.branching import branching_document
+from nnstretch.report.documents.document import Cell, Document, Section, Table
+
+_ACCURACIES = "Accuracy on the test images is reported; the design was chosen by the validation images."
+
+
+def job_document(answer: Mapping[str, Any]) -> Document:
+    """The document of an answer.
+
+    Args:
+        answer: what the job writes to `answer.json`.
+
+    Raises:
+        KeyError, TypeError, ValueError: fields are missing.
+        DesignError: its design is damaged.
+    """
+    networks = [answer["original"], *answer["candidates"]]
+    figures: dict[str, Cell] = {f"top-1 (%), {one['name']}": one["test_top1"] for one in networks}
+    accuracies = Section("Accuracies", _ACCURACIES, table=_accuracies(answer, networks))
+    facts = {f"seconds, {kind}": str(seconds) for kind, seconds in answer["seconds"].items()}
+    if answer["comparison"] is None:
+        lead = "The job measured no latency; its stage `measure` was left out."
+        return Document(f"Job {answer['model']}", lead, figures, [accuracies], facts)
+    compared = branching_document(answer["comparison"])
+    return replace(
+        compared,
+        figures={**compared.figures, **figures},
+        sections=[accuracies, *compared.sections],
+        facts={**compared.facts, **facts},
+    )
+
+
+def _accuracies(answer: Mapping[str, Any], networks: Sequence[Mapping[str, Any]]) -> Table:
+    """Top-1 of every network; the chosen one is marked."""
+    int8 = {one["name"]: one["top1"] for one in answer["int8"]}
+    rows = [[one["name"], one["test_top1"], one["validation_top1"], int8.get(one["name"])] for one in networks]
+    marked = frozenset(number for number, one in enumerate(networks) if one["name"] == answer["chosen"])
+    return Table(("network", "top-1 (%)", "validation top-1 (%)", "int8 top-1 (%)"), rows, marked=marked)

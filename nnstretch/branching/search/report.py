@@ -100,6 +100,19 @@ class SearchReport:
             found["split"] = min(split)
         return found if self.pool_ms is None else found | {self.pool: self.pool_ms}
 
+    def is_unbranched_plan(self, design: Design) -> bool:
+        """Whether a design is the fastest plan without branches, which was returned."""
+        plan = self.unbranched
+        return plan is not None and self.predictions.get(design.id) == plan.prediction
+
+    def places(self, design: Design, names: Sequence[str]) -> tuple[str, ...]:
+        """Names of the processors of a design, in the order of its indices.
+
+        They are those of the search, `names`, but for the network without branches on all cores, which are one processor.
+        """
+        pool = self.unbranched.pool if self.unbranched is not None and self.is_unbranched_plan(design) else ""
+        return (pool,) if pool else tuple(names)
+
     @property
     def _placed_ms(self) -> float | None:
         """Predicted milliseconds of the best plan of several processors that was compared."""

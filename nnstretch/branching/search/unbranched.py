@@ -57,6 +57,10 @@ class UnbranchedPlan:
             return f"on all cores as one processor ({self.pool})"
         return "placed on several processors" if self.processor is None else f"on {names[self.processor]} alone"
 
+    def processors(self, names: Sequence[str]) -> str:
+        """Where it runs, as `--processors` takes it; `names` are the processors'."""
+        return self.pool or (",".join(names) if self.processor is None else names[self.processor])
+
     @property
     def ms(self) -> float:
         """Predicted milliseconds."""

@@ -190,6 +190,11 @@ class Compared:
         report.show(ablation_table(ablation), causes_table(ablation))
         if ablation.branches:
             report.show(branches_table(ablation))
+        if made.is_original:
+            report.note(
+                "the design has no branches: “branched” is the original network, whose layers the scheduler places on "
+                f"{processors}; the rows of the original show where it is fastest"
+            )
         report.note(idle_text(ablation.idle))
         if ablation.onnxruntime_error:
             report.note(f"ONNX Runtime failed: {ablation.onnxruntime_error}")

@@ -171,8 +171,10 @@ def stretch_command(
                 bounded = known.of(report, original, names, merge, profiled) if known else None
                 limited = options if bounded is None else with_bounds(options, bounded.bounds)
                 limited = replace(limited, processors=",".join(names))
-                written, is_branched = _search(report, original, limited, files, profiled, bounded, opened)
-            _advise(report, original, written[0] if is_branched else None, network.weights)
+                written, whole_on = _search(report, original, limited, files, profiled, bounded, opened)
+            _advise(report, original, written[0] if whole_on is None else None, network.weights)
+            if whole_on is not None and profiled is None and opened is None:
+                _advise_whole(report, original, whole_on, network.weights)
 
             if output is None:
                 report.note("nothing was written; -o FOLDER keeps designs, with their weights and ONNX files")
@@ -220,12 +222,12 @@ def _opened(report: Reporter, target: str, options: StretchOptions) -> AbstractC
 
 def _advise(report: Reporter, network: BuiltNetwork, design: str | None, weights: Path | None) -> None:
     """Says for which images designs are if nobody said it, and shows the command that comes next, if there is a `design`."""
-    model = network.spec
     if network.options.image_size is None:
         sides = "×".join(map(str, network.example_input.shape[1:]))
         report.note(f"designs are for images of {sides}; --image-size names another size")
     if design is None:
         return
+    model = network.spec
     report.note("retrain one, with the network as its teacher:")
     known = weights or "FILE"
     inherited, teacher = f" --weights {known}", f"{model}:{known}"
@@ -237,6 +239,17 @@ def _advise(report: Reporter, network: BuiltNetwork, design: str | None, weights
     )
 
 
+def _advise_whole(report: Reporter, network: BuiltNetwork, processors: str, weights: Path | None) -> None:
+    """Shows the command that prepares the network without branches to run where it is predicted to be fastest."""
+    from nnstretch.devices.base.spec import is_simulated
+
+    if any(map(is_simulated, processors.split(","))):
+        return
+    given = "" if weights is None else f" --weights {weights}"
+    report.note("prepare the network without branches to run so:")
+    report.command(f"nnstretch compile {network.spec}{given} -p {processors} -o {Path(network.spec).stem}.nns")
+
+
 def _search(
     report: Reporter,
     network: BuiltNetwork,
@@ -245,11 +258,12 @@ def _search(
     profiled: Profiled | None,
     bounded: LearnedBounds | None,
     target: OpenTarget | None,
-) -> tuple[Sequence[str | None], bool]:
+) -> tuple[Sequence[str | None], str | None]:
     """Finds designs, writes and shows them.
 
     Returns:
-        Their files, None for each if there is no folder, and whether they are branched.
+        Their files, None for each if there is no folder; and if the network without branches was returned, the processors on
+        which it is fastest.
     """
     from nnstretch.cli.stretching.answer import answer
     from nnstretch.cli.stretching.files import write_all
@@ -270,4 +284,6 @@ def _search(
     if files.folder is not None:
         count = f"{len(paths)} design{'s' * (len(paths) != 1)}"
         report.note(f"wrote {count} to {files.folder}; {page} explains them")
-    return paths, not found.results[0].report.stays_unbranched
+    search = found.results[0].report
+    plan = search.unbranched if search.stays_unbranched else None
+    return paths, None if plan is None else plan.processors(names)

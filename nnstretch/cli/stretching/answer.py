@@ -72,7 +72,7 @@ def designs_table(
     return shown
 
 
-def branches_table(designs: Sequence[Design], names: Sequence[str]) -> Table:
+def branches_table(designs: Sequence[Design], names: Sequence[str], report: SearchReport | None = None) -> Table:
     """One row per segment of every design: depth and width of the branch of each processor.
 
     A segment without branches is whole on its processor, or split layer by layer over several.
@@ -80,7 +80,10 @@ def branches_table(designs: Sequence[Design], names: Sequence[str]) -> Table:
     Args:
         designs: best first.
         names: of the processors.
+        report: of the search that found them, if any. It says where a network without branches runs.
     """
+    whole = _without_branches(designs, names, report) if report is not None else ""
+    names = report.places(designs[0], names) if report is not None else names
     shown = plain_table(">#", ">blocks", *names, title="depth × width of the branches")
     for rank, design in enumerate(designs, 1):
         for number, segment in enumerate(design.segments):
@@ -94,9 +97,19 @@ def branches_table(designs: Sequence[Design], names: Sequence[str]) -> Table:
         for rank, design in enumerate(designs, 1)
         if (dropped := _left_out(design))
     ]
-    if said:
-        shown.caption = f"{'; '.join(said)} (--min-depth 1 keeps all)"
+    left_out = f"{'; '.join(said)} (--min-depth 1 keeps all)" if said else ""
+    shown.caption = "\n".join(filter(None, (whole, left_out))) or None
     return shown
+
+
+def _without_branches(designs: Sequence[Design], names: Sequence[str], report: SearchReport) -> str:
+    """A line on the network without branches, if it was returned: where it runs; "" for branched designs."""
+    plan, (first, *_) = report.unbranched, designs
+    if plan is None or not report.is_unbranched_plan(first):
+        return ""
+    several = plan.processor is None and not plan.pool
+    blocks = "; whole blocks are shown, the scheduler also splits layers" if several else ""
+    return f"no branches: the original network, {plan.where(names)}{blocks}"
 
 
 def _left_out(design: Design) -> str:
@@ -199,7 +212,7 @@ def _block(block: BlockCost, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _design(result: StretchResult, names: Sequence[str], file: str | None) -> dict[str, Any]:
-    design = result.design
+    design, names = result.design, result.report.places(result.design, names)
     return {
         **design_object(design, names, file),
         "gain_best_alternative": result.report.gain(design),

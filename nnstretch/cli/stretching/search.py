@@ -82,7 +82,8 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
     report.show(pruning_table(search))
     designs = [one.design for one in found.results]
     report.note(search.gain_note(designs[0], names))
-    report.show(designs_table(designs, names, search.original_ms, search.measured_ms), branches_table(designs, names))
+    report.show(designs_table(designs, names, search.original_ms, search.measured_ms))
+    report.show(branches_table(designs, names, search))
     if found.uncertainty:
         report.show(uncertainty_table(found, names))
     for group in sorted(profiled.predictor.unknown_contention_factors) if profiled else ():

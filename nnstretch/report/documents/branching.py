@@ -75,7 +75,9 @@ def branching_document(answer: Mapping[str, Any]) -> Document:
 def _lead(answer: Mapping[str, Any], found: Ablation) -> str:
     why = answer["unbranched"]
     not_branched = (
-        why and f"The network was not branched: {why}. What is called branched below is the original network."
+        why
+        and f"The network was not branched: {why}. What is called branched below is the original network, whose "
+        "layers the scheduler places."
     )
     processors = f"Branches run on {' and '.join(found.processors)}."
     best = f"The best alternative is {alternative_text(found)}."

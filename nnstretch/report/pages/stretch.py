@@ -141,6 +141,7 @@ def _limits(report: SearchReport) -> list[tuple[str, str, str]]:
 
 def _shown(one: PredictedDesign, names: Sequence[str], report: SearchReport) -> dict[str, Any]:
     """What the page shows of one design."""
+    names = report.places(one.design, names)
     return {
         "design": one.design,
         "file": one.file,

@@ -27,6 +27,7 @@ from nnstretch.branching.stretch import rebuild, stretch
 from nnstretch.branching.tracing.operators import shape_of
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.network import export_branched
+from nnstretch.cli.stretching.answer import branches_table
 from nnstretch.errors import DesignError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.metadata import PLACEMENT_KEY
@@ -238,6 +239,7 @@ def test_all_cores_as_one_processor_are_among_the_plans(even_if_slower: bool) ->
         assert (alone < best) == is_ahead
         if not is_ahead or even_if_slower:
             assert designs == usual
+            assert report.places(designs[0], NAMES) == NAMES
         else:
             (whole,) = designs
             assert whole.meeting_points == 0
@@ -247,6 +249,13 @@ def test_all_cores_as_one_processor_are_among_the_plans(even_if_slower: bool) ->
                 in report.unbranched_note(NAMES)
             )
             assert report.gain(whole) == pytest.approx(1.0)
+            assert report.places(whole, NAMES) == ("cpu:0-1",)
+            assert report.unbranched is not None
+            assert report.unbranched.processors(NAMES) == "cpu:0-1"
+            table = branches_table(designs, NAMES, report)
+            assert [column.header for column in table.columns] == ["#", "blocks", "cpu:0-1"]
+            assert [*table.columns[2].cells] == ["whole"] * len(whole.segments)
+            assert table.caption == "no branches: the original network, on all cores as one processor (cpu:0-1)"
 
 
 def test_the_gain_is_over_the_best_alternative_at_equal_macs() -> None:

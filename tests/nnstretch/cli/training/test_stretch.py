@@ -272,6 +272,12 @@ def test_a_network_stays_whole_where_no_branched_design_is_ahead(cli: Cli, folde
     exported = ("export", "net.py:small", "--design", design["file"], "-o", "net.onnx")
     assert cli(*exported)[0] == 0
     refuses(cli(*exported, "--per-branch", "parts"), "has no branches", "meeting points")
+    if len(CORES) > 1:
+        cores = f"cpu:{CORES[0]},cpu:{CORES[1]}"
+        proof = cli("bench", "net.py:small", "--design", design["file"], "-p", cores, "--no-tune", "-r", "1")
+        assert proof[0] == 0
+        assert "predicted ms" not in proof[1]  # a table without rows
+        assert f"“branched” is the original network, whose layers the scheduler places on {cores}" in proof[2]
     assert answer_of(cli(*stretch[:-4], "--alpha", "1e-9", "--json"))["unbranched"]["why_not_branched"].count("alpha")
     refuses(cli("stretch", "net.py:small", *SIMULATED, "--alpha", "1e-9"), "alpha")
 

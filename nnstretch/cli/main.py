@@ -17,7 +17,7 @@ import typer
 
 from nnstretch.cli.commands import COMMANDS
 from nnstretch.cli.commands.train import completed_resume
-from nnstretch.errors import NNStretchError, StoppedError
+from nnstretch.errors import NNStretchError, StoppedError, UsageError
 from nnstretch.support.extras import extras_named
 from nnstretch.support.settings import NO_ROOM
 from nnstretch.support.stderr_lines import want_stderr_lines
@@ -44,6 +44,9 @@ _ELSEWHERE = {
     "profile": "`tune` measures the layers of a model, and `run --timeline` shows them",
 }
 """What other tools call a command -> what does it here."""
+
+_COMPLETION = ("--install-completion", "--show-completion")
+"""Options of typer, which would leave out the words that follow."""
 
 
 def make_app() -> typer.Typer:
@@ -96,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interrupts: list[int] = []
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        _check_completion(given)
         with extras_named(), _noticed_interrupts() as interrupts:
             if given[:1] == ["train"]:
                 given = completed_resume(given)
@@ -124,6 +128,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status == INTERRUPTED_STATUS:
         return _interrupted()
     return status if isinstance(status, int) else 0
+
+
+def _check_completion(given: Sequence[str]) -> None:
+    """Refuses the name of a shell.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if len(given) > 1 and given[0] in _COMPLETION and not given[1].startswith("-"):
+        raise UsageError(f"{given[0]} is for the shell that it is run in and takes no name; run it in {given[1]}")
 
 
 def _meant(given: Sequence[str]) -> str:

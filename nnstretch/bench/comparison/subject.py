@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,15 +63,24 @@ def check_exists(model: str) -> None:
 
 
 @contextmanager
-def subject(model: str, shapes: Shapes, seed: int, batch: int | None = None) -> Iterator[Subject]:
+def subject(
+    model: str, shapes: Shapes, seed: int, batch: int | None = None, load: Callable[[], ir.Model] | None = None
+) -> Iterator[Subject]:
     """A model with random feeds, `batch` images if given. Exported files exist until the block ends.
+
+    Args:
+        model: as users write it.
+        shapes: of inputs with dynamic dimensions, by name.
+        seed: of the inputs.
+        batch: images per run; None for the batch of the model.
+        load: makes the graph, with this batch; None: it is read as `model` says.
 
     Raises:
         UsageError: a batch is given for a package.
         NNStretchError: the model cannot be found, read or exported, or has dynamic shapes that `shapes` does not fix.
     """
     path = Path(model)
-    if path.suffix == ".nns" or (path.is_file() and is_package(path)):
+    if load is None and (path.suffix == ".nns" or (path.is_file() and is_package(path))):
         if batch is not None:
             raise UsageError(f"{model} is a package, whose batch was fixed when it was made; compile the model again")
         found = read_package(path).first
@@ -80,9 +89,9 @@ def subject(model: str, shapes: Shapes, seed: int, batch: int | None = None) -> 
     from nnstretch.frontends.onnx_file import save
     from nnstretch.frontends.resolve import load_model
 
-    graph = load_model(model, dict(shapes), batch=batch)
+    graph = load_model(model, dict(shapes), batch=batch) if load is None else load()
     feeds = random_feeds(graph, seed)
-    if path.is_file() and path.suffix.lower() != ".tflite" and not shapes and batch is None:
+    if load is None and path.is_file() and path.suffix.lower() != ".tflite" and not shapes and batch is None:
         yield Subject(model, str(path.resolve()), feeds)
         return
     with TemporaryDirectory(prefix="nnstretch-bench-") as folder:

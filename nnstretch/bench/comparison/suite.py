@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from nnstretch.bench.comparison.client import Workspace
 from nnstretch.bench.comparison.compare import OURS, ComparisonOptions, compare
 from nnstretch.bench.comparison.subject import check_exists, subject
@@ -36,6 +38,7 @@ class Series:
         shapes: of inputs with dynamic dimensions, by name.
         seed: of the inputs.
         batch: images per run; None for the batch of the models.
+        load: makes the graph of the only model, with this batch; None: models are read as they are written.
     """
 
     models: Sequence[str]
@@ -46,6 +49,7 @@ class Series:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     seed: int = 0
     batch: int | None = None
+    load: Callable[[], ir.Model] | None = None
 
     def __post_init__(self) -> None:
         most = max(self.threads)
@@ -108,7 +112,7 @@ def run_series(
         if not wanted:
             continue
         try:
-            with subject(model, series.shapes, series.seed, series.batch) as one, Workspace() as workspace:
+            with subject(model, series.shapes, series.seed, series.batch, series.load) as one, Workspace() as workspace:
                 for count in wanted:
                     options = replace(series.options, cores=series.cores[:count])
                     title = f"{Path(model).name}, {count} thread{'s' * (count > 1)}"

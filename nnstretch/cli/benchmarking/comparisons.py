@@ -64,8 +64,8 @@ class Compared:
             UsageError: some do not.
         """
         options = self.options
-        if self.design is None and (self.weights is not None or self.original_weights is not None):
-            raise UsageError("--weights and --original-weights go with --design; speed does not depend on weights")
+        if self.design is None and self.original_weights is not None:
+            raise UsageError("--original-weights goes with --design; --weights is for the network itself")
         if self.design is None and self.image_size is not None:
             raise UsageError("--image-size goes with --design; without one, use --shape for dynamic inputs")
         if self.design is not None and (options.streams is not None or options.batch is not None):
@@ -114,12 +114,16 @@ class Compared:
 
     def _compare_engines(self, report: Reporter) -> int:
         from nnstretch.bench.timing import TimingOptions
+        from nnstretch.cli.models.sources import Source
 
         timing = TimingOptions(self.rounds, _TURN, self.budget)
         series = parse_series(
             self.models, self.suite, self.against, self.threads, timing, self.options,
             layers=self.layers, start=self.start, seed=self.seed,
         )  # fmt: skip
+        if self.weights is not None:
+            model = self._only_model("--weights is for one network")
+            series = replace(series, load=Source(model, self.options, self.weights).load)
         return compare_models(report, series, self.outputs, resume=self.resume)
 
     def _compare_streams(self, report: Reporter, streams: int) -> None:
@@ -244,7 +248,7 @@ class Compared:
         """
         from nnstretch.cli.models.sources import Source
 
-        source = Source(self._only_model(purpose), self.options)
+        source = Source(self._only_model(purpose), self.options, self.weights)
         check_endings(self.outputs, f"a comparison of {compared} is", (".json",))
         return Path(source.model).name, source.load()
 

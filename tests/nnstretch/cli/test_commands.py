@@ -564,6 +564,10 @@ def test_stretch_retrain_compile_and_prove(cli: Cli, folder: Path) -> None:
     assert tops["branched"] == pytest.approx(trained["top1"])
     assert tops["control"] is None
     refuses(cli("run", "net.py:unsized", "--weights", "b.safetensors"), design["id"], "--design")
+    weighted = ("bench", "net.py:unsized", "--weights", "w.safetensors", "--no-tune", "-r", "1", "--json")
+    (timed,) = answer_of(cli(*weighted))["results"]  # for images of the size that the weights name
+    assert (timed["macs"], timed["max_rel_error"] < 1e-4) == (found["original_macs"], True)
+    assert answer_of(cli(*weighted, "--streams", "1"))["results"]
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processors need two cores")

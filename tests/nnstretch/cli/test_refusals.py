@@ -155,6 +155,8 @@ def test_no_opencl_driver(onnx_file: Path) -> None:
 
 def test_usage(cli: Cli) -> None:
     refuses(cli("frobnicate"), "frobnicate")
+    for option in ("--install-completion", "--show-completion"):
+        refuses(cli(option, "zsh"), f"{option} is for the shell that it is run in", "run it in zsh")
     refuses(cli("compare", "a.onnx", "b.onnx"), "there is no command compare", "`bench`")
     refuses(cli("run"), "MODEL")
     refuses(cli("run", "--model", "resnet18"), "MODEL is given without an option")
@@ -173,6 +175,8 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("bench", "resnet18", "vgg16", "--design", "d.json"), "one network")
     refuses(cli("bench", "resnet18", "--design", "d.json", "-o", "d.txt"), "d.txt", ".json, .html")
     refuses(cli("bench", "resnet18", "--original-weights", "w.safetensors"), "--original-weights", "--design")
+    refuses(cli("bench", "resnet18", "vgg16", "--weights", "w.safetensors"), "--weights is for one network; 2")
+    refuses(cli("bench", "resnet18", "--weights", "w.safetensors"), "w.safetensors")
     refuses(cli("zoo", "--num-classes", "3"), "the options are for one network")
     refuses(cli("run", "net.py:small", "--max-error", "0.1"), "--max-error needs --check")
     refuses(

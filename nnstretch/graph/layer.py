@@ -253,6 +253,10 @@ class Layer:
         return sum(a.nbytes for a in self.constants.values()) + sum(layer.weight_bytes for layer in self.parts)
 
 
+RUN_TIME_PRODUCTS = frozenset({"Attention", "MatMul"})
+"""Operators that multiply matrices which are computed at run time. Their MACs are no part of those of designs."""
+
+
 def multiply_accumulates(
     op: str,
     inputs: Sequence[tuple[int, ...] | None],

@@ -60,6 +60,23 @@ def count_macs(module: nn.Module, example_input: Tensor) -> int:
     return sum(layer_macs(module, example_input).values())
 
 
+def all_macs(module: nn.Module, example_input: Tensor) -> int:
+    """MACs of ``module`` for one sample with those of products of run-time matrices, as in attention, and of functions.
+
+    Args:
+        module: runs once, in evaluation mode and without gradients; its training flags are kept.
+        example_input: a batch ``N x ...`` that it accepts.
+
+    Raises:
+        ModelError: it does not run on the example input.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        run_once(module, example_input)
+    return int(counter.get_total_flops()) // 2 // len(example_input)
+
+
 def count_parameters(module: nn.Module) -> int:
     """Learnable scalars of ``module``; shared ones count once, batch-norm statistics do not count."""
     return sum(parameter.numel() for parameter in module.parameters())

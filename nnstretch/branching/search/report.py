@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nnstretch.branching.channels.scaling import kept_counts
+from nnstretch.branching.design.accounting import all_macs
 from nnstretch.branching.design.blueprint import Blueprint
 from nnstretch.branching.design.cost import part_cost
 from nnstretch.branching.design.design import Design, Merge
@@ -63,6 +64,7 @@ class SearchReport:
         split_ms: predicted latency of the original with its layers split over the processors; None if not predicted.
         pool: name of the processor that is made of all cores; "" if the processors make none.
         pool_ms: predicted latency of the original on it; None without one.
+        product_macs: MACs of the original's products of run-time matrices, which MACs of designs and blocks leave out.
     """
 
     family: Family
@@ -91,6 +93,7 @@ class SearchReport:
     split_ms: float | None = None
     pool: str = ""
     pool_ms: float | None = None
+    product_macs: int = 0
 
     def alternatives(self, names: Sequence[str]) -> dict[str, float]:
         """Predicted milliseconds of the original without branches, by where it runs: one processor, "split", or all cores."""
@@ -174,6 +177,12 @@ def original_seconds(latencies: LatencyTable) -> list[float]:
     """Seconds of the original network on each processor."""
     whole = latencies.original(Segment(0, len(latencies.blueprint.traced.blocks)))
     return [seconds + head for seconds, head in zip(whole, head_seconds(latencies), strict=True)]
+
+
+def product_macs(blueprint: Blueprint) -> int:
+    """MACs of the original that MACs of designs leave out: products of run-time matrices, as in attention."""
+    traced = blueprint.traced
+    return max(0, all_macs(traced.graph, traced.example_input) - original_cost(blueprint).macs)
 
 
 def head_seconds(latencies: LatencyTable) -> list[float]:

@@ -59,6 +59,7 @@ from nnstretch.branching.search.report import (
     head_seconds,
     infeasibility,
     original_seconds,
+    product_macs,
     pruning_steps,
 )
 from nnstretch.branching.search.unbranched import (
@@ -512,6 +513,7 @@ class _Search:
             head_parts=latencies.blueprint.tower_count,
             split_ms=_finite_ms(split_seconds(latencies)) if latencies.splits else None,
             pool="" if self.options.pool is None else self.options.pool.name,
+            product_macs=product_macs(latencies.blueprint),
             pool_ms=None if self.pooled is None else _finite_ms(original_seconds(self.pooled)[0]),
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.bench.timing import perfect_split
-from nnstretch.report.tables.text import count_text, ms_text, plain_table, power_text, share_text, times_text
+from nnstretch.report.tables.text import count_text, macs_text, ms_text, plain_table, power_text, share_text, times_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,6 +37,7 @@ def designs_table(
     names: Sequence[str],
     original_ms: Sequence[float] = (),
     measured: Mapping[str, float] | None = None,
+    product_macs: int = 0,
 ) -> Table:
     """One row per design, and the original on each processor in the caption.
 
@@ -45,6 +46,7 @@ def designs_table(
         names: of the processors.
         original_ms: the original network's predicted latency on each of them; empty if unknown.
         measured: latencies of designs that were run, by id.
+        product_macs: of the original, which MACs of designs leave out.
     """
     shown = plain_table(
         ">#",
@@ -69,6 +71,8 @@ def designs_table(
             f"original: {alone}; faster: predicted, than the original on its fastest processor; of split: perfect split at the "
             "design's MACs over predicted latency"
         )
+    if said := macs_text(product_macs):
+        shown.caption = f"{shown.caption}\n{said}" if shown.caption else said
     return shown
 
 
@@ -164,6 +168,7 @@ def answer(
     report = results[0].report
     return {
         "original_macs": results[0].design.original_macs,
+        "product_macs": report.product_macs,
         "original_ms": _by_name(names, report.original_ms),
         "family": report.family.label,
         "cut_points": report.cut_points,

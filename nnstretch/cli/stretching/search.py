@@ -82,7 +82,7 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
     report.show(pruning_table(search))
     designs = [one.design for one in found.results]
     report.note(search.gain_note(designs[0], names))
-    report.show(designs_table(designs, names, search.original_ms, search.measured_ms))
+    report.show(designs_table(designs, names, search.original_ms, search.measured_ms, search.product_macs))
     report.show(branches_table(designs, names, search))
     if found.uncertainty:
         report.show(uncertainty_table(found, names))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnstretch.errors import FileError
+from nnstretch.graph.layer import RUN_TIME_PRODUCTS
 from nnstretch.package.format import read_package
 from nnstretch.report.charts.plan import steps_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
@@ -14,6 +15,8 @@ from nnstretch.report.documents.facts import fact_text
 from nnstretch.report.tables.runs import queue_names
 from nnstretch.report.tables.text import parameters_text
 from nnstretch.scheduler.plan.schema import Plan
+
+_PRODUCTS = "million of these in products of run-time matrices, which designs leave out"
 
 
 def read_plan_file(path: Path) -> Document:
@@ -62,10 +65,12 @@ def _lead(plan: Plan) -> str:
 
 
 def _figures(plan: Plan) -> dict[str, Cell]:
+    products = sum(step.macs for step in plan.steps if step.op in RUN_TIME_PRODUCTS)
     together = sum(bool(queue.processor) for queue in plan.queues) > 1
     return {
         "predicted ms, steps one after another" if together else "predicted ms": plan.predicted_ms,
         "million multiply-adds": plan.macs / 1e6,
+        **({_PRODUCTS: products / 1e6} if products else {}),
         "steps": len(plan.steps),
         "sub-graphs": len(plan.subgraphs),
         "MB of tensors": plan.arena_bytes / 1e6,

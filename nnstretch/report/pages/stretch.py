@@ -15,7 +15,7 @@ from nnstretch.report.charts.prediction import prediction_svg
 from nnstretch.report.charts.stretch import blocks_svg, front_svg, pruning_svg
 from nnstretch.report.charts.svg import panel_picture
 from nnstretch.report.pages import render
-from nnstretch.report.tables.text import count_text, ms_text, share_text, times_text
+from nnstretch.report.tables.text import count_text, macs_text, ms_text, share_text, times_text
 
 if TYPE_CHECKING:
     from nnstretch.branching.design.design import Design, SegmentDesign
@@ -52,6 +52,7 @@ def stretch_html(model: str, names: Sequence[str], report: SearchReport, designs
         figures=_figures(names, report, designs[0].design),
         names=names,
         report=report,
+        counted=macs_text(report.product_macs),
         not_branched=report.unbranched_note(names),
         designs=_designs(names, report, designs),
         blocks=_blocks(report, names),

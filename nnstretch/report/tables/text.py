@@ -23,6 +23,16 @@ def count_text(count: float | None) -> str:
     return f"{count:.3g}"
 
 
+def macs_text(product_macs: int) -> str:
+    """A sentence on what MACs of designs leave out, which those of plans and measurements have; "" if that is nothing."""
+    if not product_macs:
+        return ""
+    return (
+        f"MACs are of convolutions and dense layers; bench, run and report count {count_text(product_macs)} more in the "
+        "original: products of matrices that are computed at run time, as in attention."
+    )
+
+
 def parameters_text(parameters: Mapping[str, int]) -> str:
     """Routine parameters in one line."""
     return " ".join(f"{name}={value}" for name, value in parameters.items())

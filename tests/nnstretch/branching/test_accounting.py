@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional
 
-from nnstretch.branching.design.accounting import count_macs, count_parameters, layer_macs
+from nnstretch.branching.design.accounting import all_macs, count_macs, count_parameters, layer_macs
 from nnstretch.errors import ModelError
 
 
@@ -31,7 +32,7 @@ from nnstretch.errors import ModelError
     ],
 )
 def test_layers_counted_by_hand(layer: nn.Module, shape: tuple[int, ...], macs: int, parameters: int) -> None:
-    assert count_macs(layer, torch.zeros(1, *shape)) == macs
+    assert count_macs(layer, torch.zeros(1, *shape)) == all_macs(layer, torch.zeros(2, *shape)) == macs
     assert count_parameters(layer) == parameters
 
 
@@ -51,6 +52,25 @@ def test_transposed_convolution_costs_what_its_adjoint_costs(
     up = nn.ConvTranspose2d(writes, reads, kernel, stride, groups=groups, bias=False)
     x = torch.zeros(1, reads, size, size)
     assert count_macs(up, down(x)) == count_macs(down, x) > 0
+
+
+class Attention(nn.Module):
+    """Pixels as tokens of one head of 8 channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Conv2d(3, 24, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        queries, keys, values = self.project(x).flatten(2).transpose(1, 2).chunk(3, 2)
+        return functional.scaled_dot_product_attention(queries, keys, values)
+
+
+def test_products_of_attention_are_no_part_of_the_macs_of_layers() -> None:
+    module, image = Attention(), torch.zeros(1, 3, 4, 5)
+    assert count_macs(module, image) == 20 * 3 * 24
+    assert all_macs(module, image) == 20 * 3 * 24 + 2 * 20 * 20 * 8
+    assert module.training
 
 
 def test_counts_one_sample_of_a_batch() -> None:

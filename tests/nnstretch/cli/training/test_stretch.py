@@ -319,6 +319,13 @@ def test_tables_of_designs_are_whole_on_narrow_terminals(width: int) -> None:
     assert ["1–9", "0.67 × 0.97", "1.00 × 0.41"] in cells
 
 
+def test_the_table_of_designs_says_which_macs_it_leaves_out() -> None:
+    segments = (SegmentDesign(0, 1, branches((0, 1.0, 1.0))),)
+    found = Design("d1", segments, 16, 10**6, 10**6, 10**6, 10**6, 1.0)
+    assert "8.39 M" in str(designs_table([found], ("cpu:0",), (1.0,), product_macs=8_388_608).caption)
+    assert "MACs are" not in str(designs_table([found], ("cpu:0",), (1.0,)).caption)
+
+
 def test_what_no_design_can_meet(cli: Cli) -> None:
     stretch = ("stretch", "net.py:small", "-p", "sim:phone/cpu,sim:phone/gpu")
     for option, value, says in [

@@ -78,6 +78,19 @@ def test_a_package_says_what_its_steps_are(made: Path) -> None:
     assert document.figures["MB of weights"] == 0
 
 
+def test_a_plan_says_how_many_of_its_macs_designs_leave_out(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[1, 2, 4, 8] x, float[1, 2, 8, 3] y) => (float[1, 2, 4, 3] z) { z = MatMul (x, y) }
+    """)
+    onnx.save(model, tmp_path / "net.onnx")
+    with nns.compile(tmp_path / "net.onnx", tune=False) as session:
+        session.save(tmp_path / "net.nns")
+    figures = read_document(str(tmp_path / "net.nns")).figures
+    products = "million of these in products of run-time matrices, which designs leave out"
+    assert figures[products] == figures["million multiply-adds"] == pytest.approx(2 * 4 * 3 * 8 / 1e6)
+
+
 def test_a_training(made: Path) -> None:
     document = read_document(str(made / "w.run"))
     assert document.figures["best top-1 (%)"] == 75.5

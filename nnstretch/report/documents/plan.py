@@ -10,13 +10,25 @@ from nnstretch.errors import FileError
 from nnstretch.graph.layer import RUN_TIME_PRODUCTS
 from nnstretch.package.format import read_package
 from nnstretch.report.charts.plan import steps_panel
+from nnstretch.report.charts.timeline import timeline_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.documents.facts import fact_text
 from nnstretch.report.tables.runs import queue_names
 from nnstretch.report.tables.text import parameters_text
 from nnstretch.scheduler.plan.schema import Plan
+from nnstretch.scheduler.runtime.timeline import Timeline
+from nnstretch.scheduler.simulation.timing import NoInterference, simulate
 
 _PRODUCTS = "million of these in products of run-time matrices, which designs leave out"
+
+_PREDICTED = "predicted ms"
+_TOGETHER = "predicted ms, transfers and contention left out"
+_ALONE = "predicted ms, steps one after another"
+_STEPS = "Predicted, one after another."
+_RUN = (
+    "A predicted run: steps take their predicted times, and sub-graphs begin as soon as their processor and what they read are "
+    "ready. Transfers between processors and contention are left out, so a measured run takes longer."
+)
 
 
 def read_plan_file(path: Path) -> Document:
@@ -52,7 +64,7 @@ def read_package_file(path: Path) -> Document:
         **_figures(first),
         "MB of the file": path.stat().st_size / 1e6,
         "MB of weights": package.constants.nbytes / 1e6,
-        "plans": len(plans),
+        **({"plans": len(plans)} if len(plans) > 1 else {}),
     }
     facts = {str(name): fact_text(value) for name, value in package.metadata.items()}
     return Document(f"Package {path.name}", _lead(first), figures, sections, facts)
@@ -66,15 +78,27 @@ def _lead(plan: Plan) -> str:
 
 def _figures(plan: Plan) -> dict[str, Cell]:
     products = sum(step.macs for step in plan.steps if step.op in RUN_TIME_PRODUCTS)
-    together = sum(bool(queue.processor) for queue in plan.queues) > 1
+    predicted: dict[str, Cell] = {_PREDICTED: plan.predicted_ms}
+    if _has_several_processors(plan):
+        run = _predicted_run(plan)
+        predicted = {_TOGETHER: None if run is None else run.total / 1e6, _ALONE: plan.predicted_ms}
     return {
-        "predicted ms, steps one after another" if together else "predicted ms": plan.predicted_ms,
+        **predicted,
         "million multiply-adds": plan.macs / 1e6,
         **({_PRODUCTS: products / 1e6} if products else {}),
         "steps": len(plan.steps),
         "sub-graphs": len(plan.subgraphs),
         "MB of tensors": plan.arena_bytes / 1e6,
     }
+
+
+def _has_several_processors(plan: Plan) -> bool:
+    return sum(bool(queue.processor) for queue in plan.queues) > 1
+
+
+def _predicted_run(plan: Plan) -> Timeline | None:
+    """A run in which processors compute at the same time and do not disturb each other; None if a step's time is unknown."""
+    return None if plan.predicted_ms is None else simulate(plan, NoInterference())
 
 
 def _sections(plan: Plan, of: str = "") -> list[Section]:
@@ -92,8 +116,11 @@ def _sections(plan: Plan, of: str = "") -> list[Section]:
         (step.layer, step.op, queue, step.routine, parameters_text(step.parameters), step.cost_ms, step.macs / 1e6)
         for step, queue in zip(plan.steps, queues, strict=True)
     ]
+    run = _predicted_run(plan) if _has_several_processors(plan) else None
     chart = None
-    if any(step.cost_ms for step in plan.steps):
+    if run is not None:
+        chart = timeline_panel(run)
+    elif any(step.cost_ms for step in plan.steps):
         chart = steps_panel(plan, queues)
     titles = ["layer", "operator", "processor", "routine", "parameters", "ms", "million multiply-adds"]
     return [
@@ -104,7 +131,7 @@ def _sections(plan: Plan, of: str = "") -> list[Section]:
         ),
         Section(
             f"Steps{of}",
-            "Predicted, one after another per processor; waits are left out.",
+            _STEPS if run is None else _RUN,
             chart,
             Table(titles, rows, 5),
             folded=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from nnstretch.report.documents.document import Document, Section, Table, cell_t
 from nnstretch.report.documents.facts import fact_text
 from nnstretch.report.documents.readers import read_document
 from nnstretch.report.documents.writers import ENDINGS, html
+from nnstretch.scheduler.plan.schema import Plan, PlanSubgraph
 from tests.kits.made_up_study import small_study
 
 
@@ -76,6 +78,28 @@ def test_a_package_says_what_its_steps_are(made: Path) -> None:
     assert steps is not None
     assert len(steps.rows) == document.figures["steps"]
     assert document.figures["MB of weights"] == 0
+
+
+@pytest.mark.parametrize("tuned", [True, False])
+def test_a_plan_for_several_processors_predicts_a_run_of_all_at_the_same_time(
+    made: Path, tmp_path: Path, tuned: bool
+) -> None:
+    plan = Plan.from_json((made / "plan.json").read_text())
+    first, queue = plan.steps[0], plan.queues[0]
+    steps = (replace(first, cost_ms=2.0), replace(first, cost_ms=3.0), replace(first, cost_ms=1.0 if tuned else None))
+    subgraphs = (PlanSubgraph(0, 0, 1), PlanSubgraph(1, 1, 1), PlanSubgraph(0, 2, 1, waits=(1,)))
+    both = replace(plan, queues=(queue, replace(queue, processor="cpu:9")), steps=steps, subgraphs=subgraphs)
+    (tmp_path / "both.json").write_text(both.to_json())
+    document = read_document(str(tmp_path / "both.json"))
+    figures = list(document.figures.items())
+    assert figures[:2] == [
+        ("predicted ms, transfers and contention left out", 4.0 if tuned else None),
+        ("predicted ms, steps one after another", 6.0 if tuned else None),
+    ]
+    section = document.sections[-1]
+    assert section.panel is not None
+    assert ("wait, 1000.0 µs" in "".join(section.panel[1])) == section.text.startswith("A predicted run") == tuned
+    assert "predicted ms" in read_document(str(made / "plan.json")).figures
 
 
 def test_a_plan_says_how_many_of_its_macs_designs_leave_out(tmp_path: Path) -> None:

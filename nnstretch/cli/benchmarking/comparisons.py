@@ -13,7 +13,6 @@ from nnstretch.cli.benchmarking.engine_comparison import (
     compare_models,
     parse_series,
     write_answer,
-    write_json,
 )
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.options import several_processors
@@ -249,13 +248,12 @@ class Compared:
         from nnstretch.cli.models.sources import Source
 
         source = Source(self._only_model(purpose), self.options, self.weights)
-        check_endings(self.outputs, f"a comparison of {compared} is", (".json",))
+        check_endings(self.outputs, f"a comparison of {compared} is", answer_endings())
         return Path(source.model).name, source.load()
 
     def _finish(self, report: Reporter, answer: Mapping[str, Any], table: Table, note: str) -> None:
         """Writes and shows an answer."""
-        for path in self.outputs:
-            write_json(path, answer)
+        write_answer(self.outputs, answer)
         report.show(table)
         report.note(note)
         report.finish(answer)

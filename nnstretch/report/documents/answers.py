@@ -15,6 +15,7 @@ from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.documents.facts import environment_facts
 from nnstretch.report.documents.latency_grid import latency_document
 from nnstretch.report.documents.targets import targets_document
+from nnstretch.report.documents.ways import streams_document, together_document
 from nnstretch.report.tables.text import parameters_text
 
 Answer = Mapping[str, Any]
@@ -54,10 +55,6 @@ def answer_document(answer: Answer, name: str = "") -> Document | None:
             document = read(name, answer)
             return replace(document, facts={**document.facts, **environment_facts(answer.get("environment", {}))})
     return None
-
-
-def _bench(_: str, answer: Answer) -> Document:
-    return bench_document(answer)
 
 
 def _branched(_: str, answer: Answer) -> Document:
@@ -128,9 +125,11 @@ def _stretch(name: str, answer: Answer) -> Document:
 
 
 _READERS: Mapping[str, Callable[[str, Answer], Document]] = {
-    "chosen": _job,
-    "summary": _bench,
+    "candidates": _job,
+    "summary": lambda _, answer: bench_document(answer),
     "speedup_best_alternative": _branched,
+    "over_one_at_a_time": lambda _, answer: streams_document(answer),
+    "over_critical_path": lambda _, answer: together_document(answer),
     "tuning_s": _tune,
     "designs": _stretch,
     "targets": targets_document,

@@ -39,8 +39,12 @@ def job_document(answer: Mapping[str, Any]) -> Document:
 
 
 def _accuracies(answer: Mapping[str, Any], networks: Sequence[Mapping[str, Any]]) -> Table:
-    """Top-1 of every network; the chosen one is marked."""
+    """Top-1 of every network, in int8 too where networks were quantised; the chosen one is marked."""
     int8 = {one["name"]: one["top1"] for one in answer["int8"]}
-    rows = [[one["name"], one["test_top1"], one["validation_top1"], int8.get(one["name"])] for one in networks]
+    rows = [
+        [one["name"], one["test_top1"], one["validation_top1"], *([int8.get(one["name"])] if int8 else [])]
+        for one in networks
+    ]
     marked = frozenset(number for number, one in enumerate(networks) if one["name"] == answer["chosen"])
-    return Table(("network", "top-1 (%)", "validation top-1 (%)", "int8 top-1 (%)"), rows, marked=marked)
+    titles = ("network", "top-1 (%)", "validation top-1 (%)", *(["int8 top-1 (%)"] if int8 else []))
+    return Table(titles, rows, marked=marked)

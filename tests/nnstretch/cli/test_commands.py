@@ -578,12 +578,14 @@ def test_bench_on_several_processors(cli: Cli, onnx_file: Path) -> None:
     found = answer_of(cli(*command, "-p", ",".join(names), "-o", "together.json", "--json"))
     assert json.loads(Path("together.json").read_text()) == found
     assert list(found["alone"]) == names
+    assert cli("report", "together.json", "-o", "together.html", "-o", "together.svg")[0] == 0
+    assert all(f"{name} alone" in Path("together.svg").read_text() for name in names)
     assert found["max_rel_error"] < 1e-4
     assert found["speedup"] == pytest.approx(
         min(times["p50_ms"] for times in found["alone"].values()) / found["together"]["p50_ms"], rel=1e-3
     )
     refuses(cli(*command, "-p", names[0]), "two or more")
-    refuses(cli(*command, "-p", ",".join(names), "-o", "together.svg"), "together.svg", ".json")
+    refuses(cli(*command, "-p", ",".join(names), "-o", "together.txt"), "together.txt", ".json")
     refuses(cli(*command, str(onnx_file), "-p", ",".join(names)), "one network")
 
 
@@ -602,6 +604,9 @@ def test_streams(cli: Cli, onnx_file: Path, package: Path) -> None:
     assert found["chosen"] in [one["how"] for one in found["results"]]
     assert all(one["images_per_s"] > 0 for one in found["results"])
     assert [one["how"] for one in found["results"]][-1] == "ONNX Runtime, 2 at a time"
+    Path("streams.json").write_text(json.dumps(found))
+    status, out, _ = cli("report", "streams.json")
+    assert (status, out.count("ONNX Runtime, 2 at a time")) == (0, 1)
     assert found["max_rel_error"] < 1e-4
     refuses(cli("run", str(onnx_file), "--streams", "2", "--timeline", "t.json"), "--timeline", "--streams")
     refuses(cli("bench", str(package), "--streams", "2"), "package")

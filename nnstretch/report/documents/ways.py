@@ -1,0 +1,71 @@
+"""Answers of `bench --streams` and `bench --processors`: one network, run in several ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nnstretch.report.charts.bars import Bar, bars_panel
+from nnstretch.report.documents.bench import disturbed_line
+from nnstretch.report.documents.document import Cell, Document, Section, Table
+
+Answer = Mapping[str, Any]
+"""The object of an answer. A field that is missing raises KeyError."""
+
+
+def streams_document(answer: Answer) -> Document:
+    """The document of an answer of `bench --streams`."""
+    figures: dict[str, Cell] = {
+        "× one at a time": answer["over_one_at_a_time"],
+        "× ONNX Runtime": answer["over_onnxruntime"],
+        "largest relative error": answer["max_rel_error"],
+    }
+    results, chosen = answer["results"], answer["chosen"]
+    fields = ("how", "images_per_s", "predicted_per_s", "spread", "weight_bytes", "stream_bytes")
+    titles = ("how", "images per second", "predicted", "spread", "bytes of weights", "bytes of all streams")
+    marked = frozenset(number for number, one in enumerate(results) if one["how"] == chosen)
+    table = Table(titles, [[one.get(field) for field in fields] for one in results], marked=marked)
+    bars = [
+        _bar(one["how"], one["images_per_s"], one["interval_per_s"], "accent" if one["how"] == chosen else "conv")
+        for one in results
+    ]
+    failed = answer["onnxruntime_error"]
+    lead = (
+        f"{answer['streams']} streams, batch {answer['batch']}. Chosen by prediction: {chosen}.",
+        f"ONNX Runtime failed: {failed}." if failed else "",
+        disturbed_line(answer),
+    )
+    section = Section("Images per second", "Medians of interleaved rounds.", bars_panel(bars, "/s"), table)
+    return Document(f"Throughput of {answer['model']}", " ".join(filter(None, lead)), figures, [section])
+
+
+def together_document(answer: Answer) -> Document:
+    """The document of an answer of `bench --processors`."""
+    figures: dict[str, Cell] = {
+        "× the fastest single processor": answer["speedup"],
+        "ms on all processors": answer["together"]["p50_ms"],
+        "predicted ms": answer["predicted_ms"],
+        "ms of the critical path": answer["critical_path_ms"],
+        "traced run / its critical path": answer["over_critical_path"],
+        "lower bound in ms of any placement of whole layers": answer["bound_ms"],
+        "largest relative error": answer["max_rel_error"],
+    }
+    runs = {"all at the same time": answer["together"], "all, one after another": answer["serial"]}
+    runs |= {f"{name} alone": times for name, times in answer["alone"].items()}
+    rows = [
+        [name, *(times[field] for field in ("p50_ms", "p90_ms", "min_ms", "spread"))] for name, times in runs.items()
+    ]
+    table = Table(("run", "p50 ms", "p90 ms", "min ms", "spread"), rows, marked=frozenset({0}))
+    bars = [
+        _bar(name, times["p50_ms"], times.get("interval_ms"), "accent" if times is answer["together"] else "conv")
+        for name, times in runs.items()
+    ]
+    placed = "Layers are placed on several processors." if answer["placed"] else "One processor computes all layers."
+    section = Section("Latency", "Medians of interleaved rounds.", bars_panel(bars, " ms"), table)
+    lead = " ".join(filter(None, (placed, disturbed_line(answer))))
+    return Document(f"{answer['model']} on several processors", lead, figures, [section])
+
+
+def _bar(name: str, value: float, interval: tuple[float, float] | None, class_: str) -> Bar:
+    low, high = interval or (value, value)
+    return Bar(name, value, low, high, f"{name}: {value:.4g}", class_)

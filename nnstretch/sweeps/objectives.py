@@ -68,9 +68,7 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective("latency", "ms", False, Fidelity.PREDICTED, "predicted, then median of measured runs"),
         Objective("p90", "ms", False, Fidelity.MEASURED, "90th percentile of measured runs"),
         Objective("accuracy", "%", True, Fidelity.DISTILLED, "on validation images"),
-        Objective(
-            "macs", "M", True, Fidelity.PREDICTED, "MACs of convolutions and dense layers: capacity, without data"
-        ),
+        Objective("macs", "M", True, Fidelity.PREDICTED, "of convolutions and dense layers: capacity without data"),
         Objective("memory", "MiB", False, Fidelity.PREDICTED, "weights and the peak of a plan's tensors"),
         Objective("params", "M", False, Fidelity.PREDICTED, "learnable scalars"),
         Objective("energy", "mJ", False, Fidelity.MEASURED, "per run, by powercap or the battery of a target"),

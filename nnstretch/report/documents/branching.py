@@ -40,6 +40,7 @@ _TIMELINE = (
     "A run of median duration. Each row is a processor, each bar a layer; hatched bars are waits at a meeting point. A bar's "
     "tooltip shows layer, routine and rate."
 )
+_NOT_BRANCHED = "What is called branched below is the original network, whose layers the scheduler places."
 _MILLION = 1e6
 
 
@@ -74,12 +75,9 @@ def branching_document(answer: Mapping[str, Any]) -> Document:
 
 def _lead(answer: Mapping[str, Any], found: Ablation) -> str:
     why = answer["unbranched"]
-    not_branched = (
-        why
-        and f"The network was not branched: {why}. What is called branched below is the original network, whose "
-        "layers the scheduler places."
-    )
-    processors = f"Branches run on {' and '.join(found.processors)}."
+    not_branched = "" if why is None else f"The network was not branched: {why}. {_NOT_BRANCHED}"
+    placed = "Branches run on" if why is None else "The processors are"
+    processors = f"{placed} {' and '.join(found.processors)}."
     best = f"The best alternative is {alternative_text(found)}."
     said = (not_branched, machine_text(answer["machine"]), processors, best, when_branching_pays(found))
     return " ".join(filter(None, (*said, disturbed_line(answer))))

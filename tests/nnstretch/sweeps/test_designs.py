@@ -22,6 +22,7 @@ from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.transform.build import build
 from nnstretch.cli.models.networks import NetworkOptions, build_network
 from nnstretch.cli.sweeping.designs import DesignJob
+from nnstretch.cli.sweeping.front import front_table
 from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import DesignError, UsageError
 from nnstretch.scheduler.costmodel.costs import Estimates
@@ -281,6 +282,17 @@ def test_objectives_that_cannot_be_known_are_refused(objectives: str, fidelity: 
     with pytest.raises(UsageError, match=message):
         fidelity_of(parse_objectives(objectives), fidelity)
     assert fidelity_of(parse_objectives("latency,accuracy"), None) is Fidelity.DISTILLED
+
+
+@pytest.mark.parametrize("objectives", ["latency,macs", "latency,memory"])
+def test_the_table_of_a_front_says_which_macs_it_counts(objectives: str) -> None:
+    wanted = parse_objectives(objectives)
+    caption = front_table([], {one.name: 1.0 for one in wanted}, wanted, []).caption
+    assert caption == (
+        "macs: of convolutions and dense layers; packages count products of run-time matrices, too"
+        if "macs" in objectives
+        else None
+    )
 
 
 def test_energy_is_read_from_power_zones(tmp_path: Path) -> None:

@@ -66,9 +66,19 @@ def _is_plain(layer: nn.Module) -> bool:
         and type(layer)._conv_forward is nn.Conv2d._conv_forward
         and "forward" not in vars(layer)
         and layer.padding_mode == "zeros"
-        and not isinstance(layer.padding, str)
+        and _padding_of(layer) is not None
         and layer.weight.device.type == "cpu"
     )
+
+
+def _padding_of(layer: nn.Conv2d) -> tuple[int, int] | None:
+    """Zeros on both sides, in rows and columns; None if "same" stands for unequal numbers of them."""
+    if not isinstance(layer.padding, str):
+        return _pair(layer.padding)
+    if layer.padding == "valid":
+        return 0, 0
+    both = [dilation * (size - 1) for dilation, size in zip(layer.dilation, layer.kernel_size, strict=True)]
+    return None if any(count % 2 for count in both) else (both[0] // 2, both[1] // 2)
 
 
 def _forward(layer: nn.Conv2d, images: Tensor) -> Tensor:
@@ -125,7 +135,9 @@ class _Way:
 
 def _way_of(layer: nn.Conv2d, images: Tensor) -> _Way | None:
     """How a layer is computed; None if torch's way is the fastest."""
-    stride, padding, dilation, kernel = map(_pair, (layer.stride, layer.padding, layer.dilation, layer.kernel_size))
+    stride, dilation, kernel = map(_pair, (layer.stride, layer.dilation, layer.kernel_size))
+    padding = _padding_of(layer)
+    assert padding is not None
     height, width = (
         (images.shape[2 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(2)
     )

@@ -10,7 +10,6 @@ from collections.abc import Collection
 from nnstretch.devices.base.routine import USUAL_THREADS, Routine
 from nnstretch.devices.cpu.routines import (
     attention,
-    bfloat16,
     data_movement,
     eltwise,
     matmul,
@@ -18,6 +17,9 @@ from nnstretch.devices.cpu.routines import (
     pool,
     reduce,
 )
+from nnstretch.devices.cpu.routines.bfloat16 import convolution as bfloat16_convolution
+from nnstretch.devices.cpu.routines.bfloat16 import dense as bfloat16_dense
+from nnstretch.devices.cpu.routines.bfloat16 import pair as bfloat16_pair
 from nnstretch.devices.cpu.routines.convolution import (
     dense,
     depthwise,
@@ -42,11 +44,13 @@ _MODULES = (
     depthwise,
     planar,
     patches,
-    bfloat16,
+    bfloat16_convolution,
     direct,
+    bfloat16_pair,
     pair,
     strassen,
     winograd,
+    bfloat16_dense,
     dense,
     attention,
     matmul,

@@ -54,40 +54,49 @@
  * lack one of them; the first names the variant. Features of vectors that no level of the architecture includes are for
  * the instruction set with vectors of that width. The engine uses the variant with the most features that the CPU has.
  * Families of one file have the same variants. */
-#define VARIANTS(F)                                 \
-    F(conv_direct, fma)                             \
-    F(conv_planar, fma)                             \
-    F(conv_strassen, fma)                           \
-    F(winograd, fma)                                \
-    F(winograd_int16, fma)                          \
-    F(depthwise, fma)                               \
-    F(expand_depthwise, fma)                        \
-    F(depthwise_project, fma)                       \
-    F(dense, fma)                                   \
-    F(dense_int16, fma)                             \
-    F(conv_int8, avx512_vnni)                       \
-    F(conv_int8, avx_vnni)                          \
-    F(conv_int8, asimddp)                           \
-    F(conv_int8_planar, avx512_vnni)                \
-    F(conv_int8_planar, avx_vnni)                   \
-    F(conv_int8_planar, asimddp)                    \
-    F(rows_int8, avx512_vnni)                       \
-    F(rows_int8, amx_int8, amx_tile, avx512_vnni)   \
-    F(rows_int8, avx_vnni)                          \
-    F(rows_int8, asimddp)                           \
-    F(rows_int8, i8mm, asimddp)                     \
-    F(depthwise_int8, avx512_vnni)                  \
-    F(depthwise_int8, avx_vnni)                     \
-    F(depthwise_int8, asimddp)                      \
-    F(dense_int8, avx512_vnni)                      \
-    F(dense_int8, avx_vnni)                         \
-    F(dense_int8, asimddp)                          \
-    F(dense_int8, i8mm, asimddp)                    \
-    F(int8_table, avx512vbmi)                       \
-    F(conv_bfloat16, avx512_bf16)                   \
-    F(conv_bfloat16, amx_bf16, amx_tile, avx512_bf16) \
-    F(conv_bfloat16, bf16)                          \
-    F(attention, fma)                               \
+#define VARIANTS(F)                                                \
+    F(conv_direct, fma)                                            \
+    F(conv_planar, fma)                                            \
+    F(conv_strassen, fma)                                          \
+    F(winograd, fma)                                               \
+    F(winograd_int16, fma)                                         \
+    F(depthwise, fma)                                              \
+    F(expand_depthwise, fma)                                       \
+    F(depthwise_project, fma)                                      \
+    F(dense, fma)                                                  \
+    F(dense_int16, fma)                                            \
+    F(conv_int8, avx512_vnni)                                      \
+    F(conv_int8, avx_vnni)                                         \
+    F(conv_int8, asimddp)                                          \
+    F(conv_int8_planar, avx512_vnni)                               \
+    F(conv_int8_planar, avx_vnni)                                  \
+    F(conv_int8_planar, asimddp)                                   \
+    F(rows_int8, avx512_vnni)                                      \
+    F(rows_int8, amx_int8, amx_tile, avx512_vnni)                  \
+    F(rows_int8, avx_vnni)                                         \
+    F(rows_int8, asimddp)                                          \
+    F(rows_int8, i8mm, asimddp)                                    \
+    F(depthwise_int8, avx512_vnni)                                 \
+    F(depthwise_int8, avx_vnni)                                    \
+    F(depthwise_int8, asimddp)                                     \
+    F(dense_int8, avx512_vnni)                                     \
+    F(dense_int8, avx_vnni)                                        \
+    F(dense_int8, asimddp)                                         \
+    F(dense_int8, i8mm, asimddp)                                   \
+    F(int8_table, avx512vbmi)                                      \
+    F(conv_bfloat16, avx512_bf16)                                  \
+    F(conv_bfloat16, amx_bf16, amx_tile, avx512_bf16)              \
+    F(conv_bfloat16, bf16)                                         \
+    F(expand_depthwise_bfloat16, avx512_bf16)                      \
+    F(expand_depthwise_bfloat16, amx_bf16, amx_tile, avx512_bf16)  \
+    F(expand_depthwise_bfloat16, bf16)                             \
+    F(depthwise_project_bfloat16, avx512_bf16)                     \
+    F(depthwise_project_bfloat16, amx_bf16, amx_tile, avx512_bf16) \
+    F(depthwise_project_bfloat16, bf16)                            \
+    F(dense_bfloat16, avx512_bf16)                                 \
+    F(dense_bfloat16, amx_bf16, amx_tile, avx512_bf16)             \
+    F(dense_bfloat16, bf16)                                        \
+    F(attention, fma)                                              \
     F(matmul, fma)
 
 #define ADDED(A)            \

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import ml_dtypes
@@ -31,6 +31,17 @@ def rounded(numbers: np.ndarray) -> np.ndarray:
 
 def reference_of_rounded(layer: Layer) -> np.ndarray:
     """The output for `feeds_of(layer)` from rounded inputs and weights, as ONNX Runtime computes it in float32."""
-    image, *others = feeds_of(layer)
+    return _of_rounded(layer, feeds_of(layer))
+
+
+def reference_of_pair(pair: Layer, rounded_part: int) -> np.ndarray:
+    """The same of a pair in which one part, the pointwise convolution, has rounded operands."""
+    (image, *others), (first, second) = feeds_of(pair), pair.parts
+    of_first, of_second = (_of_rounded if rounded_part == part else reference for part in (0, 1))
+    return of_second(second, [of_first(first, [image]), *others])
+
+
+def _of_rounded(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
+    image, *others = feeds
     constants: Mapping[int, np.ndarray] = {**layer.constants, 1: rounded(layer.constants[1])}
     return reference(replace(layer, constants=constants), [rounded(image), *others])

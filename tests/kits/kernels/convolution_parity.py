@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 from hypothesis import strategies as st
 
+from nnstretch.api.options import BFLOAT16_TOLERANCE
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand
@@ -162,6 +163,8 @@ def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
 
 def tolerance_of(routine: Routine) -> float:
     """Error that an untuned routine may have, relative to the largest output."""
+    if routine.rounds_to is not None:
+        return BFLOAT16_TOLERANCE
     return _ROUNDED_TOLERANCE if routine.descriptor.algorithm == "winograd_int16" else TOLERANCE
 
 

@@ -44,6 +44,8 @@ def gradients(layer: nn.Conv2d, images: Tensor, *, autocast: bool = False) -> li
         ((3, 2), {"padding": (2, 0), "stride": (1, 2)}),
         (3, {"padding": 2, "dilation": 2}),
         (5, {"padding": 2, "stride": 3}),
+        ((3, 1), {"padding": "same", "dilation": (2, 1)}),
+        (2, {"padding": "valid"}),
     ],
 )
 def test_results_and_gradients_are_those_of_convolutions(
@@ -74,10 +76,12 @@ def test_bfloat16_is_as_close_to_float32_as_that_of_convolutions(size: int) -> N
         assert error <= 1.2 * its + 1e-3
 
 
-@pytest.mark.parametrize(("channels", "groups"), [(24, 1), (48, 2), (24, 24)])
-def test_gradients_of_dilated_convolutions_in_bfloat16_are_whole(channels: int, groups: int) -> None:
+@pytest.mark.parametrize(("channels", "groups", "padding"), [(24, 1, 2), (24, 1, "same"), (48, 2, 2), (24, 24, 2)])
+def test_gradients_of_dilated_convolutions_in_bfloat16_are_whole(
+    channels: int, groups: int, padding: int | str
+) -> None:
     """Of blocks of channels that are not full, oneDNN leaves some unwritten."""
-    layer = nn.Conv2d(channels, channels, 3, padding=2, dilation=2, groups=groups, bias=False)
+    layer = nn.Conv2d(channels, channels, 3, padding=padding, dilation=2, groups=groups, bias=False)
     layer = layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     images = torch.randn(2, channels, 36, 36).contiguous(memory_format=torch.channels_last)
     _, _, wanted = gradients(layer, images)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from nnstretch.devices.base.constants import padded_rows
+from nnstretch.devices.base.constants import Constant, padded_rows
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import (
     INPUT,
@@ -102,21 +102,26 @@ class Pair(Routine):
     def _blocks(self, channels: int) -> int:
         return -(-channels // self.layout.block)
 
-    def _lowering(self, layer: Layer, parameters: Parameters, weights: Sequence[np.ndarray], other: int) -> Lowering:
+    def _kernel(self, parameters: Parameters) -> str:
+        """The kernel's name."""
+        return family(self.descriptor.algorithm).kernel(pixels=parameters["pixels"], vectors=parameters["vectors"])
+
+    def _lowering(
+        self, layer: Layer, parameters: Parameters, weights: Sequence[Constant], depthwise: Layer, other: int
+    ) -> Lowering:
         """One call with both layers' prepared weights; `other` is the kernel's parameter of that name."""
         first, second = layer.parts
-        constants: list[np.ndarray] = []
+        constants: list[Constant] = []
         reads: list[Operand | None] = [INPUT]
         for link, weight in zip((first, second), weights, strict=True):
             reads += [Operand("constant", len(constants)), None]
-            constants.append(np.ascontiguousarray(weight, np.float32))
+            constants.append(np.ascontiguousarray(weight, np.float32) if isinstance(weight, np.ndarray) else weight)
             if link.has(2):
                 reads[-1] = Operand("constant", len(constants))
                 constants.append(self._padded(link.constants[2]))
         reads.append(Operand("input", layer.wiring[1][-1]) if second.has(3) else None)
-        depthwise = first if self._is_depthwise(first) else second
         call = kernel_call(
-            family(self.descriptor.algorithm).kernel(pixels=parameters["pixels"], vectors=parameters["vectors"]),
+            self._kernel(parameters),
             tuple(reads),
             geometry=geometry_parameters(KernelGeometry.of(depthwise)),
             other=other,
@@ -131,7 +136,7 @@ class Pair(Routine):
         """The values with zeros appended along the first axis up to whole blocks."""
         return padded_rows(values, self._blocks(len(values)) * self.layout.block)
 
-    def _pointwise_weights(self, layer: Layer, parameters: Parameters) -> np.ndarray:
+    def _pointwise_weights(self, layer: Layer, parameters: Parameters) -> Constant:
         channels, width = layer.type_of(0).shape[1], parameters["vectors"] * self.layout.block
         return self._padded(layer.constants[1]).reshape(-1, width, channels).transpose(0, 2, 1)
 
@@ -176,7 +181,7 @@ class ExpandDepthwise(Pair):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         first, second = layer.parts
         weights = (self._pointwise_weights(first, parameters), self._depthwise_weights(second))
-        return self._lowering(layer, parameters, weights, KernelGeometry.of(first).channels)
+        return self._lowering(layer, parameters, weights, second, KernelGeometry.of(first).channels)
 
 
 class DepthwiseProject(Pair):
@@ -196,7 +201,7 @@ class DepthwiseProject(Pair):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         first, second = layer.parts
         weights = (self._depthwise_weights(first), self._pointwise_weights(second, parameters))
-        return self._lowering(layer, parameters, weights, KernelGeometry.of(second).out_channels)
+        return self._lowering(layer, parameters, weights, first, KernelGeometry.of(second).out_channels)
 
 
 ROUTINES = (ExpandDepthwise, DepthwiseProject)

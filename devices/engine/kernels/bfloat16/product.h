@@ -29,7 +29,9 @@ NNS_INLINE bf16_pairs bf16_broadcast(const bfloat16 *from) {
     return (bf16_pairs){0} + pair;
 }
 
+/* BF16_NATIVE: whether the CPU has instructions for such products, and 32 vector registers. No plan is made for others. */
 #if defined(__AVX512BF16__) && NNS_BLOCK == 16
+#define BF16_NATIVE 1
 
 NNS_INLINE nns_vec bf16_multiply_add(nns_vec sum, bf16_pairs x, bf16_pairs w) {
     return (nns_vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)w);
@@ -50,10 +52,12 @@ NNS_INLINE void bf16_store_two(bfloat16 *to, nns_vec first, nns_vec second) {
 #else
 
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define BF16_NATIVE 1
 NNS_INLINE nns_vec bf16_multiply_add(nns_vec sum, bf16_pairs x, bf16_pairs w) {
     return (nns_vec)vbfdotq_f32((float32x4_t)sum, (bfloat16x8_t)x, (bfloat16x8_t)w);
 }
 #else
+#define BF16_NATIVE 0
 NNS_INLINE nns_vec bf16_multiply_add(nns_vec sum, bf16_pairs x, bf16_pairs w) {
     sum += (nns_vec)(x << 16) * (nns_vec)(w << 16);
     return sum + (nns_vec)(x & 0xffff0000u) * (nns_vec)(w & 0xffff0000u);

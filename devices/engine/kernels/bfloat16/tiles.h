@@ -1,23 +1,6 @@
-/* The output vectors of conv_bfloat16.c by tiles of AMX. It includes this file, which uses its vectors. */
+/* The output vectors of compute.inc by tiles of AMX. It includes this file. */
 
-enum { TILE = 16, TILE_SUMS = TILE * NNS_BLOCK, TILE_BYTES = 64 /* of a row */ };
-
-/* The memory of _tile_loadconfig. */
-typedef struct {
-    uint8_t palette, start, reserved[14];
-    uint16_t bytes[16]; /* of a row */
-    uint8_t rows[16];
-} tile_shapes;
-
-/* Tiles 0 to 3 are sums, 4 and 5 columns, 6 and 7 weights. */
-static void shape_tiles(void) {
-    tile_shapes shapes = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        shapes.bytes[i] = TILE_BYTES;
-        shapes.rows[i] = TILE;
-    }
-    _tile_loadconfig(&shapes);
-}
+enum { TILE = BF16_TILE, TILE_SUMS = TILE * NNS_BLOCK };
 
 /* Sums of 16 columns at `x`, or of 32 `both`, and of the vector `v` and, with `pair`, the next one. They are
  * float[columns / 16][vectors][16][lane]. `pair` and `both` are constants. */
@@ -32,13 +15,13 @@ NNS_INLINE void add_tiles(const bool pair, const bool both, const strips *of, co
     if (pair && both) _tile_zero(3);
     for (int64_t part = 0; part < parts; part++) {
         for (int64_t i = 0; i < s->kh; i++) {
-            const bfloat16 *columns = x + part * of->rows.part + i * s->dh * of->rows.row;
+            const bfloat16 *columns = x + part * of->part + i * s->dh * of->row;
             for (int64_t j = 0; j < s->kw; j++, columns += s->dw * BF16_COLUMN, w += BF16_TAP) {
                 _tile_loadd(4, columns, step * (int64_t)sizeof *columns);
-                _tile_loadd(6, w, TILE_BYTES);
+                _tile_loadd(6, w, BF16_TILE_BYTES);
                 _tile_dpbf16ps(0, 4, 6);
                 if (pair) {
-                    _tile_loadd(7, w + of->w_block, TILE_BYTES);
+                    _tile_loadd(7, w + of->w_block, BF16_TILE_BYTES);
                     _tile_dpbf16ps(1, 4, 7);
                 }
                 if (both) {
@@ -49,10 +32,10 @@ NNS_INLINE void add_tiles(const bool pair, const bool both, const strips *of, co
             }
         }
     }
-    _tile_stored(0, sums, TILE_BYTES);
-    if (pair) _tile_stored(1, sums + TILE_SUMS, TILE_BYTES);
-    if (both) _tile_stored(2, sums + (pair ? 2 : 1) * TILE_SUMS, TILE_BYTES);
-    if (pair && both) _tile_stored(3, sums + 3 * TILE_SUMS, TILE_BYTES);
+    _tile_stored(0, sums, BF16_TILE_BYTES);
+    if (pair) _tile_stored(1, sums + TILE_SUMS, BF16_TILE_BYTES);
+    if (both) _tile_stored(2, sums + (pair ? 2 : 1) * TILE_SUMS, BF16_TILE_BYTES);
+    if (pair && both) _tile_stored(3, sums + 3 * TILE_SUMS, BF16_TILE_BYTES);
 }
 
 /* Finishes and stores the sums of the places [place, end), at most 16 of them. Places are the columns of rows of `pitch`
@@ -66,11 +49,11 @@ static void store_places(const strips *of, const output_vector *v, const float *
     for (int64_t at = place, count; at < end; at += count) {
         const int64_t row = at / pitch, column = at % pitch;
         count = nns_min_int(end - at, pitch - column);
-        const int64_t valid = nns_min_int(count, ow - column), out = ((oh + row) * ow + column) * NNS_BLOCK;
+        const int64_t valid = nns_min_int(count, ow - column), pixel = (oh + row) * ow + column;
         if (valid == TILE)
-            store_strip(TILE, 1, TILE, &of->finish, v, out, sums);
+            store_strip(TILE, 1, TILE, of, v, pixel, sums);
         else if (valid > 0)
-            store_strip(TILE, 1, valid, &of->finish, v, out, sums + (at - place));
+            store_strip(TILE, 1, valid, of, v, pixel, sums + (at - place));
     }
 }
 
@@ -81,7 +64,7 @@ NNS_INLINE void compute_places(const bool pair, const strips *of, const output_v
     float sums[4 * TILE_SUMS] __attribute__((aligned(64)));
     for (int64_t place = 0; place < places; place += 2 * TILE) {
         const bool both = places - place > TILE;
-        const bfloat16 *x = v[0].x + oh * s->sh * of->rows.row + place * s->sw * BF16_COLUMN;
+        const bfloat16 *x = v[0].x + oh * s->sh * of->row + place * s->sw * BF16_COLUMN;
         if (both)
             add_tiles(pair, true, of, v, x, sums);
         else
@@ -96,11 +79,11 @@ NNS_INLINE void compute_places(const bool pair, const strips *of, const output_v
 }
 
 /* Computes `count` (1 or 2) vectors that read the same pairs, for `outputs` output rows. */
-static void compute_tiles(const strips *of, const output_vector *v, int64_t count, int64_t outputs) {
+void bf16_compute(const strips *of, const output_vector *v, int64_t count, int64_t outputs) {
     const kernel_geometry *s = &of->geometry;
     /* Without strides, places run on from a row to the next. */
     const bool flat = s->sh == 1 && s->sw == 1;
-    const int64_t pitch = flat ? of->rows.columns : s->ow, places = flat ? (outputs - 1) * pitch + s->ow : s->ow;
+    const int64_t pitch = flat ? of->columns : s->ow, places = flat ? (outputs - 1) * pitch + s->ow : s->ow;
     for (int64_t oh = 0; oh < (flat ? 1 : outputs); oh++) {
         if (count == 2)
             compute_places(true, of, v, oh, places, pitch);

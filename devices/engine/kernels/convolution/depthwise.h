@@ -14,7 +14,11 @@ typedef struct {
     epilogue finish;
 } depthwise_rows;
 
-#define nns_depthwise_rows NNS_JOIN(nns_depthwise_rows, NNS_VARIANT)
+/* The variant of these kernels that a file calls: its own, unless they have none for its CPU features. */
+#ifndef NNS_DEPTHWISE_VARIANT
+#define NNS_DEPTHWISE_VARIANT NNS_VARIANT
+#endif
+#define nns_depthwise_rows NNS_JOIN(nns_depthwise_rows, NNS_DEPTHWISE_VARIANT)
 
 /* Computes depthwise rows (groups of one channel) of a convolution with geometry `s`. */
 void nns_depthwise_rows(const kernel_geometry *s, const depthwise_rows *rows);

@@ -1,6 +1,10 @@
 /* Kernels that multiply in bfloat16: a part of manifest.h. */
 
-#define FAMILIES_bfloat16(F) F(conv_bfloat16)
+#define FAMILIES_bfloat16(F)      \
+    F(conv_bfloat16)              \
+    F(expand_depthwise_bfloat16)  \
+    F(depthwise_project_bfloat16) \
+    F(dense_bfloat16)
 
 /* ---- conv_bfloat16: bfloat16/conv_bfloat16.c -------------------------------------------------------------------- */
 
@@ -16,3 +20,27 @@
     if (draw(5) < 2) p->groups = 1;             \
     p->geometry.c = p->groups * between(1, 40); \
     p->geometry.o = p->groups * between(1, 40);
+
+/* ---- expand_depthwise_bfloat16, depthwise_project_bfloat16: bfloat16/pair_bfloat16.c ---------------------------- */
+
+#define PARAMETERS_expand_depthwise_bfloat16(P, A, G) PARAMETERS_expand_depthwise(P, A, G)
+#define PARAMETERS_depthwise_project_bfloat16(P, A, G) PARAMETERS_expand_depthwise(P, A, G)
+#define READS_expand_depthwise_bfloat16(REQUIRED, OPTIONAL) READS_expand_depthwise(REQUIRED, OPTIONAL)
+#define READS_depthwise_project_bfloat16(REQUIRED, OPTIONAL) READS_expand_depthwise(REQUIRED, OPTIONAL)
+#define KERNELS_expand_depthwise_bfloat16(K) K(expand_depthwise_bfloat16, "expand_depthwise_bfloat16", ANY)
+#define KERNELS_depthwise_project_bfloat16(K) K(depthwise_project_bfloat16, "depthwise_project_bfloat16", ANY)
+#define CONSTRAIN_expand_depthwise_bfloat16(p) p->geometry.c = p->geometry.o = between(1, 140);
+#define CONSTRAIN_depthwise_project_bfloat16(p) p->geometry.c = p->geometry.o = between(1, 140);
+
+/* ---- dense_bfloat16: bfloat16/dense_bfloat16.c ------------------------------------------------------------------ */
+
+#define PARAMETERS_dense_bfloat16(P, A, G)                                            \
+    P(n, RANGE(1, MOST_INT32), BETWEEN(1, 40))                                        \
+    P(k, RANGE(1, MOST_INT32), BETWEEN(1, 80))                                        \
+    P(m, RANGE(1, MOST_INT32), BETWEEN(1, 150))                                       \
+    P(rows, RANGE(1, MOST_INT32), BETWEEN(1, 20)) /* per unit */                      \
+    P(split, RANGE(1, MOST_STEP), BETWEEN(1, 3)) /* shares of the outputs in units */ \
+    G(activation_parameters, activation)
+#define READS_dense_bfloat16(REQUIRED, OPTIONAL) READS_dense(REQUIRED, OPTIONAL)
+#define KERNELS_dense_bfloat16(K) K(dense_bfloat16, "dense_bfloat16", ANY)
+#define CONSTRAIN_dense_bfloat16(p)

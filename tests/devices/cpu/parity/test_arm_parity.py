@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.cpu.manifest import families
+from nnstretch.devices.cpu.manifest import kernels as kernels_by_name
 from nnstretch.devices.cpu.routines import native_routines
-from nnstretch.devices.cpu.routines.bfloat16 import Bfloat16Convolution
 from nnstretch.devices.cpu.routines.convolution.winograd import WinogradConvolutionOfInt16Weights
 from nnstretch.devices.engine.build.instruction_sets import cpu_features
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.dtypes import BFLOAT16
-from nnstretch.graph.layer import Layer
+from nnstretch.graph.layer import Layer, fused_pair
 from tests.kits.hypothesis_examples import examples
-from tests.kits.kernels.bfloat16_layers import reference_of_rounded
+from tests.kits.kernels.bfloat16_layers import reference_of_pair, reference_of_rounded
 from tests.kits.kernels.convolution_parity import activations, conv_layer, pointwise_layers
 from tests.kits.kernels.convolution_shapes import (
     LAYERS,
@@ -158,16 +158,24 @@ def test_int8_layers_use_every_kernel_for_them(cpu: str) -> None:
 
 @pytest.mark.parametrize("cpu", cpus_of("bfloat16"))
 def test_products_of_bfloat16(cpu: str) -> None:
-    """Groups that begin within a part of the rounded rows, rows of all widths of strips, and channels that fill no pair."""
-    routines = native_routines(TARGET.isa, features=cpu_features(), products=(BFLOAT16,))
-    routine = next(one for one in routines if isinstance(one, Bfloat16Convolution))
+    """Groups that begin within a part of the rounded rows, rows of all widths of strips, channels that fill no pair; pairs."""
+    every = native_routines(TARGET.isa, features=cpu_features(), products=(BFLOAT16,))
+    routines = [one for one in every if one.rounds_to]
     layers = [
         conv_layer((1, 72, 5, 7), 48, (3, 2), groups=3, residual=True),
         conv_layer((2, 37, 4, 15), 21, (1, 1), pads=(0, 0, 0, 0)),
         conv_layer((1, 34, 9, 3), 20, strides=(2, 2), dilations=(2, 1)),
     ]
-    requests = [request_of(cases_of([routine], layer), reference_of_rounded(layer)) for layer in layers]
+    requests = [request_of(cases_of(routines, layer), reference_of_rounded(layer)) for layer in layers]
+    expand, depthwise = conv_layer((1, 12, 7, 9), 40, (1, 1), pads=(0,) * 4), conv_layer((1, 40, 7, 9), 40, groups=40)
+    project = conv_layer((1, 40, 7, 9), 20, (1, 1), pads=(0,) * 4, residual=True)
+    pairs = fused_pair(expand, depthwise), fused_pair(depthwise, project)
+    requests += [request_of(cases_of(routines, one), reference_of_pair(one, part)) for part, one in enumerate(pairs)]
+    layer = dense_layer(19, 37, 70, bias=True, residual=True, activation=NO_ACTIVATION)
+    requests.append(request_of(cases_of(routines, layer), reference_of_rounded(layer)))
     check_requests(requests, cpu)
+    tried = {case.call.kernel for request in requests for case in request.cases}
+    assert tried == {kernel.name for kernel in kernels_by_name().values() if kernel.family.endswith(BFLOAT16)}
 
 
 @pytest.mark.parametrize(

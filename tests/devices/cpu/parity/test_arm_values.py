@@ -30,6 +30,9 @@ ELSEWHERE = {
     "depthwise_int8",
     "dense_int8",
     "conv_bfloat16",
+    "expand_depthwise_bfloat16",
+    "depthwise_project_bfloat16",
+    "dense_bfloat16",
 }
 """Families of kernels for convolutions and dense layers: test_arm_parity.py."""
 

@@ -10,17 +10,26 @@ from hypothesis import HealthCheck, given, settings
 
 from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.cpu.routines import native_routines
-from nnstretch.devices.cpu.routines.bfloat16 import Bfloat16Convolution, rounded
+from nnstretch.devices.cpu.routines.bfloat16.convolution import Bfloat16Convolution, rounded
+from nnstretch.devices.cpu.routines.bfloat16.dense import LEAST_ROWS, DenseOfBfloat16
+from nnstretch.devices.cpu.routines.bfloat16.pair import PairOfBfloat16
+from nnstretch.devices.cpu.routines.convolution.pair import ExpandDepthwise
 from nnstretch.devices.engine.binding.library import Engine
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa, cpu_features
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.dtypes import BFLOAT16
 from nnstretch.graph.layer import Layer
 from tests.kits.hypothesis_examples import examples
-from tests.kits.kernels.bfloat16_layers import any_convolution, reference_of_rounded
+from tests.kits.kernels.bfloat16_layers import (
+    any_convolution,
+    reference_of_pair,
+    reference_of_rounded,
+)
 from tests.kits.kernels.bfloat16_layers import rounded as nearest
 from tests.kits.kernels.convolution_parity import check_setting, conv_layer, feeds_of, reference, variants
+from tests.kits.kernels.convolution_shapes import dense_layers
 from tests.kits.kernels.cpu_features import runnable_isas, variant_masks
+from tests.kits.kernels.pair_shapes import depthwise_project, expand_depthwise
 
 VARIANTS = [(isa, mask) for isa in runnable_isas() for mask in variant_masks(isa, "bfloat16")]
 SAME = 1e-5
@@ -37,10 +46,16 @@ def variant(request: pytest.FixtureRequest) -> tuple[Isa, str]:
 
 
 @pytest.fixture(scope="module")
-def routine(isa: Isa, native: Engine) -> Bfloat16Convolution:
-    """The routine for a CPU with all features, which also takes kernels that need none."""
+def routines(isa: Isa, native: Engine) -> tuple[Routine, ...]:
+    """The routines for a CPU with all features, which also take kernels that need none."""
     assert native.block == isa.block
-    return the_routine(native_routines(isa, features=cpu_features(), products=(BFLOAT16,)))
+    return native_routines(isa, features=cpu_features(), products=(BFLOAT16,))
+
+
+@pytest.fixture(scope="module")
+def routine(routines: Sequence[Routine]) -> Bfloat16Convolution:
+    """The one for any convolution."""
+    return the_routine(routines)
 
 
 def the_routine(routines: Sequence[Routine]) -> Bfloat16Convolution:
@@ -52,6 +67,29 @@ def the_routine(routines: Sequence[Routine]) -> Bfloat16Convolution:
 @given(layer=any_convolution)
 def test_any_convolution(routine: Bfloat16Convolution, layer: Layer) -> None:
     check(routine, layer)
+
+
+@settings(max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow])
+@given(layer=expand_depthwise() | depthwise_project())
+def test_pairs(routines: Sequence[Routine], layer: Layer) -> None:
+    found = [one for one in routines if isinstance(one, PairOfBfloat16) and one.supports(layer)]
+    assert found
+    # Few results are rounded to another number than the reference's, since sums have another order.
+    for one in found:
+        wanted = reference_of_pair(layer, 0 if isinstance(one, ExpandDepthwise) else 1)
+        for parameters in (*one.parameter_space(layer), {"band": 1}, {"band": 3}):
+            check_setting(one, layer, parameters, wanted, tolerance=ROUNDING)
+
+
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@given(layer=dense_layers)
+def test_dense(routines: Sequence[Routine], layer: Layer) -> None:
+    (dense,) = (one for one in routines if isinstance(one, DenseOfBfloat16))
+    assert dense.supports(layer) == (layer.type_of(0).shape[0] >= LEAST_ROWS)
+    if dense.supports(layer):
+        wanted = reference_of_rounded(layer)
+        for parameters in (*dense.parameter_space(layer), {"rows": 3, "split": 2}):
+            check_setting(dense, layer, parameters, wanted, tolerance=SAME)
 
 
 def check(routine: Bfloat16Convolution, layer: Layer, *, in_place: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Convolutions of float32 tensors whose products are of bfloat16, for CPUs with instructions for these."""
+"""Convolutions of float32 tensors whose products are of bfloat16."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class Bfloat16Convolution(BlockedConvolution):
     def covers(self, geometry: KernelGeometry) -> bool:
         if self.features.isdisjoint(FEATURES):
             return False
-        most = max(end - begin for begin, end in pair_ranges(geometry, self.layout.block))
+        most = max(
+            end - begin
+            for begin, end in pair_ranges(geometry.channels, geometry.out_channels, geometry.groups, self.layout.block)
+        )
         return most <= MOST_PAIRS * geometry.group_in and self._bytes(geometry, 1) <= ROW_BYTES
 
     def _bytes(self, geometry: KernelGeometry, rows: int) -> int:
@@ -79,7 +82,7 @@ class Bfloat16Convolution(BlockedConvolution):
         return lowering(
             family("conv_bfloat16").kernel(),
             layer,
-            prepared_weights(layer.constants[1], geometry, block),
+            prepared_weights(layer.constants[1], geometry.groups, block),
             -(-geometry.out_channels // block) * block,
             geometry=geometry_parameters(geometry),
             groups=geometry.groups,
@@ -88,38 +91,45 @@ class Bfloat16Convolution(BlockedConvolution):
         )
 
 
-def pair_ranges(geometry: KernelGeometry, block: int) -> list[tuple[int, int]]:
-    """For each output block the pairs of channels [begin, end) that it reads: those of the groups of its lanes."""
-    inputs, outputs = geometry.group_in, geometry.group_out
+def pair_ranges(inputs: int, outputs: int, groups: int, block: int) -> list[tuple[int, int]]:
+    """For each output block the pairs of channels [begin, end) that it reads: those of the groups of its lanes.
+
+    Args:
+        inputs: channels of all groups.
+        outputs: the same.
+        groups: number of groups.
+        block: outputs of a block.
+    """
     found = []
-    for first in range(0, geometry.out_channels, block):
-        last = min(first + block, geometry.out_channels) - 1
-        found.append((first // outputs * inputs // 2, -(-(last // outputs + 1) * inputs // 2)))
+    for first in range(0, outputs, block):
+        last = min(first + block, outputs) - 1
+        begin, end = first * groups // outputs, last * groups // outputs + 1
+        found.append((begin * inputs // groups // 2, -(-end * inputs // groups // 2)))
     return found
 
 
-def prepared_weights(weight: np.ndarray, geometry: KernelGeometry, block: int) -> Prepared:
+def prepared_weights(weight: np.ndarray, groups: int, block: int) -> Prepared:
     """Weights O,C/g,KH,KW as [output block][part][kernel row][kernel column][pair][lane][2] of bfloat16.
 
     A block has the parts of the rounded rows in which its pairs lie, with zeros for channels of other groups.
     """
     outputs, inputs, height, width = weight.shape
-    ranges = pair_ranges(geometry, block)
+    ranges, group_out = pair_ranges(inputs * groups, outputs, groups, block), outputs // groups
     parts = max(-(-end // PAIRS) - begin // PAIRS for begin, end in ranges)
 
     def by_block() -> np.ndarray:
         made = np.zeros((len(ranges), block, parts * PAIRS * 2, height, width), np.float32)
         for number, (begin, _) in enumerate(ranges):
             first, last = number * block, min((number + 1) * block, outputs)
-            for group in range(first // geometry.group_out, (last - 1) // geometry.group_out + 1):
-                low, high = (max(first, group * geometry.group_out), min(last, (group + 1) * geometry.group_out))
+            for group in range(first // group_out, (last - 1) // group_out + 1):
+                low, high = max(first, group * group_out), min(last, (group + 1) * group_out)
                 channel = group * inputs - begin // PAIRS * PAIRS * 2
                 made[number, low - first : high - first, channel : channel + inputs] = weight[low:high]
         by_pair = rounded(made).reshape(-1, block, parts, PAIRS, 2, height, width)
         return by_pair.transpose(0, 2, 5, 6, 3, 1, 4)
 
     size = len(ranges) * block * parts * PAIRS * 2 * height * width
-    return whole(size, by_block, BFLOAT16, ("bfloat16 rows", Source(weight), geometry.groups, block))
+    return whole(size, by_block, BFLOAT16, ("bfloat16 rows", Source(weight), groups, block))
 
 
 def rounded(numbers: np.ndarray) -> np.ndarray:

@@ -98,6 +98,10 @@ def typical_layers() -> Iterator[Layer]:
     yield _layer(
         "Dense", [TensorType(s) for s in ((1, 2048), (1000, 2048), (1000,))], TensorType((1, 1000)), {}, weights
     )
+    of_tokens = {1: np.full((768, 192), 0.01, np.float32), 2: np.zeros(768, np.float32)}
+    yield _layer(
+        "Dense", [TensorType(s) for s in ((197, 192), (768, 192), (768,))], TensorType((197, 768)), {}, of_tokens
+    )
     tokens = TensorType((1, 192, 1, 197))
     yield _layer("Attention", (tokens,) * 3, tokens, {"heads": 3, "groups": 3, "scale": 0.125})
     left, right = TensorType((8, 196, 64)), TensorType((8, 64, 196))

@@ -116,7 +116,7 @@ def test_layers_with_many_pixels_and_special_ones_stay_convolutions() -> None:
 
     small, large = torch.randn(1, 6, 4, 4), torch.randn(1, 6, 32, 32)
     special = [
-        layer_of(padding="same"),
+        layer_of(kernel=2, padding="same"),
         layer_of(padding=1, padding_mode="reflect"),
         layer_of(groups=2),
         Own(6, 40, 3),

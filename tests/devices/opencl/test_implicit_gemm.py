@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from nnstretch.devices.base.routine import Layout, reorder_layer
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines import Reorder, Traits
-from nnstretch.devices.opencl.routines.implicit_gemm import TILES, GemmTile, ImplicitGemm, PlanarGemm, parameters_of
+from nnstretch.devices.opencl.routines.gemm_tile import TILES, GemmTile, estimated_time
+from nnstretch.devices.opencl.routines.implicit_gemm import ImplicitGemm, PlanarGemm, parameters_of
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import Layer, TensorType
 from tests.kits.kernels.convolution_parity import TOLERANCE, conv_layer
@@ -19,11 +20,12 @@ from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, check_setting, fe
 pytestmark = pytest.mark.opencl
 
 GPU = Traits(block=4, on_cpu=False, compute_units=4, registers=16, local_memory=48 << 10, group_items=256)
-SMALL = TILES[-1]
+SMALL = GemmTile(32, 32, 4, 4, 16)
+SMALL_TILES = (SMALL, GemmTile(32, 32, 4, 4, 8), GemmTile(32, 32, 4, 4, 32), GemmTile(32, 32, 4, 4, 32, slices=4))
 TOLERANCES = {"float32": TOLERANCE, "float16": 2e-3}
 
 
-@pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.outputs}x{tile.pixels} by {tile.item_outputs}")
+@pytest.mark.parametrize("tile", TILES, ids=str)
 def test_every_tile(processor: OpenCLProcessor, tile: GemmTile) -> None:
     layer = conv_layer((2, 20, 7, 11), 35, residual=True, activation=RELU)
     for splits in (1, 3):
@@ -38,6 +40,7 @@ def test_every_tile(processor: OpenCLProcessor, tile: GemmTile) -> None:
     stride=st.sampled_from([1, 2]),
     dilation=st.sampled_from([1, 2]),
     size=st.tuples(st.integers(1, 2), st.integers(9, 12), st.integers(9, 19)),
+    tile=st.sampled_from(SMALL_TILES),
     splits=st.sampled_from([1, 2, 5]),
     block=st.sampled_from([4, 8, 16]),
     activation=st.sampled_from(ACTIVATIONS),
@@ -51,6 +54,7 @@ def test_awkward_convolutions(
     stride: int,
     dilation: int,
     size: tuple[int, int, int],
+    tile: GemmTile,
     splits: int,
     block: int,
     activation: Activation,
@@ -69,7 +73,7 @@ def test_awkward_convolutions(
     traits = Traits(block, False, 4, 16, GPU.local_memory, GPU.group_items)
     for routine in (ImplicitGemm(traits), PlanarGemm(traits)):
         if routine.supports(layer):
-            check_setting(processor, routine, layer, parameters_of(SMALL, splits))
+            check_setting(processor, routine, layer, parameters_of(tile, splits))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -90,6 +94,27 @@ def test_settings_fit_the_device() -> None:
     assert sizes == {(SMALL.outputs, SMALL.pixels)}
     for refused in (Traits(4, False, 16, 16), Traits(16, True, 2, 32), Traits(4, False, 16, 16, 4 << 10, 64)):
         assert not ImplicitGemm(refused).supports(layer)
+
+
+def test_estimates_follow_the_work() -> None:
+    """More groups or steps take longer, more compute units less; and what no unit waits for costs nothing."""
+    tile = TILES[0]
+    time = estimated_time(tile, groups=400, steps=20, units=100)
+    assert estimated_time(tile, 400, 40, 100) > time
+    assert estimated_time(tile, 800, 20, 100) > time
+    assert estimated_time(tile, 400, 20, 200) < time
+    assert estimated_time(tile, 301, 20, 100) == time
+
+
+def test_layers_with_few_tiles_are_shared_by_more_groups() -> None:
+    """The splits and slices that are measured first: a small image with many channels, and large images with few."""
+    gpu = Traits(4, False, 132, 16, local_memory=48 << 10, group_items=1024)
+    deep, wide = (
+        ImplicitGemm(gpu).parameter_space(conv_layer((batch, channels, size, size), channels))[0]
+        for batch, channels, size in ((1, 512, 7), (8, 64, 112))
+    )
+    assert deep["splits"] * deep["slices"] > 8
+    assert wide["splits"] == 1
 
 
 @pytest.mark.parametrize("target", [4, 8, 16])

@@ -21,6 +21,7 @@ from nnstretch.devices.opencl.routines import (
     reduce,
     strassen,
     winograd,
+    winograd_gemm,
 )
 from nnstretch.devices.opencl.routines.base import DTYPE, HALF, OpenCLRoutine, Traits
 from nnstretch.devices.opencl.routines.data_movement import Reorder
@@ -32,6 +33,7 @@ _MODULES = (
     planar,
     winograd,
     strassen,
+    winograd_gemm,
     implicit_gemm,
     direct,
     dense,

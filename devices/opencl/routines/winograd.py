@@ -138,7 +138,7 @@ class Winograd(Convolution):
         )
         few, few_begin = _few(shape, division, parameters)
         words = (
-            *_words(shape, division, b),
+            *stage_words(shape, division, b),
             *(shape.group_in, shape.group_out, tiles, per_block, blocks_per_item, panels_per_item),
             *(v_position, m_position, scratch, few_begin, *self.epilogue(layer)),
         )
@@ -154,11 +154,13 @@ class Winograd(Convolution):
         inputs, outputs = self.blocks(shape.channels) * len(division.parts), self.blocks(shape.out_channels)
         count = tiles_of(shape, division)
         groups = ceil_div(count, tiles)
-        padded_tiles, sizes = groups * tiles, _words(shape, division, b)
+        padded_tiles, sizes = groups * tiles, stage_words(shape, division, b)
         macros = _macros(shape, division, parameters, 0)
         encoded, sums = Operand("workspace", 0), Operand("workspace", 1)
         calls = (
-            self.call("winograd_encode", (source,), (*sizes, padded_tiles), (count * b, inputs), macros, (encoded,)),
+            self.call(
+                "winograd_encode", (source,), (*sizes, count, padded_tiles), (count * b, inputs), macros, (encoded,)
+            ),
             self.call(
                 "winograd_multiply",
                 (encoded, constant(0)),
@@ -170,7 +172,7 @@ class Winograd(Convolution):
             self.call(
                 "winograd_decode",
                 (sums, *self.reads(layer)[2:]),
-                (*sizes, padded_tiles, *self.epilogue(layer)),
+                (*sizes, count, padded_tiles, *self.epilogue(layer)),
                 (count * b, outputs),
                 macros,
             ),
@@ -230,7 +232,7 @@ def _by_phases(weight: np.ndarray, step: int) -> np.ndarray:
     return split.transpose(0, 3, 5, 1, 2, 4).reshape(outputs, step * step * channels, taps, taps)
 
 
-def _words(shape: KernelGeometry, division: Division, block: int) -> tuple[int, ...]:
+def stage_words(shape: KernelGeometry, division: Division, block: int) -> tuple[int, ...]:
     """The members of winograd.cl's `winograd_shape`."""
     sizes = (shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width)
     first, alpha = division.down.first_taps, division.down.alpha

@@ -33,6 +33,7 @@ LAYERS = (
     conv_layer((1, 6, 5, 7), 6, groups=6, activation=RELU),
     conv_layer((1, 6, 5, 7), 6, strides=(2, 2), groups=6, residual=True),
     conv_layer((1, 96, 3, 3), 64, (1, 1), pads=(0, 0, 0, 0)),
+    conv_layer((1, 18, 5, 3), 17, residual=True, activation=ACTIVATIONS[4]),
     make_layer("Dense", [(3, 9), numbers((7, 9)), numbers((7,)), (3, 7)], (3, 7), {}, RELU),
     make_layer("MaxPool", [IMAGE], (1, 5, 2, 4), {**POOL, "dilations": (1, 1)}),
     make_layer("AveragePool", [IMAGE], (1, 5, 2, 4), {**POOL, "count_include_pad": 0}),

@@ -307,23 +307,26 @@ kernel void winograd_fused(const global number *x_buffer, const global number *w
 typedef struct {
     int x_offset, v_offset;
     winograd_shape shape;
-    int padded;
+    int tiles, padded;
 } winograd_encode_arguments;
 
-/* Work items: (tile × lane, input block × part). Encoded: [position][input block][part][tile][lane], `padded` tiles each. */
+/* Work items: (tile × lane, input block × part), possibly more. Encoded: [position][input block][part][tile][lane], `padded`
+ * tiles each; blocks beyond the input's are 0. */
 kernel void winograd_encode(const global number *x_buffer, global float *v_buffer, const winograd_encode_arguments given)
 {
     const winograd_shape shape = given.shape;
     const int tile = get_global_id(0) / B, lane = get_global_id(0) % B;
     const int index = get_global_id(1), block = index / shape.parts, part = index % shape.parts;
     const int in_blocks = (shape.channels + B - 1) / B;
+    if (tile >= given.tiles)
+        return;
     const tile_place at = place_of(tile, shape.out_height, shape.out_width);
     const long plane = (long)shape.height * shape.width * B;
     encode_patch(x_buffer + given.x_offset + ((long)at.image * in_blocks + block) * plane + lane,
                  at.row * STRIDE + ITEM(shape.part_rows, part) - shape.pad_top,
-                 at.column * STRIDE + ITEM(shape.part_columns, part) - shape.pad_left, shape.height, shape.width,
-                 v_buffer + given.v_offset + ((long)index * given.padded + tile) * B + lane,
-                 (long)in_blocks * shape.parts * given.padded * B);
+                 at.column * STRIDE + ITEM(shape.part_columns, part) - shape.pad_left, block < in_blocks ? shape.height : 0,
+                 shape.width, v_buffer + given.v_offset + ((long)index * given.padded + tile) * B + lane,
+                 (long)get_global_size(1) * given.padded * B);
 }
 
 typedef struct {
@@ -360,10 +363,10 @@ kernel void winograd_multiply(const global float *v_buffer, const global number 
 typedef struct {
     int m_offset, bias_offset, residual_offset, y_offset;
     winograd_shape shape;
-    int padded, has_residual, kind, a, b;
+    int tiles, padded, has_residual, kind, a, b;
 } winograd_decode_arguments;
 
-/* Work items: (tile × lane, output block). */
+/* Work items: (tile × lane, output block), possibly more. */
 kernel void winograd_decode(const global float *m_buffer, const global number *bias_buffer,
                             const global number *residual_buffer, global number *y_buffer,
                             const winograd_decode_arguments given)
@@ -371,6 +374,8 @@ kernel void winograd_decode(const global float *m_buffer, const global number *b
     const int out_height = given.shape.out_height, out_width = given.shape.out_width, padded = given.padded;
     const int tile = get_global_id(0) / B, lane = get_global_id(0) % B, block = get_global_id(1);
     const int out_blocks = get_global_size(1);
+    if (tile >= given.tiles)
+        return;
     const tile_place at = place_of(tile, out_height, out_width);
     const long pixel = (((long)at.image * out_blocks + block) * out_height + at.row) * out_width + at.column;
     const long first = pixel * B + lane;

@@ -48,6 +48,7 @@ def make_parser() -> ArgumentParser:
     per_step = f"for {BATCH} images per step, in proportion for others (default: %(default)s)"
     add("--lr", type=float, default=TRAINING["lr"], metavar="RATE", help=f"highest rate {per_step}")
     add("--retrain-lr", type=float, default=RETRAINING["lr"], metavar="RATE", help=f"of a retraining, {per_step}")
+    add("--blockwise-epochs", type=int, default=1, metavar="N", help="of them block by block (default: %(default)s)")
     add("--epoch-images", type=int, default=10_000, metavar="N", help="images per epoch (default: %(default)s)")
     add("--held-out", type=int, metavar="N", help="validation images, and test images (default: all)")
     add("--image-size", type=int, default=IMAGE_SIZE, metavar="N", help="side of the images (default: %(default)s)")
@@ -84,6 +85,7 @@ def run(given: Namespace) -> None:
         given.amp_dtype,
         given.lr,
         given.retrain_lr,
+        given.blockwise_epochs,
     )
     with reporting(as_json=given.json) as report:
         study = AccuracyStudy(options, report, "go on with the same command, without --redo")

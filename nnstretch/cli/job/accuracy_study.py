@@ -97,6 +97,8 @@ class StudyOptions:
         amp_dtype: type of matrix products, as a recipe has it; None: float32 on a CPU, the device's choice elsewhere.
         lr: highest learning rate of the first training. Rates are for batches of `BATCH` images, and in proportion for others.
         retrain_lr: highest learning rate of a retraining.
+        blockwise_epochs: epochs of the branched network's retraining that a block-wise start takes; the tables but the first
+            have their own.
     """
 
     folder: Path
@@ -115,6 +117,7 @@ class StudyOptions:
     amp_dtype: str | None = None
     lr: float = TRAINING["lr"]
     retrain_lr: float = RETRAINING["lr"]
+    blockwise_epochs: int = 1
 
     def __post_init__(self) -> None:
         """Check the names and numbers.
@@ -133,6 +136,8 @@ class StudyOptions:
                 raise UsageError(f"{option} {number}: 1 or more is wanted")
         if self.retrain_epochs < 8 or self.retrain_epochs % 8:
             raise UsageError(f"--retrain-epochs {self.retrain_epochs}: a multiple of 8 is wanted, for the quarters")
+        if not 0 <= self.blockwise_epochs < self.retrain_epochs:
+            raise UsageError(f"--blockwise-epochs {self.blockwise_epochs}: fewer than --retrain-epochs are wanted")
 
     @property
     def images(self) -> Path:
@@ -263,7 +268,7 @@ class SeedStudy:
 
         rows = {
             FURTHER: (self._trained, replace(recipe, blockwise_epochs=0.0)),
-            BRANCHED: (lambda: self._build(design), _with_start(recipe, 1)),
+            BRANCHED: (lambda: self._build(design), _with_start(recipe, self._options.blockwise_epochs)),
             CONTROL: (control, replace(recipe, blockwise_epochs=0.0)),
         }
         self._retrain(ACCURACY, rows)

@@ -224,6 +224,7 @@ def test_a_stage_is_run_again_with_those_after_it_on_request(finished: tuple[Pat
         ({"width": 0}, "--width 0: 1 or more"),
         ({"redo": "retrain"}, "the stages are original"),
         ({"retrain_epochs": 12}, "a multiple of 8"),
+        ({"blockwise_epochs": 8}, "fewer than --retrain-epochs"),
     ],
 )
 def test_impossible_studies_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:

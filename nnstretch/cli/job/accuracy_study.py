@@ -86,7 +86,7 @@ class StudyOptions:
         seeds: number of seeds, from 0.
         tables: of `STAGES_OF`.
         epochs: of the first training.
-        retrain_epochs: of the retraining, a multiple of 8.
+        retrain_epochs: of the retraining; a multiple of 8 for the table at a quarter of it.
         epoch_images: training images per epoch.
         held_out: validation images, and as many test images; None: all.
         redo: of `STAGES`, the first one whose products are given up.
@@ -131,10 +131,11 @@ class StudyOptions:
                     raise UsageError(f"{option} {name}: there are {', '.join(known)}")
         if self.redo is not None and self.redo not in STAGES:
             raise UsageError(f"--redo {self.redo}: the stages are {', '.join(STAGES)}")
-        for option, number in (("--seeds", self.seeds), ("--width", self.width)):
+        whole = (("--seeds", self.seeds), ("--width", self.width), ("--retrain-epochs", self.retrain_epochs))
+        for option, number in whole:
             if number < 1:
                 raise UsageError(f"{option} {number}: 1 or more is wanted")
-        if self.retrain_epochs < 8 or self.retrain_epochs % 8:
+        if QUARTER in self.tables and self.retrain_epochs % 8:
             raise UsageError(f"--retrain-epochs {self.retrain_epochs}: a multiple of 8 is wanted, for the quarters")
         if not 0 <= self.blockwise_epochs < self.retrain_epochs:
             raise UsageError(f"--blockwise-epochs {self.blockwise_epochs}: fewer than --retrain-epochs are wanted")

@@ -225,11 +225,16 @@ def test_a_stage_is_run_again_with_those_after_it_on_request(finished: tuple[Pat
         ({"redo": "retrain"}, "the stages are original"),
         ({"retrain_epochs": 12}, "a multiple of 8"),
         ({"blockwise_epochs": 8}, "fewer than --retrain-epochs"),
+        ({"tables": ("accuracy",), "retrain_epochs": 0}, "--retrain-epochs 0: 1 or more"),
     ],
 )
 def test_impossible_studies_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         StudyOptions(**{"folder": tmp_path, "models": ("resnet34",), **changes})
+
+
+def test_only_quarters_want_a_retraining_that_can_be_divided(tmp_path: Path) -> None:
+    assert StudyOptions(tmp_path, ("resnet34",), tables=("accuracy",), retrain_epochs=5).retrain_epochs == 5
 
 
 def test_images_are_those_of_the_data_set_and_generated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from nnstretch.devices.registry import ENGINES, specifications
 from nnstretch.errors import UsageError
-from nnstretch.graph.dtypes import BFLOAT16
 from nnstretch.support.durations import parse_milliseconds
 from nnstretch.support.progress import Progress
 from nnstretch.support.type_check import check_fields
@@ -34,7 +33,8 @@ BFLOAT16_TOLERANCE = 5e-3
 """Smallest tolerance at which CPU routines may multiply numbers rounded to bfloat16, which has 8 bits where float16 has 11."""
 
 HYBRID = "hybrid"
-DTYPES = ("float32", BFLOAT16, "int8", HYBRID)
+_BFLOAT16 = "bfloat16"
+DTYPES = ("float32", _BFLOAT16, "int8", HYBRID)
 """Values of `CompileOptions.dtype`."""
 
 _Class = TypeVar("_Class", bound=type)
@@ -275,7 +275,7 @@ class CompileOptions:
         check_fields(self, {name: hint for name, (_, hint, _) in declared_options(CompileOptions).items()})
         if self.dtype not in (None, *DTYPES):
             raise UsageError(f"dtype {self.dtype!r} is not supported; use {', '.join(DTYPES)}, or leave it out")
-        if self.dtype == BFLOAT16:
+        if self.dtype == _BFLOAT16:
             object.__setattr__(self, "tolerance", max(self.tolerance, BFLOAT16_TOLERANCE))
         if self.streams is not None and (self.plans is not None or self.policy is not None):
             raise UsageError(

@@ -224,7 +224,7 @@ def test_a_limit_of_accuracy(cli: Cli, int8_file: Path, folder: Path, points: fl
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--dtype", "float16"), ("dtype 'float16' is not supported", "float32, int8, hybrid")),
+        (("--dtype", "float16"), ("dtype 'float16' is not supported", "float32, bfloat16, int8, hybrid")),
         (("--dtype", "hybrid", "--processors", "cpu:0,cpu:1"), ("for one CPU", "cpu:0, cpu:1")),
         (("--dtype", "hybrid", "--no-tune"), ("compares measured times",)),
     ],

@@ -68,6 +68,23 @@ enum { COMPUTE_MOST_EACH = 14 };
 #define COMPUTE_BY_ELEMENT 0
 #endif
 
+/* The bits at `from`, and the same ones in all lanes: for vectors of narrower numbers that are multiplied several at a time. */
+NNS_INLINE nns_uvec compute_load_bits(const void *from) {
+    nns_uvec v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+NNS_INLINE nns_uvec compute_broadcast_bits(uint32_t x) {
+#if NNS_BLOCK == 16
+    return (nns_uvec){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+#elif NNS_BLOCK == 8
+    return (nns_uvec){x, x, x, x, x, x, x, x};
+#else
+    return (nns_uvec){x, x, x, x};
+#endif
+}
+
 /* Half vectors of 8 floats, which compute groups of 8, 24 or 40 channels without padding. */
 #if NNS_BLOCK == 16
 #define COMPUTE_HALVES 1

@@ -175,7 +175,6 @@ def stretch_command(
             _advise(report, original, written[0] if whole_on is None else None, network.weights)
             if whole_on is not None and profiled is None and opened is None:
                 _advise_whole(report, original, whole_on, network.weights)
-
             if output is None:
                 report.note("nothing was written; -o FOLDER keeps designs, with their weights and ONNX files")
             return 0

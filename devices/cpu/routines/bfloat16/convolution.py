@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from nnstretch.devices.base.constants import Prepared, Source, whole
 from nnstretch.devices.base.geometry import KernelGeometry
-from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
+from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters
 from nnstretch.devices.cpu.manifest import family
+from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES, UNITS, ConvertedRows
 from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, geometry_parameters, lowering
-from nnstretch.graph.dtypes import BFLOAT16
+from nnstretch.graph.dtypes import BFLOAT16, element_type
 from nnstretch.graph.layer import Layer
 
 FEATURES = frozenset({"avx512_bf16", "bf16"})
 """CPU features: with one of them, products of bfloat16 are faster than those of float32."""
 PAIRS = 16  # pairs of channels that lie beside each other in rounded rows
-ROW_BYTES = 1 << 26  # maximum bytes of the rounded rows of a unit
-FAR_BYTES, NEAR_BYTES = 1 << 19, 1 << 15  # bytes of rounded rows that the second-level and the first-level cache keep
-UNITS = 4  # units of work that four threads share evenly
-MOST_CHUNKS = 64  # maximum parts into which a thorough search divides rows
 MOST_PAIRS = 1.5  # pairs that a vector multiplies, per input channel of a group; with more, other routines are faster
 
 
@@ -52,30 +50,18 @@ class Bfloat16Convolution(BlockedConvolution):
         if geometry.taps == 1:  # other pixels than those of the outputs are not rounded
             down = right = 1
         columns = (geometry.out_width - 1) * right + width
-        parts = -(-geometry.channels // (2 * PAIRS))
-        return parts * ((rows - 1) * down + height) * columns * 2 * PAIRS * self.element.bytes
+        return rounded_bytes(geometry.channels) * ((rows - 1) * down + height) * columns
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        """Rows that stay in the second-level and in the first-level cache."""
-        geometry = KernelGeometry.of(layer)
-        return distinct(self._setting(geometry, most) for most in (FAR_BYTES, NEAR_BYTES))
-
-    def _setting(self, geometry: KernelGeometry, most: int) -> Parameters:
-        """As many rows as fit into `most` bytes, with units that several threads share evenly."""
-        fitting = (rows for rows in self._shares(geometry) if self._bytes(geometry, rows) <= most)
-        rows = next(fitting, 1)
-        units = geometry.batch * -(-geometry.out_height // rows)
-        pairs = -(-geometry.out_channels // (2 * self.layout.block))
-        return {"rows": rows, "split": max(1, min(-(-self.units(UNITS) // units), pairs))}
-
-    def _shares(self, geometry: KernelGeometry) -> list[int]:
-        return shares(geometry.out_height, geometry.out_height)
+        return self._work(layer).parameter_space()
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        return self._work(layer).search_space()
+
+    def _work(self, layer: Layer) -> ConvertedRows:
         geometry = KernelGeometry.of(layer)
-        counts = [rows for rows in shares(geometry.out_height, MOST_CHUNKS) if self._bytes(geometry, rows) <= ROW_BYTES]
-        settings = ({"rows": rows, "split": split} for rows in counts for split in (1, 2, 4))
-        return distinct(self.parameter_space(layer), settings)
+        pairs, bytes_of = -(-geometry.out_channels // (2 * self.layout.block)), partial(self._bytes, geometry)
+        return ConvertedRows(geometry.out_height, geometry.batch, pairs, self.units(UNITS), bytes_of)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         geometry, block = KernelGeometry.of(layer), self.layout.block
@@ -89,6 +75,11 @@ class Bfloat16Convolution(BlockedConvolution):
             rows=parameters["rows"],
             split=parameters["split"],
         )
+
+
+def rounded_bytes(channels: int) -> int:
+    """Bytes of the channels of a rounded pixel, in whole parts."""
+    return -(-channels // (2 * PAIRS)) * 2 * PAIRS * element_type(BFLOAT16).bytes
 
 
 def pair_ranges(inputs: int, outputs: int, groups: int, block: int) -> list[tuple[int, int]]:

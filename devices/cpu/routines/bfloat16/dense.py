@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, Routine, distinct, shares
+from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, Routine
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.bfloat16.convolution import (
-    FAR_BYTES,
-    FEATURES,
-    MOST_CHUNKS,
-    NEAR_BYTES,
-    PAIRS,
-    ROW_BYTES,
-    UNITS,
-    prepared_weights,
-)
+from nnstretch.devices.cpu.routines.bfloat16.convolution import FEATURES, prepared_weights, rounded_bytes
+from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES, UNITS, ConvertedRows
 from nnstretch.devices.cpu.routines.convolution.base import has_native_operands, lowering
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.dtypes import BFLOAT16
@@ -42,32 +34,18 @@ class DenseOfBfloat16(Routine):
         if self.features.isdisjoint(FEATURES) or layer.op != "Dense" or not has_native_operands(layer):
             return False
         shape = layer.type_of(0).shape
-        return len(shape) == 2 and shape[0] >= LEAST_ROWS and self._bytes(layer, MOST_CHUNKS) <= ROW_BYTES
-
-    def _bytes(self, layer: Layer, rows: int) -> int:
-        """Bytes of some rounded rows."""
-        return -(-layer.type_of(0).shape[1] // (2 * PAIRS)) * 2 * PAIRS * self.element.bytes * rows
+        return len(shape) == 2 and shape[0] >= LEAST_ROWS and rounded_bytes(shape[1]) <= ROW_BYTES
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        """Rows that stay in the second-level and in the first-level cache."""
-        return distinct(self._setting(layer, most) for most in (FAR_BYTES, NEAR_BYTES))
-
-    def _setting(self, layer: Layer, most: int) -> Parameters:
-        """As many rows as fit into `most` bytes, with units that several threads share evenly."""
-        count = layer.type_of(0).shape[0]
-        rows = next((rows for rows in shares(count, count) if self._bytes(layer, rows) <= most), 1)
-        pairs = -(-layer.type_of(1).shape[0] // (2 * self.block))
-        return {"rows": rows, "split": max(1, min(-(-self.units(UNITS) // -(-count // rows)), pairs))}
+        return self._work(layer).parameter_space()
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
-        counts = shares(layer.type_of(0).shape[0], MOST_CHUNKS)
-        settings = (
-            {"rows": rows, "split": split}
-            for rows in counts
-            if self._bytes(layer, rows) <= ROW_BYTES
-            for split in (1, 2, 4)
-        )
-        return distinct(self.parameter_space(layer), settings)
+        return self._work(layer).search_space()
+
+    def _work(self, layer: Layer) -> ConvertedRows:
+        (rows, inputs), outputs = layer.type_of(0).shape, layer.type_of(1).shape[0]
+        pairs, row_bytes = -(-outputs // (2 * self.block)), rounded_bytes(inputs)
+        return ConvertedRows(rows, 1, pairs, self.units(UNITS), lambda count: count * row_bytes)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         outputs, inputs = layer.type_of(1).shape

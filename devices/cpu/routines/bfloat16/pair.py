@@ -16,7 +16,8 @@ from nnstretch.devices.base.routine import (
     shares,
 )
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.bfloat16.convolution import FEATURES, PAIRS, ROW_BYTES, prepared_weights
+from nnstretch.devices.cpu.routines.bfloat16.convolution import FEATURES, PAIRS, prepared_weights, rounded_bytes
+from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES
 from nnstretch.devices.cpu.routines.convolution.pair import (
     SCRATCH_BYTES,
     DepthwiseProject,
@@ -64,10 +65,6 @@ class PairOfBfloat16(Pair):
     def _row_bytes(self, layer: Layer) -> int:
         """Bytes of scratch memory per output row."""
 
-    def _rounded_bytes(self, channels: int) -> int:
-        """Bytes of a rounded pixel."""
-        return -(-channels // (2 * PAIRS)) * 2 * PAIRS * self.element.bytes
-
     def _kernel(self, parameters: Parameters) -> str:
         return family(f"{self.descriptor.algorithm}_{BFLOAT16}").kernel()
 
@@ -86,7 +83,7 @@ class ExpandDepthwiseOfBfloat16(PairOfBfloat16, ExpandDepthwise):
     def _row_bytes(self, layer: Layer) -> int:
         inputs, depthwise = (KernelGeometry.of(part) for part in layer.parts)
         expanded = VECTORS * self.layout.block * _FLOAT_BYTES
-        return (self._rounded_bytes(inputs.channels) + expanded) * depthwise.width * depthwise.strides[0]
+        return (rounded_bytes(inputs.channels) + expanded) * depthwise.width * depthwise.strides[0]
 
 
 class DepthwiseProjectOfBfloat16(PairOfBfloat16, DepthwiseProject):
@@ -96,7 +93,7 @@ class DepthwiseProjectOfBfloat16(PairOfBfloat16, DepthwiseProject):
 
     def _row_bytes(self, layer: Layer) -> int:
         depthwise = KernelGeometry.of(layer.parts[0])
-        return (self._rounded_bytes(depthwise.channels) + 2 * PAIRS * _FLOAT_BYTES) * depthwise.out_width
+        return (rounded_bytes(depthwise.channels) + 2 * PAIRS * _FLOAT_BYTES) * depthwise.out_width
 
 
 ROUTINES = (ExpandDepthwiseOfBfloat16, DepthwiseProjectOfBfloat16)

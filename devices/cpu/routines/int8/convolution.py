@@ -14,6 +14,8 @@ from nnstretch.devices.base.constants import Piece, Prepared, Source, whole
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
+from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES, ConvertedRows
+from nnstretch.devices.cpu.routines.converted_rows import UNITS as UNITS_OF_ROWS
 from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, geometry_parameters
 from nnstretch.devices.cpu.routines.convolution.direct import computed_pixels, set_vectors
 from nnstretch.devices.cpu.routines.int8.rounding import parameters_of
@@ -33,16 +35,12 @@ TILES = 3  # maximum register tiles measured per layer
 FAR_SLOWER = 1.15  # tiles with a larger ratio of estimated time to the best tile's are not measured
 MOST_CHUNKS = 64  # maximum parts into which a thorough search divides pixels
 CACHE_BYTES = 1 << 20  # size of many second-level caches
-ROW_BYTES = 1 << 26  # maximum bytes of the rows that the depthwise, planar and other kernels convert
 PLANAR_ROWS = 16  # maximum output rows of a planar unit: few enough for the first-level cache
 PLANAR_UNITS = 16  # planar units of work that four threads share evenly
 MOST_TAPS = 512  # kernels of more taps have sums beyond the whole numbers of float32
 UNIT_BYTES = 1 << 15  # minimum bytes of a depthwise unit of work, so that scheduling it costs little
 FEW_ROWS = 8  # output rows of the smaller depthwise units that are measured
 STRIP = 14  # columns of the widest strips of the depthwise kernel
-ROWS_UNITS = 4  # units of converted rows that four threads share evenly
-CONVERTED_BYTES = 1 << 19  # bytes of the converted rows of a unit, which the second-level cache keeps beside weights
-NEAR_BYTES = 1 << 15  # the same for the first-level cache
 LEAST_PIXELS = 7  # fewer leave most of a strip unused
 FOR_CONVERTED_ROWS = frozenset({"amx_int8", "avx512_vnni", "avx_vnni", "i8mm"})  # CPU features
 MOST_GROUPS = 4  # groups whose outputs the kernel with converted rows may compute in one vector
@@ -359,23 +357,17 @@ class RowsInt8Convolution(Int8Convolution):
         return self._parts(geometry) * ((rows - 1) * down + height) * columns * COLUMN_QUADS * QUAD
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        """Rows that stay in the second-level and in the first-level cache."""
-        geometry = KernelGeometry.of(layer)
-        return distinct(self._setting(geometry, most) for most in (CONVERTED_BYTES, NEAR_BYTES))
-
-    def _setting(self, geometry: KernelGeometry, most: int) -> Parameters:
-        """As many rows as fit into `most` bytes, with units that several threads share evenly."""
-        shared = shares(geometry.out_height, geometry.out_height)
-        rows = next((rows for rows in shared if self._bytes(geometry, rows) <= most), 1)
-        units = geometry.batch * self._sets(geometry) * -(-geometry.out_height // rows)
-        pairs = -(-geometry.out_channels // self._sets(geometry) // (2 * self.layout.block))
-        return {"rows": rows, "split": max(1, min(-(-self.units(ROWS_UNITS) // units), pairs))}
+        return self._work(layer).parameter_space()
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        return self._work(layer).search_space()
+
+    def _work(self, layer: Layer) -> ConvertedRows:
         geometry = KernelGeometry.of(layer)
-        counts = [rows for rows in shares(geometry.out_height, MOST_CHUNKS) if self._bytes(geometry, rows) <= ROW_BYTES]
-        settings = ({"rows": rows, "split": split} for rows in counts for split in (1, 2, 4))
-        return distinct(self.parameter_space(layer), settings)
+        sets = self._sets(geometry)
+        pairs = -(-geometry.out_channels // sets // (2 * self.layout.block))
+        repeats, bytes_of = geometry.batch * sets, partial(self._bytes, geometry)
+        return ConvertedRows(geometry.out_height, repeats, pairs, self.units(UNITS_OF_ROWS), bytes_of)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         geometry, block = KernelGeometry.of(layer), self.layout.block

@@ -16,17 +16,11 @@ typedef uint16_t bfloat16;
 /* Two numbers per lane; the first is in the low half. */
 typedef nns_uvec bf16_pairs;
 
-NNS_INLINE bf16_pairs bf16_load(const bfloat16 *from) {
-    bf16_pairs v;
-    memcpy(&v, from, sizeof v);
-    return v;
-}
-
 /* The pair at `from` in all lanes. */
 NNS_INLINE bf16_pairs bf16_broadcast(const bfloat16 *from) {
     uint32_t pair;
     memcpy(&pair, from, sizeof pair);
-    return (bf16_pairs){0} + pair;
+    return compute_broadcast_bits(pair);
 }
 
 /* BF16_NATIVE: whether the CPU has instructions for such products, and 32 vector registers. No plan is made for others. */

@@ -8,6 +8,7 @@
 #define NNS_BFLOAT16_STRIPS_H
 
 #include "bfloat16/product.h"
+#include "tile_shapes.h"
 
 /* AMX: a tile is 16 columns of a part, the weights of a part, or the sums of 16 columns. */
 #if defined(__AMX_BF16__) && NNS_BLOCK == 16
@@ -79,13 +80,6 @@ typedef struct {
 
 #if BF16_TILES
 enum { BF16_TILE = 16, BF16_TILE_BYTES = 64 /* of a row */ };
-
-/* The memory of _tile_loadconfig. */
-typedef struct {
-    uint8_t palette, start, reserved[14];
-    uint16_t bytes[16]; /* of a row */
-    uint8_t rows[16];
-} tile_shapes;
 
 /* Prepares for bf16_compute, and gives the tiles back after it. Tiles 0 to 3 are sums, 4 and 5 columns, 6 and 7 weights. */
 NNS_INLINE void bf16_begin(void) {

@@ -144,7 +144,7 @@ NNS_INLINE void tile_of(const int count, const int vectors, const int64_t valid,
                         const conv_pixels *pixels, int64_t pixel) {
     nns_uvec sums[CONV_MOST_PIXELS * CONV_MOST_VECTORS];
     COMPUTE_FOR(v, vectors) {
-        const nns_uvec bias = int8_load_bias(pass->bias + v * NNS_BLOCK);
+        const nns_uvec bias = compute_load_bits(pass->bias + v * NNS_BLOCK);
         COMPUTE_FOR(p, count) sums[p * CONV_MOST_VECTORS + v] = bias;
     }
     const nns_uvec flips = int8_flips();

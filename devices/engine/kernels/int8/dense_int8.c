@@ -56,7 +56,7 @@ NNS_INLINE void dense_store(const dense_panel *panel, int64_t row, int64_t colum
 NNS_INLINE void dense_tile(const int count, const int vectors, const dense_panel *panel, int64_t row) {
     nns_uvec sums[DENSE_ROWS * DENSE_VECTORS];
     COMPUTE_FOR(v, vectors) {
-        const nns_uvec bias = int8_load_bias(panel->bias + v * NNS_BLOCK);
+        const nns_uvec bias = compute_load_bits(panel->bias + v * NNS_BLOCK);
         COMPUTE_FOR(r, count) sums[r * DENSE_VECTORS + v] = bias;
     }
     const int64_t bytes = vectors * NNS_BLOCK * INT8_QUAD, whole = panel->k / INT8_QUAD * INT8_QUAD;
@@ -135,7 +135,7 @@ NNS_INLINE void dense_paired_tile(const int pairs, const dense_pairs *from, cons
                                   int64_t row, int64_t column) {
     eight_sums sums[EIGHT_WIDE * EIGHT_VECTORS];
     COMPUTE_FOR(v, EIGHT_VECTORS) {
-        const eight_sums bias = eight_bias(int8_load_bias(panel->bias + column + v * NNS_BLOCK));
+        const eight_sums bias = eight_bias(compute_load_bits(panel->bias + column + v * NNS_BLOCK));
         COMPUTE_FOR(p, pairs) sums[p * EIGHT_VECTORS + v] = bias;
     }
     const int8_t *each[EIGHT_WIDE];

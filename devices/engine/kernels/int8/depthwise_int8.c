@@ -66,7 +66,7 @@ NNS_INLINE element multiply_add(element sum, element x, element w) {
 /* What sums begin with: the bias, unless it may exceed the whole numbers of float32. */
 NNS_INLINE element first_sum(const output_row *row) {
 #if DEPTHWISE_QUADS
-    return int8_load_bias(row->bias);
+    return compute_load_bits(row->bias);
 #else
     (void)row;
     return nns_zero();
@@ -80,7 +80,7 @@ NNS_INLINE void finish_strip(const int count, const int64_t valid, const element
 #if DEPTHWISE_QUADS
     COMPUTE_FOR(p, count) whole[p] = sums[p];
 #else
-    const nns_uvec bias = int8_load_bias(row->bias);
+    const nns_uvec bias = compute_load_bits(row->bias);
     COMPUTE_FOR(p, count) whole[p] = (nns_uvec)__builtin_convertvector(sums[p], nns_ivec) + bias;
 #endif
     int8_store(count, valid, &row->finish, whole, 1, nns_load(row->multipliers),
@@ -294,7 +294,7 @@ static void convert_quad(const kernel_geometry *s, const int8_t *x, int64_t firs
         from[i] = inside ? x + h * s->w * NNS_BLOCK : outside;
         move[i] = inside ? NNS_BLOCK : 0;
     }
-    const element padding = (element)int8_broadcast(0x01010101 * (uint32_t)(uint8_t)load_inputs(outside)[0]);
+    const element padding = (element)compute_broadcast_bits(0x01010101 * (uint32_t)(uint8_t)load_inputs(outside)[0]);
     fill_columns(to, 0, inner.begin, padding);
     const int64_t count = inner.end - inner.begin >= DEPTHWISE_COLUMNS ? DEPTHWISE_COLUMNS : 1;
     for (int64_t column = inner.begin; column < inner.end; column += count) {

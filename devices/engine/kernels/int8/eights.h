@@ -47,8 +47,8 @@ NNS_INLINE nns_uvec eight_sums_of(eight_sums sums, const int input) {
  * int8[pair of lanes][lane][8], `to_next` bytes apart. Returns the address after the last one, whose missing quad is zeros. */
 NNS_INLINE int8_t *eight_pack(const int8_t *w, int64_t step, int64_t quads, int8_t *to, int64_t to_next) {
     for (int64_t quad = 0; quad < quads; quad += EIGHT_QUADS, to += to_next) {
-        const nns_uvec first = int8_load_weights(w + quad * step);
-        const nns_uvec second = quad + 1 < quads ? int8_load_weights(w + (quad + 1) * step) : int8_broadcast(0);
+        const nns_uvec first = compute_load_bits(w + quad * step);
+        const nns_uvec second = quad + 1 < quads ? compute_load_bits(w + (quad + 1) * step) : compute_broadcast_bits(0);
         vst1q_s8(to, vreinterpretq_s8_u32(vzip1q_u32(first, second)));
         vst1q_s8(to + EIGHT_PAIR, vreinterpretq_s8_u32(vzip2q_u32(first, second)));
     }

@@ -40,7 +40,7 @@ NNS_INLINE void planar_tile(const int vectors, const int count, const int64_t va
                             int64_t pixel) {
     nns_uvec sums[PLANAR_MOST_PIXELS * PLANAR_MOST_VECTORS];
     COMPUTE_FOR(v, vectors) {
-        const nns_uvec bias = int8_load_bias(row->bias + v * NNS_BLOCK);
+        const nns_uvec bias = compute_load_bits(row->bias + v * NNS_BLOCK);
         COMPUTE_FOR(p, count) sums[p * PLANAR_MOST_VECTORS + v] = bias;
     }
     const nns_uvec flips = int8_flips();

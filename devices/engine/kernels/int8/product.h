@@ -22,22 +22,6 @@ typedef int8_t int8_block __attribute__((vector_size(NNS_BLOCK)));
 typedef nns_uvec int8_input;
 typedef nns_uvec int8_weight;
 
-NNS_INLINE nns_uvec int8_broadcast(uint32_t x) {
-#if NNS_BLOCK == 16
-    return (nns_uvec){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
-#elif NNS_BLOCK == 8
-    return (nns_uvec){x, x, x, x, x, x, x, x};
-#else
-    return (nns_uvec){x, x, x, x};
-#endif
-}
-
-NNS_INLINE nns_uvec int8_load_weights(const int8_t *from) {
-    nns_uvec v;
-    memcpy(&v, from, sizeof v);
-    return v;
-}
-
 NNS_INLINE uint32_t int8_load_quad(const int8_t *from) {
     uint32_t quad;
     memcpy(&quad, from, sizeof quad);
@@ -126,13 +110,13 @@ NNS_INLINE nns_uvec int8_part_of_quads(nns_uvec quads, const int part) {
 
 /* Part `part`, a constant, of the weights at `from`. */
 NNS_INLINE int8_weight int8_part_of_weights(const int8_t *from, const int part) {
-    return int8_part_of_quads(int8_load_weights(from), part);
+    return int8_part_of_quads(compute_load_bits(from), part);
 }
 
 /* What inputs are exclusive-ored with. The compiler does not know it, so that one instruction loads, broadcasts and
  * flips a quad. */
 NNS_INLINE nns_uvec int8_flips(void) {
-    nns_uvec flips = int8_broadcast(INT8_UNSIGNED ? 0x80808080 : 0);
+    nns_uvec flips = compute_broadcast_bits(INT8_UNSIGNED ? 0x80808080 : 0);
 #if INT8_UNSIGNED
     __asm__("" : "+v"(flips));
 #endif
@@ -144,13 +128,13 @@ NNS_INLINE int8_input int8_part_of_input(const int8_t *from, const int part, nns
     (void)flips;
 #if INT8_PARTS == 1
     (void)part;
-    const nns_uvec quad = int8_broadcast(int8_load_quad(from));
+    const nns_uvec quad = compute_broadcast_bits(int8_load_quad(from));
     return INT8_UNSIGNED ? quad ^ flips : quad;
 #elif INT8_PARTS == 2
-    const int8_pairs quad = (int8_pairs)int8_broadcast(int8_load_quad(from));
+    const int8_pairs quad = (int8_pairs)compute_broadcast_bits(int8_load_quad(from));
     return (nns_uvec)((part ? quad : quad << 8) >> 8);
 #else
-    return int8_broadcast((uint32_t)(int32_t)from[part]);
+    return compute_broadcast_bits((uint32_t)(int32_t)from[part]);
 #endif
 }
 
@@ -166,7 +150,7 @@ NNS_INLINE void int8_add_quad(const int count, const int vectors, nns_uvec *sums
         __asm__ volatile("" ::: "memory");
         const int kept = vectors == 1 ? 1 : vectors - 1; /* weights in registers */
         int8_weight weights[2];
-        COMPUTE_FOR(v, kept) weights[v] = int8_load_weights(w + v * NNS_BLOCK * INT8_QUAD);
+        COMPUTE_FOR(v, kept) weights[v] = compute_load_bits(w + v * NNS_BLOCK * INT8_QUAD);
         COMPUTE_FOR(p, count) {
             nns_uvec *sum = sums + p * row;
             const int8_input x = int8_part_of_input((each ? each[p] : first + p * NNS_BLOCK) + at, 0, flips);
@@ -190,12 +174,6 @@ NNS_INLINE void int8_add_quad(const int count, const int vectors, nns_uvec *sums
  * bias for inputs with 128 added. */
 NNS_INLINE const int32_t *int8_bias(const void *operand, int64_t lanes) {
     return (const int32_t *)operand + (INT8_UNSIGNED ? lanes : 0);
-}
-
-NNS_INLINE nns_uvec int8_load_bias(const int32_t *from) {
-    nns_uvec v;
-    memcpy(&v, from, sizeof v);
-    return v;
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
@@ -242,14 +220,14 @@ NNS_INLINE nns_ivec int8_select(nns_ivec mask, nns_ivec yes, nns_ivec no) { retu
 /* Bits of a value with INT8_ROUNDER added, as the result before its upper bound: the int8 next to the value, of two that
  * are as near the even one, or any larger integer. */
 NNS_INLINE nns_ivec int8_steps(const int8_rounding *r, nns_vec rounded) {
-    const nns_ivec bits = (nns_ivec)rounded, low = (nns_ivec)int8_broadcast((uint32_t)r->low);
+    const nns_ivec bits = (nns_ivec)rounded, low = (nns_ivec)compute_broadcast_bits((uint32_t)r->low);
     return int8_select(bits > low, bits, low) + r->shift;
 }
 
 /* What sums with INT8_ROUNDER added stand for once they are int8, less its zero point. */
 NNS_INLINE nns_vec int8_rounded_sums(const int8_rounding *r, nns_vec rounded) {
-    const nns_ivec low = (nns_ivec)int8_broadcast((uint32_t)r->sum_low);
-    const nns_ivec high = (nns_ivec)int8_broadcast((uint32_t)r->sum_high);
+    const nns_ivec low = (nns_ivec)compute_broadcast_bits((uint32_t)r->sum_low);
+    const nns_ivec high = (nns_ivec)compute_broadcast_bits((uint32_t)r->sum_high);
     nns_ivec bits = (nns_ivec)rounded;
     bits = int8_select(bits > low, bits, low);
     return (nns_vec)int8_select(bits < high, bits, high) - INT8_ROUNDER;
@@ -272,7 +250,7 @@ NNS_INLINE nns_ivec int8_result(const int8_rounding *r, nns_uvec sum, nns_vec mu
 
 /* A block of results within its upper bound. */
 NNS_INLINE int8_block int8_narrow(const int8_rounding *r, nns_ivec steps) {
-    const nns_ivec high = (nns_ivec)int8_broadcast((uint32_t)(int32_t)r->high);
+    const nns_ivec high = (nns_ivec)compute_broadcast_bits((uint32_t)(int32_t)r->high);
     typedef uint8_t bytes __attribute__((vector_size(NNS_BLOCK)));
     return (int8_block)__builtin_convertvector((nns_uvec)int8_select(steps < high, steps, high), bytes);
 }

@@ -69,7 +69,7 @@ typedef enum { ONE_GROUP, TWO_GROUPS, MORE_GROUPS } lane_groups;
 /* The inputs of all lanes at the quads of a column at `from`; `groups` is a constant. */
 NNS_INLINE nns_uvec load_inputs(const lane_groups groups, const uint8_t *from, nns_uvec lanes) {
     if (groups == MORE_GROUPS) return pick_quads(from, lanes);
-    if (groups == ONE_GROUP) return int8_broadcast(int8_load_quad((const int8_t *)from));
+    if (groups == ONE_GROUP) return compute_broadcast_bits(int8_load_quad((const int8_t *)from));
     typedef uint64_t pairs __attribute__((vector_size(NNS_BLOCK * INT8_QUAD)));
     uint64_t both;
     memcpy(&both, from, sizeof both);
@@ -85,7 +85,7 @@ NNS_INLINE void add_quad(const int rows, const int columns, const int vectors, c
     COMPUTE_FOR(part, INT8_PARTS) {
         int8_weight weights[2];
         COMPUTE_FOR(v, vectors) {
-            const nns_uvec quads = int8_load_weights(w + v * to_next);
+            const nns_uvec quads = compute_load_bits(w + v * to_next);
             weights[v] = int8_part_of_quads(groups == TWO_GROUPS ? (nns_uvec)ROWS_ALTERNATE(quads) : quads, part);
         }
         COMPUTE_FOR(r, rows) {
@@ -108,7 +108,7 @@ NNS_INLINE void compute_strip(const int rows, const int columns, const int vecto
     const nns_uvec lanes = v->lanes;
     nns_uvec sums[MOST];
     COMPUTE_FOR(i, vectors) {
-        const nns_uvec bias = int8_load_bias(v[i].bias);
+        const nns_uvec bias = compute_load_bits(v[i].bias);
         const nns_uvec first = groups == TWO_GROUPS ? (nns_uvec)ROWS_ALTERNATE(bias) : bias;
         COMPUTE_FOR(p, rows * columns) sums[p * vectors + i] = first;
     }

@@ -138,7 +138,7 @@ NNS_INLINE void compute_pairs(const int rows, const int pairs, const int vectors
                               const grouping *g, const paired *from, const output_vector *v, int64_t oh, int64_t pixel) {
     eight_sums sums[EIGHT_VECTORS * EIGHT_WIDE];
     COMPUTE_FOR(i, vectors) {
-        const eight_sums bias = eight_bias(int8_load_bias(v[i].bias));
+        const eight_sums bias = eight_bias(compute_load_bits(v[i].bias));
         COMPUTE_FOR(p, rows * pairs) sums[p * vectors + i] = bias;
     }
     const int8_t *w = from->weights;

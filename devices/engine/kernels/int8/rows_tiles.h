@@ -1,11 +1,6 @@
 /* The strips of rows_int8.c by tiles of AMX. It includes this file, which uses its vectors. */
 #if ROWS_TILES
-/* The memory of _tile_loadconfig. */
-typedef struct {
-    uint8_t palette, start, reserved[14];
-    uint16_t bytes[16]; /* of a row */
-    uint8_t rows[16];
-} tile_shapes;
+#include "tile_shapes.h"
 
 /* Tiles 0 to 3 are sums, 4 and 5 columns, 6 and 7 weights. */
 static void shape_tiles(const grouping *g) {
@@ -58,10 +53,10 @@ NNS_INLINE void add_tiles(const bool pair, const bool both, const kernel_geometr
  * columns; the first ow of each row belong to the output. The first row is output row `oh`. */
 static void store_places(const kernel_geometry *s, const output_vector *v, const int32_t *from, int64_t oh,
                          int64_t place, int64_t end, int64_t pitch) {
-    const nns_uvec bias = int8_load_bias(v->bias);
+    const nns_uvec bias = compute_load_bits(v->bias);
     const nns_vec multipliers = nns_load(v->multipliers);
     nns_uvec sums[ROWS_TILE];
-    COMPUTE_FOR(p, ROWS_TILE) sums[p] = int8_load_bias(from + p * NNS_BLOCK) + bias;
+    COMPUTE_FOR(p, ROWS_TILE) sums[p] = compute_load_bits(from + p * NNS_BLOCK) + bias;
     for (int64_t at = place, count; at < end; at += count) {
         const int64_t row = at / pitch, column = at % pitch;
         count = nns_min_int(end - at, pitch - column);

@@ -275,8 +275,8 @@ class CompileOptions:
         check_fields(self, {name: hint for name, (_, hint, _) in declared_options(CompileOptions).items()})
         if self.dtype not in (None, *DTYPES):
             raise UsageError(f"dtype {self.dtype!r} is not supported; use {', '.join(DTYPES)}, or leave it out")
-        if self.dtype == _BFLOAT16:
-            object.__setattr__(self, "tolerance", max(self.tolerance, BFLOAT16_TOLERANCE))
+        if self.dtype == _BFLOAT16 and 0 < self.tolerance < BFLOAT16_TOLERANCE:
+            object.__setattr__(self, "tolerance", BFLOAT16_TOLERANCE)
         if self.streams is not None and (self.plans is not None or self.policy is not None):
             raise UsageError(
                 "streams are for throughput, plans and policy for one run at a time; leave one of them out"

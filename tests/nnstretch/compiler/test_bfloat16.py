@@ -16,6 +16,7 @@ from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.cpu.routines.bfloat16.convolution import FEATURES
 from nnstretch.devices.engine.build.instruction_sets import local_features
+from nnstretch.errors import UsageError
 from nnstretch.graph.dtypes import BFLOAT16
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.support.progress import silent
@@ -29,6 +30,8 @@ def test_the_type_is_a_tolerance() -> None:
     assert CPU.tolerance == TOLERANCE
     assert OF_BFLOAT16.tolerance == BFLOAT16_TOLERANCE
     assert replace(OF_BFLOAT16, tolerance=0.1).tolerance == 0.1
+    with pytest.raises(UsageError, match="tolerance is -1"):
+        build_processors(CompileOptions("cpu:0", dtype=BFLOAT16, tolerance=-1.0))
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ class Compared:
             UsageError: there are others, or none.
         """
         if self.suite is not None or len(self.models) != 1:
-            raise UsageError(f"{purpose}; {self.suite or len(self.models)} was given")
+            raise UsageError(f"{purpose}; {self.suite or len(self.models)} {'was' if self.suite else 'were'} given")
         return self.models[0]
 
     def _graph(self, compared: str, purpose: str) -> tuple[str, ir.Model]:

@@ -61,6 +61,16 @@ enum { COMPUTE_MOST_EACH = 14 };
 #define COMPUTE_MANY_REGISTERS 0
 #endif
 
+/* Ends the multiply-adds of an input with `vectors` weights for some of `count` sums: both are constants, and `sum` is a vector.
+ * Where all sums, weights and this input take every register, neither may a later load come before nor a multiply-add move
+ * behind: the compiler would run out of registers and keep sums in memory. */
+#if defined(__x86_64__) && !COMPUTE_MANY_REGISTERS
+#define COMPUTE_SETTLE(sum, count, vectors) \
+    if ((count) + (vectors) + 1 >= 16) __asm__ volatile("" : "+x"(sum) : : "memory")
+#else
+#define COMPUTE_SETTLE(sum, count, vectors) (void)0
+#endif
+
 /* Whether blocks of four input channels are multiplied by element (by_element.h). */
 #if defined(__aarch64__)
 #define COMPUTE_BY_ELEMENT 1

@@ -29,6 +29,7 @@
     K(p7v3, "conv_direct_p7v3", NEON, 7, 3, v)            \
     K(p12v2, "conv_direct_p12v2", NEON, 12, 2, v)         \
     K(p20v1, "conv_direct_p20v1", NEON, 20, 1, v)         \
+    K(p4v3, "conv_direct_p4v3", REGISTERS_16, 4, 3, v)    \
     K(p6v2, "conv_direct_p6v2", REGISTERS_16, 6, 2, v)    \
     K(p12v1, "conv_direct_p12v1", REGISTERS_16, 12, 1, v) \
     K(p6h4, "conv_direct_p6h4", BLOCK_16, 6, 4, h)        \

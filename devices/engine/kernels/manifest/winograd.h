@@ -62,6 +62,15 @@
     K(a8r4t6v2, "winograd_a8r4t6v2", REGISTERS_16, 8, 4, 5, 6, 2)    \
     K(a8r5t6v2, "winograd_a8r5t6v2", REGISTERS_16, 8, 5, 4, 6, 2)    \
     K(a8r6t6v2, "winograd_a8r6t6v2", REGISTERS_16, 8, 6, 3, 6, 2)    \
+    K(a4r2t4v3, "winograd_a4r2t4v3", REGISTERS_16, 4, 2, 3, 4, 3)    \
+    K(a4r3t4v3, "winograd_a4r3t4v3", REGISTERS_16, 4, 3, 2, 4, 3)    \
+    K(a6r2t4v3, "winograd_a6r2t4v3", REGISTERS_16, 6, 2, 5, 4, 3)    \
+    K(a6r3t4v3, "winograd_a6r3t4v3", REGISTERS_16, 6, 3, 4, 4, 3)    \
+    K(a6r4t4v3, "winograd_a6r4t4v3", REGISTERS_16, 6, 4, 3, 4, 3)    \
+    K(a8r3t4v3, "winograd_a8r3t4v3", REGISTERS_16, 8, 3, 6, 4, 3)    \
+    K(a8r4t4v3, "winograd_a8r4t4v3", REGISTERS_16, 8, 4, 5, 4, 3)    \
+    K(a8r5t4v3, "winograd_a8r5t4v3", REGISTERS_16, 8, 5, 4, 4, 3)    \
+    K(a8r6t4v3, "winograd_a8r6t4v3", REGISTERS_16, 8, 6, 3, 4, 3)    \
     K(a4r2t12v1, "winograd_a4r2t12v1", REGISTERS_16, 4, 2, 3, 12, 1) \
     K(a4r3t12v1, "winograd_a4r3t12v1", REGISTERS_16, 4, 3, 2, 12, 1) \
     K(a6r2t12v1, "winograd_a6r2t12v1", REGISTERS_16, 6, 2, 5, 12, 1) \

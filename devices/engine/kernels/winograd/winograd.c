@@ -90,6 +90,7 @@ MULTIPLY(20, 1, s)
 #else
 MULTIPLY(12, 1, v)
 MULTIPLY(6, 2, v)
+MULTIPLY(4, 3, v)
 MULTIPLY(12, 1, s)
 MULTIPLY(6, 2, s)
 #endif

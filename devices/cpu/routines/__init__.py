@@ -32,6 +32,7 @@ from nnstretch.devices.cpu.routines.convolution import (
 )
 from nnstretch.devices.cpu.routines.int8 import arithmetic as int8_arithmetic
 from nnstretch.devices.cpu.routines.int8 import concat as int8_concat
+from nnstretch.devices.cpu.routines.int8 import converted as int8_converted
 from nnstretch.devices.cpu.routines.int8 import convolution as int8_convolution
 from nnstretch.devices.cpu.routines.int8 import dense as int8_dense
 from nnstretch.devices.cpu.routines.int8 import floating as int8_floating
@@ -60,6 +61,7 @@ _MODULES = (
     normalization,
     data_movement,
     int8_convolution,
+    int8_converted,
     int8_summed,
     int8_dense,
     int8_quantize,

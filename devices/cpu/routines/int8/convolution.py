@@ -42,7 +42,9 @@ UNIT_BYTES = 1 << 15  # minimum bytes of a depthwise unit of work, so that sched
 FEW_ROWS = 8  # output rows of the smaller depthwise units that are measured
 STRIP = 14  # columns of the widest strips of the depthwise kernel
 LEAST_PIXELS = 7  # fewer leave most of a strip unused
-FOR_CONVERTED_ROWS = frozenset({"amx_int8", "avx512_vnni", "avx_vnni", "i8mm"})  # CPU features
+QUAD_PRODUCTS = frozenset(
+    {"amx_int8", "avx512_vnni", "avx_vnni"}
+)  # features of x86-64 CPUs that multiply quads of bytes
 MOST_GROUPS = 4  # groups whose outputs the kernel with converted rows may compute in one vector
 COLUMN_QUADS = 16  # quads of all these groups that lie beside each other in converted rows
 
@@ -318,8 +320,8 @@ class PlanarInt8Convolution(Int8Convolution):
 class RowsInt8Convolution(Int8Convolution):
     """Converts input rows to quads that all outputs read. Groups need not be whole vectors.
 
-    It computes convolutions without groups where the CPU has instructions that use converted rows best: those of x86-64 that
-    add up products of four channels, and ARM's products of eight (i8mm).
+    It computes convolutions without groups where the CPU's instructions use converted rows best: on x86-64, whose other CPUs
+    multiply int16, and with ARM's products of eight channels (i8mm).
 
     Routine parameters:
         rows: output rows per unit of work.
@@ -328,10 +330,24 @@ class RowsInt8Convolution(Int8Convolution):
 
     descriptor = Descriptor("cpu", "int8", "rows")
 
+    def __init__(self, isa: Isa) -> None:
+        super().__init__(isa)
+        self._is_x86 = isa.architecture == "x86_64"
+
+    @property
+    def _converts_all(self) -> bool:
+        """Whether convolutions without groups gain by converted rows."""
+        return self._is_x86 or "i8mm" in self.features
+
+    @property
+    def _quad_bytes(self) -> int:
+        """Bytes of a converted quad: CPUs that multiply int16 keep it so."""
+        return 2 * QUAD if self._is_x86 and self.features.isdisjoint(QUAD_PRODUCTS) else QUAD
+
     def covers(self, geometry: KernelGeometry) -> bool:
         if geometry.group_in % QUAD:
             return False
-        if geometry.groups == 1 and (self.features.isdisjoint(FOR_CONVERTED_ROWS) or geometry.pixels < LEAST_PIXELS):
+        if geometry.groups == 1 and (not self._converts_all or geometry.pixels < LEAST_PIXELS):
             return False
         return self._groups_of_set(geometry) <= MOST_GROUPS and self._bytes(geometry, 1) <= ROW_BYTES
 
@@ -354,7 +370,7 @@ class RowsInt8Convolution(Int8Convolution):
         """Bytes of the converted rows of some output rows."""
         (height, width), (down, right) = geometry.extents, geometry.strides
         columns = (geometry.out_width - 1) * right + width
-        return self._parts(geometry) * ((rows - 1) * down + height) * columns * COLUMN_QUADS * QUAD
+        return self._parts(geometry) * ((rows - 1) * down + height) * columns * COLUMN_QUADS * self._quad_bytes
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return self._work(layer).parameter_space()

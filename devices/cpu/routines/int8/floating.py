@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nnstretch.devices.base.routine import Descriptor, KernelCall, Layout, Lowering, Operand, Parameters
+from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters
 from nnstretch.devices.cpu.routines.eltwise import SoftmaxRoutine
-from nnstretch.devices.cpu.routines.int8.quantize import dequantize_call, quantize_call
-from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, parameters_of
+from nnstretch.devices.cpu.routines.int8.converted import converted
+from nnstretch.devices.cpu.routines.int8.rounding import is_quantized
 from nnstretch.devices.cpu.routines.memory_bound import MemoryBoundRoutine
 from nnstretch.devices.cpu.routines.pool import ResizeRoutine
 from nnstretch.devices.engine.build.instruction_sets import Isa
@@ -39,34 +39,12 @@ class FloatingRoutine(MemoryBoundRoutine):
         """The routine's calls between two that convert."""
         inner, floating = self._inner(layer), _in_float32(layer)
         assert inner is not None
-        lowered = inner.lower(floating, parameters)
         (before,), (after,) = inner.layouts(floating, parameters)
-        first, last = len(lowered.workspaces), len(lowered.workspaces) + 1
-        places = {("input", 0): Operand("workspace", first), ("output", 0): Operand("workspace", last)}
-
-        def placed(call: KernelCall) -> KernelCall:
-            reads = tuple(None if o is None else places.get((o.kind, o.index), o) for o in call.reads)
-            writes = tuple(places.get((o.kind, o.index), o) for o in call.writes)
-            return replace(call, reads=reads, writes=writes, in_place=None)
-
-        begin = dequantize_call(parameters_of(layer.type_of(0)), _count(before, layer.type_of(0)))
-        end = quantize_call(parameters_of(layer.outputs[0]), _count(after, layer.outputs[0]))
-        calls = (
-            replace(begin, writes=(places["input", 0],)),
-            *map(placed, lowered.calls),
-            replace(end, reads=(places["output", 0],)),
-        )
-        sizes = (before.bytes(floating.type_of(0)), after.bytes(floating.outputs[0]))
-        return Lowering(calls, lowered.constants, (*lowered.workspaces, *sizes))
+        return converted(inner.lower(floating, parameters), layer, before, after)
 
     def _inner(self, layer: Layer) -> MemoryBoundRoutine | None:
         floating = _in_float32(layer)
         return next((routine for routine in self._routines if routine.supports(floating)), None)
-
-
-def _count(layout: Layout, tensor: TensorType) -> int:
-    """Elements of a tensor as stored."""
-    return layout.bytes(tensor) // tensor.element.bytes
 
 
 def _in_float32(layer: Layer) -> Layer:

@@ -92,6 +92,13 @@ NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w)
 #define INT8_IN_ORDER 0
 #endif
 
+/* Whether the instruction multiplies pairs of int16, so that converted inputs are best kept as int16. */
+#if INT8_PARTS == 2
+#define INT8_WIDE 1
+#else
+#define INT8_WIDE 0
+#endif
+
 #if INT8_PARTS == 2
 typedef int16_t int8_pairs __attribute__((vector_size(NNS_BLOCK * 4)));
 #endif

@@ -11,12 +11,13 @@
  *
  * A set is the fewest groups whose outputs are whole vectors. The input rows that a unit's output rows need are converted
  * once for a unit, with their padding, and then read by all taps and by the vectors of the set that the unit computes. A
- * column of converted rows holds as many quads of each group of the set as fit into ROWS_COLUMN bytes. Further quads
+ * column of converted rows holds as many quads of each group of the set as ROWS_QUADS has room for. Further quads
  * follow in further parts, each of which has all rows and columns.
  *
  * Vectors whose lanes belong to one group take their quads from there, two vectors at a time. The lanes of a mixed vector
  * pick theirs; of two groups, half of the lanes belong to each, and quads of the two groups lie beside each other: one
- * broadcast of both serves lanes that alternate. With AMX, tiles of 16 columns compute the vectors of one group. With i8mm,
+ * broadcast of both serves lanes that alternate. With INT8_WIDE, converted inputs are int16, a vector's sums are in two
+ * halves, and vectors of two groups are like those of more. With AMX, tiles of 16 columns compute the vectors of one group. With i8mm,
  * sets of one group are computed by products of eight channels (rows_pairs.h).
  * Weights are int8[output block][part][kh][kw][quad][lane][4], with zeros for the quads that the last part lacks unless
  * they are packed: then it has fewer. */
@@ -39,6 +40,10 @@ typedef struct {
     int8_rounding finish;
 } output_vector;
 
+/* Sums of a column and a vector. */
+enum { ROWS_HALVES = INT8_WIDE ? 2 : 1 };
+
+#if !INT8_WIDE
 /* A quad of each lane's group; that of the first group lies at `from`. */
 NNS_INLINE nns_uvec pick_quads(const uint8_t *from, nns_uvec lanes) {
 #if NNS_BLOCK == 16 && defined(__AVX512F__)
@@ -50,22 +55,73 @@ NNS_INLINE nns_uvec pick_quads(const uint8_t *from, nns_uvec lanes) {
     return quads;
 #endif
 }
+#endif
 
 /* Of vectors of two groups: how lanes alternate between the groups, and back. */
 #if NNS_BLOCK == 16
 #define ROWS_ALTERNATE(v) __builtin_shufflevector(v, v, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15)
 #define ROWS_SEPARATE(v) __builtin_shufflevector(v, v, 0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)
+#define ROWS_EVEN(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#define ROWS_ODD(a, b) __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
 #elif NNS_BLOCK == 8
 #define ROWS_ALTERNATE(v) __builtin_shufflevector(v, v, 0, 4, 1, 5, 2, 6, 3, 7)
 #define ROWS_SEPARATE(v) __builtin_shufflevector(v, v, 0, 2, 4, 6, 1, 3, 5, 7)
+#define ROWS_EVEN(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14)
+#define ROWS_ODD(a, b) __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15)
 #else
 #define ROWS_ALTERNATE(v) __builtin_shufflevector(v, v, 0, 2, 1, 3)
 #define ROWS_SEPARATE(v) __builtin_shufflevector(v, v, 0, 2, 1, 3)
+#define ROWS_EVEN(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6)
+#define ROWS_ODD(a, b) __builtin_shufflevector(a, b, 1, 3, 5, 7)
 #endif
 
 /* The inputs of a vector: quads of one group, of two groups in lanes that alternate, or of the group of each lane. */
 typedef enum { ONE_GROUP, TWO_GROUPS, MORE_GROUPS } lane_groups;
 
+#if INT8_WIDE
+/* The weights at `from` of half the lanes. */
+NNS_INLINE int8_weight load_half(const int8_t *from) {
+    typedef int8_t bytes __attribute__((vector_size(NNS_BLOCK * INT8_QUAD / 2)));
+    bytes half;
+    memcpy(&half, from, sizeof half);
+    return (int8_weight)__builtin_convertvector(half, int8_pairs);
+}
+
+/* The inputs of half `half` of the lanes at the quads of a column at `from`; `groups` is a constant. */
+NNS_INLINE nns_uvec load_inputs(const lane_groups groups, const uint8_t *from, nns_uvec lanes, const int half) {
+    typedef uint64_t quads __attribute__((vector_size(NNS_BLOCK * sizeof(uint32_t))));
+    uint64_t quad;
+    if (groups == ONE_GROUP) {
+        memcpy(&quad, from, sizeof quad);
+        return (nns_uvec)((quads){0} + quad);
+    }
+    quads each;
+    for (int lane = 0; lane < NNS_BLOCK / 2; lane++) {
+        memcpy(&quad, from + lanes[half * (NNS_BLOCK / 2) + lane] * ROWS_QUAD, sizeof quad);
+        each[lane] = quad;
+    }
+    return (nns_uvec)each;
+}
+
+/* The same as `add_quad` below for one vector, whose halves have sums of two channels each. */
+NNS_INLINE void add_quad(const int rows, const int columns, const int vectors, const lane_groups groups, int64_t column,
+                         int64_t row, nns_uvec lanes, const uint8_t *x, const int8_t *w, int64_t to_next,
+                         nns_uvec *sums) {
+    (void)vectors;
+    (void)to_next;
+    int8_weight weights[ROWS_HALVES];
+    COMPUTE_FOR(half, ROWS_HALVES) weights[half] = load_half(w + half * NNS_BLOCK * INT8_QUAD / 2);
+    COMPUTE_FOR(r, rows) {
+        COMPUTE_FOR(p, columns) {
+            nns_uvec *sum = sums + (r * columns + p) * ROWS_HALVES;
+            COMPUTE_FOR(half, ROWS_HALVES) {
+                const nns_uvec input = load_inputs(groups, x + r * row + p * column, lanes, half);
+                sum[half] = int8_multiply_add(sum[half], input, weights[half]);
+            }
+        }
+    }
+}
+#else
 /* The inputs of all lanes at the quads of a column at `from`; `groups` is a constant. */
 NNS_INLINE nns_uvec load_inputs(const lane_groups groups, const uint8_t *from, nns_uvec lanes) {
     if (groups == MORE_GROUPS) return pick_quads(from, lanes);
@@ -97,6 +153,29 @@ NNS_INLINE void add_quad(const int rows, const int columns, const int vectors, c
         }
     }
 }
+#endif
+
+/* What the `count` sums of vector `v` begin with, `step` apart. */
+NNS_INLINE void start_sums(const int count, const int step, const lane_groups groups, const output_vector *v,
+                           nns_uvec *sums) {
+    const nns_uvec bias = compute_load_bits(v->bias);
+    const nns_uvec first = INT8_WIDE ? (nns_uvec){0} : groups == TWO_GROUPS ? (nns_uvec)ROWS_ALTERNATE(bias) : bias;
+    COMPUTE_FOR(i, count) sums[i * step] = first;
+}
+
+/* Puts the lanes of `count` columns and vectors in order, one behind the other. */
+NNS_INLINE void finish_sums(const int count, const lane_groups groups, const output_vector *v, nns_uvec *sums) {
+    (void)groups;
+    (void)v;
+    COMPUTE_FOR(i, count) {
+#if INT8_WIDE
+        const nns_uvec first = sums[i * ROWS_HALVES], second = sums[i * ROWS_HALVES + 1];
+        sums[i] = compute_load_bits(v->bias) + ROWS_EVEN(first, second) + ROWS_ODD(first, second);
+#else
+        if (groups == TWO_GROUPS) sums[i] = (nns_uvec)ROWS_SEPARATE(sums[i]);
+#endif
+    }
+}
 
 /* Computes `columns` columns of `rows` neighbouring output rows from `pixel` of row `oh` on, of `vectors` vectors of equal
  * groups, and stores `valid` of the columns. Counts, groups and `sw`, the stride of columns or 0 for any, are constants. */
@@ -104,14 +183,10 @@ NNS_INLINE void compute_strip(const int rows, const int columns, const int vecto
                               const int sw, const int64_t valid, const kernel_geometry *s, const grouping *g,
                               const output_vector *v, int64_t oh, int64_t pixel) {
     const int64_t step = (sw ? sw : s->sw) * ROWS_COLUMN, row = s->sh * v->row, to_next = v[vectors - 1].w - v->w;
-    const int64_t quad_step = g->step * INT8_QUAD;
+    const int64_t quad_step = g->step * ROWS_QUAD;
     const nns_uvec lanes = v->lanes;
     nns_uvec sums[MOST];
-    COMPUTE_FOR(i, vectors) {
-        const nns_uvec bias = compute_load_bits(v[i].bias);
-        const nns_uvec first = groups == TWO_GROUPS ? (nns_uvec)ROWS_ALTERNATE(bias) : bias;
-        COMPUTE_FOR(p, rows * columns) sums[p * vectors + i] = first;
-    }
+    COMPUTE_FOR(i, vectors) start_sums(rows * columns * ROWS_HALVES, vectors, groups, &v[i], sums + i);
     const int8_t *w = v->w;
     for (int64_t part = 0; part < g->parts; part++) {
         const int64_t quads = quads_of(g, part), unused = (stored_quads(g, part) - quads) * NNS_BLOCK * INT8_QUAD;
@@ -124,7 +199,7 @@ NNS_INLINE void compute_strip(const int rows, const int columns, const int vecto
             }
         }
     }
-    if (groups == TWO_GROUPS) COMPUTE_FOR(p, rows * columns) sums[p] = (nns_uvec)ROWS_SEPARATE(sums[p]);
+    finish_sums(rows * columns * vectors, groups, v, sums);
     COMPUTE_FOR(i, vectors) {
         COMPUTE_FOR(r, rows) {
             const int64_t at = ((oh + r) * s->ow + pixel) * NNS_BLOCK;
@@ -134,17 +209,17 @@ NNS_INLINE void compute_strip(const int rows, const int columns, const int vecto
     }
 }
 
-/* Computes `outputs` output rows of one vector, or of two neighbours of one group. */
+/* Computes `outputs` output rows of one vector, or of two neighbours of one group, which have no halves. */
 typedef void compute_rows(const kernel_geometry *s, const grouping *g, const output_vector *v, int64_t outputs);
 
 /* Narrow rows are computed two or four at a time. */
 #define ROWS(name, vectors, groups, sw)                                                                              \
     static __attribute__((noinline)) void name(const kernel_geometry *s, const grouping *g, const output_vector *v, \
                                                int64_t outputs) {                                                   \
-        enum { WIDE = MOST / (vectors), SOME = WIDE / 2, FEW = (WIDE + 3) / 4 };                                     \
+        enum { WIDE = MOST / (vectors) / ROWS_HALVES, SOME = WIDE / 2, FEW = (WIDE + 3) / 4, LEAST = WIDE / 4 };     \
         int64_t oh = 0;                                                                                              \
-        if ((vectors) == 1 && s->ow <= FEW)                                                                          \
-            for (; oh + 4 <= outputs; oh += 4) compute_strip(4, FEW, 1, groups, sw, s->ow, s, g, v, oh, 0);          \
+        if ((vectors) == 1 && s->ow <= LEAST)                                                                        \
+            for (; oh + 4 <= outputs; oh += 4) compute_strip(4, LEAST, 1, groups, sw, s->ow, s, g, v, oh, 0);        \
         if (s->ow <= SOME)                                                                                           \
             for (; oh + 2 <= outputs; oh += 2) compute_strip(2, SOME, vectors, groups, sw, s->ow, s, g, v, oh, 0);   \
         for (; oh < outputs; oh++) {                                                                                 \
@@ -161,16 +236,21 @@ typedef void compute_rows(const kernel_geometry *s, const grouping *g, const out
     ROWS(name##_1, vectors, groups, 1)         \
     ROWS(name##_2, vectors, groups, 2)         \
     ROWS(name##_any, vectors, groups, 0)
-ROWS_OF_STRIDES(pair, 2, ONE_GROUP)
 ROWS_OF_STRIDES(single, 1, ONE_GROUP)
+#if INT8_WIDE
+#define ROWS_FUNCTIONS(name) {NULL, NULL, NULL}
+#else
+ROWS_OF_STRIDES(pair, 2, ONE_GROUP)
 ROWS_OF_STRIDES(alternating, 1, TWO_GROUPS)
+#define ROWS_FUNCTIONS(name) {name##_any, name##_1, name##_2}
+#endif
 ROWS(mixed_any, 1, MORE_GROUPS, 0) /* few networks have such groups */
 
 /* The function for `count` vectors, whose lanes are of these groups. */
 static compute_rows *rows_of(const kernel_geometry *s, lane_groups groups, int64_t count) {
-    static compute_rows *const functions[][3] = {{pair_any, pair_1, pair_2},
+    static compute_rows *const functions[][3] = {ROWS_FUNCTIONS(pair),
                                                  {single_any, single_1, single_2},
-                                                 {alternating_any, alternating_1, alternating_2},
+                                                 ROWS_FUNCTIONS(alternating),
                                                  {mixed_any, mixed_any, mixed_any}};
     return functions[count == 2 ? 0 : 1 + (int)groups][s->sw <= 2 ? s->sw : 0];
 }
@@ -188,7 +268,7 @@ static bool select_inputs(const grouping *g, const window *from, int64_t vector,
         v->lanes[lane] = (uint32_t)(group * g->of_group);
     }
     const bool mixed = v->lanes[0] != v->lanes[NNS_BLOCK - 1];
-    v->x = from->first + (mixed ? 0 : v->lanes[0] * INT8_QUAD);
+    v->x = from->first + (mixed ? 0 : v->lanes[0] * ROWS_QUAD);
     return mixed;
 }
 
@@ -303,7 +383,7 @@ static void rows_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
             output_vector v[2];
             const lane_groups groups = select_vector(args, &g, &from, &unit, vector, &v[0]);
             count = 1;
-            if (groups == ONE_GROUP && vector + 1 < unit.end &&
+            if (!INT8_WIDE && groups == ONE_GROUP && vector + 1 < unit.end &&
                 select_vector(args, &g, &from, &unit, vector + 1, &v[1]) == ONE_GROUP && v[1].x == v[0].x)
                 count = 2;
 #if ROWS_TILES

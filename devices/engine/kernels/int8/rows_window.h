@@ -12,7 +12,9 @@
 #endif
 
 enum {
-    ROWS_COLUMN = 64,     /* bytes of a column of a part: those of a cache line */
+    ROWS_QUADS = 16,      /* of a column of a part: as many as a cache line has without INT8_WIDE */
+    ROWS_QUAD = INT8_QUAD * (INT8_WIDE ? 2 : 1), /* bytes of a converted quad */
+    ROWS_COLUMN = ROWS_QUADS * ROWS_QUAD,
     ROWS_MOST_GROUPS = 4, /* of a set */
     ROWS_TILE = 16,       /* columns of a tile */
     ROWS_BEHIND = 32,     /* columns behind the last one, times the stride, that strips and tiles may read */
@@ -20,8 +22,9 @@ enum {
 };
 /* Maximum bytes of the converted rows. */
 #define ROWS_BYTES (INT64_C(1) << 26)
-/* What converted bytes are exclusive-ored with. */
+/* What converted bytes are exclusive-ored with; numbers of more bytes are not. */
 #define ROWS_FLIP (INT8_UNSIGNED ? 0x80u : 0u)
+_Static_assert(!INT8_UNSIGNED || !INT8_WIDE, "flips are for bytes");
 
 /* Groups, and what follows from them. */
 typedef struct {
@@ -51,9 +54,9 @@ static grouping grouping_of(const rows_int8_parameters *p) {
     made.vectors = nns_ceil_div(made.groups * made.outputs, NNS_BLOCK);
     made.sets = nns_ceil_div(groups, made.groups);
     made.quads = made.inputs / INT8_QUAD;
-    made.per_part = nns_max_int(1, ROWS_COLUMN / INT8_QUAD / made.groups);
+    made.per_part = nns_max_int(1, ROWS_QUADS / made.groups);
     made.parts = nns_ceil_div(made.quads, made.per_part);
-    const bool alternate = made.groups == 2 && !ROWS_TILES;
+    const bool alternate = made.groups == 2 && !ROWS_TILES && !INT8_WIDE;
     made.step = alternate ? 2 : 1;
     made.of_group = alternate ? 1 : made.per_part;
     return made;
@@ -100,9 +103,27 @@ static int64_t scratch_bytes(const kernel_geometry *s, const grouping *g, int64_
     return bytes + ROWS_BEHIND * s->sw * ROWS_COLUMN;
 }
 
+/* Fills `count` columns at `to` with the zero point of the input. */
+NNS_INLINE void fill_columns(int8_t zero, int64_t count, uint8_t *to) {
+#if INT8_WIDE
+    const int16_t wide = zero;
+    for (int64_t at = 0; at < count * ROWS_COLUMN; at += (int64_t)sizeof wide) memcpy(to + at, &wide, sizeof wide);
+#else
+    memset(to, (uint8_t)zero ^ ROWS_FLIP, (size_t)(count * ROWS_COLUMN));
+#endif
+}
+
 /* Copies `count` blocks at `from`, or the first quad of each, to columns. `whole` is a constant. */
 NNS_INLINE void convert_columns(const bool whole, const int8_t *from, int64_t count, uint8_t *to) {
     for (int64_t column = 0; column < count; column++, from += NNS_BLOCK, to += ROWS_COLUMN) {
+#if INT8_WIDE
+        typedef int16_t wide __attribute__((vector_size(NNS_BLOCK * sizeof(int16_t))));
+        int8_block block = {0};
+        memcpy(&block, from, whole ? sizeof block : INT8_QUAD);
+        const wide made = __builtin_convertvector(block, wide);
+        memcpy(to, &made, whole ? sizeof made : ROWS_QUAD);
+        continue;
+#endif
         if (whole) {
             int8_block block;
             memcpy(&block, from, sizeof block);
@@ -115,7 +136,7 @@ NNS_INLINE void convert_columns(const bool whole, const int8_t *from, int64_t co
     }
 }
 
-#if NNS_BLOCK == 16 && defined(__AVX512F__)
+#if NNS_BLOCK == 16 && defined(__AVX512F__) && !INT8_WIDE
 #define ROWS_WHOLE 1
 enum { ROWS_WHOLE_BLOCKS = ROWS_COLUMN / NNS_BLOCK };
 
@@ -170,9 +191,8 @@ static void convert_row(const kernel_geometry *s, const grouping *g, const int8_
     const int64_t end_column = inside ? nns_min_int(s->pl + s->w, made->columns) : made->columns;
     for (int64_t part = 0; part < g->parts; part++) {
         uint8_t *row = to + part * made->part;
-        memset(row, (uint8_t)zero ^ ROWS_FLIP, (size_t)(begin_column * ROWS_COLUMN));
-        memset(row + end_column * ROWS_COLUMN, (uint8_t)zero ^ ROWS_FLIP,
-               (size_t)((made->columns - end_column) * ROWS_COLUMN));
+        fill_columns(zero, begin_column, row);
+        fill_columns(zero, made->columns - end_column, row + end_column * ROWS_COLUMN);
     }
     if (!inside) return;
 #if ROWS_WHOLE
@@ -187,7 +207,7 @@ static void convert_row(const kernel_geometry *s, const grouping *g, const int8_
             const int64_t channel = group * g->inputs + quad * INT8_QUAD, lane = channel % NNS_BLOCK;
             const int8_t *from = x + (channel / NNS_BLOCK * s->h + h) * s->w * NNS_BLOCK + lane;
             uint8_t *place = to + quad / g->per_part * made->part + begin_column * ROWS_COLUMN +
-                             ((group - first) * g->of_group + quad % g->per_part * g->step) * INT8_QUAD;
+                             ((group - first) * g->of_group + quad % g->per_part * g->step) * ROWS_QUAD;
             const int64_t left = nns_min_int(g->quads - quad, g->per_part - quad % g->per_part);
             if (lane == 0 && left >= INT8_QUADS && g->step == 1) {
                 convert_columns(true, from, end_column - begin_column, place);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -295,7 +296,12 @@ def _unchanged(loaded: Any) -> Any:
 
 
 def leave_signals(worker: int) -> None:
-    """Leaves signals to the main process, whose handlers a forked worker inherits; called in a worker, with its number."""
+    """Leaves signals to the main process, whose handlers a forked worker inherits; called in a worker, with its number.
+
+    What asks a process group to end, such as `timeout`, asks the main process alone, which still needs its workers to write
+    a checkpoint.
+    """
+    os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -240,3 +240,25 @@ except UsageError as error:
     (line,) = done.stdout.splitlines()
     assert line.startswith("a process that loads images ended (")
     assert line.endswith("it may have lacked memory: lower workers or batch_size")
+
+
+def test_workers_outlive_a_signal_to_the_process_group() -> None:
+    """As `timeout` and batch systems send it: the main process, which it asks to stop, still reads what workers load."""
+    code = """
+import os, signal
+
+from nnstretch.training.data import load_dataset
+from nnstretch.training.data.loader import TrainingBatches
+from nnstretch.training.recipe import Recipe
+
+signal.signal(signal.SIGTERM, lambda number, frame: print("asked"))
+batches = TrainingBatches(load_dataset("textures", 16), Recipe(batch_size=512, workers=1))
+loaded = batches.epoch(0)
+next(loaded)
+os.killpg(0, signal.SIGTERM)
+print(1 + len(list(loaded)) == batches.steps_per_epoch)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240, start_new_session=True
+    )
+    assert done.stdout.splitlines() == ["asked", "True"]

@@ -58,7 +58,8 @@ class OnnxRuntimeModel(ExternalModel):
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        options.add_session_config_entry("session.x64quantprecision", "1")  # else integer sums saturate on CPUs without VNNI
+        # Without it, sums of int8 products saturate on CPUs without VNNI.
+        options.add_session_config_entry("session.x64quantprecision", "1")
         self._failures = refusals()
         try:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

@@ -65,10 +65,10 @@ enum { COMPUTE_MOST_EACH = 14 };
  * Where all sums, weights and this input take every register, neither may a later load come before nor a multiply-add move
  * behind: the compiler would run out of registers and keep sums in memory. */
 #if defined(__x86_64__) && !COMPUTE_MANY_REGISTERS
-#define COMPUTE_SETTLE(sum, count, vectors) \
+#define COMPUTE_IN_REGISTER(sum, count, vectors) \
     if ((count) + (vectors) + 1 >= 16) __asm__ volatile("" : "+x"(sum) : : "memory")
 #else
-#define COMPUTE_SETTLE(sum, count, vectors) (void)0
+#define COMPUTE_IN_REGISTER(sum, count, vectors) (void)0
 #endif
 
 /* Whether blocks of four input channels are multiplied by element (by_element.h). */

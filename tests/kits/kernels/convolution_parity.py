@@ -153,7 +153,8 @@ def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
     """The output as ONNX Runtime computes it."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    options.add_session_config_entry("session.x64quantprecision", "1")  # else integer sums saturate on CPUs without VNNI
+    # Without it, sums of int8 products saturate on CPUs without VNNI.
+    options.add_session_config_entry("session.x64quantprecision", "1")
     session = onnxruntime.InferenceSession(
         expand(layer).SerializeToString(), options, providers=["CPUExecutionProvider"]
     )

@@ -67,7 +67,7 @@ NNS_INLINE const float *strassen_lanes(const int count, const int vectors, nns_v
         COMPUTE_FOR(p, count) {
             const nns_vec input = nns_broadcast(x[p * NNS_BLOCK + lane]);
             COMPUTE_FOR(v, vectors) acc[p][v] += input * weights[v];
-            COMPUTE_FOR(v, vectors) COMPUTE_SETTLE(acc[p][v], count * vectors, vectors);
+            COMPUTE_FOR(v, vectors) COMPUTE_IN_REGISTER(acc[p][v], count * vectors, vectors);
         }
     }
     return w;

@@ -74,7 +74,7 @@ NNS_INLINE void pair_lane(const int count, const int vectors, nns_vec acc[PAIR_P
     COMPUTE_FOR(p, count) {
         const nns_vec input = nns_broadcast(x[p * NNS_BLOCK]);
         COMPUTE_FOR(v, vectors) acc[p][v] += input * weights[v];
-        COMPUTE_FOR(v, vectors) COMPUTE_SETTLE(acc[p][v], count * vectors, vectors);
+        COMPUTE_FOR(v, vectors) COMPUTE_IN_REGISTER(acc[p][v], count * vectors, vectors);
     }
 }
 

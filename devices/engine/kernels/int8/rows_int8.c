@@ -11,8 +11,8 @@
  *
  * A set is the fewest groups whose outputs are whole vectors. The input rows that a unit's output rows need are converted
  * once for a unit, with their padding, and then read by all taps and by the vectors of the set that the unit computes. A
- * column of converted rows holds as many quads of each group of the set as ROWS_QUADS has room for. Further quads
- * follow in further parts, each of which has all rows and columns.
+ * column of converted rows holds up to ROWS_QUADS quads, as many of each group of the set. Further quads follow in further
+ * parts, each of which has all rows and columns.
  *
  * Vectors whose lanes belong to one group take their quads from there, two vectors at a time. The lanes of a mixed vector
  * pick theirs; of two groups, half of the lanes belong to each, and quads of the two groups lie beside each other: one

@@ -156,6 +156,11 @@ class LoadedDeviceQueues(LoadedQueues):
         return True
 
     @property
+    def trace_seconds(self) -> float:
+        """By which each of their steps takes longer in a traced run than in others; 0 by default."""
+        return 0.0
+
+    @property
     @abstractmethod
     def host_arrays(self) -> dict[MemoryKey, np.ndarray]:
         """Memories of the queues that are host arrays."""

@@ -56,6 +56,7 @@ class DeviceInfo:
         fine_grained: whether it has fine-grained shared virtual memory, which needs no mapping.
         atomics: whether running kernels see concurrent writes of the host to that memory.
         command_times: whether profiling says when commands ran.
+        trace_seconds: by which a traced run of a GPU takes longer for every kernel.
         scalar: whether it computes work items side by side and splits vectors into their elements, as GPUs do.
         usable: whether kernels of nnstretch were built and gave the right results.
         why_not: one line on why it is not usable, else "".
@@ -78,6 +79,7 @@ class DeviceInfo:
     why_not: str
     local_memory: int = 0
     group_items: int = 0
+    trace_seconds: float = 0.0
 
     @property
     def sharing(self) -> Sharing:
@@ -241,6 +243,7 @@ def probe_device(index: int) -> DeviceInfo:
         usable=not verdict.why_not,
         why_not=verdict.why_not,
         command_times=verdict.command_times,
+        trace_seconds=verdict.trace_seconds,
         atomics=info.atomics and verdict.semaphores,
     )
 

@@ -4,20 +4,25 @@ PARENT is the number of the process that starts it, with which it ends, also whi
 The worker writes frames to its standard output. A driver may end the process before one of them:
 
     {"why_not": one line}                                    # a kernel failed or gave wrong results, or
-    {"why_not": "", "command_times": whether profiling says when commands ran}
+    {"why_not": "", "command_times": whether profiling says when commands ran,
+     "trace_seconds": by which a traced run takes longer for every kernel}
     {"semaphores": whether a running kernel saw a write of the host}
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from nnstretch.devices.base.routine import Operand
 from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.engine.binding.program import opencl_library
 from nnstretch.devices.opencl.drivers import build, device_info, import_pyopencl
 from nnstretch.devices.opencl.routines.base import OpenCLRoutine
 from nnstretch.devices.opencl.routines.direct import Direct
@@ -36,6 +41,9 @@ if TYPE_CHECKING:
 _SHAPE, _OUTPUTS, _KERNEL, _PAD = (2, 20, 11, 19), 33, 5, 2  # batch, odd numbers of channels and pixels, several tiles
 _COPIED, _LEAST_NANOSECONDS = 4 << 20, 1000
 _ITERATIONS = 1 << 18
+_LAUNCHES, _TURNS = 64, 7
+_LAUNCH_ITERATIONS = 1 << 12
+"""Of a kernel that takes longer than its launch, as those of networks do."""
 _COUNT = """
 kernel void count(global uint *numbers, uint iterations)
 {
@@ -85,7 +93,7 @@ def check_loops(runtime: OpenCLRuntime) -> None:
 
     numbers = np.ones(8, np.uint32)
     memory = _buffer(runtime, numbers)
-    kernel = cl.Kernel(build(cl.Program(runtime.context, _COUNT), ()), "count")
+    kernel = _count(runtime)
     kernel(runtime.queue, (1,), (1,), memory, np.uint32(_ITERATIONS))
     cl.enqueue_copy(runtime.queue, numbers, memory)
     if numbers[0] != _ITERATIONS:
@@ -95,16 +103,55 @@ def check_loops(runtime: OpenCLRuntime) -> None:
 
 
 def has_command_times(runtime: OpenCLRuntime) -> bool:
-    """Whether the queue, which profiles, says when commands ran: the time of a copy is possible."""
+    """Whether the queue of traced runs says when commands ran: the time of a copy is possible."""
     import pyopencl as cl
 
+    if runtime.trace_queue is None:
+        return False
     values = np.zeros(_COPIED, np.uint8)
-    event = cl.enqueue_copy(runtime.queue, values, _buffer(runtime, values))
+    event = cl.enqueue_copy(runtime.trace_queue, values, _buffer(runtime, values))
     event.wait()
     try:
         return bool(event.profile.end - event.profile.start >= _LEAST_NANOSECONDS)
     except cl.Error:
         return False
+
+
+def trace_seconds(runtime: OpenCLRuntime) -> float:
+    """Seconds by which a traced run takes longer for every kernel: its event, and a queue that profiles.
+
+    On a CPU, where the times of the host vary more than that, it counts as nothing.
+    """
+    if runtime.info.on_cpu or runtime.trace_queue is None:
+        return 0.0
+    memory, kernel = _buffer(runtime, np.ones(8, np.uint32)), _count(runtime)
+    kernel.set_args(memory, np.uint32(_LAUNCH_ITERATIONS))
+    plain = min(_seconds_of_launches(runtime.queue, kernel, [None] * _LAUNCHES) for _ in range(_TURNS))
+    traced = min(
+        _seconds_of_launches(runtime.trace_queue, kernel, [ctypes.c_void_p() for _ in range(_LAUNCHES)])
+        for _ in range(_TURNS)
+    )
+    return max(0.0, traced - plain) / _LAUNCHES
+
+
+def _seconds_of_launches(
+    queue: pyopencl.CommandQueue, kernel: pyopencl.Kernel, events: Sequence[ctypes.c_void_p | None]
+) -> float:
+    """Seconds of a launch for every event; None: a launch without one, which pyopencl does not have."""
+    import pyopencl as cl
+
+    enqueue, one = ctypes.CDLL(opencl_library()).clEnqueueNDRangeKernel, ctypes.c_size_t(1)
+    handles = [ctypes.c_void_p(handle) for handle in (queue.int_ptr, kernel.int_ptr)]
+    size = ctypes.byref(one)
+    begin = time.perf_counter()
+    for event in events:
+        enqueue(*handles, 1, None, size, size, 0, None, None if event is None else ctypes.byref(event))
+    queue.finish()
+    seconds = time.perf_counter() - begin
+    for event in events:
+        if event is not None and event.value is not None:
+            cl.Event.from_int_ptr(event.value, retain=False)  # which releases it
+    return seconds
 
 
 def check_semaphores(runtime: OpenCLRuntime) -> bool:
@@ -155,6 +202,12 @@ def _run(runtime: OpenCLRuntime, routine: OpenCLRoutine, layer: Layer, x: np.nda
     return made.unpack(result, layer.outputs[0])
 
 
+def _count(runtime: OpenCLRuntime) -> pyopencl.Kernel:
+    import pyopencl as cl
+
+    return cl.Kernel(build(cl.Program(runtime.context, _COUNT), ()), "count")
+
+
 def _buffer(runtime: OpenCLRuntime, values: np.ndarray) -> pyopencl.Buffer:
     import pyopencl as cl
 
@@ -178,7 +231,8 @@ def main() -> int:
     except (BuildError, DeviceError, cl.Error, MemoryError) as error:
         write_frame(answers, {"why_not": (str(error).strip() or type(error).__name__).splitlines()[0]})
         return 0
-    write_frame(answers, {"why_not": "", "command_times": has_command_times(runtime)})
+    times = {"command_times": has_command_times(runtime), "trace_seconds": trace_seconds(runtime)}
+    write_frame(answers, {"why_not": "", **times})
     write_frame(answers, {"semaphores": check_semaphores(runtime)})
     return 0
 

@@ -56,7 +56,10 @@ class OpenCLQueues(LoadedDeviceQueues):
 
     def engine_queue(self, queue: int) -> Queue:
         mine = self._queues[queue]
-        return Queue(QueueKind.OPENCL, mine.cores, self.runtimes[queue].queue, mine.ratios, mine.processor)
+        runtime = self.runtimes[queue]
+        return Queue(
+            QueueKind.OPENCL, mine.cores, runtime.queue, mine.ratios, mine.processor, trace_queue=runtime.trace_queue
+        )
 
     def share(self, queue: int, slots: Mapping[int, int]) -> dict[int, Region]:
         made = self.runtimes[queue].shared(list(slots.values()))
@@ -74,6 +77,10 @@ class OpenCLQueues(LoadedDeviceQueues):
     @property
     def trace_times(self) -> bool:
         return all(runtime.info.command_times for runtime in self.runtimes.values())
+
+    @property
+    def trace_seconds(self) -> float:
+        return max(runtime.info.trace_seconds for runtime in self.runtimes.values())
 
     @property
     def host_arrays(self) -> dict[MemoryKey, np.ndarray]:

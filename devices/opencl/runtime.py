@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -74,10 +74,11 @@ class OpenCLRuntime:
         traits: properties that routines depend on.
         threads: CPU threads of the device; 0 if it is not on the CPU.
         device, context, queue: pyopencl's objects.
+        trace_queue: another in-order queue, which records the times of commands; None unless `profile` asks for it.
 
     Args:
         spec: kind "opencl", the device's number and its cores (those of `default_cores` if empty).
-        profile: whether the queue records the times of commands, which slows them down.
+        profile: whether there is a queue that records the times of commands, which slows them down.
         sources: texts of kernel files (as from `kernel_source`) that replace the installed ones.
         info: properties of the device; `drivers.probe_device` tests the device and reports them by default.
 
@@ -110,10 +111,10 @@ class OpenCLRuntime:
         name_driver(self.info)
         try:
             self.context = cl.Context([self.device])
-            if profile and self.info.command_times:
-                self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
-            else:
-                self.queue = cl.CommandQueue(self.context)
+            self.queue = cl.CommandQueue(self.context)
+            times = cl.command_queue_properties.PROFILING_ENABLE
+            timed = profile and self.info.command_times
+            self.trace_queue = cl.CommandQueue(self.context, properties=times) if timed else None
         except cl.Error as error:
             raise self._failure("gave no queue", error) from error
         self.activate()
@@ -223,11 +224,29 @@ class OpenCLRuntime:
     def _copied_or_mapped(self, size: int) -> SharedMemory:
         import pyopencl as cl
 
-        host = self._pages(size)
         if self.info.sharing is Sharing.COPIED:
-            return SharedMemory(host, self._allocate(cl.mem_flags.READ_WRITE, size, None), Sharing.COPIED)
+            buffer = self._allocate(cl.mem_flags.READ_WRITE, size, None)
+            return SharedMemory(self._pinned(size), buffer, Sharing.COPIED)
+        host = self._pages(size)
         buffer = self._allocate(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, 0, host)
         return SharedMemory(host, buffer, Sharing.MAPPED)
+
+    def _pinned(self, size: int) -> np.ndarray:
+        """Zeroed host memory that the driver allocates where the device can copy it by itself; pages if there is none.
+
+        A driver first copies other memory to its own, which takes several times as long. The memory stays mapped.
+        """
+        import pyopencl as cl
+
+        both: Any = cl.map_flags.READ | cl.map_flags.WRITE
+        try:
+            buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, size)
+            mapped = cl.enqueue_map_buffer(self.queue, buffer, both, 0, (size,), np.dtype(np.uint8))
+        except cl.Error:
+            return self._pages(size)
+        host = np.asarray(mapped[0])
+        host[:] = 0
+        return host
 
     def _coherent(self, sizes: Sequence[int]) -> list[SharedMemory]:
         """Parts of one allocation of fine-grained shared virtual memory, in huge pages for a device on the CPU."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nnstretch.devices.opencl.drivers import DeviceInfo
 
 WORKER = (sys.executable, "-m", "nnstretch.devices.opencl.probe_worker")
-_TESTS = 2
+_TESTS = 3
 """Version of the tests: older verdicts do not count."""
 _BUILD_SECONDS = 300
 _SEMAPHORE_SECONDS = 20
@@ -42,11 +42,13 @@ class Verdict:
         why_not: one line on why the device is not usable, else "".
         command_times: whether profiling says when commands ran.
         semaphores: whether running kernels saw writes of the host.
+        trace_seconds: by which a traced run takes longer for every kernel.
     """
 
     why_not: str
     command_times: bool
     semaphores: bool
+    trace_seconds: float = 0.0
 
 
 def judge(info: DeviceInfo) -> Verdict:
@@ -94,11 +96,11 @@ def _test(info: DeviceInfo) -> Verdict:
                 return _unusable(f"{driver} ended a test of kernels{status}: {error}")
             if answer["why_not"]:
                 return _unusable(f"{driver}: {answer['why_not']}")
-            times = bool(answer["command_times"])
+            times, cost = bool(answer["command_times"]), float(answer.get("trace_seconds", 0.0))
             try:
                 answer, _ = process.receive(_SEMAPHORE_SECONDS)
             except WorkerError:
-                return Verdict("", times, semaphores=False)
-            return Verdict("", times, bool(answer["semaphores"]))
+                return Verdict("", times, semaphores=False, trace_seconds=cost)
+            return Verdict("", times, bool(answer["semaphores"]), cost)
     except OSError as error:
         return _unusable(f"a process to test it cannot be started ({error})")

@@ -52,6 +52,11 @@ class Loaded:
         """Queues with memory of their own."""
         return [queues for queues in self.queues.values() if isinstance(queues, LoadedDeviceQueues)]
 
+    def untraced(self, seconds: np.ndarray, steps: int = 1) -> np.ndarray:
+        """Seconds of a number of device steps in other runs, from those of traced runs; at least half of these."""
+        cost = max((queues.trace_seconds for queues in self.device_queues), default=0.0)
+        return np.maximum(seconds - steps * cost, seconds / 2)
+
     @property
     def host_arrays(self) -> dict[MemoryKey, np.ndarray]:
         """Memories of devices that lie in arrays of the host's."""

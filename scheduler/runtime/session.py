@@ -180,9 +180,17 @@ class PlanSession(Session):
         return np.asarray(nanoseconds, dtype=np.float64) * 1e-9
 
     def step_seconds(self, runs: int) -> np.ndarray:
-        """Seconds of every step (rows) in each of `runs` runs (columns) on zeros, after a warm-up run."""
+        """Seconds of every step (rows) in each of `runs` runs (columns) on zeros, after a warm-up run.
+
+        What a trace itself takes does not count.
+        """
         traces = self.traces(runs=runs)
-        return np.stack([trace.steps[:, 1] - trace.steps[:, 0] for trace in traces], axis=1) * 1e-9
+        seconds = np.stack([trace.steps[:, 1] - trace.steps[:, 0] for trace in traces], axis=1) * 1e-9
+        for subgraph in self.plan.subgraphs:
+            if self.plan.queues[subgraph.queue].backend.own_memory:
+                steps = slice(subgraph.first, subgraph.first + subgraph.count)
+                seconds[steps] = self._loaded.untraced(seconds[steps])
+        return seconds
 
     def close(self) -> None:
         """Frees memory, kernels and threads; the session cannot run afterwards.

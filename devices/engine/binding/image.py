@@ -73,7 +73,8 @@ class Queue:
     Attributes:
         kind: the executor of its steps.
         cores: one thread each.
-        command_queue: the in-order command queue of an OpenCL queue; traced runs need profiling enabled in it.
+        command_queue: the in-order command queue of an OpenCL queue.
+        trace_queue: that of traced runs, with profiling enabled; None: traced runs use the other, which then profiles.
         ratios: relative speeds of the cores of a host queue, by which each step is split initially; none: equal.
         name: for error messages.
     """
@@ -83,6 +84,7 @@ class Queue:
     command_queue: OpenCLObject | None = None
     ratios: tuple[int, ...] = ()
     name: str = ""
+    trace_queue: OpenCLObject | None = None
 
 
 @dataclass(frozen=True)

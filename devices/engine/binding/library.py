@@ -16,7 +16,7 @@ from nnstretch.errors import BuildError, DeviceError, FeedError, PackageError
 if TYPE_CHECKING:
     import numpy as np
 
-ABI = 4
+ABI = 5
 """NNS_ABI of nns_engine.h."""
 
 MAX_READS, MAX_WRITES = 16, 4
@@ -72,6 +72,7 @@ class Bindings(ctypes.Structure):
         ("call", Call),
         ("semaphores", ctypes.POINTER(Launch)),
         ("flags", Pointer),
+        ("trace_queues", ctypes.POINTER(Pointer)),
     )
 
 

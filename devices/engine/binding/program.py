@@ -23,6 +23,7 @@ from nnstretch.devices.engine.binding.execution import CallFunction, Calls, Runn
 from nnstretch.devices.engine.binding.image import (
     Buffer,
     KernelLaunch,
+    OpenCLObject,
     Queue,
     QueueKind,
     Region,
@@ -282,13 +283,17 @@ def _bind(
         bound_regions[i].mem = region.mem.int_ptr if region.mem is not None else None
         bound_regions[i].sharing = int(region.sharing)
         bound_regions[i].queue = region.queue
-    handles = (queue.command_queue.int_ptr if queue.command_queue else None for queue in queues)
-    command_queues = (ctypes.c_void_p * len(queues))(*handles)
+    command_queues = _handles([queue.command_queue for queue in queues])
     # Structures made from arrays keep the arrays alive.
     bound = binding.Bindings(bound_regions, _bind_launches(launches), len(launches), command_queues, calls.callback)
     if semaphores is not None:
         bound.semaphores, bound.flags = _bind_launches(semaphores.launches), address_of(semaphores.flags)
+    bound.trace_queues = _handles([queue.trace_queue for queue in queues])
     return bound
+
+
+def _handles(objects: Sequence[OpenCLObject | None]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(objects))(*(None if one is None else one.int_ptr for one in objects))
 
 
 def _bind_launches(launches: Sequence[KernelLaunch | None]) -> ctypes.Array[binding.Launch]:

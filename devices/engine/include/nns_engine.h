@@ -38,7 +38,7 @@ extern "C" {
 
 #define NNS_EXPORT __attribute__((visibility("default")))
 
-#define NNS_ABI 4                         /* version of this interface and of program images */
+#define NNS_ABI 5                         /* version of this interface and of program images */
 #define NNS_MAGIC INT64_C(0x315453534e4e) /* "NNSST1": the first word of a program image */
 #define NNS_MAX_READS 16                  /* inputs of one step, constants included */
 #define NNS_MAX_WRITES 4                  /* outputs of one step, workspaces included */
@@ -161,6 +161,7 @@ typedef struct {
     nns_call call;                /* NULL if the program has no call steps */
     const nns_launch *semaphores; /* n_subgraphs, with a NULL kernel where there is none; or NULL */
     int32_t *flags;               /* n_subgraphs, in memory shared coherently; NULL without semaphores */
+    void *const *trace_queues;    /* as command_queues, for traced runs; a NULL stands for the queue of other runs */
 } nns_bindings;
 
 typedef struct nns_program nns_program;

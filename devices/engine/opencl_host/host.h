@@ -16,6 +16,7 @@ typedef struct {
 /* Memory that host and device share: a part of an allocation of shared virtual memory, or memory of its own. */
 typedef struct {
     nns_ocl_memory memory;
+    ocl_handle pinned; /* the buffer that is mapped at `host`, where the device has a copy; or NULL */
     char *host;
     int32_t sharing; /* NNS_SHARING_… */
 } nns_ocl_shared;

@@ -65,6 +65,7 @@ class _BoundLayer:
         """Seconds of one run.
 
         On a device, the first repeat counts as the mean of the others: it begins with cold instructions and idle vector units.
+        What a trace itself takes does not count.
         Where a driver does not say when commands ran, the host's clock times the whole run.
         """
         self.loaded.activate()
@@ -72,8 +73,10 @@ class _BoundLayer:
         if not devices or not all(queues.trace_times for queues in devices):
             return self.loaded.program.time(self.inputs, self.outputs, warmup=0, runs=1)[0] * 1e-9
         steps = self.loaded.program.run_traced(self.inputs, self.outputs).steps[self.device_steps]
-        begin = steps[len(steps) // self.repeats - 1, 1] if self.repeats > 1 else steps[0, 0]
-        return float(steps[-1, 1] - begin) * 1e-9 * self.repeats / max(1, self.repeats - 1)
+        first = len(steps) // self.repeats if self.repeats > 1 else 0
+        begin = steps[first - 1, 1] if first else steps[0, 0]
+        taken = self.loaded.untraced((steps[-1, 1] - begin) * 1e-9, len(steps) - first)
+        return float(taken) * self.repeats / max(1, self.repeats - 1)
 
 
 class Executor:

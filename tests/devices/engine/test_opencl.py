@@ -296,6 +296,24 @@ def test_a_trace_shows_the_device_between_what_it_waits_for_and_what_waits_for_i
             assert (y == 4).all()
 
 
+@pytest.mark.parametrize("sharing", Sharing)
+def test_traced_runs_may_have_a_queue_of_their_own(opencl: OpenCL, sharing: Sharing) -> None:
+    """Runs alternate between a queue without the times of commands and one with them."""
+    b = there_and_back(opencl, sharing, profiling=False)
+    b.queues[1] = replace(b.queues[1], trace_queue=opencl.command_queue())
+    x = np.ones(FLOATS, np.float32)
+    y = np.zeros_like(x)
+    with b.program() as program:
+        for _ in range(3):
+            program.run([x], [y])
+            assert (y == 4).all()
+            y[:] = 0
+            trace = program.run_traced([x], [y])
+            assert (trace.steps[:, 0] < trace.steps[:, 1]).all()
+            assert (y == 4).all()
+            y[:] = 0
+
+
 def test_a_failure_elsewhere_leaves_the_device_ready_for_the_next_run(opencl: OpenCL) -> None:
     for sharing in Sharing:
         b = there_and_back(opencl, sharing)

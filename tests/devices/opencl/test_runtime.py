@@ -18,7 +18,7 @@ from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.engine.binding.program import opencl_library
 from nnstretch.devices.opencl import drivers, verdicts
 from nnstretch.devices.opencl.drivers import load_drivers, probe
-from nnstretch.devices.opencl.probe_worker import check_kernels, has_command_times
+from nnstretch.devices.opencl.probe_worker import check_kernels, has_command_times, trace_seconds
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.runtime import (
     OpenCLRuntime,
@@ -170,8 +170,40 @@ def test_a_driver_without_times_of_commands_is_timed_by_the_host() -> None:
     info = drivers.device_info(0)
     assert has_command_times(OpenCLRuntime(spec(), profile=True, info=info))
     untimed = OpenCLRuntime(spec(), profile=True, info=replace(info, command_times=False))
-    assert not untimed.queue.properties
+    assert untimed.trace_queue is None
     assert not has_command_times(untimed)
+
+
+def test_what_a_trace_takes_is_measured_on_gpus_alone() -> None:
+    info = drivers.device_info(0)
+    gpu = OpenCLRuntime(spec(), profile=True, info=replace(info, on_cpu=False))
+    assert trace_seconds(gpu) >= 0
+    assert trace_seconds(OpenCLRuntime(spec(), profile=True, info=replace(info, on_cpu=True))) == 0
+    assert trace_seconds(OpenCLRuntime(spec(), info=replace(info, on_cpu=False))) == 0
+
+
+@pytest.mark.parametrize("driver_allocates", [True, False])
+def test_copied_memory(driver_allocates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyopencl as cl
+
+    runtime = OpenCLRuntime(spec(), info=replace(drivers.device_info(0), unified=False))
+    if not driver_allocates:
+
+        def refuse(*_args: object) -> None:
+            raise cl.MemoryError("none")
+
+        monkeypatch.setattr(cl, "enqueue_map_buffer", refuse)
+    memories = runtime.shared([4096, 100])
+    for memory, size in zip(memories, (4096, 100), strict=True):
+        assert memory.sharing is Sharing.COPIED
+        assert memory.host.shape == (size,)
+        assert memory.host.ctypes.data % 64 == 0
+        assert not memory.host.any()
+        memory.host[:] = 7
+        found = np.zeros(size, np.uint8)
+        cl.enqueue_copy(runtime.queue, memory.buffer, memory.host)
+        cl.enqueue_copy(runtime.queue, found, memory.buffer)
+        assert (found == 7).all()
 
 
 def test_threads_of_drivers_that_create_them_later_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

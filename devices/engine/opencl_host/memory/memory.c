@@ -83,14 +83,42 @@ static bool let_driver_allocate(const nns_ocl_port *port, int64_t bytes, nns_ocl
     return false;
 }
 
+/* Makes host memory that the driver allocates where the device can copy it by itself; it stays mapped. A driver first copies other
+ * memory to its own, which takes several times as long. */
+static bool pin(const nns_ocl_port *port, int64_t bytes, nns_ocl_shared *shared) {
+    ocl_int code = 0;
+    ocl_handle buffer = nns_ocl.CreateBuffer(port->context, OCL_MEM_READ_WRITE | OCL_MEM_ALLOC_HOST_PTR, size_of(bytes),
+                                             NULL, &code);
+    if (!buffer) return false;
+    shared->host = nns_ocl.EnqueueMapBuffer(port->queue, buffer, 1, OCL_MAP_READ_WRITE, 0, size_of(bytes), 0, NULL,
+                                            NULL, &code);
+    if (shared->host && !code) {
+        shared->pinned = buffer;
+        memset(shared->host, 0, (size_t)bytes);
+        return true;
+    }
+    nns_ocl.ReleaseMemObject(buffer);
+    shared->host = NULL;
+    return false;
+}
+
+static void unpin(const nns_ocl_port *port, nns_ocl_shared *shared) {
+    if (!shared->pinned) return;
+    nns_ocl.EnqueueUnmapMemObject(port->queue, shared->pinned, shared->host, 0, NULL, NULL);
+    nns_ocl.Finish(port->queue);
+    nns_ocl.ReleaseMemObject(shared->pinned);
+    shared->pinned = NULL;
+}
+
 static int32_t share_one(const nns_ocl_port *port, int64_t bytes, nns_ocl_shared *shared, nns_report *report) {
     if (shared->sharing == NNS_SHARING_MAPPED) {
         if (!port->device->on_cpu && let_driver_allocate(port, bytes, shared)) return NNS_OK;
         TRY(use_pages(port, OCL_MEM_READ_WRITE, bytes, NULL, &shared->memory, report));
     } else {
+        TRY(make_one(port, OCL_MEM_READ_WRITE, bytes ? bytes : 1, NULL, &shared->memory, report));
+        if (pin(port, bytes, shared)) return NNS_OK;
         shared->memory.pages = nns_ocl_map_pages(bytes);
         if (!shared->memory.pages.start) return fail_memory(port, bytes, 0, report);
-        TRY(make_one(port, OCL_MEM_READ_WRITE, bytes ? bytes : 1, NULL, &shared->memory, report));
     }
     shared->host = shared->memory.pages.start;
     return NNS_OK;
@@ -138,7 +166,10 @@ int32_t nns_ocl_share(const nns_ocl_port *port, const int64_t *sizes, int64_t co
 }
 
 void nns_ocl_free_shared(const nns_ocl_port *port, nns_ocl_shared *shared, int64_t count, nns_ocl_svm *svm) {
-    for (int64_t i = 0; shared && i < count; i++) free_one(&shared[i].memory);
+    for (int64_t i = 0; shared && i < count; i++) {
+        unpin(port, &shared[i]);
+        free_one(&shared[i].memory);
+    }
     if (svm->buffer) nns_ocl.ReleaseMemObject(svm->buffer);
     if (svm->start) nns_ocl.SVMFree(port->context, svm->start);
     *svm = (nns_ocl_svm){0};

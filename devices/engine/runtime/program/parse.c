@@ -63,6 +63,8 @@ static int32_t parse_queues(parser *r) {
         if (kind != NNS_QUEUE_OPENCL) continue;
         queue->command_queue = r->bindings->command_queues ? r->bindings->command_queues[i] : NULL;
         if (!queue->command_queue) return INVALID(r, "OpenCL queue %lld has no command queue", (long long)i);
+        queue->trace_queue = r->bindings->trace_queues ? r->bindings->trace_queues[i] : NULL;
+        if (!queue->trace_queue) queue->trace_queue = queue->command_queue;
     }
     return NNS_OK;
 }

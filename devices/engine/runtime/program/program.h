@@ -18,6 +18,7 @@ typedef struct {
     const int64_t *ratios; /* one per core, or NULL */
     nns_pool *pool;     /* host queues */
     void *command_queue; /* OpenCL queues */
+    void *trace_queue;   /* of traced runs, which may be the same */
     int64_t *subgraphs; /* of this queue, in order */
     int64_t n_subgraphs;
 } nns_queue;

@@ -54,8 +54,12 @@ static int32_t drain(nns_program *program, nns_report *report) {
         if (nns_needs_mapping(area) && !area->mapped)
             nns_opencl_map(area, program->queues[area->queue].command_queue, true, NULL, report);
     }
-    for (int64_t i = 0; i < program->n_queues; i++)
-        if (program->queues[i].kind == NNS_QUEUE_OPENCL) nns_opencl_finish(program->queues[i].command_queue, report);
+    for (int64_t i = 0; i < program->n_queues; i++) {
+        const nns_queue *queue = &program->queues[i];
+        if (queue->kind != NNS_QUEUE_OPENCL) continue;
+        nns_opencl_finish(queue->command_queue, report);
+        if (queue->trace_queue != queue->command_queue) nns_opencl_finish(queue->trace_queue, report);
+    }
     return report->status;
 }
 

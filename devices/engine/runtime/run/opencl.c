@@ -190,7 +190,8 @@ static bool returns_memory(const nns_program *program, const nns_subgraph *subgr
 
 int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, bool gated, void **last,
                            void **step_events, int64_t *times, int64_t *at, nns_report *report) {
-    void *command_queue = program->queues[subgraph->queue].command_queue;
+    const nns_queue *queue = &program->queues[subgraph->queue];
+    void *command_queue = times ? queue->trace_queue : queue->command_queue;
     const bool more = returns_memory(program, subgraph);
     *at = subgraph->first;
     if (gated) TRY(launch(&subgraph->semaphore, command_queue, NULL, report));

@@ -15,13 +15,13 @@ _REGISTERS = 65536
 _ITEMS = 2048
 _GROUPS = 32
 _CYCLES = 1980.0  # per microsecond
-_ITEM_REGISTERS = 50, 1.25  # of an item: at least, and per sum
-_LOAD_COST = 1.0  # of a number that an item reads from local memory, in multiply-adds
-_FETCH_COST = 13.0  # of a number that a group copies to local memory
-_WRITE_COST = 30.0  # of a sum that a group writes
-_STEP_LATENCY, _GROUP_LATENCY = 590.0, 4100.0  # cycles
-_OVERLAP = 1.73  # 1 if work and latency add up, more if they overlap
-LAUNCH = 2.0
+_ITEM_REGISTERS = 29, 2.2  # of an item: at least, and per sum
+_LOAD_COST = 0.61  # of a number that an item reads from local memory, in multiply-adds
+_FETCH_COST = 10.0  # of a number that a group copies to local memory
+_WRITE_COST = 63.0  # of a sum that a group writes
+_STEP_LATENCY, _GROUP_LATENCY = 580.0, 1900.0  # cycles
+_OVERLAP = 1.36  # 1 if work and latency add up, more if they overlap
+LAUNCH = 4.1
 """Microseconds of a kernel besides its work."""
 
 
@@ -57,9 +57,9 @@ class GemmTile:
         )
         return max(operands, sums) * SUM_BYTES
 
-    def fits(self, traits: Traits) -> bool:
-        """Whether a device has the local memory and the work items."""
-        return self.local_bytes <= traits.local_memory and self.items <= traits.group_items
+    def fits(self, traits: Traits, more_bytes: int = 0) -> bool:
+        """Whether a device has the work items and the local memory, `more_bytes` of it for other things."""
+        return self.local_bytes + more_bytes <= traits.local_memory and self.items <= traits.group_items
 
     def groups(self, outputs: int, pixels: int) -> int:
         """Work groups of a product of `outputs` × `pixels`."""
@@ -67,22 +67,33 @@ class GemmTile:
 
 
 TILES = (
-    GemmTile(64, 64, 8, 8, 16),
-    GemmTile(32, 32, 8, 4, 32, slices=4),
+    GemmTile(64, 32, 8, 4, 32, slices=2),
     GemmTile(128, 32, 8, 4, 16),
-    GemmTile(64, 64, 8, 8, 32, slices=2),
+    GemmTile(128, 64, 8, 8, 16),
     GemmTile(64, 16, 4, 4, 32, slices=2),
+    GemmTile(64, 48, 8, 4, 32, slices=4),
+    GemmTile(64, 96, 8, 8, 32, slices=2),
+    GemmTile(128, 64, 8, 8, 32, slices=2),
+    GemmTile(128, 32, 8, 4, 32, slices=2),
+    GemmTile(64, 32, 8, 4, 32, slices=4),
+    GemmTile(128, 48, 8, 4, 16),
+    GemmTile(64, 48, 8, 4, 16),
+    GemmTile(128, 48, 8, 4, 32, slices=2),
+    GemmTile(128, 48, 8, 8, 32, slices=2),
+    GemmTile(64, 24, 4, 4, 32, slices=2),
+    GemmTile(128, 16, 8, 4, 32, slices=2),
+    GemmTile(64, 64, 8, 8, 16),
     GemmTile(64, 64, 8, 4, 32),
-    GemmTile(32, 32, 4, 4, 16, slices=2),
-    GemmTile(32, 32, 4, 4, 32, slices=4),
+    GemmTile(32, 32, 8, 4, 32, slices=4),
     GemmTile(32, 64, 4, 4, 16),
-    GemmTile(128, 64, 8, 8, 8),
-    GemmTile(128, 128, 8, 8, 16),
-    GemmTile(128, 128, 16, 8, 8),
     GemmTile(32, 32, 4, 4, 16),
 )
-"""Those that lose least of the best of many on the convolutions of networks. Items are multiples of a tile's pixels and divide
-the quads of a step's rows: see gemm_tile.cl."""
+"""Those that lose least of the best of many on the convolutions of networks. Tiles of 48 or 96 pixels divide some layers among
+the compute units with less waste than powers of 2.
+
+What gemm_tile.cl expects: outputs are a power of 2; the items of a slice form whole patches of 32; the items of a group are a
+multiple of its pixels, and divide the quads of a step's inputs.
+"""
 
 
 def estimated_time(tile: GemmTile, groups: int, steps: int, units: int) -> float:

@@ -20,8 +20,9 @@ from nnstretch.graph.layer import Layer
 _SETTINGS = 5  # number of tiles and splits to measure
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _ROWS_PER_SPLIT = 64  # minimum
+_DISTANCE_BYTES = 16  # of an entry of the list that the kernel makes for a plain input
 _ADD_ITEMS = 64  # work items of a group that adds up splits
-_ADD_TIME = 1.6e-7  # microseconds to write or to read a sum of a split
+_ADD_TIME = 3.2e-7  # microseconds to write or to read a sum of a split
 
 Macros = tuple[tuple[str, int], ...]
 
@@ -48,13 +49,17 @@ class ImplicitGemm(Convolution):
         return tuple(parameters_of(tile, splits) for _, tile, splits in ranked[:_SETTINGS])
 
     def _settings(self, shape: KernelGeometry) -> Iterator[tuple[GemmTile, int]]:
-        for tile in self._fitting_tiles():
+        for tile in self._fitting_tiles(shape):
             for splits in _SPLITS:
                 if splits == 1 or self._steps(shape, tile.depth) * tile.depth // splits >= _ROWS_PER_SPLIT:
                     yield tile, splits
 
-    def _fitting_tiles(self) -> list[GemmTile]:
-        return [tile for tile in TILES if tile.fits(self.traits)]
+    def _fitting_tiles(self, shape: KernelGeometry) -> list[GemmTile]:
+        return [tile for tile in TILES if tile.fits(self.traits, self._list_bytes(shape, tile))]
+
+    def _list_bytes(self, shape: KernelGeometry, tile: GemmTile) -> int:
+        """Bytes of local memory besides those of the tile."""
+        return 0
 
     def _estimate(self, shape: KernelGeometry, tile: GemmTile, splits: int) -> float:
         """Estimated microseconds."""
@@ -131,15 +136,18 @@ class ImplicitGemm(Convolution):
         )
 
     def _settings_macros(self, shape: KernelGeometry, tile: GemmTile) -> Macros:
-        return (
-            ("TILE_OUTPUTS", tile.outputs),
-            ("TILE_PIXELS", tile.pixels),
-            ("ITEM_OUTPUTS", tile.item_outputs),
-            ("ITEM_PIXELS", tile.item_pixels),
-            ("DEPTH", tile.depth),
-            ("SLICES", tile.slices),
-            ("PLANAR", 0),
+        return (*tile_macros(tile), ("PLANAR", 0), ("POINTWISE", int(self._is_pointwise(shape, tile))))
+
+    def _is_pointwise(self, shape: KernelGeometry, tile: GemmTile) -> bool:
+        """Whether every number that the kernel may fetch is there: one tap inside the image, and whole steps of channels."""
+        inside = shape.pads == (0, 0) and all(
+            (count - 1) * stride < size
+            for count, stride, size in (
+                (shape.out_height, shape.strides[0], shape.height),
+                (shape.out_width, shape.strides[1], shape.width),
+            )
         )
+        return shape.taps == 1 and inside and shape.channels % tile.depth == tile.depth % self.traits.block == 0
 
     def _weights(self, layer: Layer, shape: KernelGeometry, tile: GemmTile) -> Prepared:
         """Weights as [tile of outputs][step][DEPTH][outputs]."""
@@ -168,7 +176,7 @@ class PlanarGemm(ImplicitGemm):
     reads_floats = True
 
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
-        return shape.channels <= PLANAR_CHANNELS
+        return shape.channels <= PLANAR_CHANNELS and bool(self._fitting_tiles(shape))
 
     def _reads_plain(self, layer: Layer) -> bool:
         return self.reads_floats
@@ -176,10 +184,12 @@ class PlanarGemm(ImplicitGemm):
     def _steps(self, shape: KernelGeometry, depth: int) -> int:
         return ceil_div(shape.channels * shape.taps, depth)
 
+    def _list_bytes(self, shape: KernelGeometry, tile: GemmTile) -> int:
+        return _DISTANCE_BYTES * self._steps(shape, tile.depth) * tile.depth
+
     def _settings_macros(self, shape: KernelGeometry, tile: GemmTile) -> Macros:
-        *common, _ = super()._settings_macros(shape, tile)
         sizes = ("CHANNELS", shape.channels), ("KERNEL_H", shape.kernel[0]), ("KERNEL_W", shape.kernel[1])
-        return (*common, ("PLANAR", 1), *sizes)
+        return (*tile_macros(tile), ("PLANAR", 1), *sizes)
 
     def _reordered(self, weight: np.ndarray, shape: KernelGeometry, tile: GemmTile) -> np.ndarray:
         """The values of `_weights`, in steps of DEPTH pairs of a tap and a channel."""
@@ -189,6 +199,18 @@ class PlanarGemm(ImplicitGemm):
         rows = np.asarray(weight, np.float32).transpose(0, 2, 3, 1).reshape(shape.out_channels, -1)
         padded[: shape.out_channels, : rows.shape[1]] = rows
         return padded.reshape(tiles, outputs, steps, depth).transpose(0, 2, 3, 1)
+
+
+def tile_macros(tile: GemmTile) -> Macros:
+    """The macros of a tile's sizes."""
+    return (
+        ("TILE_OUTPUTS", tile.outputs),
+        ("TILE_PIXELS", tile.pixels),
+        ("ITEM_OUTPUTS", tile.item_outputs),
+        ("ITEM_PIXELS", tile.item_pixels),
+        ("DEPTH", tile.depth),
+        ("SLICES", tile.slices),
+    )
 
 
 def parameters_of(tile: GemmTile, splits: int) -> Parameters:

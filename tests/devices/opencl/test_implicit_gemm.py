@@ -21,7 +21,14 @@ pytestmark = pytest.mark.opencl
 
 GPU = Traits(block=4, on_cpu=False, compute_units=4, registers=16, local_memory=48 << 10, group_items=256)
 SMALL = GemmTile(32, 32, 4, 4, 16)
-SMALL_TILES = (SMALL, GemmTile(32, 32, 4, 4, 8), GemmTile(32, 32, 4, 4, 32), GemmTile(32, 32, 4, 4, 32, slices=4))
+SMALL_TILES = (
+    SMALL,
+    GemmTile(32, 32, 4, 4, 8),
+    GemmTile(32, 32, 4, 4, 32),
+    GemmTile(32, 32, 4, 4, 32, slices=4),
+    GemmTile(32, 48, 4, 4, 32, slices=2),
+    GemmTile(64, 24, 4, 4, 16),
+)
 TOLERANCES = {"float32": TOLERANCE, "float16": 2e-3}
 
 
@@ -39,6 +46,7 @@ def test_every_tile(processor: OpenCLProcessor, tile: GemmTile) -> None:
     kernel=st.sampled_from([(1, 1), (3, 3), (2, 5)]),
     stride=st.sampled_from([1, 2]),
     dilation=st.sampled_from([1, 2]),
+    pads=st.sampled_from([(0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1)]),
     size=st.tuples(st.integers(1, 2), st.integers(9, 12), st.integers(9, 19)),
     tile=st.sampled_from(SMALL_TILES),
     splits=st.sampled_from([1, 2, 5]),
@@ -53,6 +61,7 @@ def test_awkward_convolutions(
     kernel: tuple[int, int],
     stride: int,
     dilation: int,
+    pads: tuple[int, int, int, int],
     size: tuple[int, int, int],
     tile: GemmTile,
     splits: int,
@@ -66,6 +75,7 @@ def test_awkward_convolutions(
         outputs,
         kernel,
         strides=(stride, stride),
+        pads=pads,
         dilations=(dilation, dilation),
         residual=residual,
         activation=activation,
@@ -85,6 +95,42 @@ def test_few_channels_of_a_plain_input(processor: OpenCLProcessor, dtype: str) -
     ):
         assert routine.supports(layer)
         check_setting(processor, routine, layer, parameters_of(SMALL, 2), tolerance=TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("tile", [SMALL, GemmTile(32, 48, 4, 4, 32, slices=2)], ids=str)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_whole_steps_of_pointwise_convolutions(processor: OpenCLProcessor, stride: int, tile: GemmTile) -> None:
+    """Their numbers are not checked: neither the last tile's pixels beyond the image nor those of padding are read."""
+    routine = ImplicitGemm(GPU)
+    for pads, unchecked in (((0, 0, 0, 0), 1), ((0, 0, 1, 1), 0), ((1, 1, 0, 0), 0)):
+        layer = conv_layer(
+            (2, 64, 5, 9), 35, (1, 1), strides=(stride, stride), pads=pads, residual=True, activation=RELU
+        )
+        parameters = parameters_of(tile, 2)
+        product, _ = routine.lower(layer, parameters).calls
+        assert product.launch is not None
+        # With a stride of 2, the padding at the bottom and at the right is never reached.
+        assert dict(product.launch.defines)["POINTWISE"] == (unchecked or int(stride == 2 and pads[0] == 0))
+        check_setting(processor, routine, layer, parameters)
+
+
+def test_tiles_fit_their_kernel() -> None:
+    """What gemm_tile.cl expects of a tile."""
+    for tile in (*TILES, *SMALL_TILES):
+        across, down = tile.pixels // tile.item_pixels, tile.outputs // tile.item_outputs
+        patch = next(width for width in (8, 4, 2) if across % width == 0)
+        assert down % (32 // patch) == 0
+        assert tile.items % tile.pixels == 0
+        assert tile.depth // 4 * tile.pixels % tile.items == 0
+        assert tile.depth % tile.slices == 0
+
+
+def test_a_list_that_does_not_fit_is_left_to_other_routines() -> None:
+    layer = conv_layer((1, 3, 64, 64), 32, (31, 31))
+    small = Traits(4, False, 4, 16, local_memory=24 << 10, group_items=256)
+    assert PlanarGemm(GPU).supports(layer) or not PlanarGemm(small).supports(layer)
+    assert ImplicitGemm(small).supports(layer)
+    assert not PlanarGemm(small).supports(layer)
 
 
 def test_settings_fit_the_device() -> None:

@@ -84,7 +84,7 @@ __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 kernel void dense(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
                   const global number *residual_buffer, global number *y_buffer, const dense_arguments given)
 {
-    local floatb parts[GROUP];
+    local floatb parts[ROWS][GROUP];
     const int rows = given.rows, inputs = given.inputs, item = get_local_id(0);
     const int block = get_group_id(0), row_first = (int)get_global_id(1) * ROWS;
     const global number *weight = weight_buffer + given.weight_offset + (long)block * inputs * B;
@@ -95,25 +95,26 @@ kernel void dense(const global number *x_buffer, const global number *weight_buf
         sum[r] = (floatb)(0.0f);
         x[r] = x_buffer + given.x_offset + (long)min(row_first + r, rows - 1) * inputs;
     }
-    for (int k = item; k < inputs; k += GROUP) {
+    /* Loads of several steps are under way at a time. */
+    _Pragma("unroll 8") for (int k = item; k < inputs; k += GROUP) {
         const floatb w = READ(weight + (long)k * B);
         UNROLL for (int r = 0; r < ROWS; r++)
             sum[r] = fma(w, (floatb)(READ_ONE(x[r] + k)), sum[r]);
     }
 
-    UNROLL for (int r = 0; r < ROWS; r++) {
-        parts[item] = sum[r];
-        barrier(CLK_LOCAL_MEM_FENCE);
-        for (int count = GROUP / 2; count > 0; count /= 2) {
-            if (item < count)
-                parts[item] += parts[item + count];
-            barrier(CLK_LOCAL_MEM_FENCE);
+    UNROLL for (int r = 0; r < ROWS; r++)
+        parts[r][item] = sum[r];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int count = GROUP / 2; count > 0; count /= 2) {
+        if (item < count) {
+            UNROLL for (int r = 0; r < ROWS; r++)
+                parts[r][item] += parts[r][item + count];
         }
-        if (item == 0 && row_first + r < rows)
-            write_row(parts[0], given, row_first + r, block, bias_buffer + given.bias_offset,
-                      residual_buffer + given.residual_offset, y_buffer + given.y_offset);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
+    if (item < ROWS && row_first + item < rows)
+        write_row(parts[item][0], given, row_first + item, block, bias_buffer + given.bias_offset,
+                  residual_buffer + given.residual_offset, y_buffer + given.y_offset);
 }
 
 #endif

@@ -4,8 +4,9 @@
  * A step is DEPTH rows of K: of a blocked input, DEPTH channels at one tap; of a plain input with few channels (PLANAR), DEPTH
  * pairs of a tap and a channel, so that steps are full.
  *
- * Macros: TILE_OUTPUTS, TILE_PIXELS, ITEM_OUTPUTS, ITEM_PIXELS, DEPTH, SLICES (see gemm_tile.cl); PLANAR; and for a plain input
- * CHANNELS, KERNEL_H and KERNEL_W.
+ * Macros: TILE_OUTPUTS, TILE_PIXELS, ITEM_OUTPUTS, ITEM_PIXELS, DEPTH, SLICES (see gemm_tile.cl); PLANAR; for a plain input
+ * CHANNELS, KERNEL_H and KERNEL_W; and POINTWISE: kernels of a blocked input are 1×1 without padding, and its channels are whole
+ * steps, so that no number needs a check.
  *
  * Work groups: (tile of pixels across all images, tile of outputs, split of the steps). If `partial` is 1, every split writes
  * its sums, and another kernel adds them up.
@@ -26,38 +27,59 @@ typedef struct {
 typedef struct {
     int y0, x0; /* first input of the pixel's window */
     int row;    /* of a step: the first that the item fetches */
+#if PLANAR
+    const local int4 *distances; /* of all rows of K */
+#endif
 } gemm_place;
 
+#if POINTWISE
+#define PIXEL_TO_FETCH(pixel, given) min(pixel, (given).pixels - 1)
+#else
+#define PIXEL_TO_FETCH(pixel, given) (pixel)
+#endif
 #define ROWS_APART (ITEMS / TILE_PIXELS * 4) /* rows from one quad that an item fetches to the next */
 
 #if PLANAR
 
 #define source float
 
+/* Where the number of a row of K is: its distance from the first of a pixel's window in numbers, in rows and in columns. */
+#define DISTANCES (CHANNELS * KERNEL_H * KERNEL_W)
+#define DISTANCES_LISTED ((DISTANCES + DEPTH - 1) / DEPTH * DEPTH)
+
+/* Lists the distances of all rows of K, which take long to compute; rows beyond the last lie outside of every image. */
+INLINE void list_distances(local int4 *distances, int item, const implicit_gemm_arguments given)
+{
+    for (int k = item; k < DISTANCES_LISTED; k += ITEMS) {
+        const int channel = k % CHANNELS, tap = k / CHANNELS;
+        const int dy = tap / KERNEL_W * given.dilation_h, dx = tap % KERNEL_W * given.dilation_w;
+        distances[k] = (int4)((channel * given.height + dy) * given.width + dx, k < DISTANCES ? dy : 1 << 29, dx, 0);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+}
+
 typedef struct {
-    const global float *x; /* the pixel's image */
-    int k;                 /* first row of K that the item fetches */
+    const global float *x;       /* the first number of the pixel's window, which may lie outside */
+    const local int4 *distances; /* of the first row of K that the item fetches */
 } gemm_cursor;
 
 static inline gemm_cursor first_step(const global float *x, const gemm_place at, int step, const implicit_gemm_arguments given)
 {
-    const gemm_cursor cursor = {x, step * DEPTH + at.row};
+    const gemm_cursor cursor = {x + (long)at.y0 * given.width + at.x0, at.distances + step * DEPTH + at.row};
     return cursor;
 }
 
 static inline gemm_cursor next_step(gemm_cursor cursor, const implicit_gemm_arguments given)
 {
-    cursor.k += DEPTH;
+    cursor.distances += DEPTH;
     return cursor;
 }
 
-/* Row `k` of K of a plain image at a pixel. */
-INLINE float fetch_one(const global float *x, const gemm_place at, int k, const implicit_gemm_arguments given)
+INLINE float fetch_one(const gemm_cursor cursor, const gemm_place at, int row, const implicit_gemm_arguments given)
 {
-    const int channel = k % CHANNELS, tap = k / CHANNELS;
-    const int iy = at.y0 + tap / KERNEL_W * given.dilation_h, ix = at.x0 + tap % KERNEL_W * given.dilation_w;
-    const int inside = k < CHANNELS * KERNEL_H * KERNEL_W && iy >= 0 && iy < given.height && ix >= 0 && ix < given.width;
-    return inside ? x[((long)channel * given.height + iy) * given.width + ix] : 0.0f;
+    const int4 distance = cursor.distances[row];
+    const uint iy = at.y0 + distance.y, ix = at.x0 + distance.z; /* large if they are negative */
+    return iy < (uint)given.height && ix < (uint)given.width ? cursor.x[distance.x] : 0.0f;
 }
 
 /* The quads of rows of a step that an item fetches. */
@@ -65,9 +87,9 @@ INLINE void fetch_step(const gemm_cursor cursor, const gemm_place at, const impl
                        float4 v[INPUT_FETCHES])
 {
     UNROLL for (int i = 0; i < INPUT_FETCHES; i++) {
-        const int k = cursor.k + i * ROWS_APART;
-        v[i] = (float4)(fetch_one(cursor.x, at, k, given), fetch_one(cursor.x, at, k + 1, given),
-                        fetch_one(cursor.x, at, k + 2, given), fetch_one(cursor.x, at, k + 3, given));
+        const int row = i * ROWS_APART;
+        v[i] = (float4)(fetch_one(cursor, at, row, given), fetch_one(cursor, at, row + 1, given),
+                        fetch_one(cursor, at, row + 2, given), fetch_one(cursor, at, row + 3, given));
     }
 }
 
@@ -76,17 +98,42 @@ INLINE void fetch_step(const gemm_cursor cursor, const gemm_place at, const impl
 #else
 
 #define source number
-
-typedef struct {
-    const global number *x; /* the item's first row at the first tap, which may lie outside */
-    int channel, dy, dx;    /* of the step: first channel, and the tap's place in the window */
-} gemm_cursor;
-
 #define PLANE(given) ((given).height * (given).width * B)
 
 /* Where a channel is, from the first on. The place of a sum of channels is that of their places if they are multiples of
  * different powers of 2, such as a step's first channel, an item's first row of it and the distance to its next rows. */
 #define CHANNEL_PLACE(channel, given) ((channel) / B * PLANE(given) + (channel) % B)
+#define IMAGE_SIZE(given) ((long)(((given).channels + B - 1) / B) * PLANE(given))
+
+#if POINTWISE
+
+typedef const global number *gemm_cursor; /* the item's first row of the step */
+
+static inline gemm_cursor first_step(const global number *x, const gemm_place at, int step,
+                                     const implicit_gemm_arguments given)
+{
+    return x + (at.y0 * given.width + at.x0) * B + CHANNEL_PLACE(at.row, given) + (long)step * (DEPTH / B) * PLANE(given);
+}
+
+static inline gemm_cursor next_step(gemm_cursor cursor, const implicit_gemm_arguments given)
+{
+    return cursor + DEPTH / B * PLANE(given);
+}
+
+/* The quads of rows of a step that an item fetches: four channels of one pixel of a blocked image each. */
+INLINE void fetch_step(const gemm_cursor cursor, const gemm_place at, const implicit_gemm_arguments given,
+                       float4 v[INPUT_FETCHES])
+{
+    UNROLL for (int i = 0; i < INPUT_FETCHES; i++)
+        v[i] = READ_QUAD(cursor + CHANNEL_PLACE(i * ROWS_APART, given));
+}
+
+#else
+
+typedef struct {
+    const global number *x; /* the item's first row at the first tap, which may lie outside */
+    int channel, dy, dx;    /* of the step: first channel, and the tap's place in the window */
+} gemm_cursor;
 
 static inline gemm_cursor first_step(const global number *x, const gemm_place at, int step,
                                      const implicit_gemm_arguments given)
@@ -126,7 +173,7 @@ INLINE void fetch_step(const gemm_cursor cursor, const gemm_place at, const impl
     }
 }
 
-#define IMAGE_SIZE(given) ((long)(((given).channels + B - 1) / B) * PLANE(given))
+#endif
 
 #endif
 
@@ -144,6 +191,15 @@ static inline long output_place(int output, const implicit_gemm_arguments given)
 
 /* The pixel and the output of an item's sums, within the tile. */
 #define ITEM_PIXEL(item, p) PIXEL_AT(COLUMN_OF(item, (p) / 4) + (p) % 4)
+
+/* The quads of weights of a step that an item fetches. */
+INLINE void fetch_weights(const global number *weight, int item, float4 w[WEIGHT_FETCHES])
+{
+    UNROLL for (int i = 0; i < WEIGHT_FETCHES; i++) {
+        if (FETCHES_WEIGHT(item, i))
+            w[i] = READ_QUAD(weight + i * ITEMS * 4);
+    }
+}
 
 /* Adds the residual. Reads a quad of pixels at once, so that their latencies overlap; beyond the last pixel and output it reads
  * those. */
@@ -236,11 +292,17 @@ kernel void implicit_gemm(const global source *x_buffer, const global number *we
     local float4 *weights = memory, *inputs = memory + 2 * WEIGHTS_SIZE;
     const int item = get_local_id(0), tile = get_group_id(1), first_pixel = (int)get_group_id(0) * TILE_PIXELS;
     const int begin = (int)get_group_id(2) * given.steps_per_split, end = min(begin + given.steps_per_split, given.steps);
-    const int pixel = first_pixel + PIXEL_AT(item % TILE_PIXELS), plane = given.out_height * given.out_width;
+    const int pixel = PIXEL_TO_FETCH(first_pixel + PIXEL_AT(item % TILE_PIXELS), given);
+    const int plane = given.out_height * given.out_width;
     /* A pixel beyond the last has a window above the image. */
-    const gemm_place at = {
+    gemm_place at = {
         pixel < given.pixels ? pixel % plane / given.out_width * given.stride_h - given.pad_top : -(1 << 30),
         pixel % plane % given.out_width * given.stride_w - given.pad_left, item / TILE_PIXELS * 4};
+#if PLANAR
+    local int4 distances[DISTANCES_LISTED];
+    list_distances(distances, item, given);
+    at.distances = distances;
+#endif
     const global source *x = x_buffer + given.x_offset + pixel / plane * IMAGE_SIZE(given);
     const global number *weight =
         weight_buffer + given.weight_offset + ((long)tile * given.steps + begin) * DEPTH * TILE_OUTPUTS + item * 4;
@@ -256,8 +318,7 @@ kernel void implicit_gemm(const global source *x_buffer, const global number *we
     for (int step = begin; step <= end; step++, weight += DEPTH * TILE_OUTPUTS) {
         const int buffer = (step - begin) & 1;
         if (step < end) {
-            UNROLL for (int i = 0; i < WEIGHT_FETCHES; i++)
-                w[i] = READ_QUAD(weight + i * ITEMS * 4);
+            fetch_weights(weight, item, w);
             fetch_step(cursor, at, given, v);
             cursor = next_step(cursor, given);
         }

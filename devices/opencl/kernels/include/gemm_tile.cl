@@ -5,8 +5,8 @@
  * SLICES: sets of items that compute the same tile, each with its share of the rows of a step; their sums are added up at the end.
  *
  * An item's outputs and pixels are quads (four of each) that lie as far apart as possible, so that the quads that a step reads
- * from local memory are contiguous across items. 32 consecutive items, which run in lockstep, form a patch of 4 × 8 or 8 × 4,
- * so that they read few different quads.
+ * from local memory are contiguous across items. 32 consecutive items, which run in lockstep, form a patch of 4 × 8, 8 × 4 or
+ * 16 × 2, so that they read few different quads.
  */
 #define ITEMS_ACROSS (TILE_PIXELS / ITEM_PIXELS)
 #define ITEMS_DOWN (TILE_OUTPUTS / ITEM_OUTPUTS)
@@ -14,10 +14,11 @@
 #define ITEMS (TILE_ITEMS * SLICES)
 #define OUTPUT_QUADS (ITEM_OUTPUTS / 4)
 #define PIXEL_QUADS (ITEM_PIXELS / 4)
-#define WEIGHT_FETCHES (DEPTH * TILE_OUTPUTS / 4 / ITEMS) /* quads of a step that an item copies to local memory */
-#define INPUT_FETCHES (DEPTH / 4 * TILE_PIXELS / ITEMS)
 #define WEIGHTS_SIZE (DEPTH * TILE_OUTPUTS / 4) /* quads of a buffer */
 #define INPUTS_SIZE (DEPTH * TILE_PIXELS / 4)
+#define WEIGHT_FETCHES ((WEIGHTS_SIZE + ITEMS - 1) / ITEMS) /* quads of a step that an item copies to local memory, at most */
+#define INPUT_FETCHES (INPUTS_SIZE / ITEMS)
+#define FETCHES_WEIGHT(item, i) (((i) + 1) * ITEMS <= WEIGHTS_SIZE || (i) * ITEMS + (item) < WEIGHTS_SIZE)
 #define TILE_SIZE (TILE_OUTPUTS * TILE_PIXELS / 4)
 #define BUFFERS_SIZE (2 * (WEIGHTS_SIZE + INPUTS_SIZE))
 #if TILE_SIZE * (SLICES / 2) > BUFFERS_SIZE
@@ -35,7 +36,7 @@
 #endif
 
 /* An item's place among the ITEMS_DOWN × ITEMS_ACROSS items of its slice. Consecutive items alternate between two rows. */
-#define PATCH_ACROSS (ITEMS_ACROSS < 8 ? 4 : 8)
+#define PATCH_ACROSS (ITEMS_ACROSS % 8 == 0 ? 8 : ITEMS_ACROSS % 4 == 0 ? 4 : 2)
 #define PATCH_DOWN (32 / PATCH_ACROSS)
 #define PATCH_OF(item) ((item) % TILE_ITEMS / 32)
 #define PATCHES_ACROSS (ITEMS_ACROSS / PATCH_ACROSS)
@@ -80,8 +81,10 @@ INLINE void multiply_step(const local float4 *weights, const local float4 *input
 INLINE void put_step(const float4 w[WEIGHT_FETCHES], const float4 v[INPUT_FETCHES], int item, local float4 *weights,
                      local float4 *inputs)
 {
-    UNROLL for (int i = 0; i < WEIGHT_FETCHES; i++)
-        weights[i * ITEMS + item] = w[i];
+    UNROLL for (int i = 0; i < WEIGHT_FETCHES; i++) {
+        if (FETCHES_WEIGHT(item, i))
+            weights[i * ITEMS + item] = w[i];
+    }
     local float *to = (local float *)inputs + item / TILE_PIXELS * 4 * TILE_PIXELS + item % TILE_PIXELS;
     UNROLL for (int i = 0; i < INPUT_FETCHES; i++, to += ITEMS * 4) {
         to[0 * TILE_PIXELS] = v[i].s0;

@@ -92,26 +92,37 @@ typedef struct {
     int blocks, plane, is_max, kind, a, b;
 } global_pool_arguments;
 
+/* Partial sums, whose loads are under way at the same time: a GPU has few work items to hide their latency. */
+#if NNS_CPU
+#define SUMS 4
+#else
+#define SUMS 16
+#endif
+
 kernel void global_pool(const global number *x_buffer, global number *y_buffer, const global_pool_arguments given)
 {
     const int plane = given.plane, is_max = given.is_max;
     const long at = (long)get_global_id(1) * given.blocks + get_global_id(0);
     const global number *x = x_buffer + given.x_offset + at * plane * B;
-    floatb result[4];
-    UNROLL for (int i = 0; i < 4; i++)
+    floatb result[SUMS];
+    UNROLL for (int i = 0; i < SUMS; i++)
         result[i] = is_max ? READ(x) : (floatb)(0.0f);
     long p = 0;
     if (is_max) {
         for (; p < plane; p++)
             result[0] = max(result[0], READ(x + p * B));
     } else {
-        for (; p + 4 <= plane; p += 4) {
-            UNROLL for (int i = 0; i < 4; i++)
+        for (; p + SUMS <= plane; p += SUMS) {
+            UNROLL for (int i = 0; i < SUMS; i++)
                 result[i] += READ(x + (p + i) * B);
         }
         for (; p < plane; p++)
             result[0] += READ(x + p * B);
-        result[0] = ((result[0] + result[1]) + (result[2] + result[3])) / (float)plane;
+        UNROLL for (int count = SUMS / 2; count > 0; count /= 2) {
+            UNROLL for (int i = 0; i < count; i++)
+                result[i] += result[i + count];
+        }
+        result[0] /= (float)plane;
     }
     WRITE(activate(result[0], given.kind, given.a, given.b), y_buffer + given.y_offset + at * B);
 }

@@ -79,13 +79,6 @@ TILES = (
     GemmTile(128, 48, 8, 4, 16),
     GemmTile(64, 48, 8, 4, 16),
     GemmTile(128, 48, 8, 4, 32, slices=2),
-    GemmTile(128, 48, 8, 8, 32, slices=2),
-    GemmTile(64, 24, 4, 4, 32, slices=2),
-    GemmTile(128, 16, 8, 4, 32, slices=2),
-    GemmTile(64, 64, 8, 8, 16),
-    GemmTile(64, 64, 8, 4, 32),
-    GemmTile(32, 32, 8, 4, 32, slices=4),
-    GemmTile(32, 64, 4, 4, 16),
     GemmTile(32, 32, 4, 4, 16),
 )
 """Those that lose least of the best of many on the convolutions of networks. Tiles of 48 or 96 pixels divide some layers among

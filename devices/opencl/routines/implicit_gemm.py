@@ -17,7 +17,7 @@ from nnstretch.devices.opencl.routines.gemm_tile import LAUNCH, TILES, GemmTile,
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer
 
-_SETTINGS = 5  # number of tiles and splits to measure
+_SETTINGS = 4  # number of tiles and splits to measure
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _ROWS_PER_SPLIT = 64  # minimum
 _DISTANCE_BYTES = 16  # of an entry of the list that the kernel makes for a plain input

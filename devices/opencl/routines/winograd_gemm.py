@@ -21,7 +21,7 @@ from nnstretch.graph.layer import Layer
 _ALPHAS = (6, 4)
 _KERNEL = (3, 3)
 _LEAST_CHANNELS = 16  # of input and output: with fewer, transforms cost more than the products save
-_SETTINGS = 3  # number of transforms and tiles to measure
+_SETTINGS = 2  # number of transforms and tiles to measure
 _MOVE_TIME = 1.4e-6  # microseconds to encode a number or to decode one
 _ITEMS = 64  # work items of a group that transforms
 _ENCODED, _SUMS = Operand("workspace", 0), Operand("workspace", 1)

@@ -85,8 +85,8 @@ def typical_layers() -> Iterator[Layer]:
     yield convolution(96, 96, 28, (1, 1))
     yield convolution(3, 64, 224, (7, 7), stride=2)
     yield convolution(3, 16, 224, (3, 3), stride=2)
-    for extent in (5, 7):
-        yield convolution(64, 64, 28, (extent, extent))
+    for channels, extent in ((64, 5), (64, 7), (24, 5), (24, 7)):
+        yield convolution(channels, channels, 28, (extent, extent))
     for group in (1, 2, 4, 8):
         yield convolution(128, 128, 28, (3, 3), groups=128 // group)
     yield convolution(64, 128, 28, (3, 3), groups=64)

@@ -85,15 +85,7 @@ NNS_INLINE nns_uvec compute_load_bits(const void *from) {
     return v;
 }
 
-NNS_INLINE nns_uvec compute_broadcast_bits(uint32_t x) {
-#if NNS_BLOCK == 16
-    return (nns_uvec){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
-#elif NNS_BLOCK == 8
-    return (nns_uvec){x, x, x, x, x, x, x, x};
-#else
-    return (nns_uvec){x, x, x, x};
-#endif
-}
+NNS_INLINE nns_uvec compute_broadcast_bits(uint32_t x) { return (nns_uvec)NNS_ALL_LANES(x); }
 
 /* Half vectors of 8 floats, which compute groups of 8, 24 or 40 channels without padding. */
 #if NNS_BLOCK == 16

@@ -17,8 +17,8 @@
  * Vectors whose lanes belong to one group take their quads from there, two vectors at a time. The lanes of a mixed vector
  * pick theirs; of two groups, half of the lanes belong to each, and quads of the two groups lie beside each other: one
  * broadcast of both serves lanes that alternate. With INT8_WIDE, converted inputs are int16, a vector's sums are in two
- * halves, and vectors of two groups are like those of more. With AMX, tiles of 16 columns compute the vectors of one group. With i8mm,
- * sets of one group are computed by products of eight channels (rows_pairs.h).
+ * halves, and vectors of two groups are like those of more. With AMX, tiles of 16 columns compute the vectors of one group.
+ * With i8mm, sets of one group are computed by products of eight channels (rows_pairs.h).
  * Weights are int8[output block][part][kh][kw][quad][lane][4], with zeros for the quads that the last part lacks unless
  * they are packed: then it has fewer. */
 #include "int8/rows_window.h"

@@ -122,8 +122,7 @@ NNS_INLINE void convert_columns(const bool whole, const int8_t *from, int64_t co
         memcpy(&block, from, whole ? sizeof block : INT8_QUAD);
         const wide made = __builtin_convertvector(block, wide);
         memcpy(to, &made, whole ? sizeof made : ROWS_QUAD);
-        continue;
-#endif
+#else
         if (whole) {
             int8_block block;
             memcpy(&block, from, sizeof block);
@@ -133,6 +132,7 @@ NNS_INLINE void convert_columns(const bool whole, const int8_t *from, int64_t co
             const uint32_t quad = int8_load_quad(from) ^ ROWS_FLIP * 0x01010101u;
             memcpy(to, &quad, sizeof quad);
         }
+#endif
     }
 }
 

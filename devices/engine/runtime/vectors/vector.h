@@ -37,16 +37,15 @@ NNS_INLINE void nns_store_some(float *to, nns_vec v, int64_t n) {
         if (i < n) to[i] = v[i];
 }
 
-/* One float in all lanes, written so that no addition to zero is left in the code. */
-NNS_INLINE nns_vec nns_broadcast(float x) {
+/* Initialises all lanes with `x`, so that no addition to zero is left in the code. */
 #if NNS_BLOCK == 16
-    return (nns_vec){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+#define NNS_ALL_LANES(x) {x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}
 #elif NNS_BLOCK == 8
-    return (nns_vec){x, x, x, x, x, x, x, x};
+#define NNS_ALL_LANES(x) {x, x, x, x, x, x, x, x}
 #else
-    return (nns_vec){x, x, x, x};
+#define NNS_ALL_LANES(x) {x, x, x, x}
 #endif
-}
+NNS_INLINE nns_vec nns_broadcast(float x) { return (nns_vec)NNS_ALL_LANES(x); }
 NNS_INLINE nns_vec nns_zero(void) { return (nns_vec){0}; }
 
 /* `mask` has all bits set in the lanes that take `yes`; comparisons of vectors give such masks. */

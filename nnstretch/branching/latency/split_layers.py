@@ -44,7 +44,7 @@ class SplitLayers:
     Attributes:
         predictor: of layers and contention factors.
         meeting: costs of transfers.
-        least: least seconds, above 0, of a layer that is worth splitting.
+        least: least seconds of a layer that is worth splitting; one that takes none never is.
         workloads: layers predicted so far, with the processor.
     """
 
@@ -121,7 +121,8 @@ class SplitLayers:
 
     def _divisions(self, layer: Layer, whole: Mapping[int, float]) -> Iterator[tuple[Home, list[Layer]]]:
         """The shares of a layer for every group of the processors that can compute it, if it is worth splitting."""
-        if min(whole.values(), default=0.0) < self.least or not is_divisible(layer):
+        fastest = min(whole.values(), default=0.0)
+        if fastest <= 0 or fastest < self.least or not is_divisible(layer):
             return
         for together in processor_groups(sorted(whole)):
             channels = even_shares(layer.outputs[0].shape[1], {p: whole[p] for p in together})

@@ -17,7 +17,7 @@ from nnstretch.branching.channels.scaling import ORIGINAL, TensorChannels
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import choices_of, make_design
-from nnstretch.branching.latency.split_layers import Home, SplitLayers, processor_groups
+from nnstretch.branching.latency.split_layers import Home, SplitCost, SplitLayers, processor_groups
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.latency.workloads import LayerRow
 from nnstretch.branching.search.limits import SearchLimits
@@ -126,6 +126,15 @@ def test_the_least_seconds_are_those_of_brute_force(
     last = split.cost(row, group, home, is_last=True)
     gathered = [s + meeting(layers[-1].outputs[0], held, (p,)) for held, s in ends.items() for p in group]
     assert last.seconds == pytest.approx(min(gathered))
+
+
+def test_layers_that_take_no_time_are_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = Rates(1e9, 1e9)
+    monkeypatch.setattr(predictor, "layer_seconds", lambda *_: 0.0)
+    row = LayerRow((conv("c0", 32, 32), conv("c1", 32, 32)))
+    split = SplitLayers(predictor, lambda *_: 1.0, 0.0, set())
+    assert split.cost(row, (0, 1), (0,)) == SplitCost(0.0, (0,))
+    assert split.shares(row, (0, 1)) == {0: [], 1: []}
 
 
 @settings(max_examples=examples(4), deadline=None)

@@ -134,10 +134,24 @@ NNS_INLINE nns_vec nns_normal_tail(nns_vec t) {
     return nns_power_of_two(p);
 }
 
-/* x (1 + erf(x / √2)) / 2 with an absolute error below 2e-7 times the result plus 1e-8; 0 is the limit towards -∞. */
+/* x (1 + erf(x / √2)) / 2 with an absolute error below 1e-6 times the result plus 1.2e-8; 0 is the limit towards -∞.
+ *
+ * Of x > 0 the share (1 - erf(t / √2)) / 2 is lost, with t = |x|. This is p^-8, where p is a polynomial in t that was fitted to
+ * the absolute error of t p^-8: fewer steps, each of which waits for the one before, than an exponential takes. */
 NNS_INLINE nns_vec nns_gelu(nns_vec x) {
     const nns_vec t = nns_min(nns_broadcast(9.0f), nns_absolute(x));
-    return nns_max(nns_zero(), x) - t * nns_normal_tail(t);
+    nns_vec p = nns_broadcast(4.24065718e-7f);
+    p = p * t - 2.96816893e-6f;
+    p = p * t + 1.86134293e-5f;
+    p = p * t - 1.12741545e-5f;
+    p = p * t + 3.38905957e-4f;
+    p = p * t + 8.33366648e-4f;
+    p = p * t + 9.51472577e-3f;
+    p = p * t + 4.87962589e-2f;
+    p = p * t + 1.08765095e-1f;
+    p = p * t + 1.09050763f;
+    const nns_vec square = p * p, fourth = square * square;
+    return nns_max(nns_zero(), x) - t / (fourth * fourth);
 }
 
 /* The error function with a relative error below 4e-7: an odd polynomial near 0, where 1 minus the tail would cancel. */

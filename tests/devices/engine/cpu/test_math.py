@@ -142,7 +142,7 @@ EXACT_TO = {
     ActivationKind.TANH: (3.0e-7, 0.0),
     ActivationKind.ERF: (4e-7, 0.0),
     ActivationKind.SILU: (5e-7, 1.2e-8),
-    ActivationKind.GELU: (7e-7, 1.2e-8),
+    ActivationKind.GELU: (1e-6, 1.2e-8),
     ActivationKind.GELU_TANH: (6e-7, 1e-7),
     ActivationKind.SOFTPLUS: (4e-7, 1e-37),
     ActivationKind.MISH: (6e-7, 1e-35),

@@ -22,7 +22,7 @@ from nnstretch.passes.canonicalize.assignment import expand_assignment
 from nnstretch.passes.canonicalize.contraction import expand_einsum
 from nnstretch.passes.canonicalize.data_movement import lower_other_types, merge_reshapes, skip_expand
 from nnstretch.passes.canonicalize.normalization import lower_quotient
-from nnstretch.passes.canonicalize.spatial import crop_first, fold_pad, lower_pad
+from nnstretch.passes.canonicalize.spatial import crop_first, drop_taps, fold_pad, lower_pad
 from nnstretch.passes.constants import FoldConstants
 from nnstretch.passes.fuse import affine, attention
 from nnstretch.passes.fuse.affine import fold_affine, shape_affine
@@ -77,6 +77,7 @@ def fusion() -> tuple[ir.passes.PassBase, ...]:
     return (
         EachNode(fold_pad),
         EachNode(lower_pad),
+        EachNode(drop_taps),
         EachNode(hoist),
         EachNode(lambda node: fold_affine(node) or merge_parallel(node)),
         EachNode(fuse_layer),

@@ -255,6 +255,34 @@ _NEVER_NEGATIVE = (
 )
 
 
+def drop_taps(node: ir.Node) -> bool:
+    """Taps of a Conv that read nothing but pads go, as a large dilation has them over a small image."""
+    if not is_canonical(node, "Conv"):
+        return False
+    shape, result, weight = float_shape(node.inputs[0]), float_shape(node.outputs[0]), constant(node.inputs[1])
+    is_dequantized = producer_of(node.inputs[1]) is not None  # and computed in int8 later
+    if shape is None or result is None or weight is None or is_dequantized:
+        return False
+    strides, pads, dilations = (integers(node, name, ()) for name in ("strides", "pads", "dilations"))
+    begins, ends, kept = [], [], []
+    for axis, (size, steps, taps) in enumerate(zip(shape[2:], result[2:], weight.shape[2:], strict=True)):
+        reach = (steps - 1) * strides[axis]
+        firsts = [tap * dilations[axis] - pads[axis] for tap in range(taps)]
+        inside = [tap for tap, first in enumerate(firsts) if first < size and first + reach >= 0]
+        if not inside or firsts[inside[0]] > 0:
+            return False
+        kept.append(slice(inside[0], inside[-1] + 1))
+        begins.append(-firsts[inside[0]])
+        ends.append(max(0, reach + firsts[inside[-1]] + 1 - size))
+    cropped = weight[:, :, kept[0], kept[1]]
+    if cropped.shape == weight.shape:
+        return False
+    node.replace_input_with(1, float_initializer(node, "weight", np.ascontiguousarray(cropped)))
+    spread = tuple(d if taps > 1 else 1 for d, taps in zip(dilations, cropped.shape[2:], strict=True))
+    set_attributes(node, {"pads": (*begins, *ends), "dilations": spread})
+    return True
+
+
 def fold_pad(node: ir.Node) -> bool:
     """A constant Pad over H and W goes into the Conv or pool that alone reads it, if that pads likewise."""
     if not is_onnx(node, "Pad") or node.attributes.get_string("mode", "constant") != "constant":

@@ -211,3 +211,36 @@ def test_squeeze_and_excite_keeps_the_large_operand_first(check: Check) -> None:
     nodes = check(model_of(text))
     assert operators(nodes) == ["GlobalPool+none", "Activation+sigmoid", "Mul+none"]
     assert [kind and kind.shape for kind in nodes[2].layer.inputs] == [(2, 4, 5, 5), (2, 4, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "size", "kernel", "pads", "dilations"),
+    [
+        ("pads=[9,9,9,9], dilations=[9,9]", (9, 9), (1, 1), (0, 0, 0, 0), (1, 1)),
+        ("pads=[9,4,9,4], dilations=[9,4]", (9, 9), (1, 3), (0, 4, 0, 4), (1, 4)),
+        ("pads=[8,8,8,8], dilations=[8,8]", (9, 9), (3, 3), (8, 8, 8, 8), (8, 8)),
+        ("pads=[0,1,4,1], dilations=[3,1]", (5, 5), (2, 3), (0, 1, 1, 1), (3, 1)),
+        ("pads=[0,1,6,1], dilations=[3,1], strides=[2,1]", (3, 5), (1, 3), (0, 1, 0, 1), (1, 1)),
+        ("pads=[3,3,3,3], dilations=[4,4]", (5, 5), (3, 3), (3, 3, 3, 3), (4, 4)),
+        ("pads=[4,4,4,4], dilations=[5,5]", (4, 4), (3, 3), (4, 4, 4, 4), (5, 5)),  # the middle tap would need a crop
+    ],
+)
+def test_taps_that_read_only_pads_are_dropped(
+    check: Check,
+    attributes: str,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    pads: tuple[int, ...],
+    dilations: tuple[int, int],
+) -> None:
+    text = f"g (float[1,4,{size[0]},{size[1]}] x) => (float[1,6,h,w] y) {{ y = Conv<{attributes}>(x, w) }}"
+    (node,) = check(model_of(text, {"w": normal(6, 4, 3, 3)}))
+    assert node.layer.type_of(1).shape[2:] == kernel
+    assert (node.layer.ints("pads"), node.layer.ints("dilations")) == (pads, dilations)
+
+
+def test_a_pad_in_front_of_a_convolution_has_no_taps(check: Check) -> None:
+    text = "g (float[1,4,5,5] x) => (float[1,6,5,5] y) { p = Pad(x, pads) y = Conv<dilations=[7,7]>(p, w) }"
+    constants = {"w": normal(6, 4, 3, 3), "pads": np.array([0, 0, 7, 7, 0, 0, 7, 7])}
+    (node,) = check(model_of(text, constants))
+    assert node.layer.type_of(1).shape == (6, 4, 1, 1)

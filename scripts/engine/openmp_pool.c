@@ -14,8 +14,8 @@ struct nns_pool {
     nns_turn turn;
 };
 
-nns_pool *nns_pool_acquire(const int32_t *cores, int32_t n_cores, int32_t ordinal, nns_report *report) {
-    (void)cores, (void)ordinal;
+nns_pool *nns_pool_acquire(const int32_t *cores, int32_t n_cores, bool tied, int32_t ordinal, nns_report *report) {
+    (void)cores, (void)tied, (void)ordinal;
     nns_pool *pool = calloc(1, sizeof *pool);
     void **scratch = calloc((size_t)nns_max_int(n_cores, 1), sizeof *scratch);
     if (!pool || !scratch) {

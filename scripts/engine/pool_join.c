@@ -43,8 +43,8 @@ double nns_join_ns(const int32_t *cores, int32_t n_cores, int32_t steps) {
     nns_report report = {0};
     cpu_set_t before;
     bool moved = false;
-    if (nns_thread_pin(cores[0], &before, &moved, &report)) return -1;
-    nns_pool *pool = nns_pool_acquire(cores, n_cores, 0, &report);
+    if (nns_thread_pin(cores, n_cores, &before, &moved, &report)) return -1;
+    nns_pool *pool = nns_pool_acquire(cores, n_cores, false, 0, &report);
     nns_task *tasks = calloc((size_t)steps, sizeof *tasks);
     uint16_t *bounds = calloc((size_t)n_cores + 1, sizeof *bounds);
     const double ns = pool && tasks && bounds ? time_lists(pool, n_cores, steps, tasks, bounds) : -1;

@@ -197,6 +197,28 @@ def test_threads_end_with_their_program() -> None:
     assert threads() == before
 
 
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+@pytest.mark.parametrize("ratios", [(), (2, 1)], ids=["alike", "unlike"])
+def test_threads_stay_on_cores_that_differ_and_move_among_others(ratios: tuple[int, ...]) -> None:
+    cores = (CORES[-1], CORES[0])
+    of_caller, of_worker = ({cores[0]}, {cores[1]}) if ratios else (set(cores), set(cores))
+    before, own = {task.name for task in Path("/proc/self/task").iterdir()}, os.sched_getaffinity(0)
+    during: list[set[int]] = []
+    with call_program(
+        lambda _r, _w: during.append(os.sched_getaffinity(0)), queues=[Queue(QueueKind.HOST, cores, ratios=ratios)]
+    ) as program:
+        program.run()
+        assert during == [of_caller]
+        assert os.sched_getaffinity(0) == own
+        (worker,) = (int(task.name) for task in Path("/proc/self/task").iterdir() if task.name not in before)
+        end = time.monotonic() + 10
+        while (
+            os.sched_getaffinity(worker) != of_worker and time.monotonic() < end
+        ):  # a thread that starts is on its core
+            time.sleep(0.01)
+        assert os.sched_getaffinity(worker) == of_worker
+
+
 def test_threads_block_only_the_signals_that_others_raise() -> None:
     own = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 

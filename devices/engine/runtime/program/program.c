@@ -193,13 +193,14 @@ static int32_t run_once(nns_program *program, nns_trace *trace, nns_report *repo
     return outcome(executor, report);
 }
 
-/* Moves the calling thread to queue 0's first core. The system may take that core away between runs: such a run
- * goes on unpinned, with one warning per program, and the next run tries again. */
+/* Moves the calling thread to queue 0's cores, or to the first one if threads are tied to theirs. The system may take cores
+ * away between runs: such a run goes on unpinned, with one warning per program, and the next run tries again. */
 static int32_t pin_caller(nns_executor *executor, const nns_queue *queue, nns_report *report) {
     nns_report failed = {0};
     executor->moved = false;
     if (!queue->n_cores) return NNS_OK;
-    if (nns_thread_pin(queue->cores[0], &executor->affinity, &executor->moved, &failed) == NNS_OK) {
+    const int32_t n_cores = queue->ratios ? 1 : queue->n_cores;
+    if (nns_thread_pin(queue->cores, n_cores, &executor->affinity, &executor->moved, &failed) == NNS_OK) {
         executor->was_pinned = true;
         return NNS_OK;
     }

@@ -76,7 +76,7 @@ static int32_t start_pool(nns_program *program, int64_t index, nns_report *repor
     nns_queue *queue = &program->queues[index];
     int32_t ordinal = 0;
     for (int64_t i = 0; i < index; i++) ordinal += program->queues[i].pool && same_cores(queue, &program->queues[i]);
-    queue->pool = nns_pool_acquire(queue->cores, queue->n_cores, ordinal, report);
+    queue->pool = nns_pool_acquire(queue->cores, queue->n_cores, queue->ratios != NULL, ordinal, report);
     if (!queue->pool) return report->status;
     int64_t scratch = 0;
     for (int64_t i = 0; i < queue->n_subgraphs; i++) {
@@ -90,8 +90,9 @@ static int32_t start_pool(nns_program *program, int64_t index, nns_report *repor
 static int32_t start_thread(nns_executor *executor, int32_t index, nns_report *report) {
     const nns_queue *queue = &executor->program->queues[index];
     nns_queue_thread *thread = &executor->threads[index];
-    /* A host queue's thread is the first of its pool; a call may use all cores of its queue. */
-    const int32_t n_cores = queue->kind == NNS_QUEUE_HOST ? (int32_t)nns_min_int(queue->n_cores, 1) : queue->n_cores;
+    /* A host queue's thread is the first of its pool, which may be tied; a call may use all cores of its queue. */
+    const bool tied = queue->kind == NNS_QUEUE_HOST && queue->ratios;
+    const int32_t n_cores = tied ? (int32_t)nns_min_int(queue->n_cores, 1) : queue->n_cores;
     thread->queue = index;
     thread->executor = executor;
     TRY(nns_thread_start(&thread->thread, "nns-queue", queue->cores, n_cores, queue_thread, thread, report));

@@ -41,10 +41,12 @@ void nns_split_units(int64_t units, const int64_t *ratios, int32_t n, int64_t *p
 void nns_task_make(nns_task *task, const nns_kernel *kernel, const nns_args *args, int64_t units, const int64_t *ratios,
                    int32_t n_threads, uint16_t *bounds, const nns_task *previous);
 
-/* The pool of a list of cores, created if it does not exist. `ordinal` distinguishes pools on the same cores,
+/* The pool of a list of cores, created if it does not exist: a thread for each. Threads that are `tied` stay on their cores.
+ * Others may run on any of these, so that the system moves one whose core another program takes to one where a thread waits.
+ * `ordinal` distinguishes pools on the same cores,
  * for queues of one program that must not wait for each other. An empty list gives a new pool without workers
  * whose thread is not pinned. NULL and a report on failure. */
-nns_pool *nns_pool_acquire(const int32_t *cores, int32_t n_cores, int32_t ordinal, nns_report *report);
+nns_pool *nns_pool_acquire(const int32_t *cores, int32_t n_cores, bool tied, int32_t ordinal, nns_report *report);
 void nns_pool_release(nns_pool *pool);
 /* In the child of a fork: forgets all pools, whose threads do not exist there. Their owners still release them. */
 void nns_pools_forget(void);

@@ -11,13 +11,19 @@ static int32_t fail_start(const int32_t *cores, int32_t n_cores, int error, nns_
     return nns_fail(report, NNS_ETHREAD, "a thread cannot be started: %s", strerror(error));
 }
 
+static cpu_set_t set_of(const int32_t *cores, int32_t n_cores) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int32_t i = 0; i < n_cores; i++) CPU_SET((size_t)cores[i], &set);
+    return set;
+}
+
 /* A new thread inherits the affinity of the thread that starts it. So the calling thread moves to the cores and
  * back: not every C library has affinity attributes. */
 static int create_on(pthread_t *thread, const int32_t *cores, int32_t n_cores, void *(*body)(void *), void *argument) {
-    cpu_set_t before, wanted;
     if (!n_cores) return pthread_create(thread, NULL, body, argument);
-    CPU_ZERO(&wanted);
-    for (int32_t i = 0; i < n_cores; i++) CPU_SET((size_t)cores[i], &wanted);
+    const cpu_set_t wanted = set_of(cores, n_cores);
+    cpu_set_t before;
     if (sched_getaffinity(0, sizeof before, &before) || sched_setaffinity(0, sizeof wanted, &wanted)) return errno;
     const int error = pthread_create(thread, NULL, body, argument);
     nns_thread_restore(&before);
@@ -44,16 +50,15 @@ int32_t nns_thread_start(pthread_t *thread, const char *name, const int32_t *cor
     return NNS_OK;
 }
 
-int32_t nns_thread_pin(int32_t core, cpu_set_t *before, bool *moved, nns_report *report) {
+int32_t nns_thread_pin(const int32_t *cores, int32_t n_cores, cpu_set_t *before, bool *moved, nns_report *report) {
+    const cpu_set_t wanted = set_of(cores, n_cores);
     *moved = false;
-    cpu_set_t wanted;
-    CPU_ZERO(&wanted);
-    CPU_SET((size_t)core, &wanted);
     if (sched_getaffinity(0, sizeof *before, before))
         return nns_fail(report, NNS_ETHREAD, "the cores of this thread cannot be read: %s", strerror(errno));
     if (CPU_EQUAL(before, &wanted)) return NNS_OK;
     if (sched_setaffinity(0, sizeof wanted, &wanted))
-        return nns_fail(report, NNS_ETHREAD, "core %d cannot be used by this process: %s", (int)core, strerror(errno));
+        return nns_fail(report, NNS_ETHREAD, "core %d%s cannot be used by this process: %s", (int)cores[0],
+                        n_cores > 1 ? " and others" : "", strerror(errno));
     *moved = true;
     return NNS_OK;
 }

@@ -19,8 +19,8 @@
 int32_t nns_thread_start(pthread_t *thread, const char *name, const int32_t *cores, int32_t n_cores,
                          void *(*body)(void *), void *argument, nns_report *report);
 
-/* Moves the calling thread to a core. `before` receives its affinity, `moved` whether that changed. */
-int32_t nns_thread_pin(int32_t core, cpu_set_t *before, bool *moved, nns_report *report);
+/* Lets the calling thread run on the given cores only. `before` receives its affinity, `moved` whether that changed. */
+int32_t nns_thread_pin(const int32_t *cores, int32_t n_cores, cpu_set_t *before, bool *moved, nns_report *report);
 void nns_thread_restore(const cpu_set_t *before);
 
 #define NNS_CACHE_LINE 64

@@ -57,7 +57,7 @@ int32_t pool_times(const int32_t *cores, int64_t *times) {
     nns_task tasks[TASKS];
     uint16_t bounds[TASKS][SHARES + 1];
     caller = pthread_self();
-    pool_of_two = nns_pool_acquire(cores, 2, 0, &report);
+    pool_of_two = nns_pool_acquire(cores, 2, true, 0, &report);
     if (!pool_of_two) return 1;
     for (int i = 0; i < TASKS; i++)
         nns_task_make(&tasks[i], i ? &lasting : &meeting, &none, SHARES, NULL, 2, bounds[i], i ? &tasks[i - 1] : NULL);

@@ -1,13 +1,16 @@
-"""All CPU cores of several processors as one processor, which branches must beat."""
+"""All CPU cores of several processors as one processor, which branches must beat, and where designs without branches run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from nnstretch.branching.design.design import Design
 from nnstretch.branching.latency.prediction import Pool
 from nnstretch.compiler.costs import latency_predictor
 from nnstretch.compiler.processors import Processors, build_processors
-from nnstretch.devices.base.spec import all_cores, format_cores
+from nnstretch.devices.base.spec import ProcessorSpec, all_cores, format_cores
+from nnstretch.errors import UsageError
 
 
 def pool_of(processors: Processors, *, learned: bool | None = None, working_set: int | None = None) -> Pool | None:
@@ -15,12 +18,12 @@ def pool_of(processors: Processors, *, learned: bool | None = None, working_set:
 
     These are groups of cores, and OpenCL devices that are the CPU. The arguments are those of `latency_predictor`.
     """
-    on_cores = [p for p in processors.named if p.spec.kind in ("cpu", "opencl") and p.spec.cores]
-    cores = all_cores(processor.spec for processor in on_cores)
-    alone = any(processor.spec.kind == "cpu" and processor.spec.cores == cores for processor in on_cores)
+    on_cores = _on_cores([processor.spec for processor in processors.named])
+    cores = all_cores(on_cores)
+    alone = any(spec.kind == "cpu" and spec.cores == cores for spec in on_cores)
     if processors.site is not None or len(on_cores) < 2 or alone:
         return None
-    name = f"cpu:{format_cores(cores)}"
+    name = _pool_name(on_cores)
     opened = build_processors(replace(processors.options, processors=name, threads=None))
     shares = {
         number: len(processor.spec.cores) / len(cores)
@@ -28,3 +31,33 @@ def pool_of(processors: Processors, *, learned: bool | None = None, working_set:
         if processor.spec.kind == "cpu"
     }
     return Pool(name, latency_predictor(opened, learned=learned, working_set=working_set), shares)
+
+
+def place_without_branches(design: Design, processors: Sequence[ProcessorSpec]) -> str:
+    """Where a design without branches is predicted to run, as `--processors` takes it.
+
+    Args:
+        design: a design without meeting points.
+        processors: those that the design is for, in the order of its indices.
+
+    Raises:
+        UsageError: there are fewer processors than the design has, or no CPU cores where it is for all of them.
+    """
+    names, on_cores = [str(spec) for spec in processors], _on_cores(processors)
+    if design.pool and on_cores:
+        return _pool_name(on_cores)
+    if design.pool or design.processors[-1] >= len(names):
+        wanted = "CPU cores" if design.pool else f"{design.processors[-1] + 1} processors"
+        raise UsageError(
+            f"design {design.id} is for {wanted}, and {','.join(names)} was given; give those of its search"
+        )
+    return ",".join(names[number] for number in design.processors)
+
+
+def _on_cores(specs: Sequence[ProcessorSpec]) -> list[ProcessorSpec]:
+    """The processors that compute on cores of this machine's CPU."""
+    return [spec for spec in specs if spec.kind in ("cpu", "opencl") and spec.cores]
+
+
+def _pool_name(on_cores: Sequence[ProcessorSpec]) -> str:
+    return f"cpu:{format_cores(all_cores(on_cores))}"

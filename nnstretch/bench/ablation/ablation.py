@@ -3,8 +3,9 @@
 NN-Stretch compares a branched network with the original. The **equal-MACs control** is the original scaled in width to the
 branched network's multiply-accumulates and not branched. The alternatives to the branched network are both of these on every
 processor alone, on all CPU cores, and on the branches' processors with layers placed and split by the scheduler, and ONNX
-Runtime. The bound is the perfect (ideal) split 1 / Σ (1 / tᵢ), where tᵢ is the control's latency on the i-th processor alone:
-the latency if the work were divided without loss.
+Runtime. Where branching does not pay, a network without branches takes the place of the branched one, and runs where the
+search predicts it to be fastest. The bound is the perfect (ideal) split 1 / Σ (1 / tᵢ), where tᵢ is the control's latency on
+the i-th processor alone: the latency if the work were divided without loss.
 
 All latencies are interleaved (`nnstretch.bench.timing`).
 """
@@ -20,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.bench.ablation.breakdown import BranchTime, Breakdown, break_down, causes
-from nnstretch.bench.ablation.result import BRANCHED, Ablation, AblationRow, MeasuredBranch
+from nnstretch.bench.ablation.result import BRANCHED, CONCURRENT, SERIAL, Ablation, AblationRow, MeasuredBranch
 from nnstretch.bench.comparison.client import onnxruntime_process
 from nnstretch.bench.comparison.subject import count_parameters, random_feeds, reference_outputs
 from nnstretch.bench.timing import (
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
 ALONE = "alone"
 """`how` of a row that ran on one processor."""
 
+ALL_CORES = "all CPU cores"
+"""`how` of a row that ran on one processor made of all cores."""
+
 SPLIT = "split layer by layer"
 """`how` of a row whose layers the scheduler placed on several processors."""
 
@@ -83,7 +87,12 @@ class _Candidate:
 
 @dataclass
 class _Bench:
-    """Models, inputs and open sessions of one comparison."""
+    """Models, inputs and open sessions of one comparison.
+
+    Attributes:
+        branched_on: processors of the branched network.
+        failure: why ONNX Runtime could not run.
+    """
 
     models: Mapping[str, ir.Model]
     feeds: Mapping[str, np.ndarray]
@@ -91,6 +100,7 @@ class _Bench:
     progress: Progress
     stack: ExitStack
     runner: SharedRunner
+    branched_on: str
     sessions: dict[tuple[str, str], PlanSession] = field(default_factory=dict)
     failure: str = ""
     _fused: dict[str, ir.Model] = field(default_factory=dict)  # by network; what is fused already takes no time again
@@ -118,21 +128,24 @@ class _Bench:
         """A network on processors."""
         return self.candidate(self.session(network, processors), network, how, processors, *figures)
 
-    def split(self, network: str, processors: str) -> _Candidate:
+    def split(self, network: str, processors: str, figure: str) -> _Candidate:
         """A network without branches, with layers placed and split by the scheduler."""
         session = self.session(network, processors)
         report = session.compiled.placement
         how = SPLIT if report is None or report.pays else f"placed on {report.fastest} alone"
-        return self.candidate(session, network, how, processors, f"{network}_split_ms")
+        return self.candidate(session, network, how, processors, figure)
 
-    def serial(self, network: str, processors: str) -> PlanSession:
-        """The session of the same plan without overlap: its steps run one after another."""
+    def branched(self) -> PlanSession:
+        """The session of the branched network."""
+        return self.session(BRANCHED, self.branched_on)
+
+    def serial(self) -> PlanSession:
+        """The session of the branched network's plan without overlap: its steps run one after another."""
         from nnstretch.scheduler.plan.compiled import serial
 
-        key = (network, f"{processors} serial")
+        key = (BRANCHED, f"{self.branched_on} serial")
         if key not in self.sessions:
-            made = PlanSession(serial(self.session(network, processors).compiled))
-            self.sessions[key] = self.stack.enter_context(made)
+            self.sessions[key] = self.stack.enter_context(PlanSession(serial(self.branched().compiled)))
         return self.sessions[key]
 
 
@@ -144,6 +157,7 @@ def ablate(
     *,
     top1: Mapping[str, float] | None = None,
     design: Design | None = None,
+    unbranched_on: str | None = None,
     options: MeasurementOptions = DEFAULT_OPTIONS,
     progress: Progress | None = None,
     keep: Callable[[PlanSession], None] | None = None,
@@ -157,6 +171,7 @@ def ablate(
         processors: one branch ran on each, in this order, as in `cpu:0,opencl:0@1`.
         top1: top-1 accuracy in percent of "original", "control", "branched", where known.
         design: the branched network's design; its predictions are compared with the measurements.
+        unbranched_on: the processors on which `branched` runs if it has no branches (`place_without_branches`); None: it has.
         options: how to measure.
         progress: reports progress.
         keep: called after the measurement with the session of the branched network, which is closed afterwards.
@@ -173,25 +188,38 @@ def ablate(
     models = {"original": original, "control": control, BRANCHED: branched}
     with ExitStack() as stack:
         feeds = random_feeds(models["original"], options.seed)
-        bench = _Bench(models, feeds, options, progress or silent, stack, options.shared_runner(stack))
-        candidates = _candidates(bench, names)
+        runner = options.shared_runner(stack)
+        bench = _Bench(models, feeds, options, progress or silent, stack, runner, unbranched_on or ",".join(names))
+        candidates = _candidates(bench, names, has_branches=unbranched_on is None)
         bench.runner.end()
         times = interleave([one.run for one in candidates], bench.options.timing, bench.progress)
         found = _ablation(bench, names, candidates, times, top1 or {}, design)
         if keep is not None:
-            keep(bench.session(BRANCHED, ",".join(names)))
+            keep(bench.branched())
         return found
 
 
-def _candidates(bench: _Bench, names: tuple[str, ...]) -> list[_Candidate]:
-    everything = ",".join(names)
-    serial = bench.serial(BRANCHED, everything)
-    return [
-        *_alternatives(bench, "original", names),
-        bench.native(BRANCHED, "concurrent", everything, "branched_ms"),
-        bench.candidate(serial, BRANCHED, "one after another", everything, "branched_serial_ms"),
-        *_alternatives(bench, "control", names),
-    ]
+def _candidates(bench: _Bench, names: tuple[str, ...], *, has_branches: bool) -> list[_Candidate]:
+    branched = _branched(bench) if has_branches else _unbranched(bench)
+    return [*_alternatives(bench, "original", names), *branched, *_alternatives(bench, "control", names)]
+
+
+def _branched(bench: _Bench) -> list[_Candidate]:
+    """The branched network with its branches at the same time, and one after another."""
+    return [bench.native(BRANCHED, CONCURRENT, bench.branched_on, "branched_ms"), _serial(bench)]
+
+
+def _unbranched(bench: _Bench) -> list[_Candidate]:
+    """The network without branches where it is predicted to be fastest; on one processor nothing runs at the same time."""
+    place = bench.branched_on
+    if len(parse_processors(place)) > 1:
+        return [bench.split(BRANCHED, place, "branched_ms"), _serial(bench)]
+    how = ALL_CORES if place == _all_cores() else ALONE
+    return [bench.native(BRANCHED, how, place, "branched_ms", "branched_serial_ms")]
+
+
+def _serial(bench: _Bench) -> _Candidate:
+    return bench.candidate(bench.serial(), BRANCHED, SERIAL, bench.branched_on, "branched_serial_ms")
 
 
 def _alternatives(bench: _Bench, network: str, names: tuple[str, ...]) -> list[_Candidate]:
@@ -204,8 +232,9 @@ def _alternatives(bench: _Bench, network: str, names: tuple[str, ...]) -> list[_
         bench.native(network, ALONE, name, f"{network}_ms", *([figure] if name == cores else [])) for name in names
     ]
     if cores not in names:
-        candidates.append(bench.native(network, "all CPU cores", cores, figure))
-    return [*candidates, bench.split(network, ",".join(names)), *_onnxruntime(bench, network)]
+        candidates.append(bench.native(network, ALL_CORES, cores, figure))
+    split = bench.split(network, ",".join(names), f"{network}_split_ms")
+    return [*candidates, split, *_onnxruntime(bench, network)]
 
 
 def _all_cores() -> str:
@@ -247,7 +276,7 @@ def _ablation(
     rows = _rows(bench, names, candidates, times, samples, top1)
     original_ms, control_ms = (_by_processor(candidates, rows, figure) for figure in _PER_PROCESSOR)
     one = {figure: row.p50_ms for c, row in zip(candidates, rows, strict=False) for figure in c.figures}
-    timelines, breakdown, branches = _traced(bench, ",".join(names), one["branched_ms"], one["branched_serial_ms"])
+    timelines, breakdown, branches = _traced(bench, one["branched_ms"], one["branched_serial_ms"])
     return Ablation(
         processors=names,
         rows=rows,
@@ -337,10 +366,10 @@ def _measured_branches(branches: Sequence[BranchTime], design: Design | None) ->
 
 
 def _traced(
-    bench: _Bench, everything: str, together_ms: float, serial_ms: float
+    bench: _Bench, together_ms: float, serial_ms: float
 ) -> tuple[tuple[Timeline, Timeline], Breakdown, list[BranchTime]]:
     """Timelines of the concurrent and the serial run, traced in turns, and the breakdown of the concurrent run's time."""
-    together, serial = bench.session(BRANCHED, everything), bench.serial(BRANCHED, everything)
+    together, serial = bench.branched(), bench.serial()
     traces: tuple[list[RunTrace], list[RunTrace]] = ([], [])
     count = min(max(int(1e3 * bench.options.timing.turn / together_ms), _FEWEST_TRACED), _MOST_TRACED)
     for number in range(_TRACED_TURNS):

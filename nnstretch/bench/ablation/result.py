@@ -16,6 +16,9 @@ GOOD_PREDICTION = 0.1
 BRANCHED = "branched"
 """`network` of the rows of the branched network; the other rows are its alternatives."""
 
+CONCURRENT, SERIAL = "concurrent", "one after another"
+"""`how` of the rows whose branches ran at the same time, and without overlap."""
+
 
 @dataclass(frozen=True)
 class AblationRow:
@@ -23,7 +26,7 @@ class AblationRow:
 
     Attributes:
         network: "original", "branched" or "control".
-        how: description of the run: alone, all CPU cores, split layer by layer, concurrent.
+        how: description of the run: alone, all CPU cores, split layer by layer, concurrent, one after another.
         processors: as written, separated by commas.
         macs, parameters: exact counts.
         top1: top-1 accuracy in percent, if known.
@@ -41,6 +44,11 @@ class AblationRow:
     latency: Latency | None
     bound_ms: float | None = None
     interval_ms: Interval | None = None
+
+    @property
+    def is_branched(self) -> bool:
+        """Whether it is the run of the branched network that all others are compared with."""
+        return self.network == BRANCHED and self.how != SERIAL
 
     @property
     def p50_ms(self) -> float:
@@ -78,7 +86,8 @@ class Ablation:
             processor alone is predicted to be as fast, that processor computes all layers.
         onnxruntime_ms, control_onnxruntime_ms: ONNX Runtime on all cores of the CPU, with the original and the control; None if
             it failed for the reason in onnxruntime_error.
-        branched_ms, branched_serial_ms: branches at the same time, and one after another.
+        branched_ms, branched_serial_ms: branches at the same time, and one after another; the same value for a network
+            without branches on one processor.
         max_rel_error: largest error of our outputs against ONNX Runtime's, relative to the output's range.
         timeline, serial_timeline: traced runs of the branched network.
         intervals: confidence intervals of the fields above and the properties below, by name.
@@ -109,6 +118,11 @@ class Ablation:
     branches: tuple[MeasuredBranch, ...] = ()
     causes: Mapping[str, float] = field(default_factory=dict)
     idle: tuple[str, ...] = ()
+
+    @property
+    def branched_row(self) -> AblationRow:
+        """The run of the branched network. A network without branches is in its place where branching does not pay."""
+        return next(row for row in self.rows if row.is_branched)
 
     @property
     def perfect_split_ms(self) -> float:
@@ -184,7 +198,7 @@ class Ablation:
             "branches": [_branch_json(branch) for branch in self.branches],
             "causes": [{"cause": name, "ms": one(ms)} for name, ms in self.causes.items()],
             "idle": list(self.idle),
-            "timelines": {"concurrent": self.timeline.to_json(), "one after another": self.serial_timeline.to_json()},
+            "timelines": {CONCURRENT: self.timeline.to_json(), SERIAL: self.serial_timeline.to_json()},
         }
 
     @staticmethod
@@ -204,8 +218,8 @@ class Ablation:
             branches=tuple(_branch(branch) for branch in fields["branches"]),
             causes={cause["cause"]: cause["ms"] for cause in fields["causes"]},
             idle=tuple(fields["idle"]),
-            timeline=Timeline.from_json(timelines["concurrent"]),
-            serial_timeline=Timeline.from_json(timelines["one after another"]),
+            timeline=Timeline.from_json(timelines[CONCURRENT]),
+            serial_timeline=Timeline.from_json(timelines[SERIAL]),
         )
 
 

@@ -143,6 +143,7 @@ class Design:
         merge: how branches are merged.
         image_size: side in pixels of the square images that it was made for; None for other inputs and in older files.
         head: branches of the head, each tower in one of them; empty: the head is not branched.
+        pool: whether all CPU cores that the processors compute on work as one processor, with number 0; only without branches.
     """
 
     id: str
@@ -156,6 +157,7 @@ class Design:
     merge: Merge = Merge.CONCAT
     image_size: int | None = None
     head: tuple[HeadBranch, ...] = ()
+    pool: bool = False
 
     @property
     def meeting_points(self) -> int:
@@ -181,7 +183,7 @@ class Design:
     def to_json(self) -> str:
         """The design as one JSON object; `from_json` restores an equal one."""
         fields = asdict(self)
-        segments, head = fields.pop("segments"), fields.pop("head")
+        segments, head, pool = (fields.pop(name) for name in ("segments", "head", "pool"))
         for segment in segments:
             if not segment["split"]:
                 del segment["split"]
@@ -190,6 +192,7 @@ class Design:
         version = FORMAT_VERSION if head else _WHOLE_HEAD
         whole = {"format": version, "id": self.id, "merge": self.merge, **fields, "segments": segments}
         whole |= {"head": head} if head else {}
+        whole |= {"pool": pool} if pool else {}
         return json.dumps(whole, indent=1, default=lambda member: member.value) + "\n"
 
     @staticmethod
@@ -211,6 +214,8 @@ def design_id(
     multiple: int,
     merge: Merge = Merge.CONCAT,
     head: Sequence[HeadBranch] = (),
+    *,
+    pool: bool = False,
 ) -> str:
     """Short name of a structure: equal structures have equal names, whatever their predictions."""
     structure = [
@@ -219,6 +224,7 @@ def design_id(
     ]
     whole = [multiple, structure] if merge is Merge.CONCAT else [multiple, structure, merge.value]
     whole += [[branch.processor, branch.towers, branch.width] for branch in head]
+    whole += ["pool"] if pool else []
     digest = hashlib.sha256(json.dumps(whole).encode()).hexdigest()
     return f"d{digest[:10]}"
 
@@ -273,7 +279,7 @@ def _design(fields: Mapping[str, Any]) -> Design:
     segments = tuple(_segment(segment) for segment in _list(fields, "segments"))
     if [segment.first for segment in segments] != [0, *(segment.stop for segment in segments[:-1])]:
         raise ValueError("segments do not follow one another from block 0 on")
-    return Design(
+    made = Design(
         id=text_of(fields, "id"),
         segments=segments,
         multiple=whole_of(fields, "multiple", least=1),
@@ -285,7 +291,11 @@ def _design(fields: Mapping[str, Any]) -> Design:
         merge=Merge(fields["merge"]),
         image_size=None if fields.get("image_size") is None else whole_of(fields, "image_size", least=1),
         head=tuple(_head_branch(branch) for branch in _list(fields, "head")) if "head" in fields else (),
+        pool=_flag(fields, "pool"),
     )
+    if made.pool and (made.meeting_points or made.processors != (0,)):
+        raise ValueError("pool is true, but several processors have layers")
+    return made
 
 
 def _head_branch(fields: Mapping[str, Any]) -> HeadBranch:
@@ -320,9 +330,7 @@ def _branch(fields: Mapping[str, Any]) -> BranchDesign:
     ascending = all(type(block) is int and block >= 0 for block in blocks) and list(blocks) == sorted(blocks)
     if not blocks or not ascending:
         raise ValueError(f"blocks of a branch are {list(blocks)}")
-    explicit_channels, has_exit = _explicit_channels(fields), fields.get("exit", False)
-    if not isinstance(has_exit, bool):
-        raise TypeError(f"exit is {has_exit!r}, neither true nor false")
+    explicit_channels, has_exit = _explicit_channels(fields), _flag(fields, "exit")
     return BranchDesign(
         processor=whole_of(fields, "processor"),
         blocks=blocks,
@@ -350,6 +358,13 @@ def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
     value = fields[name]
     if not isinstance(value, list) or not value:
         raise ValueError(f"{name} is {value!r}, not a list with entries")
+    return value
+
+
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}, neither true nor false")
     return value
 
 

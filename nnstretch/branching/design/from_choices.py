@@ -24,6 +24,8 @@ def make_design(
     predicted_ms: float | None = None,
     head: Sequence[HeadChoice] = (),
     head_ms: Sequence[float] | None = None,
+    *,
+    pool: bool = False,
 ) -> Design:
     """The design with the given branches.
 
@@ -34,6 +36,7 @@ def make_design(
         predicted_ms: predicted milliseconds of the network, if known.
         head: branches of the head; empty: it is not branched.
         head_ms: predicted milliseconds of these, if known.
+        pool: whether all CPU cores work as one processor.
 
     Raises:
         DesignError: a choice does not fit the network.
@@ -66,7 +69,7 @@ def make_design(
     original = original_cost(blueprint)
     height, width = blueprint.traced.example_input.shape[2:]
     return Design(
-        id=design_id(segments, blueprint.multiple, blueprint.merge, made_head),
+        id=design_id(segments, blueprint.multiple, blueprint.merge, made_head, pool=pool),
         segments=tuple(segments),
         multiple=blueprint.multiple,
         original_macs=original.macs,
@@ -77,6 +80,7 @@ def make_design(
         merge=blueprint.merge,
         image_size=height if height == width else None,
         head=made_head,
+        pool=pool,
     )
 
 

@@ -113,8 +113,7 @@ class SearchReport:
 
         They are those of the search, `names`, but for the network without branches on all cores, which are one processor.
         """
-        pool = self.unbranched.pool if self.unbranched is not None and self.is_unbranched_plan(design) else ""
-        return (pool,) if pool else tuple(names)
+        return (self.pool,) if design.pool else tuple(names)
 
     @property
     def _placed_ms(self) -> float | None:

@@ -460,7 +460,9 @@ class _Search:
     def _without_branches(self, plan: UnbranchedPlan) -> tuple[Design, Prediction]:
         """A plan without branches as a design."""
         alone = [[1e3 * branch.alone for branch in part.branches] for part in plan.prediction.segments]
-        return make_design(self.latencies.blueprint, plan.choices, alone, plan.ms), plan.prediction
+        return make_design(
+            self.latencies.blueprint, plan.choices, alone, plan.ms, pool=bool(plan.pool)
+        ), plan.prediction
 
     # -- results --------------------------------------------------------------------------------------------------
 

@@ -38,8 +38,8 @@ class UnbranchedPlan:
     """A way to run the original network on the processors.
 
     Attributes:
-        choices: segments with one branch each.
-        prediction: predicted seconds of these segments on their processors.
+        choices: segments with one branch each; split over all processors where the scheduler's prediction is the fastest.
+        prediction: predicted seconds of these segments, whole on the processors of their branches.
         seconds: predicted latency: the prediction's, or less where the scheduler places and splits layers.
         processor: index of the only processor that works; None if several do.
         pool: name of the processor that is made of all cores, if that computes everything; else "".
@@ -88,7 +88,12 @@ def unbranched_plan(
         return None
     best = min(_plans(latencies), key=lambda plan: plan.seconds)
     seconds = placed_seconds() if placed_seconds is not None and least < best.seconds and least <= slowest else math.inf
-    return UnbranchedPlan(best.choices, best.prediction, seconds, None) if seconds < best.seconds else best
+    if seconds >= best.seconds:
+        return best
+    everywhere = tuple(range(latencies.processors))
+    return UnbranchedPlan(
+        tuple(replace(choice, split=everywhere) for choice in best.choices), best.prediction, seconds, None
+    )
 
 
 def whole_blocks(latencies: LatencyTable, processor: int) -> list[SegmentChoice]:

@@ -152,9 +152,10 @@ class Compared:
         from nnstretch.bench.ablation.answer import comparison_answer
         from nnstretch.bench.timing import describe_machine
         from nnstretch.branching.transform.control import single_branch_control
-        from nnstretch.devices.base.spec import usable_cores
+        from nnstretch.compiler.pool import place_without_branches
+        from nnstretch.devices.base.spec import parse_processors, usable_cores
         from nnstretch.frontends.torch_module import export
-        from nnstretch.report.tables.ablation import ablation_table, branches_table, causes_table
+        from nnstretch.report.tables.ablation import ablation_table, branches_table, causes_table, where_text
         from nnstretch.report.tables.runs import idle_text
         from nnstretch.report.tables.text import count_text
 
@@ -165,6 +166,7 @@ class Compared:
         original, branched = self._networks(report, model, design)
         made = branched.design
         assert made is not None
+        unbranched_on = None if made.meeting_points else place_without_branches(made, parse_processors(processors))
         is_for_this = original.macs == made.original_macs
         if not is_for_this:
             report.note(
@@ -184,6 +186,7 @@ class Compared:
                 processors,
                 top1={name: float(value) for name, value in tops.items() if value is not None},
                 design=made if is_for_this else None,
+                unbranched_on=unbranched_on,
                 options=self._measuring(),
                 progress=advance,
             )
@@ -194,10 +197,7 @@ class Compared:
         if ablation.branches:
             report.show(branches_table(ablation))
         if made.is_original:
-            report.note(
-                "the design has no branches: “branched” is the original network, whose layers the scheduler places on "
-                f"{processors}; the rows of the original show where it is fastest"
-            )
+            report.note(f"the design has no branches: “branched” is the original network, {where_text(ablation)}")
         report.note(idle_text(ablation.idle))
         if ablation.onnxruntime_error:
             report.note(f"ONNX Runtime failed: {ablation.onnxruntime_error}")

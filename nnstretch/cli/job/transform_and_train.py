@@ -513,6 +513,7 @@ class TransformAndTrain:
         from nnstretch.bench.ablation.answer import comparison_answer
         from nnstretch.bench.timing import MeasurementOptions, TimingOptions, describe_machine
         from nnstretch.branching.design.design import load_design, save_design
+        from nnstretch.compiler.pool import place_without_branches
         from nnstretch.devices.base import spec
         from nnstretch.frontends.onnx_file import save
         from nnstretch.report.charts.timeline import timeline_svg
@@ -526,6 +527,7 @@ class TransformAndTrain:
             session.save(folder / "branched.nns", {"name": name, "top1": top1["branched"]})
 
         made = load_design(design)
+        processors = spec.parse_processors(self.options.processors)
         with self.report.progress("Measuring") as advance:
             found = ablate(
                 graphs["original"],
@@ -534,6 +536,7 @@ class TransformAndTrain:
                 self.options.processors,
                 top1=top1,
                 design=made,
+                unbranched_on=None if made.meeting_points else place_without_branches(made, processors),
                 options=MeasurementOptions(TimingOptions(turn=self.options.turn, precision=_PRECISION)),
                 progress=advance,
                 keep=keep,

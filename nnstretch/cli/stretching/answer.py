@@ -111,7 +111,7 @@ def _without_branches(designs: Sequence[Design], names: Sequence[str], report: S
     plan, (first, *_) = report.unbranched, designs
     if plan is None or not report.is_unbranched_plan(first):
         return ""
-    several = plan.processor is None and not plan.pool
+    several = plan.processor is None and not plan.pool and not any(segment.split for segment in first.segments)
     blocks = "; whole blocks are shown, the scheduler also splits layers" if several else ""
     return f"no branches: the original network, {plan.where(names)}{blocks}"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.models.sources import GraphSource, Source
-from nnstretch.devices.base.spec import parse_processors
+from nnstretch.devices.base.spec import ProcessorSpec, parse_processors
 from nnstretch.devices.engine.binding.library import MAX_CORES
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ ALL_CORES = "cpu"
 def design_sources(original: Network, branched: Network, options: CompileOptions) -> list[Source]:
     """The original network and its equal-MACs control on every processor alone and on all cores; then the branched network.
 
-    Layers are not split over processors: that needs measurements of the target.
+    A network that a design leaves without branches runs where the design says. Layers are not split over processors: that
+    needs measurements of the target.
 
     Args:
         original: the network.
@@ -31,10 +32,11 @@ def design_sources(original: Network, branched: Network, options: CompileOptions
         options: with the processors of the branches.
 
     Raises:
-        UsageError: the processors are malformed.
+        UsageError: the processors are malformed, or not those that the design is for.
         NNStretchError: a network cannot be exported.
     """
     from nnstretch.branching.transform.control import single_branch_control
+    from nnstretch.compiler.pool import place_without_branches
     from nnstretch.frontends.torch_module import export
 
     made = branched.design
@@ -46,9 +48,11 @@ def design_sources(original: Network, branched: Network, options: CompileOptions
     }
     named = _processors(options.processors)
     alone = [*named, ALL_CORES] if len(named) > 1 else named
+    has_branches = made.meeting_points or options.processors == ALL_CORES
+    place = options.processors if has_branches else place_without_branches(made, _specs(options.processors))
     return [
         *(_source(name, graph, on, options) for name, graph in alternatives.items() for on in alone),
-        _source("branched", branched.export(), options.processors, options),
+        _source("branched", branched.export(), place, options),
     ]
 
 
@@ -56,7 +60,11 @@ def _processors(text: str) -> Sequence[str]:
     """The processors of a list, each as `--processors` takes it; "cpu" stands for the fast cores of a target."""
     if text == ALL_CORES:
         return [text]
-    return [str(spec) for spec in parse_processors(text, tuple(range(MAX_CORES)))]
+    return [str(spec) for spec in _specs(text)]
+
+
+def _specs(text: str) -> Sequence[ProcessorSpec]:
+    return parse_processors(text, tuple(range(MAX_CORES)))
 
 
 def _source(name: str, graph: ir.Model, processors: str, options: CompileOptions) -> GraphSource:

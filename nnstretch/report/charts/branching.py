@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.bench.ablation.breakdown import PERFECT_SPLIT
+from nnstretch.bench.ablation.result import BRANCHED
 from nnstretch.report.charts.svg import (
     WIDTH,
     Axes,
@@ -70,8 +71,8 @@ def _bar(row: AblationRow, y: float, scale: float, style: str) -> list[str]:
     p50, (low, high) = row.latency.p50_ms * scale, (end * scale for end in _whisker(row))
     middle = y + _BAR / 2
     tip = f"p50 {row.latency.p50_ms:.4g} ms, p90 {row.latency.p90_ms:.4g} ms, min {row.latency.min_ms:.4g} ms"
-    colour = {"branched": "accent", "original": "conv", "control": "quiet"}[row.network]
-    if row.network == "branched" and row.how != "concurrent":
+    colour = {BRANCHED: "accent", "original": "conv", "control": "quiet"}[row.network]
+    if row.network == BRANCHED and not row.is_branched:
         colour = "accent-soft"
     return [
         label(_NAMES - 12, y + 9, f"{row.network}, {row.how}", style, "end"),
@@ -207,7 +208,8 @@ def _branch(segment: SegmentDesign, branch: BranchDesign, x: float, y: float, un
         kept = segment.first + place in branch.blocks
         colour = f"series-fill-{branch.processor % 4}" if kept else "dropped"
         parts.append(box(x + place * unit + 1.5, y - thick / 2, unit - 3, thick, colour, tip, radius=2))
-    text = f"{branch.channels} ch, {count_text(branch.macs)}"
+    split = ", split" if segment.split else ""
+    text = f"{branch.channels} ch, {count_text(branch.macs)}{split}"
     parts.append(label(x + total * unit / 2, y + _THICK / 2 + 16, text, "small", "middle"))
     return parts
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nnstretch.bench.ablation.breakdown import CAUSES
-from nnstretch.bench.ablation.result import Ablation
+from nnstretch.bench.ablation.result import CONCURRENT, SERIAL, Ablation
 from nnstretch.branching.design.design import Design
 from nnstretch.report.charts.branching import causes_panel, design_panel, latency_panel, training_panel
 from nnstretch.report.charts.timeline import timeline_panel
 from nnstretch.report.documents.bench import disturbed_line, machine_text
 from nnstretch.report.documents.document import Cell, Document, Section, Table
-from nnstretch.report.tables.ablation import alternative_text, prediction_text, when_branching_pays
+from nnstretch.report.tables.ablation import alternative_text, prediction_text, when_branching_pays, where_text
 from nnstretch.report.tables.text import count_text, interval_text
 
 _ROWS = (
@@ -40,7 +40,7 @@ _TIMELINE = (
     "A run of median duration. Each row is a processor, each bar a layer; hatched bars are waits at a meeting point. A bar's "
     "tooltip shows layer, routine and rate."
 )
-_NOT_BRANCHED = "What is called branched below is the original network, whose layers the scheduler places."
+_SPLIT = " The layers of a segment marked split are divided among the processors."
 _MILLION = 1e6
 
 
@@ -75,7 +75,8 @@ def branching_document(answer: Mapping[str, Any]) -> Document:
 
 def _lead(answer: Mapping[str, Any], found: Ablation) -> str:
     why = answer["unbranched"]
-    not_branched = "" if why is None else f"The network was not branched: {why}. {_NOT_BRANCHED}"
+    below = f"What is called branched below is the original network, {where_text(found)}."
+    not_branched = "" if why is None else f"The network was not branched: {why}. {below}"
     placed = "Branches run on" if why is None else "The processors are"
     processors = f"{placed} {' and '.join(found.processors)}."
     best = f"The best alternative is {alternative_text(found)}."
@@ -88,12 +89,14 @@ def _headline(found: Ablation) -> list[tuple[str, str]]:
         ends = interval_text(found.intervals.get(field), form)
         return f"{meaning}, {ends}" if ends else meaning
 
+    row = found.branched_row
+    what = f"branched, {row.how}" if row.how == CONCURRENT else f"not branched, {where_text(found)}"
     return [
         (
             f"{found.speedup_best_alternative:.2f}×",
             with_interval("as fast as the best alternative", "speedup_best_alternative", ".2f"),
         ),
-        (f"{found.branched_ms:.3g} ms", with_interval("branched, concurrent", "branched_ms", ".3g")),
+        (f"{found.branched_ms:.3g} ms", with_interval(what, "branched_ms", ".3g")),
         (f"{found.speedup:.2f}×", with_interval("the fastest single processor", "speedup", ".2f")),
         (f"{found.speedup_equal_macs:.2f}×", with_interval("at equal MACs", "speedup_equal_macs", ".2f")),
         (f"{found.split_share:.0%}", with_interval("of the perfect split", "split_share", ".0%")),
@@ -110,9 +113,11 @@ def _sections(answer: Mapping[str, Any], found: Ablation) -> Iterator[Section]:
         said = prediction_text(found)
         text = f"{_BRANCHES} {said[0].upper()}{said[1:]}." if said else _BRANCHES
         yield Section("Predicted and measured", text, table=_branches(found))
-    yield Section("One run, branches at the same time", _TIMELINE, timeline_panel(found.timeline))
-    yield Section("The same steps, one after another", panel=timeline_panel(found.serial_timeline))
-    yield _design(Design.from_json(json.dumps(answer["design"])), found.processors)
+    together = ", branches at the same time" if found.branched_row.how == CONCURRENT else ""
+    yield Section(f"One run{together}", _TIMELINE, timeline_panel(found.timeline))
+    if any(row.how == SERIAL for row in found.rows):
+        yield Section("The same steps, one after another", panel=timeline_panel(found.serial_timeline))
+    yield _design(Design.from_json(json.dumps(answer["design"])), found)
     if any(answer["histories"].values()):
         yield Section("Training", "Loss and top-1 accuracy by epoch.", training_panel(answer["histories"]))
 
@@ -127,7 +132,7 @@ def _rows(found: Ablation) -> Table:
         p90 = row.latency.p90_ms if row.latency else None
         ends = row.interval_ms or (None, None)
         rows.append([row.network, row.how, row.processors, *counts, *top1, row.p50_ms, p90, *ends])
-    marked = frozenset(number for number, row in enumerate(found.rows) if row.how == "concurrent")
+    marked = frozenset(number for number, row in enumerate(found.rows) if row.is_branched)
     counted = ("network", "run", "processors", "million MACs", "M parameters", *(["top-1 (%)"] if accuracies else []))
     return Table((*counted, "p50 ms", "p90 ms", "95 % from", "to ms"), rows, 3, marked)
 
@@ -149,10 +154,11 @@ def _branches(found: Ablation) -> Table:
     return Table(("segment", "processor", "predicted ms", "alone ms", "error in %", "concurrent ms"), rows, 2)
 
 
-def _design(design: Design, processors: tuple[str, ...]) -> Section:
+def _design(design: Design, found: Ablation) -> Section:
+    processors = (found.branched_row.processors,) if design.pool else found.processors
     text = (
         f"Design {design.id}: {count_text(design.macs)} multiply-accumulates, {design.macs / design.original_macs:.0%} of the "
         f"original's; {count_text(design.params)} parameters; {design.meeting_points} meeting points (dots). A branch is as "
         "long as it has blocks and as thick as it has width; dashed blocks are left out."
-    )
-    return Section("The branching", text, design_panel(design, processors))
+    ) + (_SPLIT if any(segment.split for segment in design.segments) else "")
+    return Section("The branching" if design.meeting_points else "The network", text, design_panel(design, processors))

@@ -45,7 +45,7 @@ def ablation_table(ablation: Ablation) -> Table:
     """One line per row of the comparison; the branched network is highlighted."""
     shown = plain_table(*TITLES)
     for row in ablation.rows:
-        style = "bold" if row.how == "concurrent" else "dim" if row.latency is None else None
+        style = "bold" if row.is_branched else "dim" if row.latency is None else None
         shown.add_row(*row_cells(row), style=style)
 
     def between(name: str, form: str) -> str:
@@ -70,6 +70,12 @@ def alternative_text(ablation: Ablation) -> str:
     """The best alternative in words: network, way to run it and processors."""
     best = ablation.best_alternative
     return f"the {best.network}, {best.how}, on {best.processors}"
+
+
+def where_text(ablation: Ablation) -> str:
+    """How and on what the branched network ran, or the one without branches in its place."""
+    row = ablation.branched_row
+    return f"{row.how}, on {row.processors}"
 
 
 def when_branching_pays(ablation: Ablation) -> str:

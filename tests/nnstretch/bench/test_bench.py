@@ -22,6 +22,7 @@ from torch import nn
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.bench.ablation.ablation import SPLIT, ablate
+from nnstretch.bench.ablation.answer import comparison_answer
 from nnstretch.bench.comparison.client import EngineProcess, Workspace
 from nnstretch.bench.comparison.compare import (
     Comparison,
@@ -47,6 +48,7 @@ from nnstretch.bench.timing import (
     MeasurementOptions,
     Timed,
     TimingOptions,
+    describe_machine,
     disturbance,
     interleave,
     latency,
@@ -55,18 +57,20 @@ from nnstretch.bench.timing import (
 )
 from nnstretch.branching.design import accounting
 from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice, blueprint
-from nnstretch.branching.design.design import Design
+from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesign
 from nnstretch.branching.design.from_choices import make_design
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.control import single_branch_control
 from nnstretch.branching.transform.network import export_branched
 from nnstretch.cli.benchmarking.engine_comparison import parse_series
 from nnstretch.compiler.compile import compile_model
+from nnstretch.compiler.pool import place_without_branches
 from nnstretch.compiler.processors import build_processors
-from nnstretch.devices.base.spec import default_cores, format_cores
+from nnstretch.devices.base.spec import ProcessorSpec, all_cores, default_cores, format_cores, parse_processors
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.torch_module import export
+from nnstretch.report.documents.branching import branching_document
 from nnstretch.report.tables.ablation import branch_cells, prediction_text
 from nnstretch.report.tables.text import disturbed_text, ms_text
 from nnstretch.scheduler.measurement.runner.runner import Runner
@@ -611,6 +615,59 @@ def test_a_processor_of_all_cores_has_one_row(graph: ir.Model) -> None:
     assert ablation.control_all_cores_ms == ablation.control_ms[everything]
     assert ablation.original_all_cores_ms == ablation.original_ms[everything]
     assert "control_all_cores_ms" in ablation.intervals
+
+
+@pytest.mark.parametrize("place", ["alone", "pool", "several"])
+def test_a_network_without_branches_runs_where_it_is_predicted_to(place: str, graph: ir.Model) -> None:
+    """Table, answer and page of a design without branches name the processors of its plan, and no run that it does not have."""
+    design, (original, control, _) = networks(graph)
+    specs = parse_processors(f"cpu:{CORES[0]},cpu")  # on a single core, both share it
+    processors = ",".join(map(str, specs))
+    branch = BranchDesign(0 if place == "pool" else 1, (0,), 1.0, 1.0, 32, design.original_macs)
+    whole = SegmentDesign(0, 1, (branch,), (0, 1) if place == "several" else ())
+    made = replace(design, segments=(whole,), macs=design.original_macs, pool=place == "pool")
+    where = place_without_branches(made, specs)
+    both = f"cpu:{format_cores(all_cores(specs))}"
+    assert where == {"alone": str(specs[1]), "pool": both, "several": processors}[place]
+    kept: list[tuple[str, ...]] = []
+    options = MeasurementOptions(TimingOptions(rounds=1, turn=0.001), compiling=UNTUNED)
+    ablation = ablate(
+        original, control, original, processors, design=made, unbranched_on=where, options=options,
+        keep=lambda session: kept.append(tuple(queue.processor for queue in session.plan.queues)),
+    )  # fmt: skip
+    rows = [row for row in ablation.rows if row.network == "branched"]
+    assert {row.processors for row in rows} == {where}
+    assert "concurrent" not in {row.how for row in rows}
+    assert len(rows) == (2 if place == "several" else 1)
+    assert kept[0] == ablation.timeline.queues
+    if place == "several":
+        assert re.fullmatch(r"split layer by layer|placed on .* alone", rows[0].how)
+    else:
+        assert rows[0].how == ("all CPU cores" if where == f"cpu:{format_cores(default_cores())}" else "alone")
+        assert kept == [tuple(map(str, parse_processors(where)))]
+        assert ablation.branched_serial_ms == ablation.branched_ms
+    assert not ablation.branches
+    answer = comparison_answer("net", ablation, made, describe_machine(CORES), unbranched="why")
+    document = branching_document(answer)
+    assert f"the original network, {rows[0].how}, on {where}." in document.lead
+    titles = [section.title for section in document.sections]
+    assert ("The same steps, one after another" in titles) == (place == "several")
+    assert any(meaning.startswith(f"not branched, {rows[0].how}, on {where}") for _, meaning in document.headline)
+    shown = next(section for section in document.sections if section.title == "The network").panel
+    assert shown is not None
+    legend = {name for name in {both, *map(str, specs)} if f">{name}<" in "".join(shown[1])}
+    assert legend == set(where.split(","))
+
+
+def test_a_design_without_branches_is_refused_on_other_processors(graph: ir.Model) -> None:
+    design, _ = networks(graph)
+    branch = BranchDesign(2, (0,), 1.0, 1.0, 32, 1)
+    made = replace(design, segments=(SegmentDesign(0, 1, (branch,)),))
+    with pytest.raises(UsageError, match=r"is for 3 processors, and cpu:0 was given"):
+        place_without_branches(made, [ProcessorSpec("cpu", cores=(0,))])
+    pooled = replace(made, segments=(SegmentDesign(0, 1, (replace(branch, processor=0),)),), pool=True)
+    with pytest.raises(UsageError, match=r"is for CPU cores, and opencl:0 was given"):
+        place_without_branches(pooled, [ProcessorSpec("opencl")])
 
 
 def test_ablation_needs_two_processors(graph: ir.Model) -> None:

@@ -112,6 +112,20 @@ def test_blocks_may_run_again_and_be_wider_than_the_original() -> None:
     assert Design.from_json(again.to_json()) == again
 
 
+def test_a_pool_is_one_processor_without_branches() -> None:
+    design = example()
+    whole = (SegmentDesign(0, 4, (replace(design.segments[0].branches[0], blocks=(0, 1, 2, 3)),)),)
+    pooled = replace(design, segments=whole, pool=True)
+    assert Design.from_json(pooled.to_json()) == pooled
+    assert "pool" not in json.loads(design.to_json())
+    assert design_id(whole, 8, pool=True) != design_id(whole, 8)
+    for damaged in (replace(design, pool=True), replace(pooled, segments=(replace(whole[0], split=(0, 1)),))):
+        with pytest.raises(DesignError, match="pool is true, but several"):
+            Design.from_json(damaged.to_json())
+    with pytest.raises(DesignError, match="pool is 1"):
+        Design.from_json(json.dumps({**json.loads(design.to_json()), "pool": 1}))
+
+
 def test_merge_modes_are_parsed() -> None:
     assert [parse_merge(merge.value) for merge in Merge] == list(Merge)
     with pytest.raises(DesignError, match=r"by 'sum'; give one of concat, concat\+1x1, add"):

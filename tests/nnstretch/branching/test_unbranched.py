@@ -169,6 +169,8 @@ def test_the_scheduler_is_asked_where_its_plan_may_be_ahead() -> None:
     assert design.predicted_ms == pytest.approx(forced.predicted_ms)
     assert report.unbranched is not None
     assert report.unbranched.processor is None
+    assert {segment.split for segment in design.segments} == {(0, 1)}
+    assert "whole blocks" not in str(branches_table([design], NAMES[:2], report).caption)
     note = report.unbranched_note(NAMES)
     assert "placed on several processors" in note
     assert note.count(f"{forced.predicted_ms:.3f} ms") == 2
@@ -250,6 +252,7 @@ def test_all_cores_as_one_processor_are_among_the_plans(even_if_slower: bool) ->
             )
             assert report.gain(whole) == pytest.approx(1.0)
             assert report.places(whole, NAMES) == ("cpu:0-1",)
+            assert whole.pool
             assert report.unbranched is not None
             assert report.unbranched.processors(NAMES) == "cpu:0-1"
             table = branches_table(designs, NAMES, report)

@@ -38,6 +38,19 @@ class Candidate:
     parameters: Parameters
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a routine's answer for a layer, beside its time.
+
+    Attributes:
+        error: largest error relative to the output's range; None if unknown.
+        failure: why it has no time; None if it has one, or was not measured.
+    """
+
+    error: float | None = None
+    failure: str | None = None
+
+
 Settings = Callable[[Processor, Routine, Layer], Sequence[Parameters]]
 """Parameter settings of a routine to compare for a layer that it supports."""
 
@@ -125,6 +138,10 @@ class CostModel(ABC):
     def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         """Error of a working routine's answer relative to the output's range; None if unknown."""
         return None
+
+    def outcome(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> Outcome:
+        """What is known of a routine's answer; nothing is measured for it."""
+        return Outcome()
 
 
 def hops(one: Processor, other: Processor, host: Processor) -> tuple[Processor, ...]:

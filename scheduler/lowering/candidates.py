@@ -134,8 +134,13 @@ def searchable_routines(processor: Processor, layer: Layer) -> list[Routine]:
 
 def all_choices(unit: Unit, pool: QueuePool, costs: CostModel) -> list[Choice]:
     """All working choices of a unit on its allowed queues, with measured costs; empty for a fallback unit."""
+    return [choice for choice in considered_choices(unit, pool, costs) if choice.seconds is not None]
+
+
+def considered_choices(unit: Unit, pool: QueuePool, costs: CostModel) -> list[Choice]:
+    """As `all_choices`, and choices without a cost, which failed or were left out."""
     queues = () if unit.is_fallback else _allowed_queues(unit, pool)
-    return list(_working(unit.layer, queues, pool, costs, externals=True))
+    return list(_considered(unit.layer, queues, pool, costs, externals=True))
 
 
 def _add_fusion_groups(graph: UnitGraph, pool: QueuePool, costs: CostModel, choices: Sequence[list[Choice]]) -> None:
@@ -205,10 +210,16 @@ def _working(
     layer: Layer, queues: Sequence[int], pool: QueuePool, costs: CostModel, *, externals: bool
 ) -> Iterator[Choice]:
     """Working choices for `layer` on some queues, with costs; external engines only if `externals`."""
+    found = _considered(layer, queues, pool, costs, externals=externals)
+    return (choice for choice in found if choice.seconds is not None)
+
+
+def _considered(
+    layer: Layer, queues: Sequence[int], pool: QueuePool, costs: CostModel, *, externals: bool
+) -> Iterator[Choice]:
+    """As `_working`, and choices without a cost."""
     for queue in queues:
-        for choice in _priced(layer, queue, _queue_choices(layer, queue, pool, costs, externals), pool, costs):
-            if choice.seconds is not None:
-                yield choice
+        yield from _priced(layer, queue, _queue_choices(layer, queue, pool, costs, externals), pool, costs)
 
 
 def _queue_choices(layer: Layer, queue: int, pool: QueuePool, costs: CostModel, externals: bool) -> list[Choice]:

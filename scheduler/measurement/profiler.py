@@ -21,7 +21,7 @@ from nnstretch.devices.base.routine import PLAIN, Parameters, Routine, reorder_l
 from nnstretch.errors import ModelError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Layer, TensorType
-from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Settings, hops, undelayed, usual_settings
+from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Outcome, Settings, hops, undelayed, usual_settings
 from nnstretch.scheduler.costmodel.workload import transfer_workload
 from nnstretch.scheduler.measurement.caches import layer_state, network_state
 from nnstretch.scheduler.measurement.candidate_set import CandidateSet
@@ -176,11 +176,10 @@ class Profiler(CostModel, Closing):
     def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         return self.measure(processor, layer, [Candidate(routine, parameters)])[0].error
 
-    def failure(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> str | None:
-        """The reason why a measured routine has no time; None if it has one or is not measured."""
+    def outcome(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> Outcome:
         key = _key(processor, layer, Candidate(routine, parameters), self._state(layer))
         found = self._known.get(key) or self._stored(key)
-        return found.failure if found else None
+        return Outcome(found.error, found.failure) if found else Outcome()
 
     def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         return sum(self._hop(device, tensor) for device in hops(one, other, self._host))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from nnstretch.devices.external.engine import fallback_descriptor
 from nnstretch.graph.layer import Layer
-from nnstretch.scheduler.lowering.candidates import all_choices
+from nnstretch.scheduler.costmodel.costs import Outcome
+from nnstretch.scheduler.lowering.candidates import considered_choices
 from nnstretch.scheduler.lowering.choices import Choice
 from nnstretch.scheduler.planner import ChoiceSpace
 from nnstretch.scheduler.selection import default_selector
@@ -20,13 +22,40 @@ from nnstretch.scheduler.selection.problem import Assignment, Problem, Selector
 
 @dataclass(frozen=True)
 class ExplainedCandidate:
-    """A routine for a unit in some layouts, with its best parameters and their seconds."""
+    """A routine for a unit in some layouts, with its best parameters and their seconds.
 
+    Attributes:
+        processor: that it runs on.
+        error: of its answer, relative to the output's range; None if unknown.
+        fused: whether it computes the unit together with others.
+    """
+
+    processor: str
     routine: str
     parameters: dict[str, int]
     layouts: str
     seconds: float
     chosen: bool
+    error: float | None
+    fused: bool
+
+
+@dataclass(frozen=True)
+class FailedRoutine:
+    """A routine that failed on a unit.
+
+    Attributes:
+        processor: that it ran on.
+        routine: its name.
+        failed, settings: number of its settings that failed, and of all that were considered.
+        reason: why the first of them failed.
+    """
+
+    processor: str
+    routine: str
+    failed: int
+    settings: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -39,6 +68,7 @@ class ExplainedUnit:
         candidates: its candidates, the fastest first.
         adapts: seconds of layout changes at its inputs, and at its output if that is the network's.
         greedy_loss: seconds that the best network loses if this unit takes its own fastest candidate.
+        failures: routines with a setting that failed.
     """
 
     name: str
@@ -46,6 +76,7 @@ class ExplainedUnit:
     candidates: tuple[ExplainedCandidate, ...]
     adapts: float
     greedy_loss: float
+    failures: tuple[FailedRoutine, ...]
 
 
 def explain(space: ChoiceSpace, answer: Assignment) -> list[ExplainedUnit]:
@@ -53,30 +84,67 @@ def explain(space: ChoiceSpace, answer: Assignment) -> list[ExplainedUnit]:
 
     `answer` is one to the space's problem.
     """
-    return [
-        ExplainedUnit(
-            unit.name,
-            "+".join(n.layer.op.removeprefix("onnx:") for n in unit.nodes),
-            _candidates(space, number, answer),
-            _adapts(space, number, answer),
-            _greedy_loss(space.problem, number, answer),
-        )
-        for number, unit in enumerate(space.graph.units)
-    ]
+    return [_explained(space, number, answer) for number in range(len(space.graph.units))]
 
 
-def _candidates(space: ChoiceSpace, number: int, answer: Assignment) -> tuple[ExplainedCandidate, ...]:
+def _explained(space: ChoiceSpace, number: int, answer: Assignment) -> ExplainedUnit:
+    unit = space.graph.units[number]
+    considered = considered_choices(unit, space.pool, space.costs)
+    return ExplainedUnit(
+        unit.name,
+        "+".join(n.layer.op.removeprefix("onnx:") for n in unit.nodes),
+        _candidates(space, number, answer, [choice for choice in considered if choice.seconds is not None]),
+        _adapts(space, number, answer),
+        _greedy_loss(space.problem, number, answer),
+        _failures(space, unit.layer, considered),
+    )
+
+
+def _candidates(
+    space: ChoiceSpace, number: int, answer: Assignment, working: Sequence[Choice]
+) -> tuple[ExplainedCandidate, ...]:
     chosen, unit = space.choices[number][answer.choices[number]], space.graph.units[number]
     best = {_key(chosen): chosen}
-    for choice in (*space.choices[number], *all_choices(unit, space.pool, space.costs)):
+    for choice in (*space.choices[number], *working):
         known = best.setdefault(_key(choice), choice)
         if known is not chosen and (choice.seconds or 0.0) < (known.seconds or 0.0):
             best[_key(choice)] = choice
     found = [
-        ExplainedCandidate(_routine(c, unit.layer), dict(c.parameters), _layouts(c), c.seconds or 0.0, c is chosen)
+        ExplainedCandidate(
+            space.pool.processors[c.queue].name,
+            _routine(c, unit.layer),
+            dict(c.parameters),
+            _layouts(c),
+            c.seconds or 0.0,
+            c is chosen,
+            _outcome(space, unit.layer, c).error,
+            c.is_head or c.group is not None,
+        )
         for c in best.values()
     ]
     return tuple(sorted(found, key=lambda c: (c.seconds, not c.chosen)))
+
+
+def _failures(space: ChoiceSpace, layer: Layer, considered: Sequence[Choice]) -> tuple[FailedRoutine, ...]:
+    """The routines with a setting that failed, in the order in which they were considered."""
+    settings: dict[tuple[int, str], list[str | None]] = defaultdict(list)
+    for choice in considered:
+        settings[choice.queue, _routine(choice, layer)].append(_outcome(space, layer, choice).failure)
+    found = []
+    for (queue, routine), reasons in settings.items():
+        failed = [reason for reason in reasons if reason is not None]
+        if failed:
+            name = space.pool.processors[queue].name
+            found.append(FailedRoutine(name, routine, len(failed), len(reasons), failed[0]))
+    return tuple(found)
+
+
+def _outcome(space: ChoiceSpace, layer: Layer, choice: Choice) -> Outcome:
+    """What is known of the answer of a choice for a unit's layer, or for the fusion group that it belongs to."""
+    if choice.routine is None or choice.is_head:
+        return Outcome()
+    computed = layer if choice.group is None else choice.group.layer
+    return space.costs.outcome(space.pool.processors[choice.queue], choice.routine, computed, choice.parameters)
 
 
 def _key(choice: Choice) -> tuple[object, ...]:

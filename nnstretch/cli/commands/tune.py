@@ -17,14 +17,12 @@ from nnstretch.cli.options import (
     ModelToCompile,
     Seed,
     Weights,
-    check_format,
     check_writable,
     option,
     with_options,
 )
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target, path_for_target
-from nnstretch.errors import UsageError
 from nnstretch.report.tables.runs import idle_text, placement_text, queue_names
 from nnstretch.report.tables.text import ms_text, parameters_text, plain_table
 from nnstretch.scheduler.selection import SELECTORS, default_selector, selector_named
@@ -87,8 +85,8 @@ def tune_command(
         list[Path] | None,
         option(
             "--output -o FILE",
-            "Write the plan (JSON), or a chart (.svg) or report (.html) of --compare, --pareto and --explain. "
-            "Repeatable.",
+            "Write the plan (.json), or a report with every layer's candidates, errors and failures (.html, .md, .csv, .svg, "
+            ".png). Repeatable.",
         ),
     ] = None,
     *,
@@ -149,21 +147,18 @@ def _tune(report: Reporter, source: Source, request: TuningRequest, outputs: Seq
     from nnstretch.cli.tuning.report import split_outputs
     from nnstretch.compiler.processors import build_processors
 
-    plans, pictures = split_outputs(outputs)
-    if pictures and not (request.compare or request.traded or (request.explain and pictures[0].suffix == ".html")):
-        raise UsageError(f"there is nothing to draw in {pictures[0]}; add --compare, --pareto or (.html) --explain")
-    for path in plans:
-        check_format(path, "a plan is", ".json")
+    plans, reports = split_outputs(outputs)
     for path in outputs:
         check_writable(path)
+    request = replace(request, report=bool(reports))
     if source.options.target == "local":
-        _tune_on(report, source, request, build_processors(source.options), plans, pictures)
+        _tune_on(report, source, request, build_processors(source.options), plans, reports)
         return
-    _tune_there(report, source, request, plans, pictures)
+    _tune_there(report, source, request, plans, reports)
 
 
 def _tune_there(
-    report: Reporter, source: Source, request: TuningRequest, plans: Sequence[Path], pictures: Sequence[Path]
+    report: Reporter, source: Source, request: TuningRequest, plans: Sequence[Path], reports: Sequence[Path]
 ) -> None:
     """Tunes for a target; refuses what cannot run there before anything is measured."""
     from nnstretch.bench.targets.models import check_for_target
@@ -180,7 +175,7 @@ def _tune_there(
         unmeasured = replace(usable, site=None, options=replace(usable.options, dtype=None))
         check_for_target(plan_model(graph, unmeasured, tune=False), source.model)
         try:
-            target.do(lambda: _tune_on(report, source, request, usable, plans, pictures))
+            target.do(lambda: _tune_on(report, source, request, usable, plans, reports))
         except TransientTargetError as error:
             raise TargetError(f"{error}; measurements are kept, and the next tuning goes on from there") from error
 
@@ -191,7 +186,7 @@ def _tune_on(
     request: TuningRequest,
     usable: Processors,
     plans: Sequence[Path],
-    pictures: Sequence[Path],
+    reports: Sequence[Path],
 ) -> None:
     """Tunes for processors."""
     from nnstretch.cli.tuning.accuracy import validation_images
@@ -218,14 +213,15 @@ def _tune_on(
         selection, compiled = found.best, plan_of(space, found.best)
         seconds = time.perf_counter() - begin
         measured = costs.site.seconds(compiled)
-        answer = {"target": source.options.target, **_answer(compiled, seconds, measured, request)}
+        about = {"model": Path(source.model).name, "target": source.options.target}
+        answer = {**about, **_answer(compiled, seconds, measured, request)}
         answer |= dtypes_answer(space, found, source.options.dtype) | accuracy
         report.note(costs.site.note)
         answer |= {"search": search_answer(request, searched), "measurements": costs.measurements}
         with report.progress("Comparing") as advance:
             answer |= findings(space, selection, request, advance)
-    _write(answer, plan_file(compiled.plan, space, selection, usable), Path(source.model).name, plans, pictures)
-    _show(report, answer, compiled)
+    _write(answer, plan_file(compiled.plan, space, selection, usable), plans, reports)
+    _show(report, answer, compiled, explain=request.explain)
     report.finish(answer)
 
 
@@ -279,18 +275,17 @@ def _placement(report: PlacementReport) -> dict[str, Any]:
     }
 
 
-def _write(answer: dict[str, Any], plan: str, model: str, plans: Sequence[Path], pictures: Sequence[Path]) -> None:
-    from nnstretch.report.charts.selection import selection_picture
-    from nnstretch.report.pages.selection import selection_html
+def _write(answer: dict[str, Any], plan: str, plans: Sequence[Path], reports: Sequence[Path]) -> None:
+    from nnstretch.cli.benchmarking.engine_comparison import write_answer
     from nnstretch.support.settings import write_text
 
     for path in plans:
         write_text(path, plan)
-    for path in pictures:
-        write_text(path, selection_html(answer, model) if path.suffix == ".html" else selection_picture(answer))
+    if reports:
+        write_answer(reports, answer)
 
 
-def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled) -> None:
+def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled, *, explain: bool) -> None:
     from nnstretch.report.tables.selection import (
         accuracy_text,
         amount_text,
@@ -302,9 +297,12 @@ def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled) -> None:
     )
 
     report.show(_table(compiled.plan))
-    for key, table in (("explanation", explanation_table), ("comparison", comparison_table), ("pareto", front_table)):
-        if key in answer:
-            report.show(table(answer[key]))
+    if explain:
+        report.show(explanation_table(answer["explanation"]))
+    if "comparison" in answer:
+        report.show(comparison_table(answer["comparison"]))
+    if "pareto" in answer:
+        report.show(front_table(answer["pareto"]))
     needs = "".join(f", {name} {amount_text(name, amount)}" for name, amount in answer.get("amounts", {}).items())
     if compiled.placement is not None:
         report.show(placement_text(compiled.placement, compiled.plan))

@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,8 @@ ACCURACY = "accuracy"
 """Limited by --limit; as an objective of --pareto the former name of the resource `error`."""
 _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(k|M|G|Ki|Mi|Gi|)(B?)")
-PICTURES = (".svg", ".html")
+PLAN = ".json"
+"""Ending of a plan's file; all other endings are of reports."""
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,8 @@ class TuningRequest:
 
     Attributes:
         selector: name of the selector that chooses.
-        explain: list every layer's candidates.
+        explain: show every layer's candidates.
+        report: a report is written, which has them, too.
         compare: run all selectors on the same costs.
         traded: resources beside latency of the Pareto front.
         limits: largest amount of each resource.
@@ -64,6 +66,7 @@ class TuningRequest:
     search: Search
     points: float | None = None
     data: str | None = None
+    report: bool = False
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -126,9 +129,17 @@ def _amount(resource: str, text: str) -> float:
 
 
 def split_outputs(outputs: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Where the plan goes, and where pictures go."""
-    pictures = [path for path in outputs if path.suffix in PICTURES]
-    return [path for path in outputs if path not in pictures], pictures
+    """Where the plan goes, and where reports go.
+
+    Raises:
+        UsageError: an ending says neither.
+    """
+    from nnstretch.cli.outputs import check_endings
+    from nnstretch.report.documents.writers import ENDINGS
+
+    check_endings(outputs, "a plan or a report of the tuning is", (PLAN, *ENDINGS))
+    plans = [path for path in outputs if path.suffix == PLAN]
+    return plans, [path for path in outputs if path not in plans]
 
 
 def requested_space(
@@ -185,7 +196,7 @@ def findings(space: ChoiceSpace, answer: Assignment, request: TuningRequest, pro
     if request.limits or answer.amounts:
         found["limits"] = request.limits
         found["amounts"] = dict(answer.amounts)
-    if request.explain:
+    if request.explain or request.report:
         found["explanation"] = _explanation(space, answer)
     if request.compare:
         found["comparison"] = _comparison(space, progress)
@@ -214,14 +225,18 @@ def _explanation(space: ChoiceSpace, answer: Assignment) -> list[dict[str, Any]]
             "greedy_loss_ms": unit.greedy_loss * 1e3,
             "candidates": [
                 {
+                    "processor": c.processor,
                     "routine": c.routine,
                     "parameters": c.parameters,
                     "layouts": c.layouts,
                     "cost_ms": c.seconds * 1e3,
+                    "error": c.error,
                     "chosen": c.chosen,
+                    "fused": c.fused,
                 }
                 for c in unit.candidates
             ],
+            "failures": [asdict(failure) for failure in unit.failures],
         }
         for unit in explain(space, answer)
     ]

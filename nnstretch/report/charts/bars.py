@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from nnstretch.report.charts.svg import WIDTH, Panel, box, label, line, vertical_grid
 
 _BAR, _ROW, _NAMES = 18, 28, 300
+_LONGEST_NAME = 42
+"""Characters that fit left of the bars."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,14 @@ def _bar(bar: Bar, y: float, scale: float) -> list[str]:
     middle = y + _BAR / 2
     shown = f"{bar.value:.0f}" if bar.value >= 1000 else f"{bar.value:.3g}"
     return [
-        label(_NAMES - 12, y + 13, bar.name, "label", "end"),
+        label(_NAMES - 12, y + 13, _shortened(bar.name), "label", "end"),
         box(_NAMES, y, bar.value * scale, _BAR, bar.class_, bar.tip, radius=2),
         line(low, middle, high, middle, "whisker"),
         *(line(x, middle - 4, x, middle + 4, "whisker") for x in (low, high)),
         label(max(high, _NAMES + bar.value * scale) + 8, middle + 4, shown, "label"),
     ]
+
+
+def _shortened(name: str) -> str:
+    """The end of a name that is too long, which tells layers of one network from each other."""
+    return name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"

@@ -17,23 +17,12 @@ from nnstretch.report.charts.svg import (
     line,
     polyline,
     series_legend,
-    stacked,
 )
 from nnstretch.report.tables.selection import amount_text
 
 _MOST_DOTS = 500
 
 Row = Mapping[str, Any]
-
-
-def selection_picture(answer: Mapping[str, Any]) -> str:
-    """One stand-alone SVG of the searches and the front, as far as present.
-
-    Args:
-        answer: the object that `tune --json` prints with `--compare` or `--pareto`.
-    """
-    panels = (("comparison", search_panel), ("pareto", front_panel))
-    return stacked((panel(answer[key]) for key, panel in panels if key in answer), "Selection")
 
 
 def search_panel(rows: Sequence[Row]) -> Panel:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from nnstretch.errors import DesignError, FileError
-from nnstretch.report.charts.selection import front_panel, search_panel
 from nnstretch.report.documents.bench import bench_document
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.documents.facts import environment_facts
 from nnstretch.report.documents.latency_grid import latency_document
 from nnstretch.report.documents.targets import targets_document
+from nnstretch.report.documents.tuning import tuning_document
 from nnstretch.report.documents.ways import streams_document, together_document
-from nnstretch.report.tables.text import parameters_text
 
 Answer = Mapping[str, Any]
 
@@ -69,32 +68,6 @@ def _job(_: str, answer: Answer) -> Document:
     return job_document(answer)
 
 
-def _tune(name: str, answer: Answer) -> Document:
-    figures: dict[str, Cell] = {
-        "measured ms": answer["measured_ms"],
-        "predicted ms": answer["predicted_ms"],
-        "seconds of tuning": answer["tuning_s"],
-    }
-    sections = []
-    if answer.get("comparison"):
-        rows: list[Sequence[Cell]] = [
-            (row["selector"], row["predicted_ms"], row["seconds"]) for row in answer["comparison"]
-        ]
-        table = Table(["selector", "predicted ms", "seconds"], rows)
-        sections.append(Section("Selectors", "On the same problem.", search_panel(answer["comparison"]), table))
-    if answer.get("pareto"):
-        sections.append(
-            Section("Pareto front", "No assignment is better in every objective.", front_panel(answer["pareto"]))
-        )
-    rows = [
-        (one["name"], one["op"], one["processor"], one["routine"], parameters_text(one["parameters"]), one["cost_ms"])
-        for one in answer["layers"]
-    ]
-    titles = ["layer", "operator", "processor", "routine", "parameters", "ms"]
-    sections.append(Section("Layers", "", table=Table(titles, rows, 5)))
-    return Document(f"Tuning {name}", f"Selected by {answer['selector']}.", figures, sections)
-
-
 def _stretch(name: str, answer: Answer) -> Document:
     designs = answer["designs"]
     rows: list[Sequence[Cell]] = [
@@ -130,7 +103,7 @@ _READERS: Mapping[str, Callable[[str, Answer], Document]] = {
     "speedup_best_alternative": _branched,
     "over_one_at_a_time": lambda _, answer: streams_document(answer),
     "over_critical_path": lambda _, answer: together_document(answer),
-    "tuning_s": _tune,
+    "tuning_s": tuning_document,
     "designs": _stretch,
     "targets": targets_document,
     "results": latency_document,

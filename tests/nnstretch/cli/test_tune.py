@@ -13,8 +13,12 @@ from rich.console import Console
 from nnstretch.cli.main import main
 from nnstretch.cli.tuning.report import TuningRequest, parse_front, parse_limits
 from nnstretch.errors import UsageError
-from nnstretch.report.charts.selection import selection_picture
-from nnstretch.report.pages.selection import selection_html
+from nnstretch.report.charts.selection import front_panel
+from nnstretch.report.documents.answers import answer_document
+from nnstretch.report.documents.document import Section
+from nnstretch.report.documents.readers import read_document
+from nnstretch.report.documents.tuning import tuning_document
+from nnstretch.report.documents.writers import html, picture
 from nnstretch.report.tables.selection import comparison_rows, comparison_table, explanation_table, front_table
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.selection import SELECTORS, selector_class
@@ -87,17 +91,65 @@ def test_fronts_lead_from_the_fastest_to_the_smallest(answer: dict[str, Any]) ->
 
 
 def test_pictures_stand_by_themselves(tuned: Path, answer: dict[str, Any]) -> None:
-    picture = ET.fromstring((tuned / "all.svg").read_text())  # noqa: S314 - we wrote it ourselves
-    texts = [t.text for t in picture.iter(f"{SVG}text")]
+    shown = ET.fromstring((tuned / "all.svg").read_text())  # noqa: S314 - we wrote it ourselves
+    texts = [t.text for t in shown.iter(f"{SVG}text")]
     assert "Pareto front: latency against memory" in texts
     assert {"q-learning", "random"} <= set(texts)
-    dots = len(list(picture.iter(f"{SVG}circle")))
+    dots = len(list(shown.iter(f"{SVG}circle")))
     episodes = sum(len(row["curve"][:: max(1, len(row["curve"]) // 500)]) for row in answer["comparison"])
     assert dots == episodes + len(answer["pareto"]["points"])
     page = (tuned / "all.html").read_text()
-    assert page == selection_html(answer, "net.py:small")
+    assert page == html(read_document(str(tuned / "answer.json")))
+    assert (tuned / "all.svg").read_text() == picture(read_document(str(tuned / "answer.json")))
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
     assert all(row["selector"] in page for row in answer["comparison"])
+
+
+def sections_of(answer: dict[str, Any]) -> dict[str, Section]:
+    return {section.title: section for section in tuning_document("x", answer).sections}
+
+
+def test_a_report_compares_every_layer_with_its_next_best_routine(answer: dict[str, Any]) -> None:
+    table = sections_of(answer)["Layers"].table
+    assert table is not None
+    units = {unit["name"]: unit for unit in answer["explanation"]}
+    assert [row[0] for row in table.rows] == [layer["name"] for layer in answer["layers"]]
+    compared = 0
+    for row in table.rows:
+        cells = dict(zip(table.titles, row, strict=True))
+        unit = units.get(str(cells["layer"]))
+        if unit is None or not cells["next best"]:
+            continue
+        others = [c for c in unit["candidates"] if c["routine"] != cells["routine"] and not c["fused"]]
+        best = min(others, key=lambda c: float(c["cost_ms"]))
+        assert (cells["next best"], cells["its ms"]) == (best["routine"], best["cost_ms"])
+        assert cells["× as long"] == pytest.approx(best["cost_ms"] / float(str(cells["ms"])))
+        chosen = next(c for c in unit["candidates"] if c["chosen"])
+        assert cells["error"] == chosen["error"]
+        assert chosen["error"] is None or 0 <= chosen["error"] <= 1e-4
+        compared += 1
+    assert compared
+    assert sum(float(str(row[6])) for row in table.rows) == pytest.approx(100.0)
+
+
+def test_a_report_says_what_failed(answer: dict[str, Any]) -> None:
+    unit = {**answer["explanation"][0]}
+    reason = "wrong answer: relative error 0.3"
+    failure = {"processor": "cpu:0", "routine": "cpu:float32/x", "failed": 2, "settings": 5, "reason": reason}
+    found = sections_of({**answer, "explanation": [{**unit, "failures": [failure]}]})["What failed"]
+    assert found.table is not None
+    assert [list(row) for row in found.table.rows] == [[unit["name"], "cpu:0", "cpu:float32/x", "2 of 5", reason]]
+    none = sections_of({**answer, "explanation": [{**unit, "failures": []}]})["What failed"]
+    assert (none.table, none.text.partition(":")[0]) == (None, "Nothing")
+
+
+def test_a_report_without_an_explanation_has_the_steps(answer: dict[str, Any]) -> None:
+    short = {key: value for key, value in answer.items() if key not in ("explanation", "comparison", "pareto")}
+    assert list(sections_of(short)) == ["Where the time goes", "Layers"]
+    document = answer_document(short)
+    assert document is not None
+    assert document.title == "Tuning net.py:small"
+    assert html(document)
 
 
 def test_tables_say_the_same(answer: dict[str, Any]) -> None:
@@ -119,7 +171,7 @@ def test_long_and_unfinished_fronts_are_shown_in_steps() -> None:
     text = console.export_text()
     assert "40 of 500 points, points left out gain at most 1.00%" in " ".join(text.split())
     assert "500.000" in text
-    assert len(list(ET.fromstring(selection_picture({"pareto": front})).iter(f"{SVG}circle"))) == 500  # noqa: S314
+    assert "".join(front_panel(front)[1]).count("<circle") == 500
 
 
 def test_one_point_is_a_front() -> None:
@@ -129,7 +181,7 @@ def test_one_point_is_a_front() -> None:
         "gap": 0.0,
         "points": [{"latency_ms": 1.0, "memory": 0.0}],
     }
-    assert "1 points" not in selection_picture({"pareto": front})
+    assert "1 points" not in "".join(front_panel(front)[1])
 
 
 def test_another_selector_may_be_asked_for(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +245,7 @@ def test_the_former_name_of_the_error_is_accepted_with_a_warning(caplog: pytest.
         (("--data", "digits"), "add --limit accuracy=POINTS"),
         (("--limit", "error=3MB"), "error=0.001"),
         (("--limit", "memory=lots"), "memory=200MB"),
-        (("-o", "all.svg"), "nothing to draw"),
+        (("-o", "all.txt"), "a plan or a report of the tuning is written as .json, .html"),
         (("--limit", "memory=1", "--threads", "1"), "memory is limited to 1"),
     ],
 )

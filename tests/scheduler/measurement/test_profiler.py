@@ -21,7 +21,7 @@ from nnstretch.devices.external.onnxruntime import OnnxRuntimeRoutine
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.graph.layer import Layer, TensorType, fused_layer
 from nnstretch.passes import optimize
-from nnstretch.scheduler.costmodel.costs import Candidate
+from nnstretch.scheduler.costmodel.costs import Candidate, Outcome
 from nnstretch.scheduler.measurement.caches import CacheSizes, cache_sizes, layer_state, network_state, written_afar
 from nnstretch.scheduler.measurement.local_site import LocalSite
 from nnstretch.scheduler.measurement.profiler import Profiler
@@ -82,7 +82,7 @@ def test_a_measurement_is_judged_by_the_tolerance_of_whoever_asks(processor: Cpu
     found = candidates(processor, layer)[:2]
     with Profiler(store, processor, tolerance=1e-12) as strict:
         assert strict.compare(processor, layer, found) == [None, None]
-        failure = strict.failure(processor, found[0].routine, layer, found[0].parameters)
+        failure = strict.outcome(processor, found[0].routine, layer, found[0].parameters).failure
         assert failure is not None
         assert failure.startswith("wrong answer: relative error")
     with Profiler(store, processor, tolerance=1e-2) as lenient:
@@ -280,7 +280,7 @@ def test_settings_of_a_routine_whose_first_is_far_behind_are_not_measured(
             ReferenceCases, "of", lambda *_: pytest.fail("an answer was computed that nothing is compared with")
         )
         assert profiler.compare(processor, layer, found)[2] is None
-        assert profiler.failure(processor, found[2].routine, layer, found[2].parameters) is None
+        assert profiler.outcome(processor, found[2].routine, layer, found[2].parameters) == Outcome()
     with Profiler(store, processor, exhaustive=True, site=LocalSite(processor, Scripted([0.010, 0.005]))) as profiler:
         assert profiler.compare(processor, layer, found)[2] == pytest.approx(0.005)
 

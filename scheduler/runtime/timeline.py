@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -70,15 +70,43 @@ class Timeline:
         return Timeline(tuple(fields["queues"]), events, fields["total"])
 
     def to_chrome_json(self) -> str:
-        """The timeline in the Chrome trace format that Perfetto opens: one track per queue, waits visible."""
-        events: list[dict[str, Any]] = [_meta("process_name", 0, "nnstretch")]
+        """The timeline in the Chrome trace format that Perfetto opens: a track per queue, waits visible."""
+        events: list[dict[str, Any]] = [_meta("process_name", 0, name="nnstretch")]
         for queue, name in enumerate(self.queues):
-            events.append(_meta("thread_name", queue, name))
-            events.append(
-                {"ph": "M", "pid": 0, "tid": queue, "name": "thread_sort_index", "args": {"sort_index": queue}}
-            )
-        events += [_slice(e) for e in self.events]
+            events.append(_meta("thread_name", queue, name=name))
+            events.append(_meta("thread_sort_index", queue, sort_index=queue))
+            events += [_slice(event) for event in self.track(queue)]
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
+
+    def track(self, queue: int) -> list[Event]:
+        """The events of a queue one after another, in the order of their begins.
+
+        A viewer nests slices that overlap. Traced waits belong to the thread that serves a queue, which also waits while a
+        device computes; what is left of them lies between steps. Clocks of devices may let a step begin before the last ends.
+        """
+        steps = _in_turn([event for event in self.events if event.queue == queue and event.kind == "step"])
+        waits = [event for event in self.events if event.queue == queue and event.kind == "wait"]
+        begins = [0, *(step.end for step in steps)]
+        ends = [*(step.begin for step in steps), max((wait.end for wait in waits), default=0)]
+        idle = [
+            replace(wait, begin=max(wait.begin, begin), end=min(wait.end, end))
+            for begin, end in zip(begins, ends, strict=True)
+            for wait in waits
+            if max(wait.begin, begin) < min(wait.end, end)
+        ]
+        between = [wait for wait in _in_turn(idle) if wait.begin < wait.end]
+        return sorted([*steps, *between], key=lambda event: (event.begin, event.end))
+
+
+def _in_turn(events: Sequence[Event]) -> list[Event]:
+    """Events in the order of their begins, each beginning not before the last one ends."""
+    ordered: list[Event] = []
+    last = 0
+    for event in sorted(events, key=lambda event: event.begin):
+        begin = max(event.begin, last)
+        last = max(event.end, begin)
+        ordered.append(replace(event, begin=begin, end=last))
+    return ordered
 
 
 def plan_timeline(plan: Plan, times: Sequence[tuple[int, int]], waits: Sequence[bool], total: int) -> Timeline:
@@ -104,17 +132,22 @@ def plan_timeline(plan: Plan, times: Sequence[tuple[int, int]], waits: Sequence[
     return Timeline(queues, tuple(sorted(events, key=lambda e: (e.queue, e.begin))), total)
 
 
-def _meta(kind: str, queue: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": 0, "tid": queue, "name": kind, "args": {"name": name}}
+_FIRST = 1
+"""Number of the process and of its first thread: viewers take 0 for the idle thread of a system."""
+
+
+def _meta(kind: str, queue: int, **arguments: str | int) -> dict[str, Any]:
+    """A record that names or orders the track of a queue."""
+    return {"ph": "M", "pid": _FIRST, "tid": _FIRST + queue, "name": kind, "args": arguments}
 
 
 def _slice(event: Event) -> dict[str, Any]:
     record: dict[str, Any] = {
         "ph": "X",
-        "pid": 0,
-        "tid": event.queue,
+        "pid": _FIRST,
+        "tid": _FIRST + event.queue,
         "cat": event.kind,
-        "name": event.name,
+        "name": event.name or event.op or event.kind,
         "ts": event.begin / 1e3,
         "dur": (event.end - event.begin) / 1e3,
         "args": {},

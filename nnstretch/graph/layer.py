@@ -240,12 +240,19 @@ class Layer:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of convolutions and products of matrices, 0 for other layers (the convention of the papers)."""
+        """Multiply-accumulates of convolutions and products of matrices, `product_macs` included; 0 for other layers."""
         if self.parts:
             return sum(layer.macs for layer in self.parts)
         return multiply_accumulates(
             self.op, [None if t is None else t.shape for t in self.inputs], self.outputs[0].shape, self.attributes
         )
+
+    @property
+    def product_macs(self) -> int:
+        """Those of `macs` in products of matrices that are computed at run time, which no network's MACs include."""
+        if self.parts:
+            return sum(layer.product_macs for layer in self.parts)
+        return self.macs if self.op in RUN_TIME_PRODUCTS else 0
 
     @property
     def weight_bytes(self) -> int:
@@ -254,7 +261,7 @@ class Layer:
 
 
 RUN_TIME_PRODUCTS = frozenset({"Attention", "MatMul"})
-"""Operators that multiply matrices which are computed at run time. Their MACs are no part of those of designs."""
+"""Operators that multiply matrices which are computed at run time. Their MACs are no part of those of networks."""
 
 
 def multiply_accumulates(

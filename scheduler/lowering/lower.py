@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from nnstretch.devices.base.routine import PLAIN, KernelCall, Layout, Lowering, Operand, Routine, reorder_layer
 from nnstretch.devices.external.engine import fallback_descriptor
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import RUN_TIME_PRODUCTS, Layer, TensorType
 from nnstretch.scheduler.lowering.choices import Choice, Fused
 from nnstretch.scheduler.lowering.program import LoweredProgram, Step, Value
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph, fallback_model
@@ -220,7 +220,7 @@ class UnitLowering:
                 tuple(writes),
                 choice.parameters,
                 choice.seconds,
-                sum(n.layer.macs for n in unit.nodes),
+                sum(n.layer.macs - n.layer.product_macs for n in unit.nodes),
                 is_fallback=True,
             )
         )
@@ -336,6 +336,11 @@ class UnitLowering:
                     tuple(t for t in targets if isinstance(t, Value)),
                     choice.parameters,
                     choice.seconds if position == 0 else (None if choice.seconds is None else 0.0),
-                    layer.macs if position == 0 else 0,
+                    _step_macs(layer) if position == 0 else 0,
                 )
             )
+
+
+def _step_macs(layer: Layer) -> int:
+    """Multiply-accumulates of a step: those of convolutions and dense layers, unless it is nothing but a product."""
+    return layer.macs if layer.op in RUN_TIME_PRODUCTS else layer.macs - layer.product_macs

@@ -22,7 +22,7 @@ from nnstretch.devices.base.routine import Launch, Routine, StepKind
 from nnstretch.devices.cpu.queues import HOST
 from nnstretch.errors import PackageError
 from nnstretch.graph.dtypes import ELEMENT_TYPES
-from nnstretch.graph.layer import TensorType
+from nnstretch.graph.layer import RUN_TIME_PRODUCTS, TensorType
 
 PLAN_VERSION = 2
 ALIGNMENT = 64
@@ -154,8 +154,13 @@ class Plan:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of one run."""
-        return sum(step.macs for step in self.steps)
+        """Multiply-accumulates of convolutions and dense layers in one run, as those of designs."""
+        return sum(step.macs for step in self.steps if step.op not in RUN_TIME_PRODUCTS)
+
+    @property
+    def product_macs(self) -> int:
+        """Multiply-accumulates of products of matrices that are computed at run time, as in attention."""
+        return sum(step.macs for step in self.steps if step.op in RUN_TIME_PRODUCTS)
 
     @property
     def cores(self) -> tuple[int, ...]:

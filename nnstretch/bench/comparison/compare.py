@@ -85,7 +85,7 @@ class Comparison:
 
     @property
     def macs(self) -> int | None:
-        """Multiply-accumulates of one run, from our plan."""
+        """Multiply-accumulates of convolutions and dense layers in one run, from our plan."""
         macs = self.facts.get(OURS, {}).get("macs")
         return None if macs is None else int(macs)
 
@@ -112,10 +112,14 @@ class Comparison:
 
     @property
     def peak_share(self) -> float | None:
-        """Our rate of multiply-adds / the cores' peak; above 1 only with algorithms that need fewer of them."""
+        """Our rate of multiply-adds / the cores' peak; above 1 only with algorithms that need fewer of them.
+
+        Those of products of matrices that are computed at run time count as well.
+        """
         if not self.peak_gflops or self.macs is None or OURS not in self.latencies:
             return None
-        return 2 * self.macs / (self.latencies[OURS].p50_ms * 1e6) / (self.peak_gflops * self.threads)
+        work = self.macs + int(self.facts[OURS].get("product_macs", 0))
+        return 2 * work / (self.latencies[OURS].p50_ms * 1e6) / (self.peak_gflops * self.threads)
 
     def _engine_json(self, name: str) -> dict[str, Any]:
         about, start = self.facts.get(name, {}), self.starts.get(name)

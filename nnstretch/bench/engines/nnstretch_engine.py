@@ -51,6 +51,7 @@ class NNStretchEngine(Engine):
             "version": nnstretch.__version__,
             "dtype": _dtype(plan),
             "macs": plan.macs,
+            "product_macs": plan.product_macs,
             "plan_bytes": self._session.compiled.memory_bytes,
             "fallback_layers": list(plan.fallback_layers),
         }

@@ -189,7 +189,7 @@ def _time_runs(
     summary = None if timeline is None else _write_timeline(timeline, session, feeds)
     if (placement := session.compiled.placement) is not None:
         report.note(placement_text(placement, session.plan))
-    report.show(latency_line(times, session.plan.macs))
+    report.show(latency_line(times, session.plan.macs, session.plan.product_macs))
     plans = _plans_used(report, session) if isinstance(session, AdaptiveSession) else None
     if summary is not None:
         report.show(timeline_table(summary), timeline_text(summary))
@@ -275,8 +275,15 @@ def _plans_used(report: Reporter, session: AdaptiveSession) -> dict[str, Any]:
     return plans
 
 
-def latency_line(times: Latency, macs: int) -> str:
-    """One line on latencies, with a remark if other programs used the machine."""
-    rate = f"{2 * macs / (times.p50_ms * 1e6):.0f} GFLOP/s of {count_text(macs)} MACs"
+def latency_line(times: Latency, macs: int, product_macs: int = 0) -> str:
+    """One line on latencies, with a remark if other programs used the machine.
+
+    Args:
+        times: of runs.
+        macs: of the network's convolutions and dense layers.
+        product_macs: of its products of matrices that are computed at run time.
+    """
+    rate = f"{2 * (macs + product_macs) / (times.p50_ms * 1e6):.0f} GFLOP/s of {count_text(macs)} MACs"
+    rate += f" and {count_text(product_macs)} in products of run-time matrices" if product_macs else ""
     line = f"latency p50 {times.p50_ms:.3f} ms, p90 {times.p90_ms:.3f} ms, min {times.min_ms:.3f} ms; {rate}"
     return line if times.p90_ms < _DISTURBED * times.min_ms else f"{line}; the machine was disturbed"

@@ -139,7 +139,7 @@ def front_table(
     columns = [f">{objective.name} {objective.unit}" for objective in objectives]
     table = plain_table("design", *columns, ">meeting points", ">trial", *more)
     if any(objective.name == "macs" for objective in objectives):
-        table.caption = "macs: of convolutions and dense layers; packages count products of run-time matrices, too"
+        table.caption = "macs: of convolutions and dense layers"
 
     def shown(values: Values) -> list[str]:
         return [f"{values[objective.name]:.4g}" for objective in objectives]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnstretch.errors import FileError
-from nnstretch.graph.layer import RUN_TIME_PRODUCTS
 from nnstretch.package.format import read_package
 from nnstretch.report.charts.plan import steps_panel
 from nnstretch.report.charts.timeline import timeline_panel
@@ -19,7 +18,7 @@ from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.simulation.timing import NoInterference, simulate
 
-_PRODUCTS = "million of these in products of run-time matrices, which designs leave out"
+_PRODUCTS = "million more in products of run-time matrices"
 
 _PREDICTED = "predicted ms"
 _TOGETHER = "predicted ms, transfers and contention left out"
@@ -77,7 +76,6 @@ def _lead(plan: Plan) -> str:
 
 
 def _figures(plan: Plan) -> dict[str, Cell]:
-    products = sum(step.macs for step in plan.steps if step.op in RUN_TIME_PRODUCTS)
     predicted: dict[str, Cell] = {_PREDICTED: plan.predicted_ms}
     if _has_several_processors(plan):
         run = _predicted_run(plan)
@@ -85,7 +83,7 @@ def _figures(plan: Plan) -> dict[str, Cell]:
     return {
         **predicted,
         "million multiply-adds": plan.macs / 1e6,
-        **({_PRODUCTS: products / 1e6} if products else {}),
+        **({_PRODUCTS: plan.product_macs / 1e6} if plan.product_macs else {}),
         "steps": len(plan.steps),
         "sub-graphs": len(plan.subgraphs),
         "MB of tensors": plan.arena_bytes / 1e6,

@@ -24,12 +24,12 @@ def count_text(count: float | None) -> str:
 
 
 def macs_text(product_macs: int) -> str:
-    """A sentence on what MACs of designs leave out, which those of plans and measurements have; "" if that is nothing."""
+    """A sentence on what MACs leave out; "" if that is nothing."""
     if not product_macs:
         return ""
     return (
-        f"MACs are of convolutions and dense layers; bench, run and report count {count_text(product_macs)} more in the "
-        "original: products of matrices that are computed at run time, as in attention."
+        f"MACs are of convolutions and dense layers; products of matrices that are computed at run time, as in attention, are "
+        f"{count_text(product_macs)} more in the original."
     )
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+import nnstretch as nns
 from nnstretch.branching.design.accounting import all_macs, count_macs, count_parameters, layer_macs
 from nnstretch.errors import ModelError
 
@@ -115,3 +116,20 @@ def test_hooks_go_when_the_module_fails() -> None:
         count_macs(module, torch.zeros(1, 3, 8, 8))
     assert not module[0]._forward_hooks
     assert module.training
+
+
+class Headed(Attention):
+    """With an axis of its own for the head, as exporters need it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        operands = self.project(x).flatten(2).transpose(1, 2).unsqueeze(1).chunk(3, 3)
+        return functional.scaled_dot_product_attention(*operands)
+
+
+def test_plans_and_modules_count_the_same() -> None:
+    """Products of matrices that are computed at run time are counted apart."""
+    network = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), Headed(), nn.Flatten(), nn.Linear(200, 4)).eval()
+    image = torch.zeros(1, 3, 5, 5)
+    with nns.compile(network, image, tune=False) as session:
+        assert session.plan.macs == count_macs(network, image)
+        assert session.plan.product_macs == all_macs(network, image) - count_macs(network, image) > 0

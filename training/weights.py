@@ -85,7 +85,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         FileError: missing, unreadable, truncated, of another format, or damaged.
     """
     if not path.is_file():
-        raise FileError(f"cannot read {path}: {'it is a folder' if path.is_dir() else 'there is no such file'}")
+        why = "it is a folder" if path.is_dir() else "there is no such file"
+        raise FileError(f"cannot read {path}: {why}; weights are a .safetensors file")
     try:
         # One read: a training may replace the file meanwhile, and `safe_open` opens the path twice.
         content = path.read_bytes()

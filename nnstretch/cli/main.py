@@ -45,6 +45,12 @@ _ELSEWHERE = {
 }
 """What other tools call a command -> what does it here."""
 
+_OPTIONS_ELSEWHERE = {
+    "--model": "MODEL is given without an option, as in nnstretch {command} model.onnx",
+    "--warmup": "runs that warm up need no option; {command} makes some before those that it times",
+}
+"""What other tools call an option -> what is meant by it here."""
+
 _COMPLETION = ("--install-completion", "--show-completion")
 """Options of typer, which would leave out the words that follow."""
 
@@ -144,7 +150,8 @@ def _meant(given: Sequence[str]) -> str:
     """What users of other tools mean by arguments that are refused; "" for others."""
     if given and given[0] in _ELSEWHERE:
         return f"there is no command {given[0]}; {_ELSEWHERE[given[0]]}"
-    return f"MODEL is given without an option, as in nnstretch {given[0]} model.onnx" if "--model" in given else ""
+    meant = (text for name, text in _OPTIONS_ELSEWHERE.items() if any(one.partition("=")[0] == name for one in given))
+    return next(meant, "").format(command=given[0] if given else "")
 
 
 @contextmanager

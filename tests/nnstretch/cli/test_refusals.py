@@ -160,6 +160,11 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("compare", "a.onnx", "b.onnx"), "there is no command compare", "`bench`")
     refuses(cli("run"), "MODEL")
     refuses(cli("run", "--model", "resnet18"), "MODEL is given without an option")
+    refuses(cli("bench", "resnet18", "--warmup", "3"), "runs that warm up need no option; bench makes some")
+    refuses(cli("run", "resnet18", "--warmup=3"), "runs that warm up need no option; run makes some")
+    refuses(
+        cli("bench", "resnet18", "-w", "3"), "cannot read 3: there is no such file; weights are a .safetensors file"
+    )
     refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "integer")
     refuses(cli("train", "resnet18", "--data", "nothing", "-o", "w.safetensors"), "nothing", "digits")
     refuses(cli("train", "resnet18", "--data", "digits", "--recipe", "stew", "-o", "w.safetensors"), "stew", "quick")

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from nnstretch.cli.console import exit_status, reporting
-from nnstretch.cli.job.transform_and_train import TransformAndTrain, summary
+from nnstretch.cli.job.summary import summary
+from nnstretch.cli.job.transform_and_train import TransformAndTrain
 from nnstretch.cli.job.transform_options import BASELINE, DESIGNS, TransformOptions
 from nnstretch.errors import DeviceError
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from nnstretch.cli.console import exit_status, reporting, script_parser
-from nnstretch.cli.job.transform_and_train import TransformAndTrain, summary
+from nnstretch.cli.job.summary import summary
+from nnstretch.cli.job.transform_and_train import TransformAndTrain
 from nnstretch.cli.job.transform_options import SKIPPABLE, STAGES, TransformOptions
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import UsageError

@@ -88,14 +88,16 @@ def sweep(
     Raises:
         NNStretchError: what was found, what was wanted, and what to do.
     """
-    _check(module, example_input, objective, directions, sampler)
+    find_sampler(sampler)
+    _check_types(module, example_input, objective)
+    _check_directions(directions)
     chosen = options or StretchOptions()
-    names = tuple(f"value {i}" for i in range(len(directions))) if objective else ("latency", "macs")
+    names, wanted = _goals(directions if objective else None)
     spec = SweepSpec(
         forms=forms_of(merges or (chosen.merge,), image_sizes, dtypes or (DEFAULT_DTYPE,)),
         limits=chosen.search_limits(),
         names=names,
-        directions=tuple(directions) if objective else ("minimize", "maximize"),
+        directions=wanted,
         budget=SweepBudget(trials, math.inf if timeout is None else timeout),
         storage=str(storage),
         study=study,
@@ -110,6 +112,13 @@ def sweep(
         return opened.place.measure(lambda: _explored(designs, objective, typed=bool(dtypes)))
 
 
+def _goals(directions: Sequence[Direction] | None) -> tuple[tuple[str, ...], tuple[Direction, ...]]:
+    """Names and directions of the values of a caller's objective; None: of the predicted ones."""
+    if directions is None:
+        return ("latency", "macs"), ("minimize", "maximize")
+    return tuple(f"value {number}" for number in range(len(directions))), tuple(directions)
+
+
 def _explored(designs: DesignSweep, objective: Objective | None, *, typed: bool) -> SweepResult:
     """Opens or continues the study and runs it to its end."""
     begun = designs.open()
@@ -121,18 +130,25 @@ def _explored(designs: DesignSweep, objective: Objective | None, *, typed: bool)
     return designs.result(begun)
 
 
-def _check(module: object, example_input: object, objective: object, directions: Sequence[str], sampler: str) -> None:
+def _check_types(module: object, example_input: object, objective: object) -> None:
     """Refuses arguments of a wrong kind.
 
     Raises:
         UsageError: names the argument, and what to give.
     """
-    find_sampler(sampler)
     for name, given, wanted in (("module", module, torch.nn.Module), ("example_input", example_input, torch.Tensor)):
         if not isinstance(given, wanted):
             raise UsageError(f"{name} is of type {type(given).__name__}; give a torch {wanted.__name__}")
     if objective is not None and not callable(objective):
         raise UsageError(f"objective is of type {type(objective).__name__}; give a function of a design")
+
+
+def _check_directions(directions: Sequence[str]) -> None:
+    """Refuses directions that do not exist, and none at all.
+
+    Raises:
+        UsageError: names what to give.
+    """
     unknown = [direction for direction in directions if direction not in {"minimize", "maximize"}]
     if unknown or not directions:
         raise UsageError(f"directions are {', '.join(directions) or 'none'}; give minimize or maximize for every value")

@@ -10,7 +10,7 @@ import json
 import sys
 
 from nnstretch.cli.console import silent_reporter
-from nnstretch.cli.job.transform_and_train import TransformAndTrain
+from nnstretch.cli.job.networks import JobNetworks
 from nnstretch.cli.job.transform_options import TransformOptions
 from nnstretch.compiler.preparation_worker import prepare
 from nnstretch.support.child_process import die_with_parent
@@ -21,7 +21,7 @@ def main() -> int:
     arguments = json.loads(sys.argv[1])
     die_with_parent(arguments["parent"])
     options = TransformOptions.from_json({**arguments["options"], "redo": None})
-    prepare(options.processors, lambda: TransformAndTrain(options, silent_reporter()).network(None).export())
+    prepare(options.processors, lambda: JobNetworks(options, silent_reporter()).network(None).export())
     return 0
 
 

@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from nnstretch.support.worker_process import WorkerError, WorkerProcess
+from nnstretch.training.cores import usable_cores
 
 if TYPE_CHECKING:
     from nnstretch.cli.console import Reporter
@@ -38,6 +39,40 @@ def rounds(names: Sequence[str], at_once: int) -> list[Sequence[str]]:
         return []
     some = [names[first : first + at_once] for first in range(0, len(names), at_once)]
     return [one for one in some if len(one) > 1]
+
+
+def retrain_in_rounds(
+    options: TransformOptions,
+    names: Sequence[str],
+    threads: int,
+    report: Reporter,
+    advice: str,
+    began: Callable[[Sequence[str]], None],
+    ended: Callable[[str], None],
+) -> None:
+    """Retrains several networks at the same time, in processes, where this pays: on a CPU with several cores.
+
+    Args:
+        options: of the job.
+        names: of networks that are not done.
+        threads: that each training needs.
+        report: gets progress and notes.
+        advice: what the message of a training that a signal has stopped says to do.
+        began: called with the names of a round.
+        ended: called with the name of a network whose process has ended while others go on, for work on the idle core.
+
+    Raises:
+        StoppedError: a signal asked for it; every training has a checkpoint.
+    """
+    from nnstretch.training.loop.torch_settings import find_device
+
+    if find_device(options.device).type != "cpu":
+        return
+    cores = usable_cores()
+    for some in rounds(names, min(options.at_once, cores // threads)):
+        report.note(f"retraining {' and '.join(some)} at the same time …")
+        began(some)
+        retrain_together(options, some, cores // len(some), report, advice, ended)
 
 
 def retrain_together(

@@ -66,8 +66,8 @@ def retrain(options: TransformOptions, name: str, report: Reporter) -> None:
     """
     work = TransformAndTrain(options, silent_reporter())
     original, designs = work.begun()
-    work.dataset  # noqa: B018 - what there is to say of the images has been said
-    work.report = report
+    work.networks.dataset  # noqa: B018 - what there is to say of the images has been said
+    work.networks.report = report
     work.retrain_one(original, name, next((path for path in designs if path.stem == name), designs[0]))
 
 

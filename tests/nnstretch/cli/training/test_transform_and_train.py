@@ -17,9 +17,13 @@ import pytest
 import torch
 
 from nnstretch.cli.console import Reporter, silent_reporter
-from nnstretch.cli.job import transform_and_train as job
+from nnstretch.cli.job import int8_networks, networks, retraining
+from nnstretch.cli.job import trainings as job_trainings
+from nnstretch.cli.job.networks import Candidate
 from nnstretch.cli.job.retraining import rounds
-from nnstretch.cli.job.transform_and_train import Candidate, TransformAndTrain, summary
+from nnstretch.cli.job.summary import summary
+from nnstretch.cli.job.trainings import Trainings
+from nnstretch.cli.job.transform_and_train import TransformAndTrain
 from nnstretch.cli.job.transform_options import TransformOptions
 from nnstretch.cli.training import event_shown, training_images
 from nnstretch.errors import DesignError, FileError, StoppedError, UsageError
@@ -82,11 +86,11 @@ def few() -> Dataset:
 
 @pytest.fixture(autouse=True)
 def images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few digits for every job. Whatever reads test images must be one of the two methods that report accuracies."""
+    """Few digits for every job. Whatever reads test images must be one of the two functions that report accuracies."""
     dataset = few()
-    monkeypatch.setattr(job, "training_images", lambda *_, **__: dataset)
-    for name in ("_save", "_onnx_top1"):
-        monkeypatch.setattr(TransformAndTrain, name, reporting(getattr(TransformAndTrain, name)))
+    monkeypatch.setattr(networks, "training_images", lambda *_, **__: dataset)
+    for place, name in ((Trainings, "save"), (int8_networks, "onnx_top1")):
+        monkeypatch.setattr(place, name, reporting(getattr(place, name)))
 
 
 def reporting(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,7 +124,7 @@ def finished(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     """The folder of a finished job, which tests copy, and its answer."""
     folder = tmp_path_factory.mktemp("job")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "training_images", lambda *_, **__: few_digits(48, 24))
+        patch.setattr(networks, "training_images", lambda *_, **__: few_digits(48, 24))
         yield folder, run(model, folder)
 
 
@@ -145,7 +149,7 @@ def trainings(at: Callable[[int, TrainingEvent], None]) -> Iterator[list[int]]:
         return show
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "event_shown", watched)
+        patch.setattr(job_trainings, "event_shown", watched)
         yield count
 
 
@@ -327,8 +331,8 @@ def run_whole(
     options = TransformOptions(model=model, data="digits", folder=folder, **{**SETTINGS, **changes})
     report = Watched(at)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "training_images", training_images)
-        patch.setattr(job, "usable_cores", lambda: 2)
+        patch.setattr(networks, "training_images", training_images)
+        patch.setattr(retraining, "usable_cores", lambda: 2)
         return TransformAndTrain(options, report, "go on").run(), report.notes
 
 
@@ -397,7 +401,7 @@ def test_networks_that_are_measured_are_exported_on_an_idle_core(
         original, (design, *_) = work.begun()
         for name in (first, "control"):
             work._export_early(original, name, design)
-            exported[f"{name} {sorted(skip)}"] = sorted(work._graphs)
+            exported[f"{name} {sorted(skip)}"] = sorted(work.networks.graphs)
     assert list(exported.values()) == [["original"], ["control", "original"], [], []]
 
 

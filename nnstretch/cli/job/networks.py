@@ -1,0 +1,146 @@
+"""The networks of a job (`transform_and_train`), its images and recipes: the model, its branchings and their control."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnstretch.cli.job.stages import Stage
+from nnstretch.cli.models.networks import Network, branch
+from nnstretch.cli.training import about_images, check_classification, training_images
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from nnstretch.cli.console import Reporter
+    from nnstretch.cli.job.transform_options import TransformOptions
+    from nnstretch.training.data.split import Dataset
+    from nnstretch.training.recipe import Recipe
+
+ORIGINAL, CONTROL = "original", "control"
+"""Names of the networks that are no designs."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A network of the job: the original, the control or a design.
+
+    Attributes:
+        name: "original", "control" or the design's id.
+        weights: its weights file.
+        validation_top1, test_top1: in percent.
+        design: its file; None if it is not branched.
+    """
+
+    name: str
+    weights: Path
+    validation_top1: float
+    test_top1: float
+    design: Path | None = None
+
+    @classmethod
+    def of(cls, name: str, stage: Stage, design: Path | None = None) -> Candidate:
+        """The network that a stage has trained or evaluated."""
+        validation, test = (float(stage.answer[f"{split}_top1"]) for split in ("validation", "test"))
+        return cls(name, stage.file("weights"), validation, test, design)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, with paths as text."""
+        values = asdict(self)
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
+class JobNetworks:
+    """Builds the networks of a job.
+
+    Attributes:
+        options: of the job.
+        report: gets notes and progress of all that works with the networks.
+        graphs: of candidates, by name; each is exported once.
+    """
+
+    def __init__(self, options: TransformOptions, report: Reporter) -> None:
+        self.options = options
+        self.report = report
+        self.graphs: dict[str, ir.Model] = {}
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The images, loaded once: of the size and with the preprocessing of the weights, if they say."""
+        options = self.options
+        dataset = training_images(
+            options.data,
+            options.model,
+            self.recipe(options.recipe),
+            image_size=options.image_size,
+            weights=options.weights,
+        )
+        check_classification(dataset, "this job")
+        self.report.note(dataset.note)
+        if options.image_size is None:
+            self.report.note(f"images are {dataset.image_size}×{dataset.image_size}; --image-size names another size")
+        return dataset
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What weights say of their images."""
+        return about_images(self.options.data, self.dataset)
+
+    def recipe(self, name: str) -> Recipe:
+        """A recipe for this model, with the changes of the options."""
+        from nnstretch.training.recipe_files import load_recipe, recipe_from_json
+
+        found = load_recipe(name, self.options.model).to_json()
+        # The stages of progressive resizing add up to the recipe's own epochs.
+        stages: dict[str, Any] = {"scales": []} if "epochs" in self.options.changes else {}
+        return recipe_from_json({**found, **stages, **self.options.changes})
+
+    def network(self, weights: Path | None, design: Path | None = None) -> Network:
+        """The model, or a branching of it. Its example input is a training image, by which the search ranks blocks."""
+        import numpy as np
+        import torch
+
+        from nnstretch.cli.models.networks import NetworkOptions, build_network
+        from nnstretch.training.data.unreadable import inputs_to_learn_from
+
+        dataset, seed = self.dataset, self.recipe(self.options.recipe).seed
+        form = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size, seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # a factory of the caller's draws its weights from torch's global generator
+            network = build_network(self.options.model, form, weights)
+        example = torch.from_numpy(inputs_to_learn_from(dataset.train, np.arange(1)))
+        network = replace(network, example_input=example)
+        return network if design is None else branch(network, design)
+
+    def inherited(self, original: Candidate, name: str, design: Path) -> Network:
+        """A design with weights inherited from the original, or the control of one."""
+        return self._control(original, design) if name == CONTROL else self.network(original.weights, design)
+
+    def _control(self, original: Candidate, design: Path) -> Network:
+        """The original scaled in width to the design's MACs."""
+        from nnstretch.branching.design.design import load_design
+        from nnstretch.branching.transform.control import single_branch_control
+
+        network, made = self.network(original.weights), load_design(design)
+        module = single_branch_control(network.module, network.example_input, made.macs, made.multiple)
+        return replace(network, module=module)
+
+    def rebuilt(self, original: Candidate, candidate: Candidate, designs: Sequence[Path]) -> Network:
+        """A candidate with its weights; the control is that of the first design."""
+        from nnstretch.training.weights import load_weights
+
+        if candidate.name == ORIGINAL:
+            return self.network(candidate.weights)
+        network = self.inherited(original, candidate.name, candidate.design or designs[0])
+        load_weights(network.module, candidate.weights)
+        network.module.eval()
+        return network
+
+    def graph(self, original: Candidate, candidate: Candidate, design: Path) -> ir.Model:
+        """The graph of a candidate, exported once; `design` is the one that it is the control of, if it is the control."""
+        if candidate.name not in self.graphs:
+            self.graphs[candidate.name] = self.rebuilt(original, candidate, [design]).export()
+        return self.graphs[candidate.name]

@@ -105,10 +105,9 @@ def _candidates(
 ) -> tuple[ExplainedCandidate, ...]:
     chosen, unit = space.choices[number][answer.choices[number]], space.graph.units[number]
     best = {_key(chosen): chosen}
-    for choice in (*space.choices[number], *working):
-        known = best.setdefault(_key(choice), choice)
-        if known is not chosen and (choice.seconds or 0.0) < (known.seconds or 0.0):
-            best[_key(choice)] = choice
+    _keep_fastest(best, space.choices[number], chosen)
+    # Those that selection chose from were timed inside the network, where that is known, and the others alone.
+    _keep_fastest(best, [choice for choice in working if _key(choice) not in best], chosen)
     found = [
         ExplainedCandidate(
             space.pool.processors[c.queue].name,
@@ -123,6 +122,14 @@ def _candidates(
         for c in best.values()
     ]
     return tuple(sorted(found, key=lambda c: (c.seconds, not c.chosen)))
+
+
+def _keep_fastest(best: dict[tuple[object, ...], Choice], choices: Sequence[Choice], chosen: Choice) -> None:
+    """Adds to the fastest choices by key; the chosen one is never replaced."""
+    for choice in choices:
+        known = best.setdefault(_key(choice), choice)
+        if known is not chosen and (choice.seconds or 0.0) < (known.seconds or 0.0):
+            best[_key(choice)] = choice
 
 
 def _failures(space: ChoiceSpace, layer: Layer, considered: Sequence[Choice]) -> tuple[FailedRoutine, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from nnstretch.bench.targets.gain import Gain
 from nnstretch.bench.targets.models import TargetModel
+from nnstretch.bench.targets.timelines import target_timeline
 from nnstretch.devices.targets.base import OnLine
 from nnstretch.devices.targets.device import Device
 from nnstretch.devices.targets.probe import Probe
@@ -38,8 +39,9 @@ class Measured:
     outputs: Mapping[str, np.ndarray]
 
     def to_json(self) -> dict[str, Any]:
-        """The runner's entry with the user's name of the model and the error."""
-        entry = {key: value for key, value in (self.result.raw or {}).items() if key != "file"}
+        """The runner's entry with the user's name of the model, the error, and a traced run with the names of layers."""
+        entry = {key: value for key, value in (self.result.raw or {}).items() if key not in ("file", "timeline")}
+        run = target_timeline(self.model, self.result)
         error = self.error if self.error is not None and math.isfinite(self.error) else None
         return {
             **entry,
@@ -47,6 +49,7 @@ class Measured:
             "macs": self.model.macs,
             "routines": self.model.routines,
             "max_rel_error": error,
+            **({} if run is None else {"run": run.to_json()}),
         }
 
 

@@ -61,7 +61,8 @@ Outputs = Annotated[
     list[Path] | None,
     option(
         "--output -o FILE",
-        "Write results (.json) or their report (.html, .md, .csv, .svg, .png); of targets .json, .html, .csv. Repeatable.",
+        "Write results (.json) or their report (.html, .md, .csv, .svg, .png); the .csv of targets has NN-Stretch's columns. "
+        "Repeatable.",
     ),
 ]
 Resume = Annotated[bool, option("--resume", "Keep the results in --output's .json file and measure the rest.")]

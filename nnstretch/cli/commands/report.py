@@ -90,7 +90,7 @@ def _show_table(report: Reporter, title: str, table: Table) -> None:
     """The marked rows first, because only some are shown."""
     from nnstretch.report.documents.document import cell_text
 
-    titles = [name if number < table.texts else f">{name}" for number, name in enumerate(table.titles[:_COLUMNS])]
+    titles = [name if table.is_text(number) else f">{name}" for number, name in enumerate(table.titles[:_COLUMNS])]
     shown = plain_table(*titles, title=title)
     order = sorted(range(len(table.rows)), key=lambda row: row not in table.marked)
     for row in order[:_SHOWN]:

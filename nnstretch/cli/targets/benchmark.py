@@ -23,7 +23,7 @@ from nnstretch.bench.targets.models import (
     with_drawn_inputs,
 )
 from nnstretch.bench.targets.tflite import TfliteModel, measure_tflite, tflite_model
-from nnstretch.cli.benchmarking.engine_comparison import write_json
+from nnstretch.cli.benchmarking.engine_comparison import answer_endings, write_answer
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.models.sources import Source, source_of_package
 from nnstretch.cli.outputs import check_endings
@@ -36,7 +36,6 @@ from nnstretch.devices.targets.side_by_side import on_all
 from nnstretch.errors import NNStretchError, UsageError
 from nnstretch.package import read_package
 from nnstretch.package.standalone import SUFFIX, has_devices
-from nnstretch.report.pages.targets import write_targets_page
 from nnstretch.report.tables.targets import few_runs_text, gain_text, sustained_tables, targets_table
 from nnstretch.support.progress import Progress
 
@@ -69,6 +68,9 @@ class TargetJob:
     every_plan: bool = True
     benchmark_tool: Path | None = None
 
+
+_CSV = ".csv"
+"""Ending of a table in the form of NN-Stretch's measurements; all others are of answers and reports."""
 
 OnRuns = Callable[[Sequence[TargetRun]], None]
 """Called with the runs of all targets that have ended, in the order of the targets."""
@@ -277,7 +279,7 @@ def bench_on_targets(report: Reporter, targets: Sequence[str], job: TargetJob, o
         report: shows them.
         targets: as on the command line.
         job: the measurement.
-        outputs: .json, .csv and .html files, written after each target; a page has a traced run of every model.
+        outputs: .json and .csv files and reports, written after each target; all but .csv have a traced run of every model.
 
     Returns:
         The exit status: 1 if a target gave no result.
@@ -285,12 +287,12 @@ def bench_on_targets(report: Reporter, targets: Sequence[str], job: TargetJob, o
     Raises:
         NNStretchError: a model cannot be compiled, or the only target failed.
     """
-    check_endings(outputs, "measurements of targets are", (".json", ".csv", ".html"))
+    check_endings(outputs, "measurements of targets are", answer_endings())
     if job.benchmark_tool is not None and not job.benchmark_tool.is_file():
         raise UsageError(
             f"--benchmark-model {job.benchmark_tool} is not there; give TFLite's benchmark_model for the targets"
         )
-    if any(path.suffix == ".html" for path in outputs):
+    if any(path.suffix != _CSV for path in outputs):
         job = replace(job, timing=replace(job.timing, timeline=True))
     runs = measure_on_targets(report, targets, job, lambda ended: _write(outputs, ended))
     _write(outputs, runs)
@@ -312,12 +314,10 @@ def _answer(runs: Sequence[TargetRun]) -> dict[str, Any]:
 def _write(outputs: Sequence[Path], runs: Sequence[TargetRun]) -> None:
     """Writes runs to files. Raises FileError."""
     for path in outputs:
-        if path.suffix == ".csv":
+        if path.suffix == _CSV:
             write_csv(path, runs)
-        elif path.suffix == ".html":
-            write_targets_page(path, runs)
         else:
-            write_json(path, _answer(runs))
+            write_answer([path], _answer(runs))
 
 
 def write_csv(path: Path, runs: Sequence[TargetRun]) -> None:

@@ -20,6 +20,7 @@ class Table:
         texts: number of columns at the left that hold text.
         marked: indices of rows that stand out.
         bold: row and column of cells that stand out.
+        notes: number of columns at the right that hold text, too.
     """
 
     titles: Sequence[str]
@@ -27,6 +28,16 @@ class Table:
     texts: int = 1
     marked: frozenset[int] = frozenset()
     bold: frozenset[tuple[int, int]] = frozenset()
+    notes: int = 0
+
+    def is_text(self, column: int) -> bool:
+        """Whether a column holds text."""
+        return not self.texts <= column < self.first_note
+
+    @property
+    def first_note(self) -> int:
+        """The first column of the text at the right; the number of columns if there is none."""
+        return len(self.titles) - self.notes
 
 
 @dataclass(frozen=True)

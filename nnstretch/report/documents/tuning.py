@@ -36,7 +36,9 @@ _BARS = (
 _LAYERS = (
     "Steps of the plan in their order, layout changes included. “next best” is the layer's fastest other routine, with "
     "the best of its settings, and “× as long” its time over the chosen one's. Below 1, the layout changes that it needs "
-    "would cost more than it saves. Errors are the largest ones against ONNX Runtime, relative to the output's range."
+    "would cost more than it saves, or the chosen routine, which was timed inside the network, is slower there than "
+    "alone, as the others were timed. Errors are the largest ones against ONNX Runtime, relative to the output's range. "
+    "Parameters stand with the candidates."
 )
 _CANDIDATES = (
     "Each layer's routines by layouts, each with its best parameters, fastest first; the chosen one is marked. “adapts” "
@@ -156,22 +158,33 @@ def _bar(row: _Step) -> Bar:
 
 
 def _layers(rows: Sequence[_Step], *, explained: bool) -> Table:
+    """Every step beside its next best routine; parameters stand with the candidates, if these are shown."""
     total = sum(row.ms for row in rows) or 1.0
-    titles = ["layer", "operator", "processor", "routine", "parameters", "ms", "% of all"]
-    more = ["error", "next best", "its ms", "× as long"] if explained else []
+    several = len({row.layer["processor"] for row in rows}) > 1
+    texts = [
+        "layer",
+        "operator",
+        *(["processor"] if several else []),
+        "routine",
+        "next best" if explained else "parameters",
+    ]
+    numbers = ["ms", "% of all", *(["next best ms", "× as long", "error"] if explained else [])]
     cells: list[list[Cell]] = []
     for row in rows:
         layer, other = row.layer, row.other
-        about = [layer["name"], layer["op"], layer["processor"], layer["routine"], parameters_text(layer["parameters"])]
+        about = [layer["name"], layer["op"], *([layer["processor"]] if several else []), layer["routine"]]
+        about.append(_other_text(row, several=several) if explained else parameters_text(layer["parameters"]))
         times = [layer["cost_ms"], _PER_CENT * row.ms / total]
-        beside = [
-            row.error,
-            "" if other is None else other["routine"],
-            None if other is None else other["cost_ms"],
-            row.times_as_long,
-        ]
-        cells.append([*about, *times, *(beside if explained else [])])
-    return Table([*titles, *more], cells, 5)
+        beside = [None if other is None else other["cost_ms"], row.times_as_long, row.error] if explained else []
+        cells.append([*about, *times, *beside])
+    return Table([*texts, *numbers], cells, len(texts))
+
+
+def _other_text(row: _Step, *, several: bool) -> str:
+    """The fastest other routine of a step, with its processor if there are several; "" if there is none."""
+    if row.other is None:
+        return ""
+    return f"{row.other['routine']} on {row.other['processor']}" if several else str(row.other["routine"])
 
 
 def _placement(placement: Answer) -> Section:
@@ -187,29 +200,21 @@ def _placement(placement: Answer) -> Section:
 
 
 def _candidates(units: Sequence[Answer]) -> Table:
+    several = len({one["processor"] for unit in units for one in unit["candidates"]}) > 1
     rows: list[list[Cell]] = []
     chosen: set[int] = set()
     for unit in units:
         for number, one in enumerate(unit["candidates"]):
             if one["chosen"]:
                 chosen.add(len(rows))
-            about = [unit["name"], unit["op"], one["processor"], one["routine"], parameters_text(one["parameters"])]
+            about = [unit["name"], unit["op"], *([one["processor"]] if several else []), one["routine"]]
             adapts = unit["adapts_ms"] if one["chosen"] else None
             loses = None if number else unit["greedy_loss_ms"]
-            rows.append([*about, one["layouts"], one["cost_ms"], adapts, loses, one["error"]])
-    titles = (
-        "layer",
-        "op",
-        "processor",
-        "routine",
-        "parameters",
-        "layouts",
-        "ms",
-        "adapts ms",
-        "greedy loses ms",
-        "error",
-    )
-    return Table(titles, rows, 6, frozenset(chosen))
+            notes = [parameters_text(one["parameters"]), one["layouts"]]
+            rows.append([*about, one["cost_ms"], adapts, loses, one["error"], *notes])
+    texts = ["layer", "op", *(["processor"] if several else []), "routine"]
+    titles = [*texts, "ms", "adapts ms", "greedy loses ms", "error", "parameters", "layouts"]
+    return Table(titles, rows, len(texts), frozenset(chosen), notes=2)
 
 
 def _failures(units: Sequence[Answer]) -> Section:

@@ -74,6 +74,7 @@ def _html_section(section: Section) -> Mapping[str, object]:
         "data": Markup(_live_data(table)) if live else "",  # noqa: S704 - has no character that ends it
         "rows": [] if live else _html_rows(table),
         "texts": table.texts,
+        "end": table.first_note,
         "kinds": ["chosen" if number in table.marked else None for number in range(len(table.rows))],
         "folded": section.folded,
         "linked": section.filters,
@@ -131,7 +132,7 @@ def _markdown_table(table: Table) -> list[str]:
     def row(cells: list[str]) -> str:
         return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), ' ') for cell in cells)} |"
 
-    rule = ["---" if number < table.texts else "---:" for number in range(len(table.titles))]
+    rule = ["---" if table.is_text(number) else "---:" for number in range(len(table.titles))]
     bold = table.bold | {(number, 0) for number in table.marked}
     cells = [
         [f"**{cell_text(cell)}**" if (i, j) in bold else cell_text(cell) for j, cell in enumerate(cells)]

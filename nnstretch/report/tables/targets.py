@@ -28,9 +28,19 @@ def gain_text(run: TargetRun) -> str:
     """One line on the gain of a branched network on a target; empty if there is none."""
     if run.gain is None:
         return ""
-    ends = f" (95 %: {interval_text(run.gain.ends, '.2f')})" if run.gain.ends else ""
-    best = run.gain.alternative.model.name
-    return f"branched {run.gain.speedup:.2f}× as fast as the best alternative, {best}{ends}"
+    ends = interval_text(run.gain.ends, ".2f") if run.gain.ends else ""
+    return gain_line(run.gain.speedup, run.gain.alternative.model.name, ends)
+
+
+def gain_line(speedup: float, alternative: str, ends: str) -> str:
+    """The gain of a branched network over the best alternative.
+
+    Args:
+        speedup: how many times as fast it is.
+        alternative: the best one's name.
+        ends: of the confidence interval, as text; "" for none.
+    """
+    return f"branched {speedup:.2f}× as fast as the best alternative, {alternative}{ends and f' (95 %: {ends})'}"
 
 
 def targets_table(runs: Sequence[TargetRun]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from nnstretch.bench.targets.models import TargetModel
 from nnstretch.devices.targets.probe import Probe
 from nnstretch.devices.targets.results import ModelResult
 from nnstretch.report.documents.targets import targets_document
-from nnstretch.report.pages.targets import write_targets_page
+from nnstretch.report.documents.writers import html
 from nnstretch.report.tables.targets import device_facts, few_runs_text
 from tests.kits.boards.fake_runner import PROBE
 
@@ -74,7 +75,12 @@ class _Tags(HTMLParser):
         self.text += data
 
 
-def test_the_page_says_what_devices_are_and_what_failed(tmp_path: Path) -> None:
+def page_of(*runs: TargetRun) -> str:
+    """The page of an answer, as it is read from a file."""
+    return html(targets_document("", json.loads(json.dumps({"targets": [run.to_json() for run in runs]}))))
+
+
+def test_the_page_says_what_devices_are_and_what_failed() -> None:
     seconds = [{"s": n, "p50_ms": 3 + n / 10, "khz": 2_000_000 - n, "temperature_c": 40 + n} for n in range(9)]
     steps = [{"step": "<k>", "queue": q, "begin": 1000 * q, "end": 1000 * q + 900} for q in (0, 1)]
     queues = [{"kind": "cpu", "cores": [0, 1]}, {"kind": "opencl", "device": "GPU"}]
@@ -84,23 +90,21 @@ def test_the_page_says_what_devices_are_and_what_failed(tmp_path: Path) -> None:
         measured("branched", 2345.6, timeline=steps, queues=queues),
     ]
     run = TargetRun("ssh:board", models, Probe.from_json(PROBE), "thermal limit", gain=gain_over_alternatives(models))
-    path = tmp_path / "page.html"
-    write_targets_page(path, [run, TargetRun("adb:x", failure="there is no device x")])
     page = _Tags()
-    page.feed(path.read_text())
+    page.feed(page_of(run, TargetRun("adb:x", failure="there is no device x")))
     assert page.open == []
     for words in (
         *("0.00×", "as fast as the best alternative", "a & b", "it <failed>", "aarch64 Linux", "thermal limit"),
         *("adb:x", "there is no device x", "mean clock in GHz", "opencl (GPU)", "2346", "Sustained runs"),
     ):
         assert words in page.text, words
-    write_targets_page(path, [TargetRun("ssh:board", models[:2], Probe.from_json(PROBE))])
-    page.feed(path.read_text())
+    assert "One run of branched on ssh:board" in page.text
+    page.feed(page_of(TargetRun("ssh:board", models[:2], Probe.from_json(PROBE))))
     assert "3 ms" in page.text
     assert "Models on devices" in page.text
 
 
-def test_percentiles_of_few_runs_are_said_to_be_so(tmp_path: Path) -> None:
+def test_percentiles_of_few_runs_are_said_to_be_so() -> None:
     once, often = measured("once", 9.0).result.raw, measured("often", 3.0).result.raw
     assert once is not None
     assert often is not None
@@ -112,8 +116,7 @@ def test_percentiles_of_few_runs_are_said_to_be_so(tmp_path: Path) -> None:
     run = TargetRun("qemu:aarch64", models)
     assert few_runs_text(run) == f"qemu:aarch64: {said}"
     assert few_runs_text(TargetRun("qemu:aarch64", models[2:])) == ""
-    write_targets_page(tmp_path / "page.html", [run])
-    assert said in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert said in page_of(run)
     document = targets_document("made", {"targets": [run.to_json()]})
     assert any(said in section.text for section in document.sections)
 

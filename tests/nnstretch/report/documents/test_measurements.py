@@ -114,7 +114,10 @@ def test_devices_have_a_card_latencies_and_sustained_runs(tmp_path: Path) -> Non
     latency = sections["Latency on ssh:board"]
     assert latency.panel is not None
     assert latency.table is not None
-    assert [list(row)[:3] for row in latency.table.rows] == [["a", "cpu:0-1", 3.0], ["branched", "cpu:0-1", 2.0]]
+    assert [list(row)[:4] for row in latency.table.rows] == [
+        ["a", "cpu:0-1", "", 3.0],
+        ["branched", "cpu:0-1", "", 2.0],
+    ]
     assert "ended early: thermal limit" in latency.text
     assert document.figures["× as fast as a, branched on ssh:board"] == 1.5
     assert document.figures["p50 in ms, a on ssh:board"] == 3.0

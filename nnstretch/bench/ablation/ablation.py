@@ -200,7 +200,7 @@ def ablate(
 
 
 def _candidates(bench: _Bench, names: tuple[str, ...], *, has_branches: bool) -> list[_Candidate]:
-    branched = _branched(bench) if has_branches else _unbranched(bench)
+    branched = _branched(bench) if has_branches else _unbranched(bench, names)
     return [*_alternatives(bench, "original", names), *branched, *_alternatives(bench, "control", names)]
 
 
@@ -209,12 +209,12 @@ def _branched(bench: _Bench) -> list[_Candidate]:
     return [bench.native(BRANCHED, CONCURRENT, bench.branched_on, "branched_ms"), _serial(bench)]
 
 
-def _unbranched(bench: _Bench) -> list[_Candidate]:
+def _unbranched(bench: _Bench, names: tuple[str, ...]) -> list[_Candidate]:
     """The network without branches where it is predicted to be fastest; on one processor nothing runs at the same time."""
     place = bench.branched_on
     if len(parse_processors(place)) > 1:
         return [bench.split(BRANCHED, place, "branched_ms"), _serial(bench)]
-    how = ALL_CORES if place == _all_cores() else ALONE
+    how = ALL_CORES if place == _all_cores() and place not in names else ALONE
     return [bench.native(BRANCHED, how, place, "branched_ms", "branched_serial_ms")]
 
 

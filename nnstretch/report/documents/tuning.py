@@ -189,14 +189,14 @@ def _other_text(row: _Step, *, several: bool) -> str:
 
 def _placement(placement: Answer) -> Section:
     """Predicted latencies of all processors together and of each alone."""
+    alone: Mapping[str, float] = placement["alone_ms"]
     rows: list[list[Cell]] = [["all at the same time", placement["together_ms"]]]
-    rows += [[f"{name} alone", ms] for name, ms in placement["alone_ms"].items()]
+    rows += [[f"{name} alone", ms] for name, ms in alone.items()]
     rows.append(["lower bound of any placement of whole layers", placement["bound_ms"]])
-    fastest = min(range(1, len(rows) - 1), key=lambda number: float(str(rows[number][1])), default=0)
+    chosen = 0 if placement["pays"] else 1 + list(alone.values()).index(min(alone.values()))
     split = ", ".join(placement["splits"])
     text = f"Layers that are split over processors: {split}." if placement["pays"] and split else ""
-    chosen = frozenset({0 if placement["pays"] else fastest})
-    return Section("Processors", text, table=Table(("run", "predicted ms"), rows, marked=chosen))
+    return Section("Processors", text, table=Table(("run", "predicted ms"), rows, marked=frozenset({chosen})))
 
 
 def _candidates(units: Sequence[Answer]) -> Table:

@@ -153,6 +153,27 @@ def test_a_report_without_an_explanation_has_the_steps(answer: dict[str, Any]) -
     assert html(document)
 
 
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_report_says_which_processors_were_compared(answer: dict[str, Any], pays: bool) -> None:
+    placement = {
+        "pays": pays,
+        "together_ms": 1.0,
+        "bound_ms": 0.5,
+        "alone_ms": {"cpu:0": 3.0, "opencl:0": 2.0},
+        "splits": {"conv": {"cpu:0": 16, "opencl:0": 16}},
+    }
+    first, *others = answer["layers"]
+    layers = [{**first, "processor": "opencl:0"}, *others]
+    found = sections_of({**answer, "placement": placement, "layers": layers})
+    table = found["Processors"].table
+    assert table is not None
+    assert [table.rows[row][0] for row in table.marked] == ["all at the same time" if pays else "opencl:0 alone"]
+    assert ("conv" in found["Processors"].text) == pays
+    steps = found["Layers"].table
+    assert steps is not None
+    assert "processor" in steps.titles
+
+
 def test_tables_say_the_same(answer: dict[str, Any]) -> None:
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     console.print(explanation_table(answer["explanation"]))

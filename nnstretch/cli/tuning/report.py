@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.api.options import HYBRID
-from nnstretch.cli.options import parse_assignments
+from nnstretch.cli.options import check_format, parse_assignments
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ ACCURACY = "accuracy"
 """Limited by --limit; as an objective of --pareto the former name of the resource `error`."""
 _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(k|M|G|Ki|Mi|Gi|)(B?)")
-PLAN = ".json"
-"""Ending of a plan's file; all other endings are of reports."""
-
 log = logging.getLogger(__name__)
 
 
@@ -129,17 +126,18 @@ def _amount(resource: str, text: str) -> float:
 
 
 def split_outputs(outputs: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Where the plan goes, and where reports go.
+    """Where the plan goes, and where reports go, which their endings tell.
 
     Raises:
-        UsageError: an ending says neither.
+        UsageError: an ending is that of another format.
     """
-    from nnstretch.cli.outputs import check_endings
     from nnstretch.report.documents.writers import ENDINGS
 
-    check_endings(outputs, "a plan or a report of the tuning is", (PLAN, *ENDINGS))
-    plans = [path for path in outputs if path.suffix == PLAN]
-    return plans, [path for path in outputs if path not in plans]
+    reports = [path for path in outputs if path.suffix in ENDINGS]
+    plans = [path for path in outputs if path not in reports]
+    for path in plans:
+        check_format(path, "a plan is", ".json")
+    return plans, reports
 
 
 def requested_space(

@@ -267,7 +267,7 @@ def test_the_former_name_of_the_error_is_accepted_with_a_warning(caplog: pytest.
         (("--data", "digits"), "add --limit accuracy=POINTS"),
         (("--limit", "error=3MB"), "error=0.001"),
         (("--limit", "memory=lots"), "memory=200MB"),
-        (("-o", "all.txt"), "a plan or a report of the tuning is written as .json, .html"),
+        (("-o", "all.onnx"), "a plan is written as .json"),
         (("--limit", "memory=1", "--threads", "1"), "memory is limited to 1"),
     ],
 )

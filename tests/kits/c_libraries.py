@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from nnstretch.devices.engine.build import toolchains
 from nnstretch.devices.engine.build.engine_library import SourceFile, engine_sources
-from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa, local_isa
+from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa, local_features, local_isa
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, make_toolchain, output
 from nnstretch.errors import BuildError
 from nnstretch.support.settings import cache_dir
@@ -64,6 +64,21 @@ def sanitizer_preload(sanitize: str) -> str:
     if not path.is_absolute():
         raise BuildError(f"gcc has no {name}; install its sanitizer libraries")
     return str(path.resolve())
+
+
+def runnable_sources(target: BuildTarget, sanitize: str | None, masks: Iterable[str] = ("",)) -> list[SourceFile]:
+    """The engine's sources, with those variants of kernels that this CPU takes.
+
+    Sanitizers multiply compile time, so nothing is instrumented that cannot run.
+
+    Args:
+        target: of this machine's architecture.
+        sanitize: as for `build_engine`.
+        masks: values of NNSTRETCH_CPU_FEATURES that the program will run with.
+    """
+    features = set(local_features())
+    chosen = (engine_sources(target, sanitize, features - {mask.removeprefix("-")}) for mask in masks)
+    return list(dict.fromkeys(source for sources in chosen for source in sources))
 
 
 _WATCHED_KERNELS = ("eltwise.c", "reorder.c")

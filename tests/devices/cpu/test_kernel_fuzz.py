@@ -15,7 +15,7 @@ from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.build import engine_library
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa, local_isa
 from nnstretch.devices.engine.build.toolchains import make_toolchain
-from tests.kits.c_libraries import sanitizer_preload
+from tests.kits.c_libraries import runnable_sources, sanitizer_preload
 from tests.kits.kernels.cpu_features import families_that_differ, runnable_isas, variant_masks
 
 HERE = Path(__file__).parent
@@ -58,10 +58,11 @@ def fuzz(isa: Isa, sanitize: str | None, rounds: int) -> None:
     """Random parameters, among them hostile ones, for every kernel that the engine has."""
     # Other tests build the same objects of engines.
     toolchain = make_toolchain(BuildTarget(isa), sanitize)
-    tested = [file for file in engine_library.engine_sources(BuildTarget(isa), sanitize) if file.path in KERNELS]
+    masks = variant_masks(isa)
+    tested = [file for file in runnable_sources(BuildTarget(isa), sanitize, masks) if file.path in KERNELS]
     tested += engine_library.source_files(toolchain, [HERE / "kernel_fuzz.c"], ("include", "runtime", "kernels"))
     program = engine_library.build_file(f"{isa.name}-kernel-fuzz", "", tested, toolchain)
-    for mask in variant_masks(isa):
+    for mask in masks:
         environment = {**os.environ, "NNSTRETCH_CPU_FEATURES": mask}
         some = families_that_differ(mask) if mask else []  # others would draw and compute the same again
         command = [str(program), str(rounds), "1", *some]

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import resource
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,6 +17,7 @@ import torch
 from torch import distributed
 from torch.multiprocessing.spawn import start_processes
 
+from nnstretch.cli.main import main
 from nnstretch.training.loop.distributed import end_group
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -28,6 +34,50 @@ FORKS.set_forkserver_preload(
         *("sklearn.datasets", "tests.kits.processes.warmed"),
     ]
 )
+
+
+@dataclass(frozen=True)
+class Command:
+    """`nnstretch` with some arguments, which runs in a fork in a folder.
+
+    Attributes:
+        process: the fork.
+        streams: files of its standard output and standard error.
+    """
+
+    process: ForkServerProcess
+    streams: tuple[Path, Path]
+
+    @classmethod
+    def start(cls, *arguments: str, folder: Path, streams: Path, most_bytes: int | None = None) -> Command:
+        """Starts one.
+
+        Args:
+            arguments: of `nnstretch`.
+            folder: its working folder.
+            streams: folder for its streams.
+            most_bytes: the largest size of a file that it can write.
+        """
+        files = streams / "stdout", streams / "stderr"
+        process = FORKS.Process(target=_command, args=(arguments, str(folder), list(map(str, files)), most_bytes))
+        process.start()
+        return cls(process, files)
+
+    def ended(self) -> tuple[int | None, str, str]:
+        """Waits for it; returns exit status, standard output and standard error."""
+        self.process.join(120)
+        out, err = (file.read_text() for file in self.streams)
+        return self.process.exitcode, out, err
+
+
+def _command(arguments: tuple[str, ...], folder: str, streams: list[str], most_bytes: int | None) -> None:
+    for number, file in enumerate(streams, 1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.chdir(folder)
+    if most_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    sys.argv = ["nnstretch", *arguments]
+    sys.exit(main(list(arguments)))
 
 
 def run_side_by_side(function: Callable[..., None], count: int, *arguments: object) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +18,8 @@ from nnstretch.devices.engine.binding.library import engine
 from nnstretch.errors import FileError
 from nnstretch.package.format import FORMAT_VERSION
 from nnstretch.support.settings import write_text
-from tests.kits.command_line import Cli, answer_of, refuses
+from tests.kits.command_line import Answer, Cli, answer_of, refuses
+from tests.kits.processes.forks import Command
 
 pytestmark = pytest.mark.usefixtures("network")
 
@@ -222,19 +222,20 @@ def test_folders_of_commands_that_fail_are_removed(cli: Cli, onnx_file: Path, fo
     assert sorted(p.name for p in folder.iterdir()) == ["before", "net.py", "text.onnx"]
 
 
-def test_a_disk_without_room(onnx_file: Path, folder: Path) -> None:
+def test_a_disk_without_room(onnx_file: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A limit on the size of files stands for the full disk: writing fails in the middle."""
 
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    def limited(*arguments: str) -> Answer:
+        streams = tmp_path_factory.mktemp("streams")
+        status, out, err = Command.start(*arguments, folder=folder, streams=streams, most_bytes=20_000).ended()
+        assert status is not None
+        return status, out, err
 
     engine()  # has been built: its files are larger
     (folder / "small.nns").write_bytes(b"what was there before")
-    done = subprocess_cli("compile", str(onnx_file), "-p", "cpu:0", "--no-tune", "-o", "small.nns", preexec_fn=limit)
-    refuses((done.returncode, done.stdout, done.stderr), "cannot write small.nns")
+    refuses(limited("compile", str(onnx_file), "-p", "cpu:0", "--no-tune", "-o", "small.nns"), "cannot write small.nns")
     assert (folder / "small.nns").read_bytes() == b"what was there before"
-    done = subprocess_cli("export", "net.py:small", "-o", "small.pt2", "--no-check", preexec_fn=limit)
-    refuses((done.returncode, done.stdout, done.stderr), "cannot write small.pt2")
+    refuses(limited("export", "net.py:small", "-o", "small.pt2", "--no-check"), "cannot write small.pt2")
     assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == ["net.py", "small.nns"]
 
 
@@ -277,19 +278,21 @@ def test_a_reader_that_has_enough() -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_leaves_a_checkpoint_to_resume_from(cli: Cli, folder: Path, number: int, status: int) -> None:
+def test_a_signal_leaves_a_checkpoint_to_resume_from(
+    cli: Cli, folder: Path, tmp_path_factory: pytest.TempPathFactory, number: int, status: int
+) -> None:
     arguments = (
         "train", "net.py:small", "--data", "digits", "--image-size", "16", "--epochs", "3", "--threads", "1",
         "-o", "w.safetensors",
     )  # fmt: skip
-    command = [sys.executable, "-m", "nnstretch.cli.main", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = Command.start(*arguments, folder=folder, streams=tmp_path_factory.mktemp("streams"))
     checkpoint = folder / "w.run" / "checkpoints" / "last.safetensors"
-    while not checkpoint.exists() and process.poll() is None:
+    while not checkpoint.exists() and command.process.is_alive():
         time.sleep(0.005)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == status, err
+    assert command.process.pid is not None
+    os.kill(command.process.pid, number)
+    ended, out, err = command.ended()
+    assert ended == status, err
     assert out == ""
     (line,) = err.splitlines()
     assert line.startswith("stopped after step ")

@@ -44,7 +44,7 @@ from nnstretch.package.standalone_session import StandaloneSession, is_standalon
 from nnstretch.passes import optimize
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
-from tests.kits.c_libraries import sources_with_kernels_of
+from tests.kits.c_libraries import runnable_sources, sources_with_kernels_of
 from tests.kits.graphs.graphs import RandomNetwork
 from tests.kits.kernels.cpu_features import runnable_isas
 
@@ -649,7 +649,10 @@ def test_options_that_cannot_be_met(small: Case, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("gcc"), reason="sanitizers need gcc")
-def test_damaged_models_are_refused_or_run_without_a_wrong_access(small: Case, tmp_path: Path) -> None:
+def test_damaged_models_are_refused_or_run_without_a_wrong_access(
+    small: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standalone, "engine_sources", runnable_sources)
     library = build_binaries(parse_target("local"), sanitize="address,undefined").library
     program = tmp_path / "fuzz"
     flags = ("-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")

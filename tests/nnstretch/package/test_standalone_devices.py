@@ -30,7 +30,7 @@ from nnstretch.package.standalone import check, write_standalone
 from nnstretch.package.standalone_session import StandaloneSession
 from nnstretch.support.settings import cache_dir
 from tests.devices.opencl.test_other_drivers import OCLGRIND
-from tests.kits.c_libraries import c_library, thread_sanitized_sources
+from tests.kits.c_libraries import c_library, runnable_sources, thread_sanitized_sources
 from tests.kits.graphs.graphs import RandomNetwork
 from tests.kits.networks.model_library import ModelError, ModelLibrary
 from tests.kits.opencl.opencl_faults import Faults, host_library
@@ -469,8 +469,9 @@ needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="sanitizers need 
 @pytest.mark.slow
 @needs_gcc
 def test_damaged_models_are_refused_or_run_without_a_wrong_access(
-    two_devices: Case, stub: Path, tmp_path: Path
+    two_devices: Case, stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(standalone, "engine_sources", runnable_sources)
     built = build_binaries(parse_target("local"), sanitize="address,undefined").library
     shutil.copy(built, tmp_path / "libnnstretch.so")
     flags = ("-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")

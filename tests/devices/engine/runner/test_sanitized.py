@@ -11,7 +11,7 @@ from nnstretch.devices.engine.build import standalone
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget, local_isa
 from tests.kits.boards.machines import phone
 from tests.kits.boards.runner import bench, write_model
-from tests.kits.c_libraries import thread_sanitized_sources
+from tests.kits.c_libraries import runnable_sources, thread_sanitized_sources
 from tests.kits.graphs.graphs import RandomNetwork
 
 SUPPRESSIONS = Path(__file__).parents[1] / "thread_sanitizer.supp"
@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcc"), reas
 def test_no_sanitizer_reports_anything(sanitize: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if sanitize == "thread":
         monkeypatch.setattr(standalone, "engine_sources", lambda target, _: thread_sanitized_sources(target))
+    else:
+        monkeypatch.setattr(standalone, "engine_sources", runnable_sources)
     runner = standalone.build_runner(BuildTarget(local_isa()), sanitize)
     environment = {"TSAN_OPTIONS": f"halt_on_error=1 suppressions={SUPPRESSIONS}"}
     models = [write_model(RandomNetwork(seed, 2), tmp_path / f"{seed}.nnm", ((0,), (1,))) for seed in range(3)]

@@ -75,6 +75,7 @@ def _command(arguments: tuple[str, ...], folder: str, streams: list[str], most_b
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.chdir(folder)
     if most_bytes is not None:
+        sys.dont_write_bytecode = True  # Python takes a module's file that was cut off for a whole one
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     sys.argv = ["nnstretch", *arguments]
     sys.exit(main(list(arguments)))

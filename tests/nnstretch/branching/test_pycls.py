@@ -1,6 +1,7 @@
 """Published files: reading, writing, and the networks that they describe."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,15 @@ from nnstretch.branching.pycls.files import (
 from nnstretch.branching.pycls.from_design import published_of
 from nnstretch.branching.pycls.to_design import design_of, differences
 from nnstretch.branching.stretch import published, reinitialise
+from nnstretch.branching.tracing.trace import TracedNetwork
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import export_branched
 from nnstretch.errors import DesignError, FileError
 from nnstretch.frontends import onnx_file
 from tests.kits.networks.published_networks import BASELINES, MORE, SETTINGS, Setting, reference
 
-ALL = SETTINGS | BASELINES | MORE
+# Those of one network follow each other, so that it is traced once.
+ALL = dict(sorted((SETTINGS | BASELINES | MORE).items(), key=lambda item: item[1].model))
 # Tracing a network of this size takes seconds, exporting it half a minute.
 LARGE = ("EN-B5 C+D", "EN-B5", "EN-L4 C+G", "EN-L4")
 SLOW = pytest.mark.slow
@@ -47,10 +50,16 @@ def named(names: list[str], slow: tuple[str, ...]) -> list[Any]:
     return [pytest.param(name, marks=SLOW) if name in slow else name for name in names]
 
 
+@lru_cache(2)
+def traced(model: str, size: int) -> TracedNetwork:
+    """A network of the zoo for images of a size."""
+    images = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0))
+    return blueprint(zoo.build(model), images).traced
+
+
 def prepared(setting: Setting, size: int | None = None) -> tuple[PublishedNetwork, Blueprint]:
     network = parse_published(setting.text())
-    images = torch.randn(1, 3, size or setting.size, size or setting.size, generator=torch.Generator().manual_seed(0))
-    return network, blueprint(zoo.build(setting.model), images, merge=network.merge)
+    return network, Blueprint(traced(setting.model, size or setting.size), merge=network.merge)
 
 
 @dataclass(frozen=True)

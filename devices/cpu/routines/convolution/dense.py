@@ -64,10 +64,12 @@ def _is_product(layer: Layer) -> bool:
     """Whether a layer is x · Wᵀ: a dense layer, or a 1 × 1 convolution of images of one pixel, as in squeeze-and-excitation."""
     if not has_native_operands(layer):
         return False
-    shape = layer.type_of(0).shape
     if layer.op == "Dense":
-        return len(shape) == 2
-    if not is_convolution(layer) or layer.type_of(1).shape[1] != shape[1]:  # groups
+        return len(layer.type_of(0).shape) == 2
+    if not is_convolution(layer):
+        return False
+    shape = layer.type_of(0).shape
+    if layer.type_of(1).shape[1] != shape[1]:  # groups
         return False
     return (*shape[2:], *layer.type_of(1).shape[2:], *layer.outputs[0].shape[2:]) == (1,) * 6
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 
 import nnstretch as nns
 from nnstretch.support.onnxruntime_errors import refusals
@@ -42,12 +43,24 @@ class NodeTest:
 
 
 @cache
-def node_tests() -> tuple[NodeTest, ...]:
-    """All tests on dense tensors, by name."""
+def node_tests(*, every: bool) -> tuple[NodeTest, ...]:
+    """All tests on dense tensors by name, or those that the first function of each operator makes.
+
+    These functions run while the operators' classes are made, and those of all tests take longer than most tests.
+    """
+    from onnx.backend.test.case import base
     from onnx.backend.test.case.node import collect_testcases
 
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    make = base._Exporter.__init__
+
+    def make_first(made: Any, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> None:
+        exports = [key for key in members if key.startswith("export")]
+        make(made, name, bases, {key: member for key, member in members.items() if key not in exports[1:]})
+
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
+        if not every:
+            patch.setattr(base._Exporter, "__init__", make_first)
         cases = collect_testcases(None)
     return tuple(test for case in sorted(cases, key=lambda c: c.name) for test in _dense(case))
 

@@ -243,6 +243,12 @@ class Blueprint:
         """Channels that a branch writes."""
         return output_channels(self.plan(segment, choice), self.counts(segment, choice), reads)
 
+    @cached_property
+    def original_cost(self) -> Cost:
+        """MACs and parameters of the original network."""
+        whole = Segment(0, len(self.traced.blocks))
+        return part_cost(self.head, kept_counts(self.head, 1.0)) + self.cost(whole, BranchChoice.whole(whole, 0))
+
     def boundary(self, block: int) -> fx.Node:
         """The input of block `block`; past the last block, of the head."""
         blocks = self.traced.blocks

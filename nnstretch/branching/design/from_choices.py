@@ -66,7 +66,7 @@ def make_design(
         HeadBranch(branch.processor, branch.towers, branch.width, cost.macs, None if head_ms is None else head_ms[i])
         for i, (branch, cost) in enumerate(zip(head, costs, strict=True))
     )
-    original = original_cost(blueprint)
+    original = blueprint.original_cost
     height, width = blueprint.traced.example_input.shape[2:]
     return Design(
         id=design_id(segments, blueprint.multiple, blueprint.merge, made_head, pool=pool),
@@ -100,11 +100,6 @@ def _branch_design(
         has_exit=branch.ends.exit is not None,
         explicit_channels=branch.explicit_channels,
     )
-
-
-def original_cost(blueprint: Blueprint) -> Cost:
-    """MACs and parameters of the original network."""
-    return _head_cost(blueprint) + segment_cost(blueprint, Segment(0, len(blueprint.traced.blocks)))
 
 
 def segment_cost(blueprint: Blueprint, segment: Segment) -> Cost:

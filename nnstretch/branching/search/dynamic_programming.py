@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from nnstretch.branching.design.blueprint import BranchChoice, HeadChoice, SegmentChoice
 from nnstretch.branching.design.design import Merge
-from nnstretch.branching.design.from_choices import original_cost
 from nnstretch.branching.latency.split_layers import processor_groups
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.candidates import SegmentCandidate
@@ -138,7 +137,7 @@ class DynamicProgram:
         """
         blueprint = self.latencies.blueprint
         count = len(blueprint.traced.blocks)
-        self._unit = max(original_cost(blueprint).macs / _STEPS, 1.0)
+        self._unit = max(blueprint.original_cost.macs / _STEPS, 1.0)
         size = round(_STEPS * _MOST)
         self._labels = [{} for _ in range(count + 1)]
         start = _Label.empty(size)

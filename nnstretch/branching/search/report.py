@@ -13,7 +13,7 @@ from nnstretch.branching.design.accounting import all_macs
 from nnstretch.branching.design.blueprint import Blueprint
 from nnstretch.branching.design.cost import part_cost
 from nnstretch.branching.design.design import Design, Merge
-from nnstretch.branching.design.from_choices import original_cost, segment_cost
+from nnstretch.branching.design.from_choices import segment_cost
 from nnstretch.branching.latency.prediction import BlockCost, FrontPoint, Prediction
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.candidates import STEPS, PruningStatistics
@@ -181,7 +181,7 @@ def original_seconds(latencies: LatencyTable) -> list[float]:
 def product_macs(blueprint: Blueprint) -> int:
     """MACs of the original that MACs of designs leave out: products of run-time matrices, as in attention."""
     traced = blueprint.traced
-    return max(0, all_macs(traced.graph, traced.example_input) - original_cost(blueprint).macs)
+    return max(0, all_macs(traced.graph, traced.example_input) - blueprint.original_cost.macs)
 
 
 def head_seconds(latencies: LatencyTable) -> list[float]:
@@ -325,7 +325,7 @@ def _unknown(block: Block) -> str:
 def _head(blueprint: Blueprint) -> list[str]:
     traced = blueprint.traced
     body = segment_cost(blueprint, Segment(0, len(traced.blocks))).macs
-    whole = original_cost(blueprint).macs
+    whole = blueprint.original_cost.macs
     share = (whole - body) / max(whole, 1)
     names = {block.output: block.name for block in traced.blocks} | {traced.source: "the input"}
     skips = [names[skip] for skip in traced.head.skips]

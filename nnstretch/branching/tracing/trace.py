@@ -53,7 +53,7 @@ class Block:
     change: float
     name: str
 
-    @property
+    @cached_property
     def has_weights(self) -> bool:
         """Whether it has a convolution or dense layer."""
         return any(role_of(node) in WEIGHT_LAYERS for node in self.nodes)

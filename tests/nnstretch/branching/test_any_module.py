@@ -15,7 +15,7 @@ from nnstretch.branching.channels.coupling import plan_channels
 from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design, Merge
-from nnstretch.branching.design.from_choices import make_design, original_cost
+from nnstretch.branching.design.from_choices import make_design
 from nnstretch.branching.search.dynamic_programming import merged_choices
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.report import diagnose
@@ -80,7 +80,7 @@ def test_full_branches_are_equivalent_to_the_module(name: str) -> None:
 def test_counts_of_scaled_branches_match_the_built_network(name: str, merge: Merge) -> None:
     network = small(ANY[name]())
     plan = blueprint(network, IMAGES, 2, merge)
-    original = original_cost(plan)
+    original = plan.original_cost
     assert (original.macs, original.params) == (
         count_macs(trace(network, IMAGES).graph, IMAGES),
         count_parameters(plan.traced.graph),

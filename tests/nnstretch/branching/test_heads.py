@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, HeadChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design
-from nnstretch.branching.design.from_choices import choices_of, head_of, make_design, original_cost
+from nnstretch.branching.design.from_choices import choices_of, head_of, make_design
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.head_candidates import head_candidates, head_units
 from nnstretch.branching.search.limits import SearchLimits
@@ -110,7 +110,7 @@ def test_whole_towers_compute_the_original() -> None:
     plan = prepared()
     head = [HeadChoice(0, (0, 3, 4), 1.0), HeadChoice(1, (1, 2, 5), 1.0)]
     design = make_design(plan, body(plan, (1.0,)), head=head)
-    assert (design.macs, design.params) == (original_cost(plan).macs, original_cost(plan).params)
+    assert (design.macs, design.params) == (plan.original_cost.macs, plan.original_cost.params)
     assert (design.meeting_points, design.processors) == (1, (0, 1))
     network = build(plan, design)
     expected = small(Levels())(IMAGES)

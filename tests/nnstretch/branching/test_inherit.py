@@ -18,7 +18,7 @@ from nnstretch import zoo
 from nnstretch.branching.channels.scaling import full_selection
 from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
-from nnstretch.branching.design.from_choices import make_design, original_cost
+from nnstretch.branching.design.from_choices import make_design
 from nnstretch.branching.tracing.operators import Role, channels_of, role_of, tensor_operands
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
@@ -464,7 +464,7 @@ def test_zoo_chains_branch_with_exact_counts(name: str) -> None:
     images = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     network = zoo.build(name, num_classes=10, small_images=True)
     plan = blueprint(network, images)
-    original = original_cost(plan)
+    original = plan.original_cost
     assert (original.macs, original.params) == (count_macs(network, images), count_parameters(network))
     same = build(plan, make_design(plan, full(plan)))
     with torch.no_grad():

@@ -17,7 +17,7 @@ from nnstretch.branching.channels.scaling import ORIGINAL, TensorChannels, kept_
 from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design, Merge
-from nnstretch.branching.design.from_choices import make_design, original_cost
+from nnstretch.branching.design.from_choices import make_design
 from nnstretch.branching.latency.workloads import part_layers
 from nnstretch.branching.tracing.canonicalize import canonicalize
 from nnstretch.branching.tracing.capture import _by_export, _by_fx, capture, tensors_of
@@ -73,7 +73,7 @@ def test_full_branches_compute_what_the_network_computes(name: str) -> None:
 @pytest.mark.parametrize("name", MODERN)
 def test_counts_of_scaled_branches_match_the_built_network(name: str, merge: Merge) -> None:
     plan, original = plan_of(name, merge), network(name)
-    cost = original_cost(plan)
+    cost = plan.original_cost
     assert (cost.macs, cost.params) == (count_macs(original, IMAGES), count_parameters(plan.traced.graph))
     design = branched(plan, (0.5, 0.6))
     built = build(plan, design)

@@ -150,6 +150,13 @@ def _meant(given: Sequence[str]) -> str:
     """What users of other tools mean by arguments that are refused; "" for others."""
     if given and given[0] in _ELSEWHERE:
         return f"there is no command {given[0]}; {_ELSEWHERE[given[0]]}"
+    if len(given) > 1 and given[0] in COMMANDS and not given[1].startswith("-"):
+        parts = getattr(importlib.import_module(f"nnstretch.cli.commands.{given[0]}"), "COMMANDS", None)
+        if parts is not None and given[1] not in parts:
+            one_of = ", ".join(parts)
+            return (
+                f"{given[0]} is followed by one of {one_of}, as in nnstretch {given[0]} {next(iter(parts))} {given[1]}"
+            )
     meant = (text for name, text in _OPTIONS_ELSEWHERE.items() if any(one.partition("=")[0] == name for one in given))
     return next(meant, "").format(command=given[0] if given else "")
 

@@ -35,7 +35,7 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import queue_pool
 from nnstretch.scheduler.runtime.session import PlanSession
 
-_LOWEST = 19  # os.nice
+_LOW = 10  # os.nice; beside busy programs the lowest would get hardly any time, and other commands wait for the engine
 _AUTOGROUP = Path("/proc/self/autogroup")
 
 
@@ -150,16 +150,16 @@ def _run(single: SingleLayer) -> None:
 
 
 def prepare(processors: str, network: Callable[[], ir.Model]) -> None:
-    """Builds the engine, tests OpenCL devices, and compiles their programs for a network, with the lowest priority.
+    """Builds the engine, tests OpenCL devices, and compiles their programs for a network, with low priority.
 
     Args:
         processors: as in `cpu:0,opencl:0@1`.
         network: makes a graph that is not fused; networks with layers of other widths need much the same programs. Without
             devices it is not called, and where it raises an NNStretchError no programs are compiled.
     """
-    os.nice(_LOWEST)
+    os.nice(_LOW)
     with suppress(OSError):  # this session is a group for some schedulers, which compare priorities within groups
-        _AUTOGROUP.write_text(str(_LOWEST))
+        _AUTOGROUP.write_text(str(_LOW))
     engine()
     devices = working_devices(processors)
     if not devices:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -26,12 +26,21 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @contextmanager
-def locked(file: IO[Any]) -> Iterator[None]:
+def locked(file: IO[Any], waiting: Callable[[], None] | None = None) -> Iterator[None]:
     """Locks a file against other processes and threads while the block runs; the lock of a killed process ends with it.
 
     A child that is forked meanwhile has the file open, too: to close it here would leave it locked until the child ends.
+
+    Args:
+        file: that is open.
+        waiting: called before a wait for another one that has locked it.
     """
-    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if waiting is not None:
+            waiting()
+        fcntl.flock(file, fcntl.LOCK_EX)
     try:
         yield
     finally:

@@ -273,5 +273,6 @@ def _locked(path: Path) -> Iterator[None]:
         opened = path.open("w")
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}; set NNSTRETCH_CACHE_DIR to a writable one") from error
-    with opened as file, locked(file):
+    waiting = "another nnstretch builds the native engine; waiting for it"
+    with opened as file, locked(file, lambda: announce(waiting)):
         yield

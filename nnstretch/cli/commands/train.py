@@ -195,7 +195,7 @@ class _Job:
         if len(result.history) < self.recipe.epochs and 0 < self.recipe.target_accuracy <= result.validation_score:
             report.note(
                 f"{self.recipe.target_accuracy:g} % of the validation images are recognised, as the recipe asks "
-                f"(--target-accuracy): {len(result.history)} of {self.recipe.epochs} epochs were trained"
+                f"(--target-accuracy): {_epochs_text(len(result.history), self.recipe.epochs)}"
             )
         report.note(what_was_lost(result, options.best))
         if not Ranks.current().is_first:
@@ -308,6 +308,11 @@ def _run_folder(folder: Path, resume: str | None, *, is_named: bool) -> Path:
     if is_named and named.resolve() != folder.resolve():
         raise UsageError(f"--resume names {named}, --run-dir {folder}; give one of them")
     return named
+
+
+def _epochs_text(trained: int, wanted: int) -> str:
+    """How many epochs a training took that ended early."""
+    return f"{trained} of {wanted} epochs were trained" if trained else "the start was enough, and no epoch was needed"
 
 
 def _how_to_resume() -> str:

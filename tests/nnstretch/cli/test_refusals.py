@@ -166,6 +166,7 @@ def test_usage(cli: Cli) -> None:
         cli("bench", "resnet18", "-w", "3"), "cannot read 3: there is no such file; weights are a .safetensors file"
     )
     refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "integer")
+    refuses(cli("sweep", "net.py:small"), "sweep is followed by one of designs", "nnstretch sweep designs net.py:small")
     refuses(cli("train", "resnet18", "--data", "nothing", "-o", "w.safetensors"), "nothing", "digits")
     refuses(cli("train", "resnet18", "--data", "digits", "--recipe", "stew", "-o", "w.safetensors"), "stew", "quick")
     refuses(

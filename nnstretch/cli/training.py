@@ -72,6 +72,23 @@ def training_images(
     return without_unreadable(dataset)
 
 
+def check_outputs(network: Network, dataset: Dataset) -> None:
+    """Checks that a network fits the classes of its images, before anything is written.
+
+    Args:
+        network: that will be trained, on the CPU and in evaluation mode.
+        dataset: its images.
+
+    Raises:
+        ModelError: it does not.
+    """
+    import torch
+
+    with torch.no_grad():
+        outputs = network.module(network.example_input)
+    dataset.task.check_outputs(outputs, len(network.example_input), dataset.num_classes)
+
+
 def with_given_head(dataset: Dataset, head: str | None) -> Dataset:
     """The data set with the head of `--head`, if there is one.
 

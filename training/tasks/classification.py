@@ -26,7 +26,7 @@ class Classification(CountedTask):
         if shape is None or tuple(shape) != (images, num_classes):
             found = "no tensor" if shape is None else str(list(shape))
             raise ModelError(
-                f"the network writes {found} for {images} images of {num_classes} "
+                f"the network writes {found} for {images} image{'' if images == 1 else 's'} of {num_classes} "
                 f"classes; {[images, num_classes]} is wanted: use the data it was made for, or give its last layer "
                 f"{num_classes} outputs"
             )

@@ -44,8 +44,9 @@ class Segmentation(SpatialTask):
         """Checks that there is a map per image and class."""
         shape = getattr(_main(outputs), "shape", ())
         if len(shape) != 4 or tuple(shape[:2]) != (images, num_classes):
+            given = f"{images} image{'' if images == 1 else 's'}"
             raise ModelError(
-                f"the network writes {list(shape)} for {images} images with masks of {num_classes} classes; "
+                f"the network writes {list(shape)} for {given} with masks of {num_classes} classes; "
                 f"[{images}, {num_classes}, height, width] is wanted: use the data it was made for"
             )
 

@@ -231,11 +231,17 @@ class _Job:
         )
 
     def _networks(self, dataset: Dataset) -> tuple[BuiltNetwork, nn.Module | None]:
-        """The network and its teacher, on the device."""
+        """The network and its teacher, on the device.
+
+        Raises:
+            ModelError: the network is for other classes; nothing has been written then.
+        """
         from nnstretch.cli.models.networks import NetworkOptions, build_network
+        from nnstretch.cli.training import check_outputs
 
         form = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size, self.recipe.seed)
         network = build_network(self.model, form, self.weights, self.design)
+        check_outputs(network, dataset)
         network.module.to(self.device)
         return network, _teacher(self.teacher, dataset).to(self.device) if self.teacher else None
 

@@ -65,3 +65,9 @@ def test_a_run_folder_or_its_checkpoint_is_resumed(cli: Cli, folder: Path) -> No
     (folder / "empty.run").mkdir()
     refuses(cli(*TRAIN, "-o", "x.safetensors", "--resume", "empty.run"), "neither auto nor a run folder")
     refuses(cli(*TRAIN, "-o", "x.safetensors", "--resume", "w.run", "--run-dir", "y.run"), "give one of them")
+
+
+def test_a_network_for_other_classes_is_refused_before_anything_is_written(cli: Cli, folder: Path) -> None:
+    (folder / "net.py").write_text(NETWORK.replace("64, 10", "64, 3"))
+    refuses(cli(*TRAIN, "-o", "w.safetensors"), "writes [1, 3] for 1 image of 10 classes; [1, 10] is wanted")
+    assert [path.name for path in folder.iterdir() if path.name not in ("net.py", "__pycache__")] == []

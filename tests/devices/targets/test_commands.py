@@ -433,7 +433,7 @@ def test_the_script_writes_the_columns_of_nn_stretch(
         (("--target", "qemu:aarch64", "--against", "litert"), ("--against does not go with --target",)),
         (("--target", "qemu:aarch64", "--plan", "plan.json", "-t", "1"), ("a plan fixes", "threads")),
         (("--target", "qemu:aarch64", "-t", "1,2"), ("--threads '1,2'", "--target")),
-        (("--target", "qemu:aarch64", "-o", "x.svg"), (".json, .csv", "x.svg")),
+        (("--target", "qemu:aarch64", "-o", "x.txt"), (".json, .html", "x.txt")),
         (("--target", "qemu:aarch64", "--original-weights", "w"), ("--original-weights", "--design")),
         (("--target", "ssh:-x"), ("ssh:-x", "is not understood")),
     ],

@@ -98,8 +98,8 @@ typedef struct {
  *              n_releases, region… }
  *
  * A queue has one thread per core. Its ratios are the threads' initial shares of each step's units, relative to
- * each other, and each thread stays on its core; no ratios means equal shares, and threads that may run on any core of
- * the queue. A region is a block of memory, a buffer a part of one; offsets are
+ * each other; each thread stays on its core then. No ratios means equal shares, and threads that may run on any of
+ * the queue's cores. A region is a block of memory, a buffer a part of one; offsets are
  * multiples of NNS_BUFFER_ALIGNMENT. The steps of a sub-graph are consecutive, and the sub-graphs cover all
  * steps in order. A sub-graph waits for sub-graphs of other queues that precede it. An OpenCL sub-graph
  * acquires the SHARED regions that the device takes from the host before it starts, and releases those that the

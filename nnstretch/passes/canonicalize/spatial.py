@@ -256,7 +256,10 @@ _NEVER_NEGATIVE = (
 
 
 def drop_taps(node: ir.Node) -> bool:
-    """Taps of a Conv that read nothing but pads go, as a large dilation has them over a small image."""
+    """Taps of a dilated Conv that read nothing but pads go, with the pads that they needed.
+
+    A dilation as large as the image leaves the middle tap alone: 3 × 3 becomes 1 × 1.
+    """
     if not is_canonical(node, "Conv"):
         return False
     shape, result, weight = float_shape(node.inputs[0]), float_shape(node.outputs[0]), constant(node.inputs[1])

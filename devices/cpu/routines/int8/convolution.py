@@ -321,7 +321,7 @@ class RowsInt8Convolution(Int8Convolution):
     """Converts input rows to quads that all outputs read. Groups need not be whole vectors.
 
     It computes convolutions without groups where the CPU's instructions use converted rows best: on x86-64, whose other CPUs
-    multiply int16, and with ARM's products of eight channels (i8mm).
+    multiply int16, and on ARM with products of eight channels (i8mm) or with long products, without those of quads.
 
     Routine parameters:
         rows: output rows per unit of work.
@@ -333,11 +333,12 @@ class RowsInt8Convolution(Int8Convolution):
     def __init__(self, isa: Isa) -> None:
         super().__init__(isa)
         self._is_x86 = isa.architecture == "x86_64"
+        self._is_arm = isa.architecture in ("aarch64", "armv7")
 
     @property
     def _converts_all(self) -> bool:
         """Whether convolutions without groups gain by converted rows."""
-        return self._is_x86 or "i8mm" in self.features
+        return self._is_x86 or (self._is_arm and ("i8mm" in self.features or "asimddp" not in self.features))
 
     @property
     def _quad_bytes(self) -> int:

@@ -27,7 +27,7 @@ NNS_DEFINE_READS(depthwise_int8);
 /* Maximum columns of a strip, and the smaller strips. */
 enum { MOST = COMPUTE_MANY_REGISTERS ? 14 : 7, HALF = (MOST + 1) / 2, QUARTER = (MOST + 3) / 4 };
 
-#if INT8_PARTS == 1
+#if INT8_PARTS == 1 && !INT8_LONG
 #define DEPTHWISE_QUADS 1
 typedef nns_uvec element; /* of converted rows, weights and sums, for all lanes */
 #else

@@ -10,7 +10,7 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#elif defined(__aarch64__)
+#elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
 
@@ -65,6 +65,24 @@ NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w)
     return (nns_uvec)vdotq_s32((int32x4_t)sum, (int8x16_t)x, (int8x16_t)w);
 }
 
+#elif defined(__ARM_NEON)
+/* Products are exact in int16, and the sums of two or four of them in int32. */
+#define INT8_PARTS 1
+#define INT8_UNSIGNED 0
+#define INT8_LONG 1
+
+NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w) {
+    const int8x16_t a = (int8x16_t)x, b = (int8x16_t)w;
+    const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)));
+    const int32x4_t high = vpaddlq_s16(vmull_s8(vget_high_s8(a), vget_high_s8(b)));
+#if defined(__aarch64__)
+    return sum + (nns_uvec)vpaddq_s32(low, high);
+#else
+    return sum + (nns_uvec)vcombine_s32(vpadd_s32(vget_low_s32(low), vget_high_s32(low)),
+                                        vpadd_s32(vget_low_s32(high), vget_high_s32(high)));
+#endif
+}
+
 #elif defined(__SSE2__)
 /* A part is two channels as a pair of int16: products of bytes are exact there, and their sum is in int32. */
 #define INT8_PARTS 2
@@ -90,6 +108,10 @@ NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w)
 
 #ifndef INT8_IN_ORDER
 #define INT8_IN_ORDER 0
+#endif
+/* Whether products of quads are sums of long products (NEON without dot products). */
+#ifndef INT8_LONG
+#define INT8_LONG 0
 #endif
 
 /* Whether the instruction multiplies pairs of int16, so that converted inputs are best kept as int16. */

@@ -18,7 +18,8 @@
  * pick theirs; of two groups, half of the lanes belong to each, and quads of the two groups lie beside each other: one
  * broadcast of both serves lanes that alternate. With INT8_WIDE, converted inputs are int16, a vector's sums are in two
  * halves, and vectors of two groups are like those of more. With AMX, tiles of 16 columns compute the vectors of one group.
- * With i8mm, sets of one group are computed by products of eight channels (rows_pairs.h).
+ * With i8mm, sets of one group are computed by products of eight channels (rows_pairs.h); with NEON without dot products
+ * by long products (rows_sixteens.h).
  * Weights are int8[output block][part][kh][kw][quad][lane][4], with zeros for the quads that the last part lacks unless
  * they are packed: then it has fewer. */
 #include "int8/rows_window.h"
@@ -257,6 +258,8 @@ static compute_rows *rows_of(const kernel_geometry *s, lane_groups groups, int64
 
 #include "int8/rows_tiles.h"
 
+#include "int8/rows_sixteens.h"
+
 /* ---- units: (image, set, chunk of rows, share of the set's vectors) ---------------------------------------------- */
 
 static int64_t split_of(const rows_int8_parameters *p) { return nns_max_int(1, p->split); }
@@ -348,6 +351,11 @@ static const char *rows_check(const nns_args *args, nns_work *work) {
     if (g.groups > ROWS_MOST_GROUPS) return "vectors have lanes of too many groups";
     int64_t scratch = scratch_bytes(&s, &g, p->rows);
     if (scratch < 0) return "rows of the input are too wide";
+#if INT8_LONG
+    const int64_t packed = g.groups == 1 ? sixteens_bytes(&s, &g) : 0;
+    if (packed < 0 || packed > ROWS_BYTES) return "a vector has too many weights";
+    scratch += packed;
+#endif
 #if INT8_EIGHTS
     if (g.groups == 1) scratch = paired_bytes(&s, &g, p->rows);
     if (scratch < 0) return "a vector has too many weights";
@@ -386,6 +394,14 @@ static void rows_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
             if (!INT8_WIDE && groups == ONE_GROUP && vector + 1 < unit.end &&
                 select_vector(args, &g, &from, &unit, vector + 1, &v[1]) == ONE_GROUP && v[1].x == v[0].x)
                 count = 2;
+#if INT8_LONG
+            int8_t *packed = (int8_t *)scratch + scratch_bytes(s, &g, p->rows);
+            if (g.groups == 1 && pack_sixteens(s, &g, v[0].w, packed)) {
+                count = 1;
+                compute_sixteens_rows(&strips, &g, v, packed, flat.outputs);
+                continue;
+            }
+#endif
 #if ROWS_TILES
             if (tiled && groups == ONE_GROUP) {
                 compute_tiles(s, &g, v, count, block_bytes(s, &g), unit.outputs, from.columns);

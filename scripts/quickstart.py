@@ -1,6 +1,6 @@
 """The main job, end to end: train a network, branch it, retrain it, compile it, and measure the gain.
 
-A ResNet-18 learns the handwritten digits of scikit-learn (64×64), is branched for the processors of this machine,
+A ResNet-18 learns the handwritten digits of scikit-learn (48×48), is branched for the processors of this machine,
 retrained with distillation, and measured beside the original, ONNX Runtime and the equal-MACs control. The steps are those of
 `scripts/transform_and_train.py`, which takes a network and images of yours.
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nnstretch.cli.console import Reporter
     from nnstretch.devices.opencl.drivers import DeviceInfo
 
-IMAGE_SIZE = 64
+IMAGE_SIZE = 48
 SEARCH_SECONDS = 30.0
 """No design is run after this many seconds of the search."""
 QUICK: Mapping[str, Any] = {"epochs": 1, "scales": [[1, 0.5]], "blockwise_epochs": 0.1}

@@ -25,6 +25,7 @@ from nnstretch.graph.reference import largest_error
 from nnstretch.scheduler.plan.compiled import serial
 from nnstretch.scheduler.runtime.critical_path import critical_path_seconds
 from nnstretch.scheduler.runtime.session import PlanSession
+from nnstretch.support.other_programs import CoreWatch, OtherPrograms
 from nnstretch.support.progress import Progress
 
 _TRACED = 25  # runs for the critical path
@@ -47,6 +48,7 @@ class Together:
         pays: whether the layers are placed on several processors; otherwise all run on the fastest.
         max_rel_error: against ONNX Runtime, relative to the output's range.
         idle: processors on which nothing was computed, although they were the only one.
+        other_programs: what they used meanwhile; None if that is not known.
     """
 
     model: str
@@ -60,6 +62,7 @@ class Together:
     pays: bool
     max_rel_error: float
     idle: tuple[str, ...] = ()
+    other_programs: OtherPrograms | None = None
 
     @property
     def speedup(self) -> float:
@@ -85,7 +88,7 @@ class Together:
             "predicted_ms": significant(self.predicted_ms),
             "bound_ms": significant(self.bound_ms),
             "max_rel_error": significant(self.max_rel_error, 3),
-            **disturbance(self.widest_interval),
+            **disturbance(self.widest_interval, self.other_programs),
         }
 
 
@@ -111,7 +114,9 @@ def measure_together(
         one_by_one = stack.enter_context(PlanSession(serial(all_of_them.compiled)))
         alone = {name: stack.enter_context(options.session(graph, name, progress, runner)) for name in processors}
         candidates = [timed(one, feeds) for one in (all_of_them, one_by_one, *alone.values())]
+        watch = CoreWatch()
         times = [latency(slices) for slices in interleave(candidates, options.timing, progress)]
+        others = watch.others()
         outputs = dict(zip([o.name for o in all_of_them.get_outputs()], all_of_them.run(None, feeds), strict=True))
         report = all_of_them.compiled.placement
         predicted = all_of_them.plan.predicted_ms or 0.0
@@ -128,6 +133,7 @@ def measure_together(
             pays=report is not None and report.pays,
             max_rel_error=largest_error(outputs, reference_outputs(graph, feeds)),
             idle=tuple(name for one in alone.values() for name in one.plan.idle_processors),
+            other_programs=others,
         )
 
 

@@ -31,6 +31,7 @@ from nnstretch.graph.reference import largest_error
 from nnstretch.scheduler.runtime.arrangement import Arrangement, choose
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.stream_session import StreamSession
+from nnstretch.support.other_programs import CoreWatch, OtherPrograms
 from nnstretch.support.progress import Progress
 from nnstretch.support.worker_process import WorkerError
 
@@ -92,6 +93,7 @@ class Throughput:
         baselines: of ONNX Runtime on the same cores.
         failure: the reason why ONNX Runtime failed, or "".
         max_rel_error: largest error of all outputs against ONNX Runtime's, relative to the output's range.
+        other_programs: what they used meanwhile; None if that is not known.
     """
 
     model: str
@@ -103,6 +105,7 @@ class Throughput:
     baselines: tuple[Rate, ...]
     failure: str
     max_rel_error: float
+    other_programs: OtherPrograms | None = None
 
     @property
     def best(self) -> Rate:
@@ -127,7 +130,7 @@ class Throughput:
             "over_onnxruntime": None if baseline is None else significant(self.best.per_second / baseline),
             "onnxruntime_error": self.failure or None,
             "max_rel_error": significant(self.max_rel_error, 3),
-            **disturbance(self.widest_interval),
+            **disturbance(self.widest_interval, self.other_programs),
         }
 
 
@@ -182,7 +185,9 @@ def measure_throughput(
         ours = [_Candidate("one at a time", _one_by_one(single, feeds))]
         ours += [_Candidate(way.name, _streaming(one, feeds), way) for way, one in zip(ways, sessions, strict=True)]
         candidates = [*ours, *baselines]
+        watch = CoreWatch()
         turns = interleave([candidate.per_image(batch) for candidate in candidates], options.timing, progress)
+        others = watch.others()
         rates = [_rate(candidate, slices) for candidate, slices in zip(candidates, turns, strict=True)]
         wanted = reference_outputs(graph, feeds)
         answers = [answer for one in sessions for answer in one.run_many([feeds] * (3 * one.streams))]
@@ -198,6 +203,7 @@ def measure_throughput(
             baselines=tuple(rates[len(ours) :]),
             failure=failure,
             max_rel_error=max(errors),
+            other_programs=others,
         )
 
 

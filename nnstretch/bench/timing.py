@@ -20,6 +20,7 @@ from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.targets.workers import open_target
 from nnstretch.scheduler.measurement.runner.runner import Runner, SharedRunner
 from nnstretch.scheduler.runtime.session import PlanSession
+from nnstretch.support.other_programs import OtherPrograms
 from nnstretch.support.progress import Progress
 from nnstretch.support.worker_process import WorkerError
 
@@ -231,11 +232,17 @@ def widest(intervals: Iterable[Sequence[float] | None]) -> float | None:
     return max(((high - low) / (high + low) for low, high in filter(None, intervals) if high > 0), default=None)
 
 
-def disturbance(width: float | None) -> dict[str, Any]:
-    """What JSON says of the largest half width of a measurement's intervals: the share, and whether it is `WIDE`."""
+def disturbance(width: float | None, others: OtherPrograms | None) -> dict[str, Any]:
+    """What JSON says of how quiet the machine was.
+
+    Args:
+        width: the largest half width of the measurement's intervals, as a share of their middles.
+        others: what other programs used meanwhile; None if that is not known.
+    """
     return {
         "widest_interval": None if width is None else significant(width, 3),
         "disturbed": width is not None and width > WIDE,
+        "other_programs": None if others is None else others.to_json(),
     }
 
 

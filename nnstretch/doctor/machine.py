@@ -15,12 +15,12 @@ from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.doctor.finding import Finding, State
 from nnstretch.errors import NNStretchError
+from nnstretch.support.other_programs import CoreWatch, OtherPrograms
 
 _CPUS = Path("/sys/devices/system/cpu")
 _PROC = Path("/proc")
 _READINGS, _PAUSE = 40, 0.01  # of the clock of each core; seconds between two
 _STEADY = 0.05  # share by which the 90th percentile of readings may lie above the median
-_BUSY = 0.3  # cores that other programs keep busy
 _CORES_READ = 4
 _LEAST_MEMORY = 2 << 30  # bytes; tuning VGG-16 with all its candidates takes about 1.5 GB
 
@@ -31,7 +31,12 @@ def cores(cpus: Path = _CPUS, proc: Path = _PROC) -> Iterator[Finding]:
     limited = f" of {all_cores}" if len(usable) < all_cores else ""
     yield Finding("cores", State.OK, f"{format_cores(usable)}{limited}, {cpu_model()}")
     if len(usable) == 1:
-        yield Finding("branches", State.NOTE, "one core: branches gain only beside a GPU or another device")
+        yield Finding(
+            "branches",
+            State.NOTE,
+            "one core: branches gain nothing",
+            "allow more cores, or name a GPU as a processor, too",
+        )
     quota = cpu_quota()
     if quota is not None and quota < len(usable):
         found = f"the container may use the time of {quota} of its {len(usable)} cores"
@@ -88,25 +93,30 @@ def memory(proc: Path = _PROC) -> Iterator[Finding]:
 
 def steadiness(proc: Path = _PROC) -> Iterator[Finding]:
     """How busy other programs keep the machine, and how much the multiply-add rate of a core changes within a second."""
-    before = _busy_seconds(proc)
-    begin, own = time.perf_counter(), time.process_time()
+    watch = CoreWatch(proc)
     try:
         rates = {core: _clock(core) for core in usable_cores()[:_CORES_READ]}
     except NNStretchError:
         return  # the engine's own finding says why
-    elapsed, own = time.perf_counter() - begin, time.process_time() - own
-    others = (_busy_seconds(proc) - before - own) / elapsed
-    if others > _BUSY:
-        remedy = "end them before you measure: times and choices of routines suffer"
-        yield Finding("other programs", State.NOTE, f"keep {others:.1f} cores busy", remedy)
-    else:
-        yield Finding("other programs", State.OK, f"keep {max(others, 0.0):.1f} cores busy")
+    yield from _other_programs(watch.others())
     spread = max(float(np.percentile(found, 90) / np.median(found)) - 1 for found in rates.values())
     text = f"the multiply-add rate changes by {spread:.0%} within a second"
     if spread > _STEADY:
         yield Finding("clock", State.NOTE, text, "fix the clock if you can; results then come with wide intervals")
     else:
         yield Finding("clock", State.OK, text)
+
+
+def _other_programs(others: OtherPrograms | None) -> Iterator[Finding]:
+    """What they use; nothing if that is not known."""
+    if others is None:
+        return
+    found = f"keep {others.used:.1f} of {others.cores} core{'s' * (others.cores > 1)} busy"
+    if others.is_noticed:
+        remedy = "end them before you measure: times and choices of routines suffer"
+        yield Finding("other programs", State.NOTE, found, remedy)
+    else:
+        yield Finding("other programs", State.OK, found)
 
 
 def _clock(core: int) -> list[float]:
@@ -116,15 +126,6 @@ def _clock(core: int) -> list[float]:
         found.append(engine().clock_gflops(core))
         time.sleep(_PAUSE)
     return found
-
-
-def _busy_seconds(proc: Path) -> float:
-    """Seconds that all cores have been busy since the start of the machine."""
-    words = _read(proc / "stat").partition("\n")[0].split()
-    if len(words) < 9:
-        return 0.0
-    user, nice, system, _, _, irq, softirq, steal = map(int, words[1:9])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def _read(path: Path) -> str:

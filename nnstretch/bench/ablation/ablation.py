@@ -45,6 +45,7 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler.measurement.runner.runner import SharedRunner
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
+from nnstretch.support.other_programs import CoreWatch, OtherPrograms
 from nnstretch.support.progress import Progress, silent
 from nnstretch.support.worker_process import WorkerError
 
@@ -192,8 +193,9 @@ def ablate(
         bench = _Bench(models, feeds, options, progress or silent, stack, runner, unbranched_on or ",".join(names))
         candidates = _candidates(bench, names, has_branches=unbranched_on is None)
         bench.runner.end()
+        watch = CoreWatch()
         times = interleave([one.run for one in candidates], bench.options.timing, bench.progress)
-        found = _ablation(bench, names, candidates, times, top1 or {}, design)
+        found = _ablation(bench, names, candidates, times, top1 or {}, design, watch.others())
         if keep is not None:
             keep(bench.branched())
         return found
@@ -271,6 +273,7 @@ def _ablation(
     times: Sequence[Sequence[np.ndarray]],
     top1: Mapping[str, float],
     design: Design | None,
+    others: OtherPrograms | None,
 ) -> Ablation:
     samples = resampled(times)
     rows = _rows(bench, names, candidates, times, samples, top1)
@@ -295,6 +298,7 @@ def _ablation(
         idle=tuple(dict.fromkeys(name for session in bench.sessions.values() for name in session.plan.idle_processors)),
         timeline=timelines[0],
         serial_timeline=timelines[1],
+        other_programs=others,
         intervals=_intervals(candidates, samples),
         predicted_ms=design.predicted_ms if design else None,
         branches=_measured_branches(branches, design),

@@ -9,6 +9,7 @@ from typing import Any
 from nnstretch.bench.ablation.breakdown import BranchTime
 from nnstretch.bench.timing import CONFIDENCE, Interval, Latency, disturbance, perfect_split, significant, widest
 from nnstretch.scheduler.runtime.timeline import Timeline
+from nnstretch.support.other_programs import OtherPrograms
 
 GOOD_PREDICTION = 0.1
 """Largest relative error of a good prediction."""
@@ -95,6 +96,7 @@ class Ablation:
         branches: measured latencies, and predicted ones where the design has them.
         causes: milliseconds by cause that add up to the measured latency (`nnstretch.bench.ablation.breakdown`).
         idle: processors on which nothing was computed in one of the runs.
+        other_programs: what they used while the rows were measured; None if that is not known.
     """
 
     processors: tuple[str, ...]
@@ -118,6 +120,7 @@ class Ablation:
     branches: tuple[MeasuredBranch, ...] = ()
     causes: Mapping[str, float] = field(default_factory=dict)
     idle: tuple[str, ...] = ()
+    other_programs: OtherPrograms | None = None
 
     @property
     def branched_row(self) -> AblationRow:
@@ -192,7 +195,7 @@ class Ablation:
             "rows": [_row_json(row) for row in self.rows],
             "confidence": CONFIDENCE,
             "intervals": {name: [one(low), one(high)] for name, (low, high) in self.intervals.items()},
-            **disturbance(self.widest_interval),
+            **disturbance(self.widest_interval, self.other_programs),
             "predicted_ms": None if self.predicted_ms is None else one(self.predicted_ms),
             "well_predicted": self.well_predicted,
             "branches": [_branch_json(branch) for branch in self.branches],
@@ -218,6 +221,7 @@ class Ablation:
             branches=tuple(_branch(branch) for branch in fields["branches"]),
             causes={cause["cause"]: cause["ms"] for cause in fields["causes"]},
             idle=tuple(fields["idle"]),
+            other_programs=OtherPrograms.from_json(fields.get("other_programs")),  # answers of earlier versions lack it
             timeline=Timeline.from_json(timelines[CONCURRENT]),
             serial_timeline=Timeline.from_json(timelines[SERIAL]),
         )

@@ -22,6 +22,7 @@ from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.targets.workers import LocalTarget, Target
 from nnstretch.errors import MissingExtraError, UsageError
 from nnstretch.graph.reference import largest_error
+from nnstretch.support.other_programs import CoreWatch, OtherPrograms
 from nnstretch.support.progress import Progress
 from nnstretch.support.worker_process import WorkerError
 
@@ -67,6 +68,7 @@ class Comparison:
         rel_errors: engine -> largest error against ONNX Runtime, relative to the output's range.
         starts: engine -> cost of its start.
         peak_gflops: FMA peak of one core, the larger of before and after the rounds.
+        other_programs: what they used during the rounds; None if that is not known.
     """
 
     model: str
@@ -77,6 +79,7 @@ class Comparison:
     rel_errors: Mapping[str, float] = field(default_factory=dict)
     starts: Mapping[str, Start] = field(default_factory=dict)
     peak_gflops: float | None = None
+    other_programs: OtherPrograms | None = None
 
     @property
     def dtype(self) -> str:
@@ -148,6 +151,7 @@ class Comparison:
             "peak_share": _rounded(self.peak_share),
             "max_rel_error": _rounded(self.max_rel_error),
             "fallback_layers": list(facts.get("fallback_layers", ())),
+            "other_programs": None if self.other_programs is None else self.other_programs.to_json(),
         }
         return result | ({"layers": facts["layers"]} if "layers" in facts else {})
 
@@ -221,7 +225,9 @@ def compare(
             recording_failure(partial(process.time, runs=options.runs), name, errors)
             for name, process in processes.items()
         ]
+        watch = CoreWatch()
         slices = dict(zip(processes, interleave(candidates, options.timing, report), strict=True))
+        others = watch.others()
         peaks.append(engine().peak_gflops(options.cores[0]))
         compared = {e.name for e in engines if e.from_file}
         return Comparison(
@@ -233,6 +239,7 @@ def compare(
             rel_errors={name: error for name, error in found_errors.items() if name not in errors},
             starts={n: _typical(found) for n, found in starts.items() if found and n in compared - errors.keys()},
             peak_gflops=max(peaks),
+            other_programs=others,
         )
 
 

@@ -19,6 +19,7 @@ from nnstretch.bench.engines import EngineEntry
 from nnstretch.bench.timing import geometric_mean, significant, widest
 from nnstretch.devices.base.spec import parse_counts
 from nnstretch.errors import FileError, NNStretchError, UsageError
+from nnstretch.support.other_programs import OtherPrograms
 from nnstretch.support.progress import Progress
 
 Result = dict[str, Any]
@@ -202,6 +203,12 @@ def highest_peak(results: Sequence[Mapping[str, Any]]) -> float | None:
 def widest_interval(results: Sequence[Mapping[str, Any]]) -> float | None:
     """The largest half width of the latencies' intervals, as a share of their middles; None if no interval is known."""
     return widest(about.get("interval_ms") for one in results for about in one["engines"].values())
+
+
+def other_programs(results: Sequence[Mapping[str, Any]]) -> OtherPrograms | None:
+    """The most that other programs used during a comparison; None if that is not known of any."""
+    known = filter(None, (OtherPrograms.from_json(one.get("other_programs")) for one in results))
+    return max(known, key=lambda others: others.used, default=None)
 
 
 def is_failure(result: Mapping[str, Any]) -> bool:

@@ -128,19 +128,20 @@ def _kept_file(outputs: Sequence[Path], *, resume: bool) -> Path | None:
 
 
 def _answer(series: Series, results: Sequence[Result]) -> dict[str, Any]:
-    from nnstretch.bench.comparison.suite import highest_peak, summaries, widest_interval
+    from nnstretch.bench.comparison.suite import highest_peak, other_programs, summaries, widest_interval
     from nnstretch.bench.timing import describe_machine, disturbance
 
     machine = describe_machine(series.cores[: max(series.threads)], highest_peak(results))
-    found = disturbance(widest_interval(results))
+    found = disturbance(widest_interval(results), other_programs(results))
     return {"machine": machine, "summary": summaries(results), **found, "results": list(results)}
 
 
 def _show(report: Reporter, series: Series, results: Sequence[Result]) -> None:
     if report.as_json:
         return
+    from nnstretch.bench.comparison.suite import other_programs, widest_interval
     from nnstretch.report.tables.bench import comparison_table, failures, layer_table, start_table
-    from nnstretch.report.tables.text import disturbed_text
+    from nnstretch.report.tables.text import quietness_lines
 
     answer = _answer(series, results)
     names = [entry.name for entry in series.engines]
@@ -151,9 +152,9 @@ def _show(report: Reporter, series: Series, results: Sequence[Result]) -> None:
         report.show(start_table(results, [entry.name for entry in series.engines if entry.from_file]))
     if series.options.layers:
         report.show(*(layer_table(one) for one in results if "layers" in one))
-    for line in (*failures(results), *_shapes_of_factories(results, series)):
+    quietness = quietness_lines(widest_interval(results), other_programs(results))
+    for line in (*failures(results), *_shapes_of_factories(results, series), *quietness):
         report.note(line)
-    report.note(disturbed_text(answer["widest_interval"]))
 
 
 def _shapes_of_factories(results: Sequence[Result], series: Series) -> list[str]:

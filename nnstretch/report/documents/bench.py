@@ -9,7 +9,8 @@ from typing import Any
 from nnstretch.report.charts.bench import ratio_panel, skyline_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.tables.bench import dtypes_text, failures, fastest_engine
-from nnstretch.report.tables.text import disturbed_text, parameters_text, threads_text
+from nnstretch.report.tables.text import parameters_text, quietness_lines, threads_text
+from nnstretch.support.other_programs import OtherPrograms
 
 _METHOD = "every engine in a process of its own on the same cores, stopped while another one is timed."
 _SKYLINE = (
@@ -50,7 +51,7 @@ def bench_document(answer: Mapping[str, Any]) -> Document:
     }
     return Document(
         f"Benchmark of {next(iter(models)) if len(models) == 1 else f'{len(models)} models'}",
-        " ".join(filter(None, (machine_text(machine), disturbed_line(answer)))),
+        " ".join(filter(None, (machine_text(machine), quietness_text(answer)))),
         figures,
         list(_sections(answer)),
         facts,
@@ -66,10 +67,11 @@ def machine_text(machine: Mapping[str, Any]) -> str:
     )
 
 
-def disturbed_line(answer: Mapping[str, Any]) -> str:
-    """A sentence if the machine was disturbed; else empty."""
-    said = disturbed_text(answer.get("widest_interval"))
-    return f"{said[0].upper()}{said[1:]}." if said else ""
+def quietness_text(answer: Mapping[str, Any]) -> str:
+    """Sentences on a machine that was not quiet; else empty."""
+    others = OtherPrograms.from_json(answer.get("other_programs"))
+    said = quietness_lines(answer.get("widest_interval"), others)
+    return " ".join(f"{line[0].upper()}{line[1:]}." for line in said)
 
 
 def _headline(summaries: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from nnstretch.bench.ablation.result import CONCURRENT, SERIAL, Ablation
 from nnstretch.branching.design.design import Design
 from nnstretch.report.charts.branching import causes_panel, design_panel, latency_panel, training_panel
 from nnstretch.report.charts.timeline import timeline_panel
-from nnstretch.report.documents.bench import disturbed_line, machine_text
+from nnstretch.report.documents.bench import machine_text, quietness_text
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.tables.ablation import alternative_text, prediction_text, when_branching_pays, where_text
 from nnstretch.report.tables.text import count_text, interval_text
@@ -81,7 +81,7 @@ def _lead(answer: Mapping[str, Any], found: Ablation) -> str:
     processors = f"{placed} {' and '.join(found.processors)}."
     best = f"The best alternative is {alternative_text(found)}."
     said = (not_branched, machine_text(answer["machine"]), processors, best, when_branching_pays(found))
-    return " ".join(filter(None, (*said, disturbed_line(answer))))
+    return " ".join(filter(None, (*said, quietness_text(answer))))
 
 
 def _headline(found: Ablation) -> list[tuple[str, str]]:

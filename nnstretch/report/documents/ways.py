@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nnstretch.report.charts.bars import Bar, bars_panel
-from nnstretch.report.documents.bench import disturbed_line
+from nnstretch.report.documents.bench import quietness_text
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 
 Answer = Mapping[str, Any]
@@ -33,7 +33,7 @@ def streams_document(answer: Answer) -> Document:
     lead = (
         f"{answer['streams']} streams, batch {answer['batch']}. Chosen by prediction: {chosen}.",
         f"ONNX Runtime failed: {failed}." if failed else "",
-        disturbed_line(answer),
+        quietness_text(answer),
     )
     section = Section("Images per second", "Medians of interleaved rounds.", bars_panel(bars, "/s"), table)
     return Document(f"Throughput of {answer['model']}", " ".join(filter(None, lead)), figures, [section])
@@ -62,7 +62,7 @@ def together_document(answer: Answer) -> Document:
     ]
     placed = "Layers are placed on several processors." if answer["placed"] else "One processor computes all layers."
     section = Section("Latency", "Medians of interleaved rounds.", bars_panel(bars, " ms"), table)
-    lead = " ".join(filter(None, (placed, disturbed_line(answer))))
+    lead = " ".join(filter(None, (placed, quietness_text(answer))))
     return Document(f"{answer['model']} on several processors", lead, figures, [section])
 
 

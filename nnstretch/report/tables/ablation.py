@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nnstretch.bench.ablation.result import GOOD_PREDICTION
-from nnstretch.report.tables.text import count_text, disturbed_text, interval_text, ms_text, plain_table
+from nnstretch.report.tables.text import count_text, interval_text, ms_text, plain_table, quietness_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,8 +61,7 @@ def ablation_table(ablation: Ablation) -> Table:
         f"{ablation.split_share:.0%}{between('split_share', '.0%')} of the perfect split; "
         f"largest error {ablation.max_rel_error:.0e}"
     )
-    if disturbed := disturbed_text(ablation.widest_interval):
-        shown.caption += f"\n{disturbed}"
+    shown.caption = "\n".join([shown.caption, *quietness_lines(ablation.widest_interval, ablation.other_programs)])
     return shown
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nnstretch.report.tables.text import count_text, disturbed_text, ms_text, plain_table, times_text
+from nnstretch.report.tables.text import count_text, ms_text, plain_table, quietness_lines, times_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -77,13 +77,12 @@ def together_table(found: Together) -> Table:
         f"predicted {ms_text(found.predicted_ms)} ms, at least {ms_text(found.bound_ms)} ms for any placement of whole "
         f"layers. Largest error against ONNX Runtime {found.max_rel_error:.1e}."
     )
-    return _with_disturbance(shown, found.widest_interval)
+    return _with_quietness(shown, found)
 
 
-def _with_disturbance(shown: Table, width: float | None) -> Table:
-    """A table whose caption ends with a line on wide intervals, if there are any."""
-    if disturbed := disturbed_text(width):
-        shown.caption = f"{shown.caption}\n{disturbed}"
+def _with_quietness(shown: Table, found: Together | Throughput) -> Table:
+    """A table whose caption ends with what to know of a machine that was not quiet."""
+    shown.caption = "\n".join([str(shown.caption), *quietness_lines(found.widest_interval, found.other_programs)])
     return shown
 
 
@@ -118,7 +117,7 @@ def throughput_table(found: Throughput) -> Table:
     if found.failure:
         words.append(f"(ONNX Runtime failed: {found.failure})")
     shown.caption = " ".join(words) + f". Largest error against ONNX Runtime {found.max_rel_error:.1e}."
-    return _with_disturbance(shown, found.widest_interval)
+    return _with_quietness(shown, found)
 
 
 def _rate_cells(rate: Rate, batch: int, *, chosen: bool) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from nnstretch.support.other_programs import OtherPrograms
+
 
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -58,16 +60,27 @@ def interval_text(interval: tuple[float, float] | None, form: str) -> str:
     return "" if interval is None else f"{interval[0]:{form}}–{interval[1]:{form}}"
 
 
-def disturbed_text(width: float | None) -> str:
-    """A line on the widest interval of a measurement if that is `WIDE`; else empty."""
+def quietness_lines(width: float | None, others: OtherPrograms | None) -> list[str]:
+    """What to know of a machine that was not quiet during a measurement, a line each.
+
+    Args:
+        width: the largest half width of the intervals, as a share of their middles.
+        others: what other programs used meanwhile. If they use it evenly, intervals are narrow all the same.
+    """
     from nnstretch.bench.timing import WIDE
 
-    if width is None or width <= WIDE:
-        return ""
-    return (
-        f"the machine was disturbed: intervals are wide (up to ±{width:.0%}, more than ±{WIDE:.0%}); "
-        "end other programs and measure again"
-    )
+    lines = []
+    if width is not None and width > WIDE:
+        lines.append(
+            f"the machine was disturbed: intervals are wide (up to ±{width:.0%}, more than ±{WIDE:.0%}); "
+            "end other programs and measure again"
+        )
+    if others is not None and others.is_noticed:
+        lines.append(
+            f"other programs used {others.used:.1f} of {others.cores} core{'s' * (others.cores > 1)} while this was "
+            "measured; figures may be too large: end them and measure again"
+        )
+    return lines
 
 
 def times_text(ratio: float) -> str:

@@ -40,7 +40,7 @@ from nnstretch.bench.comparison.subject import (
     reference_outputs,
     subject,
 )
-from nnstretch.bench.comparison.suite import Series, widest_interval
+from nnstretch.bench.comparison.suite import Series, other_programs, widest_interval
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start
 from nnstretch.bench.engines.nnstretch_engine import layer_table
 from nnstretch.bench.timing import (
@@ -72,12 +72,13 @@ from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.torch_module import export
 from nnstretch.report.documents.branching import branching_document
 from nnstretch.report.tables.ablation import branch_cells, prediction_text
-from nnstretch.report.tables.text import disturbed_text, ms_text
+from nnstretch.report.tables.text import ms_text, quietness_lines
 from nnstretch.scheduler.measurement.runner.runner import Runner
 from nnstretch.scheduler.placement import joint
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
 from nnstretch.support.frames import read_frame, write_frame
+from nnstretch.support.other_programs import OtherPrograms
 from nnstretch.support.progress import Progress
 from nnstretch.support.worker_process import WorkerError
 
@@ -192,11 +193,29 @@ def test_rounds_end_when_all_latencies_are_precise(spread: float, precision: flo
 def test_a_measurement_is_disturbed_if_an_interval_is_wide() -> None:
     assert widest([(1.0, 1.0), None, (2.0, 2.1), [1.9, 2.1]]) == pytest.approx(0.05)
     assert widest([None]) is None
-    assert disturbance(0.05) == {"widest_interval": 0.05, "disturbed": False}
-    assert disturbance(0.051) == {"widest_interval": 0.051, "disturbed": True}
-    assert disturbance(None) == {"widest_interval": None, "disturbed": False}
-    assert disturbed_text(0.05) == disturbed_text(None) == ""
-    assert disturbed_text(0.123).startswith("the machine was disturbed: intervals are wide (up to ±12%, more than ±5%)")
+    quiet = {"widest_interval": 0.05, "disturbed": False, "other_programs": None}
+    assert disturbance(0.05, None) == quiet
+    assert disturbance(0.051, None) == quiet | {"widest_interval": 0.051, "disturbed": True}
+    assert disturbance(None, None) == quiet | {"widest_interval": None}
+    assert quietness_lines(0.05, None) == quietness_lines(None, None) == []
+    (line,) = quietness_lines(0.123, None)
+    assert line.startswith("the machine was disturbed: intervals are wide (up to ±12%, more than ±5%)")
+
+
+def test_other_programs_are_named_even_if_intervals_are_narrow() -> None:
+    busy = OtherPrograms(0.81, 2)
+    assert disturbance(0.01, busy)["other_programs"] == {"used_cores": 0.81, "cores": 2}
+    (line,) = quietness_lines(0.01, busy)
+    assert line.startswith("other programs used 0.8 of 2 cores while this was measured; figures may be too large")
+    assert quietness_lines(0.01, OtherPrograms(0.3, 2)) == []
+    assert len(quietness_lines(0.1, busy)) == 2
+
+
+def test_of_several_results_the_busiest_counts() -> None:
+    unknown: list[dict[str, object]] = [{"other_programs": None}, {}]
+    known = [{"other_programs": OtherPrograms(used, 2).to_json()} for used in (0.1, 0.9, 0.5)]
+    assert other_programs([*unknown, *known]) == OtherPrograms(0.9, 2)
+    assert other_programs(unknown) is None
 
 
 def test_results_are_as_disturbed_as_their_widest_interval() -> None:

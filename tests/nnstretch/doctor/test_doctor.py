@@ -15,6 +15,7 @@ from nnstretch.doctor import accelerators, machine, native, software, tools
 from nnstretch.doctor.diagnosis import diagnose
 from nnstretch.doctor.finding import Finding, State
 from nnstretch.errors import BuildError
+from nnstretch.support.other_programs import CoreWatch, OtherPrograms
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -129,10 +130,16 @@ def test_little_memory(tmp_path: Path) -> None:
 
 
 def test_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = iter([0.0, 1000.0])
-    monkeypatch.setattr(machine, "_busy_seconds", lambda _: next(readings))
+    monkeypatch.setattr(CoreWatch, "others", lambda _: OtherPrograms(1.5, 2))
     monkeypatch.setattr(machine, "_clock", lambda _: [100.0, 50.0, 50.0, 50.0])
-    assert [finding.state for finding in machine.steadiness()] == [State.NOTE, State.NOTE]
+    found = list(machine.steadiness())
+    assert [finding.state for finding in found] == [State.NOTE, State.NOTE]
+    assert found[0].found == "keep 1.5 of 2 cores busy"
+
+
+def test_a_machine_that_does_not_say_how_busy_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "_clock", lambda _: [100.0] * 4)
+    assert [finding.subject for finding in machine.steadiness(tmp_path)] == ["clock"]
 
 
 def test_missing_programs(monkeypatch: pytest.MonkeyPatch) -> None:

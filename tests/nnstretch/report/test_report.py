@@ -33,6 +33,7 @@ from nnstretch.report.pages import TEMPLATES
 from nnstretch.report.tables.ablation import ablation_table
 from nnstretch.report.tables.text import count_text
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
+from nnstretch.support.other_programs import OtherPrograms
 from nnstretch.training.loop.checkpoint import EpochRecord
 
 MACHINE = {"cpu": "A CPU & co <x86>", "cores": 2, "peak_gflops_per_core": 250.0}
@@ -122,6 +123,15 @@ def test_a_disturbed_machine_is_reported(ablation: Ablation, design: Design, hal
     assert (said in str(ablation_table(found).caption)) == wide
     answer = found.to_json()
     assert (answer["widest_interval"], answer["disturbed"]) == (half_width, wide)
+
+
+@pytest.mark.parametrize("used", [0.1, 0.8])
+def test_a_machine_that_other_programs_use_is_reported(ablation: Ablation, design: Design, used: float) -> None:
+    found = replace(with_intervals(ablation, 0.02), other_programs=OtherPrograms(used, 2))
+    said = "ther programs used 0.8 of 2 cores while this was measured; figures may be too large"
+    assert (said in html(branching_document(answer_of(found, design)))) == (used == 0.8)
+    assert (said in str(ablation_table(found).caption)) == (used == 0.8)
+    assert Ablation.from_json(found.to_json()).other_programs == found.other_programs
 
 
 def test_a_network_that_is_not_branched_is_reported_first(ablation: Ablation, design: Design) -> None:

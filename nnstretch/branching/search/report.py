@@ -145,6 +145,24 @@ class SearchReport:
         share = min(1.0, design.macs / max(design.original_macs, 1)) if design.meeting_points else 1.0
         return share * min(others) / design.predicted_ms if design.predicted_ms else None
 
+    def faster_unbranched(self, design: Design, names: Sequence[str]) -> str | None:
+        """Where the network without branches is predicted to run best, as `--processors` takes it.
+
+        None if a design is predicted to pay, or the gain is not known.
+
+        Args:
+            design: one of the search, the original if it has no branches.
+            names: of the processors.
+        """
+        if self.stays_unbranched and self.unbranched is not None:
+            return self.unbranched.processors(names)
+        gain = self.gain(design)
+        if gain is None or gain > 1:
+            return None
+        others = self.alternatives(names)
+        where = min(others, key=lambda place: others[place])
+        return ",".join(names) if where == "split" else where
+
     def unbranched_note(self, names: Sequence[str]) -> str:
         """One line for people if the network without branches was returned or is predicted to be ahead; else "".
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -171,10 +171,8 @@ def stretch_command(
                 bounded = known.of(report, original, names, merge, profiled) if known else None
                 limited = options if bounded is None else with_bounds(options, bounded.bounds)
                 limited = replace(limited, processors=",".join(names))
-                written, whole_on = _search(report, original, limited, files, profiled, bounded, opened)
-            _advise(report, original, written[0] if whole_on is None else None, network.weights)
-            if whole_on is not None and profiled is None and opened is None:
-                _advise_whole(report, original, whole_on, network.weights)
+                found = _search(report, original, limited, files, profiled, bounded, opened)
+            _advise(report, original, found, network.weights)
             if output is None:
                 report.note("nothing was written; -o FOLDER keeps designs, with their weights and ONNX files")
             return 0
@@ -219,33 +217,54 @@ def _opened(report: Reporter, target: str, options: StretchOptions) -> AbstractC
     return opened_target(report, CompileOptions(options.processors, target=target), clusters=is_default)
 
 
-def _advise(report: Reporter, network: BuiltNetwork, design: str | None, weights: Path | None) -> None:
-    """Says for which images designs are if nobody said it, and shows the command that comes next, if there is a `design`."""
+@dataclass(frozen=True)
+class _Found:
+    """What decides the advice after a search.
+
+    Attributes:
+        design: file of the best branched design; None without one.
+        unbranched_on: processors on which the network without branches is predicted to be as fast; None: branching pays.
+        is_elsewhere: whether these are of another machine.
+    """
+
+    design: str | None
+    unbranched_on: str | None
+    is_elsewhere: bool
+
+
+def _advise(report: Reporter, network: BuiltNetwork, found: _Found, weights: Path | None) -> None:
+    """Says for which images designs are if nobody said it, and shows the commands that come next."""
     if network.options.image_size is None:
         sides = "×".join(map(str, network.example_input.shape[1:]))
         report.note(f"designs are for images of {sides}; --image-size names another size")
-    if design is None:
+    if found.unbranched_on is not None:
+        _advise_unbranched(report, network, found, found.unbranched_on, weights)
+    if found.design is None:
         return
     model = network.spec
-    report.note("retrain one, with the network as its teacher:")
+    instead = "retrain one" if found.unbranched_on is None else "to retrain a design all the same"
+    report.note(f"{instead}, with the network as its teacher:")
     known = weights or "FILE"
     inherited, teacher = f" --weights {known}", f"{model}:{known}"
     if weights is None and network.interface is not None:  # the weights are in the model's file
         inherited, teacher = "", model
     report.command(
-        f"nnstretch train {model} --design {design}{inherited} --teacher {teacher} --recipe quick-retrain --data SET "
+        f"nnstretch train {model} --design {found.design}{inherited} --teacher {teacher} --recipe quick-retrain --data SET "
         "-o branched.safetensors"
     )
 
 
-def _advise_whole(report: Reporter, network: BuiltNetwork, processors: str, weights: Path | None) -> None:
+def _advise_unbranched(
+    report: Reporter, network: BuiltNetwork, found: _Found, processors: str, weights: Path | None
+) -> None:
     """Shows the command that prepares the network without branches to run where it is predicted to be fastest."""
     from nnstretch.devices.base.spec import is_simulated
 
-    if any(map(is_simulated, processors.split(","))):
+    if found.is_elsewhere or any(map(is_simulated, processors.split(","))):
+        report.note(f"no branched design is predicted to pay: run the network without branches, on {processors}")
         return
     given = "" if weights is None else f" --weights {weights}"
-    report.note("prepare the network without branches to run so:")
+    report.note("no branched design is predicted to pay: prepare the network without branches, with")
     report.command(f"nnstretch compile {network.spec}{given} -p {processors} -o {Path(network.spec).stem}.nns")
 
 
@@ -257,13 +276,8 @@ def _search(
     profiled: Profiled | None,
     bounded: LearnedBounds | None,
     target: OpenTarget | None,
-) -> tuple[Sequence[str | None], str | None]:
-    """Finds designs, writes and shows them.
-
-    Returns:
-        Their files, None for each if there is no folder; and if the network without branches was returned, the processors on
-        which it is fastest.
-    """
+) -> _Found:
+    """Finds designs, writes and shows them."""
     from nnstretch.cli.stretching.answer import answer
     from nnstretch.cli.stretching.files import write_all
     from nnstretch.cli.stretching.search import find, show, uncertainty_object
@@ -284,5 +298,8 @@ def _search(
         count = f"{len(paths)} design{'s' * (len(paths) != 1)}"
         report.note(f"wrote {count} to {files.folder}; {page} explains them")
     search = found.results[0].report
-    plan = search.unbranched if search.stays_unbranched else None
-    return paths, None if plan is None else plan.processors(names)
+    return _Found(
+        design=None if search.stays_unbranched else paths[0],
+        unbranched_on=search.faster_unbranched(found.results[0].design, names),
+        is_elsewhere=profiled is not None or target is not None,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -276,6 +277,19 @@ def test_the_gain_is_over_the_best_alternative_at_equal_macs() -> None:
     assert f"{min(1.0, designs[0].macs / designs[0].original_macs) * min(others.values()):.3f} ms" in note
 
 
+def test_where_the_network_runs_without_branches_if_no_design_pays() -> None:
+    (design, *_), report = search(tiny(), Rates(100e9, 90e9, meeting=1e-6), SearchOptions(2, LIMITS))
+    gain = report.gain(design)
+    assert design.meeting_points
+    assert gain is not None
+    assert gain > 1
+    assert report.faster_unbranched(design, NAMES[:2]) is None
+    slow = replace(design, predicted_ms=1e3)
+    for split, pool, place in ((1.0, None, ",".join(NAMES[:2])), (5e3, 1.0, "cpu:0-1"), (5e3, None, NAMES[0])):
+        known = replace(report, original_ms=(1e3, 2e3), split_ms=split, pool="cpu:0-1", pool_ms=pool, unbranched=None)
+        assert known.faster_unbranched(slow, NAMES[:2]) == place
+
+
 def test_what_is_slower_is_returned_where_it_is_wanted() -> None:
     predictor, limits = Rates(100e9, 90e9, meeting=1e-3), SearchLimits(alpha=1e3, beta=2.0)
     (design, *_), report = search(tiny(), predictor, SearchOptions(2, limits, even_if_slower=True))
@@ -283,6 +297,7 @@ def test_what_is_slower_is_returned_where_it_is_wanted() -> None:
     assert (design.predicted_ms or 0.0) > min(report.original_ms)
     assert not report.stays_unbranched
     assert f"the fastest branched design {report.branched_ms:.3f} ms" in report.unbranched_note(NAMES)
+    assert report.faster_unbranched(design, NAMES[:2]) is not None
 
 
 def test_limits_that_the_whole_network_breaks_are_refused() -> None:

@@ -255,14 +255,20 @@ def test_a_network_stays_whole_where_no_branched_design_is_ahead(cli: Cli, folde
     }
     assert found["recalled"] is False
     assert found["branched_ms"] > design["predicted_ms"] == pytest.approx(min(found["original_ms"].values()))
-    assert "retrain one" not in done[2]
+    instead = "no branched design is predicted to pay: run the network without branches, on sim:phone/cpu"
+    assert instead in done[2]
+    assert "nnstretch train" not in done[2]
     note = (
         "ranching does not pay here: the network without branches, on sim:phone/cpu alone, is predicted to take "
         f"{design['predicted_ms']:.3f} ms; the fastest branched design {found['branched_ms']:.3f} ms"
     )
     assert note in " ".join(done[2].split())
     assert note in Path(found["page"]).read_text()
-    (forced,) = answer_of(cli("stretch", "net.py:small", *SIMULATED, "--json"))["designs"]
+    done = cli("stretch", "net.py:small", *SIMULATED, "-o", "forced", "--json")
+    (forced,) = answer_of(done)["designs"]
+    assert instead in done[2]
+    retrain = f"nnstretch train net.py:small --design {forced['file']} "
+    assert f"to retrain a design all the same, with the network as its teacher:\n  {retrain}" in done[2]
     assert forced["meeting_points"]
     assert forced["predicted_ms"] == pytest.approx(found["branched_ms"])
 

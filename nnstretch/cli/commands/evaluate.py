@@ -165,6 +165,7 @@ def _evaluated(
     """What a network reaches on the test images, and the data set for its images.
 
     Raises:
+        ModelError: the data have other classes than the network.
         FileError: images that cannot be decoded, unless they are to be left out.
     """
     from nnstretch.training.data import load_dataset
@@ -178,10 +179,11 @@ def _evaluated(
         size, channels = classifier.image_size, classifier.shape[1]
         dataset = load_dataset(images.data, size, channels, preprocessing=classifier.preprocessing)
         dataset, whole = with_given_head(dataset, images.head), len(dataset.test)
+        classifier.check_outputs(dataset)
         if images.skip_unreadable:
             dataset = without_unreadable(dataset, ("test",))
         try:
-            found = evaluated(classifier.network, dataset.test, dataset, _batch(classifier, engine), advance)
+            found = evaluated(classifier.network(), dataset.test, dataset, _batch(classifier, engine), advance)
         except UnreadableImagesError:
             refuse_unreadable(dataset.test, "test")
             raise

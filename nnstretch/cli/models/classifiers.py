@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from torch import nn
 
+    from nnstretch.package.standalone_session import StandaloneSession
+    from nnstretch.scheduler.runtime.base_session import Session
     from nnstretch.training.data.preprocessing import Preprocessing
+    from nnstretch.training.data.split import Dataset
 
 ENGINES = ("nnstretch", "onnxruntime", "torch")
 
@@ -55,22 +58,37 @@ class ClassifierSource:
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """A network that is ready to be evaluated.
+    """A network that can be evaluated.
 
     Attributes:
-        network: a torch module, or a function from images to logits.
+        network: makes it a torch module, or a function from images to logits; compiles what is not compiled yet.
         shape: of a batch of images: N,C,S,S.
         preprocessing: how images become inputs; None where the file does not say.
+        outputs: shapes of the outputs, by which data for other classes are refused before the network is compiled; None where
+            they are not known before the first run.
     """
 
-    network: nn.Module | Callable[[np.ndarray], Any]
+    network: Callable[[], nn.Module | Callable[[np.ndarray], Any]]
     shape: tuple[int, ...]
     preprocessing: Preprocessing | None = None
+    outputs: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def image_size(self) -> int:
         """Side of the images in pixels."""
         return self.shape[-1]
+
+    def check_outputs(self, dataset: Dataset) -> None:
+        """Checks that the outputs fit the classes of the data, as far as that is known before the network is compiled.
+
+        Raises:
+            ModelError: they do not.
+        """
+        import numpy as np
+
+        if self.outputs is not None:
+            outputs = _as_of_network([np.broadcast_to(np.float32(0), shape) for shape in self.outputs])
+            dataset.task.check_outputs(outputs, self.shape[0], dataset.num_classes)
 
 
 def compared_source(text: str, design: Path | None, first: ClassifierSource) -> ClassifierSource:
@@ -97,7 +115,7 @@ def open_classifier(
         source: the network.
         engine: one of `ENGINES`. A standalone model runs by its own library, which is that of `nnstretch`.
         options: how it is compiled.
-        progress: called while it is compiled.
+        progress: called while it is compiled, which `Classifier.network` does.
 
     Raises:
         UsageError: the engine cannot run it, or it has another image size.
@@ -132,7 +150,8 @@ def _opened_module(
     if Source(source.model, options).is_package:
         raise UsageError(f"{source.model} is a package, which {engine} cannot run; use --engine nnstretch")
     network = build_network(source.model, NetworkOptions(image_size=source.image_size), source.weights, source.design)
-    yield Classifier(network.module.to(device), tuple(network.example_input.shape), network.preprocessing)
+    module = network.module.to(device)
+    yield Classifier(lambda: module, tuple(network.example_input.shape), network.preprocessing)
 
 
 @contextmanager
@@ -151,7 +170,7 @@ def _opened_standalone(
         if others:
             raise ModelError(f"{source.model} has {1 + len(others)} inputs; one, for images, is wanted")
         stated = preprocessing_beside(Path(source.model))
-        yield Classifier(lambda images: _outputs(session.run(None, {only.name: images})), only.shape, stated)
+        yield Classifier(lambda: _running(session), only.shape, stated)
 
 
 @contextmanager
@@ -161,23 +180,43 @@ def _opened_graph(
     from nnstretch.cli.models.sources import Source
 
     model = Source(source.model, options, source.weights, source.design, source.image_size)
-    if engine == "nnstretch":
-        with model.open(progress) as session:
-            only = session.get_inputs()[0]
-            yield Classifier(
-                lambda images: _outputs(session.run(None, {only.name: images})), only.shape, model.preprocessing
-            )
-        return
     if model.is_package:
-        raise UsageError(f"{source.model} is a package, which {engine} cannot run; use --engine nnstretch")
+        if engine != "nnstretch":
+            raise UsageError(f"{source.model} is a package, which {engine} cannot run; use --engine nnstretch")
+        with model.open(progress) as session:
+            yield Classifier(lambda: _running(session), session.get_inputs()[0].shape, model.preprocessing)
+        return
     graph = model.load()
-    shape = graph.graph.inputs[0].shape
-    if shape is None or not shape.is_static():
-        raise ModelError(f"the input of {source.model} has the shape {shape}; fix it with --shape")
-    yield Classifier(_onnxruntime(graph, options.threads), tuple(shape.numpy()), model.preprocessing)
+    shape = _shape_of(graph.graph.inputs[0])
+    if shape is None:
+        raise ModelError(
+            f"the input of {source.model} has the shape {graph.graph.inputs[0].shape}; fix it with --shape"
+        )
+    known = [found for found in map(_shape_of, graph.graph.outputs) if found is not None]
+    outputs = tuple(known) if len(known) == len(graph.graph.outputs) else None
+    with ExitStack() as stack:
+
+        def network() -> Callable[[np.ndarray], Any]:
+            if engine == "nnstretch":
+                return _running(stack.enter_context(model.open(progress)))
+            return _onnxruntime(graph, options.threads)
+
+        yield Classifier(network, shape, model.preprocessing, outputs)
 
 
-def _outputs(found: Sequence[Any]) -> Any:
+def _shape_of(value: ir.Value) -> tuple[int, ...] | None:
+    """The shape of an input or output of a graph; None if a dimension is not known."""
+    shape = value.shape
+    return tuple(shape.numpy()) if shape is not None and shape.is_static() else None
+
+
+def _running(session: Session | StandaloneSession) -> Callable[[np.ndarray], Any]:
+    """A session as a function from images to outputs."""
+    name = session.get_inputs()[0].name
+    return lambda images: _as_of_network(session.run(None, {name: images}))
+
+
+def _as_of_network(found: Sequence[Any]) -> Any:
     """The outputs of a session as a network's: a single one, or a tuple of them."""
     return found[0] if len(found) == 1 else tuple(found)
 
@@ -187,4 +226,4 @@ def _onnxruntime(graph: ir.Model, threads: int | None) -> Callable[[np.ndarray],
 
     session = open_reference(graph, threads or 0)
     name = session.get_inputs()[0].name
-    return lambda images: _outputs(session.run(None, {name: images}))
+    return lambda images: _as_of_network(session.run(None, {name: images}))

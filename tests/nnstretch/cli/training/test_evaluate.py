@@ -76,6 +76,20 @@ def test_other_image_sizes(cli: Cli) -> None:
     )
 
 
+@pytest.mark.parametrize("engine", ["nnstretch", "onnxruntime"])
+def test_data_of_other_classes_are_refused_before_the_network_is_compiled(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    def compiled(*given: object) -> None:
+        raise AssertionError(given)
+
+    monkeypatch.setattr("nnstretch.cli.models.sources.Source.open", compiled)
+    monkeypatch.setattr("nnstretch.cli.models.classifiers._onnxruntime", compiled)
+    (folder / "three.py").write_text(LEARNING.replace("32 * 4, 10", "32 * 4, 3"))
+    done = cli("evaluate", "three.py:network", "--data", "digits", "--engine", engine)
+    refuses(done, "writes [1, 3] for 1 image of 10 classes; [1, 10] is wanted")
+
+
 def test_classes_one_by_one(cli: Cli) -> None:
     command = ("evaluate", "net.py:small", "--data", "digits", "--engine", "torch", "--device", "cpu", "--per-class")
     classes = answer_of(cli(*command, "--json"))["per_class"]

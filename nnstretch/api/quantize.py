@@ -98,5 +98,5 @@ def quantize(
         return write_trained(graph, path)
     if data is None:
         raise UsageError("a network in float32 is quantised with calibration data; give data")
-    feeds = examples_of(graph, str(data), images)[0] if isinstance(data, str | Path) else data
+    feeds = examples_of(graph, str(data), images).feeds if isinstance(data, str | Path) else data
     return quantize_graph(graph, feeds, path, options, progress or silent)

@@ -5,7 +5,7 @@ activations (`ranges`), layers that stay in float32 (`keep_float`, `heads`, `sen
 by rounding (`equalization`, `bias_correction`).
 """
 
-from nnstretch.quantization.examples import examples_of
+from nnstretch.quantization.examples import Examples, examples_of
 from nnstretch.quantization.feeds import Feeds, read_feeds
 from nnstretch.quantization.keep_float import KeepFloat
 from nnstretch.quantization.pipeline import (
@@ -21,6 +21,7 @@ from nnstretch.quantization.sensitivity import LayerError, signal_to_noise
 
 __all__ = [
     "METHODS",
+    "Examples",
     "Feeds",
     "KeepFloat",
     "LayerError",

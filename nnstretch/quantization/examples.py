@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -12,10 +13,28 @@ from nnstretch.quantization.feeds import Feeds, read_feeds
 
 if TYPE_CHECKING:
     from nnstretch.training.data.calibration import CalibrationImages
+    from nnstretch.training.data.preprocessing import Preprocessing
 
 
-def examples_of(model: ir.Model, data: str, count: int) -> tuple[Iterator[Feeds], CalibrationImages | None]:
-    """Batches of examples, of the model's batch size, and the images that they are, if they are of a data set.
+@dataclass(frozen=True)
+class Examples:
+    """Examples for a calibration.
+
+    Attributes:
+        feeds: batches of the model's batch size.
+        images: what the batches are made of, if they are of a data set.
+        preprocessing: how these images became inputs; None without images.
+        is_stated: whether the model states it; otherwise it is the data set's own.
+    """
+
+    feeds: Iterator[Feeds]
+    images: CalibrationImages | None = None
+    preprocessing: Preprocessing | None = None
+    is_stated: bool = False
+
+
+def examples_of(model: ir.Model, data: str, count: int) -> Examples:
+    """Examples of a data set or of a file.
 
     Args:
         model: with static shapes.
@@ -27,7 +46,7 @@ def examples_of(model: ir.Model, data: str, count: int) -> tuple[Iterator[Feeds]
         NNStretchError: there are none, or they do not fit.
     """
     if data.endswith(".npz"):
-        return read_feeds(data, model, count), None
+        return Examples(read_feeds(data, model, count))
     shapes = {str(v.name): tuple(v.shape.numpy()) if v.shape is not None else () for v in model.graph.inputs}
     name, shape = next(iter(shapes.items()))
     if len(shapes) != 1 or len(shape) != 4 or shape[2] != shape[3]:
@@ -39,7 +58,8 @@ def examples_of(model: ir.Model, data: str, count: int) -> tuple[Iterator[Feeds]
     from nnstretch.training.data.calibration import CalibrationImages
     from nnstretch.training.data.preprocessing import stated_preprocessing
 
-    preprocessing = stated_preprocessing(model.metadata_props, "the model")
-    split = load_dataset(data, shape[2], shape[1], preprocessing=preprocessing).train
-    calibration = CalibrationImages(split, count, shape[0])
-    return ({name: images} for images in calibration), calibration
+    stated = stated_preprocessing(model.metadata_props, "the model")
+    dataset = load_dataset(data, shape[2], shape[1], preprocessing=stated)
+    calibration = CalibrationImages(dataset.train, count, shape[0])
+    feeds = ({name: images} for images in calibration)
+    return Examples(feeds, calibration, dataset.preprocessing, is_stated=stated is not None)

@@ -78,6 +78,20 @@ class Preprocessing:
         """Length of the shorter side of an image before the centre crop, in pixels."""
         return max(self.image_size, round(self.image_size / self.crop_pct))
 
+    @property
+    def channel_order(self) -> str:
+        """The order of the channels: "RGB", or "grey" for a single one."""
+        return "RGB" if self.channels == 3 else "grey"
+
+    @property
+    def text(self) -> str:
+        """All of it in one line."""
+        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.std))
+        return (
+            f"{self.image_size}×{self.image_size} pixels, {self.channel_order}, of values 0 to 1 mean {mean} and std {std}, "
+            f"{self.interpolation} from {self.resized_side} pixels"
+        )
+
     def pixels(self, raw: Pixels) -> Pixels:
         """A decoded image (``H x W x C``, 1 or 3 channels) resized and cropped: ``S x S x channels``."""
         return self.cropped(in_channels(raw, self.channels))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from nnstretch.cli.console import Reporter
-    from nnstretch.quantization import Feeds, LayerError, QuantizationOptions, Quantized
-    from nnstretch.training.data.calibration import CalibrationImages
+    from nnstretch.quantization import Examples, Feeds, LayerError, QuantizationOptions, Quantized
+    from nnstretch.training.data.preprocessing import Preprocessing
 
 Calibration = Annotated[
     str | None,
@@ -121,11 +122,14 @@ def quantize_command(
         check_format(output, "a quantised network is", ".onnx")
         check_writable(output)
         graph = Source(model, options, weights, design).load()
-        made, calibration = _written(graph, data, images, output, wanted, report)
+        made, examples = _written(graph, data, images, output, wanted, report)
+        calibration = examples.images if examples else None
         report.note(calibration.note if calibration else "")
         size = output.stat().st_size
         if sensitivity:
             report.show(_table(made.sensitivity))
+        if examples is not None and examples.preprocessing is not None:
+            report.show(_images_text(examples.preprocessing, is_stated=examples.is_stated))
         report.show(f"{output}: {_summary(made)}; {size / 1e6:.1f} MB")
         unreadable = len(calibration.unreadable) if calibration else 0
         report.finish(
@@ -136,13 +140,14 @@ def quantize_command(
                 **_answer(made),
                 "bytes": size,
                 "unreadable": unreadable,
+                "preprocessing": _images_answer(examples),
             }
         )
 
 
 def _written(
     graph: ir.Model, data: str | None, images: int, output: Path, wanted: QuantizationOptions, report: Reporter
-) -> tuple[Quantized, CalibrationImages | None]:
+) -> tuple[Quantized, Examples | None]:
     """Writes the file: with the scales of the training if there was one, else after calibration.
 
     Raises:
@@ -162,8 +167,22 @@ def _written(
             "a network in float32 is quantised with calibration data; give --data SET, such as folder:photos"
         )
     with report.progress("Quantising") as advance:
-        feeds, calibration = examples_of(graph, data, images)
-        return quantize(graph, _counted(feeds, images, advance), output, wanted, advance), calibration
+        examples = examples_of(graph, data, images)
+        return quantize(graph, _counted(examples.feeds, images, advance), output, wanted, advance), examples
+
+
+def _images_text(preprocessing: Preprocessing, *, is_stated: bool) -> str:
+    """How calibration images became inputs, in a line."""
+    whence = "as the model states" if is_stated else "assumed, since the model states nothing"
+    return f"calibration images ({whence}): {preprocessing.text}"
+
+
+def _images_answer(examples: Examples | None) -> dict[str, Any] | None:
+    """How calibration images became inputs, for the JSON answer; None without images."""
+    if examples is None or examples.preprocessing is None:
+        return None
+    order = examples.preprocessing.channel_order
+    return {**asdict(examples.preprocessing), "channel_order": order, "stated": examples.is_stated}
 
 
 def _summary(made: Quantized) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nnstretch.frontends.onnx_file import save
+from nnstretch.training.data.preprocessing import PHOTO_MEAN, PHOTO_STD, PREPROCESSING_KEY, Preprocessing
 from tests.kits.command_line import Cli, refuses
 from tests.kits.graphs.float_networks import classifier, normal
 
@@ -34,7 +35,7 @@ def test_sensitivities_and_layers_that_stay(cli: Cli, command: tuple[str, ...]) 
     assert answer["error"] <= 0.001
     assert answer["sensitivity"][0]["snr_db"] == pytest.approx(-20 * np.log10(answer["sensitivity"][0]["error"]))
     plain = json.loads(cli(*command, "--json")[1])
-    assert (plain["sensitivity"], plain["kept_float"]) == ([], [])
+    assert (plain["sensitivity"], plain["kept_float"], plain["preprocessing"]) == ([], [], None)
     assert plain["snr_db"] == pytest.approx(-20 * np.log10(plain["error"]))
 
 
@@ -44,6 +45,25 @@ def test_weights_that_lose_less(cli: Cli, command: tuple[str, ...]) -> None:
     assert "pairs equalised: 1; biases corrected: 4; output error" in out
     answer = json.loads(cli(*command, "--bias-correction", "--keep-float", "y", "--json")[1])
     assert (answer["equalized_pairs"], answer["corrected_layers"]) == (0, 3)
+
+
+def test_the_preprocessing_of_x(cli: Cli, folder: Path) -> None:
+    stated = Preprocessing(16, 3, PHOTO_MEAN, PHOTO_STD, 1.0, "bicubic")
+    for name, metadata in (("silent", {}), ("stating", {PREPROCESSING_KEY: stated.to_json()})):
+        graph = classifier()
+        graph.metadata_props.update(metadata)
+        save(graph, folder / f"{name}.onnx")
+    status, out, err = cli("quantize", "stating.onnx", "--data", "digits", "--images", "4", "-o", "q.onnx")
+    assert status == 0, err
+    assert out.splitlines()[0] == (
+        "calibration images (as the model states): 16×16 pixels, RGB, of values 0 to 1 mean 0.485, 0.456, 0.406 and std 0.229, "
+        "0.224, 0.225, bicubic from 16 pixels"
+    )
+    command = ("quantize", "silent.onnx", "--data", "digits", "--images", "4", "-o", "q.onnx")
+    assert "calibration images (assumed, since the model states nothing): 16×16 pixels, RGB" in cli(*command)[1]
+    answer = json.loads(cli(*command, "--json")[1])["preprocessing"]
+    assert (answer["stated"], answer["channel_order"], answer["image_size"]) == (False, "RGB", 16)
+    assert len(answer["mean"]) == len(answer["std"]) == 3
 
 
 def test_what_is_refused(cli: Cli, command: tuple[str, ...], folder: Path) -> None:

@@ -198,7 +198,7 @@ def build_file(name: str, suffix: str, sources: Sequence[SourceFile], toolchain:
     cache_dir("engine/objects")
     with _locked(made.parent / "lock"):
         if not made.exists():
-            announce(f"building the native engine for {name}: once per version, about a minute")
+            announce(f"building the native engine for {name}: once per version, about a minute, kept in {made.parent}")
             _build(sources, made, toolchain.command, (*toolchain.link_flags, *link_flags))
     return made
 

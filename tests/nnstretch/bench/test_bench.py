@@ -67,7 +67,7 @@ from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.pool import place_without_branches
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.spec import ProcessorSpec, all_cores, default_cores, format_cores, parse_processors
-from nnstretch.errors import ModelError, UsageError
+from nnstretch.errors import BuildError, ModelError, UsageError
 from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.torch_module import export
 from nnstretch.report.documents.branching import branching_document
@@ -447,6 +447,18 @@ def test_an_engine_that_dies_while_it_is_timed_becomes_an_error(one: Subject, di
     assert 0 < found.max_rel_error < 1e-4
     assert found.best_peer is None
     assert found.to_json()["engines"]["custom"] == {"error": found.errors["custom"]}
+
+
+def test_the_engine_is_built_where_that_is_announced(one: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in the process that is timed, whose standard error nobody sees."""
+
+    def build() -> None:
+        raise BuildError("no compiler")
+
+    monkeypatch.setattr("nnstretch.bench.comparison.compare.engine", build)
+    monkeypatch.setattr("nnstretch.bench.comparison.compare.EngineProcess", None)
+    with Workspace() as workspace, pytest.raises(BuildError, match="no compiler"):
+        compare(one, ENGINES[:1], ComparisonOptions(CORES[:1]), workspace, silent)
 
 
 def test_the_process_of_our_engine_gets_the_options_of_the_command() -> None:

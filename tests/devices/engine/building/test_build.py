@@ -107,9 +107,9 @@ def test_a_first_build_is_announced_by_a_command_without_a_bar(
     monkeypatch.setitem(stderr_lines._STATE, "wanted", is_command)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     sources({"runtime/a.c": SMALL.replace("VALUE", "1")})
+    folder = engine_library.build_engine().parent
     engine_library.build_engine()
-    engine_library.build_engine()
-    line = f"building the native engine for {local_isa().name}: once per version, about a minute\n"
+    line = f"building the native engine for {local_isa().name}: once per version, about a minute, kept in {folder}\n"
     assert capsys.readouterr().err == (line if is_command and not is_terminal else "")
 
 

@@ -184,6 +184,8 @@ def read_plan(path: Path) -> tuple[Plan, SavedSelection]:
     """
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise FileError(f"there is no plan {path}; `nnstretch tune MODEL -o {path}` writes one") from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -221,7 +221,7 @@ class BoundsSearch:
         if self.budget is not None and done >= self.budget:
             raise DesignError(
                 f"the budget of {self.budget} trainings ended before all bounds were found; what is finished is kept: go on "
-                "with a larger --budget"
+                f"with --budget {max(self.expected, self.budget + 1)}"
             )
         self.progress(done, max(self.expected, done + 1), what)
         return self.retrain(module, what)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _FEW_RUNS = 10
+_MARGIN = 1.2  # of seconds for that many runs over their median: some take longer
 """A measurement of fewer runs has no 90th percentile of its own: it is nearly the longest run."""
 
 
@@ -81,13 +83,15 @@ def few_runs_text(run: TargetRun, option: str = "--budget") -> str:
 
     Args:
         run: of a target.
-        option: raises the number of runs.
+        option: raises the number of runs: "--runs" itself, or "--budget" the seconds of all of them.
     """
-    few = {one.model.name: one.result.runs for one in run.measured if one.result.runs in range(1, _FEW_RUNS)}
+    few = [one for one in run.measured if one.result.runs in range(1, _FEW_RUNS)]
     if not few:
         return ""
-    runs = ", ".join(f"{count} run{'s' * (count != 1)} of {name}" for name, count in few.items())
-    return f"{run.target}: p50, p90 and p99 are those of {runs}; a larger {option} has more"
+    runs = ", ".join(f"{one.result.runs} run{'s' * (one.result.runs != 1)} of {one.model.name}" for one in few)
+    slowest = max(one.result.p50_ms or 0.0 for one in few)
+    enough = _FEW_RUNS if option == "--runs" else max(1, math.ceil(_MARGIN * _FEW_RUNS * slowest / 1e3))
+    return f"{run.target}: p50, p90 and p99 are those of {runs}; {option} {enough} has {_FEW_RUNS} of each"
 
 
 def sustained_tables(runs: Iterable[TargetRun]) -> Iterable[Table]:

@@ -44,7 +44,11 @@ def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
     refuses(cli("run", "directory"), "directory is a folder", "ONNX file")
     refuses(cli("bench", "directory"), "directory is a folder")
     refuses(cli("bench", str(folder)), f"{folder} is a folder")
-    refuses(cli("bench", str(onnx_file), "--plan", "missing.json"), "cannot read missing.json")
+    refuses(
+        cli("bench", str(onnx_file), "--plan", "missing.json"),
+        "no plan missing.json",
+        "nnstretch tune MODEL -o missing.json",
+    )
     refuses(cli("bench", str(onnx_file), "--plan", "text.onnx"), "text.onnx is damaged")
     refuses(cli("bench", str(onnx_file), "--plan", "list.json"), "list.json is no plan", "tune -o")
     refuses(cli("report", "text.onnx"), "text.onnx is a model; `bench text.onnx -o report.html`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -112,10 +113,13 @@ def test_percentiles_of_few_runs_are_said_to_be_so() -> None:
         Measured(TargetModel(name, Path("m.nnm")), ModelResult.from_json({**entry, "runs": count}), None, {})
         for name, entry, count in (("once", once, 1), ("thrice", once, 3), ("often", often, 10))
     ]
-    said = "p50, p90 and p99 are those of 1 run of once, 3 runs of thrice; a larger --budget has more"
+    said = "p50, p90 and p99 are those of 1 run of once, 3 runs of thrice; --budget 1 has 10 of each"
     run = TargetRun("qemu:aarch64", models)
     assert few_runs_text(run) == f"qemu:aarch64: {said}"
     assert few_runs_text(TargetRun("qemu:aarch64", models[2:])) == ""
+    assert few_runs_text(run, "--runs").endswith("; --runs 10 has 10 of each")
+    slow = replace(models[0], result=replace(models[0].result, p50_ms=2500.0))
+    assert few_runs_text(replace(run, measured=[slow])).endswith("1 run of once; --budget 30 has 10 of each")
     assert said in page_of(run)
     document = targets_document("made", {"targets": [run.to_json()]})
     assert any(said in section.text for section in document.sections)

@@ -74,7 +74,9 @@ def _sections(view: StudyView) -> list[Section]:
 def _figures(view: StudyView) -> dict[str, Cell]:
     counts = Counter(trial.state for trial in view.counted)
     figures: dict[str, Cell] = {f"{shown} trials": counts[state] for state, shown in _STATES.items() if counts[state]}
-    if len(view.objectives) > 1:
+    if len(view.objectives) > 1 and view.best_designs:
+        figures["designs on the front"] = len(view.best_designs)
+    elif len(view.objectives) > 1:
         figures["trials on the front"] = len(view.best)
     elif view.best:
         figures["best trial"] = view.best[0].number

@@ -8,11 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.report.documents.hypervolume import undominated
 from nnstretch.report.documents.study.importance import importances
 from nnstretch.report.documents.study.records import StudyRecord, TrialRecord
 from nnstretch.sweeps.objectives import OBJECTIVES
-from nnstretch.sweeps.study import ABOUT
+from nnstretch.sweeps.study import ABOUT, DESIGN
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,14 @@ class StudyView:
         if len(self.objectives) == 1:
             return [self.feasible[int(self.losses[:, 0].argmin())]]
         return [self.feasible[number] for number in undominated(self.losses)]
+
+    @cached_property
+    def best_designs(self) -> frozenset[tuple[str, str]]:
+        """The best trials' designs, each with its data type; several trials may have one. Empty in studies of others."""
+        if ABOUT not in self.study.attrs:
+            return frozenset()
+        known = [trial for trial in self.best if DESIGN in trial.attrs]
+        return frozenset((str(trial.attrs[DESIGN]), str(trial.params.get("dtype", DEFAULT_DTYPE))) for trial in known)
 
     @cached_property
     def best_numbers(self) -> frozenset[int]:

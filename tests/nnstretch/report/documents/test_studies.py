@@ -20,6 +20,7 @@ from nnstretch.report.documents.study.importance import importances
 from nnstretch.report.documents.study.journal import read_journal
 from nnstretch.report.documents.study.records import record_of
 from nnstretch.report.documents.writers import html, write
+from nnstretch.sweeps.study import ABOUT, DESIGN
 from nnstretch.sweeps.workers.storage import open_storage
 from tests.kits.command_line import Cli
 from tests.kits.made_up_study import journal_study, large_study, small_study
@@ -78,6 +79,27 @@ def test_trials_without_finite_or_feasible_values(tmp_path: Path) -> None:
     assert document.figures["best objective 0"] is None
     assert [section.title for section in document.sections] == ["objective 0 against objective 1", "Trials"]
     assert html(document)
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_design_that_several_trials_tried_counts_once(tmp_path: Path, is_ours: bool) -> None:
+    made = journal_study(tmp_path / "s.log", 2)
+    if is_ours:
+        made.set_user_attr(ABOUT, {"model": "net.py:small"})
+    latency_first = [(1.0, 70.0), (1.0, 70.0), (2.0, 80.0), (1.5, 75.0), (3.0, 75.0)]
+    designs, dtypes = "aabbc", ("float32", "float32", "float32", "int8", "float32")
+    for dtype in dtypes:
+        made.enqueue_trial({"dtype": dtype})
+
+    def objective(trial: optuna.Trial) -> tuple[float, float]:
+        trial.suggest_categorical("dtype", ["float32", "int8"])
+        trial.set_user_attr(DESIGN, designs[trial.number])
+        return latency_first[trial.number]
+
+    made.optimize(objective, n_trials=len(designs))
+    figures = read_document(str(tmp_path / "s.log")).figures
+    assert figures.get("designs on the front") == (3 if is_ours else None)
+    assert figures.get("trials on the front") == (None if is_ours else 4)
 
 
 def test_attributes_of_others_have_the_names_of_ours(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ _STRIP = 34
 _ROW = 58
 _BAR = 16
 _STEP = 44
-_NEAR = 14  # pixels within which chosen designs share one number
+_NEAR = 14  # pixels of height, and half of those of width, within which chosen designs share one text
 
 
 def blocks_svg(report: SearchReport, names: Sequence[str]) -> str:
@@ -139,17 +139,25 @@ def front_svg(report: SearchReport, designs: Sequence[Design]) -> str:
     parts = axes.frame("predicted ms", "MACs, 10⁹")
     if bound:
         parts.append(polyline([axes.at(ms, m * giga) for ms, m in bound], "bound"))
-        x, y = axes.at(bound[0][0], bound[0][1] * giga)
-        parts.append(label(x + 6, y - 6, "perfect split", "bound-text"))
+        parts.append(_bound_label(axes, axes.at(bound[-1][0], bound[-1][1] * giga)))
     for ms, m in points:
         x, y = axes.at(ms, m * giga)
         parts.append(dot(x, y, 2.4, "dot series-0", f"{ms:.4g} ms, {count_text(m)} MACs"))
     for ms, m in alone:
         x, y = axes.at(ms, m * giga)
         parts.append(box(x - 4, y - 4, 8, 8, "other", f"the original: {ms:.4g} ms"))
-        parts.append(label(x - 10, y + 4, "original", "label", "end"))
+        parts.append(label(x + 8, y + 14, "original", "label"))
     parts += _chosen([axes.at(ms, m * giga) for ms, m in chosen])
     return picture(WIDTH, BOTTOM + 40, *parts, name="Front of predicted latency and MACs")
+
+
+def _bound_label(axes: Axes, end: tuple[float, float]) -> str:
+    """The name of the perfect split, at the upper end of its line: on the left, where no network is, if it fits."""
+    x, y = end
+    name = "perfect split"
+    if x - axes.left > GLYPH * len(name) + 8:
+        return label(x - 8, y - 4, name, "bound-text", "end")
+    return label(x + 8, y + 14, name, "bound-text")
 
 
 def _chosen(places: Sequence[tuple[float, float]]) -> list[str]:
@@ -159,7 +167,7 @@ def _chosen(places: Sequence[tuple[float, float]]) -> list[str]:
     for rank, (x, y) in enumerate(places, 1):
         parts.append(dot(x, y, 5, "ring"))
         for (gx, gy), ranks in groups:
-            if abs(gx - x) < _NEAR and abs(gy - y) < _NEAR:
+            if abs(gx - x) < 2 * _NEAR and abs(gy - y) < _NEAR:
                 ranks.append(str(rank))
                 break
         else:

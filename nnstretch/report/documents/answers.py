@@ -88,7 +88,11 @@ def _stretch(name: str, answer: Answer) -> Document:
         "predicted ms of the best design": min((one["predicted_ms"] for one in designs), default=None),
         **{f"ms of the original on {processor}": ms for processor, ms in dict(answer.get("original_ms") or {}).items()},
     }
-    text = "Best first. A design that is measured far above its prediction deserves a second run of `bench --design`."
+    text = "Best first. " + (
+        "A design that is measured far above its prediction deserves a second run of `bench --design`."
+        if any(one.get("measured_ms") for one in designs)
+        else "None was measured: all figures are predictions, and may be far off; `bench --design FILE` measures one."
+    )
     return Document(
         f"Search {name}",
         "Branched designs of one network.",

@@ -81,6 +81,7 @@ def _figures(names: Sequence[str], report: SearchReport, best: Design) -> list[t
 
 def _designs(names: Sequence[str], report: SearchReport, designs: Sequence[PredictedDesign]) -> dict[str, Any]:
     fastest = min(report.original_ms)
+    ran = any(one.design.id in report.measured_ms for one in designs)
     rows: list[tuple[str, ...]] = []
     for rank, one in enumerate(designs, 1):
         design, ms = one.design, one.design.predicted_ms or 0.0
@@ -92,6 +93,7 @@ def _designs(names: Sequence[str], report: SearchReport, designs: Sequence[Predi
                 f"{count_text(design.macs)} ({share:.0%})",
                 count_text(design.params),
                 f"{ms:.3f}",
+                *([ms_text(report.measured_ms.get(design.id))] if ran else []),
                 times_text(fastest / ms),
                 ms_text(bound),
                 share_text(bound / ms),
@@ -100,8 +102,15 @@ def _designs(names: Sequence[str], report: SearchReport, designs: Sequence[Predi
     whole = designs[0].design
     for name, ms in zip(names, report.original_ms, strict=True):
         macs, parameters = count_text(whole.original_macs), count_text(whole.original_params)
-        rows.append((f"original on {name}", macs, parameters, ms_text(ms), times_text(fastest / ms), "", ""))
-    return {"rows": rows, "kinds": ["chosen"] + [None] * (len(designs) - 1) + ["bound"] * len(names)}
+        measured = ["–"] if ran else []
+        rows.append((f"original on {name}", macs, parameters, ms_text(ms), *measured, times_text(fastest / ms), "", ""))
+    titles = ["design", "MACs", "parameters", "predicted ms", *(["measured ms"] if ran else [])]
+    return {
+        "titles": [*titles, "faster", "perfect split ms", "share of it"],
+        "rows": rows,
+        "kinds": ["chosen"] + [None] * (len(designs) - 1) + ["bound"] * len(names),
+        "ran": ran,
+    }
 
 
 def _blocks(report: SearchReport, names: Sequence[str]) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 import torch
@@ -20,10 +22,12 @@ from nnstretch.branching.stretch import StretchResult, stretch
 from nnstretch.cli.stretching.files import PAGE, write_page
 from nnstretch.errors import FileError
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.report.charts.stretch import front_svg
 from nnstretch.report.pages.stretch import PredictedDesign, stretch_html
 from nnstretch.report.tables.text import power_text
 
 HOSTILE = "<script>alert('&\"')</script>"
+SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ("cpu:0", f"opencl{HOSTILE}")
 
 
@@ -127,6 +131,39 @@ def test_the_page_shows_every_design_part_by_part(results: list[StretchResult]) 
     assert all(link.removeprefix("#") in page.anchors for link in page.links if link.startswith("#"))
     without = shown(results, lambda _: None)
     assert not any(link.endswith(".json") for link in without.links)
+
+
+def test_the_page_says_which_designs_were_measured(results: list[StretchResult]) -> None:
+    assert not results[0].report.measured_ms
+    assert "No design was measured" in shown(results).text
+    assert "measured ms" not in shown(results).text
+    report = replace(results[0].report, measured_ms={results[1].design.id: 98.7654})
+    page = shown([replace(one, report=report) for one in results])
+    assert "No design was measured" not in page.text
+    assert "measured ms" in page.text
+    assert page.text.count("98.765") == 1
+
+
+@pytest.mark.parametrize("rates", [(1.0, 0.7), (1.0, 0.02), (1.0, 1.0)])
+def test_no_label_of_the_front_lies_over_the_perfect_split(
+    results: list[StretchResult], rates: tuple[float, float]
+) -> None:
+    """Its line is straight, so that it is enough to know where it is beside every label."""
+    report = results[0].report
+    known = replace(report, original_ms=tuple(min(report.original_ms) / rate for rate in rates))
+    root = ET.fromstring(front_svg(known, [one.design for one in results]))  # noqa: S314 - our own text
+    (drawn,) = (one.get("points", "").split() for one in root.iter(f"{SVG}polyline") if one.get("class") == "bound")
+    (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in drawn)
+    found = [one for one in root.iter(f"{SVG}text") if one.text in ("perfect split", "original")]
+    assert {one.text for one in found} == {"perfect split", "original"}
+    for one in found:
+        x, y = float(one.get("x", "")), float(one.get("y", ""))
+        width = 6.4 * len(one.text or "")
+        left = x - {"end": width, "middle": width / 2}.get(one.get("text-anchor", ""), 0.0)
+        assert 0 < left < left + width < 960
+        if min(y0, y1) <= y <= max(y0, y1) + 10:
+            crossing = x0 + (x1 - x0) * (min(y, max(y0, y1)) - y0) / (y1 - y0)
+            assert not left - 2 < crossing < left + width + 2
 
 
 def test_the_page_needs_nothing_and_runs_nothing(results: list[StretchResult]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes.util
+import importlib.metadata
 from collections.abc import Iterator
+from importlib import import_module
 
 from nnstretch.devices.opencl.discovery import failing_drivers, icd_files
 from nnstretch.devices.opencl.drivers import probe
 from nnstretch.doctor.finding import Finding, State
-from nnstretch.errors import NNStretchError
+from nnstretch.errors import NNStretchError, first_line
 
 _INSTALL = "apt-get install pocl-opencl-icd (Debian, Ubuntu), or the driver of your GPU"
 
@@ -53,6 +55,30 @@ def torch() -> Iterator[Finding]:
         yield Finding("torch", State.OK, f"{library.__version__}, trains on {names}")
     else:
         yield Finding("torch", State.OK, f"{library.__version__}, trains on the CPU")
+
+
+def torchvision() -> Iterator[Finding]:
+    """Whether torchvision is one for the torch beside it. Trainings do without its operators; modules of users may not."""
+    try:
+        versions = {name: importlib.metadata.version(name) for name in ("torch", "torchvision")}
+        import_module("torch")
+    except (importlib.metadata.PackageNotFoundError, ImportError, OSError):
+        return  # the extra's own finding, or that of torch, says so
+    try:
+        import_module("torchvision")
+    except (ImportError, RuntimeError, OSError, AttributeError) as error:
+        pair = f"torchvision {versions['torchvision']} does not fit torch {versions['torch']}"
+        found = f"{pair}: {first_line(error)}; modules of your own that import it fail"
+        yield Finding("torchvision", State.NOTE, found, _matching_torchvision(versions["torch"]))
+    else:
+        yield Finding("torchvision", State.OK, f"{versions['torchvision']}, fits torch {versions['torch']}")
+
+
+def _matching_torchvision(torch_version: str) -> str:
+    """The command that installs the torchvision for a torch; each requires one torch, of the same build."""
+    version, _, build = torch_version.partition("+")
+    index = f" --index-url https://download.pytorch.org/whl/{build}" if build else ""
+    return f"pip install --force-reinstall torch=={version} torchvision{index}"
 
 
 def opencl_loader() -> Iterator[Finding]:

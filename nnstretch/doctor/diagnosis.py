@@ -16,6 +16,7 @@ CHECKS: Mapping[str, str] = {
     "OpenCL": "accelerators.opencl",
     "OpenCL loader": "accelerators.opencl_loader",
     "torch": "accelerators.torch",
+    "torchvision": "accelerators.torchvision",
     "cores": "machine.cores",
     "memory": "machine.memory",
     "steadiness": "machine.steadiness",

@@ -105,6 +105,44 @@ def test_no_opencl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "pocl-opencl-icd" in finding.remedy
 
 
+@pytest.mark.parametrize(
+    ("torch", "remedy"),
+    [
+        ("2.13.0", "pip install --force-reinstall torch==2.13.0 torchvision"),
+        (
+            "2.13.0+cpu",
+            "pip install --force-reinstall torch==2.13.0 torchvision --index-url https://download.pytorch.org/whl/cpu",
+        ),
+    ],
+)
+def test_a_torchvision_for_another_torch(monkeypatch: pytest.MonkeyPatch, torch: str, remedy: str) -> None:
+    def imported(name: str) -> None:
+        if name == "torchvision":
+            raise RuntimeError("operator torchvision::nms does not exist\nmore")
+
+    monkeypatch.setattr(importlib.metadata, "version", {"torch": torch, "torchvision": "0.25.0"}.__getitem__)
+    monkeypatch.setattr(accelerators, "import_module", imported)
+    (finding,) = accelerators.torchvision()
+    said = (
+        f"torchvision 0.25.0 does not fit torch {torch}: operator torchvision::nms does not exist; modules of your own"
+    )
+    assert finding.found.startswith(said)
+    assert (finding.state, finding.remedy) == (State.NOTE, remedy)
+
+
+def test_no_torchvision_or_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerators, "import_module", lambda _: None)
+    monkeypatch.setattr(importlib.metadata, "version", {"torch": "2.13.0", "torchvision": "0.28.0"}.__getitem__)
+    (finding,) = accelerators.torchvision()
+    assert (finding.state, finding.found) == (State.OK, "0.28.0, fits torch 2.13.0")
+
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert not list(accelerators.torchvision())
+
+
 def test_cores_of_a_made_up_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine, "usable_cores", lambda: (0, 1, 2))
     monkeypatch.setattr(machine, "cpu_quota", lambda: 2)

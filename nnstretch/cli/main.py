@@ -48,8 +48,10 @@ _ELSEWHERE = {
 _OPTIONS_ELSEWHERE = {
     "--model": "MODEL is given without an option, as in nnstretch {command} model.onnx",
     "--warmup": "runs that warm up need no option; {command} makes some before those that it times",
+    "tune --budget": "tune has no --budget: it takes as long as its layers need and keeps every measurement, so that it may be "
+    "stopped at any time, and the same command goes on",
 }
-"""What other tools call an option -> what is meant by it here."""
+"""What other tools call an option, of one command or of any -> what is meant by it here."""
 
 _COMPLETION = ("--install-completion", "--show-completion")
 """Options of typer, which would leave out the words that follow."""
@@ -157,8 +159,10 @@ def _meant(given: Sequence[str]) -> str:
             return (
                 f"{given[0]} is followed by one of {one_of}, as in nnstretch {given[0]} {next(iter(parts))} {given[1]}"
             )
-    meant = (text for name, text in _OPTIONS_ELSEWHERE.items() if any(one.partition("=")[0] == name for one in given))
-    return next(meant, "").format(command=given[0] if given else "")
+    command = given[0] if given else ""
+    options = {one.partition("=")[0] for one in given}
+    named = options | {f"{command} {option}" for option in options}
+    return next((text for name, text in _OPTIONS_ELSEWHERE.items() if name in named), "").format(command=command)
 
 
 @contextmanager

@@ -203,6 +203,7 @@ def compare(
     ours = {"compile": compiling_of_process(options.compiling), "layers": options.layers}
     job = Job(subject.model, subject.onnx, options.cores, ours)
     errors: dict[str, str] = {}
+    report(0, options.timing.rounds, "preparing the native engine")
     engine()  # built here, where that is announced, and not in the process that is timed
     with ExitStack() as stack:
         processes: dict[str, EngineProcess] = {}

@@ -166,6 +166,8 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("run", "--model", "resnet18"), "MODEL is given without an option")
     refuses(cli("bench", "resnet18", "--warmup", "3"), "runs that warm up need no option; bench makes some")
     refuses(cli("run", "resnet18", "--warmup=3"), "runs that warm up need no option; run makes some")
+    refuses(cli("tune", "resnet18", "--budget", "9"), "tune has no --budget", "the same command goes on")
+    refuses(cli("run", "resnet18", "--budget", "9"), "No such option: --budget")
     refuses(
         cli("bench", "resnet18", "-w", "3"), "cannot read 3: there is no such file; weights are a .safetensors file"
     )

@@ -9,15 +9,20 @@ from typing import Any
 
 import pytest
 
+from nnstretch.bench.placement import Together
 from nnstretch.bench.targets.gain import gain_over_alternatives
 from nnstretch.bench.targets.measure import Measured, TargetRun
 from nnstretch.bench.targets.models import TargetModel
+from nnstretch.bench.throughput import Rate, Throughput
+from nnstretch.bench.timing import Latency
 from nnstretch.cli.main import main
 from nnstretch.devices.targets.probe import Probe
 from nnstretch.devices.targets.results import ModelResult
 from nnstretch.report.documents.document import Document
 from nnstretch.report.documents.readers import read_document
 from nnstretch.report.documents.writers import ENDINGS, html
+from nnstretch.report.tables.runs import throughput_table, together_table
+from nnstretch.support.other_programs import OtherPrograms
 from nnstretch.sweeps.grid import GridPoint, GridResult
 from tests.kits.boards.fake_runner import PROBE
 
@@ -35,6 +40,22 @@ def document_of(folder: Path, answer: dict[str, Any]) -> Document:
     path = folder / "answer.json"
     path.write_text(json.dumps(answer))
     return read_document(str(path))
+
+
+@pytest.mark.parametrize("others", [None, OtherPrograms(0.2, 2), OtherPrograms(1.2, 2)])
+def test_other_programs_are_named_in_tables_and_pages(tmp_path: Path, others: OtherPrograms | None) -> None:
+    """Of runs on several processors, and of several inputs in flight."""
+    times, rate = Latency(2.0, 2.1, 1.9), Rate("one at a time", 500.0, 0.01)
+    together = Together("m", times, times, {"cpu:0": times}, 1.5, 1.1, 2.0, 1.0, True, 1e-6, other_programs=others)
+    streams = Throughput("m", 1, 2, rate, (rate,), rate.how, (), "", 1e-6, others)
+    said = "ther programs used 1.2 of 2 cores while this was measured"
+    named = others is not None and others.used > 1
+    for table, answer in (
+        (together_table(together), together.to_json()),
+        (throughput_table(streams), streams.to_json()),
+    ):
+        assert (said in str(table.caption)) == named
+        assert (said in document_of(tmp_path, answer).lead) == named
 
 
 def test_latencies_are_lines_over_each_setting_with_a_line_per_processor(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ The engine's compiler makes assembly for aarch64. From every kernel comes its in
 the path of most multiply-adds and fewest other instructions: interior pixels and whole blocks of channels. llvm-mca (Debian,
 Ubuntu: `apt-get install llvm-22`; version 17 or later) schedules that path for each core. It assumes data in the nearest cache.
 
-A share is the multiply-adds of four floats per cycle over those that the core can issue. llvm-mca lets a Cortex-A55 issue two
-per cycle, but its vector units have 64 bits. There the script counts one cycle per vector instruction and per 128-bit load,
-and takes llvm-mca's cycles if they are more.
+A share is the multiply-adds per cycle over the most that the core can issue in float32; kernels of int8 can exceed 100 %.
+llvm-mca lets a Cortex-A55 issue two instructions that multiply four floats per cycle, but its vector units have 64 bits. There
+the script counts one cycle per vector instruction and per 128-bit load, and takes llvm-mca's cycles if they are more.
 
     .venv/bin/python scripts/engine/arm_throughput.py [KERNEL…] [--core cortex-a55] [--assembly FOLDER] [--json]
 """
@@ -37,6 +37,33 @@ ITERATIONS = 100
 LEAST_FMAS = 8
 """Loops with fewer multiply-adds are not the kernels' tiles."""
 
+
+@dataclass(frozen=True)
+class Product:
+    """How a kernel multiplies.
+
+    Attributes:
+        pattern: regular expression of its instructions, from their start.
+        multiply_adds: of each.
+        features: CPU features that its variant requires.
+        cores: models of the cores that it is for; all if there are none.
+    """
+
+    pattern: str
+    multiply_adds: int
+    features: tuple[str, ...] = ()
+    cores: tuple[str, ...] = ()
+
+
+_SERVERS = ("neoverse-n2", "neoverse-v1", "neoverse-v2")
+FLOATS = Product(r"fml[as]\s+v\d+\.4s", 4)
+PRODUCTS: Mapping[str, Product] = {
+    "int8, long products": Product(r"sm(ul|la)l2?\s", 8, cores=("cortex-a53", "cortex-a72")),
+    "int8 1×1, dot products": Product(r"sdot\s", 16, ("asimddp",), ("cortex-a55", "neoverse-n1", *_SERVERS)),
+    "int8, matrix products": Product(r"smmla\s", 32, ("i8mm",), _SERVERS),
+}
+"""Products of the kernels that do not multiply floats."""
+
 FUNCTIONS: Mapping[str, tuple[str, str]] = {
     "1×1": ("convolution/conv_direct.c", r"(p\d+v\d)_flat"),
     "any kernel": ("convolution/conv_direct.c", r"(p\d+v\d)_any"),
@@ -50,6 +77,9 @@ FUNCTIONS: Mapping[str, tuple[str, str]] = {
     "pair, 1×1": ("convolution/pair.c", r"(p\d+v\d)_tiles"),
     "matrix product": ("attention/matmul.c", r"(r\d+v\d)_run"),
     "attention": ("attention/attention.c", r"(q\d+v\d)_tile"),
+    "int8, long products": ("int8/rows_int8.c", r"sixteens_(v\d)"),
+    "int8 1×1, dot products": ("int8/conv_int8.c", r"(p\d+v\d)_flat"),
+    "int8, matrix products": ("int8/rows_int8.c", r"paired_(v\d)"),
 }
 """Kernels by name: C file, and the functions with their tiles; the first group is the tile's name."""
 
@@ -74,6 +104,8 @@ class Core:
 
 
 CORES = (
+    Core("Cortex-A53", "cortex-a53", 1, halves=True),
+    Core("Cortex-A72", "cortex-a72", 1),
     Core("Cortex-A55", "cortex-a55", 1, halves=True),
     Core("Cortex-A76", "neoverse-n1", 2, note="the model of Neoverse N1, its server sibling; LLVM has none of its own"),
     Core("Neoverse N2", "neoverse-n2", 2),
@@ -101,9 +133,14 @@ class Loop:
         return sum(re.match(pattern, text) is not None for text in self.instructions)
 
     @property
+    def product(self) -> Product:
+        """How the kernel multiplies."""
+        return PRODUCTS.get(self.kernel, FLOATS)
+
+    @property
     def fmas(self) -> int:
-        """Multiply-adds of four floats."""
-        return self.count(_FMA)
+        """Instructions that multiply and add."""
+        return self.count(self.product.pattern)
 
     @property
     def loads(self) -> int:
@@ -118,9 +155,6 @@ class Loop:
             re.search(r"\bv\d+\.", text) is not None and not text.startswith(("ld", "st")) for text in self.instructions
         )
         return wide + arithmetic
-
-
-_FMA = r"fml[as]\s+v\d+\.4s"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -201,25 +235,25 @@ def llvm_version(program: str) -> str:
 
 def kernel_loops(kernels: Iterable[str]) -> Iterator[Loop]:
     """The hot paths of kernels for aarch64, which are keys of FUNCTIONS."""
-    chosen = [(kernel, *FUNCTIONS[kernel]) for kernel in kernels]
-    files = list(dict.fromkeys(file for _, file, _ in chosen))
+    chosen = [(kernel, *FUNCTIONS[kernel], PRODUCTS.get(kernel, FLOATS)) for kernel in kernels]
+    files = list(dict.fromkeys((file, product.features) for _, file, _, product in chosen))
     with ThreadPoolExecutor(len(default_cores())) as pool:
-        assembly = dict(zip(files, map(functions, pool.map(compiled, files)), strict=True))
-    for kernel, file, pattern in chosen:
-        for name, lines in assembly[file].items():
+        assembly = dict(zip(files, map(functions, pool.map(lambda one: compiled(*one), files)), strict=True))
+    for kernel, file, pattern, product in chosen:
+        for name, lines in assembly[file, product.features].items():
             tile = re.fullmatch(pattern, name)
-            path = hot_path(lines) if tile else ()
+            path = hot_path(lines, product.pattern) if tile else ()
             if tile and path:
                 yield Loop(kernel, tile[1], path)
 
 
-def compiled(file: str) -> str:
-    """The assembly of one of the engine's kernel files.
+def compiled(file: str, features: Sequence[str] = ()) -> str:
+    """The assembly of one of the engine's kernel files, for CPUs with these features.
 
     Raises:
         BuildError: it does not compile.
     """
-    toolchain = make_toolchain(parse_target("aarch64-linux-gnu"))
+    toolchain = make_toolchain(parse_target("aarch64-linux-gnu"), features=features)
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "kernel.s"
         source = str(ENGINE_FOLDER / "kernels" / file)
@@ -243,21 +277,22 @@ def functions(assembly: str) -> dict[str, list[str]]:
     return found
 
 
-def hot_path(lines: Sequence[str]) -> tuple[str, ...]:
-    """One iteration of the innermost loop with the most multiply-adds; empty if no loop has any."""
+def hot_path(lines: Sequence[str], product: str = FLOATS.pattern) -> tuple[str, ...]:
+    """One iteration of the innermost loop with the most multiply-adds, which `product` matches; empty if no loop has any."""
     if not lines:
         return ()
     following = successors(lines)
     order, backs = sorted_lines(following)
-    paths = {(begin, end): heaviest_path(lines, following, order, begin, end) for end, begin in backs}
-    busy = {begin for (begin, _), path in paths.items() if _fmas(lines, path) >= LEAST_FMAS}
+    multiplies = [re.match(product, line) is not None for line in lines]
+    paths = {(begin, end): heaviest_path(lines, multiplies, following, order, begin, end) for end, begin in backs}
+
+    def count(path: Sequence[int]) -> int:
+        return sum(multiplies[index] for index in path)
+
+    busy = {begin for (begin, _), path in paths.items() if count(path) >= LEAST_FMAS}
     innermost = [path for path in paths.values() if path and path[0] in busy and busy.isdisjoint(path[1:])]
-    best = max(innermost, key=lambda path: (_fmas(lines, path), -len(path)), default=())
+    best = max(innermost, key=lambda path: (count(path), -len(path)), default=())
     return tuple(lines[index] for index in best if not lines[index].endswith(":"))
-
-
-def _fmas(lines: Sequence[str], path: Sequence[int]) -> int:
-    return sum(_is_fma(lines[index]) for index in path)
 
 
 def successors(lines: Sequence[str]) -> list[tuple[int, ...]]:
@@ -295,7 +330,12 @@ def sorted_lines(following: Sequence[Sequence[int]]) -> tuple[list[int], list[tu
 
 
 def heaviest_path(
-    lines: Sequence[str], following: Sequence[Sequence[int]], order: Sequence[int], begin: int, end: int
+    lines: Sequence[str],
+    multiplies: Sequence[bool],
+    following: Sequence[Sequence[int]],
+    order: Sequence[int],
+    begin: int,
+    end: int,
 ) -> tuple[int, ...]:
     """The lines from a loop's first to its last, on the path of most multiply-adds and fewest others."""
     place = {index: position for position, index in enumerate(order)}
@@ -304,7 +344,7 @@ def heaviest_path(
         if index not in weights:
             continue
         fmas, instructions = weights[index]
-        here = (fmas + _is_fma(lines[index]), instructions - (not lines[index].endswith(":")))
+        here = (fmas + multiplies[index], instructions - (not lines[index].endswith(":")))
         for after in following[index]:
             if place[after] > place[index] and (after not in weights or here > weights[after]):
                 weights[after], before[after] = here, index
@@ -312,10 +352,6 @@ def heaviest_path(
     while path and path[-1] != begin:
         path.append(before[path[-1]])
     return tuple(reversed(path))
-
-
-def _is_fma(line: str) -> bool:
-    return re.match(_FMA, line) is not None
 
 
 def _target(line: str) -> str | None:
@@ -328,19 +364,28 @@ def _target(line: str) -> str | None:
 
 
 def described(loops: Sequence[Loop], program: str, chosen: Sequence[Core]) -> list[dict[str, Any]]:
-    """The rows of the answer: instructions of every loop and its throughput on every core."""
-    found = {core.name: throughputs(loops, program, core) for core in chosen}
+    """The rows of the answer: instructions of every loop and its throughput on every core that it is for."""
+    found = {core.name: throughputs_of_some(loops, program, core) for core in chosen}
     return [
         {
             "kernel": loop.kernel,
             "tile": loop.tile,
             "instructions": len(loop.instructions),
-            "multiply_adds": loop.fmas,
+            "multiply_adds": loop.fmas,  # instructions
             "loads": loop.loads,
-            "cores": {name: figures[number] for name, figures in found.items()},
+            "cores": {name: figures[number] for name, figures in found.items() if number in figures},
         }
         for number, loop in enumerate(loops)
     ]
+
+
+def throughputs_of_some(loops: Sequence[Loop], program: str, core: Core) -> dict[int, dict[str, Any]]:
+    """The throughputs of the loops that are for a core, by their numbers. Errors as for `throughputs`."""
+    fitting = [
+        number for number, loop in enumerate(loops) if core.model in loop.product.cores or not loop.product.cores
+    ]
+    found = throughputs([loops[number] for number in fitting], program, core) if fitting else []
+    return dict(zip(fitting, found, strict=True))
 
 
 def throughputs(loops: Sequence[Loop], program: str, core: Core) -> list[dict[str, Any]]:
@@ -364,14 +409,14 @@ def figures(loop: Loop, summary: Mapping[str, Any], core: Core) -> dict[str, Any
     """A loop's throughput on one core from llvm-mca's summary of it."""
     cycles = summary["TotalCycles"] / summary["Iterations"]
     issue = summary["TotaluOps"] / summary["Iterations"] / summary["DispatchWidth"]
-    ideal = loop.fmas / core.fmas
+    ideal, floats = loop.fmas / core.fmas, loop.fmas * loop.product.multiply_adds / (4 * core.fmas)
     if core.halves:
         issue = max(issue, loop.vector_slots)
         cycles = max(cycles, issue)
     return {
         "cycles": round(cycles, 2),
-        "multiply_adds_per_cycle": round(loop.fmas / cycles, 3),
-        "share": round(ideal / cycles, 4),
+        "multiply_adds_per_cycle": round(loop.fmas * loop.product.multiply_adds / cycles, 3),
+        "share": round(floats / cycles, 4),
         "limit": limit(cycles, ideal, issue, summary["BlockRThroughput"]),
     }
 
@@ -398,7 +443,7 @@ def print_markdown(answer: Mapping[str, Any]) -> None:
     print("|---|---|" + "--:|" * (len(head) - 2))
     for loop in answer["loops"]:
         others = loop["instructions"] - loop["multiply_adds"] - loop["loads"]
-        shares = [f"{100 * loop['cores'][name]['share']:.0f} %" for name in names]
+        shares = [f"{100 * loop['cores'][name]['share']:.0f} %" if name in loop["cores"] else "" for name in names]
         cells = [loop["kernel"], loop["tile"], loop["multiply_adds"], loop["loads"], others, *shares]
         print("| " + " | ".join(map(str, cells)) + " |")
 

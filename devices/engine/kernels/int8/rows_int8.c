@@ -398,7 +398,7 @@ static void rows_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
             int8_t *packed = (int8_t *)scratch + scratch_bytes(s, &g, p->rows);
             if (g.groups == 1 && pack_sixteens(s, &g, v[0].w, packed)) {
                 count = 1;
-                compute_sixteens_rows(&strips, &g, v, packed, flat.outputs);
+                sixteens_v1(&strips, &g, v, packed, flat.outputs);
                 continue;
             }
 #endif

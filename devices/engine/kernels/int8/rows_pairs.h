@@ -185,6 +185,14 @@ NNS_INLINE void compute_paired_rows(const int vectors, const kernel_geometry *s,
     }
 }
 
+#define PAIRED(name, vectors)                                                                                          \
+    static __attribute__((noinline)) void name(const kernel_geometry *s, const grouping *g, const paired *from,        \
+                                               const output_vector *v, int64_t outputs) {                              \
+        compute_paired_rows(vectors, s, g, from, v, outputs);                                                          \
+    }
+PAIRED(paired_v1, 1)
+PAIRED(paired_v2, EIGHT_VECTORS)
+
 static void run_pairs(const nns_args *args, const grouping *g, int64_t unit_begin, int64_t unit_end, void *scratch) {
     const rows_int8_parameters *p = (const void *)args->p;
     const kernel_geometry *whole = &p->geometry;
@@ -203,10 +211,7 @@ static void run_pairs(const nns_args *args, const grouping *g, int64_t unit_begi
             const int64_t count = nns_min_int(EIGHT_VECTORS, unit.end - vector);
             for (int64_t i = 0; i < count; i++) select_vector(args, g, &from, &unit, vector + i, &v[i]);
             pair_weights(&s, g, v, count, made.weights);
-            if (count == EIGHT_VECTORS)
-                compute_paired_rows(EIGHT_VECTORS, &s, g, &made, v, outputs);
-            else
-                compute_paired_rows(1, &s, g, &made, v, outputs);
+            (count == EIGHT_VECTORS ? paired_v2 : paired_v1)(&s, g, &made, v, outputs);
         }
     }
 }

@@ -106,8 +106,8 @@ NNS_INLINE void compute_sixteens(const int rows, const int columns, const int64_
 }
 
 /* Computes `outputs` output rows of a vector. Narrow rows are computed two at a time. */
-static void compute_sixteens_rows(const kernel_geometry *s, const grouping *g, const output_vector *v, const int8_t *w,
-                                  int64_t outputs) {
+static __attribute__((noinline)) void sixteens_v1(const kernel_geometry *s, const grouping *g, const output_vector *v,
+                                                  const int8_t *w, int64_t outputs) {
     int64_t oh = 0;
     if (s->ow <= SIXTEEN_NARROW)
         for (; oh + 2 <= outputs; oh += 2) compute_sixteens(2, SIXTEEN_NARROW, s->ow, s, g, v, w, oh, 0);

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -174,9 +175,15 @@ def _advice(name: str, names: Mapping[str, Any]) -> str:
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
 
 
+@cache
+def _kinds() -> dict[str, Any]:
+    """Types of a recipe's fields by name."""
+    return get_type_hints(Recipe)
+
+
 def _typed(name: str, value: Any) -> Any:
     """The value of a field, checked for its type. Lists become tuples."""
-    kinds = get_type_hints(Recipe)
+    kinds = _kinds()
     if name not in kinds:
         raise UsageError(f"recipe has no field {name!r}; {_advice(name, {**kinds, **_FORMER_FIELDS})}")
     options = get_args(kinds[name])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -20,6 +20,25 @@ _POOL = torch.ops.aten.adaptive_avg_pool2d.default
 _MEAN = torch.ops.aten.mean.dim
 _FLATTENED = (torch.ops.aten.flatten.using_ints, torch.ops.aten.reshape.default)
 _VIEW = torch.ops.aten.view.default
+_SIGNATURES: dict[tuple[str, str, int], object] = {}
+"""Signatures of ONNX operators by domain, name and version."""
+
+
+@contextmanager
+def fast_exports() -> Iterator[None]:
+    """All of the blocks below together."""
+    with ExitStack() as blocks:
+        for block in (
+            shared_operators,
+            shared_signatures,
+            short_decompositions,
+            listed_operators,
+            present_backends,
+            inferred_normalisations,
+            unrecorded_stacks,
+        ):
+            blocks.enter_context(block())
+        yield
 
 
 def shared_operators() -> AbstractContextManager[None]:
@@ -32,6 +51,21 @@ def shared_operators() -> AbstractContextManager[None]:
         return partial(_operators, build.__get__(None, table))
 
     return _replaced("torch.onnx._internal.exporter._registration", "ONNXRegistry", "from_torchlib", shared)
+
+
+def shared_signatures() -> AbstractContextManager[None]:
+    """Exports share the signatures of ONNX operators; the exporter makes another one for every node."""
+
+    def shared(make: Any, holder: type) -> Any:
+        def signature(schema: Any) -> object:
+            key = schema.domain, schema.name, schema.since_version
+            if key not in _SIGNATURES:
+                _SIGNATURES[key] = make.__get__(None, holder)(schema)
+            return _SIGNATURES[key]
+
+        return staticmethod(signature)
+
+    return _replaced("onnx_ir.schemas", "OpSignature", "from_op_schema", shared)
 
 
 def short_decompositions() -> AbstractContextManager[None]:
@@ -61,6 +95,59 @@ def listed_operators() -> AbstractContextManager[None]:
     No operator is registered while the block runs.
     """
     return _replaced("torch._export.utils", "", "_materialize_cpp_cia_ops", lambda make, _: cache(make))
+
+
+@contextmanager
+def present_backends() -> Iterator[None]:
+    """A program that is traced again changes the operators that torch composes of others for the processors of this machine.
+
+    torch changes them for every kind of processor that it knows, which takes a quarter of a small module's export.
+    """
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    kinds = ("CPU", "META", *((accelerator.type.upper(),) if accelerator else ()))
+
+    def present(keys: Any, _: object) -> list[Any]:
+        return [key for key in keys if key.name.removeprefix("Autograd").upper() in kinds]
+
+    module = "torch.export.exported_program"
+    with (
+        _replaced(module, "", "_AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE", present),
+        _replaced(module, "", "_BACKEND_KEYS_TO_OVERRIDE", present),
+    ):
+        yield
+
+
+def inferred_normalisations() -> AbstractContextManager[None]:
+    """Tracing takes the shape of a batch normalisation in evaluation mode from its input.
+
+    torch computes it by fifteen operators on tensors without elements, which takes up to a quarter of an export.
+    """
+
+    def inferred(compute: Any, _: object) -> Any:
+        is_recording = import_module("torch.fx.experimental.proxy_tensor").get_proxy_mode
+        without_elements = import_module("torch._subclasses.fake_tensor").FakeTensor
+
+        def infer(x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, *rest: Any) -> Any:
+            of_channels = [one for one in (weight, bias, mean, variance) if one is not None]
+            if (
+                training
+                or not isinstance(x, without_elements)
+                or x.device.type != "cpu"  # other devices return statistics
+                or is_recording()  # the operators become the program's
+                or any(one.shape != x.shape[1:2] for one in of_channels)
+            ):
+                return compute(x, weight, bias, mean, variance, training, *rest)
+            statistics = x.new_empty(0)  # of the batch: none in evaluation mode
+            return torch.empty_like(x), statistics, statistics, mean, variance
+
+        return infer
+
+    return _replaced("torch._decomp.decompositions", "", "native_batch_norm_helper", inferred)
+
+
+def unrecorded_stacks() -> AbstractContextManager[None]:
+    """Traced operators do not keep the lines of Python that called them: no exported graph names them."""
+    return _replaced("torch.fx.config", "", "do_not_emit_stack_traces", lambda *_: True)
 
 
 @contextmanager

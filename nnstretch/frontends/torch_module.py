@@ -14,7 +14,7 @@ from onnxscript.optimizer import fold_constants_ir
 from torch import nn
 
 from nnstretch.errors import ModelError, first_line
-from nnstretch.frontends.exporter import listed_operators, shared_operators, short_decompositions
+from nnstretch.frontends.exporter import fast_exports
 from nnstretch.frontends.modes import evaluating
 from nnstretch.frontends.silence import quiet
 from nnstretch.graph.metadata import MODULE_PATH, module_path, unused_name
@@ -64,7 +64,7 @@ def export_program(program: torch.export.ExportedProgram) -> ir.Model:
 def _to_onnx(
     subject: nn.Module | torch.export.ExportedProgram, arguments: tuple[torch.Tensor, ...], name: str, **names: Any
 ) -> ir.Model:
-    with quiet(), _uncollected(), shared_operators(), short_decompositions(), listed_operators():
+    with quiet(), _uncollected(), fast_exports():
         try:
             program = torch.onnx.export(
                 subject,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
 from torch import Tensor, nn
 
-from nnstretch.frontends import exporter
+from nnstretch.errors import ModelError
+from nnstretch.frontends import exporter, torch_module
 from nnstretch.frontends.torch_module import export
 from nnstretch.graph.metadata import module_path
 from nnstretch.graph.reference import relative_error, run_proto
@@ -65,6 +68,86 @@ def test_an_export_lists_composite_operators_once(monkeypatch: pytest.MonkeyPatc
     with exporter.listed_operators(), exporter.listed_operators():  # as in threads that overlap
         pass
     assert utils._materialize_cpp_cia_ops is counted
+
+
+def test_exports_share_signatures_of_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = pytest.importorskip("onnx_ir.schemas").OpSignature
+    monkeypatch.setattr(exporter, "_SIGNATURES", {})
+    make, made = holder.from_op_schema, []
+
+    def counted(schema: onnx.defs.OpSchema) -> object:
+        made.append((schema.domain, schema.name))
+        return make(schema)
+
+    descriptor = staticmethod(counted)
+    monkeypatch.setattr(holder, "from_op_schema", descriptor)
+    for _ in range(2):
+        export(nn.Sequential(nn.Conv2d(2, 4, 1), nn.Conv2d(4, 2, 1)), torch.zeros(1, 2, 5, 5))
+    assert ("", "Conv") in made
+    assert len(made) == len(set(made))
+    assert vars(holder)["from_op_schema"] is descriptor
+
+
+def test_composite_operators_change_for_processors_that_are_there() -> None:
+    program = pytest.importorskip("torch.export.exported_program")
+    lists = ("_AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE", "_BACKEND_KEYS_TO_OVERRIDE")
+    usual = [vars(program)[name] for name in lists]
+    with exporter.present_backends():
+        autograd, backends = ({key.name for key in vars(program)[name]} for name in lists)
+    assert {"AutogradCPU", "AutogradMeta"} <= autograd
+    assert {"CPU", "Meta"} <= backends
+    assert (len(autograd), len(backends)) < (4, 4)
+    assert all(vars(program)[name] is keys for name, keys in zip(lists, usual, strict=True))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("affine", [False, True])
+def test_inferred_normalisations_have_the_shape_type_and_order_of_computed_ones(
+    affine: bool, dtype: torch.dtype, memory_format: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compositions = pytest.importorskip("torch._decomp.decompositions")
+    fake_tensors = pytest.importorskip("torch._subclasses.fake_tensor")
+    compute, computed = compositions.native_batch_norm_helper, []
+
+    def counted(*arguments: object) -> object:
+        computed.append(arguments)
+        return compute(*arguments)
+
+    monkeypatch.setattr(compositions, "native_batch_norm_helper", counted)
+
+    def described_output(training: bool = False) -> tuple[object, ...]:
+        fake_tensors.FakeTensorMode.cache_clear()
+        with fake_tensors.FakeTensorMode():
+            norm = nn.BatchNorm2d(8, affine=affine).train(training)
+            made = norm(torch.empty(2, 8, 5, 7, dtype=dtype).contiguous(memory_format=memory_format))
+        return made.shape, made.dtype, made.stride()
+
+    wanted, trained = described_output(), described_output(training=True)
+    assert len(computed) == 2
+    with exporter.inferred_normalisations():
+        assert described_output() == wanted
+        assert len(computed) == 2
+        assert described_output(training=True) == trained
+        assert len(computed) == 3
+    assert compositions.native_batch_norm_helper is counted
+
+
+def test_a_normalisation_of_other_channels_fails() -> None:
+    with pytest.raises(ModelError, match="running_mean"):
+        export(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(8)), torch.zeros(1, 3, 5, 5))
+
+
+def test_exports_record_no_lines_of_python() -> None:
+    settings = pytest.importorskip("torch.fx.config")
+    x = torch.zeros(1, 3, 9, 9)
+    program = torch.export.export(normalised().eval(), (x,))
+    assert all(node.stack_trace for node in program.graph.nodes if node.op == "call_function")
+    with exporter.fast_exports():
+        assert settings.do_not_emit_stack_traces
+        program = torch.export.export(normalised().eval(), (x,))
+    assert not any(node.stack_trace for node in program.graph.nodes)
+    assert not settings.do_not_emit_stack_traces
 
 
 def normalised(affine: bool = True, statistics: bool = True, momentum: float | None = 0.1) -> nn.Module:
@@ -144,7 +227,7 @@ def test_programs_are_traced_again_only_where_that_changes_them(
     assert len(asked) == traced_again
     assert passes.decompose_with_registry is counted, "others' exports decompose as they did"
     with monkeypatch.context() as patch:
-        patch.setattr(exporter, "_is_decomposed_in_place", lambda *_: False)
+        patch.setattr(torch_module, "fast_exports", nullcontext)
         usual = export(module, x, input_names=["x"])
     assert len(asked) == traced_again + 1
     assert list(map(described, model.graph)) == list(map(described, usual.graph))

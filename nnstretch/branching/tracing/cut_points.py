@@ -65,6 +65,7 @@ class _Dependencies:
     order: list[fx.Node] = field(init=False)
     place: dict[fx.Node, int] = field(init=False)
     _ancestors: dict[fx.Node, int] = field(default_factory=dict, init=False)
+    _late_joins: dict[tuple[fx.Node, fx.Node, fx.Node], bool] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.order = [
@@ -188,17 +189,24 @@ class _Dependencies:
             return True
         for join in members[members.index(node) :]:
             if self.depends(join, reader) and self.depends(join, node):
-                between = [
-                    other
-                    for other in self.before(join)
-                    if self.depends(other, source) and not self.depends(other, reader) and other not in (source, join)
-                ]
-                if any(map(_enlarges, between)):
-                    return True
-                ends = [operand for operand in join.all_input_nodes if operand in between]
-                passed = _path(_dominators(between, source), ends[0]) if len(ends) == 1 else []
-                return sum(map(_is_sum, passed)) >= _RESIDUAL_BLOCKS
+                key = source, reader, join  # asked for many nodes, and for many possible ends of the body
+                if key not in self._late_joins:
+                    self._late_joins[key] = self._is_late_join(*key)
+                return self._late_joins[key]
         return True
+
+    def _is_late_join(self, source: fx.Node, reader: fx.Node, join: fx.Node) -> bool:
+        """Whether a map is enlarged, or several residual blocks lie, between `source` and `join` beside `reader`."""
+        between = [
+            other
+            for other in self.before(join)
+            if self.depends(other, source) and not self.depends(other, reader) and other not in (source, join)
+        ]
+        if any(map(_enlarges, between)):
+            return True
+        ends = [operand for operand in join.all_input_nodes if operand in between]
+        passed = _path(_dominators(between, source), ends[0]) if len(ends) == 1 else []
+        return sum(map(_is_sum, passed)) >= _RESIDUAL_BLOCKS
 
     def _skip_sources(self, members: Sequence[fx.Node], end: fx.Node) -> list[fx.Node]:
         """Those of `members` (except `end`) and the input that nodes outside read."""

@@ -30,10 +30,16 @@ def c_library(source: Path, sanitize: str | None = None, includes: Sequence[Path
     name = hashlib.sha256(toolchain.identity.encode() + text).hexdigest()[:16]
     made = cache_dir("test-libraries") / f"{source.stem}-{name}.so"
     if not made.exists():
-        part = made.with_suffix(f".{os.getpid()}.part")
-        flags = (*(f for f in toolchain.flags if not f.startswith("-fvisibility")), "-shared")
-        command = [*toolchain.command, *flags, str(source), "-o", str(part), *toolchain.link_flags]
-        subprocess.run(command, check=True, cwd=made.parent)  # as engines are built, for zig's cache
+        part, compiled = (made.with_suffix(f".{os.getpid()}.{suffix}") for suffix in ("part", "o"))
+        flags = (*(f for f in toolchain.flags if not f.startswith("-fvisibility")), "-c")
+        # As engines are built: in the cache, and linked without the flags of a CPU, for each of which zig compiles its
+        # runtime library again.
+        for command in (
+            [*toolchain.command, *flags, str(source), "-o", str(compiled)],
+            [*toolchain.command, "-shared", str(compiled), "-o", str(part), *toolchain.link_flags],
+        ):
+            subprocess.run(command, check=True, cwd=made.parent)
+        compiled.unlink()
         part.replace(made)
     return made
 

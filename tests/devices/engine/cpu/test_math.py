@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnstretch.devices.engine.build.instruction_sets import Isa
-from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, FLAGS, zig_cc
+from nnstretch.devices.engine.build.instruction_sets import BuildTarget, Isa
+from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, FLAGS, make_toolchain, zig_cc
 from nnstretch.graph.activation import ActivationKind, float_bits
 
 SOURCE = """
@@ -42,8 +42,13 @@ def functions(isa: Isa, tmp_path_factory: pytest.TempPathFactory) -> tuple[ctype
     includes = [f"-I{ENGINE_FOLDER / name}" for name in ("include", "runtime")]
     flags = [*FLAGS, *isa.zig_flags, f"-DNNS_BLOCK={isa.block}", *includes]
     pieces = ENGINE_FOLDER / "runtime" / "vectors" / "pieces.c"
-    command = [*zig_cc(), *flags, "-shared", str(source), str(pieces), "-lm", "-o", str(library)]
-    subprocess.run(command, check=True)
+    compiled = []
+    for file in (source, pieces):
+        compiled.append(directory / f"{file.stem}.o")
+        subprocess.run([*zig_cc(), *flags, "-c", str(file), "-o", str(compiled[-1])], check=True, cwd=directory)
+    # Linked as engines are: zig would compile its runtime library for every CPU.
+    flags = ["-shared", *make_toolchain(BuildTarget(isa)).link_flags]
+    subprocess.run([*zig_cc(), *map(str, compiled), "-o", str(library), *flags], check=True, cwd=directory)
     loaded = ctypes.CDLL(str(library))
     loaded.bytes.restype = ctypes.c_int64
     loaded.bytes.argtypes = [ctypes.c_int64] * 3

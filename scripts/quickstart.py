@@ -4,7 +4,7 @@ A ResNet-18 learns the handwritten digits of scikit-learn (48×48), is branched 
 retrained with distillation, and measured beside the original, ONNX Runtime and the equal-MACs control. The steps are those of
 `scripts/transform_and_train.py`, which takes a network and images of yours.
 
-Networks are trained until they recognise 99.4 % of the validation images; the table has the accuracy on test images.
+Networks are trained until they recognise 99 % of the validation images; the table has the accuracy on test images.
 
     scripts/quickstart [--out out/quickstart] [--processors cpu:0,opencl:0@1] [--seed 0] [--quick] [--resume]
 """
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from nnstretch.devices.opencl.drivers import DeviceInfo
 
 IMAGE_SIZE = 48
+TARGET_ACCURACY = 99.0
+"""Trainings end at this top-1 accuracy on the validation images; the recipes' own target takes an epoch more."""
 SEARCH_SECONDS = 30.0
 """No design is run after this many seconds of the search."""
 QUICK: Mapping[str, Any] = {"epochs": 1, "scales": [[1, 0.5]], "blockwise_epochs": 0.1}
@@ -118,7 +120,7 @@ def run_job(given: argparse.Namespace, processors: str, redo: str | None, report
         given.out,
         recipe="quick",
         retrain_recipe="quick-retrain",
-        changes={"seed": given.seed, **(QUICK if given.quick else {})},
+        changes={"seed": given.seed, "target_accuracy": TARGET_ACCURACY, **(QUICK if given.quick else {})},
         search={"time_limit": SEARCH_SECONDS, "best_effort": True, "even_if_slower": True},
         image_size=IMAGE_SIZE,
         redo=redo,

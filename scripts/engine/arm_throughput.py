@@ -58,7 +58,7 @@ class Product:
 _SERVERS = ("neoverse-n2", "neoverse-v1", "neoverse-v2")
 FLOATS = Product(r"fml[as]\s+v\d+\.4s", 4)
 PRODUCTS: Mapping[str, Product] = {
-    "int8, long products": Product(r"sm(ul|la)l2?\s", 8, cores=("cortex-a53", "cortex-a72")),
+    "int8, long products": Product(r"sm(ul|la)l2?\s", 8, cores=("cortex-a55", "cortex-a72")),
     "int8 1×1, dot products": Product(r"sdot\s", 16, ("asimddp",), ("cortex-a55", "neoverse-n1", *_SERVERS)),
     "int8, matrix products": Product(r"smmla\s", 32, ("i8mm",), _SERVERS),
 }
@@ -104,9 +104,8 @@ class Core:
 
 
 CORES = (
-    Core("Cortex-A53", "cortex-a53", 1, halves=True),
-    Core("Cortex-A72", "cortex-a72", 1),
     Core("Cortex-A55", "cortex-a55", 1, halves=True),
+    Core("Cortex-A72", "cortex-a72", 1),
     Core("Cortex-A76", "neoverse-n1", 2, note="the model of Neoverse N1, its server sibling; LLVM has none of its own"),
     Core("Neoverse N2", "neoverse-n2", 2),
     Core("Neoverse V1", "neoverse-v1", 4),

@@ -233,25 +233,32 @@ typedef void compute_rows(const kernel_geometry *s, const grouping *g, const out
                 compute_strip(1, FEW, vectors, groups, sw, left, s, g, v, oh, pixel);                                \
         }                                                                                                            \
     }
+#if ROWS_TILES || INT8_EIGHTS || INT8_LONG
+/* Other strips compute sets of one group, so that few layers are left: one function for all strides compiles sooner. */
+#define ROWS_OF_STRIDES(name, vectors, groups) ROWS(name##_any, vectors, groups, 0)
+#define ROWS_FUNCTIONS(name) {name##_any, name##_any, name##_any}
+#else
 #define ROWS_OF_STRIDES(name, vectors, groups) \
     ROWS(name##_1, vectors, groups, 1)         \
     ROWS(name##_2, vectors, groups, 2)         \
     ROWS(name##_any, vectors, groups, 0)
+#define ROWS_FUNCTIONS(name) {name##_any, name##_1, name##_2}
+#endif
 ROWS_OF_STRIDES(single, 1, ONE_GROUP)
 #if INT8_WIDE
-#define ROWS_FUNCTIONS(name) {NULL, NULL, NULL}
+#define ROWS_UNLESS_WIDE(name) {NULL, NULL, NULL}
 #else
 ROWS_OF_STRIDES(pair, 2, ONE_GROUP)
 ROWS_OF_STRIDES(alternating, 1, TWO_GROUPS)
-#define ROWS_FUNCTIONS(name) {name##_any, name##_1, name##_2}
+#define ROWS_UNLESS_WIDE(name) ROWS_FUNCTIONS(name)
 #endif
 ROWS(mixed_any, 1, MORE_GROUPS, 0) /* few networks have such groups */
 
 /* The function for `count` vectors, whose lanes are of these groups. */
 static compute_rows *rows_of(const kernel_geometry *s, lane_groups groups, int64_t count) {
-    static compute_rows *const functions[][3] = {ROWS_FUNCTIONS(pair),
-                                                 {single_any, single_1, single_2},
-                                                 ROWS_FUNCTIONS(alternating),
+    static compute_rows *const functions[][3] = {ROWS_UNLESS_WIDE(pair),
+                                                 ROWS_FUNCTIONS(single),
+                                                 ROWS_UNLESS_WIDE(alternating),
                                                  {mixed_any, mixed_any, mixed_any}};
     return functions[count == 2 ? 0 : 1 + (int)groups][s->sw <= 2 ? s->sw : 0];
 }

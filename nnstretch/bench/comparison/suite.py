@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ class Series:
         shapes: of inputs with dynamic dimensions, by name.
         seed: of the inputs.
         batch: images per run; None for the batch of the models.
-        load: makes the graph of the only model, with this batch; None: models are read as they are written.
+        image_size: side of the images in pixels, for networks that torch builds; None for that of the models.
+        load: makes the graph of a model, with this batch and images; None: models are read as they are written.
     """
 
     models: Sequence[str]
@@ -50,7 +52,8 @@ class Series:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     seed: int = 0
     batch: int | None = None
-    load: Callable[[], ir.Model] | None = None
+    image_size: int | None = None
+    load: Callable[[str], ir.Model] | None = None
 
     def __post_init__(self) -> None:
         most = max(self.threads)
@@ -112,15 +115,17 @@ def run_series(
         yield from (at_hand[model, count] for count in series.threads if count not in wanted)
         if not wanted:
             continue
+        load = None if series.load is None else partial(series.load, model)
         try:
-            with subject(model, series.shapes, series.seed, series.batch, series.load) as one, Workspace() as workspace:
+            with subject(model, series.shapes, series.seed, series.batch, load) as one, Workspace() as workspace:
                 for count in wanted:
                     options = replace(series.options, cores=series.cores[:count])
                     title = f"{Path(model).name}, {count} thread{'s' * (count > 1)}"
                     with progress(f"{number}/{len(series.models)} {title}") as reporter:
                         found = compare(one, series.engines, options, workspace, reporter)
                     shapes = {name: list(array.shape) for name, array in one.feeds.items()}
-                    yield {**found.to_json(), "batch": series.batch, "inputs": shapes}
+                    given = {"batch": series.batch, "image_size": series.image_size}
+                    yield {**found.to_json(), **given, "inputs": shapes}
         except NNStretchError as error:
             if len(series.models) == 1:
                 raise
@@ -130,11 +135,14 @@ def run_series(
 def _is_complete(result: Mapping[str, Any], series: Series) -> bool:
     """Whether an earlier result has everything the options ask for."""
     has_layers = "layers" in result or not series.options.layers
-    same_batch = result.get("batch") == series.batch
+    same_images = (result.get("batch"), result.get("image_size")) == (series.batch, series.image_size)
+    inputs = result.get("inputs", {})
+    same_shapes = all(inputs.get(name) == list(shape) for name, shape in series.shapes.items())
     return (
         "error" not in result
         and has_layers
-        and same_batch
+        and same_images
+        and same_shapes
         and {e.name for e in series.engines} <= set(result["engines"])
     )
 

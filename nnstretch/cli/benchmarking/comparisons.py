@@ -65,13 +65,21 @@ class Compared:
         options = self.options
         if self.design is None and self.original_weights is not None:
             raise UsageError("--original-weights goes with --design; --weights is for the network itself")
-        if self.design is None and self.image_size is not None:
-            raise UsageError("--image-size goes with --design; without one, use --shape for dynamic inputs")
+        self._check_image_size()
         if self.design is not None and (options.streams is not None or options.batch is not None):
             raise UsageError("--streams and --batch do not go with --design, which compares runs of single images")
         if options.plan is not None and not (self.design is None and self.processors is None and self.suite is None):
             raise UsageError(
                 "--plan is for a comparison of engines on one model; leave --design, --processors and --suite out"
+            )
+
+    def _check_image_size(self) -> None:
+        from nnstretch.frontends.resolve import is_model_file
+
+        files = [model for model in self.models if is_model_file(model)]
+        if self.design is None and self.image_size is not None and files:
+            raise UsageError(
+                f"--image-size is for networks that torch builds; {files[0]} is for images of its own size, or takes --shape"
             )
 
     def measure(self, report: Reporter) -> int:
@@ -113,7 +121,6 @@ class Compared:
 
     def _compare_engines(self, report: Reporter) -> int:
         from nnstretch.bench.timing import TimingOptions
-        from nnstretch.cli.models.sources import Source
 
         timing = TimingOptions(self.rounds, _TURN, self.budget)
         series = parse_series(
@@ -121,8 +128,9 @@ class Compared:
             layers=self.layers, start=self.start, seed=self.seed,
         )  # fmt: skip
         if self.weights is not None:
-            model = self._only_model("--weights is for one network")
-            series = replace(series, load=Source(model, self.options, self.weights).load)
+            self._only_model("--weights is for one network")
+        if self.weights is not None or self.image_size is not None:
+            series = replace(series, image_size=self.image_size, load=lambda model: self._source(model).load())
         return compare_models(report, series, self.outputs, resume=self.resume)
 
     def _compare_streams(self, report: Reporter, streams: int) -> None:
@@ -238,6 +246,12 @@ class Compared:
             raise UsageError(f"{purpose}; {self.suite or len(self.models)} {'was' if self.suite else 'were'} given")
         return self.models[0]
 
+    def _source(self, model: str) -> Source:
+        """A model with what the options say about it."""
+        from nnstretch.cli.models.sources import Source
+
+        return Source(model, self.options, self.weights, image_size=self.image_size)
+
     def _graph(self, compared: str, purpose: str) -> tuple[str, ir.Model]:
         """Name and graph of the only model.
 
@@ -245,9 +259,7 @@ class Compared:
             UsageError: it is a package or not the only one, or an output is no JSON file.
             NNStretchError: it cannot be read.
         """
-        from nnstretch.cli.models.sources import Source
-
-        source = Source(self._only_model(purpose), self.options, self.weights)
+        source = self._source(self._only_model(purpose))
         check_endings(self.outputs, f"a comparison of {compared} is", answer_endings())
         return Path(source.model).name, source.load()
 

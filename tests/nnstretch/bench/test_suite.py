@@ -6,6 +6,7 @@ import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -221,6 +222,28 @@ def test_what_was_measured_before_is_kept(model: str, engine: EngineEntry, tmp_p
     assert found is not before
 
 
+def test_what_was_measured_with_other_inputs_is_not_kept(model: str, engine: EngineEntry) -> None:
+    before = result(model, inputs={"input": [1, 1, 8, 8]})
+    before["engines"]["counting"] = {"p50_ms": 1.0}
+    series = make_series([model], engine)
+    for other in (replace(series, batch=1), replace(series, image_size=8)):
+        (found,) = run_series(other, [before], quiet)
+        assert found is not before
+    with pytest.raises(ModelError, match="9"):  # the model, which is fixed, is asked for the shape
+        list(run_series(replace(series, shapes={"input": (1, 1, 9, 9)}), [before], quiet))
+    (found,) = run_series(replace(series, shapes={"input": (1, 1, 8, 8)}), [before], quiet)
+    assert found is before
+
+
+def test_networks_for_images_of_another_size(
+    capsys: pytest.CaptureFixture[str], engine: EngineEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nnstretch.bench.comparison.compare.parse_engines", lambda *_: (engine,))
+    main(["bench", "squeezenet1_1", "mobilenetv2", "--image-size", "32", "--rounds", "1", "--json"])
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert [one["inputs"] for one in results] == [{"x": [1, 3, 32, 32]}] * 2
+
+
 def test_results_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     assert read_results(path) == []
@@ -388,7 +411,7 @@ def test_a_run_without_any_latency_of_ours_fails(failing: int, status: int, monk
         (["resnet18", "-o", "picture.bmp"], ".svg"),
         (["--suite", "mobile", "--shape", "x=1,3,8,8"], "--suite"),
         (["--suite", "mobile", "--design", "d.json"], "one network"),
-        (["resnet18", "--image-size", "64"], "--design"),
+        (["net.onnx", "--image-size", "64"], "networks that torch builds"),
     ],
 )
 def test_what_can_be_wrong(

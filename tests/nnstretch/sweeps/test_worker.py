@@ -351,7 +351,8 @@ class Logged(StudyWorker):
 
 study = StudySpec(storage, "study", ("first", "second"), ("minimize", "maximize"), {}, True, 3).open()
 print("ready", flush=True)
-space, times = {"x": FloatDistribution(0, 1)}, LeaseTimes(0.2, 1.5)
+space = {"x": FloatDistribution(0, 1)}
+times = LeaseTimes(0.2, 4.0)  # longer than a living worker waits for a core of a busy machine
 Logged(study, space, evaluate, SweepBudget(trials), find_sampler("random"), seed, times).run()
 """
 

@@ -113,6 +113,7 @@ class Compared:
             return design_sources(*self._networks(report, model, self.design), options)
         if self.original_weights is not None:
             raise UsageError("--original-weights goes with --design")
+        self._check_image_size()
         named = [*self.models, *(models_of_suite(self.suite) if self.suite else ())]
         if not named:
             raise UsageError("nothing to measure; give a MODEL or a --suite")

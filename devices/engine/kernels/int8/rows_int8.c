@@ -385,6 +385,9 @@ static void rows_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
     }
 #endif
     const window from = window_of(s, p->rows, scratch);
+#if INT8_LONG
+    int8_t *packed = (int8_t *)scratch + scratch_bytes(s, &g, p->rows);
+#endif
 #if ROWS_TILES
     const bool tiled = !g.packed || g.quads % g.per_part == 0;
     if (tiled) shape_tiles(&g);
@@ -402,7 +405,6 @@ static void rows_run(const nns_args *args, int64_t unit_begin, int64_t unit_end,
                 select_vector(args, &g, &from, &unit, vector + 1, &v[1]) == ONE_GROUP && v[1].x == v[0].x)
                 count = 2;
 #if INT8_LONG
-            int8_t *packed = (int8_t *)scratch + scratch_bytes(s, &g, p->rows);
             if (g.groups == 1 && pack_sixteens(s, &g, v[0].w, packed)) {
                 count = 1;
                 sixteens_v1(&strips, &g, v, packed, flat.outputs);

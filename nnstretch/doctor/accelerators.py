@@ -77,7 +77,7 @@ def torchvision() -> Iterator[Finding]:
 def _matching_torchvision(torch_version: str) -> str:
     """The command that installs the torchvision for a torch; each requires one torch, of the same build."""
     version, _, build = torch_version.partition("+")
-    index = f" --index-url https://download.pytorch.org/whl/{build}" if build else ""
+    index = f", from the index of {build} builds that torch came from" if build else ""
     return f"pip install --force-reinstall torch=={version} torchvision{index}"
 
 

@@ -111,7 +111,7 @@ def test_no_opencl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("2.13.0", "pip install --force-reinstall torch==2.13.0 torchvision"),
         (
             "2.13.0+cpu",
-            "pip install --force-reinstall torch==2.13.0 torchvision --index-url https://download.pytorch.org/whl/cpu",
+            "pip install --force-reinstall torch==2.13.0 torchvision, from the index of cpu builds that torch came from",
         ),
     ],
 )

@@ -40,7 +40,8 @@ TOLERANCE = 1e-4
 
 _RUNGS = (1 << 10, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23)
 """Bytes of the tensors whose transfers are measured; others are interpolated."""
-_READINGS, _BETWEEN_READINGS = 10, 0.02  # of a frequency, and seconds between two
+_READING_SECONDS = 0.2
+"""Seconds of readings of a frequency; the core works all the time, so it is at the clock that networks run at."""
 _SLOWED = 0.95
 """Share of the reference frequency below which a core counts as slowed."""
 
@@ -265,13 +266,13 @@ class Profiler(CostModel, Closing):
         other = next(
             (p for p in (self._host, *self._processors) if p is not processor and self._has_reference(p)), None
         )
-        readings = []
-        for _ in range(_READINGS):
+        readings: list[float] = []
+        end = time.monotonic() + _READING_SECONDS
+        while not readings or time.monotonic() < end:
             reading = self._site.frequency(processor)
             if reading is None:
                 return None
             readings.append(reading / (1.0 if other is None else self.pace(other)))
-            time.sleep(_BETWEEN_READINGS)
         return statistics.median(readings)
 
     def _has_reference(self, processor: Processor) -> bool:

@@ -32,7 +32,9 @@ MAX_RATIO = 65536
 
 ERROR_BYTES = 512
 
-_CLOCK_READINGS = 5
+_STEADY_READINGS, _MOST_READINGS = 12, 60
+"""Readings of a clock without a faster one that end its rise, and readings after which it counts as risen."""
+_FASTER = 1.01
 
 Pointer = ctypes.c_void_p
 Call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(Pointer), ctypes.POINTER(Pointer))
@@ -219,14 +221,15 @@ class Engine:
     def clock_gflops(self, core: int | None = None) -> float:
         """Current GFLOP/s of one thread in a matrix product from the L1 cache, on `core` or on the current core.
 
-        It follows the core's clock and the load of hyper-threads on the same core. The result is the best of a
-        few readings: the core wakes up during the first two, and any may be interrupted.
+        It follows the core's clock and the load of hyper-threads on the same core. A core that was idle takes up to some
+        milliseconds of work to reach its clock, and any reading may be interrupted: the result is the best of the readings
+        until these no longer rise. The core is at its clock after the call, as it is within a network.
 
         Raises:
             FeedError: this process may not run on `core`.
         """
         with _on_core(core):
-            return float(max(self.library.nns_clock_gflops() for _ in range(_CLOCK_READINGS)))
+            return highest(self.library.nns_clock_gflops)
 
     def flush(self, memory: np.ndarray) -> None:
         """Evicts a contiguous array from all caches, if the CPU has an instruction for that."""
@@ -238,6 +241,18 @@ class Engine:
         Handlers that there were run next.
         """
         self.library.nns_crash_line(text.encode())
+
+
+def highest(read: Callable[[], float]) -> float:
+    """The largest value read until the values no longer rise."""
+    best, since = 0.0, 0
+    for _ in range(_MOST_READINGS):
+        value = float(read())
+        since = 0 if value > _FASTER * best else since + 1
+        best = max(best, value)
+        if since == _STEADY_READINGS:
+            break
+    return best
 
 
 @contextmanager

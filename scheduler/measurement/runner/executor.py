@@ -186,9 +186,9 @@ class Executor:
         if layer.core is not None and layer.core in before:
             os.sched_setaffinity(0, {layer.core})
         try:
+            self._prepare(layer, state)
             if os.sched_getaffinity(0) == {layer.core}:
                 clock = engine().clock_gflops()
-            self._prepare(layer, state)
             if layer.loaded.device_queues:  # the waiting thread leaves the core to the device's threads
                 os.sched_setaffinity(0, before - {layer.core} or before)
             self.set_running(number)

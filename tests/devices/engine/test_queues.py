@@ -14,7 +14,8 @@ import threading
 import time
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
+from itertools import count
 from math import ceil, floor
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from nnstretch.devices.engine.binding.image import (
     StepKind,
     SubGraph,
 )
-from nnstretch.devices.engine.binding.library import MAX_RATIO, engine
+from nnstretch.devices.engine.binding.library import MAX_RATIO, engine, highest
 from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.devices.engine.build.engine_library import build_engine
 from nnstretch.errors import DeviceError, FeedError
@@ -131,6 +132,16 @@ def test_a_clock_is_read_on_the_core_that_is_asked_for() -> None:
     with pytest.raises(FeedError, match="cannot be used"):
         engine().clock_gflops(1023)
     assert os.sched_getaffinity(0) == before
+
+
+def test_a_clock_is_read_when_it_no_longer_rises() -> None:
+    """Idle cores rise in steps, with pauses between them; a disturbed reading changes nothing."""
+    rising = [38, 38, 51, 50, 52, 69, 41, 69, 69, 86, 80, *[98] * 60]
+    assert highest(partial(next, iter(rising))) == 98
+    read = iter([98] * 13)
+    assert highest(partial(next, read)) == 98
+    assert not list(read)  # a core at its clock needs no more
+    assert highest(count(1).__next__) == 60  # a rise without an end
 
 
 def test_the_calling_thread_is_pinned_for_the_run_only() -> None:

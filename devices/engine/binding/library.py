@@ -32,8 +32,8 @@ MAX_RATIO = 65536
 
 ERROR_BYTES = 512
 
-_STEADY_READINGS, _MOST_READINGS = 12, 60
-"""Readings of a clock without a faster one that end its rise, and readings after which it counts as risen."""
+_STEADY_READINGS, _AWAKE_READINGS, _MOST_READINGS = 12, 2, 60
+"""Readings of a clock without a faster one that end its rise; the same where the core has just worked; and most readings."""
 _FASTER = 1.01
 
 Pointer = ctypes.c_void_p
@@ -218,18 +218,22 @@ class Engine:
         with _on_core(core):
             return float(self.library.nns_peak_gflops(milliseconds))
 
-    def clock_gflops(self, core: int | None = None) -> float:
+    def clock_gflops(self, core: int | None = None, *, awake: bool = False) -> float:
         """Current GFLOP/s of one thread in a matrix product from the L1 cache, on `core` or on the current core.
 
         It follows the core's clock and the load of hyper-threads on the same core. A core that was idle takes up to some
         milliseconds of work to reach its clock, and any reading may be interrupted: the result is the best of the readings
         until these no longer rise. The core is at its clock after the call, as it is within a network.
 
+        Args:
+            core: the one to read.
+            awake: it has worked within the last millisecond or two; fewer readings suffice.
+
         Raises:
             FeedError: this process may not run on `core`.
         """
         with _on_core(core):
-            return highest(self.library.nns_clock_gflops)
+            return highest(self.library.nns_clock_gflops, _AWAKE_READINGS if awake else _STEADY_READINGS)
 
     def flush(self, memory: np.ndarray) -> None:
         """Evicts a contiguous array from all caches, if the CPU has an instruction for that."""
@@ -243,14 +247,14 @@ class Engine:
         self.library.nns_crash_line(text.encode())
 
 
-def highest(read: Callable[[], float]) -> float:
-    """The largest value read until the values no longer rise."""
+def highest(read: Callable[[], float], steady: int) -> float:
+    """The largest value read until `steady` values in a row have not exceeded it."""
     best, since = 0.0, 0
     for _ in range(_MOST_READINGS):
         value = float(read())
         since = 0 if value > _FASTER * best else since + 1
         best = max(best, value)
-        if since == _STEADY_READINGS:
+        if since == steady:
             break
     return best
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import struct
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +27,8 @@ RUNNING = struct.Struct("<q")
 
 _FLUSHED_BYTES = 64 << 20
 """Weights of this size evict themselves from the caches."""
+_AWAKE_SECONDS = 2e-3
+"""A core that worked this recently is at its clock."""
 _SWEPT_SHARE = 2
 """Bytes that are read to evict everything from the core's own caches, as a multiple of their size."""
 
@@ -94,6 +98,8 @@ class Executor:
         self._copies: dict[tuple[int, ...], np.ndarray] = {}  # by place in the shared file and number of repeats
         self._outputs: list[np.ndarray] = []
         self._swept_all: np.ndarray | None = None
+        self._worked_core: int | None = None
+        self._worked_until = -math.inf
         self._own_cache = own_cache
         self._swept = np.ones(max(1, _SWEPT_SHARE * own_cache // 4), np.float32)
 
@@ -188,12 +194,14 @@ class Executor:
         try:
             self._prepare(layer, state)
             if os.sched_getaffinity(0) == {layer.core}:
-                clock = engine().clock_gflops()
+                awake = layer.core == self._worked_core and time.monotonic() - self._worked_until < _AWAKE_SECONDS
+                clock = engine().clock_gflops(awake=awake)
             if layer.loaded.device_queues:  # the waiting thread leaves the core to the device's threads
                 os.sched_setaffinity(0, before - {layer.core} or before)
             self.set_running(number)
             return layer.time(), clock
         finally:
+            self._worked_core, self._worked_until = layer.core, time.monotonic()
             os.sched_setaffinity(0, before)
 
     def _prepare(self, layer: _BoundLayer, state: str) -> None:

@@ -137,11 +137,11 @@ def test_a_clock_is_read_on_the_core_that_is_asked_for() -> None:
 def test_a_clock_is_read_when_it_no_longer_rises() -> None:
     """Idle cores rise in steps, with pauses between them; a disturbed reading changes nothing."""
     rising = [38, 38, 51, 50, 52, 69, 41, 69, 69, 86, 80, *[98] * 60]
-    assert highest(partial(next, iter(rising))) == 98
+    assert highest(partial(next, iter(rising)), 12) == 98
     read = iter([98] * 13)
-    assert highest(partial(next, read)) == 98
+    assert highest(partial(next, read), 12) == 98
     assert not list(read)  # a core at its clock needs no more
-    assert highest(count(1).__next__) == 60  # a rise without an end
+    assert highest(count(1).__next__, 2) == 60  # a rise without an end
 
 
 def test_the_calling_thread_is_pinned_for_the_run_only() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import statistics
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import astuple, replace
 
 from nnstretch.compiler.processors import Processors
+from nnstretch.devices.base.processor import Processor
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.costmodel.costs import Contention
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
@@ -19,6 +21,8 @@ from nnstretch.scheduler.measurement.runner.runner import Runner, SharedRunner
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.parameter_search.thoroughness import all_settings, remembered_settings
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor, one_soc
+
+_CLOCK_READINGS = 15
 
 
 def open_profiler(
@@ -56,6 +60,15 @@ def open_profiler(
         tolerance=processors.options.tolerance,
         site=site,
     )
+
+
+def present_clocks(profiler: Profiler, processors: Sequence[Processor]) -> dict[str, float]:
+    """Frequency of each processor now, by its name, over the reference frequency that predictions hold at; 1 if unknown.
+
+    Where other virtual machines share the cores, these run below that frequency for hours.
+    """
+    readings = range(_CLOCK_READINGS)
+    return {one.name: statistics.median(profiler.pace(one) for _ in readings) for one in processors}
 
 
 def measured_contention(processors: Processors) -> Contention:

@@ -292,6 +292,8 @@ def _search(
             "page": page,
             **({"bounds": bounds_object(bounded)} if bounded else {}),
             **(uncertainty_object(found, names) if found.uncertainty else {}),
+            "clocks": dict(found.clocks),
+            "present_ms": {one.design.id: found.present_ms(one.design) for one in found.results},
         }
     )
     if files.folder is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from nnstretch.support.progress import silent
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from nnstretch.branching.design.design import Design
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.cli.console import Reporter
     from nnstretch.cli.models.networks import Network
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _DISTURBED = 2
 """Measured over predicted milliseconds of a design from which on one of them is doubted."""
+_OTHER_CLOCK = 0.05
+"""Deviation of a processor's frequency from the reference frequency from which on both latencies are said."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,19 @@ class FoundDesigns:
         results: designs, best first.
         errors: cross-validated errors of the predictions of unmeasured layers, by processor; None: unknown or none.
         uncertainty: of each design's prediction, where nothing was run; else empty.
+        clocks: frequency of each processor after the search, by name, over the reference frequency that predictions hold at;
+            empty for processors that are not here.
     """
 
     results: Sequence[StretchResult]
     errors: Mapping[str, Spread | None]
     uncertainty: Sequence[DesignUncertainty] = ()
+    clocks: Mapping[str, float] = field(default_factory=dict)
+
+    def present_ms(self, design: Design) -> float | None:
+        """A design's predicted latency if all of it ran at the clock of the slowest processor; None if that is not known."""
+        slowest = min(self.clocks.values(), default=None)
+        return None if slowest is None or design.predicted_ms is None else design.predicted_ms / slowest
 
 
 def find(
@@ -66,7 +77,19 @@ def find(
         else:
             results = stretch(network.module, network.example_input, options=options)
             opened = build_processors(options.processors)
-        return FoundDesigns(results, _prediction_errors(opened) if options.learned is not False else {})
+        errors = _prediction_errors(opened) if options.learned is not False else {}
+        return FoundDesigns(results, errors, clocks={} if target is not None else _present_clocks(opened))
+
+
+def _present_clocks(opened: Processors) -> dict[str, float]:
+    """Clocks of processors of this machine; empty for simulated ones."""
+    from nnstretch.compiler.costs import open_profiler, present_clocks
+    from nnstretch.scheduler.simulation.costs import one_soc
+
+    if one_soc(opened.named) is not None:
+        return {}
+    with open_profiler(opened) as profiler:
+        return present_clocks(profiler, opened.named)
 
 
 def _prediction_errors(opened: Processors) -> dict[str, Spread | None]:
@@ -84,6 +107,7 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
     report.note(search.gain_note(designs[0], names))
     report.show(designs_table(designs, names, search.original_ms, search.measured_ms, search.product_macs))
     report.show(branches_table(designs, names, search))
+    report.note(_clock_note(found))
     if found.uncertainty:
         report.show(uncertainty_table(found, names))
     for group in sorted(profiled.predictor.unknown_contention_factors) if profiled else ():
@@ -111,6 +135,18 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
     for name, error in found.errors.items():
         if error or found.uncertainty:  # without errors, a search on open processors has measured every layer
             report.note(f"{name}: predictions of layers that were not measured miss by {error or 'an unknown amount'}")
+
+
+def _clock_note(found: FoundDesigns) -> str:
+    """What the first design takes at the present clock; "" if that is about the reference frequency."""
+    ms = found.present_ms(found.results[0].design)
+    if ms is None or all(abs(clock - 1) <= _OTHER_CLOCK for clock in found.clocks.values()):
+        return ""
+    now = ", ".join(f"{name} at {share_text(clock)}" for name, clock in found.clocks.items())
+    return (
+        f"predictions hold at the reference frequency; the processors run at another one now ({now} of it), at which the first "
+        f"design takes about {ms_text(ms)} ms"
+    )
 
 
 def opened_profiles(file: Path | None, processors: str) -> Profiled:

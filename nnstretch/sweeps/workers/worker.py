@@ -163,9 +163,9 @@ class StudyWorker:
         """The next trial, with its parameters.
 
         The sampler is new for every trial, so that it depends on the study and the seed alone, not on what this process has
-        asked before.
+        asked before. Queued trials do not count: one that is taken would leave the next trial the same sampler.
         """
-        number = len(self.study.get_trials(deepcopy=False))
+        number = sum(trial.state.name != "WAITING" for trial in self.study.get_trials(deepcopy=False))
         with self.turns.beside_others(), one_torch_thread(), without_experimental_warnings():
             self.study.sampler = self.make_sampler(zlib.crc32(f"{self.seed}/{number}".encode()))
             return self.study.ask(dict(self.space))

@@ -169,6 +169,14 @@ def test_a_queued_trial_comes_first_and_keeps_its_parameters(tmp_path: Path) -> 
     assert study.trials[0].params == {"x": 0.125, "way": "b"}
 
 
+def test_a_queued_trial_without_parameters_is_not_repeated_by_the_next_one(tmp_path: Path) -> None:
+    """As of a worker that died before its trial had any."""
+    study = spec(journal(tmp_path)).open()
+    study.enqueue_trial({})
+    worker(study, 3, sampler="random").run()
+    assert len({trial.params["x"] for trial in study.trials}) == 3
+
+
 def test_constraints_decide_what_is_on_the_front(tmp_path: Path) -> None:
     def limited(trial: optuna.Trial) -> Outcome:
         trial.set_constraint("way", float(trial.params["way"] == "a"))

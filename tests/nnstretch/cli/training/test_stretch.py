@@ -6,6 +6,8 @@ import importlib.util
 import io
 import json
 import re
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,12 +150,14 @@ def test_designs_for_processors_of_a_profile(cli: Cli, folder: Path, monkeypatch
         "--json",
     )
     there = answer_of(cli(*stretch, "-p", cores, "--measure-all", "--no-measure"))
+    assert list(there["clocks"]) == cores.split(",")
     answer_of(cli("profiles", "export", "-o", "p.json", "--json"))
     monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(folder / "here"))
     here = answer_of(cli(*stretch, "-p", cores, "--predict-only", "--profile", "p.json", "-o", "designs"))
     (design,), (same,) = here["designs"], there["designs"]
     assert design["id"] == same["id"]
     assert design["predicted_ms"] == pytest.approx(same["predicted_ms"], rel=1e-6)
+    assert (here["clocks"], here["present_ms"]) == ({}, {design["id"]: None})  # another machine's are not known
     assert here["guessed_layers"] == []
     errors = here["errors"][design["id"]]
     assert errors["whole"] == {"median": 0.0, "p90": 0.0, "guessed": 0.0}
@@ -169,6 +173,30 @@ def test_designs_for_processors_of_a_profile(cli: Cli, folder: Path, monkeypatch
     refuses(cli(*elsewhere, "p.json", "-p", "sim:phone/cpu,sim:phone/gpu"), "simulated")
     refuses(cli(*elsewhere, "p.json", "-p", cores, "--measure-all"), "--measure-all", "--predict-only")
     refuses(cli("stretch", "net.py:small", "--profile", "p.json", "-p", cores), "--profile needs --predict-only")
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+def test_the_latency_at_the_present_clock(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a search, the measurements are said to be those of a machine with half of the clock."""
+    from nnstretch.devices.engine.binding.library import engine
+    from nnstretch.scheduler.measurement.store.store import ProfileStore
+
+    engine()  # built in the usual cache
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(folder / "cache"))
+    names = [f"cpu:{core}" for core in CORES[:2]]
+    stretch = ("stretch", "net.py:small", "-p", ",".join(names), "--top", "1", "--no-measure", "--even-if-slower")
+    answer_of(cli(*stretch, "--json"))
+    with closing(sqlite3.connect(ProfileStore().path)) as store, store:
+        store.execute("UPDATE measurement SET clock = 1")  # GFLOP/s, far less than any core's
+    done = cli(*stretch, "--json")
+    found = answer_of(done)
+    (design,) = found["designs"]
+    assert list(found["clocks"]) == names
+    assert min(found["clocks"].values()) > 1.05
+    assert found["present_ms"] == {design["id"]: pytest.approx(design["predicted_ms"] / min(found["clocks"].values()))}
+    said = " ".join(done[2].split())
+    assert "the processors run at another one now (cpu:" in said
+    assert f"the first design takes about {found['present_ms'][design['id']]:.3f} ms" in said
 
 
 def test_no_processor_can_compute_the_whole_network(cli: Cli, folder: Path) -> None:

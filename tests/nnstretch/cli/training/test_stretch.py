@@ -177,7 +177,7 @@ def test_designs_for_processors_of_a_profile(cli: Cli, folder: Path, monkeypatch
 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 def test_the_latency_at_the_present_clock(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a search, the measurements are said to be those of a machine with half of the clock."""
+    """After a search, the store is changed to say that its times are those of a far lower clock."""
     from nnstretch.devices.engine.binding.library import engine
     from nnstretch.scheduler.measurement.store.store import ProfileStore
 

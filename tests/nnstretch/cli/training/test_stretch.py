@@ -150,7 +150,6 @@ def test_designs_for_processors_of_a_profile(cli: Cli, folder: Path, monkeypatch
         "--json",
     )
     there = answer_of(cli(*stretch, "-p", cores, "--measure-all", "--no-measure"))
-    assert list(there["clocks"]) == cores.split(",")
     answer_of(cli("profiles", "export", "-o", "p.json", "--json"))
     monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(folder / "here"))
     here = answer_of(cli(*stretch, "-p", cores, "--predict-only", "--profile", "p.json", "-o", "designs"))
@@ -174,29 +173,18 @@ def test_designs_for_processors_of_a_profile(cli: Cli, folder: Path, monkeypatch
     refuses(cli(*elsewhere, "p.json", "-p", cores, "--measure-all"), "--measure-all", "--predict-only")
     refuses(cli("stretch", "net.py:small", "--profile", "p.json", "-p", cores), "--profile needs --predict-only")
 
-
-@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
-def test_the_latency_at_the_present_clock(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a search, the store is changed to say that its times are those of a far lower clock."""
-    from nnstretch.devices.engine.binding.library import engine
-    from nnstretch.scheduler.measurement.store.store import ProfileStore
-
-    engine()  # built in the usual cache
-    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(folder / "cache"))
-    names = [f"cpu:{core}" for core in CORES[:2]]
-    stretch = ("stretch", "net.py:small", "-p", ",".join(names), "--top", "1", "--no-measure", "--even-if-slower")
-    answer_of(cli(*stretch, "--json"))
-    with closing(sqlite3.connect(ProfileStore().path)) as store, store:
-        store.execute("UPDATE measurement SET clock = 1")  # GFLOP/s, far less than any core's
-    done = cli(*stretch, "--json")
+    # The store there is changed to say that its times are those of a far lower clock than the present one.
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(folder / "there"))
+    with closing(sqlite3.connect(folder / "there" / "profiles.sqlite")) as store, store:
+        store.execute("UPDATE measurement SET clock = 1")
+    done = cli(*stretch, "-p", cores, "--measure-all", "--no-measure")
     found = answer_of(done)
-    (design,) = found["designs"]
-    assert list(found["clocks"]) == names
-    assert min(found["clocks"].values()) > 1.05
-    assert found["present_ms"] == {design["id"]: pytest.approx(design["predicted_ms"] / min(found["clocks"].values()))}
-    said = " ".join(done[2].split())
-    assert "the processors run at another one now (cpu:" in said
-    assert f"the first design takes about {found['present_ms'][design['id']]:.3f} ms" in said
+    (design,), slowest = found["designs"], min(found["clocks"].values())
+    assert list(found["clocks"]) == cores.split(",")
+    assert slowest > 2
+    assert found["present_ms"] == {design["id"]: pytest.approx(design["predicted_ms"] / slowest)}
+    said = f"first design takes about {found['present_ms'][design['id']]:.3f} ms"
+    assert said in " ".join(done[2].split())
 
 
 def test_no_processor_can_compute_the_whole_network(cli: Cli, folder: Path) -> None:

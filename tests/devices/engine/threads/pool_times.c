@@ -19,16 +19,14 @@ enum { SHARES = 2, TASKS = 4, LONG_SPIN = 1000000000 };
 static pthread_t caller;
 static nns_pool *pool_of_two;
 static _Atomic int32_t entered[TASKS];
-static _Atomic bool armed, stopped;
+static _Atomic bool stopped;
 
-static int64_t computed(void) { return atomic_load(&pool_of_two->computed); }
+static int64_t computed(void) { return pool_of_two ? atomic_load(&pool_of_two->computed) : 0; }
 
+/* Stops the caller once: it reads the clock first thing after its share, before it may sleep. */
 static int stopping_clock(clockid_t clock, struct timespec *now) {
-    const bool stops = pthread_equal(pthread_self(), caller) && atomic_exchange(&armed, false);
-    if (stops) {
-        atomic_store(&stopped, true);
+    if (pthread_equal(pthread_self(), caller) && computed() && !atomic_exchange(&stopped, true))
         while (computed() < TASKS * SHARES) usleep(100);
-    }
     return clock_gettime(clock, now);
 }
 
@@ -39,8 +37,6 @@ static void meet(const nns_args *args, int64_t first, int64_t end, void *scratch
     atomic_fetch_add(&entered[0], 1);
     while (atomic_load(&entered[0]) < SHARES) usleep(100);
     if (pthread_equal(pthread_self(), caller)) return;
-    while (computed() < 1) usleep(100);
-    atomic_store(&armed, true);
     while (!atomic_load(&stopped)) usleep(100);
 }
 

@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import astuple, replace
 
 from nnstretch.compiler.processors import Processors
-from nnstretch.devices.base.processor import Processor
 from nnstretch.errors import UsageError
 from nnstretch.scheduler.costmodel.costs import Contention
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
@@ -62,13 +61,16 @@ def open_profiler(
     )
 
 
-def present_clocks(profiler: Profiler, processors: Sequence[Processor]) -> dict[str, float]:
+def present_clocks(processors: Processors) -> dict[str, float]:
     """Frequency of each processor now, by its name, over the reference frequency that predictions hold at; 1 if unknown.
 
-    Where other virtual machines share the cores, these run below that frequency for hours.
+    Where other virtual machines share the cores, these run below that frequency for hours. Empty for simulated processors.
     """
-    readings = range(_CLOCK_READINGS)
-    return {one.name: statistics.median(profiler.pace(one) for _ in readings) for one in processors}
+    if one_soc(processors.named) is not None:
+        return {}
+    with open_profiler(processors) as profiler:
+        readings = {one.name: [profiler.pace(one) for _ in range(_CLOCK_READINGS)] for one in processors.named}
+    return {name: statistics.median(paces) for name, paces in readings.items()}
 
 
 def measured_contention(processors: Processors) -> Contention:

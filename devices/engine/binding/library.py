@@ -32,8 +32,9 @@ MAX_RATIO = 65536
 
 ERROR_BYTES = 512
 
-_STEADY_READINGS, _AWAKE_READINGS, _MOST_READINGS = 12, 2, 60
-"""Readings of a clock without a faster one that end its rise; the same where the core has just worked; and most readings."""
+_CLOCK_READINGS = 3
+_STEADY_READINGS, _MOST_READINGS = 12, 60
+"""Readings of a clock without a faster one after which it has risen, and after which it counts as risen."""
 _FASTER = 1.01
 
 Pointer = ctypes.c_void_p
@@ -222,18 +223,20 @@ class Engine:
         """Current GFLOP/s of one thread in a matrix product from the L1 cache, on `core` or on the current core.
 
         It follows the core's clock and the load of hyper-threads on the same core. A core that was idle takes up to some
-        milliseconds of work to reach its clock, and any reading may be interrupted: the result is the best of the readings
-        until these no longer rise. The core is at its clock after the call, as it is within a network.
+        milliseconds of work to reach its clock, so it is read until the readings no longer rise. The result is the best of
+        a few further ones, since any may be interrupted. After the call the core is at its clock, as it is within a network.
 
         Args:
             core: the one to read.
-            awake: it has worked within the last millisecond or two; fewer readings suffice.
+            awake: it has worked within the last millisecond or two, and need not be waited for.
 
         Raises:
             FeedError: this process may not run on `core`.
         """
         with _on_core(core):
-            return highest(self.library.nns_clock_gflops, _AWAKE_READINGS if awake else _STEADY_READINGS)
+            if not awake:
+                wait_for_rise(self.library.nns_clock_gflops)
+            return float(max(self.library.nns_clock_gflops() for _ in range(_CLOCK_READINGS)))
 
     def flush(self, memory: np.ndarray) -> None:
         """Evicts a contiguous array from all caches, if the CPU has an instruction for that."""
@@ -247,16 +250,15 @@ class Engine:
         self.library.nns_crash_line(text.encode())
 
 
-def highest(read: Callable[[], float], steady: int) -> float:
-    """The largest value read until `steady` values in a row have not exceeded it."""
+def wait_for_rise(read: Callable[[], float]) -> None:
+    """Reads a clock until it no longer rises."""
     best, since = 0.0, 0
     for _ in range(_MOST_READINGS):
-        value = float(read())
+        value = read()
         since = 0 if value > _FASTER * best else since + 1
         best = max(best, value)
-        if since == steady:
-            break
-    return best
+        if since == _STEADY_READINGS:
+            return
 
 
 @contextmanager

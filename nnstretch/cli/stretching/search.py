@@ -65,6 +65,7 @@ def find(
 ) -> FoundDesigns:
     """Searches designs for the processors of a profile or of a target if there is one, else for those of this machine."""
     from nnstretch.api.stretch import stretch, stretch_on
+    from nnstretch.compiler.costs import present_clocks
     from nnstretch.compiler.processors import build_processors
 
     with report.progress("Searching") as advance:
@@ -78,18 +79,7 @@ def find(
             results = stretch(network.module, network.example_input, options=options)
             opened = build_processors(options.processors)
         errors = _prediction_errors(opened) if options.learned is not False else {}
-        return FoundDesigns(results, errors, clocks={} if target is not None else _present_clocks(opened))
-
-
-def _present_clocks(opened: Processors) -> dict[str, float]:
-    """Clocks of processors of this machine; empty for simulated ones."""
-    from nnstretch.compiler.costs import open_profiler, present_clocks
-    from nnstretch.scheduler.simulation.costs import one_soc
-
-    if one_soc(opened.named) is not None:
-        return {}
-    with open_profiler(opened) as profiler:
-        return present_clocks(profiler, opened.named)
+        return FoundDesigns(results, errors, clocks={} if target is not None else present_clocks(opened))
 
 
 def _prediction_errors(opened: Processors) -> dict[str, Spread | None]:

@@ -188,13 +188,13 @@ class Executor:
     def _time(self, number: int, state: str) -> tuple[float, float | None]:
         """Seconds of a run, and GFLOP/s of its core just before it; None if unknown."""
         layer, clock = self._layers[number], None
+        awake = layer.core == self._worked_core and time.monotonic() - self._worked_until < _AWAKE_SECONDS
         before = os.sched_getaffinity(0)
         if layer.core is not None and layer.core in before:
             os.sched_setaffinity(0, {layer.core})
         try:
             self._prepare(layer, state)
             if os.sched_getaffinity(0) == {layer.core}:
-                awake = layer.core == self._worked_core and time.monotonic() - self._worked_until < _AWAKE_SECONDS
                 clock = engine().clock_gflops(awake=awake)
             if layer.loaded.device_queues:  # the waiting thread leaves the core to the device's threads
                 os.sched_setaffinity(0, before - {layer.core} or before)

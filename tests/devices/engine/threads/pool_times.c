@@ -18,7 +18,7 @@ enum { SHARES = 2, TASKS = 4, LONG_SPIN = 1000000000 };
 
 static pthread_t caller;
 static nns_pool *pool_of_two;
-static _Atomic int32_t entered[TASKS];
+static _Atomic int32_t entered;
 static _Atomic bool stopped;
 
 static int64_t computed(void) { return pool_of_two ? atomic_load(&pool_of_two->computed) : 0; }
@@ -34,8 +34,8 @@ static int stopping_clock(clockid_t clock, struct timespec *now) {
  * share takes a millisecond. */
 static void meet(const nns_args *args, int64_t first, int64_t end, void *scratch) {
     (void)args, (void)first, (void)end, (void)scratch;
-    atomic_fetch_add(&entered[0], 1);
-    while (atomic_load(&entered[0]) < SHARES) usleep(100);
+    atomic_fetch_add(&entered, 1);
+    while (atomic_load(&entered) < SHARES) usleep(100);
     if (pthread_equal(pthread_self(), caller)) return;
     while (!atomic_load(&stopped)) usleep(100);
 }

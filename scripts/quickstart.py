@@ -124,6 +124,7 @@ def run_job(given: argparse.Namespace, processors: str, redo: str | None, report
         search={"time_limit": SEARCH_SECONDS, "best_effort": True, "even_if_slower": True},
         image_size=IMAGE_SIZE,
         redo=redo,
+        coordinate_descent=False,  # more than half of the tuning's time, and nothing is gained on this network
     )
     report.note(f"processors: {processors}")
     return TransformAndTrain(options, report, "go on with --resume").run()

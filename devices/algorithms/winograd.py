@@ -18,7 +18,7 @@ from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 
 _BLOCKS = 4  # of input channels, encoded at a time
-_ENCODED = 32  # input channels encoded at a time
+_ENCODED, _ENCODED_INT16 = 32, 128  # input channels encoded at a time
 INT16_GROUP = 16  # input channels whose int16 weights of an output have one scale; winograd.h has them, too
 _SCALE_ELEMENTS = 2  # elements of int16 that a scale takes
 LARGEST_STRIDE = 2
@@ -291,7 +291,7 @@ def prepared_int16_panels(weight: np.ndarray, width: int, division: Division) ->
     outputs, channels = weight.shape[:2]
     (transform,) = division.transforms
     source = weight.reshape(outputs, channels, -1)
-    size = len(transform) * width * (channels + _SCALE_ELEMENTS * -(-channels // INT16_GROUP))
+    size = len(transform) * width * _int16_elements(channels)
     pieces = [
         Piece(number * size, size, partial(_write_int16, source[first : first + width], width, transform))
         for number, first in enumerate(range(0, outputs, width))
@@ -300,18 +300,44 @@ def prepared_int16_panels(weight: np.ndarray, width: int, division: Division) ->
 
 
 def _write_int16(rows: np.ndarray, width: int, transform: np.ndarray, place: np.ndarray) -> None:
-    """Encodes weights of up to `width` outputs, O,C,taps, as a panel of `prepared_int16_panels`."""
+    """Encodes weights of up to `width` outputs, O,C,taps, as a panel of `prepared_int16_panels`, in parts for the cache."""
+    outputs, channels, taps = rows.shape
     panel = place.reshape(len(transform), -1)
-    most, end = np.iinfo(np.int16).max, 0
-    for first in range(0, rows.shape[1], INT16_GROUP):
-        lanes = rows[:, first : first + INT16_GROUP].transpose(2, 1, 0).astype(np.float64)
-        encoded = (transform @ lanes.reshape(len(lanes), -1)).reshape(-1, *lanes.shape[1:])
-        begin, end = end, end + width * (_SCALE_ELEMENTS + lanes.shape[1])
-        scales = panel[:, begin : begin + _SCALE_ELEMENTS * width].view(np.float32)[:, : len(rows)]
-        scales[:] = np.abs(encoded).max(axis=1) / most
-        steps = np.clip(np.rint(encoded / np.where(scales > 0, scales, 1)[:, None]), -most, most)
-        found = panel[:, begin + _SCALE_ELEMENTS * width : end].reshape(len(transform), -1, width)
-        found[..., : len(rows)] = steps
+    for begin, end, size in _groups_of(channels, INT16_GROUP, _ENCODED_INT16):
+        groups = rows[:, begin:end].reshape(outputs, -1, size, taps)
+        lanes = np.ascontiguousarray(
+            groups.transpose(3, 2, 1, 0), np.float64
+        )  # one channel of all groups after another
+        encoded = (transform @ lanes.reshape(taps, -1)).reshape(len(transform), *lanes.shape[1:])
+        _write_steps(encoded, width, panel[:, width * _int16_elements(begin) : width * _int16_elements(end)])
+
+
+def _write_steps(encoded: np.ndarray, width: int, place: np.ndarray) -> None:
+    """Scales encoded weights, position,C,group,O, and writes scales and steps to position,(group,…)."""
+    positions, _, groups, outputs = encoded.shape
+    most = np.iinfo(np.int16).max
+    found = place.reshape(positions, groups, -1)
+    scales = np.zeros((positions, groups, width), np.float32)
+    scales[..., :outputs] = np.maximum(encoded.max(axis=1), -encoded.min(axis=1)) / most
+    found[..., : _SCALE_ELEMENTS * width] = scales.view(np.int16)
+    encoded /= np.where(scales > 0, scales, 1)[:, None, :, :outputs]
+    np.rint(encoded, out=encoded)
+    steps = found[..., _SCALE_ELEMENTS * width :].reshape(positions, groups, -1, width)
+    steps[..., :outputs] = encoded.transpose(0, 2, 1, 3)
+
+
+def _int16_elements(channels: int) -> int:
+    """Elements per output channel and position of weights of `channels` input channels, with their scales."""
+    return channels + _SCALE_ELEMENTS * -(-channels // INT16_GROUP)
+
+
+def _groups_of(channels: int, size: int, most: int) -> Iterator[tuple[int, int, int]]:
+    """Ranges of channels [begin, end) with whole groups of `size`, at most `most` channels, then the smaller last group."""
+    whole = channels // size * size
+    for begin in range(0, whole, most):
+        yield begin, min(begin + most, whole), size
+    if whole < channels:
+        yield whole, channels, channels - whole
 
 
 def _write_parts(rows: np.ndarray, width: int, block: int, division: Division, place: np.ndarray) -> None:

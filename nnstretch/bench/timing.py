@@ -74,11 +74,13 @@ class MeasurementOptions:
         timing: rounds, turns and budget.
         seed: of the inputs.
         compiling: how networks are compiled; the processors are named by each measurement.
+        coordinate_descent: search routine parameters beyond the routines' short lists.
     """
 
     timing: TimingOptions = field(default_factory=TimingOptions)
     seed: int = 0
     compiling: CompileOptions = field(default_factory=CompileOptions)
+    coordinate_descent: bool = True
 
     def session(
         self, graph: ir.Model, processors: str, progress: Progress, runner: Runner | None = None
@@ -92,7 +94,14 @@ class MeasurementOptions:
             runner: measures single layers (`shared_runner`); one of the session's own if None.
         """
         usable = build_processors(replace(self.compiling, processors=processors))
-        return compile_model(graph, usable, tune=self.compiling.tune, progress=progress, runner=runner)
+        return compile_model(
+            graph,
+            usable,
+            tune=self.compiling.tune,
+            coordinate_descent=self.coordinate_descent,
+            progress=progress,
+            runner=runner,
+        )
 
     def shared_runner(self, stack: ExitStack) -> SharedRunner:
         """A runner for all sessions of a measurement, which `stack` ends."""

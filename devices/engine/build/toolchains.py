@@ -19,6 +19,8 @@ ENGINE_FOLDER = Path(__file__).parents[1]
 """The folder of the engine's C sources."""
 
 _NO_TRAPS = "-fno-sanitize=undefined"
+_NO_RUNTIME = ("-rtlib=none", "-Wl,-z,defs")
+"""Nothing is taken of zig's runtime library, which the first link on a machine would compile for 8 s."""
 _NO_SLP = "-fno-slp-vectorize"
 """Kernels are written with vectors; to look for more of them in straight code takes up to 40 % of a file's compile time."""
 FLAGS = (
@@ -120,8 +122,11 @@ def make_toolchain(
         flags = (*FLAGS, *zig_flags)
         # Without this flag, the first link on a machine compiles zig's runtime of the sanitizer for 14 s.
         link += (_NO_TRAPS,)
-        # zig compiles its runtime library (memset and others) for the CPU in the link flags.
-        link += zig_flags if oldest else ()
+        if target.system == "linux-musl" or isa.architecture == "armv7":
+            # zig compiles its runtime library (memset, division and others) for the CPU in the link flags.
+            link += zig_flags if oldest else ()
+        else:
+            link += _NO_RUNTIME
     else:
         command = tuple(override or ["gcc"])
         identity = output([*command, "--version"])

@@ -83,7 +83,9 @@ def _compared(options: TransformOptions, measured: Measured, package: Path, repo
             top1=measured.top1,
             design=design,
             unbranched_on=None if design.meeting_points else place_without_branches(design, processors),
-            options=MeasurementOptions(TimingOptions(turn=options.turn, precision=_PRECISION)),
+            options=MeasurementOptions(
+                TimingOptions(turn=options.turn, precision=_PRECISION), coordinate_descent=options.coordinate_descent
+            ),
             progress=advance,
             keep=keep,
         )

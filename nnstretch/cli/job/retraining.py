@@ -1,7 +1,8 @@
 """Several retrainings of a job at the same time, each in a process with a share of the cores.
 
 A step of a small network has parts that one core computes while the others wait. A core per training leaves none idle: two
-ResNet-18 on images of 64×64 take 193 ms of a core per step and network, or 142 ms of both cores, one after another.
+ResNet-18 on images of 64×64 take 193 ms of a core per step and network, or 142 ms of both cores, one after another. The cores
+of a training that has ended go to the others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -72,13 +73,13 @@ def retrain_in_rounds(
     for some in rounds(names, min(options.at_once, cores // threads)):
         report.note(f"retraining {' and '.join(some)} at the same time …")
         began(some)
-        retrain_together(options, some, cores // len(some), report, advice, ended)
+        retrain_together(options, some, cores, report, advice, ended)
 
 
 def retrain_together(
     options: TransformOptions,
     names: Sequence[str],
-    threads: int,
+    cores: int,
     report: Reporter,
     advice: str,
     ended: Callable[[str], None],
@@ -88,7 +89,7 @@ def retrain_together(
     Args:
         options: of the job, whose model is trained and whose designs are found.
         names: designs, or the control.
-        threads: of each process.
+        cores: that the processes share; those of a process that has ended go to the others.
         report: gets progress and notes.
         advice: what the message of a training that a signal has stopped says to do.
         ended: called with the name of a network whose process has ended while others go on, for work on the idle core.
@@ -98,7 +99,7 @@ def retrain_together(
     """
     from nnstretch.training.loop.stopping import stopped_by_signals
 
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(cores // len(names))}
     with ExitStack() as stack:
         stop = stack.enter_context(stopped_by_signals(advice))
         advance = stack.enter_context(report.progress("Training"))
@@ -108,13 +109,14 @@ def retrain_together(
             with suppress(OSError):  # no process can be started: the stage is run in this one
                 made = WorkerProcess((*WORKER, json.dumps(arguments)), environment=environment, patience=0)
                 workers[name] = stack.enter_context(made)
-        where = _follow(workers, stop, report, advance, ended)
+        where = _follow(workers, cores, stop, report, advance, ended)
     if stop.is_requested:
         raise stop.error(where)
 
 
 def _follow(
     workers: Mapping[str, WorkerProcess],
+    cores: int,
     stop: StopRequest,
     report: Reporter,
     advance: Progress,
@@ -136,6 +138,7 @@ def _follow(
                 del running[name]
                 if running and not stop.is_requested:
                     ended(name)
+                    share_cores(cores, running.values())
                 continue
             report.note(message.get("note", ""))
             where = message.get("stopped", where)
@@ -144,3 +147,10 @@ def _follow(
                 done, total = (sum(numbers) for numbers in zip(*steps.values(), strict=True))
                 advance(done, total, f"{name}, {message['what']}")
     return where
+
+
+def share_cores(cores: int, workers: Collection[WorkerProcess]) -> None:
+    """Gives each process its threads."""
+    for worker in workers:
+        with suppress(WorkerError):  # it has just ended
+            worker.send({"threads": cores // len(workers)})

@@ -2,7 +2,8 @@
 
 ARGUMENTS is a JSON object: the number of the `parent`, with which the process ends, the `options` of the job, and the `name` of
 the design, or "control". The products are those of the stage, in the job's folder. Frames on the standard output have a
-`note`, progress (`done`, `total`, `what`), or where the training was `stopped` by a signal.
+`note`, progress (`done`, `total`, `what`), or where the training was `stopped` by a signal. Frames on the standard input have
+the number of `threads` that the training may use from then on.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import io
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 from nnstretch.cli.console import Reporter, silent_reporter
+from nnstretch.cli.job.shared_cores import Share
 from nnstretch.cli.job.transform_and_train import TransformAndTrain
 from nnstretch.cli.job.transform_options import TransformOptions
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import NNStretchError, StoppedError
 from nnstretch.support.child_process import die_with_parent
-from nnstretch.support.frames import write_frame
+from nnstretch.support.frames import read_frame, write_frame
 from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
@@ -52,19 +55,39 @@ class FrameReporter(Reporter):
         yield advance
 
 
-def retrain(options: TransformOptions, name: str, report: Reporter) -> None:
+class GivenThreads:
+    """The share of the cores that the parent gives."""
+
+    def __init__(self, frames: IO[bytes]) -> None:
+        """Reads `frames`, the parent's, in a thread of its own until they end."""
+        self._given: int | None = None
+        self._frames = frames
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def __call__(self, whole: int) -> int:
+        """The threads that were given last; all of those at the beginning if none were."""
+        return self._given or whole
+
+    def _read(self) -> None:
+        with suppress(EOFError):
+            while True:
+                self._given = int(read_frame(self._frames)[0]["threads"])
+
+
+def retrain(options: TransformOptions, name: str, report: Reporter, share: Share) -> None:
     """Runs the stage of one network.
 
     Args:
         options: of a job whose model is trained and whose designs are found.
         name: of a design, or "control".
         report: gets progress and notes.
+        share: of the cores that the training has.
 
     Raises:
         StoppedError: a signal asked for it.
         NNStretchError: what was found, what was wanted and what to do.
     """
-    work = TransformAndTrain(options, silent_reporter())
+    work = TransformAndTrain(options, silent_reporter(), share=share)
     original, designs = work.begun()
     work.networks.dataset  # noqa: B018 - what there is to say of the images has been said
     work.networks.report = report
@@ -80,7 +103,7 @@ def main() -> int:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no frame
     options = TransformOptions.from_json({**arguments["options"], "redo": None})
     try:
-        retrain(options, arguments["name"], FrameReporter(frames))
+        retrain(options, arguments["name"], FrameReporter(frames), GivenThreads(sys.stdin.buffer))
     except StoppedError as error:
         write_frame(frames, {"stopped": str(error)})
         return error.status

@@ -1,4 +1,4 @@
-"""The cores of a training while something is built beside it.
+"""The cores of a training while others work beside it.
 
 Threads of a training wait for each other hundreds of times per step, and each time for whatever runs beside them. On two busy
 cores, beside a build of the engine, a step of a ResNet-18 on 16 images of 64×64 takes 233 ms and 261 ms of CPU time by two
@@ -10,30 +10,45 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+Share = Callable[[int], int]
+"""The threads that a training may use now, of those that it begins with."""
+
+
+def all_threads(whole: int) -> int:
+    """The share of a training that runs alone."""
+    return whole
+
+
+def half_beside(goes_on: Callable[[], bool]) -> Share:
+    """Half of the threads until something else has ended. `goes_on`: whether it has not."""
+    ended = False
+
+    def share(whole: int) -> int:
+        nonlocal ended
+        ended = ended or whole == 1 or not goes_on()
+        return whole if ended else whole // 2
+
+    return share
+
 
 @contextmanager
-def half_of_the_cores(goes_on: Callable[[], bool]) -> Iterator[Callable[[], None]]:
-    """Lets torch use half of its threads in a block, until something else has ended.
-
-    Args:
-        goes_on: whether it has not ended.
+def sharing_cores(share: Share) -> Iterator[Callable[[], None]]:
+    """Lets torch use its share of threads in a block.
 
     Yields:
-        A call between steps: it looks, and gives all threads back if it has ended.
+        A call between steps, which follows a share that has changed.
     """
     import torch
 
-    whole = torch.get_num_threads()
-    shares = whole > 1 and goes_on()
+    whole = last = torch.get_num_threads()
 
     def look() -> None:
-        nonlocal shares
-        if shares and not goes_on():
-            shares = False
-            torch.set_num_threads(whole)
+        nonlocal last
+        if (now := share(whole)) != last:
+            torch.set_num_threads(now)
+            last = now
 
-    if shares:
-        torch.set_num_threads(whole // 2)
+    look()
     try:
         yield look
     finally:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.cli.job.networks import JobNetworks
-from nnstretch.cli.job.shared_cores import half_of_the_cores
+from nnstretch.cli.job.shared_cores import Share, all_threads, sharing_cores
 from nnstretch.cli.job.stages import Answer
 from nnstretch.cli.models.networks import Network
 from nnstretch.cli.training import blockwise_phase, event_shown, what_was_lost
@@ -18,24 +18,23 @@ if TYPE_CHECKING:
 
     from nnstretch.support.progress import Progress
     from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
-    from nnstretch.training.loop.events import TrainingEvent
     from nnstretch.training.recipe import Recipe
 
 
 class Trainings:
     """Trains the networks of a job."""
 
-    def __init__(self, networks: JobNetworks, advice: str, is_building: Callable[[], bool]) -> None:
+    def __init__(self, networks: JobNetworks, advice: str, share: Share) -> None:
         """Takes what all trainings share.
 
         Args:
             networks: of the job, with its images.
             advice: what the message of a training that a signal has stopped says to do.
-            is_building: whether the engine is built beside this process.
+            share: of the cores that a training on CPUs has, unless its recipe gives a number of threads.
         """
         self._networks = networks
         self._advice = advice
-        self._is_building = is_building
+        self._share = share
 
     def train(self, network: Network, recipe: Recipe, teacher: nn.Module | None, folder: Path) -> dict[str, Any]:
         """Trains a network, a branched one with a block-wise start; goes on with what is in the folder."""
@@ -47,20 +46,20 @@ class Trainings:
         networks = self._networks
         device = find_device(networks.options.device)
         network.module.to(device)
-        builds = self._is_building if recipe.threads is None and device.type == "cpu" else lambda: False
+        share = self._share if recipe.threads is None and device.type == "cpu" else all_threads
         run = RunOptions(folder / "run", resume=True, metadata=network.metadata(**networks.about))
         if teacher is not None:
             teacher.to(device)
-        with networks.report.progress("Training") as advance, half_of_the_cores(builds) as look:
-            start = self._blockwise(network, recipe, teacher, advance)
-            shown = event_shown(advance)
+        with networks.report.progress("Training") as advance, sharing_cores(share) as look:
 
-            def after_step(event: TrainingEvent) -> None:
+            def after_step(done: int, total: int, what: str) -> None:
                 look()
-                shown(event)
+                advance(done, total, what)
 
+            start = self._blockwise(network, recipe, teacher, after_step)
             with stopped_by_signals(self._advice) as stop:
-                result = train(network.module, networks.dataset, recipe, teacher, after_step, run, stop, start)
+                shown = event_shown(after_step)
+                result = train(network.module, networks.dataset, recipe, teacher, shown, run, stop, start)
         network.module.to("cpu")
         networks.report.note(result.note)
         networks.report.note(what_was_lost(result, run.best))

@@ -34,6 +34,7 @@ class TransformOptions:
         int8: whether networks are quantised.
         at_once: trainings that run at the same time on a CPU, each on its share of the cores.
         turn: seconds for which one of a dozen candidates runs in a round of the measurement.
+        coordinate_descent: tune measured networks beyond the routines' short lists.
         int8_recipe: of quantisation-aware training, with the original in float32 as the teacher; None: calibration alone.
         image_size: side of the images; None: that of the weights, the factory or the recipe.
         skip: stages that are left out.
@@ -59,6 +60,7 @@ class TransformOptions:
     design: Path | None = None
     int8_recipe: str | None = None
     turn: float = 0.1
+    coordinate_descent: bool = True
     at_once: int = 2
 
     def __post_init__(self) -> None:

@@ -1,13 +1,21 @@
-"""A training leaves half of the cores to a build, for as long as that takes."""
+"""A training leaves half of the cores to a build, for as long as that takes, and takes those of trainings that have ended."""
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import torch
 
-from nnstretch.cli.job.shared_cores import half_of_the_cores
+from nnstretch.cli.job.retraining import share_cores
+from nnstretch.cli.job.retraining_worker import GivenThreads
+from nnstretch.cli.job.shared_cores import half_beside, sharing_cores
+from nnstretch.support.frames import write_frame
+from nnstretch.support.worker_process import WorkerProcess
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +28,7 @@ def four_threads() -> Iterator[None]:
 
 def test_half_of_the_threads_until_the_build_has_ended() -> None:
     going_on = [True]
-    with half_of_the_cores(lambda: going_on[0]) as look:
+    with sharing_cores(half_beside(lambda: going_on[0])) as look:
         found = [torch.get_num_threads()]
         for goes_on in (True, False, True):
             going_on[0] = goes_on
@@ -33,10 +41,39 @@ def test_half_of_the_threads_until_the_build_has_ended() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_threads_are_left_alone_where_nothing_is_built(count: int) -> None:
     torch.set_num_threads(count)
-    with half_of_the_cores(lambda: count == 1) as look:
+    with sharing_cores(half_beside(lambda: count == 1)) as look:
         look()
         assert torch.get_num_threads() == count
         torch.set_num_threads(2)
         look()
         assert torch.get_num_threads() == 2
     assert torch.get_num_threads() == count
+
+
+def test_the_last_of_several_trainings_gets_all_cores() -> None:
+    """The processes that go on share the cores; what one has been given counts from its next step on."""
+    echo = "import sys\nfrom nnstretch.support.frames import *\n"
+    echo += "while True: write_frame(sys.stdout.buffer, read_frame(sys.stdin.buffer)[0])"
+    with ExitStack() as stack:
+        workers = [stack.enter_context(WorkerProcess((sys.executable, "-c", echo), patience=0)) for _ in range(3)]
+        workers[0].kill()
+        share_cores(7, workers)  # one has just ended
+        assert [worker.receive(60)[0] for worker in workers[1:]] == [{"threads": 2}] * 2
+        share_cores(7, workers[1:2])
+        assert workers[1].receive(60)[0] == {"threads": 7}
+
+
+def test_a_training_follows_what_it_is_given() -> None:
+    torch.set_num_threads(1)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as frames, os.fdopen(writing, "wb") as parent:
+        given = GivenThreads(frames)
+        with sharing_cores(given) as look:
+            look()
+            assert torch.get_num_threads() == 1
+            write_frame(parent, {"threads": 3})
+            while given(1) != 3:
+                time.sleep(0.01)
+            look()
+            assert torch.get_num_threads() == 3
+        parent.close()  # ends the thread that reads

@@ -1,8 +1,9 @@
 """Predicts the throughput of the engine's ARM kernels by llvm-mca's processor models, without ARM hardware.
 
-The engine's compiler makes assembly for aarch64. From every kernel comes its innermost loop with the most multiply-adds, on
-the path of most multiply-adds and fewest other instructions: interior pixels and whole blocks of channels. llvm-mca (Debian,
-Ubuntu: `apt-get install llvm-22`; version 17 or later) schedules that path for each core. It assumes data in the nearest cache.
+The engine's objects for aarch64 are compiled, or found in the cache, and disassembled. From every kernel comes its innermost
+loop with the most multiply-adds, on the path of most multiply-adds and fewest other instructions: interior pixels and whole
+blocks of channels. llvm-mca (Debian, Ubuntu: `apt-get install llvm-22`; version 17 or later) schedules that path for each core.
+It assumes data in the nearest cache.
 
 A share is the multiply-adds per cycle over the most that the core can issue in float32; kernels of int8 can exceed 100 %.
 llvm-mca lets a Cortex-A55 issue two instructions that multiply four floats per cycle, but its vector units have 64 bits. There
@@ -18,15 +19,13 @@ import json
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from nnstretch.cli.console import exit_status, print_answer, script_parser
-from nnstretch.devices.base.spec import default_cores
+from nnstretch.devices.engine.build.engine_library import SourceFile, engine_files, object_files
 from nnstretch.devices.engine.build.instruction_sets import parse_target
 from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER, make_toolchain
 from nnstretch.errors import BuildError, UsageError
@@ -45,7 +44,7 @@ class Product:
     Attributes:
         pattern: regular expression of its instructions, from their start.
         multiply_adds: of each.
-        features: CPU features that its variant requires.
+        features: CPU features that its variant requires, as in the manifest of kernels.
         cores: models of the cores that it is for; all if there are none.
     """
 
@@ -60,7 +59,7 @@ FLOATS = Product(r"fml[as]\s+v\d+\.4s", 4)
 PRODUCTS: Mapping[str, Product] = {
     "int8, long products": Product(r"sm(ul|la)l2?\s", 8, cores=("cortex-a55", "cortex-a72")),
     "int8 1×1, dot products": Product(r"sdot\s", 16, ("asimddp",), ("cortex-a55", "neoverse-n1", *_SERVERS)),
-    "int8, matrix products": Product(r"smmla\s", 32, ("i8mm",), _SERVERS),
+    "int8, matrix products": Product(r"smmla\s", 32, ("i8mm", "asimddp"), _SERVERS),
 }
 """Products of the kernels that do not multiply floats."""
 
@@ -169,9 +168,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> None:
     """Prints the table of all loops."""
     program, chosen = find_llvm_mca(), cores(options.core)
+    disassembler = find_llvm_objdump(program)
     by_kernel = options.kernels and FUNCTIONS.keys() >= set(options.kernels)
     compiled_kernels = dict.fromkeys(options.kernels) if by_kernel else FUNCTIONS
-    loops = [loop for loop in kernel_loops(compiled_kernels) if is_asked(loop, options.kernels)]
+    loops = [loop for loop in kernel_loops(compiled_kernels, disassembler) if is_asked(loop, options.kernels)]
     if not loops:
         raise UsageError(f"no kernel or tile is named {', '.join(options.kernels)}; there are {', '.join(FUNCTIONS)}")
     if options.assembly:
@@ -222,6 +222,20 @@ def find_llvm_mca() -> str:
     )
 
 
+def find_llvm_objdump(llvm_mca: str) -> str:
+    """The llvm-objdump of the same version, which lies beside llvm-mca.
+
+    Raises:
+        UsageError: it does not.
+    """
+    beside = Path(llvm_mca).with_name(Path(llvm_mca).name.replace("llvm-mca", "llvm-objdump"))
+    if not beside.exists():
+        raise UsageError(
+            f"{beside.name} is not beside {llvm_mca}; install it (Debian, Ubuntu: it is in llvm-mca's package)"
+        )
+    return str(beside)
+
+
 def llvm_version(program: str) -> str:
     """The version of an LLVM tool, such as 22.1.8."""
     text = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
@@ -232,47 +246,57 @@ def llvm_version(program: str) -> str:
 # ---- loops --------------------------------------------------------------------------------------------------------
 
 
-def kernel_loops(kernels: Iterable[str]) -> Iterator[Loop]:
+def kernel_loops(kernels: Iterable[str], llvm_objdump: str) -> Iterator[Loop]:
     """The hot paths of kernels for aarch64, which are keys of FUNCTIONS."""
     chosen = [(kernel, *FUNCTIONS[kernel], PRODUCTS.get(kernel, FLOATS)) for kernel in kernels]
-    files = list(dict.fromkeys((file, product.features) for _, file, _, product in chosen))
-    with ThreadPoolExecutor(len(default_cores())) as pool:
-        assembly = dict(zip(files, map(functions, pool.map(lambda one: compiled(*one), files)), strict=True))
+    variants = list(dict.fromkeys((file, product.features) for _, file, _, product in chosen))
+    made = object_files([kernel_source(*variant) for variant in variants])
+    found = {variant: functions(disassembled(path, llvm_objdump)) for variant, path in zip(variants, made, strict=True)}
     for kernel, file, pattern, product in chosen:
-        for name, lines in assembly[file, product.features].items():
+        for name, lines in found[file, product.features].items():
             tile = re.fullmatch(pattern, name)
             path = hot_path(lines, product.pattern) if tile else ()
             if tile and path:
                 yield Loop(kernel, tile[1], path)
 
 
-def compiled(file: str, features: Sequence[str] = ()) -> str:
-    """The assembly of one of the engine's kernel files, for CPUs with these features.
+def kernel_source(file: str, features: Sequence[str]) -> SourceFile:
+    """One of the engine's kernel files, compiled for CPUs with these features as in the runner for targets."""
+    toolchain = make_toolchain(parse_target("aarch64-linux-musl"), features=features)
+    (source,) = engine_files(toolchain, [ENGINE_FOLDER / "kernels" / file])
+    return source
+
+
+def disassembled(made: Path, llvm_objdump: str) -> str:
+    """The instructions of an object file, with labels where branches go to.
 
     Raises:
-        BuildError: it does not compile.
+        BuildError: llvm-objdump fails.
     """
-    toolchain = make_toolchain(parse_target("aarch64-linux-gnu"), features=features)
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "kernel.s"
-        source = str(ENGINE_FOLDER / "kernels" / file)
-        flags = (*toolchain.flags, "-Wno-unused-command-line-argument", "-S", source, "-o", str(made))
-        done = subprocess.run([*toolchain.command, *flags], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BuildError(f"{file} does not compile: {done.stderr.strip().partition(chr(10))[0]}")
-        return made.read_text()
+    command = [llvm_objdump, "-d", "--no-show-raw-insn", "--no-leading-addr", "--symbolize-operands", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"llvm-objdump fails: {done.stderr.strip().partition(chr(10))[0]}")
+    return done.stdout
 
 
 def functions(assembly: str) -> dict[str, list[str]]:
-    """Labels and instructions of every function, by its name; directives and comments are left out."""
+    """Labels and instructions of every function, by its name.
+
+    An instruction behind one that always jumps has a label, too: a jump by a table may go there.
+    """
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for raw in assembly.splitlines():
-        line = re.sub(r"\s+", " ", raw.partition("//")[0]).strip()
-        if re.fullmatch(r"[A-Za-z_]\w*:", line):
-            lines = found.setdefault(line[:-1], [])
-        elif line.startswith(".L") if line.endswith(":") else line and not line.startswith("."):
+        line = re.sub(r"<L(\d+)>", r".L\1", re.sub(r"\s+", " ", raw.partition("//")[0]).strip())
+        if name := re.fullmatch(r"<(.+)>:", line):
+            lines = found.setdefault(name[1], [])
+        elif re.fullmatch(r"\.L\d+:", line):
             lines.append(line)
+        elif line and not line.endswith(":") and "file format" not in line:
+            if lines and re.match(r"(b|br|ret)( |$)", lines[-1]):
+                lines.append(f".Lbehind{len(lines)}:")
+            lines.append(re.sub(r" <[^>]*>", "", line))
     return found
 
 

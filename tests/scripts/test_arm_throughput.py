@@ -11,6 +11,9 @@ from types import ModuleType
 
 import pytest
 
+from nnstretch.devices.engine.build.engine_library import engine_sources
+from nnstretch.devices.engine.build.instruction_sets import parse_target
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "engine" / "arm_throughput.py"
 
 
@@ -55,15 +58,50 @@ def test_an_in_order_core_issues_no_128_bit_load_beside_a_multiply_add() -> None
     assert (found.fmas, found.loads, found.vector_slots) == (8, 3, 11)
 
 
-def test_functions_are_cut_from_assembly() -> None:
-    text = "\t.type\tf,@function\nf:  // @f\n// %bb.0:\n\tfmla\tv0.4s, v1.4s, v2.4s\n.Lfunc_end0:\n\t.size\tf, 4\ng:\n\tret\n"
-    assert script.functions(text) == {"f": ["fmla v0.4s, v1.4s, v2.4s", ".Lfunc_end0:"], "g": ["ret"]}
+def test_functions_are_cut_from_a_disassembly() -> None:
+    """What a jump by a table may reach, behind an instruction that always jumps, has a label as what branches name."""
+    text = """
+kernel.o: file format elf64-littleaarch64
+
+Disassembly of section .text:
+
+<f>:
+        fmla    v0.4s, v1.4s, v2.4s
+        adrp    x8, 0x0 <table>
+        br      x8
+        b.lt     <L1>
+<L1>:
+        b        <L1>
+
+<g>:
+        ret
+        nop
+"""
+    assert script.functions(text) == {
+        "f": ["fmla v0.4s, v1.4s, v2.4s", "adrp x8, 0x0", "br x8", ".Lbehind3:", "b.lt .L1", ".L1:", "b .L1"],
+        "g": ["ret", ".Lbehind1:", "nop"],
+    }
+
+
+def test_objects_are_those_of_the_runner_for_targets() -> None:
+    runner = {source.key for source in engine_sources(parse_target("aarch64-linux-musl"))}
+    assert {
+        script.kernel_source(file, script.PRODUCTS.get(kernel, script.FLOATS).features).key
+        for kernel, (file, _) in script.FUNCTIONS.items()
+    } <= runner
 
 
 def test_a_missing_llvm_mca_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script.shutil, "which", lambda _name: None)
     with pytest.raises(script.UsageError, match="apt-get install llvm-22"):
         script.find_llvm_mca()
+
+
+def test_a_missing_llvm_objdump_is_named_with_its_package(tmp_path: Path) -> None:
+    with pytest.raises(script.UsageError, match=r"llvm-objdump-22 is not beside .*; install it"):
+        script.find_llvm_objdump(str(tmp_path / "llvm-mca-22"))
+    (tmp_path / "llvm-objdump-22").touch()
+    assert script.find_llvm_objdump(str(tmp_path / "llvm-mca-22")) == str(tmp_path / "llvm-objdump-22")
 
 
 def test_an_unknown_core_is_refused() -> None:

@@ -33,6 +33,7 @@ _MOST_JOBS = 8
 _ROOM = 10_000_000
 _BUILDS = ".build-"
 """Begins the names of folders in which engines are built."""
+_HEADERS_IN = ("include", "runtime", "kernels")
 _FOR_OLDEST_CPU = frozenset({"cpu_features.c", "fork.c", "pieces.c", "status.c"})
 
 
@@ -106,13 +107,18 @@ def engine_sources(
         sanitize: as for `build_engine`.
         cpu: features of the CPU that the engine is for, which gets the kernels that it takes and no others; None: any CPU.
     """
-    headers, listed = _hash_of_headers(("include", "runtime", "kernels")), listed_variants()
+    headers, listed = _hash_of_headers(_HEADERS_IN), listed_variants()
     sources: list[SourceFile] = []
     for path in c_files("runtime/**/*.c", "kernels/**/*.c"):
         for features in compiled_with(families_of(path), listed, target.isa, cpu):
             toolchain = make_toolchain(target, sanitize, oldest=path.name in _FOR_OLDEST_CPU, features=features)
             sources.append(_source_file(toolchain, path, headers))
     return sources
+
+
+def engine_files(toolchain: Toolchain, paths: Iterable[Path]) -> list[SourceFile]:
+    """C files of the engine, with keys that are those of `engine_sources` for the same toolchain."""
+    return source_files(toolchain, paths, _HEADERS_IN)
 
 
 def compiled_with(
@@ -210,15 +216,30 @@ def _product(name: str, suffix: str, sources: Sequence[SourceFile], toolchain: T
     return cache_dir().absolute() / "engine" / f"{name}-{key}{suffix}"
 
 
+def object_files(sources: Sequence[SourceFile]) -> list[Path]:
+    """The objects of C files in the cache, compiled now if they are not there. Errors as for `build_engine`."""
+    folder = cache_dir("engine/objects").absolute().parent
+    with _locked(folder / "lock"):
+        return _objects(sources, folder)
+
+
 def _build(sources: Sequence[SourceFile], product: Path, linker: Sequence[str], link_flags: Sequence[str]) -> None:
-    objects = {source: product.parent / "objects" / f"{source.key}.o" for source in sources}
-    remove_stale(product.parent, prefix=_BUILDS, suffix="")
+    objects = _objects(sources, product.parent)
     with tempfile.TemporaryDirectory(dir=product.parent, prefix=_BUILDS) as name:
-        build = Path(name)
+        linked = Path(name) / product.name
+        _compile([*linker, *map(str, objects), "-o", str(linked), *link_flags], "linking")
+        linked.replace(product)
+
+
+def _objects(sources: Sequence[SourceFile], folder: Path) -> list[Path]:
+    """The objects of C files, in their order; those that the folder does not hold are compiled now. It must be locked."""
+    objects = {source: folder / "objects" / f"{source.key}.o" for source in sources}
+    remove_stale(folder, prefix=_BUILDS, suffix="")
+    with tempfile.TemporaryDirectory(dir=folder, prefix=_BUILDS) as name:
 
         def compile_one(item: tuple[SourceFile, Path]) -> None:
             source, made = item
-            temporary = build / made.name
+            temporary = Path(name) / made.name
             command = [*source.toolchain.command, *source.toolchain.flags, "-c", str(source.path), "-o", str(temporary)]
             _compile(command, source.path.name)
             temporary.replace(made)
@@ -229,9 +250,7 @@ def _build(sources: Sequence[SourceFile], product: Path, linker: Sequence[str], 
         )  # a long one that began last would end alone
         with ThreadPoolExecutor(min(_MOST_JOBS, len(default_cores()))) as pool:
             list(pool.map(compile_one, missing))
-        linked = build / product.name
-        _compile([*linker, *map(str, objects.values()), "-o", str(linked), *link_flags], "linking")
-        linked.replace(product)
+    return list(objects.values())
 
 
 def _compile(command: Sequence[str], what: str) -> None:

@@ -305,9 +305,7 @@ def _write_int16(rows: np.ndarray, width: int, transform: np.ndarray, place: np.
     panel = place.reshape(len(transform), -1)
     for begin, end, size in _groups_of(channels, INT16_GROUP, _ENCODED_INT16):
         groups = rows[:, begin:end].reshape(outputs, -1, size, taps)
-        lanes = np.ascontiguousarray(
-            groups.transpose(3, 2, 1, 0), np.float64
-        )  # one channel of all groups after another
+        lanes = np.ascontiguousarray(groups.transpose(3, 2, 1, 0), np.float64)  # a channel of all groups together
         encoded = (transform @ lanes.reshape(taps, -1)).reshape(len(transform), *lanes.shape[1:])
         _write_steps(encoded, width, panel[:, width * _int16_elements(begin) : width * _int16_elements(end)])
 

@@ -1,7 +1,7 @@
 """Shares of a layer: contiguous ranges of its output channels, each computed by a layer of its own.
 
-A share of a convolution or dense layer reads the whole input, its own rows of weight and bias, and its own channels of the
-residual. A share of a pool or depthwise convolution reads its own channels of the input alone. The concatenated shares are
+A share of a convolution or dense layer reads the whole input, its own rows of weight, bias and scales, and its own channels of
+the residual. A share of a pool or depthwise convolution reads its own channels of the input alone. The concatenated shares are
 the layer's result.
 """
 
@@ -21,8 +21,8 @@ LEAST_SHARE = 0.005
 """Least share of the network's time of layers that are worth splitting."""
 RESIDUAL = 3
 """The input of Conv and Dense that has the output's shape."""
-_ROWS = (1, 2)
-"""Inputs that have a row for every channel: weights and bias."""
+_ROWS = (1, 2, 4)
+"""Inputs that have a row for every channel: weights, bias, and the scales of int8 weights."""
 _POOLS = ("MaxPool", "AveragePool", "GlobalPool")
 
 

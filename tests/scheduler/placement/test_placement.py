@@ -22,11 +22,13 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.simulated.profile import SocProfile
 from nnstretch.errors import SelectionError
+from nnstretch.frontends.onnx_file import load
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.graph.slices import RESIDUAL, is_divisible, sliced_inputs
 from nnstretch.passes import optimize
+from nnstretch.quantization.pipeline import quantize
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.placement.apply import apply
 from nnstretch.scheduler.placement.contraction import contract
@@ -267,12 +269,14 @@ def planned(space: ChoiceSpace) -> Compiled:
     return plan_of(space, default_selector().select(space.problem))
 
 
-def check(compiled: Compiled, feeds: dict[str, np.ndarray], expected: Sequence[np.ndarray], runs: int) -> None:
+def check(
+    compiled: Compiled, feeds: dict[str, np.ndarray], expected: Sequence[np.ndarray], runs: int, tolerance: float = 1e-4
+) -> None:
     """Concurrent runs give the bytes of one step after another, which are ONNX Runtime's answer."""
     with PlanSession(compiled) as concurrent, PlanSession(serial(compiled)) as one_by_one:
         reference = one_by_one.run(None, feeds)
         for wanted, found in zip(expected, reference, strict=True):
-            assert relative_error(found, wanted) < 1e-4
+            assert relative_error(found, wanted) < tolerance
         for _ in range(runs):
             for a, b in zip(concurrent.run(None, feeds), reference, strict=True):
                 assert a.tobytes() == b.tobytes()
@@ -424,6 +428,16 @@ def test_layers_that_work_channel_by_channel_are_split_with_what_they_read(proce
     assert [unit.layer.op for unit in units] == ["MaxPool", "Conv", "AveragePool", "GlobalPool"]
     assert [sliced_inputs(unit.layer) for unit in units] == [(0,), (0, RESIDUAL), (0,), (0,)]
     check(planned(randomly_split(space, seed)), feeds, run_proto(model, feeds), runs=20)
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
+@pytest.mark.parametrize("seed", range(4))
+def test_any_split_of_an_int8_network_is_computed_right(seed: int, tmp_path: Path) -> None:
+    """Shares are computed in int8 or in float32; rounding apart, the result is that of the network before it was quantised."""
+    feeds = [{"x": np.random.default_rng(n).standard_normal((1, 3, 8, 8)).astype(np.float32)} for n in range(3)]
+    quantize(residual_chain(), feeds, tmp_path / "int8.onnx")
+    space = randomly_split(space_of(load(tmp_path / "int8.onnx"), TWO_CPUS), seed)
+    check(planned(space), feeds[0], run_proto(ir.to_proto(residual_chain()), feeds[0]), runs=5, tolerance=0.05)
 
 
 def test_shares_follow_speeds_in_whole_blocks() -> None:

@@ -144,8 +144,13 @@ def with_options(
     return decorate
 
 
-def parse_assignments(texts: list[str], option: str) -> dict[str, str]:
+def parse_assignments(texts: list[str], option: str, wanted: str = "NAME=VALUE") -> dict[str, str]:
     """Parses the NAME=VALUE texts of a repeatable option.
+
+    Args:
+        texts: as they were given.
+        option: its name.
+        wanted: what its message says to write.
 
     Raises:
         UsageError: no "=", or a name twice.
@@ -154,7 +159,7 @@ def parse_assignments(texts: list[str], option: str) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
-            raise UsageError(f"{option} {text!r} is not understood; write {option} NAME=VALUE")
+            raise UsageError(f"{option} {text!r} is not understood; write {option} {wanted}")
         if name in found:
             raise UsageError(f"{option} names {name!r} twice; give it once")
         found[name] = value

@@ -73,8 +73,10 @@ def _read(path: Path) -> Message:
                 file.seek(0)
                 content, walk.taken = file.read(), {}
     except OSError as error:
-        known = instead_of(path) if path.is_dir() else ""
-        raise FileError(known or f"cannot read {path}: {error.strerror}; give an ONNX file") from error
+        if path.is_dir():
+            folder = f"{path} is a folder; give an ONNX file, a package, a zoo name or FILE.py:FACTORY"
+            raise FileError(instead_of(path) or folder) from error
+        raise FileError(f"cannot read {path}: {error.strerror}; give an ONNX file") from error
     except ValueError as error:  # a null byte
         raise FileError(f"cannot read {str(path)!r}: {error}; give an ONNX file") from error
     if not content:

@@ -92,6 +92,8 @@ def evaluate_command(
             other_source = compared_source(compare, compare_design, source)
             other = _evaluated(report, other_source, engine, options, images)
         report.note(dataset.note if skip_unreadable else "")
+        for note in dict.fromkeys((found.assumed, "" if other is None else other[0].assumed)):
+            report.note(note)
         if source.has_own_weights:
             report.note(
                 f"the weights are those that {model} makes, random ones unless it loads others; --weights takes a file"
@@ -187,7 +189,9 @@ def _evaluated(
         except UnreadableImagesError:
             refuse_unreadable(dataset.test, "test")
             raise
-    return replace(found, skipped=whole - len(dataset.test)), dataset
+    assumed = f"images (assumed, since {source.model} states nothing): {dataset.preprocessing.text}"
+    stated = classifier.preprocessing is not None
+    return replace(found, skipped=whole - len(dataset.test), assumed="" if stated else assumed), dataset
 
 
 def _batch(classifier: Classifier, engine: str) -> int:

@@ -116,7 +116,7 @@ def run_command(
         if max_error is not None and not check and chosen == ["local"]:
             raise UsageError("--max-error needs --check; add that, or leave --max-error out")
         asked = image_request(image, confidence, overlap, output, has_inputs=bool(inputs))
-        files = parse_assignments(inputs or [], "--input")
+        files = parse_assignments(inputs or [], "--input", "NAME=FILE.npy, or --image FILE for a picture")
         request = RunRequest(files, asked, output, runs, timeline, options.tolerance, max_error, seed)
         if timeline is not None:
             check_format(timeline, "a trace is", ".json", "--timeline")

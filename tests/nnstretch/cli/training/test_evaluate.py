@@ -49,7 +49,8 @@ def test_every_form_of_a_network_has_the_same_accuracy(cli: Cli, folder: Path) -
     }
     for name, form in forms.items():
         how = QUICK if name not in ("package", "standalone") else ("--data", "digits", "--json")
-        answer = answer_of(cli("evaluate", *form, *how))
+        answer = answer_of(done := cli("evaluate", *form, *how))
+        assert "assumed" not in done[2], name
         assert answer["top1"] == pytest.approx(trained["top1"], abs=2 if "int8" in name else 0.4), name
         assert answer["top5"] > answer["top1"]
         assert answer["top5"] == pytest.approx(trained["top5"], abs=0.6)
@@ -127,7 +128,8 @@ def test_two_networks_on_the_same_images(cli: Cli, folder: Path, onnx_file: Path
     assert status == 0, err
     assert "McNemar" in out
     assert "taken for" in out
-    compiled = answer_of(cli("evaluate", str(onnx_file), *QUICK, "--compare", str(onnx_file)))
+    compiled = answer_of(done := cli("evaluate", str(onnx_file), *QUICK, "--compare", str(onnx_file)))
+    assert done[2].count(f"images (assumed, since {onnx_file} states nothing): 16×16 pixels, grey") == 1
     assert compiled["compare"]["agreement"] == 100
     refuses(cli("evaluate", "net.py:small", "--data", "digits", "--compare-design", "d.json"), "--compare")
     refuses(cli(*command, "net.py:small:missing.safetensors"), "missing.safetensors")

@@ -136,7 +136,7 @@ def test_parse_shapes_refuses(text: str) -> None:
 def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="No such file"):
         load(tmp_path / "none.onnx")
-    with pytest.raises(FileError, match="directory"):
+    with pytest.raises(FileError, match="is a folder; give an ONNX file"):
         load(tmp_path)
     if os.geteuid() != 0:
         locked = write(classifier(), tmp_path / "locked.onnx")

@@ -303,8 +303,8 @@ def _write_int16(rows: np.ndarray, width: int, transform: np.ndarray, place: np.
     """Encodes weights of up to `width` outputs, O,C,taps, as a panel of `prepared_int16_panels`, in parts for the cache."""
     outputs, channels, taps = rows.shape
     panel = place.reshape(len(transform), -1)
-    for begin, end, size in _groups_of(channels, INT16_GROUP, _ENCODED_INT16):
-        groups = rows[:, begin:end].reshape(outputs, -1, size, taps)
+    for begin, end in _runs(channels, INT16_GROUP, _ENCODED_INT16):
+        groups = rows[:, begin:end].reshape(outputs, -1, min(INT16_GROUP, end - begin), taps)
         lanes = np.ascontiguousarray(groups.transpose(3, 2, 1, 0), np.float64)  # a channel of all groups together
         encoded = (transform @ lanes.reshape(taps, -1)).reshape(len(transform), *lanes.shape[1:])
         _write_steps(encoded, width, panel[:, width * _int16_elements(begin) : width * _int16_elements(end)])
@@ -329,15 +329,6 @@ def _int16_elements(channels: int) -> int:
     return channels + _SCALE_ELEMENTS * -(-channels // INT16_GROUP)
 
 
-def _groups_of(channels: int, size: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """Ranges of channels [begin, end) with whole groups of `size`, at most `most` channels, then the smaller last group."""
-    whole = channels // size * size
-    for begin in range(0, whole, most):
-        yield begin, min(begin + most, whole), size
-    if whole < channels:
-        yield whole, channels, channels - whole
-
-
 def _write_parts(rows: np.ndarray, width: int, block: int, division: Division, place: np.ndarray) -> None:
     """Encodes weights of up to `width` outputs, O,C,KH,KW, as one row of `weight_panels`, in parts that fit the cache."""
     outputs, channels = rows.shape[:2]
@@ -345,7 +336,7 @@ def _write_parts(rows: np.ndarray, width: int, block: int, division: Division, p
     parts = [division.parts_at(position) for position in range(division.positions)]
     counts = [found.stop - found.start for found in parts]
     ends = channels * width * np.cumsum([0, *counts])
-    for begin, end in _runs_of_blocks(channels, block):
+    for begin, end in _runs(channels, block, _BLOCKS * block):
         blocks = -(-(end - begin) // block)
         lanes = np.zeros((taps.shape[2], end - begin, width))
         lanes[..., :outputs] = taps[:, begin:end].transpose(2, 1, 0)
@@ -358,11 +349,11 @@ def _write_parts(rows: np.ndarray, width: int, block: int, division: Division, p
                     own[:, index - found.start] = encoded[position]
 
 
-def _runs_of_blocks(channels: int, block: int) -> Iterator[tuple[int, int]]:
-    """Ranges of channels [begin, end) with a few whole blocks each; a last block with fewer channels stands alone."""
-    whole = channels // block * block
-    for begin in range(0, whole, _BLOCKS * block):
-        yield begin, min(begin + _BLOCKS * block, whole)
+def _runs(channels: int, group: int, most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of at most `most` channels [begin, end) with whole groups; a last group with fewer channels stands alone."""
+    whole = channels // group * group
+    for begin in range(0, whole, most):
+        yield begin, min(begin + most, whole)
     if whole < channels:
         yield whole, channels
 

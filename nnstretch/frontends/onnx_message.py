@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, ModelError, first_line
-from nnstretch.support.foreign_files import instead_of
+from nnstretch.support.foreign_files import in_place_of_folder, instead_of
 
 LARGE = 1 << 16
 """Bytes from which on a weight is taken out of the message."""
@@ -74,8 +74,7 @@ def _read(path: Path) -> Message:
                 content, walk.taken = file.read(), {}
     except OSError as error:
         if path.is_dir():
-            folder = f"{path} is a folder; give an ONNX file, a package, a zoo name or FILE.py:FACTORY"
-            raise FileError(instead_of(path) or folder) from error
+            raise FileError(in_place_of_folder(path)) from error
         raise FileError(f"cannot read {path}: {error.strerror}; give an ONNX file") from error
     except ValueError as error:  # a null byte
         raise FileError(f"cannot read {str(path)!r}: {error}; give an ONNX file") from error

@@ -48,6 +48,11 @@ def _text_of(path: Path) -> str:
     return _TEXTS.get(path.suffix.lower().removeprefix("."), "")
 
 
+def in_place_of_folder(path: Path) -> str:
+    """What to give instead of a folder that is no model; some formats of others are folders."""
+    return instead_of(path) or f"{path} is a folder; give an ONNX file, a package, a zoo name or FILE.py:FACTORY"
+
+
 def instead_of(path: Path) -> str:
     """What a file that could not be read as a model is, by its ending, and what to give instead.
 

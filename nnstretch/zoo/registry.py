@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nnstretch.errors import ModelError
-from nnstretch.support.foreign_files import instead_of
+from nnstretch.support.foreign_files import in_place_of_folder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -152,10 +152,7 @@ def entry(name: str) -> ZooEntry:
     found = _BY_NAME.get(_ALIASES.get(name, name))
     if found is None:
         if name and Path(name).is_dir():
-            known = instead_of(Path(name))
-            raise ModelError(
-                known or f"{name} is a folder; give an ONNX file, a package, a zoo name or FILE.py:FACTORY"
-            )
+            raise ModelError(in_place_of_folder(Path(name)))
         library, _, model = name.partition(":")
         if library in _LIBRARIES and model:
             raise ModelError(

@@ -117,7 +117,7 @@ def engine_sources(
 
 
 def engine_files(toolchain: Toolchain, paths: Iterable[Path]) -> list[SourceFile]:
-    """C files of the engine, with keys that are those of `engine_sources` for the same toolchain."""
+    """C files that include the engine's headers; those of the engine have the keys of `engine_sources` for the toolchain."""
     return source_files(toolchain, paths, _HEADERS_IN)
 
 

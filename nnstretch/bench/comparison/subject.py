@@ -17,7 +17,7 @@ from nnstretch.errors import FileError, ModelError, UsageError, first_line
 from nnstretch.package import read_package
 from nnstretch.package.format import is_package
 from nnstretch.scheduler.plan.schema import Plan, PlanStep
-from nnstretch.support.foreign_files import instead_of
+from nnstretch.support.foreign_files import in_place_of_folder
 from nnstretch.support.onnxruntime_errors import refusals
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -51,8 +51,7 @@ def check_exists(model: str) -> None:
     if path.is_file():
         return
     if path.is_dir():
-        known = instead_of(path)
-        raise FileError(known or f"{path} is a folder; give an ONNX file, a package, a zoo name or FILE.py:FACTORY")
+        raise FileError(in_place_of_folder(path))
     if path.suffix or len(path.parts) > 1:
         raise FileError(
             f"cannot read {path}: No such file; give an ONNX file, a package, a zoo name or FILE.py:FACTORY"

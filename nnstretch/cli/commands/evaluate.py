@@ -189,9 +189,10 @@ def _evaluated(
         except UnreadableImagesError:
             refuse_unreadable(dataset.test, "test")
             raise
-    assumed = f"images (assumed, since {source.model} states nothing): {dataset.preprocessing.text}"
-    stated = classifier.preprocessing is not None
-    return replace(found, skipped=whole - len(dataset.test), assumed="" if stated else assumed), dataset
+    assumed = ""
+    if classifier.preprocessing is None:
+        assumed = f"images (assumed, since {source.model} states nothing): {dataset.preprocessing.text}"
+    return replace(found, skipped=whole - len(dataset.test), assumed=assumed), dataset
 
 
 def _batch(classifier: Classifier, engine: str) -> int:

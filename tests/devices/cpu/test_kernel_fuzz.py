@@ -60,7 +60,7 @@ def fuzz(isa: Isa, sanitize: str | None, rounds: int) -> None:
     toolchain = make_toolchain(BuildTarget(isa), sanitize)
     masks = variant_masks(isa)
     tested = [file for file in runnable_sources(BuildTarget(isa), sanitize, masks) if file.path in KERNELS]
-    tested += engine_library.source_files(toolchain, [HERE / "kernel_fuzz.c"], ("include", "runtime", "kernels"))
+    tested += engine_library.engine_files(toolchain, [HERE / "kernel_fuzz.c"])
     program = engine_library.build_file(f"{isa.name}-kernel-fuzz", "", tested, toolchain)
     for mask in masks:
         environment = {**os.environ, "NNSTRETCH_CPU_FEATURES": mask}

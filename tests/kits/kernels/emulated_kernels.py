@@ -80,7 +80,7 @@ def program(source: str) -> Path:
         *engine_library.c_files("runtime/program/registry.c", "runtime/cpu/cpu_features.c"),
     }
     sources = [file for file in engine_library.engine_sources(TARGET) if file.path in kernels]
-    sources += engine_library.source_files(toolchain, [FOLDER / source], ("include", "runtime", "kernels"))
+    sources += engine_library.engine_files(toolchain, [FOLDER / source])
     # Linked as the runner is: for a program that is not stripped, zig would compile its C library again.
     return engine_library.build_file(f"{TARGET}-{Path(source).stem}", "", sources, toolchain, "-static", "-s")
 

@@ -1,6 +1,9 @@
 # Shell functions that set the project up; sourced by the other scripts, which set `root` to the repository first.
 #
-#   prepare_environment EXTRAS   makes .venv and installs the project with these extras (commas between them)
+#   prepare_environment EXTRAS [COMMAND…]
+#                                makes .venv and installs the project with these extras (commas between them);
+#                                COMMAND runs beside the installation of torch and the extras
+#   build_engine                 compiles the engine with low priority
 #   prepare_opencl               makes sure that an OpenCL driver works, installing one where that is allowed;
 #                                sets `opencl_works` to 1 or 0
 #   prepare_other_drivers        installs OpenCL drivers that only tests use, if this user is root
@@ -182,6 +185,17 @@ install_torch() {
         -c "$root/constraints.txt" ${NNSTRETCH_PIP_TORCH_ARGS:-} "$requirement"
 }
 
+# install_project TITLE REQUIREMENT
+install_project() {
+    step "Installing $1" "$venv_python" -m pip install --no-input -c "$root/constraints.txt" -e "$2"
+}
+
+# What fails here fails again, with a message, where the engine is used.
+build_engine() {
+    nice -n 10 "$venv_python" -c 'from nnstretch.devices.engine.build.engine_library import build_engine; build_engine()' \
+        >/dev/null 2>&1 </dev/null
+}
+
 prepare_environment() {
     local extras stamp="$venv/nnstretch-stamp" digest='' old_digest='' old_extras=''
     if venv_is_sound; then
@@ -197,9 +211,12 @@ prepare_environment() {
     extras=$(add_extras "$old_extras" "$1")
     [ "$digest" = "$old_digest" ] && [ "$extras" = "$old_extras" ] && return
     rm -f "$stamp"
+    install_project 'nnstretch without extras' "$root"
+    if [ $# -gt 1 ]; then
+        "${@:2}" &
+    fi
     install_torch
-    step "Installing nnstretch[$extras]" "$venv_python" -m pip install --no-input \
-        -c "$root/constraints.txt" -e "$root[$extras]"
+    install_project "nnstretch[$extras]" "$root[$extras]"
     printf '%s\n' "$digest" "$extras" >"$stamp"
 }
 

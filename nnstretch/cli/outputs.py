@@ -77,6 +77,11 @@ def outputs_table(outputs: Mapping[str, np.ndarray]) -> Table:
     return table
 
 
+def note_written(report: Reporter, paths: Sequence[Path]) -> None:
+    """Says which files were written; nothing if there are none."""
+    report.note(f"wrote {', '.join(map(str, paths))}" if paths else "")
+
+
 def check_endings(outputs: Sequence[Path], what: str, endings: Sequence[str]) -> None:
     """Looks whether files of these names say how something is to be written.
 

@@ -69,7 +69,12 @@ def present_clocks(processors: Processors) -> dict[str, float]:
     if one_soc(processors.named) is not None:
         return {}
     with open_profiler(processors) as profiler:
-        readings = {one.name: [profiler.pace(one) for _ in range(_CLOCK_READINGS)] for one in processors.named}
+        return clocks_of(profiler, processors)
+
+
+def clocks_of(profiler: Profiler, processors: Processors) -> dict[str, float]:
+    """`present_clocks` by a profiler that is open."""
+    readings = {one.name: [profiler.pace(one) for _ in range(_CLOCK_READINGS)] for one in processors.named}
     return {name: statistics.median(paces) for name, paces in readings.items()}
 
 

@@ -16,7 +16,7 @@ from nnstretch.cli.benchmarking.engine_comparison import (
 )
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.options import several_processors
-from nnstretch.cli.outputs import check_endings
+from nnstretch.cli.outputs import check_endings, note_written
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import UsageError
 
@@ -201,7 +201,7 @@ class Compared:
             )
         why = "its design has no branches" if made.is_original else None
         answer = comparison_answer(Path(model).name, ablation, made, describe_machine(usable_cores()), unbranched=why)
-        write_answer(self.outputs, answer)
+        written = write_answer(self.outputs, answer)
         report.show(ablation_table(ablation), causes_table(ablation))
         if ablation.branches:
             report.show(branches_table(ablation))
@@ -210,6 +210,7 @@ class Compared:
         report.note(idle_text(ablation.idle))
         if ablation.onnxruntime_error:
             report.note(f"ONNX Runtime failed: {ablation.onnxruntime_error}")
+        note_written(report, written)
         report.finish(answer)
 
     def _networks(self, report: Reporter, model: str, design: Path) -> tuple[Network, Network]:
@@ -266,9 +267,10 @@ class Compared:
 
     def _finish(self, report: Reporter, answer: Mapping[str, Any], table: Table, note: str) -> None:
         """Writes and shows an answer."""
-        write_answer(self.outputs, answer)
+        written = write_answer(self.outputs, answer)
         report.show(table)
         report.note(note)
+        note_written(report, written)
         report.finish(answer)
 
 

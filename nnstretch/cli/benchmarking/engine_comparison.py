@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter
-from nnstretch.cli.outputs import check_endings
+from nnstretch.cli.outputs import check_endings, note_written
 from nnstretch.errors import UsageError
 from nnstretch.support.json_text import json_text
 
@@ -36,18 +36,20 @@ def compare_models(report: Reporter, series: Series, outputs: Sequence[Path], *,
     kept = _kept_file(outputs, resume=resume)
     known = read_results(kept) if kept else []
     results: list[Result] = []
+    written: list[Path] = []
     interrupted = False
     try:
         for result in run_series(series, known, report.progress):
             results.append(result)
             if series.size > 1:
                 report.note(f"{outcome(result)} ({len(results)} of {series.size})")
-            _write(outputs, series, results)
+            written = _write(outputs, series, results)
     except KeyboardInterrupt:
         if not results:
             raise
         interrupted = True
     _show(report, series, results)
+    note_written(report, written)
     report.finish(_answer(series, results))
     return _INTERRUPTED_STATUS if interrupted else int(all(map(is_failure, results)))
 
@@ -168,9 +170,8 @@ def _shapes_of_factories(results: Sequence[Result], series: Series) -> list[str]
     return lines
 
 
-def _write(outputs: Sequence[Path], series: Series, results: Sequence[Result]) -> None:
-    if outputs:
-        write_answer(outputs, _answer(series, results))
+def _write(outputs: Sequence[Path], series: Series, results: Sequence[Result]) -> list[Path]:
+    return write_answer(outputs, _answer(series, results)) if outputs else []
 
 
 def answer_endings() -> tuple[str, ...]:
@@ -180,8 +181,11 @@ def answer_endings() -> tuple[str, ...]:
     return (".json", *ENDINGS)
 
 
-def write_answer(outputs: Sequence[Path], answer: Mapping[str, Any]) -> None:
+def write_answer(outputs: Sequence[Path], answer: Mapping[str, Any]) -> list[Path]:
     """Writes an answer that has a report as JSON, and its report, as the files' endings say.
+
+    Returns:
+        What was written; tables may be several files.
 
     Raises:
         FileError: a place is not writable or the disk is full.
@@ -193,11 +197,14 @@ def write_answer(outputs: Sequence[Path], answer: Mapping[str, Any]) -> None:
 
     document = answer_document(with_environment(answer))
     assert document is not None
+    written: list[Path] = []
     for path in outputs:
         if path.suffix == ".json":
             write_json(path, answer)
+            written.append(path)
         else:
-            write(document, path)
+            written += write(document, path)
+    return written
 
 
 def write_json(path: Path, answer: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import Json, option
-from nnstretch.cli.outputs import check_endings
+from nnstretch.cli.outputs import check_endings, note_written
 from nnstretch.report.tables.text import plain_table
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def report_command(
         documents = [read_document(source, study) for source in sources]
         document = documents[0] if len(documents) == 1 else _together(sources, documents)
         for path in outputs:
-            written = write(document, path)
-            report.note(f"wrote {', '.join(map(str, written))}")
+            note_written(report, write(document, path))
         if not outputs:
             _show(report, document)
         report.finish(_answer(document))

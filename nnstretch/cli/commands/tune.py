@@ -21,6 +21,7 @@ from nnstretch.cli.options import (
     option,
     with_options,
 )
+from nnstretch.cli.outputs import note_written
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target, path_for_target
 from nnstretch.report.tables.runs import idle_text, placement_text, queue_names
@@ -147,9 +148,9 @@ def _tune(report: Reporter, source: Source, request: TuningRequest, outputs: Seq
     from nnstretch.cli.tuning.report import split_outputs
     from nnstretch.compiler.processors import build_processors
 
-    plans, reports = split_outputs(outputs)
     for path in outputs:
         check_writable(path)
+    plans, reports = split_outputs(outputs)
     request = replace(request, report=bool(reports))
     if source.options.target == "local":
         _tune_on(report, source, request, build_processors(source.options), plans, reports)
@@ -190,14 +191,16 @@ def _tune_on(
 ) -> None:
     """Tunes for processors."""
     from nnstretch.cli.tuning.accuracy import validation_images
-    from nnstretch.cli.tuning.report import dtypes_answer, findings, requested_space, search_answer
+    from nnstretch.cli.tuning.report import disturbances, dtypes_answer, findings, requested_space, search_answer
     from nnstretch.compiler.compile import explored_costs
     from nnstretch.compiler.costs import open_profiler
     from nnstretch.compiler.saved_plan import plan_file
     from nnstretch.scheduler.planner import plan_of
     from nnstretch.scheduler.selection.hybrid import selected
+    from nnstretch.support.other_programs import CoreWatch
 
     graph = source.load()
+    watch = CoreWatch() if usable.site is None else None
     images = None if request.data is None else validation_images(graph, request.data)
     begin = time.perf_counter()
     searched: dict[str, Exploration] = {}
@@ -214,14 +217,15 @@ def _tune_on(
         seconds = time.perf_counter() - begin
         measured = costs.site.seconds(compiled)
         about = {"model": Path(source.model).name, "target": source.options.target}
-        answer = {**about, **_answer(compiled, seconds, measured, request)}
+        answer = {**about, **_answer(compiled, seconds, measured, request), **disturbances(watch, costs, usable)}
         answer |= dtypes_answer(space, found, source.options.dtype) | accuracy
         report.note(costs.site.note)
         answer |= {"search": search_answer(request, searched), "measurements": costs.measurements}
         with report.progress("Comparing") as advance:
             answer |= findings(space, selection, request, advance)
-    _write(answer, plan_file(compiled.plan, space, selection, usable), plans, reports)
+    written = _write(answer, plan_file(compiled.plan, space, selection, usable), plans, reports)
     _show(report, answer, compiled, explain=request.explain)
+    note_written(report, written)
     report.finish(answer)
 
 
@@ -275,22 +279,23 @@ def _placement(report: PlacementReport) -> dict[str, Any]:
     }
 
 
-def _write(answer: dict[str, Any], plan: str, plans: Sequence[Path], reports: Sequence[Path]) -> None:
+def _write(answer: dict[str, Any], plan: str, plans: Sequence[Path], reports: Sequence[Path]) -> list[Path]:
+    """Writes the plan and reports; returns all files."""
     from nnstretch.cli.benchmarking.engine_comparison import write_answer
     from nnstretch.support.settings import write_text
 
     for path in plans:
         write_text(path, plan)
-    if reports:
-        write_answer(reports, answer)
+    return [*plans, *(write_answer(reports, answer) if reports else [])]
 
 
 def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled, *, explain: bool) -> None:
     from nnstretch.report.tables.selection import (
         accuracy_text,
         amount_text,
-        certainty_text,
+        choice_text,
         comparison_table,
+        difference_text,
         dtypes_text,
         explanation_table,
         front_table,
@@ -303,7 +308,7 @@ def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled, *, expla
         report.show(comparison_table(answer["comparison"]))
     if "pareto" in answer:
         report.show(front_table(answer["pareto"]))
-    needs = "".join(f", {name} {amount_text(name, amount)}" for name, amount in answer.get("amounts", {}).items())
+    needs = "".join(f"; {name} {amount_text(name, amount)}" for name, amount in answer.get("amounts", {}).items())
     if compiled.placement is not None:
         report.show(placement_text(compiled.placement, compiled.plan))
     if answer["dtypes"]["predicted_ms"]:
@@ -314,9 +319,10 @@ def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled, *, expla
     how = "at the same time" if compiled.placement is not None and compiled.placement.pays else "one after another"
     report.show(
         f"tuned in {answer['tuning_s']:.1f} s; predicted {ms_text(answer['predicted_ms'])} ms (steps {how}), "
-        f"measured {answer['measured_ms']:.3f} ms; {answer['selector']}: "
-        f"{certainty_text(answer['optimal'], answer['gap'])}{needs}"
+        f"measured {answer['measured_ms']:.3f} ms{needs}"
     )
+    report.show(choice_text(answer))
+    report.note(difference_text(answer))
     for name, found in answer["search"]["processors"].items():
         report.note(
             f"{name}: searched {found['candidates']} settings by measuring {found['measured']}; "

@@ -88,14 +88,14 @@ def branches_table(designs: Sequence[Design], names: Sequence[str], report: Sear
     """
     whole = _without_branches(designs, names, report) if report is not None else ""
     names = report.places(designs[0], names) if report is not None else names
-    shown = plain_table(">#", ">blocks", *names, title="depth × width of the branches")
+    shown = plain_table(">#", ">segment", ">blocks", *names, title="depth × width of the branches")
     for rank, design in enumerate(designs, 1):
         for number, segment in enumerate(design.segments):
             last = segment.stop - 1
             blocks = str(last) if segment.first == last else f"{segment.first}–{last}"
-            shown.add_row("" if number else str(rank), blocks, *_branches(segment, len(names)))
+            shown.add_row("" if number else str(rank), str(number), blocks, *_branches(segment, len(names)))
         if design.head:
-            shown.add_row("", "head", *_head(design, len(names)))
+            shown.add_row("", "", "head", *_head(design, len(names)))
     said = [
         f"design {rank} leaves out {dropped}"
         for rank, design in enumerate(designs, 1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.api.options import StretchOptions
 from nnstretch.cli.stretching.answer import branches_table, designs_table, pruning_table
 from nnstretch.errors import UsageError
-from nnstretch.report.tables.text import ms_text, plain_table, share_text
+from nnstretch.report.tables.text import FAR_OFF, clocks_text, ms_text, plain_table, share_text
 from nnstretch.support.progress import silent
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.costmodel.trees import Errors, Spread
 
 
-_DISTURBED = 2
-"""Measured over predicted milliseconds of a design from which on one of them is doubted."""
 _OTHER_CLOCK = 0.05
 """Deviation of a processor's frequency from the reference frequency from which on both latencies are said."""
 
@@ -96,6 +94,7 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
     designs = [one.design for one in found.results]
     report.note(search.gain_note(designs[0], names))
     report.show(designs_table(designs, names, search.original_ms, search.measured_ms, search.product_macs))
+    report.note(_slow_note(designs, search.measured_ms))
     report.show(branches_table(designs, names, search))
     report.note(_clock_note(found))
     if found.uncertainty:
@@ -106,19 +105,16 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
     report.note(search.unbranched_note(names))
     for note in search.diagnostics:
         report.note(f"not branched: {note}")
-    predicted = {design.id: design.predicted_ms or math.inf for design in designs}
-    if any(ms > _DISTURBED * predicted.get(name, math.inf) for name, ms in search.measured_ms.items()):
-        report.note(
-            "a design took much longer than predicted: either the machine was disturbed, or its layers are slow together; "
-            "search again on a quiet machine, after `nnstretch profiles clear`"
-        )
     if search.cut_short:
         report.note(
             f"the time limit ended the search after {len(search.measured_ms)} tuned runs of designs; a longer one may find "
             "a faster design"
         )
     if search.recalled:
-        report.note("the designs ran in the same search before, and not again; `nnstretch profiles clear` forgets that")
+        report.note(
+            "the designs ran in the same search before, and not again; `nnstretch profiles clear` forgets that, and deletes "
+            "all measurements"
+        )
     if search.unpredicted:
         operators = ", ".join(name.removeprefix("torch/") for name in search.unpredicted)
         report.note(f"operations that the predictions leave out, and runs of designs include: {operators}")
@@ -127,15 +123,26 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
             report.note(f"{name}: predictions of layers that were not measured miss by {error or 'an unknown amount'}")
 
 
+def _slow_note(designs: Sequence[Design], measured: Mapping[str, float]) -> str:
+    """What to do if a design took much longer than predicted; "" if none did."""
+    predicted = {design.id: design.predicted_ms or math.inf for design in designs}
+    if all(ms <= FAR_OFF * predicted.get(name, math.inf) for name, ms in measured.items()):
+        return ""
+    return (
+        "a design took much longer than predicted: either the machine was disturbed, or its layers are slow together; search "
+        "again on a quiet machine, after `nnstretch profiles clear`, which deletes all measurements: every layer of every "
+        "network is then measured again"
+    )
+
+
 def _clock_note(found: FoundDesigns) -> str:
     """What the first design takes at the present clock; "" if that is about the reference frequency."""
     ms = found.present_ms(found.results[0].design)
     if ms is None or all(abs(clock - 1) <= _OTHER_CLOCK for clock in found.clocks.values()):
         return ""
-    now = ", ".join(f"{name} at {share_text(clock)}" for name, clock in found.clocks.items())
     return (
-        f"predictions hold at the reference frequency; the processors run at another one now ({now} of it), at which the first "
-        f"design takes about {ms_text(ms)} ms"
+        "predictions hold at the reference frequency; the processors run at another one now "
+        f"({clocks_text(found.clocks)} of it), at which the first design takes about {ms_text(ms)} ms"
     )
 
 

@@ -26,7 +26,7 @@ from nnstretch.bench.targets.tflite import TfliteModel, measure_tflite, tflite_m
 from nnstretch.cli.benchmarking.engine_comparison import answer_endings, write_answer
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.models.sources import Source, source_of_package
-from nnstretch.cli.outputs import check_endings
+from nnstretch.cli.outputs import check_endings, note_written
 from nnstretch.compiler.targets.processors import fingerprints_of, processors_of_target
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.targets.device import Device
@@ -72,7 +72,7 @@ class TargetJob:
 _CSV = ".csv"
 """Ending of a table in the form of NN-Stretch's measurements; all others are of answers and reports."""
 
-OnRuns = Callable[[Sequence[TargetRun]], None]
+OnRuns = Callable[[Sequence[TargetRun]], object]
 """Called with the runs of all targets that have ended, in the order of the targets."""
 
 
@@ -295,13 +295,14 @@ def bench_on_targets(report: Reporter, targets: Sequence[str], job: TargetJob, o
     if any(path.suffix != _CSV for path in outputs):
         job = replace(job, timing=replace(job.timing, timeline=True))
     runs = measure_on_targets(report, targets, job, lambda ended: _write(outputs, ended))
-    _write(outputs, runs)
+    written = _write(outputs, runs)
     answer = _answer(runs)
     gains = [f"{run.target}: {gain_text(run)}" for run in runs if run.gain is not None]
     report.show(*gains, targets_table(runs), *sustained_tables(runs))
     for run in runs:
         report.note(few_runs_text(run))
         report.note(f"{run.target} ended early: {run.stopped}" if run.stopped else "")
+    note_written(report, written)
     report.finish(answer)
     return int(any(run.failed for run in runs))
 
@@ -311,13 +312,16 @@ def _answer(runs: Sequence[TargetRun]) -> dict[str, Any]:
     return {"targets": [run.to_json() for run in runs]}
 
 
-def _write(outputs: Sequence[Path], runs: Sequence[TargetRun]) -> None:
-    """Writes runs to files. Raises FileError."""
+def _write(outputs: Sequence[Path], runs: Sequence[TargetRun]) -> list[Path]:
+    """Writes runs to files, and returns these. Raises FileError."""
+    written: list[Path] = []
     for path in outputs:
         if path.suffix == _CSV:
             write_csv(path, runs)
+            written.append(path)
         else:
-            write_answer([path], _answer(runs))
+            written += write_answer([path], _answer(runs))
+    return written
 
 
 def write_csv(path: Path, runs: Sequence[TargetRun]) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.api.options import HYBRID
-from nnstretch.cli.options import check_format, parse_assignments
+from nnstretch.cli.options import parse_assignments
+from nnstretch.cli.outputs import check_endings
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from nnstretch.scheduler.selection.accuracy import AccurateAnswer
     from nnstretch.scheduler.selection.hybrid import HybridAnswer
     from nnstretch.scheduler.selection.problem import Assignment
+    from nnstretch.support.other_programs import CoreWatch
     from nnstretch.support.progress import Progress
 
 LATENCY = "latency"
 ACCURACY = "accuracy"
 """Limited by --limit; as an objective of --pareto the former name of the resource `error`."""
+_PLAN_ENDING = ".json"
 _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(k|M|G|Ki|Mi|Gi|)(B?)")
 log = logging.getLogger(__name__)
@@ -129,15 +132,13 @@ def split_outputs(outputs: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Where the plan goes, and where reports go, which their endings tell.
 
     Raises:
-        UsageError: an ending is that of another format.
+        UsageError: an ending is of neither.
     """
     from nnstretch.report.documents.writers import ENDINGS
 
-    reports = [path for path in outputs if path.suffix in ENDINGS]
-    plans = [path for path in outputs if path not in reports]
-    for path in plans:
-        check_format(path, "a plan is", ".json")
-    return plans, reports
+    check_endings(outputs, "plans and reports are", (_PLAN_ENDING, *ENDINGS))
+    plans = [path for path in outputs if path.suffix == _PLAN_ENDING]
+    return plans, [path for path in outputs if path.suffix != _PLAN_ENDING]
 
 
 def requested_space(
@@ -201,6 +202,22 @@ def findings(space: ChoiceSpace, answer: Assignment, request: TuningRequest, pro
     if request.traded:
         found["pareto"] = _front(space, request.traded)
     return found
+
+
+def disturbances(watch: CoreWatch | None, costs: Profiler, processors: Processors) -> dict[str, Any]:
+    """What may have made figures wrong, for the JSON answer.
+
+    Args:
+        watch: of the cores of this machine since before the measurements; None for another machine.
+        costs: of the measurements.
+        processors: that they were made on.
+    """
+    from nnstretch.compiler.costs import clocks_of
+
+    if watch is None:
+        return {"other_programs": None, "clocks": {}}
+    others = watch.others()
+    return {"other_programs": others.to_json() if others else None, "clocks": clocks_of(costs, processors)}
 
 
 def search_answer(request: TuningRequest, searched: Mapping[str, Exploration]) -> dict[str, Any]:

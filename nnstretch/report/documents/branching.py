@@ -13,7 +13,13 @@ from nnstretch.report.charts.branching import causes_panel, design_panel, latenc
 from nnstretch.report.charts.timeline import timeline_panel
 from nnstretch.report.documents.bench import machine_text, quietness_text
 from nnstretch.report.documents.document import Cell, Document, Section, Table
-from nnstretch.report.tables.ablation import alternative_text, prediction_text, when_branching_pays, where_text
+from nnstretch.report.tables.ablation import (
+    NUMBERS_OF_SEGMENTS,
+    alternative_text,
+    prediction_text,
+    when_branching_pays,
+    where_text,
+)
 from nnstretch.report.tables.text import count_text, interval_text
 
 _ROWS = (
@@ -110,8 +116,8 @@ def _sections(answer: Mapping[str, Any], found: Ablation) -> Iterator[Section]:
     if found.causes:
         yield Section("Where the time goes", _CAUSES, causes_panel(found), _causes(found))
     if found.branches:
-        said = prediction_text(found)
-        text = f"{_BRANCHES} {said[0].upper()}{said[1:]}." if said else _BRANCHES
+        lines = filter(None, (NUMBERS_OF_SEGMENTS, prediction_text(found)))
+        text = " ".join([_BRANCHES, *(f"{line[0].upper()}{line[1:]}." for line in lines)])
         yield Section("Predicted and measured", text, table=_branches(found))
     together = ", branches at the same time" if found.branched_row.how == CONCURRENT else ""
     yield Section(f"One run{together}", _TIMELINE, timeline_panel(found.timeline))

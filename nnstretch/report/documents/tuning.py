@@ -12,8 +12,9 @@ from nnstretch.report.charts.svg import Panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.tables.selection import (
     accuracy_text,
-    certainty_text,
+    choice_text,
     comparison_rows,
+    difference_text,
     dtypes_text,
     front_rows,
     front_titles,
@@ -82,8 +83,10 @@ def tuning_document(name: str, answer: Answer) -> Document:
 
 def _lead(answer: Answer) -> str:
     processors = dict.fromkeys(one["processor"] for one in answer["layers"] if one["processor"])
-    where, how = " and ".join(processors) or answer["target"], certainty_text(answer["optimal"], answer["gap"])
-    said = [f"Routines of every layer on {where}, selected by {answer['selector']}: {how}."]
+    where = " and ".join(processors) or answer["target"]
+    said = [f"Routines of every layer on {where}, selected by {answer['selector']}: {choice_text(answer)}."]
+    if difference := difference_text(answer):
+        said.append(f"{_sentence(difference)}.")
     if answer["dtypes"]["predicted_ms"]:
         said.append(f"{_sentence(dtypes_text(answer['dtypes']))}.")
     if "accuracy" in answer:

@@ -22,6 +22,7 @@ _WHY_BRANCHING_PAYS = (
     "Branching pays on these processors: branches meet once per segment, the parts of split layers after every layer."
 )
 _LARGE_GAIN = 1.05
+NUMBERS_OF_SEGMENTS = "segments are numbered from 0, as in the names of layers; those without branches have no row"
 
 TITLES = ("network", "run", "processors", ">MACs", ">parameters", ">top-1", ">p50 ms", ">95 % interval", ">p90 ms")
 
@@ -101,7 +102,7 @@ def branches_table(ablation: Ablation) -> Table:
     shown = plain_table(">segment", "processor", ">predicted ms", ">alone ms", ">error", ">beside the others ms")
     for branch in ablation.branches:
         shown.add_row(*branch_cells(branch))
-    shown.caption = prediction_text(ablation)
+    shown.caption = "\n".join(filter(None, (NUMBERS_OF_SEGMENTS, prediction_text(ablation))))
     return shown
 
 

@@ -6,13 +6,24 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.report.tables.text import ms_text, parameters_text, plain_table
+from nnstretch.report.tables.text import (
+    FAR_OFF,
+    clocks_text,
+    ms_text,
+    parameters_text,
+    plain_table,
+    quietness_lines,
+    times_text,
+)
+from nnstretch.support.other_programs import OtherPrograms
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_POINTS = 40
 """Largest number of front points in a table; JSON has all."""
+_NEAR = 1.25
+"""Measured latency over the one that is predicted for the present clock up to which the clock explains the difference."""
 
 Row = Mapping[str, Any]
 
@@ -25,6 +36,35 @@ def amount_text(resource: str, amount: float) -> str:
 def certainty_text(optimal: bool, gap: float) -> str:
     """The proved optimality of an answer, as text."""
     return "proved optimal" if optimal else f"at most {gap:.2%} from the optimum"
+
+
+def choice_text(answer: Row) -> str:
+    """How good the choice of routines is, in words for those who do not know selectors."""
+    within = " within the limits" if answer.get("limits") else ""
+    if answer["optimal"]:
+        return f"by the measured times, no other choice of routines{within} is faster: all were compared or ruled out"
+    return f"by the measured times, another choice of routines{within} is at most {answer['gap']:.2%} faster"
+
+
+def difference_text(answer: Row) -> str:
+    """Why a plan took much longer or less long than predicted, if it did, or what disturbed the tuning; and what to do."""
+    predicted, measured, clocks = answer["predicted_ms"], answer["measured_ms"], answer.get("clocks", {})
+    busy = " ".join(quietness_lines(None, OtherPrograms.from_json(answer.get("other_programs"))))
+    again = f"{busy} with --fresh" if busy else ""
+    if not predicted or max(measured, predicted) < FAR_OFF * min(measured, predicted):
+        return again if answer["measurements"] else ""
+    far = f"measured {times_text(measured / predicted)} the predicted latency"
+    at_this_clock = predicted / min(clocks.values(), default=1.0)
+    if predicted < measured < _NEAR * at_this_clock:
+        return (
+            f"{far}: predictions hold at the reference frequency; the processors run at another one now "
+            f"({clocks_text(clocks)} of it), at which about {ms_text(at_this_clock)} ms are expected"
+        )
+    if again:
+        return f"{far}: {again}"
+    slow = "either the machine was disturbed, or the layers are slow together"
+    why = slow if measured > predicted else "the machine was disturbed when routines were measured"
+    return f"{far}: {why}; tune again on a quiet machine, with --fresh"
 
 
 def dtypes_text(found: Row) -> str:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from nnstretch.support.other_programs import OtherPrograms
 
 
+FAR_OFF = 2
+"""Longer over shorter of a predicted and a measured latency from which on a command says why."""
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -81,6 +83,11 @@ def quietness_lines(width: float | None, others: OtherPrograms | None) -> list[s
             "measured; figures may be too large: end them and measure again"
         )
     return lines
+
+
+def clocks_text(clocks: Mapping[str, float]) -> str:
+    """Frequencies over the reference frequency, by processor: "cpu:0 at 48%"."""
+    return ", ".join(f"{name} at {share_text(clock)}" for name, clock in clocks.items())
 
 
 def times_text(ratio: float) -> str:

@@ -257,8 +257,9 @@ def test_all_cores_as_one_processor_are_among_the_plans(even_if_slower: bool) ->
             assert report.unbranched is not None
             assert report.unbranched.processors(NAMES) == "cpu:0-1"
             table = branches_table(designs, NAMES, report)
-            assert [column.header for column in table.columns] == ["#", "blocks", "cpu:0-1"]
-            assert [*table.columns[2].cells] == ["whole"] * len(whole.segments)
+            assert [column.header for column in table.columns] == ["#", "segment", "blocks", "cpu:0-1"]
+            assert [*table.columns[1].cells] == [str(number) for number in range(len(whole.segments))]
+            assert [*table.columns[3].cells] == ["whole"] * len(whole.segments)
             assert table.caption == "no branches: the original network, on all cores as one processor (cpu:0-1)"
 
 

@@ -19,7 +19,14 @@ from nnstretch.report.documents.document import Section
 from nnstretch.report.documents.readers import read_document
 from nnstretch.report.documents.tuning import tuning_document
 from nnstretch.report.documents.writers import html, picture
-from nnstretch.report.tables.selection import comparison_rows, comparison_table, explanation_table, front_table
+from nnstretch.report.tables.selection import (
+    choice_text,
+    comparison_rows,
+    comparison_table,
+    difference_text,
+    explanation_table,
+    front_table,
+)
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.selection import SELECTORS, selector_class
 
@@ -207,8 +214,60 @@ def test_one_point_is_a_front() -> None:
 
 
 def test_another_selector_may_be_asked_for(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", f"{tuned}/net.py:small", "--selector", "greedy", "--threads", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["selector"] == "greedy"
+    outputs = [str(tuned / name) for name in ("greedy.md", "greedy.json")]
+    command = ["tune", f"{tuned}/net.py:small", "--selector", "greedy", "--threads", "1", "--json"]
+    assert main([*command, *(part for path in outputs for part in ("-o", path))]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["selector"] == "greedy"
+    assert set(found["clocks"]) == {layer["processor"] for layer in found["layers"]}
+    assert f"wrote {outputs[1]}, {outputs[0]}" in " ".join(captured.err.split())
+
+
+def test_the_quality_of_the_choice_is_said_in_plain_words() -> None:
+    assert "no other choice of routines is faster" in choice_text({"optimal": True, "gap": 0.0})
+    limited = {"optimal": False, "gap": 0.012, "limits": {"memory": 1e6}}
+    assert "another choice of routines within the limits is at most 1.20% faster" in choice_text(limited)
+
+
+@pytest.mark.parametrize(
+    ("measured", "used", "clock", "measurements", "words"),
+    [
+        (1.4, 0.1, 0.8, 9, ()),
+        (1.4, 0.8, 1.0, 0, ()),  # of other programs suffers only what is measured
+        (1.4, 0.8, 1.0, 9, ("other programs used 0.8 of 2 cores", "with --fresh")),
+        (
+            3.25,
+            0.8,
+            1.0,
+            0,
+            ("measured 3.25× the predicted latency: other programs used 0.8 of 2 cores", "with --fresh"),
+        ),
+        (3.25, 0.1, 1.0, 9, ("either the machine was disturbed, or the layers are slow together", "with --fresh")),
+        (3.25, None, None, 9, ("either the machine was disturbed",)),
+        (2.1, 0.8, 0.5, 9, ("reference frequency", "cpu:0 at 50%, cpu:1 at 100% of it", "about 2.000 ms")),
+        (0.4, 0.1, 0.5, 9, ("measured 0.40× the predicted latency", "when routines were measured")),
+    ],
+)
+def test_a_prediction_that_is_far_off_is_explained(
+    answer: dict[str, Any],
+    measured: float,
+    used: float | None,
+    clock: float | None,
+    measurements: int,
+    words: tuple[str, ...],
+) -> None:
+    changes = {
+        "predicted_ms": 1.0,
+        "measured_ms": measured,
+        "measurements": measurements,
+        "other_programs": None if used is None else {"used_cores": used, "cores": 2},
+        "clocks": {} if clock is None else {"cpu:0": clock, "cpu:1": 1.0},
+    }
+    said = difference_text({**answer, **changes})
+    assert bool(said) == bool(words)
+    assert all(word in said for word in words)
+    assert said[1:] in tuning_document("x", {**answer, **changes}).lead
 
 
 @pytest.mark.parametrize(
@@ -267,7 +326,8 @@ def test_the_former_name_of_the_error_is_accepted_with_a_warning(caplog: pytest.
         (("--data", "digits"), "add --limit accuracy=POINTS"),
         (("--limit", "error=3MB"), "error=0.001"),
         (("--limit", "memory=lots"), "memory=200MB"),
-        (("-o", "all.onnx"), "a plan is written as .json"),
+        (("-o", "all.onnx"), "plans and reports are written as .json, .html"),
+        (("-o", "plan.xyz"), "-o plan.xyz"),
         (("--limit", "memory=1", "--threads", "1"), "memory is limited to 1"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -19,7 +20,9 @@ from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.report import SearchReport
 from nnstretch.branching.search.search import SearchOptions
 from nnstretch.branching.stretch import StretchResult, stretch
+from nnstretch.cli.console import Reporter
 from nnstretch.cli.stretching.files import PAGE, write_page
+from nnstretch.cli.stretching.search import FoundDesigns, show
 from nnstretch.errors import FileError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.report.charts.stretch import front_svg
@@ -186,3 +189,18 @@ def test_the_page_lies_beside_the_designs(results: list[StretchResult], tmp_path
     assert {Path(file).name for file in files} <= set(links)  # so that the folder can be moved
     with pytest.raises(FileError):
         write_page(tmp_path / "missing", "m", ("a", "b"), results, files)
+
+
+@pytest.mark.parametrize("ratio", [1.9, 2.1])
+def test_a_bad_prediction_is_told_directly_below_its_table(
+    results: list[StretchResult], ratio: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    design = results[0].design
+    ran = replace(results[0].report, measured_ms={design.id: ratio * (design.predicted_ms or 0.0)})
+    show(Reporter(sys.stderr, as_json=False), FoundDesigns([replace(results[0], report=ran)], {}), NAMES, None)
+    said = " ".join(capsys.readouterr().err.split())
+    warning = "over predicted latency a design took much longer than predicted: "
+    assert (warning in said) == (ratio > 2)
+    assert ("clear`, which deletes all measurements" in said) == (ratio > 2)
+    if ratio > 2:
+        assert said.index(warning) < said.index("depth × width of the branches")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ import pytest
 
 from nnstretch.devices.engine.binding.image import Queue, QueueKind, RegionKind, Sharing
 from nnstretch.devices.engine.binding.program import Program
-from nnstretch.errors import DeadlineError, DeviceError, FeedError
+from nnstretch.errors import DeadlineError, DeviceError, FeedError, UsageError
 from tests.devices.engine.test_faults import PATIENCE, SHORT, faults, loader, until
 from tests.devices.engine.test_opencl import FLOATS, Builder, OpenCL, gated, opencl
 from tests.kits.opencl.opencl_faults import Fault, Faults
@@ -158,3 +159,34 @@ def test_a_deadline_ends_while_the_thread_enqueues(opencl: OpenCL, faults: Fault
             lent.run()
             lent.run(deadline=PATIENCE)
         assert faults.live_events == 0
+
+
+def test_a_fork_while_the_thread_enqueues_ends_the_run_in_the_child_alone(opencl: OpenCL, faults: Faults) -> None:
+    statuses: list[int] = []
+    in_child = False
+
+    def call() -> None:
+        nonlocal in_child
+        if statuses:
+            return
+        until(lambda: faults.struck > 0)
+        child = os.fork()
+        in_child = not child
+        if in_child:
+            signal.alarm(60)
+        else:
+            statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    lent = Lent(opencl, faults, call)
+    faults.set(ENQUEUE, 1, 1000, Fault.LATE, 20)
+    try:
+        lent.run()
+    except BaseException as error:
+        if not in_child:
+            raise
+        os._exit(0 if isinstance(error, UsageError) else 1)
+    if in_child:
+        os._exit(2)
+    assert statuses == [0]
+    lent.run()
+    lent.program.close()

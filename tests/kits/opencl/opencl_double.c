@@ -159,7 +159,7 @@ static void *work(void *argument) {
         delay(mine);
         pthread_mutex_lock(&lock);
         mine->first = todo->next;
-        if (!mine->first) mine->last = NULL, mine->failed = 0;
+        if (!mine->first) mine->last = NULL;
         mine->waiting--;
         if (todo->event) atomic_store_explicit(&todo->event->status, CL_COMPLETE, memory_order_release);
         release(todo->event);
@@ -186,9 +186,17 @@ void double_free_queue(queue *made) {
     free(made);
 }
 
-int32_t clFinish(queue *to) {
+/* Waits until the queue is empty. */
+static void await_all(queue *to) {
     pthread_mutex_lock(&lock);
     while (to->waiting) pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+int32_t clFinish(queue *to) {
+    await_all(to);
+    pthread_mutex_lock(&lock);
+    to->failed = 0; /* not before: a thread may still enqueue what belongs to the failed run */
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -211,7 +219,8 @@ static int32_t enqueue(queue *to, command what, uint32_t blocking, event **out) 
     to->waiting++;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
-    return blocking ? clFinish(to) : 0;
+    if (blocking) await_all(to);
+    return 0;
 }
 
 static void count_launch(void) {

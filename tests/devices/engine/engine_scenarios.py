@@ -8,13 +8,14 @@ python engine_scenarios.py parity SANITIZERS TEST_FILE
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -202,7 +203,7 @@ class Device:
             function.restype, function.argtypes = pointer, types
         for name in ("memory", "kernel", "queue"):
             getattr(self._library, f"double_free_{name}").argtypes = (pointer,)
-        for name in ("misuses", "live_events", "passed_semaphores"):
+        for name in ("misuses", "live_events", "passed_semaphores", "lent_launches"):
             getattr(self._library, f"double_{name}").restype = number
         self._made: list[tuple[str, Handle]] = []
 
@@ -229,6 +230,11 @@ class Device:
         """Semaphores that have opened."""
         return int(self._library.double_passed_semaphores())
 
+    @property
+    def lent_launches(self) -> int:
+        """Kernels that the thread of a lent queue has enqueued."""
+        return int(self._library.double_lent_launches())
+
     def command_queue(self, seed: int) -> Handle:
         """A queue, with delays drawn from `seed`."""
         return self._make("queue", seed)
@@ -252,14 +258,19 @@ class RandomDag:
     """
 
     def __init__(self, engine: Engine, device: Device, seed: int, gated: bool = False) -> None:
-        """Draws one from `seed`; with `gated` one of a device that waits at semaphores if the network runs by itself."""
+        """Draws one from `seed`; with `gated` one of a device on a core of its own, which waits at semaphores if the network
+        runs by itself, and whose queue is lent if the network is long.
+        """
         self._rng = random.Random(seed)
         self._engine, self._device, self._seed = engine, device, seed
         self._floats = self._rng.choice((1, 300, 2000))
         kinds = [QueueKind.HOST, *self._rng.choices(tuple(QueueKind), k=self._rng.randint(0, 3))]
         if gated:
             kinds = [QueueKind.HOST, QueueKind.OPENCL]
-        self._queues = [Queue(QueueKind.HOST) if gated and not i else self._queue(kind) for i, kind in enumerate(kinds)]
+        self._queues = [self._queue(kind) for kind in kinds]
+        if gated:
+            core = max(os.sched_getaffinity(0))
+            self._queues = [Queue(QueueKind.HOST), replace(self._queues[1], cores=(core,))]
         self._rows: list[np.ndarray] = []
         self._regions: list[Region] = []
         self._steps: list[Step] = []
@@ -268,7 +279,7 @@ class RandomDag:
         self._expected: list[np.ndarray] = []
         self._maker: list[int] = []  # of each row its sub-graph
         self._row(np.random.default_rng(seed).integers(0, 4, self._floats).astype(np.float32), -1)
-        for _ in range(self._rng.randint(2, 24)):
+        for _ in range(self._rng.randint(2, 60 if gated else 24)):
             queue = self._rng.randrange(len(kinds))
             self._node(queue, self._rng.randrange(len(self._rows)), self._rng.randrange(len(self._rows)))
 
@@ -396,6 +407,7 @@ def queues(engine: Engine, examples: int, library: str) -> None:
             device.check()
             device.forget()
     assert device.passed_semaphores, "no device has waited at a semaphore"
+    assert device.lent_launches, "no queue was lent"
 
 
 def random_list(engine: Engine, seed: int) -> Iterator[None]:

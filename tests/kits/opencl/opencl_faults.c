@@ -57,6 +57,14 @@ int64_t faults_clear(void) {
     return struck;
 }
 
+/* Calls that the fault has struck so far. */
+int64_t faults_struck(void) {
+    pthread_mutex_lock(&lock);
+    const int64_t struck = fault.struck;
+    pthread_mutex_unlock(&lock);
+    return struck;
+}
+
 /* Events that were handed out and not released. */
 int64_t faults_live_events(void) {
     pthread_mutex_lock(&lock);

@@ -46,7 +46,7 @@ class Faults:
     def __init__(self, folder: Path, loader: Path | None = None) -> None:
         loader = loader or library()
         self._library = ctypes.CDLL(str(loader))
-        for name in ("clear", "live_events", "live_objects", "mapped", "unsynchronised"):
+        for name in ("clear", "struck", "live_events", "live_objects", "mapped", "unsynchronised"):
             getattr(self._library, f"faults_{name}").restype = ctypes.c_int64
         self._library.faults_set.argtypes = (
             ctypes.c_char_p,
@@ -68,6 +68,11 @@ class Faults:
     def clear(self) -> int:
         """Ends all faults and hangs; returns the number of affected calls."""
         return int(self._library.faults_clear())
+
+    @property
+    def struck(self) -> int:
+        """Calls that the fault has affected so far."""
+        return int(self._library.faults_struck())
 
     @property
     def live_events(self) -> int:

@@ -181,7 +181,8 @@ static int32_t run_once(nns_program *program, nns_trace *trace, nns_report *repo
     const int64_t interruptions = executor->gated ? count_interruptions() : 0;
     if (trace) trace->begin = nns_now();
     for (int64_t i = 1; i < program->n_queues; i++)
-        if (executor->threads[i].started) nns_signal_send(&executor->threads[i].go, executor->run << 1);
+        if (executor->threads[i].started && i != executor->lendable)
+            nns_signal_send(&executor->threads[i].go, executor->run << 1);
     nns_dispatch_caller(executor);
     if (executor->orphaned) {
         *report = executor->failure;

@@ -1,5 +1,6 @@
 /* Dispatches the sub-graphs of a run: waits for their dependencies, computes them or enqueues them on devices. */
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "opencl.h"
@@ -163,11 +164,10 @@ static void run_subgraph(nns_executor *executor, int64_t index) {
     complete(executor, index);
 }
 
-/* Whether an OpenCL sub-graph that has to wait may be enqueued behind its semaphore. The device spins there. So
- * no other process may need its cores, and no other run in this process, since all runs share the driver's
- * threads. */
-static bool may_be_gated(const nns_executor *executor, const nns_subgraph *subgraph) {
-    if (!executor->gated || executor->transfer_delay_ns || !subgraph->semaphore.kernel) return false;
+/* Whether OpenCL sub-graphs that have to wait may be enqueued behind semaphores now. The device spins there. So no
+ * other process may need its cores, and no other run in this process, since all runs share the driver's threads. */
+static bool takes_semaphores(const nns_executor *executor) {
+    if (!executor->gated || executor->transfer_delay_ns) return false;
     return executor->interrupted < OFTEN_INTERRUPTED && !is_contended(executor, &executor->program->queues[0]) &&
            atomic_load_explicit(&nns_gated, memory_order_relaxed) == 1;
 }
@@ -218,11 +218,9 @@ void nns_dispatch_queue(nns_executor *executor, const nns_queue *queue) {
     }
 }
 
-/* The calling thread's position in the queues that it dispatches: queue 0 and the OpenCL queues. */
+/* What a thread waits for that dispatches queue 0 or OpenCL queues. */
 typedef struct {
-    int64_t at[NNS_MAX_QUEUES];
-    int64_t blocked_since[NNS_MAX_QUEUES]; /* traced runs */
-    nns_waiter waiter;                     /* for the lock of queue 0's pool */
+    nns_waiter waiter; /* for the lock of queue 0's pool */
     wait_set pending;
 } dispatch_state;
 
@@ -237,21 +235,22 @@ static bool take_turn(nns_executor *executor, nns_pool *pool, nns_waiter *waiter
  * whether it started one. */
 static bool advance(nns_executor *executor, dispatch_state *state, int32_t l) {
     const nns_queue *queue = &executor->program->queues[l];
-    if (state->at[l] == queue->n_subgraphs || nns_has_failed(executor)) return false;
-    const int64_t index = queue->subgraphs[state->at[l]];
+    nns_place *place = &executor->places[l];
+    if (place->at == queue->n_subgraphs || nns_has_failed(executor)) return false;
+    const int64_t index = queue->subgraphs[place->at];
     const nns_subgraph *subgraph = &executor->program->subgraphs[index];
     int64_t blocker = blocker_of(executor, subgraph);
-    const bool gated = l && blocker >= 0 && may_be_gated(executor, subgraph);
+    const bool gated = l && blocker >= 0 && subgraph->semaphore.kernel && takes_semaphores(executor);
     if (gated) blocker = -1;
     const bool turn = blocker < 0 && !l && !take_turn(executor, queue->pool, &state->waiter);
     if (blocker >= 0) state->pending.subgraphs[state->pending.count++] = blocker;
     if (turn) state->pending.turn = true;
     if (blocker >= 0 || turn) {
-        if (executor->trace && !state->blocked_since[l]) state->blocked_since[l] = nns_now();
+        if (executor->trace && !place->blocked_since) place->blocked_since = nns_now();
         return false;
     }
-    trace_wait(executor, index, state->blocked_since[l]);
-    state->blocked_since[l] = 0;
+    trace_wait(executor, index, place->blocked_since);
+    place->blocked_since = 0;
     if (l) {
         enqueue_subgraph(executor, index, gated);
     } else {
@@ -259,38 +258,76 @@ static bool advance(nns_executor *executor, dispatch_state *state, int32_t l) {
         if (executor->orphaned) return false;
         nns_pool_unlock(queue->pool);
     }
-    state->at[l]++;
+    place->at++;
     return true;
 }
 
 /* Records the last sub-graph of each OpenCL queue that is not done. In an in-order queue those before it are
  * done earlier. */
-static void await_queues(nns_executor *executor, dispatch_state *state) {
+static void await_queues(nns_executor *executor, wait_set *pending) {
     const nns_program *program = executor->program;
     for (int32_t l = 1; l < program->n_queues; l++) {
         const nns_queue *queue = &program->queues[l];
-        if (queue->kind != NNS_QUEUE_OPENCL || !state->at[l]) continue;
-        const int64_t last = queue->subgraphs[state->at[l] - 1];
-        if (!is_done(executor, last)) state->pending.subgraphs[state->pending.count++] = last;
+        const int64_t at = executor->places[l].at;
+        if (queue->kind != NNS_QUEUE_OPENCL || !at) continue;
+        const int64_t last = queue->subgraphs[at - 1];
+        if (!is_done(executor, last)) pending->subgraphs[pending->count++] = last;
     }
 }
 
+/* ---- lending --------------------------------------------------------------------------------------------- */
+
+/* Passes the lendable queue from nobody to `holder`. False if somebody holds it; where no queue is lendable, that is the
+ * calling thread. */
+static bool take_offered(nns_executor *executor, uint32_t holder) {
+    uint32_t offered = NNS_HOLDER_NONE;
+    nns_jitter();
+    return atomic_compare_exchange_strong(&executor->holder, &offered, holder);
+}
+
+/* Offers the lendable queue to its thread, unless nothing could be enqueued on it yet. */
+static void lend(nns_executor *executor) {
+    if (!executor->lendable || !takes_semaphores(executor)) return;
+    atomic_store(&executor->holder, NNS_HOLDER_NONE);
+    nns_signal_send(&executor->threads[executor->lendable].go, executor->run << 1);
+}
+
+void nns_dispatch_lent(nns_executor *executor) {
+    dispatch_state state = {0};
+    if (!take_offered(executor, NNS_HOLDER_THREAD)) return;
+    while (advance(executor, &state, executor->lendable)) {
+    }
+    atomic_store_explicit(&executor->holder, NNS_HOLDER_CALLER, memory_order_release);
+    nns_announce(executor);
+}
+
+/* Whether the calling thread holds all OpenCL queues; then it sees what a queue's thread wrote. */
+static bool holds_all(const nns_executor *executor) {
+    return atomic_load_explicit(&executor->holder, memory_order_acquire) == NNS_HOLDER_CALLER;
+}
+
+/* ---- the calling thread ---------------------------------------------------------------------------------- */
+
 /* The calling thread's part of a run. OpenCL queues come first and get as much work as possible, since no
- * thread serves them while this one computes. With semaphores that is all of a run's work: the device never
- * idles, and no command is enqueued while others start or end. */
+ * thread serves them while this one computes, except one that is lent. With semaphores that is all of a run's work: the
+ * device never idles, and no command is enqueued while others start or end. */
 void nns_dispatch_caller(nns_executor *executor) {
     const nns_program *program = executor->program;
     dispatch_state state = {.waiter.word = &executor->progress};
     wait_set *pending = &state.pending;
     int64_t idle_since = 0;
+    memset(executor->places, 0, sizeof executor->places);
+    lend(executor);
     for (;;) {
         const uint32_t seen = atomic_load(&executor->progress);
         bool moved = false;
         *pending = (wait_set){0};
-        for (int32_t l = 1; l < program->n_queues; l++)
+        const bool holding = holds_all(executor);
+        for (int32_t l = 1; holding && l < program->n_queues; l++)
             while (program->queues[l].kind == NNS_QUEUE_OPENCL && advance(executor, &state, l)) moved = true;
         moved |= advance(executor, &state, 0);
         if (executor->orphaned) return;
+        if (!moved) moved = take_offered(executor, NNS_HOLDER_CALLER);
         if (moved) {
             idle_since = 0;
             continue;
@@ -299,8 +336,8 @@ void nns_dispatch_caller(nns_executor *executor) {
             *pending = (wait_set){0};
             nns_pool_withdraw(program->queues[0].pool, &state.waiter);
         }
-        const bool dispatched = !pending->count && !pending->turn;
-        if (dispatched && !nns_has_failed(executor)) await_queues(executor, &state);
+        const bool dispatched = holding && !pending->count && !pending->turn;
+        if (dispatched && !nns_has_failed(executor)) await_queues(executor, pending);
         if (dispatched && !pending->count && !atomic_load(&executor->active_threads)) return;
         if (nns_has_failed(executor)) *pending = (wait_set){0};
         idle(executor, &program->queues[0], &idle_since, seen, pending);

@@ -5,6 +5,12 @@
  * their waits are over (NN-Stretch, algorithm 1), or earlier behind a semaphore. Each other queue has a thread
  * that executes its sub-graphs and waits by itself, so that no thread hands work to another.
  *
+ * Lending. A device on CPU cores that waits for queue 0 at the begin of a run leaves its cores idle. On these cores, a
+ * thread of the OpenCL queue enqueues its sub-graphs behind semaphores while the calling thread computes. The queue has
+ * one holder at a time: the calling thread offers it, the queue's thread takes it and gives it back when it can enqueue
+ * no more, and a calling thread without other work takes back what was not taken, since waking a thread may take longer
+ * than enqueueing. A run ends only once the calling thread holds the queue.
+ *
  * Deadlocks. The list of sub-graphs is in topological order and each thread keeps to it, so at least one thread
  * can always continue. A semaphore blocks no thread: only commands of its own queue precede it, and the threads
  * that open it wait for no command behind it.
@@ -44,6 +50,15 @@ typedef struct {
     _Atomic int64_t done_at; /* when it was done; only if transfers are delayed */
 } nns_mark;
 
+/* Where a run is on a queue that the calling thread serves or lends. Its holder's. */
+typedef struct {
+    int64_t at;            /* the next sub-graph, as an index into the queue's list */
+    int64_t blocked_since; /* traced runs: when that sub-graph was first found blocked, or 0 */
+} nns_place;
+
+/* Who may enqueue on the OpenCL queue that has a thread. */
+enum { NNS_HOLDER_CALLER, NNS_HOLDER_NONE, NNS_HOLDER_THREAD };
+
 typedef struct {
     nns_signal go; /* number of the run, doubled */
     pthread_t thread;
@@ -58,14 +73,17 @@ typedef struct nns_executor {
     nns_task *tasks;                /* one per step; those of kernel steps are in use */
     uint16_t *bounds;               /* of the tasks, `stride` for each */
     int64_t stride;
-    nns_queue_thread *threads;       /* one per queue; queue 0 and OpenCL queues leave theirs unused */
+    nns_queue_thread *threads;       /* one per queue; queue 0 and most OpenCL queues leave theirs unused */
     void **step_events;             /* of traced runs: one per step, NULL without OpenCL queues */
-    int32_t n_threads; /* of queues */
+    nns_place places[NNS_MAX_QUEUES];
+    int32_t lendable;  /* the OpenCL queue that has a thread, the only one then; or 0 */
+    int32_t n_threads; /* of other queues */
     int64_t n_working; /* threads that a run keeps busy, including those of pools and of devices on CPU cores */
     int64_t n_cores;   /* of the machine */
     int64_t spin_ns;
     int64_t transfer_delay_ns; /* added to every transfer between queues, for experiments; threads then never sleep */
-    bool stop, has_opencl;
+    _Atomic bool stop;
+    bool has_opencl;
     bool gated; /* there are semaphores, and each thread has a core of its own, including a waiting device */
     int32_t interrupted; /* the counter of preemptions */
     bool undrained; /* after a failure a queue could not be drained, or memory is still mapped to a device */
@@ -89,6 +107,7 @@ typedef struct nns_executor {
     /* Counts all events that a thread may wait for. Threads sleep on this word. */
     _Alignas(NNS_CACHE_LINE) _Atomic uint32_t progress;
     _Atomic uint32_t sleepers;
+    _Atomic uint32_t holder; /* of queue `lendable` */
     _Atomic int32_t active_threads; /* queue threads that have not finished the run */
 } nns_executor;
 
@@ -117,9 +136,10 @@ void nns_executor_stop(nns_program *program);
 void nns_run_fail(nns_executor *executor, const nns_report *report, int64_t step);
 void nns_run_fail_locked(nns_executor *executor, const nns_report *report, int64_t step);
 
-/* One run: the calling thread's part, and the part of a queue's own thread. */
+/* One run: the calling thread's part, the part of a queue's own thread, and that of the thread of a lent queue. */
 void nns_dispatch_caller(nns_executor *executor);
 void nns_dispatch_queue(nns_executor *executor, const nns_queue *queue);
+void nns_dispatch_lent(nns_executor *executor);
 
 /* After a run with OpenCL queues: completes the trace, or drains the queues if the run failed; then releases
  * all events. */

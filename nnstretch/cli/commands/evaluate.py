@@ -191,7 +191,10 @@ def _evaluated(
             raise
     assumed = ""
     if classifier.preprocessing is None:
-        assumed = f"images (assumed, since {source.model} states nothing): {dataset.preprocessing.text}"
+        assumed = (
+            f"images (assumed, since the metadata of {source.model} have no nnstretch.preprocessing): "
+            f"{dataset.preprocessing.text}"
+        )
     return replace(found, skipped=whole - len(dataset.test), assumed=assumed), dataset
 
 

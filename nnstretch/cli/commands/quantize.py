@@ -173,7 +173,9 @@ def _written(
 
 def _images_text(preprocessing: Preprocessing, *, is_stated: bool) -> str:
     """How calibration images became inputs, in a line."""
-    whence = "as the model states" if is_stated else "assumed, since the model states nothing"
+    whence = (
+        "as the model states" if is_stated else "assumed, since the model's metadata have no nnstretch.preprocessing"
+    )
     return f"calibration images ({whence}): {preprocessing.text}"
 
 

@@ -26,7 +26,7 @@ from nnstretch.cli.running.request import RunRequest
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target
 from nnstretch.errors import UsageError
-from nnstretch.report.tables.runs import idle_text, placement_text, timeline_table, timeline_text
+from nnstretch.report.tables.runs import idle_text, placement_text, processors_text, timeline_table, timeline_text
 from nnstretch.report.tables.text import count_text
 
 if TYPE_CHECKING:
@@ -189,8 +189,10 @@ def _time_runs(
     summary = None if timeline is None else _write_timeline(timeline, session, feeds)
     if (placement := session.compiled.placement) is not None:
         report.note(placement_text(placement, session.plan))
-    report.show(latency_line(times, session.plan.macs, session.plan.product_macs))
-    plans = _plans_used(report, session) if isinstance(session, AdaptiveSession) else None
+    adaptive = session if isinstance(session, AdaptiveSession) else None
+    processors = "" if adaptive else processors_text(session.plan)
+    report.show(latency_line(times, session.plan.macs, session.plan.product_macs, processors))
+    plans = _plans_used(report, adaptive) if adaptive else None
     if summary is not None:
         report.show(timeline_table(summary), timeline_text(summary))
     return {**times.to_json(), "plans": plans, "timeline": None if summary is None else summary.to_json()}
@@ -275,15 +277,17 @@ def _plans_used(report: Reporter, session: AdaptiveSession) -> dict[str, Any]:
     return plans
 
 
-def latency_line(times: Latency, macs: int, product_macs: int = 0) -> str:
+def latency_line(times: Latency, macs: int, product_macs: int = 0, processors: str = "") -> str:
     """One line on latencies, with a remark if other programs used the machine.
 
     Args:
         times: of runs.
         macs: of the network's convolutions and dense layers.
         product_macs: of its products of matrices that are computed at run time.
+        processors: that the runs were on; "" if they differ.
     """
     rate = f"{2 * (macs + product_macs) / (times.p50_ms * 1e6):.0f} GFLOP/s of {count_text(macs)} MACs"
     rate += f" and {count_text(product_macs)} in products of run-time matrices" if product_macs else ""
-    line = f"latency p50 {times.p50_ms:.3f} ms, p90 {times.p90_ms:.3f} ms, min {times.min_ms:.3f} ms; {rate}"
+    on = f" on {processors}:" if processors else ""
+    line = f"latency{on} p50 {times.p50_ms:.3f} ms, p90 {times.p90_ms:.3f} ms, min {times.min_ms:.3f} ms; {rate}"
     return line if times.p90_ms < _DISTURBED * times.min_ms else f"{line}; the machine was disturbed"

@@ -168,6 +168,7 @@ def stretch_command(
                 if published is not None:
                     make_published(report, original, published, names, files)
                     return 0
+                _note_size(report, original)
                 bounded = known.of(report, original, names, merge, profiled) if known else None
                 limited = options if bounded is None else with_bounds(options, bounded.bounds)
                 limited = replace(limited, processors=",".join(names))
@@ -232,11 +233,15 @@ class _Found:
     is_elsewhere: bool
 
 
-def _advise(report: Reporter, network: BuiltNetwork, found: _Found, weights: Path | None) -> None:
-    """Says for which images designs are if nobody said it, and shows the commands that come next."""
+def _note_size(report: Reporter, network: BuiltNetwork) -> None:
+    """Says for which images designs are if nobody said it."""
     if network.options.image_size is None:
         sides = "×".join(map(str, network.example_input.shape[1:]))
         report.note(f"designs are for images of {sides}; --image-size names another size")
+
+
+def _advise(report: Reporter, network: BuiltNetwork, found: _Found, weights: Path | None) -> None:
+    """Shows the commands that come next."""
     if found.unbranched_on is not None:
         _advise_unbranched(report, network, found, found.unbranched_on, weights)
     if found.design is None:

@@ -106,11 +106,9 @@ class JobNetworks:
         from nnstretch.cli.models.networks import NetworkOptions, build_network
         from nnstretch.training.data.unreadable import inputs_to_learn_from
 
-        dataset, seed = self.dataset, self.recipe(self.options.recipe).seed
-        form = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size, seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # a factory of the caller's draws its weights from torch's global generator
-            network = build_network(self.options.model, form, weights)
+        dataset, recipe = self.dataset, self.recipe(self.options.recipe)
+        form = NetworkOptions(dataset.num_classes, None, dataset.channels, dataset.image_size, recipe.seed)
+        network = build_network(self.options.model, form, weights)
         example = torch.from_numpy(inputs_to_learn_from(dataset.train, np.arange(1)))
         network = replace(network, example_input=example)
         return network if design is None else branch(network, design)

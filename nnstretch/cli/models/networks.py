@@ -317,7 +317,7 @@ def read_about(weights: Path) -> dict[str, Any]:
 def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor, Interface | None]:
     from nnstretch import zoo
     from nnstretch.frontends.modes import check_reads_images, run_once
-    from nnstretch.frontends.resolve import is_model_file, load_module, load_network
+    from nnstretch.frontends.resolve import is_model_file, load_network
 
     module: nn.Module
     interface = None
@@ -328,7 +328,7 @@ def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor, Inter
             converted = load_network(spec, options.image_size)
             module, example, interface = converted.module, converted.image, converted.interface
         else:
-            module, example = load_module(spec)
+            module, example = _made(spec, options.seed)
             check_reads_images(module, example, spec)
         own, example = example, _resized(example, options)
         try:
@@ -348,6 +348,16 @@ def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor, Inter
     return module, _resized(zoo.example_input(spec, in_channels=options.in_channels or 3), options), None
 
 
+def _made(spec: str, seed: int) -> tuple[nn.Module, Tensor]:
+    """The module of a factory, which draws its weights from global generators, and its example input."""
+    from nnstretch.frontends.resolve import load_module
+    from nnstretch.training.randomness import preserved_generators, seed_generators
+
+    with preserved_generators():
+        seed_generators(seed)
+        return load_module(spec)
+
+
 def _refusal(error: ModelError, spec: str, options: NetworkOptions, own: Sequence[int]) -> str:
     """The message for a network that does not run on an input with the side and channels of the options.
 
@@ -365,8 +375,8 @@ def _refusal(error: ModelError, spec: str, options: NetworkOptions, own: Sequenc
     wanted = options.in_channels
     if wanted is not None and wanted != own[1]:
         return (
-            f"{spec} does not run on images of {wanted} channel{'s' * (wanted != 1)}, as the data or weights give them; it is "
-            f"taken to be for {own[1]}: return (module, example input) from it, and the images become like that input"
+            f"{spec} wants images of {own[1]} channel{'s' * (own[1] != 1)}, and those of the data or weights have {wanted}; "
+            "return (module, example input) from it, and they are converted to the channels of that input"
         )
     return f"{error}, with --image-size or from {spec} as (module, example input)"
 

@@ -42,7 +42,8 @@ _LAYERS = (
     "Parameters stand with the candidates."
 )
 _CANDIDATES = (
-    "Each layer's routines by layouts, each with its best parameters, fastest first; the chosen one is marked. “adapts” "
+    "Each layer's routines by layouts, each with its best parameters, fastest first; the chosen one is marked. All were "
+    "timed alone but for the chosen one, if it was timed inside the network: it may be slower there. “adapts” "
     "is the time of the layout changes that its inputs need. “greedy loses” is the least increase of the whole network's "
     "latency if the layer took its own fastest routine."
 )

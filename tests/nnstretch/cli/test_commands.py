@@ -59,6 +59,7 @@ def test_a_disturbed_machine_is_named_whatever_runs(p50: float, p90: float, is_d
     line = latency_line(Latency(p50, p90, 0.75), 10**8)
     assert line.startswith(f"latency p50 {p50:.3f} ms, p90 {p90:.3f} ms")
     assert line.endswith("the machine was disturbed") == is_disturbed
+    assert latency_line(Latency(p50, p90, 0.75), 10**8, processors="cpu:0-1").startswith("latency on cpu:0-1: p50")
 
 
 # -- help ----------------------------------------------------------------------------------------------------------

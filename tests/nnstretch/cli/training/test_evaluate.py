@@ -129,7 +129,8 @@ def test_two_networks_on_the_same_images(cli: Cli, folder: Path, onnx_file: Path
     assert "McNemar" in out
     assert "taken for" in out
     compiled = answer_of(done := cli("evaluate", str(onnx_file), *QUICK, "--compare", str(onnx_file)))
-    assert done[2].count(f"images (assumed, since {onnx_file} states nothing): 16×16 pixels, grey") == 1
+    said = f"images (assumed, since the metadata of {onnx_file} have no nnstretch.preprocessing): 16×16 pixels, grey"
+    assert done[2].count(said) == 1
     assert compiled["compare"]["agreement"] == 100
     refuses(cli("evaluate", "net.py:small", "--data", "digits", "--compare-design", "d.json"), "--compare")
     refuses(cli(*command, "net.py:small:missing.safetensors"), "missing.safetensors")

@@ -168,7 +168,6 @@ def stretch_command(
                 if published is not None:
                     make_published(report, original, published, names, files)
                     return 0
-                _note_size(report, original)
                 bounded = known.of(report, original, names, merge, profiled) if known else None
                 limited = options if bounded is None else with_bounds(options, bounded.bounds)
                 limited = replace(limited, processors=",".join(names))
@@ -233,15 +232,12 @@ class _Found:
     is_elsewhere: bool
 
 
-def _note_size(report: Reporter, network: BuiltNetwork) -> None:
-    """Says for which images designs are if nobody said it."""
-    if network.options.image_size is None:
-        sides = "×".join(map(str, network.example_input.shape[1:]))
-        report.note(f"designs are for images of {sides}; --image-size names another size")
-
-
 def _advise(report: Reporter, network: BuiltNetwork, found: _Found, weights: Path | None) -> None:
-    """Shows the commands that come next."""
+    """Says for which images designs are if nobody said it, and shows the commands that come next."""
+    from nnstretch.cli.stretching.search import size_text
+
+    if network.options.image_size is None:
+        report.note(f"designs are for images of {size_text(network)}; --image-size names another size")
     if found.unbranched_on is not None:
         _advise_unbranched(report, network, found, found.unbranched_on, weights)
     if found.design is None:

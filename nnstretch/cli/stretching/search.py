@@ -54,6 +54,11 @@ class FoundDesigns:
         return None if slowest is None or design.predicted_ms is None else design.predicted_ms / slowest
 
 
+def size_text(network: Network) -> str:
+    """Channels, height and width of the images that designs are for."""
+    return "×".join(map(str, network.example_input.shape[1:]))
+
+
 def find(
     report: Reporter,
     network: Network,
@@ -66,7 +71,8 @@ def find(
     from nnstretch.compiler.costs import present_clocks
     from nnstretch.compiler.processors import build_processors
 
-    with report.progress("Searching") as advance:
+    is_said = network.options.image_size is not None
+    with report.progress("Searching" if is_said else f"Searching for images of {size_text(network)}") as advance:
         options = replace(options, progress=advance)
         if profiled is not None:
             return predict(network, profiled, options)

@@ -95,7 +95,11 @@ def test_bounds_are_learned_kept_and_used(cli: Cli, folder: Path, monkeypatch: p
 
 def test_images_have_the_channels_of_the_example_input(cli: Cli, folder: Path) -> None:
     training = ("--data", "digits", "--recipe", "brief.json", "-o", "w.safetensors")
-    refuses(cli("train", "net.py:coloured", *training), "images of 1 channel,", "taken to be for 3: return (module,")
+    refuses(
+        cli("train", "net.py:coloured", *training),
+        "net.py:coloured wants images of 3 channels, and those",
+        "have 1; return (module,",
+    )
     answer_of(cli("train", "net.py:tinted", *training, "--json"))
     network = build_network("net.py:tinted", NetworkOptions(), Path("w.safetensors"))
     assert (network.options.in_channels, network.example_input.shape) == (3, (1, 3, 16, 16))

@@ -218,10 +218,9 @@ def _check_processors(
 def _pool(processors: Processors, plan: Plan) -> QueuePool:
     """The plan's queues with the processors behind them, in the plan's order."""
     by_name = {p.name: p for p in processors.named}
-    names = [queue.processor for queue in plan.queues if queue.processor]
-    if unknown := [name for name in names if name not in by_name]:
+    if unknown := [name for name in plan.processors if name not in by_name]:
         raise PackageError(f"the plan has a queue for {unknown[0]}, which its selection does not name; run tune again")
-    return queue_pool([by_name[name] for name in names], processors.host)
+    return queue_pool([by_name[name] for name in plan.processors], processors.host)
 
 
 def _units(path: Path, model: ir.Model, processors: Processors, selection: SavedSelection) -> tuple[UnitGraph, _Groups]:

@@ -183,6 +183,11 @@ class Plan:
         return tuple(step.layer for step in self.steps if step.is_fallback)
 
     @property
+    def processors(self) -> tuple[str, ...]:
+        """Names of the processors that the user named, in their order."""
+        return tuple(queue.processor for queue in self.queues if queue.processor)
+
+    @property
     def idle_processors(self) -> tuple[str, ...]:
         """Names of the processors that compute no step."""
         busy = {subgraph.queue for subgraph in self.subgraphs}

@@ -20,7 +20,7 @@ from nnstretch.cli.options import (
     with_options,
 )
 from nnstretch.errors import UsageError
-from nnstretch.report.tables.runs import placement_text, processors_text
+from nnstretch.report.tables.runs import placement_text
 from nnstretch.report.tables.text import count_text, plain_table
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _package(report: Reporter, source: Source, path: Path) -> None:
         report.show(f"{path}: {len(session.plans)} plans, {count_text(plan.macs)} MACs, {size / 1e6:.1f} MB")
         report.finish({"file": str(path), "bytes": size, "macs": plan.macs, "plans": _plans(report, session)})
         return
-    report.show(f"{path}: {_summary(plan)}, for {processors_text(plan)}, {size / 1e6:.1f} MB")
+    report.show(f"{path}: {_summary(plan)}, for {','.join(plan.processors)}, {size / 1e6:.1f} MB")
     if plan.fallback_layers:
         report.note(f"{len(plan.fallback_layers)} layers run on ONNX Runtime: {', '.join(plan.fallback_layers)}")
     if session.compiled.placement is not None:

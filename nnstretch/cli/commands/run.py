@@ -26,7 +26,7 @@ from nnstretch.cli.running.request import RunRequest
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target
 from nnstretch.errors import UsageError
-from nnstretch.report.tables.runs import idle_text, placement_text, processors_text, timeline_table, timeline_text
+from nnstretch.report.tables.runs import idle_text, placement_text, timeline_table, timeline_text
 from nnstretch.report.tables.text import count_text
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _time_runs(
     if (placement := session.compiled.placement) is not None:
         report.note(placement_text(placement, session.plan))
     adaptive = session if isinstance(session, AdaptiveSession) else None
-    processors = "" if adaptive else processors_text(session.plan)
+    processors = "" if adaptive else ",".join(session.plan.processors)
     report.show(latency_line(times, session.plan.macs, session.plan.product_macs, processors))
     plans = _plans_used(report, adaptive) if adaptive else None
     if summary is not None:

@@ -24,7 +24,7 @@ from nnstretch.cli.options import (
 from nnstretch.cli.outputs import note_written
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target, path_for_target
-from nnstretch.report.tables.runs import idle_text, placement_text, processors_text, queue_names
+from nnstretch.report.tables.runs import idle_text, placement_text, queue_names
 from nnstretch.report.tables.text import ms_text, parameters_text, plain_table
 from nnstretch.scheduler.selection import SELECTORS, default_selector, selector_named
 from nnstretch.training.data import usage
@@ -318,7 +318,7 @@ def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled, *, expla
     report.note(idle_text(compiled.plan.idle_processors))
     how = "at the same time" if compiled.placement is not None and compiled.placement.pays else "one after another"
     report.show(
-        f"tuned for {processors_text(compiled.plan)} in {answer['tuning_s']:.1f} s; "
+        f"tuned for {','.join(compiled.plan.processors)} in {answer['tuning_s']:.1f} s; "
         f"predicted {ms_text(answer['predicted_ms'])} ms (steps {how}), measured {answer['measured_ms']:.3f} ms{needs}"
     )
     report.show(choice_text(answer))

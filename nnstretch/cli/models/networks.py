@@ -349,7 +349,11 @@ def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor, Inter
 
 
 def _made(spec: str, seed: int) -> tuple[nn.Module, Tensor]:
-    """The module of a factory, which draws its weights from global generators, and its example input."""
+    """The module of a factory, which draws its weights from global generators, and its example input.
+
+    Raises:
+        ModelError: the factory is not found or fails.
+    """
     from nnstretch.frontends.resolve import load_module
     from nnstretch.training.randomness import preserved_generators, seed_generators
 

@@ -9,7 +9,7 @@ from typing import Any
 from nnstretch.report.charts.bench import ratio_panel, skyline_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.tables.bench import dtypes_text, failures, fastest_engine
-from nnstretch.report.tables.text import parameters_text, quietness_lines, threads_text
+from nnstretch.report.tables.text import parameters_text, quietness_lines, sentence, threads_text
 from nnstretch.support.other_programs import OtherPrograms
 
 _METHOD = "every engine in a process of its own on the same cores, stopped while another one is timed."
@@ -71,7 +71,7 @@ def quietness_text(answer: Mapping[str, Any]) -> str:
     """Sentences on a machine that was not quiet; else empty."""
     others = OtherPrograms.from_json(answer.get("other_programs"))
     said = quietness_lines(answer.get("widest_interval"), others)
-    return " ".join(f"{line[0].upper()}{line[1:]}." for line in said)
+    return " ".join(sentence(line) for line in said)
 
 
 def _headline(summaries: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from nnstretch.report.tables.ablation import (
     when_branching_pays,
     where_text,
 )
-from nnstretch.report.tables.text import count_text, interval_text
+from nnstretch.report.tables.text import count_text, interval_text, sentence
 
 _ROWS = (
     "The equal-MACs control is the original network, scaled in width to the multiply-accumulates of the branched network and "
@@ -117,7 +117,7 @@ def _sections(answer: Mapping[str, Any], found: Ablation) -> Iterator[Section]:
         yield Section("Where the time goes", _CAUSES, causes_panel(found), _causes(found))
     if found.branches:
         lines = filter(None, (NUMBERS_OF_SEGMENTS, prediction_text(found)))
-        text = " ".join([_BRANCHES, *(f"{line[0].upper()}{line[1:]}." for line in lines)])
+        text = " ".join([_BRANCHES, *map(sentence, lines)])
         yield Section("Predicted and measured", text, table=_branches(found))
     together = ", branches at the same time" if found.branched_row.how == CONCURRENT else ""
     yield Section(f"One run{together}", _TIMELINE, timeline_panel(found.timeline))

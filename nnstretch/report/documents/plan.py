@@ -71,8 +71,7 @@ def read_package_file(path: Path) -> Document:
 
 def _lead(plan: Plan) -> str:
     inputs = ", ".join(f"{tensor.name} {tensor.type}" for tensor in plan.inputs)
-    processors = ", ".join(queue.processor for queue in plan.queues if queue.processor)
-    return f"Reads {inputs}; runs on {processors}."
+    return f"Reads {inputs}; runs on {', '.join(plan.processors)}."
 
 
 def _figures(plan: Plan) -> dict[str, Cell]:

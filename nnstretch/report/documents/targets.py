@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.report.charts.targets import latencies_panel, sustained_panels
 from nnstretch.report.charts.timeline import timeline_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
-from nnstretch.report.tables.text import interval_text
+from nnstretch.report.tables.text import interval_text, sentence
 from nnstretch.scheduler.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _latencies(run: Run, measured: Sequence[Measured]) -> Section:
     said = [_LATENCY]
     if branched:
         gain = gain_line(run[_GAIN], run["best_alternative"], _interval(run))
-        said.append(f"{gain[0].upper()}{gain[1:]}.")
+        said.append(sentence(gain))
     if few := few_runs_text(TargetRun(target, measured)):
         said.append(f"{few}.")
     if run.get("stopped"):

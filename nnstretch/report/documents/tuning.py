@@ -19,7 +19,7 @@ from nnstretch.report.tables.selection import (
     front_rows,
     front_titles,
 )
-from nnstretch.report.tables.text import parameters_text
+from nnstretch.report.tables.text import parameters_text, sentence
 
 Answer = Mapping[str, Any]
 """The object that `tune --json` prints, or an object in it. A field that is missing raises KeyError."""
@@ -87,16 +87,12 @@ def _lead(answer: Answer) -> str:
     where = " and ".join(processors) or answer["target"]
     said = [f"Routines of every layer on {where}, selected by {answer['selector']}: {choice_text(answer)}."]
     if difference := difference_text(answer):
-        said.append(f"{_sentence(difference)}.")
+        said.append(sentence(difference))
     if answer["dtypes"]["predicted_ms"]:
-        said.append(f"{_sentence(dtypes_text(answer['dtypes']))}.")
+        said.append(sentence(dtypes_text(answer["dtypes"])))
     if "accuracy" in answer:
-        said.append(f"{_sentence(accuracy_text(answer['accuracy']))}.")
+        said.append(sentence(accuracy_text(answer["accuracy"])))
     return " ".join(said)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"
 
 
 def _sections(answer: Answer) -> Iterator[Section]:

@@ -28,11 +28,6 @@ def queue_names(plan: Plan) -> list[str]:
     return [names[subgraph.queue] for subgraph in plan.subgraphs for _ in range(subgraph.count)]
 
 
-def processors_text(plan: Plan) -> str:
-    """The processors that the user named, as `--processors` takes them."""
-    return ",".join(queue.processor for queue in plan.queues if queue.processor)
-
-
 def idle_text(processors: Sequence[str]) -> str:
     """One line on processors that the user named and that compute nothing; empty if there are none."""
     if not processors:

@@ -27,6 +27,11 @@ def count_text(count: float | None) -> str:
     return f"{count:.3g}"
 
 
+def sentence(line: str) -> str:
+    """A line of the terminal, not empty, as a sentence: it begins with a capital letter and ends with a full stop."""
+    return f"{line[0].upper()}{line[1:]}."
+
+
 def macs_text(product_macs: int) -> str:
     """A sentence on what MACs leave out; "" if that is nothing."""
     if not product_macs:

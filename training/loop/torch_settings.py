@@ -58,10 +58,12 @@ def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Lets torch use `count` CPU threads; None leaves its setting."""
+    """Lets torch use `count` CPU threads in a block; None leaves its setting to others, who may change it in the block."""
+    if count is None:
+        yield
+        return
     before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
+    torch.set_num_threads(count)
     try:
         yield
     finally:

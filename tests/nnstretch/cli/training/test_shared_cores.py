@@ -16,6 +16,7 @@ from nnstretch.cli.job.retraining_worker import GivenThreads
 from nnstretch.cli.job.shared_cores import half_beside, sharing_cores
 from nnstretch.support.frames import write_frame
 from nnstretch.support.worker_process import WorkerProcess
+from nnstretch.training.loop.torch_settings import threads
 
 
 @pytest.fixture(autouse=True)
@@ -71,9 +72,12 @@ def test_a_training_follows_what_it_is_given() -> None:
         with sharing_cores(given) as look:
             look()
             assert torch.get_num_threads() == 1
-            write_frame(parent, {"threads": 3})
-            while given(1) != 3:
-                time.sleep(0.01)
+            with threads(None):  # a phase of a training whose recipe leaves the threads open
+                write_frame(parent, {"threads": 3})
+                while given(1) != 3:
+                    time.sleep(0.01)
+                look()
+                assert torch.get_num_threads() == 3
             look()
             assert torch.get_num_threads() == 3
         parent.close()  # ends the thread that reads

@@ -25,6 +25,7 @@ from nnstretch.cli.console import exit_status, reporting
 from nnstretch.cli.job.summary import summary
 from nnstretch.cli.job.transform_and_train import TransformAndTrain
 from nnstretch.cli.job.transform_options import BASELINE, DESIGNS, TransformOptions
+from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="train for one epoch only, to see that everything works")
     parser.add_argument("--resume", action="store_true", help="go on with a job that was stopped")
     options = parser.parse_args(arguments)
+    let_idle_threads_sleep()
     return exit_status(lambda: run(options))
 
 

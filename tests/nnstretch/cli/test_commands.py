@@ -141,7 +141,7 @@ from nnstretch.cli.main import main
 class Watch:
     def find_spec(self, name, path=None, target=None):
         if name == "torch":
-            os.write(1, os.environ.get("OMP_WAIT_POLICY", "unset").encode())
+            os.write(1, " ".join(os.environ.get(name, "unset") for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")).encode())
             os._exit(0)
 
 sys.meta_path.insert(0, Watch())
@@ -149,9 +149,19 @@ main(["train", "net.py:small", "--data", "digits", "-o", "w.safetensors"])
 """
 
 
-@pytest.mark.parametrize(("asked", "found"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, "passive 3000"),
+        ({"OMP_WAIT_POLICY": "active"}, "active unset"),
+        ({"GOMP_SPINCOUNT": "7"}, "passive 7"),
+    ],
+)
 def test_train_lets_idle_threads_sleep_before_torch_is_loaded(asked: dict[str, str], found: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | asked
+    environment = dict(os.environ)
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        environment.pop(name, None)
+    environment |= asked
     command = [sys.executable, "-c", WATCH]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
     assert done.stdout == found, done.stderr

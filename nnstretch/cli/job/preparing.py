@@ -33,9 +33,11 @@ class PreparationBeside:
             arguments = {"parent": os.getpid(), "options": self._options.to_json()}
             self._preparation = Preparation((*_WORKER, json.dumps(arguments)))
 
-    def is_building(self) -> bool:
-        """Whether the engine is built beside this process, or what follows that in the preparation is done."""
-        return self._preparation is not None and self._preparation.builds and not self._preparation.ended
+    def cores_taken(self, cores: int) -> int:
+        """How many of the cores are left to it: half while it builds the engine, one for the rest, none when it has ended."""
+        if self._preparation is None or self._preparation.ended:
+            return 0
+        return cores // 2 if self._preparation.builds else 1
 
     def end(self) -> None:
         """Ends the process, which would disturb measurements."""

@@ -19,14 +19,18 @@ def all_threads(whole: int) -> int:
     return whole
 
 
-def half_beside(goes_on: Callable[[], bool]) -> Share:
-    """Half of the threads until something else has ended. `goes_on`: whether it has not."""
+def beside(taken: Callable[[int], int]) -> Share:
+    """The threads that something else leaves, until it has ended.
+
+    Args:
+        taken: how many of a number of threads it takes: not all, unless there is one; 0 when it has ended.
+    """
     ended = False
 
     def share(whole: int) -> int:
         nonlocal ended
-        ended = ended or whole == 1 or not goes_on()
-        return whole if ended else whole // 2
+        ended = ended or whole == 1 or not taken(whole)
+        return whole if ended else whole - taken(whole)
 
     return share
 

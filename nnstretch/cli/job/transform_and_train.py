@@ -26,7 +26,7 @@ from nnstretch.cli.job.measurement import Measured, measure
 from nnstretch.cli.job.networks import CONTROL, ORIGINAL, Candidate, JobNetworks
 from nnstretch.cli.job.preparing import PreparationBeside
 from nnstretch.cli.job.retraining import retrain_in_rounds
-from nnstretch.cli.job.shared_cores import Share, half_beside
+from nnstretch.cli.job.shared_cores import Share, beside
 from nnstretch.cli.job.stages import Answer, Job, Stage
 from nnstretch.cli.job.trainings import Trainings
 from nnstretch.cli.job.transform_options import BASELINE, DESIGNS, INT8, MEASURE, RETRAIN, TransformOptions
@@ -56,7 +56,7 @@ class TransformAndTrain:
         self.networks = JobNetworks(options, report)
         self.job = Job(options.folder, options.redo)
         self._preparation = PreparationBeside(options)
-        self._trainings = Trainings(self.networks, advice, share or half_beside(self._preparation.is_building))
+        self._trainings = Trainings(self.networks, advice, share or beside(self._preparation.cores_taken))
         self._advice = advice
         self._said: set[str] = set()  # stages whose end another process has reported
         named = options.int8_recipe

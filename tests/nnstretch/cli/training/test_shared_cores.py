@@ -1,4 +1,4 @@
-"""A training leaves half of the cores to a build, for as long as that takes, and takes those of trainings that have ended."""
+"""A training leaves cores to what prepares processors, while that takes, and takes those of trainings that have ended."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import torch
 
+from nnstretch.cli.job.preparing import PreparationBeside
 from nnstretch.cli.job.retraining import share_cores
 from nnstretch.cli.job.retraining_worker import GivenThreads
-from nnstretch.cli.job.shared_cores import half_beside, sharing_cores
+from nnstretch.cli.job.shared_cores import beside, sharing_cores
+from nnstretch.cli.job.transform_options import TransformOptions
+from nnstretch.compiler.preparation import Preparation
 from nnstretch.support.frames import write_frame
 from nnstretch.support.worker_process import WorkerProcess
 from nnstretch.training.loop.torch_settings import threads
@@ -27,22 +31,23 @@ def four_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_half_of_the_threads_until_the_build_has_ended() -> None:
+@pytest.mark.parametrize("taken", [1, 2])
+def test_a_build_has_its_threads_until_it_has_ended(taken: int) -> None:
     going_on = [True]
-    with sharing_cores(half_beside(lambda: going_on[0])) as look:
+    with sharing_cores(beside(lambda _: taken * going_on[0])) as look:
         found = [torch.get_num_threads()]
         for goes_on in (True, False, True):
             going_on[0] = goes_on
             look()
             found.append(torch.get_num_threads())
-    assert found == [2, 2, 4, 4]
+    assert found == [4 - taken, 4 - taken, 4, 4]
     assert torch.get_num_threads() == 4
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_threads_are_left_alone_where_nothing_is_built(count: int) -> None:
+def test_threads_are_left_alone_where_nothing_is_prepared(count: int) -> None:
     torch.set_num_threads(count)
-    with sharing_cores(half_beside(lambda: count == 1)) as look:
+    with sharing_cores(beside(lambda _: int(count == 1))) as look:
         look()
         assert torch.get_num_threads() == count
         torch.set_num_threads(2)
@@ -81,3 +86,16 @@ def test_a_training_follows_what_it_is_given() -> None:
             look()
             assert torch.get_num_threads() == 3
         parent.close()  # ends the thread that reads
+
+
+def test_a_preparation_is_left_half_of_the_cores_to_build_and_one_for_the_rest() -> None:
+    command = (sys.executable, "-c", "import sys; sys.stdin.read()")
+    preparing = PreparationBeside(TransformOptions("resnet18", "digits", "cpu:0", Path("out")))
+    assert preparing.cores_taken(8) == 0
+    with Preparation(command) as preparation:
+        preparing._preparation = preparation
+        taken = []
+        for preparation.builds in (True, False):
+            taken.append(preparing.cores_taken(8))
+        assert taken == [4, 1]
+    assert preparing.cores_taken(8) == 0

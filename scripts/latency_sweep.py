@@ -1,6 +1,6 @@
 """Measures models over batch sizes and threads, and prints the throughput of each: a script to copy and change.
 
-scripts/latency_sweep.py MODEL… [--batches 1,4,16] [--threads 1,2] [--json]
+python scripts/latency_sweep.py MODEL… [--batches 1,4,16] [--threads 1,2] [--json]
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The job has the stages baseline, designs, retrain, int8 and measure, each with a folder in OUT. A stage that is done is not done
 again, and a training goes on where it was stopped: give the same command again.
 
-    scripts/transform_and_train.py MODEL DATA -p PROCESSORS -o OUT [--weights FILE] [--design FILE] [--int8]
+    python scripts/transform_and_train.py MODEL DATA -p PROCESSORS -o OUT [--weights FILE] [--design FILE] [--int8]
         [--int8-recipe RECIPE] [--skip STAGE] [--redo STAGE]
 """
 

@@ -6,7 +6,7 @@ run in turns while a busy loop occupies a core of the first processor, then of t
 process, scheduled
 by the operating system.
 
-    scripts/studies/interference_demo.py [MODEL] [--processors cpu:0,opencl:0@1] [--seconds 3] [-o FILE.svg] [--json]
+    python scripts/studies/interference_demo.py [MODEL] [--processors cpu:0,opencl:0@1] [--seconds 3] [-o FILE.svg] [--json]
 """
 
 from __future__ import annotations

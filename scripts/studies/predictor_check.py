@@ -1,6 +1,6 @@
 """Checks predicted latencies of branches: random designs, each branch predicted and then measured.
 
-    scripts/studies/predictor_check.py --processors cpu:0,opencl:0@1 --models resnet18,resnet50 -n 50 -o check.json
+    python scripts/studies/predictor_check.py --processors cpu:0,opencl:0@1 --models resnet18,resnet50 -n 50 -o check.json
 
 Every design is a random branching within the bounds of its network's family. `guess` is the cost model's prediction
 before any layer is

@@ -1,6 +1,6 @@
 """Measures what int8 costs in accuracy, after calibration and after quantisation-aware training: small networks on `textures`.
 
-    scripts/studies/quantization_study.py -o OUT [--models resnet,mobilenetv2] [--seeds 3]
+    python scripts/studies/quantization_study.py -o OUT [--models resnet,mobilenetv2] [--seeds 3]
 
 Every network and seed is trained in float32, quantised as `nnstretch quantize` does without options, and trained further by
 the recipe `qat` with itself as the teacher: with the roundings of int8 and, as a control, without. Accuracies in int8 are those

@@ -1,6 +1,6 @@
 """Examines sweeps of designs: time and front, samplers at equal budgets, the ranking by predictions, a front with trainings.
 
-    scripts/studies/sweep_study.py front samplers ranking textures --network resnet18 --work study
+    python scripts/studies/sweep_study.py front samplers ranking textures --network resnet18 --work study
 
 `front`: a sweep on processors of this machine; its front beside the analytic search's, and its time. `samplers`: hypervolume of
 predicted latency and MACs for several samplers and seeds, on simulated processors, which no noise reaches. `ranking`: Kendall's
@@ -173,12 +173,19 @@ class Examination:
         timer = sweep.timer(tune=self.tune)
         if timer is None:
             raise UsageError(f"designs cannot run on {self.processors}; name processors that are here")
-        predicted = self._random_designs(sweep)
-        order = sorted(predicted, key=lambda one: one.prediction.seconds)
-        places = np.unique(np.linspace(0, len(order) - 1, self.measured).astype(int))
-        chosen = [order[place] for place in places]
         store = ResultStore(self.folder / "ranking")
         machine = [processor.fingerprint for processor in sweep.processors.named]
+        predicted = {one.design.id: one for one in self._random_designs(sweep)}
+
+        def choose() -> dict[str, Any]:
+            order = sorted(predicted.values(), key=lambda one: one.prediction.seconds)
+            places = np.unique(np.linspace(0, len(order) - 1, self.measured).astype(int))
+            return {"ms": {order[place].design.id: 1e3 * order[place].prediction.seconds for place in places}}
+
+        # Measurements of layers change predictions, which must be those from before the designs ran.
+        about = {"network": sweep.digest, "machine": machine, "designs": self.designs, "measured": self.measured}
+        kept: dict[str, float] = store.get(digest(about), choose)["ms"]
+        chosen = [predicted[name] for name in kept if name in predicted]
         measured: dict[str, list[float]] = {}
         # Each turn has another order, so that a disturbed minute is no property of similar designs.
         for turn in range(_TURNS):
@@ -193,7 +200,7 @@ class Examination:
                 }
                 found = store.get(digest(about), lambda one=one: timer(one))  # type: ignore[misc]
                 measured.setdefault(one.design.id, []).append(found["latency"])
-        expected = [1e3 * one.prediction.seconds for one in chosen]
+        expected = [kept[one.design.id] for one in chosen]
         turns = np.array([measured[one.design.id] for one in chosen])
         tau, chance = kendalltau(expected, turns.min(axis=1))
         return {

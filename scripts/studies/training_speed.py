@@ -1,6 +1,6 @@
 """Images per second of a training beside a plain loop of PyTorch with the same tensors, batch, threads and types.
 
-    scripts/studies/training_speed.py MODEL [--device NAME] [--amp-dtype TYPE] [--torchcompile BACKEND] [--json]
+    python scripts/studies/training_speed.py MODEL [--device NAME] [--amp-dtype TYPE] [--torchcompile BACKEND] [--json]
 
 MODEL is a zoo name or FILE.py:FACTORY. Rounds are interleaved; the ratio is the median over the rounds. On a machine that
 does other work, the figures mean nothing.

@@ -224,7 +224,8 @@ def check_writable(path: Path, option: str = "-o") -> Path:
 
 _OTHER_FORMATS = frozenset(
     {
-        *(".json", ".npz", ".nns", ".onnx", ".pt", ".pth", ".safetensors", ".tflite"),
+        *(".json", ".npz", ".nns", ".onnx", ".pt", ".pt2", ".pth", ".safetensors", ".tflite"),
+        *(".bin", ".npy", ".pkl", ".so", ".txt", ".yaml", ".zip"),
         *(".html", ".svg", ".png", ".pdf", ".md", ".csv"),
     }
 )

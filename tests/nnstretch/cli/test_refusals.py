@@ -53,6 +53,7 @@ def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
     refuses(cli("bench", str(onnx_file), "--plan", "list.json"), "list.json is no plan", "tune -o")
     refuses(cli("report", "text.onnx"), "text.onnx is a model; `bench text.onnx -o report.html`")
     refuses(cli("compile", str(onnx_file), "-o", "x.onnx"), "-o x.onnx", "written as .nns")
+    refuses(cli("compile", str(onnx_file), "-o", "x.bin"), "-o x.bin", "written as .nns")
     refuses(cli("tune", str(onnx_file), "-o", "x.onnx"), "-o x.onnx", "written as .json")
     refuses(cli("profiles", "export", "-o", "x.onnx"), "-o x.onnx", "written as .json")
     refuses(cli("zoo", "resnet18", "-o", "x.nns"), "-o x.nns", "written as .onnx")

@@ -19,7 +19,7 @@ from pathlib import Path
 from nnstretch.support.settings import cache_dir, write_text
 from nnstretch.support.worker_process import WorkerError, WorkerProcess
 
-WORKER = (sys.executable, "-m", "nnstretch.devices.opencl.discovery_worker")
+WORKER = (sys.executable, "-P", "-m", "nnstretch.devices.opencl.discovery_worker")
 _VENDORS = Path("/etc/OpenCL/vendors")
 _VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
 """Where loaders look instead of `_VENDORS`; the first one counts."""

@@ -26,7 +26,7 @@ from nnstretch.support.worker_process import WorkerError, WorkerProcess
 if TYPE_CHECKING:
     from nnstretch.devices.opencl.drivers import DeviceInfo
 
-WORKER = (sys.executable, "-m", "nnstretch.devices.opencl.probe_worker")
+WORKER = (sys.executable, "-P", "-m", "nnstretch.devices.opencl.probe_worker")
 _TESTS = 3
 """Version of the tests: older verdicts do not count."""
 _BUILD_SECONDS = 300

@@ -21,6 +21,7 @@ from nnstretch.bench.timing import (
     timed,
     widest,
 )
+from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.graph.reference import largest_error
 from nnstretch.scheduler.plan.compiled import serial
 from nnstretch.scheduler.runtime.critical_path import critical_path_seconds
@@ -44,7 +45,7 @@ class Together:
             median run.
         over_critical_path: duration of a traced run / its critical path: the cost of joins and starts; median run.
         predicted_ms: predicted latency of the plan.
-        bound_ms: predicted lower bound of all placements of whole layers.
+        bound_ms: predicted lower bound of all placements of whole layers; None where a design places them.
         pays: whether the layers are placed on several processors; otherwise all run on the fastest.
         max_rel_error: against ONNX Runtime, relative to the output's range.
         idle: processors on which nothing was computed, although they were the only one.
@@ -58,7 +59,7 @@ class Together:
     critical_path_ms: float
     over_critical_path: float
     predicted_ms: float
-    bound_ms: float
+    bound_ms: float | None
     pays: bool
     max_rel_error: float
     idle: tuple[str, ...] = ()
@@ -86,7 +87,7 @@ class Together:
             "critical_path_ms": significant(self.critical_path_ms),
             "over_critical_path": significant(self.over_critical_path),
             "predicted_ms": significant(self.predicted_ms),
-            "bound_ms": significant(self.bound_ms),
+            "bound_ms": None if self.bound_ms is None else significant(self.bound_ms),
             "max_rel_error": significant(self.max_rel_error, 3),
             **disturbance(self.widest_interval, self.other_programs),
         }
@@ -99,7 +100,7 @@ def measure_together(
 
     Args:
         model: its name.
-        graph: not placed by a design.
+        graph: of the network. Where a design places its layers, they run on each processor alone as well.
         processors: two or more.
         options: how to measure.
         progress: reports progress.
@@ -112,7 +113,8 @@ def measure_together(
         runner = options.shared_runner(stack)
         all_of_them = stack.enter_context(options.session(graph, ",".join(processors), progress, runner))
         one_by_one = stack.enter_context(PlanSession(serial(all_of_them.compiled)))
-        alone = {name: stack.enter_context(options.session(graph, name, progress, runner)) for name in processors}
+        unplaced = without_placements(graph)
+        alone = {name: stack.enter_context(options.session(unplaced, name, progress, runner)) for name in processors}
         candidates = [timed(one, feeds) for one in (all_of_them, one_by_one, *alone.values())]
         watch = CoreWatch()
         times = [latency(slices) for slices in interleave(candidates, options.timing, progress)]
@@ -129,12 +131,20 @@ def measure_together(
             critical_path_ms=path_ms,
             over_critical_path=over_path,
             predicted_ms=predicted if report is None else report.seconds * 1e3,
-            bound_ms=predicted if report is None else report.bound * 1e3,
-            pays=report is not None and report.pays,
+            bound_ms=None if report is None else report.bound * 1e3,
+            pays=report is None or report.pays,
             max_rel_error=largest_error(outputs, reference_outputs(graph, feeds)),
             idle=tuple(name for one in alone.values() for name in one.plan.idle_processors),
             other_programs=others,
         )
+
+
+def without_placements(graph: ir.Model) -> ir.Model:
+    """The network with layers that may run on any processor."""
+    made = graph.clone()
+    for node in made.graph.all_nodes():
+        node.metadata_props.pop(PLACEMENT_KEY, None)
+    return made
 
 
 def _critical_path(session: PlanSession, feeds: Mapping[str, np.ndarray]) -> tuple[float, float]:

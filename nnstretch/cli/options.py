@@ -222,10 +222,29 @@ def check_writable(path: Path, option: str = "-o") -> Path:
     return path
 
 
+def check_distinct(path: Path, *given: str | Path | None, option: str = "-o") -> None:
+    """Looks whether a file that is written is one that the command reads.
+
+    Args:
+        path: of the file that is written.
+        given: what the command reads: files, `FILE.py:FACTORY`, `NAME:WEIGHTS` or names that are no files; None: nothing.
+        option: that names the file.
+
+    Raises:
+        UsageError: it is one of them.
+    """
+    if not path.exists():
+        return
+    for text in map(str, filter(None, given)):
+        files = (Path(part) for part in (text, *text.rsplit(":", 1)))
+        if any(file.exists() and path.samefile(file) for file in files):
+            raise UsageError(f"{option} {path}: the command reads this file; write another one")
+
+
 _OTHER_FORMATS = frozenset(
     {
         *(".json", ".npz", ".nns", ".onnx", ".pt", ".pt2", ".pth", ".safetensors", ".tflite"),
-        *(".bin", ".npy", ".pkl", ".so", ".txt", ".yaml", ".zip"),
+        *(".bin", ".npy", ".pkl", ".py", ".so", ".txt", ".yaml", ".zip"),
         *(".html", ".svg", ".png", ".pdf", ".md", ".csv"),
     }
 )

@@ -174,7 +174,8 @@ def what_was_lost(result: TrainingResult, kept: Path) -> str:
     if result.history and start is not None and start > result.validation_score:
         return (
             f"the training made the network worse: {result.measure} {start:.2f} % of the validation images before its first "
-            f"epoch, {result.validation_score:.2f} % after its last; give a lower --lr, or more --epochs or images"
+            f"epoch, {result.validation_score:.2f} % after its last; give a lower --lr (a tenth of it where the network has no "
+            "batch normalisation), or more --epochs or images"
         )
     if best is not None and best > result.validation_score:
         return f"an earlier epoch had {result.measure} {best:.2f} % of the validation images; its weights are in {kept}"

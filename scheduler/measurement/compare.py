@@ -17,7 +17,14 @@ from nnstretch.scheduler.measurement.caches import cache_sizes, writes_afar
 from nnstretch.scheduler.measurement.candidate_set import CandidateSet
 from nnstretch.scheduler.measurement.race import Race, RaceRules, interval, typical
 from nnstretch.scheduler.measurement.reference_cases import LayerUnderTest, WrongAnswerError
-from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Opening, Runner, RunnerError, TimedRun
+from nnstretch.scheduler.measurement.runner.runner import (
+    LoadedLayer,
+    Opening,
+    Runner,
+    RunnerError,
+    TimedRun,
+    WorkerStartError,
+)
 from nnstretch.scheduler.measurement.runner.single_layer import SingleLayer, single_layer_plan
 from nnstretch.scheduler.measurement.site import ReferenceFrequency
 from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement
@@ -259,6 +266,8 @@ class _Group:
         """What `work` makes of a candidate; None if the candidate fails, for the reason in `_failed`."""
         try:
             return work()
+        except WorkerStartError:  # says nothing of the candidate
+            raise
         except (NNStretchError, RunnerError) as error:
             self._failed[number] = Measurement(None, failure=str(error), state=self.test.state)
         except WrongAnswerError as error:

@@ -196,7 +196,7 @@ class _Worker(WorkerProcess):
         }
         environment = {name: value for name, value in os.environ.items() if name not in _WAITING_VARIABLES}
         super().__init__(
-            [sys.executable, "-m", "nnstretch.bench.comparison.worker", json.dumps(arguments)],
+            [sys.executable, "-P", "-m", "nnstretch.bench.comparison.worker", json.dumps(arguments)],
             environment={**environment, **dict.fromkeys(_THREAD_VARIABLES, str(len(job.cores)))},
             start=start,
         )

@@ -13,6 +13,7 @@ from nnstretch.cli.options import (
     Json,
     ModelToCompile,
     Weights,
+    check_distinct,
     check_format,
     check_writable,
     option,
@@ -87,6 +88,7 @@ def compile_command(
         else:
             package = output or Path(f"{name}.nns")
             check_format(package, "packages are", ".nns")
+            check_distinct(package, model, weights, design)
             _package(report, source, check_writable(package))
 
 

@@ -13,6 +13,7 @@ from nnstretch.cli.options import (
     Json,
     ModelToCompile,
     Weights,
+    check_distinct,
     check_writable,
     option,
     results_directory,
@@ -81,6 +82,7 @@ def export_command(
         names = several_processors(processors, "a file per branch") if processors is not None else ()
         wanted = ExportOptions(float16, not channels_first, check, per_branch, names)
         suffix = wanted.check_format(output)
+        check_distinct(output, model, weights, design)
         check_writable(output)
         source = Source(model, options, weights, design, image_size)
         with results_directory(per_branch), report.progress("Exporting"):

@@ -14,6 +14,7 @@ from nnstretch.cli.options import (
     Json,
     ModelToCompile,
     Weights,
+    check_distinct,
     check_format,
     check_writable,
     option,
@@ -120,6 +121,7 @@ def quantize_command(
             bias_correction=bias_correction,
         )
         check_format(output, "a quantised network is", ".onnx")
+        check_distinct(output, model, weights, design)
         check_writable(output)
         graph = Source(model, options, weights, design).load()
         made, examples = _written(graph, data, images, output, wanted, report)

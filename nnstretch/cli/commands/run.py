@@ -14,6 +14,7 @@ from nnstretch.cli.options import (
     Model,
     Seed,
     Weights,
+    check_distinct,
     check_format,
     check_writable,
     option,
@@ -120,8 +121,11 @@ def run_command(
         request = RunRequest(files, asked, output, runs, timeline, options.tolerance, max_error, seed)
         if timeline is not None:
             check_format(timeline, "a trace is", ".json", "--timeline")
+        if output is not None and (asked is None or asked.drawn is None):
+            check_format(output, "outputs are", ".npz")
         for path, name in ((output, "-o"), (timeline, "--timeline")):
             if path is not None:
+                check_distinct(path, model, weights, design, image, *files.values(), option=name)
                 check_writable(path, name)
                 if len(dict.fromkeys(chosen)) > 1:
                     raise UsageError(f"{name} holds one run; name one --target, or leave {name} out")

@@ -20,6 +20,7 @@ from nnstretch.cli.options import (
     Json,
     Network,
     Weights,
+    check_distinct,
     check_format,
     check_writable,
     option,
@@ -124,6 +125,7 @@ def train_command(
         let_idle_threads_sleep()
         settings = _settings(recipe, model, options)
         check_format(output, "weights are", ".safetensors")
+        check_distinct(output, model, weights, teacher, design)
         check_writable(output)
         folder = _run_folder(run or output.with_name(f"{output.stem}.run"), resume, is_named=run is not None)
         from nnstretch.training.loop.distributed import Ranks, joined_processes, lost_processes_named

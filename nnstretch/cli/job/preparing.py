@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nnstretch.cli.job.transform_options import TransformOptions
     from nnstretch.compiler.preparation import Preparation
 
-_WORKER = (sys.executable, "-m", "nnstretch.cli.job.preparation_worker")
+_WORKER = (sys.executable, "-P", "-m", "nnstretch.cli.job.preparation_worker")
 
 
 class PreparationBeside:

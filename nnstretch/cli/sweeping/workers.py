@@ -48,5 +48,5 @@ def run_workers(report: Reporter, names: Sequence[str], *, one_openmp_thread: bo
 def start_worker(number: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Starts a worker with the arguments of this command."""
     given = [argument for argument in sys.argv[1:] if argument not in {"--json", "--resume"}]
-    command = [sys.executable, "-m", "nnstretch", *given, "--resume", "--worker", str(number)]
+    command = [sys.executable, "-P", "-m", "nnstretch", *given, "--resume", "--worker", str(number)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)

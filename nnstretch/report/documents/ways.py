@@ -50,6 +50,7 @@ def together_document(answer: Answer) -> Document:
         "lower bound in ms of any placement of whole layers": answer["bound_ms"],
         "largest relative error": answer["max_rel_error"],
     }
+    figures = {name: figure for name, figure in figures.items() if figure is not None}
     runs = {"all at the same time": answer["together"], "all, one after another": answer["serial"]}
     runs |= {f"{name} alone": times for name, times in answer["alone"].items()}
     rows = [

@@ -71,11 +71,14 @@ def together_table(found: Together) -> Table:
     for name, times in rows.items():
         shown.add_row(name, *(ms_text(ms) for ms in (times.p50_ms, times.p90_ms, times.min_ms)), f"{times.spread:.1%}")
     how = "" if found.pays else "A placement does not pay: everything runs on the fastest processor. "
+    if found.bound_ms is None:
+        bound = "; its design says where layers run"
+    else:
+        bound = f", at least {ms_text(found.bound_ms)} ms for any placement of whole layers"
     shown.caption = (
         f"{how}Together {times_text(found.speedup)} as fast as the fastest processor alone. The critical path by the steps' "
         f"own times is {ms_text(found.critical_path_ms)} ms, and a traced run takes {found.over_critical_path - 1:.1%} longer; "
-        f"predicted {ms_text(found.predicted_ms)} ms, at least {ms_text(found.bound_ms)} ms for any placement of whole "
-        f"layers. Largest error against ONNX Runtime {found.max_rel_error:.1e}."
+        f"predicted {ms_text(found.predicted_ms)} ms{bound}. Largest error against ONNX Runtime {found.max_rel_error:.1e}."
     )
     return _with_quietness(shown, found)
 

@@ -27,13 +27,17 @@ from nnstretch.scheduler.measurement.store.rows import CacheState
 from nnstretch.support.closing import Closing
 from nnstretch.support.worker_process import StartProcess, WorkerError, WorkerProcess, start_here
 
-WORKER = (sys.executable, "-m", "nnstretch.scheduler.measurement.runner.worker")
+WORKER = (sys.executable, "-P", "-m", "nnstretch.scheduler.measurement.runner.worker")
 """Command of the worker process."""
 
 _START_TICKS = 60
 _RUN_TICKS = 60
 _MOST_UNEXPLAINED_ENDS = 3
 """Ends of the worker in a row, none of which an open layer explains, after which all layers count as failed."""
+
+
+class WorkerStartError(DeviceError):
+    """The worker cannot be started, whatever it is to measure."""
 
 
 class RunnerError(Exception):
@@ -147,7 +151,7 @@ class Runner(Closing):
             # Without patience: the worker holds no state to save.
             self._process = WorkerProcess(command, pass_fds=(self._memory,), patience=0, start=self._start_process)
         except OSError as error:
-            raise DeviceError(
+            raise WorkerStartError(
                 f"cannot start the measurement worker ({error.strerror}); free memory, or plan without tuning"
             ) from error
 
@@ -330,7 +334,7 @@ class Runner(Closing):
             try:
                 self._is_ready = bool(process.receive(_START_TICKS)[0]["ready"])
             except WorkerError as error:
-                raise DeviceError(
+                raise WorkerStartError(
                     f"the measurement worker did not start: {error}; correct that, or plan without tuning"
                 ) from error
         process.send(request)

@@ -29,6 +29,21 @@ def subprocess_cli(*arguments: str, **options: Any) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)
 
 
+def test_no_command_writes_over_what_it_reads(cli: Cli, onnx_file: Path, folder: Path) -> None:
+    model = str(onnx_file)
+    (folder / "w.safetensors").write_bytes(b"weights")
+    before = onnx_file.read_bytes()
+    for command in (
+        ("export", model, "-o", model),
+        ("quantize", model, "--data", "random", "-o", model),
+        ("quantize", f"{model}:w.safetensors", "--data", "random", "-o", model),
+        ("train", "net.py:small", "--data", "digits", "-w", "w.safetensors", "-o", "w.safetensors"),
+        ("train", "net.py:small", "--data", "digits", "--teacher", "w.safetensors", "-o", "./w.safetensors"),
+    ):
+        refuses(cli(*command), "the command reads this file; write another one")
+    assert onnx_file.read_bytes() == before
+
+
 def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
     (folder / "text.onnx").write_text("hello")
     (folder / "half.onnx").write_bytes(onnx_file.read_bytes()[:2000])
@@ -54,6 +69,8 @@ def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
     refuses(cli("report", "text.onnx"), "text.onnx is a model; `bench text.onnx -o report.html`")
     refuses(cli("compile", str(onnx_file), "-o", "x.onnx"), "-o x.onnx", "written as .nns")
     refuses(cli("compile", str(onnx_file), "-o", "x.bin"), "-o x.bin", "written as .nns")
+    refuses(cli("train", "net.py:small", "--data", "digits", "-o", "net.py"), "-o net.py", "written as .safetensors")
+    refuses(cli("run", str(onnx_file), "-o", "x.txt"), "-o x.txt", "written as .npz")
     refuses(cli("tune", str(onnx_file), "-o", "x.onnx"), "-o x.onnx", "written as .json")
     refuses(cli("profiles", "export", "-o", "x.onnx"), "-o x.onnx", "written as .json")
     refuses(cli("zoo", "resnet18", "-o", "x.nns"), "-o x.nns", "written as .onnx")

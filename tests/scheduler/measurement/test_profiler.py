@@ -26,7 +26,14 @@ from nnstretch.scheduler.measurement.caches import CacheSizes, cache_sizes, laye
 from nnstretch.scheduler.measurement.local_site import LocalSite
 from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.measurement.reference_cases import ReferenceCases
-from nnstretch.scheduler.measurement.runner.runner import LoadedLayer, Opening, Runner, SharedRunner, TimedRun
+from nnstretch.scheduler.measurement.runner.runner import (
+    LoadedLayer,
+    Opening,
+    Runner,
+    SharedRunner,
+    TimedRun,
+    WorkerStartError,
+)
 from nnstretch.scheduler.measurement.runner.single_layer import SinglePlan
 from nnstretch.scheduler.measurement.store.rows import CacheState, Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
@@ -90,6 +97,17 @@ def test_a_measurement_is_judged_by_the_tolerance_of_whoever_asks(processor: Cpu
         assert lenient.measurements == 2
     with Profiler(store, processor, site=LocalSite(processor, Silent()), tolerance=1e-12) as strict:
         assert strict.compare(processor, layer, found) == [None, None]
+
+
+def test_a_worker_that_does_not_start_says_nothing_of_routines(processor: CpuProcessor, store: ProfileStore) -> None:
+    layer = convolution()
+    fails = Runner((sys.executable, "-c", "raise ImportError('cannot import')"))
+    with (
+        Profiler(store, processor, site=LocalSite(processor, fails)) as profiler,
+        pytest.raises(WorkerStartError, match=r"did not start: ImportError"),
+    ):
+        profiler.measure(processor, layer, candidates(processor, layer))
+    assert not list(store.rows())
 
 
 def test_a_fresh_profiler_ignores_what_was_known_before_it(processor: CpuProcessor, store: ProfileStore) -> None:

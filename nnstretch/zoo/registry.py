@@ -159,6 +159,10 @@ def entry(name: str) -> ZooEntry:
                 f"networks of {library} come from a function of yours: write one that returns "
                 f"{_LIBRARIES[library].format(model=model)}, and give it as FILE.py:FUNCTION"
             )
+        if model and Path(f"{library}.py").is_file():
+            raise ModelError(
+                f"no zoo network is called {name!r}; for a function in {library}.py, write {library}.py:{model}"
+            )
         near = difflib.get_close_matches(name.lower(), [*_BY_NAME, *_ALIASES], n=3)
         raise ModelError(
             f"no zoo network is called {name!r}; "

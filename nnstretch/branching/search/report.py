@@ -260,7 +260,8 @@ def infeasibility(
         listed = "; ".join(notes[:3]) or "it has no block with a convolution"
         return Infeasibility(f"no segment of the network can be branched: {listed}")
     longest = max(statistics, key=lambda segment: min(latencies.original(segment)))
-    name, pruned = latencies.blueprint.traced.name_of(longest), statistics[longest]
+    pruned = statistics[longest]
+    name = f"block{'s' * (longest.stop - longest.first > 1)} {latencies.blueprint.traced.name_of(longest)}"
     if not pruned.within[1]:
         return Infeasibility(
             f"no segment can be branched: for {name} some processor has no branch that takes at most beta = "

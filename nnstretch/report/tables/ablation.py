@@ -85,7 +85,9 @@ def when_branching_pays(ablation: Ablation) -> str:
     """
     if ablation.best_alternative.how.endswith("alone") or not ablation.branches:
         return ""
-    return WHEN_BRANCHING_PAYS if ablation.speedup_best_alternative < _LARGE_GAIN else _WHY_BRANCHING_PAYS
+    gain = ablation.speedup_best_alternative
+    low, _ = ablation.intervals.get("speedup_best_alternative", (gain, gain))
+    return _WHY_BRANCHING_PAYS if gain >= _LARGE_GAIN and low > 1 else WHEN_BRANCHING_PAYS
 
 
 def causes_table(ablation: Ablation) -> Table:

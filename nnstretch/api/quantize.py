@@ -98,5 +98,17 @@ def quantize(
         return write_trained(graph, path)
     if data is None:
         raise UsageError("a network in float32 is quantised with calibration data; give data")
-    feeds = examples_of(graph, str(data), images).feeds if isinstance(data, str | Path) else data
+    feeds = examples_of(graph, str(data), images).feeds if isinstance(data, str | Path) else _checked(data)
     return quantize_graph(graph, feeds, path, options, progress or silent)
+
+
+def _checked(data: Iterable[Feeds]) -> Iterable[Feeds]:
+    """Data of a caller, which are looked at as far as that does not use them up.
+
+    Raises:
+        UsageError: they are no mappings.
+    """
+    known = data if isinstance(data, Sequence) else ()
+    if isinstance(data, Mapping) or not all(isinstance(feeds, Mapping) for feeds in known):
+        raise UsageError("data is a list of mappings, one per run: [{input name: array}, …]")
+    return data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -59,6 +59,8 @@ def test_options_reach_the_quantiser(file: Path, tmp_path: Path) -> None:
     [
         (lambda file, folder: nns.quantize(file, EXAMPLES, folder / "q.tflite"), "q.onnx"),
         (lambda file, folder: nns.quantize(file, EXAMPLES, folder / "q.onnx", images=0), "images is 0"),
+        (lambda file, folder: nns.quantize(file, cast("Any", EXAMPLES[0]), folder / "q.onnx"), "a list of mappings"),
+        (lambda file, folder: nns.quantize(file, cast("Any", [np.zeros(3)]), folder / "q.onnx"), "a list of mappings"),
         (
             lambda file, folder: nns.quantize(file, EXAMPLES, folder / "q.onnx", method=cast("Method", "median")),
             "median",

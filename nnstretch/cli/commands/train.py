@@ -139,6 +139,8 @@ def train_command(
                 RunOptions(folder, resume is not None, checkpoint_minutes, keep), stop,
             )  # fmt: skip
             is_first = Ranks.current().is_first
+            if is_first and resume is not None and not (folder / "checkpoints").is_dir():
+                report.note(f"{folder} has no training to resume: one begins")
             try:
                 job.run(report if is_first else silent_reporter())
             except StoppedError as error:

@@ -54,10 +54,14 @@ def test_a_resume_without_a_value_is_auto(given: list[str], completed: list[str]
 
 def test_a_run_folder_or_its_checkpoint_is_resumed(cli: Cli, folder: Path) -> None:
     (folder / "net.py").write_text(NETWORK)
-    whole = answer_of(cli(*TRAIN, "-o", "w.safetensors"))
+    begun = cli(*TRAIN, "-o", "w.safetensors", "--resume")
+    assert "w.run has no training to resume: one begins" in begun[2]
+    whole = answer_of(begun)
     for number, value in enumerate(([], ["auto"], ["w.run"], ["w.run/checkpoints/last.safetensors"])):
         output = "w.safetensors" if number < 2 else f"{number}.safetensors"
-        again = answer_of(cli(*TRAIN, "-o", output, "--resume", *value))
+        resumed = cli(*TRAIN, "-o", output, "--resume", *value)
+        assert "no training to resume" not in resumed[2]
+        again = answer_of(resumed)
         assert Path(again["run"]) == Path("w.run")
         assert [one["loss"] for one in again["history"]] == [one["loss"] for one in whole["history"]]
         assert json.dumps(again["top1"]) == json.dumps(whole["top1"])

@@ -233,12 +233,17 @@ def check_distinct(path: Path, *given: str | Path | None, option: str = "-o") ->
     Raises:
         UsageError: it is one of them.
     """
-    if not path.exists():
-        return
     for text in map(str, filter(None, given)):
-        files = (Path(part) for part in (text, *text.rsplit(":", 1)))
-        if any(file.exists() and path.samefile(file) for file in files):
+        if any(_is_same_file(path, part) for part in (text, *text.rsplit(":", 1))):
             raise UsageError(f"{option} {path}: the command reads this file; write another one")
+
+
+def _is_same_file(path: Path, name: str) -> bool:
+    """Whether both are there, and the same file."""
+    try:
+        return path.samefile(name)
+    except (OSError, ValueError):  # one is not there, or can be no file's name
+        return False
 
 
 _OTHER_FORMATS = frozenset(

@@ -1,6 +1,7 @@
 """Measures what branching costs or gains in accuracy: small networks on the generated data set `textures`, with several seeds.
 
-    python scripts/studies/accuracy_study.py -o OUT [--models resnet34,regnet_x] [--tables accuracy,quarter] [--seeds 3]
+    python scripts/studies/accuracy_study.py -o OUT [--models resnet34,regnet_x] [--seeds 3]
+        [--tables accuracy,quarter,ablation]
 
 Every training is resumed where it was stopped and never run twice: give the same command again. The same command in another
 terminal shares the work, one network and seed at a time. Designs do not depend on the machine. OUT/tables.md has the tables

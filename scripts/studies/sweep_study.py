@@ -16,7 +16,7 @@ import math
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -174,30 +174,18 @@ class Examination:
         if timer is None:
             raise UsageError(f"designs cannot run on {self.processors}; name processors that are here")
         store = ResultStore(self.folder / "ranking")
-        machine = [processor.fingerprint for processor in sweep.processors.named]
+        common = {"network": sweep.digest, "machine": [one.fingerprint for one in sweep.processors.named]}
         predicted = {one.design.id: one for one in self._random_designs(sweep)}
-
-        def choose() -> dict[str, Any]:
-            order = sorted(predicted.values(), key=lambda one: one.prediction.seconds)
-            places = np.unique(np.linspace(0, len(order) - 1, self.measured).astype(int))
-            return {"ms": {order[place].design.id: 1e3 * order[place].prediction.seconds for place in places}}
-
         # Measurements of layers change predictions, which must be those from before the designs ran.
-        about = {"network": sweep.digest, "machine": machine, "designs": self.designs, "measured": self.measured}
-        kept: dict[str, float] = store.get(digest(about), choose)["ms"]
+        asked = {**common, "designs": self.designs, "measured": self.measured}
+        kept: dict[str, float] = store.get(digest(asked), lambda: {"ms": self._spread(predicted.values())})["ms"]
         chosen = [predicted[name] for name in kept if name in predicted]
         measured: dict[str, list[float]] = {}
         # Each turn has another order, so that a disturbed minute is no property of similar designs.
         for turn in range(_TURNS):
             for place in np.random.default_rng(turn).permutation(len(chosen)):
                 one = chosen[place]
-                about = {
-                    "network": sweep.digest,
-                    "design": one.design.id,
-                    "machine": machine,
-                    "tune": self.tune,
-                    "turn": turn,
-                }
+                about = {**common, "design": one.design.id, "tune": self.tune, "turn": turn}
                 found = store.get(digest(about), lambda one=one: timer(one))  # type: ignore[misc]
                 measured.setdefault(one.design.id, []).append(found["latency"])
         expected = [kept[one.design.id] for one in chosen]
@@ -211,6 +199,12 @@ class Examination:
             ),
             "ms": [(ms, *some) for ms, some in zip(expected, turns.tolist(), strict=True)],
         }  # fmt: skip
+
+    def _spread(self, predicted: Iterable[PredictedDesign]) -> dict[str, float]:
+        """Predicted milliseconds of the designs to measure, by identifier: at equal steps in the order of predictions."""
+        order = sorted(predicted, key=lambda one: one.prediction.seconds)
+        places = np.unique(np.linspace(0, len(order) - 1, self.measured).astype(int))
+        return {order[place].design.id: 1e3 * order[place].prediction.seconds for place in places}
 
     def textures(self) -> dict[str, Any]:
         """A front by real trainings, and what other commands say of it."""

@@ -23,7 +23,6 @@ from rich.console import Console
 from rich.table import Table
 
 from nnstretch.cli.console import exit_status, print_answer, script_parser
-from nnstretch.devices.base.constants import Prepared
 from nnstretch.devices.base.routine import REORDER, KernelCall, Layout, Lowering, Operand, reorder_layer
 from nnstretch.devices.cpu.manifest import kernels
 from nnstretch.devices.cpu.routines import REORDER_ROUTINE, native_routines
@@ -299,13 +298,7 @@ def _products(use: KernelUse) -> int:
     """Products that an instruction of a kernel adds up where one of float32 has one."""
     if use.layer.is_int8:
         return _INT8_PRODUCTS
-    return (
-        _BFLOAT16_PRODUCTS
-        if any(
-            constant.element.name == BFLOAT16 for constant in use.lowering.constants if isinstance(constant, Prepared)
-        )
-        else 1
-    )
+    return _BFLOAT16_PRODUCTS if BFLOAT16 in kernels()[use.call.kernel].family else 1
 
 
 def _copy_rate(source: np.ndarray, target: np.ndarray) -> float:

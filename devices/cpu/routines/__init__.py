@@ -17,6 +17,7 @@ from nnstretch.devices.cpu.routines import (
     pool,
     reduce,
 )
+from nnstretch.devices.cpu.routines.bfloat16 import attention as bfloat16_attention
 from nnstretch.devices.cpu.routines.bfloat16 import convolution as bfloat16_convolution
 from nnstretch.devices.cpu.routines.bfloat16 import dense as bfloat16_dense
 from nnstretch.devices.cpu.routines.bfloat16 import pair as bfloat16_pair
@@ -52,6 +53,7 @@ _MODULES = (
     strassen,
     winograd,
     bfloat16_dense,
+    bfloat16_attention,
     dense,
     attention,
     matmul,

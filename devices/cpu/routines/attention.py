@@ -31,10 +31,12 @@ class Attention(Routine):
     """
 
     descriptor = Descriptor("cpu", "float32", "attention")
+    family = "attention"
+    """Of the kernels."""
 
     def __init__(self, isa: Isa) -> None:
         self.block = isa.block
-        self.tiles = family("attention").tiles(isa, "queries", "vectors")
+        self.tiles = family(self.family).tiles(isa, "queries", "vectors")
 
     def supports(self, layer: Layer) -> bool:
         """Queries, keys and values are computed at run time; biases broadcast over images, heads and queries only."""
@@ -67,7 +69,7 @@ class Attention(Routine):
                 reads.append(Operand("input", index) if layer.has(index) else None)
         scale = layer.attributes["scale"]
         assert isinstance(scale, float | int)
-        kernel = family("attention").kernel(**parameters)
+        kernel = family(self.family).kernel(**parameters)
         call = kernel_call(
             kernel, tuple(reads), **attention_extents(layer), scale=float_bits(float(scale)), **bias_strides(layer)
         )

@@ -96,6 +96,8 @@
     F(dense_bfloat16, avx512_bf16)                                 \
     F(dense_bfloat16, amx_bf16, amx_tile, avx512_bf16)             \
     F(dense_bfloat16, bf16)                                        \
+    F(attention_bfloat16, avx512_bf16)                             \
+    F(attention_bfloat16, bf16)                                    \
     F(attention, fma)                                              \
     F(matmul, fma)
 

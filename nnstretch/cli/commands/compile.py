@@ -22,7 +22,7 @@ from nnstretch.cli.options import (
 )
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.runs import placement_text
-from nnstretch.report.tables.text import count_text, plain_table
+from nnstretch.report.tables.text import count_text, plain_table, size_text
 
 if TYPE_CHECKING:
     from nnstretch.cli.models.sources import Source
@@ -111,10 +111,10 @@ def _package(report: Reporter, source: Source, path: Path) -> None:
         session.save(path, about if options.plans else {**about, "processors": options.processors})
     plan, size = session.plan, path.stat().st_size
     if isinstance(session, AdaptiveSession):
-        report.show(f"{path}: {len(session.plans)} plans, {count_text(plan.macs)} MACs, {size / 1e6:.1f} MB")
+        report.show(f"{path}: {len(session.plans)} plans, {count_text(plan.macs)} MACs, {size_text(size)}")
         report.finish({"file": str(path), "bytes": size, "macs": plan.macs, "plans": _plans(report, session)})
         return
-    report.show(f"{path}: {_summary(plan)}, for {','.join(plan.processors)}, {size / 1e6:.1f} MB")
+    report.show(f"{path}: {source.inputs_text}, {_summary(plan)}, for {','.join(plan.processors)}, {size_text(size)}")
     if plan.fallback_layers:
         report.note(f"{len(plan.fallback_layers)} layers run on ONNX Runtime: {', '.join(plan.fallback_layers)}")
     if session.compiled.placement is not None:
@@ -158,8 +158,8 @@ def _standalone(
             files = {**files, "preprocessing": write_preprocessing(files["model"], source.preprocessing)}
     sizes = {what: path.stat().st_size for what, path in files.items()}
     report.show(
-        f"{folder}: {_summary(compiled.plan)}, for {target}; {files['model'].name} {sizes['model'] / 1e6:.1f} MB, "
-        f"{files['executable'].name} {sizes['executable'] / 1e6:.1f} MB"
+        f"{folder}: {_summary(compiled.plan)}, for {target}; {files['model'].name} {size_text(sizes['model'])}, "
+        f"{files['executable'].name} {size_text(sizes['executable'])}"
     )
     report.finish(
         {

@@ -20,6 +20,7 @@ from nnstretch.cli.options import (
     several_processors,
     with_options,
 )
+from nnstretch.report.tables.text import size_text
 
 if TYPE_CHECKING:
     from nnstretch.cli.models.sources import Source
@@ -73,7 +74,6 @@ def export_command(
     Example: nnstretch export resnet18 --weights resnet18.safetensors -o resnet18.tflite
     """
     with reporting(as_json=json) as report:
-        from nnstretch import zoo
         from nnstretch.cli.models.sources import Source
         from nnstretch.exporters.branch_files import INDEX
         from nnstretch.exporters.model_file import export_model
@@ -87,13 +87,12 @@ def export_command(
         source = Source(model, options, weights, design, image_size)
         with results_directory(per_branch), report.progress("Exporting"):
             made = export_model(source.load, lambda: _module(source), output, wanted)
-        if suffix != PROGRAM:
+        if suffix != PROGRAM or weights is None:
             report.note(source.note)
-        if weights is None and model in zoo.names():
-            report.note(f"the weights of {model} are random; give trained ones with --weights")
         size = output.stat().st_size
         answer = "" if made.max_rel_error is None else f"; largest error {made.max_rel_error:.1e} of the output's range"
-        report.show(f"{output}: {made.format}, {size / 1e6:.1f} MB{answer}")
+        inputs = "" if suffix == PROGRAM else f"{source.inputs_text}, "
+        report.show(f"{output}: {made.format}, {inputs}{size_text(size)}{answer}")
         if per_branch is not None:
             report.show(f"{per_branch / INDEX}: {len(made.branches)} files")
         report.finish(

@@ -21,6 +21,7 @@ from nnstretch.cli.options import (
     with_options,
 )
 from nnstretch.errors import UsageError
+from nnstretch.report.tables.text import size_text
 from nnstretch.support.progress import Progress
 from nnstretch.training.data import usage
 
@@ -123,7 +124,9 @@ def quantize_command(
         check_format(output, "a quantised network is", ".onnx")
         check_distinct(output, model, weights, design)
         check_writable(output)
-        graph = Source(model, options, weights, design).load()
+        source = Source(model, options, weights, design)
+        graph = source.load()
+        report.note(source.note)
         made, examples = _written(graph, data, images, output, wanted, report)
         calibration = examples.images if examples else None
         report.note(calibration.note if calibration else "")
@@ -132,7 +135,7 @@ def quantize_command(
             report.show(_table(made.sensitivity))
         if examples is not None and examples.preprocessing is not None:
             report.show(_images_text(examples.preprocessing, is_stated=examples.is_stated))
-        report.show(f"{output}: {_summary(made)}; {size / 1e6:.1f} MB")
+        report.show(f"{output}: {_summary(made)}; {size_text(size)}")
         unreadable = len(calibration.unreadable) if calibration else 0
         report.finish(
             {

@@ -98,13 +98,27 @@ class Source:
 
     @property
     def note(self) -> str:
-        """A line if the branched network, which must have been loaded, was not retrained; else empty."""
+        """A line if the weights of the network, which must have been loaded, are random or not retrained; else empty."""
+        from nnstretch import zoo
+
+        if self.weights is None and self.model in zoo.names():
+            return f"the weights of {self.model} are random; give trained ones with --weights"
         if self.is_package or self.weights is None or self.design is None or not self._made[1]:
             return ""
         return (
             f"{self.weights} are weights of the original; the branched network inherits them and needs those that `nnstretch "
             f"train {self.model} --design {self.design}` writes to be as accurate"
         )
+
+    @property
+    def inputs_text(self) -> str:
+        """The shapes that the model is for, as in `input 1×3×224×224`.
+
+        Raises:
+            NNStretchError: as `load` says.
+        """
+        shapes = ["×".join(map(str, value.shape or ())) for value in self._graph.graph.inputs]
+        return f"input{'s' * (len(shapes) != 1)} {', '.join(shapes)}"
 
     @property
     def _graph(self) -> ir.Model:

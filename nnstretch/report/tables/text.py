@@ -32,6 +32,11 @@ def sentence(line: str) -> str:
     return f"{line[0].upper()}{line[1:]}."
 
 
+def size_text(size: int) -> str:
+    """Bytes as text: `46.9 MB`, `5.3 kB`."""
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+
+
 def macs_text(product_macs: int) -> str:
     """A sentence on what MACs leave out; "" if that is nothing."""
     if not product_macs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -41,6 +41,34 @@ def attention_layer(
         MappingProxyType({"heads": heads, "groups": groups, "scale": scale}),
         constants=MappingProxyType(constants),
     )
+
+
+def reference_of_attention(
+    layer: Layer, feeds: Sequence[np.ndarray], rounded: Callable[[np.ndarray], np.ndarray] = np.asarray
+) -> np.ndarray:
+    """Attention in float64, of operands and weights of values as `rounded` makes them of float32."""
+    given_feeds = iter(feeds)
+    arrays = [layer.constants[i] if i in layer.constants else next(given_feeds) for i in range(len(layer.inputs))]
+    heads, groups = layer.integer("heads"), layer.integer("groups")
+
+    def split(array: np.ndarray, count: int) -> np.ndarray:
+        if array.ndim == 4:
+            array = array.transpose(0, 2, 3, 1).reshape(-1, array.shape[3], array.shape[1])
+        array = rounded(np.float32(array)).astype(np.float64)
+        parts = array.reshape(*array.shape[:2], count, -1).transpose(0, 2, 1, 3)
+        return np.repeat(parts, heads // count, axis=1)
+
+    scores = split(arrays[0] * np.float32(layer.attributes["scale"]), heads) @ split(arrays[1], groups).swapaxes(2, 3)
+    for bias in arrays[3:]:
+        scores = scores + bias.astype(np.float64)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    values = rounded(np.float32(weights)).astype(np.float64) @ split(arrays[2], groups)
+    result = values / weights.sum(-1, keepdims=True)
+    rows: np.ndarray = result.transpose(0, 2, 1, 3).reshape(result.shape[0], result.shape[2], -1)
+    shape = layer.outputs[0].shape
+    if len(shape) == 3:
+        return rows
+    return rows.reshape(shape[0], shape[2], shape[3], shape[1]).transpose(0, 3, 1, 2)
 
 
 @st.composite

@@ -13,6 +13,7 @@ from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES, UNITS, ConvertedRows
 from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, geometry_parameters, lowering
+from nnstretch.devices.cpu.routines.convolution.patches import PatchConvolution
 from nnstretch.graph.dtypes import BFLOAT16, element_type
 from nnstretch.graph.layer import Layer
 
@@ -77,6 +78,14 @@ class Bfloat16Convolution(BlockedConvolution):
         )
 
 
+class Bfloat16PatchConvolution(PatchConvolution):
+    """A convolution of patches that do not overlap, by products of bfloat16."""
+
+    descriptor = Descriptor("cpu", BFLOAT16, "patches")
+    rounds_to = BFLOAT16
+    convolution = Bfloat16Convolution
+
+
 def rounded_bytes(channels: int) -> int:
     """Bytes of the channels of a rounded pixel, in whole parts."""
     return -(-channels // (2 * PAIRS)) * 2 * PAIRS * element_type(BFLOAT16).bytes
@@ -129,4 +138,4 @@ def rounded(numbers: np.ndarray) -> np.ndarray:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-ROUTINES = (Bfloat16Convolution,)
+ROUTINES = (Bfloat16Convolution, Bfloat16PatchConvolution)

@@ -20,19 +20,21 @@ class PatchConvolution(BlockedConvolution):
 
     Where a patch is a row of blocks, or rows that make blocks, one strided copy writes the blocked layout (figure 1a).
 
-    Routine parameters: those of the direct convolution.
+    Routine parameters: those of the convolution of pixels.
     """
 
     descriptor = Descriptor("cpu", "float32", "patches")
+    convolution: type[BlockedConvolution] = DirectConvolution
+    """Of pixels."""
 
     def __init__(self, isa: Isa) -> None:
         super().__init__(isa)
-        self.convolution = DirectConvolution(isa)
+        self._of_patches = self.convolution(isa)
 
     def supports(self, layer: Layer) -> bool:
         if layer.has(3) or not super().supports(layer):
             return False
-        return self.convolution.supports(_of_pixels(layer))
+        return self._pixels.supports(_of_pixels(layer))
 
     def covers(self, geometry: KernelGeometry) -> bool:
         block, (height, width) = self.layout.block, geometry.kernel
@@ -42,20 +44,26 @@ class PatchConvolution(BlockedConvolution):
         is_new = geometry.groups == 1 and geometry.dilations == (1, 1) and height * width > 1
         return is_new and is_tiling and fills_blocks and len(self._patches(geometry).sizes) <= DIMENSIONS
 
+    @property
+    def _pixels(self) -> BlockedConvolution:
+        """The convolution of pixels, on the processor that this routine is for."""
+        self._of_patches.threads, self._of_patches.features = self.threads, self.features
+        return self._of_patches
+
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         inputs, outputs = super().layouts(layer, parameters)
         return (PLAIN, *inputs[1:]), outputs
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        return self.convolution.parameter_space(_of_pixels(layer))
+        return self._pixels.parameter_space(_of_pixels(layer))
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
-        return self.convolution.search_space(_of_pixels(layer))
+        return self._pixels.search_space(_of_pixels(layer))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         inner = _of_pixels(layer)
         copy = copy_call(self._patches(KernelGeometry.of(layer)), element_type(DEFAULT_DTYPE))
-        stages = [Lowering((copy,)), self.convolution.lower(inner, parameters)]
+        stages = [Lowering((copy,)), self._pixels.lower(inner, parameters)]
         return pipeline(stages, [self.layout.bytes(inner.type_of(0))])
 
     def _patches(self, geometry: KernelGeometry) -> StridedCopy:

@@ -4,7 +4,8 @@
     F(conv_bfloat16)              \
     F(expand_depthwise_bfloat16)  \
     F(depthwise_project_bfloat16) \
-    F(dense_bfloat16)
+    F(dense_bfloat16)             \
+    F(attention_bfloat16)
 
 /* ---- conv_bfloat16: bfloat16/conv_bfloat16.c -------------------------------------------------------------------- */
 
@@ -44,3 +45,14 @@
 #define READS_dense_bfloat16(REQUIRED, OPTIONAL) READS_dense(REQUIRED, OPTIONAL)
 #define KERNELS_dense_bfloat16(K) K(dense_bfloat16, "dense_bfloat16", ANY)
 #define CONSTRAIN_dense_bfloat16(p)
+
+/* ---- attention_bfloat16: bfloat16/attention_bfloat16.c ---------------------------------------------------------- */
+
+#define PARAMETERS_attention_bfloat16(P, A, G) PARAMETERS_attention(P, A, G)
+#define READS_attention_bfloat16(REQUIRED, OPTIONAL) READS_attention(REQUIRED, OPTIONAL)
+#define COLUMNS_attention_bfloat16(queries, vectors)
+#define KERNELS_attention_bfloat16(K)                   \
+    K(q14v2, "attention_bfloat16_q14v2", BLOCK_16, 14, 2) \
+    K(q12v2, "attention_bfloat16_q12v2", NEON, 12, 2)     \
+    K(q6v2, "attention_bfloat16_q6v2", REGISTERS_16, 6, 2)
+#define CONSTRAIN_attention_bfloat16(p) CONSTRAIN_attention(p)

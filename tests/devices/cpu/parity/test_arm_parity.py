@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from functools import cache
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,8 +20,8 @@ from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.dtypes import BFLOAT16
 from nnstretch.graph.layer import Layer, fused_pair
 from tests.kits.hypothesis_examples import examples
-from tests.kits.kernels.bfloat16_layers import reference_of_pair, reference_of_rounded
-from tests.kits.kernels.convolution_parity import activations, conv_layer, pointwise_layers
+from tests.kits.kernels.bfloat16_layers import reference_of_pair, reference_of_rounded, rounded
+from tests.kits.kernels.convolution_parity import activations, conv_layer, feeds_of, pointwise_layers
 from tests.kits.kernels.convolution_shapes import (
     LAYERS,
     convolutions,
@@ -54,6 +55,7 @@ from tests.kits.kernels.int8_layers import (
     zero_points,
 )
 from tests.kits.kernels.pair_shapes import depthwise_project, expand_depthwise
+from tests.kits.kernels.token_layers import attention_layer, reference_of_attention
 
 pytestmark = pytest.mark.slow
 
@@ -173,9 +175,13 @@ def test_products_of_bfloat16(cpu: str) -> None:
     requests += [request_of(cases_of(routines, one), reference_of_pair(one, part)) for part, one in enumerate(pairs)]
     layer = dense_layer(19, 37, 70, bias=True, residual=True, activation=NO_ACTIVATION)
     requests.append(request_of(cases_of(routines, layer), reference_of_rounded(layer)))
+    layer = attention_layer((2, 1, 15, 21, 7, 9), heads=2, groups=1)
+    wanted = reference_of_attention(layer, feeds_of(layer), rounded)
+    requests.append(request_of(cases_of(routines, layer), wanted.astype(np.float32)))
     check_requests(requests, cpu)
     tried = {case.call.kernel for request in requests for case in request.cases}
-    assert tried == {kernel.name for kernel in kernels_by_name().values() if kernel.family.endswith(BFLOAT16)}
+    of_bfloat16 = [kernel for kernel in kernels_by_name().values() if kernel.family.endswith(BFLOAT16)]
+    assert tried == {kernel.name for kernel in of_bfloat16 if kernel.is_in(TARGET.isa)}
 
 
 @pytest.mark.parametrize(

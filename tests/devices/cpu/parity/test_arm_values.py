@@ -33,6 +33,7 @@ ELSEWHERE = {
     "expand_depthwise_bfloat16",
     "depthwise_project_bfloat16",
     "dense_bfloat16",
+    "attention_bfloat16",
 }
 """Families of kernels for convolutions and dense layers: test_arm_parity.py."""
 

@@ -18,34 +18,10 @@ from nnstretch.graph.layer import Layer
 from tests.kits.boards.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
 from tests.kits.kernels.kernel_driver import run_lowering
-from tests.kits.kernels.token_layers import Shape, attention_layer, attention_layers
+from tests.kits.kernels.token_layers import Shape, attention_layer, attention_layers, reference_of_attention
 
 CORES = ((OWN_CORE,), (OWN_CORE, OWN_CORE))
 ROUTINE = Attention(local_isa())
-
-
-def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
-    """Attention in float64."""
-    given_feeds = iter(feeds)
-    arrays = [layer.constants[i] if i in layer.constants else next(given_feeds) for i in range(len(layer.inputs))]
-    heads, groups = layer.integer("heads"), layer.integer("groups")
-
-    def split(array: np.ndarray, count: int) -> np.ndarray:
-        if array.ndim == 4:
-            array = array.transpose(0, 2, 3, 1).reshape(-1, array.shape[3], array.shape[1])
-        parts = array.astype(np.float64).reshape(*array.shape[:2], count, -1).transpose(0, 2, 1, 3)
-        return np.repeat(parts, heads // count, axis=1)
-
-    scores = split(arrays[0], heads) @ split(arrays[1], groups).swapaxes(2, 3) * layer.attributes["scale"]
-    for bias in arrays[3:]:
-        scores = scores + bias.astype(np.float64)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    result = (weights / weights.sum(-1, keepdims=True)) @ split(arrays[2], groups)
-    rows: np.ndarray = result.transpose(0, 2, 1, 3).reshape(result.shape[0], result.shape[2], -1)
-    shape = layer.outputs[0].shape
-    if len(shape) == 3:
-        return rows
-    return rows.reshape(shape[0], shape[2], shape[3], shape[1]).transpose(0, 3, 1, 2)
 
 
 def inputs_of(layer: Layer, seed: int) -> list[np.ndarray]:
@@ -62,7 +38,7 @@ def run(layer: Layer, parameters: Parameters, feeds: Sequence[np.ndarray], cores
 def compare(layer: Layer, seed: int = 0) -> None:
     assert ROUTINE.supports(layer)
     feeds = inputs_of(layer, seed)
-    expected = reference(layer, feeds)
+    expected = reference_of_attention(layer, feeds)
     for parameters in ROUTINE.parameter_space(layer):
         for cores in CORES:
             result = run(layer, parameters, feeds, cores)
@@ -87,7 +63,7 @@ def test_many_keys_pass_in_tiles() -> None:
     layer = attention_layer((1, 1, 20, 1300, 8, 24), heads=1, groups=1, scale=1.0)
     feeds = inputs_of(layer, 1)
     feeds[1] = np.sort(feeds[1], axis=3)
-    expected = reference(layer, feeds)
+    expected = reference_of_attention(layer, feeds)
     for parameters in ROUTINE.parameter_space(layer):
         result = run(layer, parameters, feeds, CORES[0])
         np.testing.assert_allclose(result, expected, rtol=2e-5, atol=2e-5)
@@ -136,4 +112,4 @@ def test_the_onnx_form_computes_the_same(rows: bool) -> None:
     feeds = inputs_of(layer, 5)
     session = onnxruntime.InferenceSession(expand(layer).SerializeToString(), providers=["CPUExecutionProvider"])
     (result,) = session.run(None, {f"x{i}": feed for i, feed in enumerate(feeds)})
-    np.testing.assert_allclose(result, reference(layer, feeds), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(result, reference_of_attention(layer, feeds), rtol=2e-5, atol=2e-5)

@@ -1,4 +1,4 @@
-"""Convolutions by products of bfloat16 against ONNX Runtime with rounded operands, on every variant of their kernels."""
+"""Layers by products of bfloat16 against references with rounded operands, on every variant of their kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from hypothesis import HealthCheck, given, settings
 
 from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.cpu.routines import native_routines
-from nnstretch.devices.cpu.routines.bfloat16.convolution import Bfloat16Convolution, rounded
+from nnstretch.devices.cpu.routines.bfloat16.attention import AttentionOfBfloat16
+from nnstretch.devices.cpu.routines.bfloat16.convolution import (
+    Bfloat16Convolution,
+    Bfloat16PatchConvolution,
+    rounded,
+)
 from nnstretch.devices.cpu.routines.bfloat16.dense import LEAST_ROWS, DenseOfBfloat16
 from nnstretch.devices.cpu.routines.bfloat16.pair import PairOfBfloat16
 from nnstretch.devices.cpu.routines.convolution.pair import ExpandDepthwise
@@ -30,6 +35,7 @@ from tests.kits.kernels.convolution_parity import check_setting, conv_layer, fee
 from tests.kits.kernels.convolution_shapes import dense_layers
 from tests.kits.kernels.cpu_features import runnable_isas, variant_masks
 from tests.kits.kernels.pair_shapes import depthwise_project, expand_depthwise
+from tests.kits.kernels.token_layers import attention_layer, attention_layers, reference_of_attention
 
 VARIANTS = [(isa, mask) for isa in runnable_isas() for mask in variant_masks(isa, "bfloat16")]
 SAME = 1e-5
@@ -90,6 +96,36 @@ def test_dense(routines: Sequence[Routine], layer: Layer) -> None:
         wanted = reference_of_rounded(layer)
         for parameters in (*dense.parameter_space(layer), {"rows": 3, "split": 2}):
             check_setting(dense, layer, parameters, wanted, tolerance=SAME)
+
+
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@given(layer=attention_layers())
+def test_attention(routines: Sequence[Routine], layer: Layer) -> None:
+    check_attention(routines, layer)
+
+
+def test_attention_of_many_keys_and_channels(routines: Sequence[Routine]) -> None:
+    """Odd numbers of keys that pass in tiles, and of channels that are multiplied in parts."""
+    check_attention(routines, attention_layer((1, 1, 20, 601, 7, 9), heads=2, groups=1))
+    check_attention(routines, attention_layer((1, 2, 9, 31, 603, 5), heads=1, groups=1, scale=0.05))
+
+
+def check_attention(routines: Sequence[Routine], layer: Layer) -> None:
+    (attention,) = (one for one in routines if isinstance(one, AttentionOfBfloat16))
+    assert attention.supports(layer)
+    wanted = reference_of_attention(layer, feeds_of(layer), nearest)
+    # Where keys pass in tiles, weights are rounded relative to another maximum than the reference's.
+    for parameters in attention.parameter_space(layer):
+        check_setting(attention, layer, parameters, wanted, tolerance=ROUNDING)
+
+
+@pytest.mark.parametrize(("channels", "kernel"), [(3, (16, 16)), (5, (4, 4))])
+def test_patches(routines: Sequence[Routine], isa: Isa, channels: int, kernel: tuple[int, int]) -> None:
+    (patches,) = (one for one in routines if isinstance(one, Bfloat16PatchConvolution))
+    layer = conv_layer((2, channels, 35, 48), 20, kernel, strides=kernel, pads=(0, 0, 0, 0))
+    assert patches.supports(layer) == (kernel[0] * kernel[1] % isa.block == 0)
+    for parameters in patches.search_space(layer):
+        check_setting(patches, layer, parameters, reference_of_rounded(layer), tolerance=SAME)
 
 
 def check(routine: Bfloat16Convolution, layer: Layer, *, in_place: bool = False) -> None:

@@ -54,15 +54,17 @@ def reference_of_attention(
     def split(array: np.ndarray, count: int) -> np.ndarray:
         if array.ndim == 4:
             array = array.transpose(0, 2, 3, 1).reshape(-1, array.shape[3], array.shape[1])
-        array = rounded(np.float32(array)).astype(np.float64)
+        array = rounded(array.astype(np.float32)).astype(np.float64)
         parts = array.reshape(*array.shape[:2], count, -1).transpose(0, 2, 1, 3)
         return np.repeat(parts, heads // count, axis=1)
 
-    scores = split(arrays[0] * np.float32(layer.attributes["scale"]), heads) @ split(arrays[1], groups).swapaxes(2, 3)
+    scale = layer.attributes["scale"]
+    assert isinstance(scale, float)
+    scores = split(arrays[0] * scale, heads) @ split(arrays[1], groups).swapaxes(2, 3)
     for bias in arrays[3:]:
         scores = scores + bias.astype(np.float64)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
-    values = rounded(np.float32(weights)).astype(np.float64) @ split(arrays[2], groups)
+    values = rounded(weights.astype(np.float32)).astype(np.float64) @ split(arrays[2], groups)
     result = values / weights.sum(-1, keepdims=True)
     rows: np.ndarray = result.transpose(0, 2, 1, 3).reshape(result.shape[0], result.shape[2], -1)
     shape = layer.outputs[0].shape

@@ -150,6 +150,8 @@ static void run_unit(const nns_args *args, const rounded_rows *rows, strips *of,
     /* Pixels of pointwise convolutions run on from a row to the next. */
     const bool flat = is_pointwise(s);
     if (flat) of->geometry.ow = of->columns = s->ow * unit->outputs;
+    of->inside = s->pt - unit->begin * s->sh;
+    of->outside = of->inside + s->h;
     for (int64_t vector = unit->vector, count; vector < unit->end; vector += count) {
         output_vector v[2] = {vector_of(args, rows, of, unit, vector)};
         count = 1;

@@ -73,6 +73,7 @@ typedef struct {
     kernel_geometry geometry; /* of the convolution of the rounded rows; pixels of pointwise ones are one row */
     int64_t columns;          /* of rounded rows */
     int64_t row, part;        /* numbers from a rounded row to the next, and from a part to the next */
+    int64_t inside, outside;  /* of kernels of several rows: the first rounded row in the image, and the first below it */
     int64_t w_block;          /* weights of an output vector */
     int64_t step;             /* floats from a pixel of y, and of the residual, to the next */
     epilogue finish;

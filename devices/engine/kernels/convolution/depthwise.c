@@ -48,11 +48,16 @@ NNS_INLINE nns_vec pick(nns_vec x, int group, int member) {
 /* ---- rows of one block, for groups of `group` channels, a constant; 1 is the depthwise convolution ------------------
  *
  * Rows are computed in strips of some columns, from the top down. An input vector is loaded once per kernel row and
- * used by all outputs that read it, so that there are far fewer loads than multiply-adds. */
+ * used by all outputs that read it, so that there are far fewer loads than multiply-adds.
+ *
+ * With dilated columns, a strip's columns are as far apart as the taps, and so it reads as few input vectors. */
 
 /* Maximum columns of a strip. */
 #define MOST_COLUMNS(group) (COMPUTE_MANY_REGISTERS && (group) == 1 ? 14 : 7)
 enum { MOST_PIXELS = MOST_COLUMNS(1) };
+
+/* In place of a constant stride: 1, with columns `dw` pixels apart. */
+enum { DILATED = 0 };
 
 /* Input columns at each end of a strip that may lie outside the input: the padding that keeps a plane's size. */
 #define EDGE(kw) ((kw) / 2)
@@ -67,8 +72,9 @@ NNS_INLINE nns_vec edge_load(const float *x, const edge_column *column) {
     return (nns_vec)((nns_ivec)nns_load(x + column->offset) & column->keep);
 }
 
-/* Adds one kernel row of `kw` taps to `count` outputs, `sw` input pixels apart; `x` is tap 0 of the first output. */
-NNS_INLINE void add_row(nns_vec *acc, const int count, const int group, const int kw, const int sw,
+/* Adds one kernel row of `kw` taps to `count` outputs, `sw` input columns apart; `x` is tap 0 of the first output, and `step`
+ * the floats from a column to the next. */
+NNS_INLINE void add_row(nns_vec *acc, const int count, const int group, const int kw, const int sw, int64_t step,
                         const edge_column *edges, const float *x, const float *w) {
     const int columns = (count - 1) * sw + kw;
     COMPUTE_FOR(column, columns) {
@@ -78,7 +84,7 @@ NNS_INLINE void add_row(nns_vec *acc, const int count, const int group, const in
         else if (edges && column >= columns - EDGE(kw))
             input = edge_load(x, &edges[column - columns + 2 * EDGE(kw)]);
         else
-            input = nns_load(x + column * NNS_BLOCK);
+            input = nns_load(x + column * step);
         COMPUTE_FOR(member, group) {
             const nns_vec picked = pick(input, group, member);
             COMPUTE_FOR(tap, kw) {
@@ -91,15 +97,16 @@ NNS_INLINE void add_row(nns_vec *acc, const int count, const int group, const in
 }
 
 /* Computes `count` output columns from `pixel` on. Without `edge` all input columns lie inside the input. */
-NNS_INLINE void compute_strip(const int count, const int group, const int kw, const int sw, const bool edge,
+NNS_INLINE void compute_strip(const int count, const int group, const int kw, const int stride, const bool edge,
                               const kernel_geometry *s, const depthwise_rows *rows, int64_t pixel) {
-    const int columns = (count - 1) * sw + kw;
+    const int sw = stride == DILATED ? 1 : stride, columns = (count - 1) * sw + kw;
+    const int64_t apart = stride == DILATED ? s->dw : 1, step = apart * NNS_BLOCK;
     const int64_t column = pixel * sw - s->pl, x_row = s->w * NNS_BLOCK, y_row = s->ow * NNS_BLOCK;
     edge_column edges[2 * EDGE(7)];
     for (int e = 0; edge && e < 2 * EDGE(kw); e++) {
-        const int at = e < EDGE(kw) ? e : columns - 2 * EDGE(kw) + e;
-        const int64_t inside = nns_max_int(0, nns_min_int(s->w - 1, column + at));
-        edges[e] = (edge_column){(inside - column) * NNS_BLOCK, inside == column + at ? -1 : 0};
+        const int64_t at = column + (e < EDGE(kw) ? e : columns - 2 * EDGE(kw) + e) * apart;
+        const int64_t inside = nns_max_int(0, nns_min_int(s->w - 1, at));
+        edges[e] = (edge_column){(inside - column) * NNS_BLOCK, inside == at ? -1 : 0};
     }
     const nns_vec bias = rows->bias ? nns_load(rows->bias) : nns_zero();
     float *y = rows->y + pixel * NNS_BLOCK;
@@ -108,25 +115,26 @@ NNS_INLINE void compute_strip(const int count, const int group, const int kw, co
     epilogue_waiting waiting = {.rows = 0};
     float *first = y;
     for (int64_t oh = rows->begin; oh < rows->end; oh++, y += y_row, h += s->sh) {
-        const int64_t begin = nns_max_int(0, -h), end = nns_min_int(s->kh, s->h - h);
-        const float *x = rows->x + (h + begin) * x_row + column * NNS_BLOCK;
-        const float *w = rows->w + begin * kw * group * NNS_BLOCK;
+        const tap_range taps = taps_inside(h, s->kh, s->dh, s->h);
+        const float *x = rows->x + (h + taps.begin * s->dh) * x_row + column * NNS_BLOCK;
+        const float *w = rows->w + taps.begin * kw * group * NNS_BLOCK;
         nns_vec acc[MOST_PIXELS];
         COMPUTE_FOR(p, count) acc[p] = bias;
-        for (int64_t i = begin; i < end; i++, x += x_row, w += kw * group * NNS_BLOCK)
-            add_row(acc, count, group, kw, sw, edge ? edges : NULL, x, w);
+        for (int64_t i = taps.begin; i < taps.end; i++, x += s->dh * x_row, w += kw * group * NNS_BLOCK)
+            add_row(acc, count, group, kw, sw, step, edge ? edges : NULL, x, w);
         if (residual) {
-            COMPUTE_FOR(p, count) acc[p] += nns_load(residual + p * NNS_BLOCK);
+            COMPUTE_FOR(p, count) acc[p] += nns_load(residual + p * step);
             residual += y_row;
         }
-        COMPUTE_FOR(p, count) nns_store(y + p * NNS_BLOCK, epilogue_clamp(&rows->finish, acc[p]));
-        epilogue_wait(&rows->finish, &waiting, first, y, count * NNS_BLOCK, oh + 1 == rows->end);
+        COMPUTE_FOR(p, count) nns_store(y + p * step, epilogue_clamp(&rows->finish, acc[p]));
+        if (stride != DILATED) epilogue_wait(&rows->finish, &waiting, first, y, count * NNS_BLOCK, oh + 1 == rows->end);
     }
 }
 
 /* Whether the padding is narrow enough for `strips`. */
 NNS_INLINE bool has_narrow_edges(const int kw, const kernel_geometry *s) {
-    return s->pl <= EDGE(kw) && (s->ow - 1) * s->sw - s->pl + kw - s->w <= EDGE(kw);
+    const int64_t edge = EDGE(kw) * s->dw;
+    return s->pl <= edge && (s->ow - 1) * s->sw - s->pl + (kw - 1) * s->dw + 1 - s->w <= edge;
 }
 
 /* A strip at an edge; a function for each number of columns. */
@@ -141,19 +149,28 @@ typedef void strip(const kernel_geometry *s, const depthwise_rows *rows, int64_t
         if (count <= MOST) compute_strip(count <= MOST ? count : 1, group, kw, sw, true, s, rows, pixel); \
     }
 
-/* All strips for a kernel of `kw` columns and a stride of `sw`, both constants; edges[n - 1] computes n columns. */
-NNS_INLINE void compute_strips(const int group, const int kw, const int sw, strip *const *edges,
+/* Columns of the next strip of `left` columns: two strips of equal width rather than a wide one and a narrow one. */
+NNS_INLINE int64_t strip_columns(const int most, int64_t left) {
+    return left >= 2 * most ? most : left > most ? (left + 1) / 2 : left;
+}
+
+/* All strips for a kernel of `kw` columns and a stride, both constants; edges[n - 1] computes n columns. */
+NNS_INLINE void compute_strips(const int group, const int kw, const int stride, strip *const *edges,
                                const kernel_geometry *s, const depthwise_rows *rows) {
-    const int most = MOST_COLUMNS(group);
-    for (int64_t pixel = 0, count; pixel < s->ow; pixel += count) {
-        const int64_t left = s->ow - pixel, column = pixel * sw - s->pl;
-        /* Two strips of equal width rather than a wide one and a narrow one. */
-        count = left >= 2 * most ? most : left > most ? (left + 1) / 2 : left;
-        if (count == most && column >= 0 && column + (most - 1) * sw + kw <= s->w)
-            compute_strip(most, group, kw, sw, false, s, rows, pixel);
-        else
-            edges[count - 1](s, rows, pixel);
+    const int most = MOST_COLUMNS(group), sw = stride == DILATED ? 1 : stride;
+    const int64_t apart = stride == DILATED ? s->dw : 1, width = ((most - 1) * sw + kw - 1) * apart + 1;
+    for (int64_t begin = 0; begin < nns_min_int(apart, s->ow); begin++) {
+        for (int64_t pixel = begin, count; pixel < s->ow; pixel += count * apart) {
+            const int64_t column = pixel * sw - s->pl;
+            count = strip_columns(most, nns_ceil_div(s->ow - pixel, apart));
+            if (count == most && column >= 0 && column + width <= s->w)
+                compute_strip(most, group, kw, stride, false, s, rows, pixel);
+            else
+                edges[count - 1](s, rows, pixel);
+        }
     }
+    if (stride == DILATED && rows->finish.second_pass)
+        epilogue_second_pass(&rows->finish, rows->y, (rows->end - rows->begin) * s->ow * NNS_BLOCK);
 }
 
 /* `count` outputs of a row, for any kernel, stride and dilation; the tap columns `columns` lie inside the input. */
@@ -212,19 +229,21 @@ typedef void compute_rows(const kernel_geometry *s, const depthwise_rows *rows);
         static strip *const edges[] = {COMPUTE_EACH_COUNT(STRIP_NAME, group, kw, sw)}; \
         compute_strips(group, kw, sw, edges, s, rows);                                 \
     }
-#define CASE(group, width, stride)                                                                     \
-    if (s->kw == width && s->sw == stride && s->dh == 1 && s->dw == 1 && has_narrow_edges(width, s)) { \
-        strips_g##group##_##width##x##stride(s, rows);                                                 \
-        return;                                                                                        \
+#define CASE(group, width, stride)                                                                                 \
+    if (s->kw == width && (stride == DILATED ? s->sw == 1 : s->sw == stride && s->dw == 1) && has_narrow_edges(width, s)) { \
+        strips_g##group##_##width##x##stride(s, rows);                                                             \
+        return;                                                                                                    \
     }
-#define ROWS(stem, name, where, group)                                                                \
-    WHERE_##where(STRIPS(group, 3, 1) STRIPS(group, 3, 2)                                             \
-        WIDE_##group(STRIPS(group, 5, 1) STRIPS(group, 5, 2) STRIPS(group, 7, 1) STRIPS(group, 7, 2)) \
-        DEFINE_ROWS(any_rows_g##group) { compute_any_rows(group, s, rows); }                          \
-        static void rows_g##group(const kernel_geometry *s, const depthwise_rows *rows) {             \
-            CASE(group, 3, 1) CASE(group, 3, 2)                                                       \
-            WIDE_##group(CASE(group, 5, 1) CASE(group, 5, 2) CASE(group, 7, 1) CASE(group, 7, 2))     \
-            any_rows_g##group(s, rows);                                                               \
+#define ROWS(stem, name, where, group)                                                                             \
+    WHERE_##where(STRIPS(group, 3, 1) STRIPS(group, 3, 2)                                                          \
+        WIDE_##group(STRIPS(group, 5, 1) STRIPS(group, 5, 2) STRIPS(group, 7, 1) STRIPS(group, 7, 2))              \
+        WIDE_##group(STRIPS(group, 3, DILATED) STRIPS(group, 5, DILATED))                                          \
+        DEFINE_ROWS(any_rows_g##group) { compute_any_rows(group, s, rows); }                                       \
+        static void rows_g##group(const kernel_geometry *s, const depthwise_rows *rows) {                          \
+            CASE(group, 3, 1) CASE(group, 3, 2)                                                                    \
+            WIDE_##group(CASE(group, 5, 1) CASE(group, 5, 2) CASE(group, 7, 1) CASE(group, 7, 2))                  \
+            WIDE_##group(CASE(group, 3, DILATED) CASE(group, 5, DILATED))                                          \
+            any_rows_g##group(s, rows);                                                                            \
         })
 KERNELS_depthwise(ROWS)
 

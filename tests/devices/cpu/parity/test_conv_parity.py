@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.base.routine import Routine
+from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer
 from tests.kits.hypothesis_examples import examples
 from tests.kits.kernels.convolution_parity import check, conv_layer
@@ -73,6 +74,23 @@ def test_depthwise_with_every_pixel_at_the_border(routines: Sequence[Routine]) -
     """With a dilation so large that no pixel has all its taps inside the input."""
     layer = conv_layer((1, 5, 120, 120), 5, pads=(50,) * 4, dilations=(50, 50), groups=5)
     check(routines, layer, {"direct", "depthwise"})
+
+
+@pytest.mark.parametrize("dilation", [2, 3, 12])
+@pytest.mark.parametrize("size", [3, 5])
+def test_dilated_depthwise(routines: Sequence[Routine], size: int, dilation: int) -> None:
+    """Columns of a strip are as far apart as taps; rows of all widths, with padding that keeps them and without."""
+    for width in (1, 2, 5, 14, 29, 61):
+        for padding in {0, size // 2 * dilation}:
+            if width + 2 * padding <= (size - 1) * dilation:
+                continue
+            pads = (padding, padding, padding, padding)
+            height = (size - 1) * dilation + 3
+            layer = conv_layer(
+                (1, 17, height, width), 17, (size, size), pads=pads, dilations=(dilation, dilation), groups=17, residual=True,
+                activation=Activation(ActivationKind.GELU),
+            )  # fmt: skip
+            check(routines, layer, in_place=True)
 
 
 def test_sums_may_be_made_in_the_residuals_memory(routines: Sequence[Routine]) -> None:

@@ -62,6 +62,7 @@ def show_outputs(
     elif request.output is not None:
         write_outputs(request.output, outputs)
     report.show(outputs_table(outputs))
+    note_written(report, [] if request.output is None else [request.output])
     if answer is not None and image is not None:
         report.show(answer_table(answer))
         report.note(image.model.assumption)

@@ -10,6 +10,7 @@ from nnstretch.api.options import HYBRID
 from nnstretch.compiler.costs import measured_contention, open_profiler
 from nnstretch.compiler.processors import Processors
 from nnstretch.errors import UsageError
+from nnstretch.graph.dtypes import BFLOAT16
 from nnstretch.graph.layers import layers
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel, Estimates
@@ -178,7 +179,8 @@ def check_dtype(model: ir.Model, processors: Processors) -> None:
     """Refuses a `CompileOptions.dtype` that an optimised graph or the processors do not have.
 
     Raises:
-        UsageError: no layer is int8, or several processors or one without int8 are to choose types.
+        UsageError: no layer is int8, all are and bfloat16 is wanted, or several processors or one without int8 are to choose
+            types.
     """
     dtype, named = processors.options.dtype, processors.named
     quantised = any(node.layer.is_int8 for node in layers(model))
@@ -186,6 +188,8 @@ def check_dtype(model: ir.Model, processors: Processors) -> None:
         raise UsageError(
             f"the network has no int8 layers for dtype {dtype}; give a file that `nnstretch quantize` wrote"
         )
+    if dtype == BFLOAT16 and quantised and not any(n.layer.macs and not n.layer.is_int8 for n in layers(model)):
+        raise UsageError("all layers of the network are int8; leave dtype bfloat16, which is for those in float32, out")
     alone = len(named) == 1 and named[0].backend.serves_caller
     if dtype in (FLOAT32, HYBRID) and quantised and not alone:
         raise UsageError(

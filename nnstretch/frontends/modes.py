@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,7 +58,8 @@ def run_once(module: nn.Module, example_input: Tensor) -> Any:
         ModelError: it does not run on that input.
     """
     try:
-        with evaluating(module), torch.no_grad():
+        # torch.fx prints a traceback of what fails in a module that it has made.
+        with evaluating(module), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
             return module(example_input.clone())
     except Exception as error:
         raise ModelError(

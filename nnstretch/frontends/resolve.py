@@ -56,6 +56,7 @@ def load_any(
 
     if example_input is None:
         raise UsageError("a torch module needs example_input, a tensor of the shape to compile for")
+    _check_is_input(example_input)
     return export_module(model, example_input)
 
 
@@ -66,6 +67,14 @@ def _check_is_module(model: Any) -> None:
             f"the model is of type {type(model).__name__}; give a path, the name of a zoo network, FILE.py:FACTORY, "
             "a torch module or an onnx_ir model"
         )
+
+
+def _check_is_input(example: Any) -> None:
+    torch = sys.modules["torch"]
+    parts = example if isinstance(example, tuple) else (example,)
+    if not parts or not all(isinstance(part, torch.Tensor) for part in parts):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise UsageError(f"example_input is of type {kinds or 'tuple'}; give a torch Tensor, or a tuple of them")
 
 
 def load_model(spec: str, shapes: Mapping[str, tuple[int, ...]] | None = None, batch: int | None = None) -> ir.Model:

@@ -66,6 +66,8 @@ def checked_feeds(feeds: Iterable[Feeds], model: ir.Model) -> list[dict[str, np.
 
 
 def _checked(feed: Feeds, wanted: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> dict[str, np.ndarray]:
+    if not isinstance(feed, Mapping):
+        raise UsageError("calibration data are mappings, one per run: [{input name: array}, …]")
     if foreign := sorted(feed.keys() - wanted.keys()):
         raise UsageError(f"an example has {foreign[0]!r}, which is no input; the inputs are {', '.join(wanted)}")
     for name, (shape, dtype) in wanted.items():

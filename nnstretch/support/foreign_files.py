@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _IMAGE = "is an image; name a model, and the image for it, as in nnstretch run MODEL --image {path}"
-_ARRAYS = "holds arrays; name a model, and give them to its inputs by --input NAME=FILE.npy"
+_ARRAYS = "holds arrays; name a model, and give them to its inputs, as in nnstretch run MODEL --input NAME={path}"
 _WEIGHTS = "has weights; give the model that they belong to, and these by --weights"
 _TORCH = (
     "is a file of torch, which has no code for its network; write a function that makes the network, loads this file and "

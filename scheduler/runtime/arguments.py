@@ -29,7 +29,8 @@ def checked_feeds(feeds: Mapping[str, np.ndarray], inputs: Sequence[PlanTensor])
             f"feeds are of type {type(feeds).__name__}; give a dictionary with an array for each of {known}"
         )
     if set(feeds) != set(known):
-        raise FeedError(f"feeds {sorted(feeds, key=str)} do not match the model's inputs {known}")
+        given = ", ".join(map(str, sorted(feeds, key=str))) or "no input"
+        raise FeedError(f"the model's inputs are {', '.join(known)}, not {given}; give an array for each of them")
     return [_checked(t, feeds[t.name]) for t in inputs]
 
 

@@ -72,10 +72,9 @@ def prepare(job: Job, folder: Path, report: Progress) -> Path:
 
 
 def _dtype(plan: Plan) -> str:
-    """The least precise type in which a plan computes."""
-    if any(":int8/" in step.routine for step in plan.steps):
-        return "int8"
-    return BFLOAT16 if any(f":{BFLOAT16}/" in step.routine for step in plan.steps if step.macs) else DEFAULT_DTYPE
+    """The least precise type in which the layers that multiply compute; of all layers, if none multiplies."""
+    computing = [step.routine for step in plan.steps if step.macs] or [step.routine for step in plan.steps]
+    return next((dtype for dtype in ("int8", BFLOAT16) if any(f":{dtype}/" in one for one in computing)), DEFAULT_DTYPE)
 
 
 def _compiling(job: Job) -> CompileOptions:

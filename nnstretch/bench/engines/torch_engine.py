@@ -13,23 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from nnstretch.bench.engines import Engine, Job
-from nnstretch.frontends.resolve import load_module
+from nnstretch.errors import ModelError
+from nnstretch.frontends.resolve import is_model_file, load_module, load_network
 from nnstretch.support.progress import Progress
 
 _CALLS = 3
 
 
 class TorchEngine(Engine):
-    """The fastest of the usual ways to run the module of a zoo name or `module.py:factory`.
+    """The fastest of the usual ways to run the module that a model's ONNX file becomes, with its weights.
+
+    Where it cannot become one, the module of a zoo name or `module.py:factory` runs.
 
     Raises:
-        ModelError: the model is an ONNX file, not a torch module.
+        ModelError: an ONNX file cannot become a module of torch.
     """
 
     def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> None:
         torch.set_num_threads(len(job.cores))
-        module, _ = load_module(job.model)
-        module.eval()
+        module = _module(job).eval()
         self._inputs = tuple(torch.from_numpy(x) for x in feeds.values())
         self._found: Any = None
         variants = _variants(module, self._inputs)
@@ -49,6 +51,15 @@ class TorchEngine(Engine):
 
     def facts(self) -> dict[str, Any]:
         return {"version": torch.__version__, "variant": self._variant}
+
+
+def _module(job: Job) -> nn.Module:
+    try:
+        return load_network(job.onnx).module
+    except ModelError:
+        if is_model_file(job.model):
+            raise
+    return load_module(job.model)[0]
 
 
 def _variants(module: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Callable[[], Any]]:

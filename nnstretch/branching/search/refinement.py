@@ -38,6 +38,8 @@ class GuidedRefinement:
         propose: the best network by current knowledge, given the last one that ran; None if none is within
             the limits.
         progress: called before every run.
+        can_win: whether a network with these predicted seconds may be the one to return; others are not tuned, which takes
+            longest.
         measured_ms: milliseconds of the tuned designs that ran, by id.
         end: `time.monotonic()` at which no further run begins. A run does not begin, either, if the last one of its kind
             took longer than the time that is left.
@@ -48,6 +50,7 @@ class GuidedRefinement:
     runner: DesignRunner
     propose: Callable[[NetworkCandidate], NetworkCandidate | None]
     progress: Progress
+    can_win: Callable[[float], bool] = lambda _: True
     measured_ms: dict[str, float] = field(default_factory=dict)
     end: float = math.inf
     cut_short: bool = field(default=False, init=False)
@@ -59,6 +62,8 @@ class GuidedRefinement:
         more than others. It is `network` itself if there is no time for a run.
         """
         best = self._fastest(network, _RUNS, _WORTH, tuned=False)
+        if not self.can_win(self._seconds(best)):
+            return best
         return self._fastest(best, _TUNED, _WORTH_TUNING, tuned=True)
 
     def _fastest(self, network: NetworkCandidate, most: int, worth: float, *, tuned: bool) -> NetworkCandidate:

@@ -75,6 +75,8 @@ from nnstretch.errors import DesignError
 from nnstretch.support.progress import Progress, silent
 
 _CONFIRMATIONS = 3  # maximum repetitions after estimated layers of the best designs were measured
+# Share by which the network without branches has to be ahead of a design that ran untuned, for the design not to be tuned.
+_OUT_OF_REACH = 0.05
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,8 @@ def search(
     options.limits.check()
     if options.processors < 2 or options.designs < 1:
         raise DesignError(
-            f"{options.processors} processors and {options.designs} designs were asked for; give 2 processors or more and "
-            "1 design or more"
+            f"the search has {options.processors} processor{'s' * (options.processors != 1)}, and is asked for "
+            f"{options.designs} design{'s' * (options.designs != 1)}; give 2 processors or more, and ask for 1 design or more"
         )
     if not options.time_limit > 0:
         raise DesignError(f"a time limit of {options.time_limit:g} seconds was asked for; give more than 0")
@@ -295,7 +297,7 @@ class _Search:
             return next(iter(_front(self._near([network, *coarse]))), None)
 
         refinement = GuidedRefinement(
-            self.latencies, runner, propose, self.options.progress, self.measured_ms, self.end
+            self.latencies, runner, propose, self.options.progress, self._can_win, self.measured_ms, self.end
         )
         best = refinement.fastest(best)
         self.cut_short = refinement.cut_short
@@ -303,6 +305,11 @@ class _Search:
             design, _ = predicted_design(self.latencies, best.choices, best.head)
             keep_refinement(self.options.kept, KeptRefinement(design, self.measured_ms, self.latencies.corrections))
         return best
+
+    def _can_win(self, seconds: float) -> bool:
+        """Whether a design that is predicted to take so long may be ahead of the network without branches once it is tuned."""
+        plan = None if self.options.even_if_slower else self._unbranched_plan(seconds)
+        return plan is None or seconds <= (1 + _OUT_OF_REACH) * plan.seconds
 
     def _near(self, centres: Sequence[NetworkCandidate]) -> list[NetworkCandidate]:
         """Networks with the segments of `centres`, and widths and depths next to theirs."""

@@ -21,7 +21,7 @@ from nnstretch.cli.options import (
     with_options,
 )
 from nnstretch.errors import UsageError
-from nnstretch.report.tables.runs import placement_text
+from nnstretch.report.tables.runs import fallback_text, placement_text
 from nnstretch.report.tables.text import count_text, plain_table, size_text
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ def _package(report: Reporter, source: Source, path: Path) -> None:
         report.finish({"file": str(path), "bytes": size, "macs": plan.macs, "plans": _plans(report, session)})
         return
     report.show(f"{path}: {source.inputs_text}, {_summary(plan)}, for {','.join(plan.processors)}, {size_text(size)}")
-    if plan.fallback_layers:
-        report.note(f"{len(plan.fallback_layers)} layers run on ONNX Runtime: {', '.join(plan.fallback_layers)}")
+    report.note(fallback_text(plan.fallback_layers))
     if session.compiled.placement is not None:
         report.note(placement_text(session.compiled.placement, plan))
     report.finish({"file": str(path), "bytes": size, **_facts(plan)})

@@ -91,7 +91,7 @@ def export_command(
             report.note(source.note)
         size = output.stat().st_size
         answer = "" if made.max_rel_error is None else f"; largest error {made.max_rel_error:.1e} of the output's range"
-        inputs = "" if suffix == PROGRAM else f"{source.inputs_text}, "
+        inputs = f"{source.inputs_text}, " if suffix == ".onnx" else ""
         report.show(f"{output}: {made.format}, {inputs}{size_text(size)}{answer}")
         if per_branch is not None:
             report.show(f"{per_branch / INDEX}: {len(made.branches)} files")

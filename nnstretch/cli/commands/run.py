@@ -18,16 +18,15 @@ from nnstretch.cli.options import (
     check_format,
     check_writable,
     option,
-    parse_assignments,
     with_options,
 )
 from nnstretch.cli.outputs import show_outputs
 from nnstretch.cli.running.images import answer_json, image_request
-from nnstretch.cli.running.request import RunRequest
+from nnstretch.cli.running.request import RunRequest, parse_inputs
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target
 from nnstretch.errors import UsageError
-from nnstretch.report.tables.runs import idle_text, placement_text, timeline_table, timeline_text
+from nnstretch.report.tables.runs import fallback_text, idle_text, placement_text, timeline_table, timeline_text
 from nnstretch.report.tables.text import count_text
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def run_command(
         if max_error is not None and not check and chosen == ["local"]:
             raise UsageError("--max-error needs --check; add that, or leave --max-error out")
         asked = image_request(image, confidence, overlap, output, has_inputs=bool(inputs))
-        files = parse_assignments(inputs or [], "--input", "NAME=FILE.npy, or --image FILE for a picture")
+        files = parse_inputs(inputs or [])
         request = RunRequest(files, asked, output, runs, timeline, options.tolerance, max_error, seed)
         if timeline is not None:
             check_format(timeline, "a trace is", ".json", "--timeline")
@@ -163,6 +162,7 @@ def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool
             times = _time_runs(report, session, feeds, request.runs, request.timeline)
         plan = session.plan
     report.note(idle_text(plan.idle_processors))
+    report.note(fallback_text(plan.fallback_layers))
     judgement = request.judge(error, plan)
     if judgement is not None:
         report.show(str(judgement))
@@ -238,11 +238,11 @@ def _image(source: Source, session: Session, request: RunRequest) -> ImageInput 
 def _feeds(session: Session, request: RunRequest) -> dict[str, np.ndarray]:
     """Inputs from files, or all of them random; the session checks names and shapes."""
     from nnstretch.bench.comparison.subject import plan_feeds
-    from nnstretch.cli.models.sources import read_array
+    from nnstretch.cli.models.sources import read_feeds
 
     if not request.inputs:
         return plan_feeds(session.plan, request.seed, session.compiled.models)
-    return {name: read_array(Path(file)) for name, file in request.inputs.items()}
+    return read_feeds(request.inputs, [one.name for one in session.get_inputs()])
 
 
 def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) -> RunSummary:

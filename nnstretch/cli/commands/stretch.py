@@ -236,7 +236,7 @@ def _advise(report: Reporter, network: BuiltNetwork, found: _Found, weights: Pat
     """Says for which images designs are if nobody said it, and shows the commands that come next."""
     from nnstretch.cli.stretching.search import size_text
 
-    if network.options.image_size is None:
+    if network.options.image_size is None and not _has_fixed_size(network.spec):
         report.note(f"designs are for images of {size_text(network)}; --image-size names another size")
     if found.unbranched_on is not None:
         _advise_unbranched(report, network, found, found.unbranched_on, weights)
@@ -253,6 +253,13 @@ def _advise(report: Reporter, network: BuiltNetwork, found: _Found, weights: Pat
         f"nnstretch train {model} --design {found.design}{inherited} --teacher {teacher} --recipe quick-retrain --data SET "
         "-o branched.safetensors"
     )
+
+
+def _has_fixed_size(spec: str) -> bool:
+    """Whether a network is in a file that says which size its images have."""
+    from nnstretch.frontends.resolve import file_input_shape, is_model_file
+
+    return is_model_file(spec) and all(file_input_shape(spec)[2:])
 
 
 def _advise_unbranched(

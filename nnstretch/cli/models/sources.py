@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -209,6 +209,23 @@ def source_of_package(path: Path) -> Source:
     shapes = {str(name): tuple(map(int, shape)) for name, shape in about.get("shapes", {}).items()}
     weights, design = (Path(about[key]) if about.get(key) else None for key in ("weights", "design"))
     return Source(about["model"], CompileOptions(shapes=shapes, batch=about.get("batch")), weights, design)
+
+
+def read_feeds(files: Mapping[str, str], inputs: Sequence[str]) -> dict[str, np.ndarray]:
+    """The arrays of .npy files for the inputs of a model.
+
+    Args:
+        files: by the names of inputs; one without a name is for the only input.
+        inputs: names of the model's inputs.
+
+    Raises:
+        UsageError: a file has no name, and the model has several inputs, or they are not known.
+        FileError: a file cannot be read or is no .npy file.
+    """
+    if "" in files and len(inputs) != 1:
+        known = f"the model has {', '.join(inputs)}; " if inputs else ""
+        raise UsageError(f"--input {files['']} does not say for which input it is; {known}write NAME={files['']}")
+    return {name or inputs[0]: read_array(Path(file)) for name, file in files.items()}
 
 
 def read_array(path: Path) -> np.ndarray:

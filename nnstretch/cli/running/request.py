@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nnstretch.cli.options import parse_assignments
 from nnstretch.cli.running.images import ImageRequest
 
 if TYPE_CHECKING:
@@ -16,12 +17,23 @@ _ERRORS_OF_OUTPUTS = 5.0
 """Largest error of outputs that --check allows, in multiples of the error that each routine may have."""
 
 
+def parse_inputs(texts: list[str]) -> dict[str, str]:
+    """The files of `--input` by the names of inputs; a single one without a name has the name "".
+
+    Raises:
+        UsageError: a text is not understood.
+    """
+    if len(texts) == 1 and texts[0].endswith(".npy") and "=" not in texts[0]:
+        return {"": texts[0]}
+    return parse_assignments(texts, "--input", "NAME=FILE.npy, or --image FILE for a picture")
+
+
 @dataclass(frozen=True)
 class RunRequest:
     """How a model is run.
 
     Attributes:
-        inputs: .npy files by the names of inputs; all are random if empty.
+        inputs: .npy files by the names of inputs, "" for the only one; all are random if empty.
         image: the image that the network reads, instead of `inputs`.
         output: where the outputs are written (.npz) or drawn on the image, if anywhere.
         runs: maximum number of timed runs.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.bench.targets.measure import Measured
 from nnstretch.bench.targets.timelines import target_timeline
 from nnstretch.cli.console import Reporter
-from nnstretch.cli.models.sources import Source, read_array
+from nnstretch.cli.models.sources import Source, read_feeds
 from nnstretch.cli.outputs import show_outputs
 from nnstretch.cli.running.images import answer_json
 from nnstretch.cli.running.request import RunRequest
@@ -22,8 +21,6 @@ from nnstretch.report.tables.targets import few_runs_text, targets_table
 from nnstretch.support.settings import write_text
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from nnstretch.vision.answer import ImageInput
 
 
@@ -40,7 +37,7 @@ def run_on_target(report: Reporter, source: Source, request: RunRequest) -> bool
     fixed = {name: getattr(chosen, name) for name in ("streams", "plans", "policy", "engines")}
     check_unused({f"--{name}": value for name, value in fixed.items()}, f"--target {chosen.target}")
     image = _image(source, request)
-    feeds: dict[str, np.ndarray] = {name: read_array(Path(file)) for name, file in request.inputs.items()}
+    feeds = read_feeds(request.inputs, ())
     if image is not None:
         feeds.update(image.feeds)
     timing = BenchOptions(runs=request.runs, seed=request.seed, timeline=request.timeline is not None)

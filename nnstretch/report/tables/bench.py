@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _OURS = "nnstretch"
 _REFERENCE = "onnxruntime"
 Results = Sequence[Mapping[str, Any]]
+_LESS_WANTED = ("spread", "of peak", "MACs", "error")
+"""Columns of a comparison that narrow terminals lack."""
 
 
 def comparison_table(
@@ -31,7 +33,8 @@ def comparison_table(
         f"{of_floats}multiply-add peak {machine['peak_gflops_per_core']:.0f} GFLOP/s per core"
     )
     numbers = (">× best", ">of peak", ">spread", ">error")
-    shown = plain_table("model", ">MACs", *(f">{name}" for name in engines), *numbers, title=title)
+    engine_columns = (f">{name}" for name in engines)
+    shown = plain_table("model", ">MACs", *engine_columns, *numbers, title=title, optional=_LESS_WANTED)
     for one in results:
         cells = [Text(text, style="bold" if fastest else "") for text, fastest in latency_cells(one, engines)]
         spread = max((about["spread"] for about in one["engines"].values() if "spread" in about), default=None)

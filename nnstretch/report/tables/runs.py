@@ -35,6 +35,13 @@ def idle_text(processors: Sequence[str]) -> str:
     return f"nothing is computed on {', '.join(processors)}: ONNX Runtime or other processors compute all layers"
 
 
+def fallback_text(layers: Sequence[str]) -> str:
+    """One line on the layers that ONNX Runtime computes; empty if there are none."""
+    if not layers:
+        return ""
+    return f"{len(layers)} layer{'s run' if len(layers) > 1 else ' runs'} on ONNX Runtime: {', '.join(layers)}"
+
+
 def placement_text(report: PlacementReport, plan: Plan) -> str:
     """The predicted result of an automatic placement, and a line per split layer."""
     alone = report.alone[report.fastest] * 1e3

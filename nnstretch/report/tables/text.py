@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 FAR_OFF = 2
 """Longer over shorter of a predicted and a measured latency from which on a command says why."""
+_UNLIMITED = 10_000
+"""Columns of a terminal on which every table fits."""
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -122,12 +125,17 @@ def power_text(log10: float) -> str:
     return power if digit == 1 else f"{digit}·{power}"
 
 
-def plain_table(*columns: str, title: str | None = None) -> Table:
-    """An empty table; a column whose title starts with ">" is right-aligned and not wrapped."""
-    from rich import box
-    from rich.table import Table
+def plain_table(*columns: str, title: str | None = None, optional: Sequence[str] = ()) -> Table:
+    """An empty table.
 
-    made = Table(
+    Args:
+        columns: their titles; a column whose title starts with ">" is right-aligned and not wrapped.
+        title: of the table.
+        optional: titles of columns that are left out, one after another, where the terminal is too narrow for all.
+    """
+    from rich import box
+
+    made: Table = _table_class()(
         box=box.SIMPLE_HEAD,
         title=title,
         title_justify="left",
@@ -135,6 +143,7 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
         caption_justify="left",
         pad_edge=False,
         collapse_padding=True,
+        optional=tuple(optional),
     )
     for column in columns:
         if column.startswith(">"):
@@ -142,3 +151,27 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
         else:
             made.add_column(column, overflow="fold")
     return made
+
+
+@cache
+def _table_class() -> Any:
+    """A class of tables that leave columns out where the terminal is too narrow; made here, as rich is loaded late."""
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
+    class FittingTable(Table):
+        def __init__(self, *, optional: Sequence[str], **settings: Any) -> None:
+            super().__init__(**settings)
+            self.optional = optional
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            wide = options.update_width(_UNLIMITED)
+            for title in self.optional:
+                if self.__rich_measure__(console, wide).maximum <= options.max_width:
+                    break
+                self.columns = [column for column in self.columns if column.header != title]
+                for number, column in enumerate(self.columns):
+                    column._index = number
+            yield from super().__rich_console__(console, options)
+
+    return FittingTable

@@ -29,6 +29,8 @@ _ROUNDS = 3
 """Rounds in which the prices of several resources are set in turn."""
 _STEPS = 60
 """Subgradient steps that then adjust all prices together."""
+_SMALLEST_MB = 1e4
+"""Bytes from which on messages say megabytes."""
 _PATIENCE = 6
 """Steps without a better bound after which the step length is halved."""
 
@@ -177,8 +179,14 @@ def check_limits(problem: Problem) -> None:
         least = lower_bound(_only(problem, resource))
         if least > limit + 1e-9 * max(abs(limit), least):
             raise SelectionError(
-                f"{resource} is limited to {limit:.6g}, but every assignment needs at least {least:.6g}; raise the limit"
+                f"{resource} is limited to {_amount_text(resource, limit)}, but every plan needs at least "
+                f"{_amount_text(resource, least)}; raise the limit"
             )
+
+
+def _amount_text(resource: str, amount: float) -> str:
+    """An amount with its unit, where that is known."""
+    return f"{amount / 1e6:.2f} MB" if resource == "memory" and amount >= _SMALLEST_MB else f"{amount:.6g}"
 
 
 def _only(problem: Problem, resource: str) -> Problem:

@@ -62,6 +62,10 @@ def test_options_reach_the_quantiser(file: Path, tmp_path: Path) -> None:
         (lambda file, folder: nns.quantize(file, cast("Any", EXAMPLES[0]), folder / "q.onnx"), "a list of mappings"),
         (lambda file, folder: nns.quantize(file, cast("Any", [np.zeros(3)]), folder / "q.onnx"), "a list of mappings"),
         (
+            lambda file, folder: nns.quantize(file, cast("Any", np.zeros((2, 3))), folder / "q.onnx"),
+            "mappings, one per run",
+        ),
+        (
             lambda file, folder: nns.quantize(file, EXAMPLES, folder / "q.onnx", method=cast("Method", "median")),
             "median",
         ),

@@ -449,6 +449,28 @@ def test_measured_runs_rebalance_the_branches() -> None:
     assert share(best) < share(tuned[0][1]) < share(plain)
 
 
+@pytest.mark.parametrize(
+    ("ahead", "even_if_slower", "is_tuned"), [(1.2, False, False), (1.02, False, True), (1.2, True, True)]
+)
+def test_a_design_that_cannot_win_is_not_tuned(ahead: float, even_if_slower: bool, is_tuned: bool) -> None:
+    """The network without branches is ahead by a share that tuning the design makes up for, or not."""
+    runs: list[bool] = []
+
+    def runner(network: BranchedNetwork, /, *, tuned: bool) -> MeasuredDesign:
+        runs.append(tuned)
+        branches = tuple(tuple(1e-3 * (b.predicted_ms or 0.0) for b in s.branches) for s in network.design.segments)
+        return MeasuredDesign(sum(map(max, branches)), branches)
+
+    plan, predictor = prepared_small(), Rates(100e9, 100e9)
+    (best, *_), _ = search(plan, predictor, SearchOptions(2, even_if_slower=True))
+    seconds = 1e-3 * (best.predicted_ms or 0.0) / ahead
+    placed = SearchOptions(2, runner=runner, placed_seconds=lambda: seconds, even_if_slower=even_if_slower)
+    (design, *_), report = search(plan, predictor, placed)
+    assert runs[0] is False
+    assert (True in runs) == bool(report.measured_ms) == is_tuned
+    assert (design.meeting_points > 0) == even_if_slower
+
+
 def test_the_same_search_again_runs_no_design(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     runs: list[str] = []
 
@@ -635,7 +657,7 @@ def test_limits_out_of_range_are_refused(limits: dict[str, float], words: str) -
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"processors": 1}, "1 processors"), ({"designs": 0}, "0 designs"), ({"time_limit": 0}, "time limit of 0")],
+    [({"processors": 1}, "has 1 processor,"), ({"designs": 0}, "0 designs"), ({"time_limit": 0}, "time limit of 0")],
 )
 def test_options_out_of_range_are_refused(options: dict[str, int], words: str) -> None:
     with pytest.raises(DesignError, match=words) as caught:

@@ -18,7 +18,7 @@ from tests.kits.command_line import Cli, refuses
 SAID = {
     "photo.jpg": ("is an image", "nnstretch run MODEL --image photo.jpg"),
     "photo.PNG": ("is an image", "--image"),
-    "x.npy": ("holds arrays", "--input NAME=FILE.npy"),
+    "x.npy": ("holds arrays", "nnstretch run MODEL --input NAME=x.npy"),
     "net.pt": ("is a file of torch", "FILE.py:FACTORY", "torch.onnx.export"),
     "net.pth": ("is a file of torch", "FILE.py:FACTORY"),
     "net.safetensors": ("has weights", "--weights"),

@@ -123,7 +123,8 @@ def test_shapes_and_feeds(cli: Cli, onnx_file: Path) -> None:
     refuses(cli(*run, "-i", f"{name}=missing.npy"), "missing.npy")
     Path("photo.png").write_bytes(b"PNG")
     refuses(cli(*run, "-i", f"{name}=photo.png"), "photo.png is not a .npy file", "--image")
-    refuses(cli(*run, "-i", "good.npy"), "NAME=FILE.npy")
+    refuses(cli(*run, "-i", "good"), "NAME=FILE.npy")
+    refuses(cli(*run, "-i", "good.npy", "-i", "double.npy"), "NAME=FILE.npy")
     refuses(cli(*run, "-i", f"{name}=good.npy", "-i", f"{name}=good.npy"), "twice")
     huge = ("--batch", "100000000000")
     refuses(

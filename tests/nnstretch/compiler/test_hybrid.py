@@ -227,6 +227,7 @@ def test_a_limit_of_accuracy(cli: Cli, int8_file: Path, folder: Path, points: fl
         (("--dtype", "float16"), ("dtype 'float16' is not supported", "float32, bfloat16, int8, hybrid")),
         (("--dtype", "hybrid", "--processors", "cpu:0,cpu:1"), ("for one CPU", "cpu:0, cpu:1")),
         (("--dtype", "hybrid", "--no-tune"), ("compares measured times",)),
+        (("--dtype", "bfloat16"), ("all layers of the network are int8", "bfloat16")),
     ],
 )
 def test_what_is_refused(cli: Cli, int8_file: Path, options: tuple[str, ...], words: tuple[str, ...]) -> None:

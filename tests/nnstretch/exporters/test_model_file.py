@@ -183,6 +183,8 @@ def test_programs_that_cannot_be(tmp_path: Path) -> None:
         nns.export(Branching(), file, IMAGES)
     with pytest.raises(UsageError, match="needs example_input"):
         nns.export(nn.ReLU(), file)
+    with pytest.raises(UsageError, match="of type ndarray; give a torch Tensor"):
+        nns.export(nn.ReLU(), tmp_path / "x.onnx", IMAGES.numpy())
     with pytest.raises(UsageError, match="made of a torch module"):
         nns.export(graph(), file)
     with pytest.raises(UsageError, match="shapes are for graphs"):

@@ -31,7 +31,7 @@ from nnstretch.report.documents.readers import read_document
 from nnstretch.report.documents.writers import html, write
 from nnstretch.report.pages import TEMPLATES
 from nnstretch.report.tables.ablation import ablation_table
-from nnstretch.report.tables.text import count_text
+from nnstretch.report.tables.text import count_text, plain_table, size_text
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
 from nnstretch.support.other_programs import OtherPrograms
 from nnstretch.training.loop.checkpoint import EpochRecord
@@ -451,3 +451,22 @@ def test_a_job_has_the_report_of_its_comparison_and_its_accuracies(
     (tmp_path / "answer.json").unlink()
     assert main(["report", str(tmp_path)]) == 2
     assert "nor of a finished job (it has no answer.json)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("width", "left"), [(80, "model a b c"), (24, "model a c"), (19, "model a"), (12, "model a")])
+def test_narrow_terminals_lack_optional_columns(width: int, left: str) -> None:
+    """The model's name stays whole as long as a column can be left out."""
+    table = plain_table("model", ">a", ">b", ">c", optional=("b", "c"))
+    table.add_row("network.onnx", "1.0", "2.0", "3.0")
+    console = Console(width=width, record=True)
+    console.print(table)
+    lines = console.export_text().splitlines()
+    assert lines[1].split() == left.split()
+    assert any("network.onnx" in line for line in lines) == (width > 12)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(46_900_000, "46.9 MB"), (100_000, "0.1 MB"), (99_999, "100.0 kB"), (5300, "5.3 kB")]
+)
+def test_sizes_in_words(size: int, text: str) -> None:
+    assert size_text(size) == text

@@ -242,7 +242,7 @@ def test_what_forbids_everything_is_named() -> None:
             selector.select(shut)
         with pytest.raises(SelectionError, match="forbid all choices of head with any earlier choices"):
             selector.select(cycle)
-        with pytest.raises(SelectionError, match="memory is limited to 14, but every assignment needs at least 15"):
+        with pytest.raises(SelectionError, match="memory is limited to 14, but every plan needs at least 15"):
             selector.select(tight)
 
 

@@ -68,14 +68,13 @@ def run_tflite(content: bytes, feeds: list[np.ndarray], *, channels_last: bool) 
         ModelError: LiteRT rejects the file.
         MissingExtraError: LiteRT is not installed.
     """
-    from nnstretch.devices.external.litert.engine import load_interpreter
+    from nnstretch.devices.external.litert.engine import load_interpreter, open_interpreter
 
     def turned(value: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
         return np.ascontiguousarray(value.transpose(order)) if channels_last and value.ndim == 4 else value
 
     try:
-        opened = load_interpreter().Interpreter(model_content=content, num_threads=1)
-        opened.allocate_tensors()
+        opened = open_interpreter(load_interpreter(), model_content=content, num_threads=1)
         for about, value in zip(opened.get_input_details(), feeds, strict=True):
             opened.set_tensor(about["index"], turned(value, (0, 2, 3, 1)))
         opened.invoke()

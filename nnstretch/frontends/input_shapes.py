@@ -117,7 +117,9 @@ def _fix_shape(name: str, value: ir.Value, shape: tuple[int, ...] | None) -> boo
             return False
         found = "unknown shape" if current is None else f"dynamic shape {_written(current)}"
         example = "1,3,224,224" if current is None else ",".join(map(str, _example(current)))
-        raise ModelError(f"input {name!r} has {found}; give --shape {name}={example}")
+        is_batch = current is not None and all(isinstance(n, int) for n in list(current)[1:])
+        advice = f"give --batch 1, or --shape {name}={example}" if is_batch else f"give --shape {name}={example}"
+        raise ModelError(f"input {name!r} has {found}; {advice}")
     fits = current is None or (
         len(current) == len(shape)
         and all(not isinstance(old, int) or old == new for old, new in zip(current, shape, strict=True))

@@ -164,14 +164,9 @@ def entry(name: str) -> ZooEntry:
                 f"no zoo network is called {name!r}; for a function in {library}.py, write {library}.py:{model}"
             )
         near = difflib.get_close_matches(name.lower(), [*_BY_NAME, *_ALIASES], n=3)
-        if not near and Path(name).suffix[1:].isalpha():
-            raise ModelError(
-                f"there is neither a file nor a zoo network called {name!r}; nnstretch zoo lists the networks"
-            )
-        raise ModelError(
-            f"no zoo network is called {name!r}; "
-            + (f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(_BY_NAME)}")
-        )
+        if near:
+            raise ModelError(f"no zoo network is called {name!r}; did you mean {' or '.join(near)}?")
+        raise ModelError(f"there is neither a file nor a zoo network called {name!r}; nnstretch zoo lists the networks")
     return found
 
 

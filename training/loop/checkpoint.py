@@ -173,7 +173,8 @@ class TrainingSetup:
         ]
         if differences:
             raise UsageError(
-                f"the checkpoint is of another training: {'; '.join(differences)}; use the same or do not resume"
+                f"the checkpoint is of another training: {'; '.join(differences)}; use the same, or begin another one with "
+                "another --run-dir"
             )
 
 

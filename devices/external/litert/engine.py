@@ -25,6 +25,7 @@ from nnstretch.devices.external.processor import EXTERNAL_DTYPES, ExternalProces
 from nnstretch.errors import DeviceError, MissingExtraError, ModelError, PackageError
 from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.support.library_output import dropped_stderr
 
 
 def load_interpreter() -> Any:
@@ -43,6 +44,22 @@ def load_interpreter() -> Any:
                 "LiteRT computes some layers of this plan; install it with `pip install 'nnstretch[litert]'`"
             ) from error
     return interpreter
+
+
+def open_interpreter(package: Any, **arguments: Any) -> Any:
+    """An interpreter whose tensors are allocated. LiteRT logs that it has delegates, whether or not anybody asks.
+
+    Args:
+        package: of `load_interpreter`.
+        arguments: of its `Interpreter`.
+
+    Raises:
+        RuntimeError, ValueError: LiteRT rejects the model.
+    """
+    with dropped_stderr():
+        made = package.Interpreter(**arguments)
+        made.allocate_tensors()
+    return made
 
 
 class LiteRtModel(ExternalModel):
@@ -71,8 +88,7 @@ class LiteRtModel(ExternalModel):
         package = load_interpreter()
         arguments = (delegate or Delegate()).arguments(package)
         try:
-            self._interpreter = package.Interpreter(model_content=content, num_threads=threads, **arguments)
-            self._interpreter.allocate_tensors()
+            self._interpreter = open_interpreter(package, model_content=content, num_threads=threads, **arguments)
             inputs, outputs = self._interpreter.get_input_details(), self._interpreter.get_output_details()
             check_signature("input", list(map(_type, inputs)), reads)
             check_signature("output", list(map(_type, outputs)), writes)

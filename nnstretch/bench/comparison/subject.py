@@ -249,15 +249,26 @@ def reference_outputs(
 
 
 def count_parameters(model: ir.Model) -> int:
-    """Learnable scalars of an unfused graph: floating-point initializers without batch-norm statistics."""
-    statistics = {
+    """Learnable scalars of an unfused graph: floating-point initializers without batch-norm statistics.
+
+    Zeros that torch's exporter writes for the bias of a convolution without one do not count either.
+    """
+    from nnstretch.frontends.torch_from_onnx.names import is_named
+
+    others = {
         node.inputs[i]
         for node in model.graph
         if node.op_type == "BatchNormalization"
         for i in _STATISTICS
         if i < len(node.inputs)
     }
-    learnt = [v for v in model.graph.initializers.values() if v not in statistics and v.const_value is not None]
+    biases = [node.inputs[2] for node in model.graph if node.op_type == "Conv" and len(node.inputs) > 2]
+    others |= {
+        bias
+        for bias in biases
+        if bias is not None and bias.const_value is not None and not (is_named(bias) or bias.const_value.numpy().any())
+    }
+    learnt = [v for v in model.graph.initializers.values() if v not in others and v.const_value is not None]
     return sum(
         v.const_value.size for v in learnt if v.const_value is not None and v.const_value.dtype.is_floating_point()
     )

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter
+from ai_edge_litert import interpreter
 
 from nnstretch.bench.engines import Engine, Job
+from nnstretch.devices.external.litert.engine import open_interpreter
 from nnstretch.support.progress import Progress
 
 
@@ -18,8 +19,7 @@ class LiteRtEngine(Engine):
     """One thread per core. TFLite files have channels last; inputs are transposed before the timed run."""
 
     def __init__(self, job: Job, feeds: Mapping[str, np.ndarray], report: Progress) -> None:
-        self._interpreter: Any = Interpreter(model_path=job.file, num_threads=len(job.cores))
-        self._interpreter.allocate_tensors()
+        self._interpreter = open_interpreter(interpreter, model_path=job.file, num_threads=len(job.cores))
         for about, value in zip(self._interpreter.get_input_details(), feeds.values(), strict=True):
             turned = value.transpose(0, 2, 3, 1) if value.ndim == 4 else value
             self._interpreter.set_tensor(about["index"], np.ascontiguousarray(turned))

@@ -132,7 +132,7 @@ class SearchReport:
         network = "the control of equal MACs" if share < 1.0 else "the original network"
         return (
             f"{gain:.2f}× as fast as the best alternative without branches is predicted for {design.id}: {network}, {how}, "
-            f"would take {share * others[where]:.3f} ms{'' if gain > 1 else '; retraining it is not predicted to pay'}"
+            f"would take {share * others[where]:.3f} ms{'' if gain > 1 else '; retraining the design is not predicted to pay'}"
         )
 
     def gain(self, design: Design) -> float | None:

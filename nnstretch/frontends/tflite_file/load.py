@@ -17,6 +17,7 @@ from nnstretch.frontends.tflite_file import elementwise, layers, movement
 from nnstretch.frontends.tflite_file.flat import FlatFile, FlatOperator, read_flat
 from nnstretch.frontends.tflite_file.importer import TO_FIRST, TO_LAST, Importer, UnsupportedError
 from nnstretch.frontends.tflite_file.layers import Lowering
+from nnstretch.support.library_output import dropped_stderr
 from nnstretch.support.onnxruntime_errors import refusals
 
 _LOWERINGS: Mapping[str, Lowering] = {**layers.LOWERINGS, **elementwise.LOWERINGS, **movement.LOWERINGS}
@@ -139,8 +140,9 @@ def _by_litert(path: Path, flat: FlatFile, feeds: Mapping[str, np.ndarray]) -> l
     except ImportError as error:
         raise MissingExtraError("TFLite files need LiteRT; install it with pip install 'nnstretch[litert]'") from error
     try:
-        interpreter: Any = Interpreter(model_content=path.read_bytes())
-        interpreter.allocate_tensors()
+        with dropped_stderr():  # LiteRT logs that it has delegates
+            interpreter: Any = Interpreter(model_content=path.read_bytes())
+            interpreter.allocate_tensors()
         for name, number in flat.inputs.items():
             interpreter.set_tensor(number, feeds[name])
         interpreter.invoke()

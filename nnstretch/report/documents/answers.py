@@ -81,10 +81,10 @@ def _stretch(name: str, answer: Answer) -> Document:
         )
         for one in designs
     ]
-    titles = ["design", "predicted ms", "measured ms", "million multiply-adds", "million weights", "branches"]
+    titles = ["design", "predicted ms", "measured ms", "million MACs", "million weights", "branches"]
     figures: dict[str, Cell] = {
         "designs": len(designs),
-        "million multiply-adds of the original": answer["original_macs"] / 1e6,
+        "million MACs of the original": answer["original_macs"] / 1e6,
         "predicted ms of the best design": min((one["predicted_ms"] for one in designs), default=None),
         **{f"ms of the original on {processor}": ms for processor, ms in dict(answer.get("original_ms") or {}).items()},
     }

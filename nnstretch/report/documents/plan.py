@@ -81,7 +81,7 @@ def _figures(plan: Plan) -> dict[str, Cell]:
         predicted = {_TOGETHER: None if run is None else run.total / 1e6, _ALONE: plan.predicted_ms}
     return {
         **predicted,
-        "million multiply-adds": plan.macs / 1e6,
+        "million MACs": plan.macs / 1e6,
         **({_PRODUCTS: plan.product_macs / 1e6} if plan.product_macs else {}),
         "steps": len(plan.steps),
         "sub-graphs": len(plan.subgraphs),
@@ -119,12 +119,12 @@ def _sections(plan: Plan, of: str = "") -> list[Section]:
         chart = timeline_panel(run)
     elif any(step.cost_ms for step in plan.steps):
         chart = steps_panel(plan, queues)
-    titles = ["layer", "operator", "processor", "routine", "parameters", "ms", "million multiply-adds"]
+    titles = ["layer", "operator", "processor", "routine", "parameters", "ms", "million MACs"]
     return [
         Section(
             f"Routines{of}",
             "Sums over all steps.",
-            table=Table(["routine", "processor", "steps", "ms", "million multiply-adds"], routines, 2),
+            table=Table(["routine", "processor", "steps", "ms", "million MACs"], routines, 2),
         ),
         Section(
             f"Steps{of}",

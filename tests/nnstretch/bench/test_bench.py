@@ -285,6 +285,10 @@ def test_subjects_are_exported_only_if_they_must(one: Subject) -> None:
 
 def test_parameters_are_the_modules(graph: ir.Model) -> None:
     assert count_parameters(graph) == accounting.count_parameters(two_stages())
+    # The file has zeros for the bias that the first convolution lacks, and the last one's own are zeros.
+    module = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval()
+    nn.init.zeros_(module[3].bias)  # type: ignore[arg-type]
+    assert count_parameters(export(module, torch.zeros(IMAGE))) == accounting.count_parameters(module)
 
 
 def test_reference_refuses_what_it_cannot_run(graph: ir.Model) -> None:

@@ -88,7 +88,7 @@ def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
     refuses(cli("run", str(onnx_file), "--timeline", "directory"), "cannot write directory", "--timeline")
     refuses(cli("run", "resnet18", "--weights", "directory"), "directory", "it is a folder")
     refuses(cli("train", "text.nns", "--data", "digits", "-o", "w.safetensors"), "text.nns is a package", "made from")
-    refuses(cli("run", ""), "no zoo network is called ''")
+    refuses(cli("run", ""), "there is neither a file nor a zoo network called ''")
     refuses(cli("run", "net:small"), "for a function in net.py, write net.py:small")
     refuses(cli("zoo", "resnet5"), "did you mean", "resnet50")
     refuses(cli("run", "resnet5"), "did you mean", "resnet50")

@@ -305,7 +305,7 @@ def test_example_input_has_the_published_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("resnet-50", "resnet50"), ("MobileNetV2", "mobilenetv2"), ("zzz", "vgg16")]
+    ("name", "hint"), [("resnet-50", "resnet50"), ("MobileNetV2", "mobilenetv2"), ("zzz", "nnstretch zoo lists")]
 )
 def test_unknown_names_are_refused_with_suggestions(name: str, hint: str) -> None:
     with pytest.raises(ModelError, match=hint) as error:

@@ -113,7 +113,7 @@ def test_a_plan_counts_products_of_run_time_matrices_apart(tmp_path: Path) -> No
     figures = read_document(str(tmp_path / "net.nns")).figures
     products = "million more in products of run-time matrices"
     assert figures[products] == pytest.approx(2 * 4 * 3 * 8 / 1e6)
-    assert figures["million multiply-adds"] == 0
+    assert figures["million MACs"] == 0
 
 
 def test_a_training(made: Path) -> None:

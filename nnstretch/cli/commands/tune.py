@@ -334,7 +334,8 @@ def _table(plan: Plan) -> Any:
     total = plan.predicted_ms or sum(step.cost_ms or 0.0 for step in plan.steps) or 1.0
     places = queue_names(plan)
     where = ("processor",) if len(set(places)) > 1 else ()
-    shown = plain_table("layer", "op", *where, "routine", "parameters", ">ms", ">share", ">GFLOP/s")
+    columns = ("layer", "op", *where, "routine", "parameters", ">ms", ">share", ">GFLOP/s")
+    shown = plain_table(*columns, optional=("op", "share", "GFLOP/s"))
     for step, place in zip(plan.steps, places, strict=True):
         cost = step.cost_ms
         shown.add_row(

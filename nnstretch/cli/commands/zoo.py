@@ -54,7 +54,7 @@ def _list(report: Reporter) -> None:
     from nnstretch import zoo as networks
 
     entries = [networks.entry(name) for name in networks.names()]
-    shown = plain_table("name", "family", ">input", ">MACs", ">parameters", "paper")
+    shown = plain_table("name", "family", ">input", ">MACs", ">parameters", "paper", optional=("paper",))
     answer = []
     for one in entries:
         size = f"3×{one.input_size}×{one.input_size}"

@@ -94,7 +94,8 @@ def _start_caption(results: Results) -> str:
 def layer_table(result: Mapping[str, Any]) -> Table:
     """One line per layer of our plan, in execution order."""
     title = f"{Path(result['model']).name} on {result['threads']} core{'s' * (result['threads'] > 1)}"
-    shown = plain_table("layer", "op", "routine", "parameters", ">ms", ">share", ">GFLOP/s", ">of peak", title=title)
+    columns = ("layer", "op", "routine", "parameters", ">ms", ">share", ">GFLOP/s", ">of peak")
+    shown = plain_table(*columns, title=title, optional=("op", "of peak", "share", "GFLOP/s"))
     for cells in layer_rows(result):
         shown.add_row(*cells)
     return shown

@@ -125,9 +125,8 @@ def quantize_command(
         check_distinct(output, model, weights, design)
         check_writable(output)
         source = Source(model, options, weights, design)
-        graph = source.load()
         report.note(source.note)
-        made, examples = _written(graph, data, images, output, wanted, report)
+        made, examples = _written(source.load(), data, images, output, wanted, report)
         calibration = examples.images if examples else None
         report.note(calibration.note if calibration else "")
         size = output.stat().st_size

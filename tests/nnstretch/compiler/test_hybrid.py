@@ -234,6 +234,14 @@ def test_what_is_refused(cli: Cli, int8_file: Path, options: tuple[str, ...], wo
     refuses(cli("run", str(int8_file), *options), *words)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_benchmarks_name_the_type_in_which_layers_compute(cli: Cli, int8_file: Path, dtype: str) -> None:
+    """Also where inputs and outputs of a plan in float32 are quantised."""
+    options = ("--dtype", dtype, "--no-tune", "--against", "ort", "-r", "1", "--budget", "0.01", "--json")
+    (result,) = answer_of(cli("bench", str(int8_file), *options))["results"]
+    assert (result["dtype"], result["engines"]["nnstretch"]["dtype"]) == (dtype, dtype)
+
+
 def test_a_network_in_float32_has_no_integers(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "float.onnx"
     onnx.save(with_shapes(QuantizedNetwork(0).floating), path)

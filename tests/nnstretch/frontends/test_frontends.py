@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from nnstretch.errors import FileError, ModelError, NNStretchError, UsageError
 from nnstretch.frontends import onnx_file
 from nnstretch.frontends.input_shapes import parse_shapes
-from nnstretch.frontends.modes import check_reads_images
+from nnstretch.frontends.modes import check_reads_images, run_once
 from nnstretch.frontends.onnx_file import ModelWarning, load, save
 from nnstretch.frontends.resolve import load_model, load_module, square_side, stated_input_shape
 from nnstretch.frontends.torch_module import export
@@ -587,3 +587,10 @@ optimize(load_model({str(dynamic)!r}, {{"x": (1, 3, 8, 8)}}))
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_network_that_does_not_run_is_refused_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    """Modules that torch.fx has made print one."""
+    with pytest.raises(ModelError, match=r"does not run on an input of shape \(1, 3, 8, 8\)"):
+        run_once(torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(5, 2))), torch.zeros(1, 3, 8, 8))
+    assert capfd.readouterr().err == ""

@@ -34,6 +34,7 @@ _TRANSFORM_COST = {4: 60, 6: 160, 8: 400}  # time to encode or decode a 2-D vect
 _LINE_COST = {4: 12, 6: 20, 8: 30}  # the same for transforms in one dimension
 _PRODUCT_COST = 4  # time to start and store the sum of a tile at one position, in the same unit
 _WORTH_MEASURING = 1.25  # transforms with a larger ratio of estimated time to the best transform's are not measured
+_MOST_INT16_TILES = 64  # tiles up to which products may take less time than to read their weights from memory
 _WORTH_TRYING = 0.9  # highest ratio of estimated time to a direct convolution's, except for plain 3×3 kernels
 
 POINTS = {4: (1.0,), 6: (0.75, 1.5), 8: (1.0, 0.5, 2.0)}
@@ -282,6 +283,14 @@ def prepared_panels(
     return Prepared(size * len(pieces), pieces, recipe=recipe)
 
 
+def suits_int16(geometry: KernelGeometry, division: Division) -> bool:
+    """Whether int16 weights are prepared for a convolution: 3 × 3, one group and part, and so few tiles that reading counts."""
+    whole = (
+        geometry.groups == 1 and geometry.kernel == (3, 3) and not reads_plain(geometry) and len(division.parts) == 1
+    )
+    return whole and tiles_of(geometry, division) <= _MOST_INT16_TILES
+
+
 def prepared_int16_panels(weight: np.ndarray, width: int, division: Division) -> Prepared:
     """Weights O,C,KH,KW of one group and part as kernels read them that store them as int16.
 
@@ -291,7 +300,7 @@ def prepared_int16_panels(weight: np.ndarray, width: int, division: Division) ->
     outputs, channels = weight.shape[:2]
     (transform,) = division.transforms
     source = weight.reshape(outputs, channels, -1)
-    size = len(transform) * width * _int16_elements(channels)
+    size = len(transform) * width * int16_elements(channels)
     pieces = [
         Piece(number * size, size, partial(_write_int16, source[first : first + width], width, transform))
         for number, first in enumerate(range(0, outputs, width))
@@ -307,7 +316,7 @@ def _write_int16(rows: np.ndarray, width: int, transform: np.ndarray, place: np.
         groups = rows[:, begin:end].reshape(outputs, -1, min(INT16_GROUP, end - begin), taps)
         lanes = np.ascontiguousarray(groups.transpose(3, 2, 1, 0), np.float64)  # a channel of all groups together
         encoded = (transform @ lanes.reshape(taps, -1)).reshape(len(transform), *lanes.shape[1:])
-        _write_steps(encoded, width, panel[:, width * _int16_elements(begin) : width * _int16_elements(end)])
+        _write_steps(encoded, width, panel[:, width * int16_elements(begin) : width * int16_elements(end)])
 
 
 def _write_steps(encoded: np.ndarray, width: int, place: np.ndarray) -> None:
@@ -324,7 +333,7 @@ def _write_steps(encoded: np.ndarray, width: int, place: np.ndarray) -> None:
     steps[..., :outputs] = encoded.transpose(0, 2, 1, 3)
 
 
-def _int16_elements(channels: int) -> int:
+def int16_elements(channels: int) -> int:
     """Elements per output channel and position of weights of `channels` input channels, with their scales."""
     return channels + _SCALE_ELEMENTS * -(-channels // INT16_GROUP)
 

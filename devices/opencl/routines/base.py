@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -181,18 +182,18 @@ class OpenCLRoutine(Routine):
         global_size: tuple[int, ...],
         defines: Sequence[tuple[str, int]] = (),
         writes: Sequence[Operand] = (OUTPUT,),
-        floats: Sequence[Operand] = (),
+        types: Mapping[Operand, str] = MappingProxyType({}),
         local_size: tuple[int, ...] | None = None,
     ) -> KernelCall:
-        """A call that writes output 0 by default. Workspaces and `floats` always hold float32.
+        """A call that writes output 0 by default. Workspaces hold float32, and operands in `types` that type.
 
         Without `local_size`, groups have one item on a CPU, and other drivers choose.
         """
         local_size = (1,) * len(global_size) if self.traits.on_cpu else local_size
         macros = (("NNS_BLOCK", self.traits.block), ("NNS_CPU", int(self.traits.on_cpu)), *defines)
-        own = element_type(self.dtype).bytes
-        wide = (o is None or o.kind == "workspace" or o in floats for o in (*reads, *writes))
-        sizes = tuple(SUM_BYTES if is_wide else own for is_wide in wide)
+        usual = (DTYPE if o is None or o.kind == "workspace" else self.dtype for o in (*reads, *writes))
+        held = (kind if o is None else types.get(o, kind) for o, kind in zip((*reads, *writes), usual, strict=True))
+        sizes = tuple(element_type(kind).bytes for kind in held)
         if self.dtype == HALF:
             macros += (("NNS_HALF", 1),)
         launch = Launch(self.source, macros, global_size, local_size, sizes)

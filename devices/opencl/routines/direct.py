@@ -10,7 +10,7 @@ import numpy as np
 from nnstretch.devices.base.constants import Prepared, Source
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Lowering, Parameters
-from nnstretch.devices.opencl.routines.base import DTYPE, ceil_div
+from nnstretch.devices.opencl.routines.base import DTYPE, SUM_BYTES, ceil_div
 from nnstretch.devices.opencl.routines.conv import (
     Convolution,
     channel_ranges,
@@ -22,6 +22,8 @@ from nnstretch.graph.layer import Layer
 
 _SPLIT_BLOCK = 16  # block of CPUs that may split vectors into halves
 _MOST_HALVES = 5  # maximum half vectors of a tile
+_CACHED_WEIGHTS = 1 << 19  # bytes of weights that stay in the second-level cache of a CPU core
+_PASS_WEIGHTS = 3 << 16  # bytes of the weights of a pass
 
 
 class Direct(Convolution):
@@ -86,6 +88,16 @@ class Direct(Convolution):
         blocked = result.reshape(len(ranges), span, b, *shape.kernel, lanes)
         return blocked.transpose(0, 1, 3, 4, 2, 5)
 
+    def _blocks_per_pass(self, shape: KernelGeometry, span: int, lanes: int, tiles: int) -> int:
+        """Input blocks per pass over the `tiles` of a work item: all if it reads no weights from memory twice.
+
+        Sums between passes are stored as outputs, so tensors of float16 have one pass.
+        """
+        block = SUM_BYTES * self.traits.block * shape.taps * lanes
+        if tiles == 1 or self.dtype != DTYPE or not self.traits.on_cpu or span * block <= _CACHED_WEIGHTS:
+            return span
+        return max(1, _PASS_WEIGHTS // block)
+
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         shape = conv_geometry(layer)
         pixels, lanes = parameters["pixels"], parameters["vectors"] * parameters.get("length", self.traits.block)
@@ -94,7 +106,8 @@ class Direct(Convolution):
         words = (
             *(shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width),
             *(*shape.kernel, shape.strides[0], *shape.dilations, *shape.pads),
-            *(shape.group_in, shape.group_out, span, each, *self.epilogue(layer)),
+            *(shape.group_in, shape.group_out, span, self._blocks_per_pass(shape, span, lanes, each)),
+            *(each, *self.epilogue(layer)),
         )
         call = self.call(
             "conv_direct", self.reads(layer), words, (items, len(ranges), shape.batch), self._macros(shape, parameters)

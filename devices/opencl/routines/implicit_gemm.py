@@ -11,7 +11,7 @@ import numpy as np
 from nnstretch.devices.base.constants import Prepared, Source
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import INPUT, OUTPUT, KernelCall, Lowering, Operand, Parameters
-from nnstretch.devices.opencl.routines.base import SUM_BYTES, ceil_div, constant
+from nnstretch.devices.opencl.routines.base import DTYPE, SUM_BYTES, ceil_div, constant
 from nnstretch.devices.opencl.routines.conv import PLANAR_CHANNELS, Convolution, conv_geometry
 from nnstretch.devices.opencl.routines.gemm_tile import LAUNCH, TILES, GemmTile, estimated_time, tile_of
 from nnstretch.graph.activation import NO_ACTIVATION
@@ -113,7 +113,7 @@ class ImplicitGemm(Convolution):
             (ceil_div(pixels, tile.pixels) * tile.items, ceil_div(shape.out_channels, tile.outputs), splits),
             macros,
             (target,),
-            floats=(INPUT,) if self.reads_floats else (),
+            types={INPUT: DTYPE} if self.reads_floats else {},
             local_size=(tile.items, 1, 1),
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nnstretch.devices.base.constants import padded_rows
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import INPUT, Lowering, Parameters
-from nnstretch.devices.opencl.routines.base import ceil_div
+from nnstretch.devices.opencl.routines.base import DTYPE, ceil_div
 from nnstretch.devices.opencl.routines.conv import PLANAR_CHANNELS, Convolution, conv_geometry, tile_space
 from nnstretch.graph.layer import Layer
 
@@ -53,7 +53,7 @@ class Planar(Convolution):
             words,
             (items, groups, shape.batch),
             self._macros(shape, parameters),
-            floats=(INPUT,),
+            types={INPUT: DTYPE},
         )
         return Lowering((call,), (self.stored(packed), self.bias(layer, groups * lanes)))
 

@@ -7,15 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from nnstretch.devices.algorithms.int16_weights import fit_int16
 from nnstretch.devices.algorithms.winograd import (
     LARGEST_STRIDE,
     LEAST_GROUP,
     Division,
     division_of,
     estimated_cost,
+    int16_elements,
     is_worth_trying,
+    prepared_int16_panels,
     prepared_panels,
     reads_plain,
+    suits_int16,
     tiles_at_once,
     tiles_of,
     worth_measuring,
@@ -50,6 +54,7 @@ class Winograd(Convolution):
 
     algorithm = "winograd"
     source = "winograd.cl"
+    weight_type: str | None = None  # of encoded weights, if it is not that of tensors
 
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
         (kernel, kernel_w), (stride, stride_w) = shape.kernel, shape.strides
@@ -78,13 +83,18 @@ class Winograd(Convolution):
             if taps <= longest and (self.dtype != HALF or alpha <= _HALF_ALPHA)
         ]
         divisions = [division_of(shape, alpha, taps) for alpha, taps in transforms]
+        b = self.traits.block
         return {
-            division: estimated_cost(
-                shape, division, self.traits.block, self.blocks(shape.channels) * len(division.parts)
+            one: estimated_cost(
+                shape, one, b, self.blocks(shape.channels) * len(one.parts), stored=self.weight_type or DTYPE
             )
-            for division in divisions
-            if len(division.parts) <= _MOST_PARTS
+            for one in divisions
+            if self._takes(shape, one)
         }
+
+    def _takes(self, shape: KernelGeometry, division: Division) -> bool:
+        """Whether the routine computes a division of the kernel."""
+        return len(division.parts) <= _MOST_PARTS
 
     def _setting(self, shape: KernelGeometry, division: Division) -> Parameters:
         """Register tiles of equal sizes, and whole register tiles per block."""
@@ -138,12 +148,15 @@ class Winograd(Convolution):
         )
         few, few_begin = _few(shape, division, parameters)
         words = (
-            *stage_words(shape, division, b),
+            *stage_words(shape, division, self._panel(shape, division)),
             *(shape.group_in, shape.group_out, tiles, per_block, blocks_per_item, panels_per_item),
             *(v_position, m_position, scratch, few_begin, *self.epilogue(layer)),
         )
-        macros = _macros(shape, division, parameters, few)
-        call = self.call("winograd_fused", self.reads(layer, source), words, size, macros, (OUTPUT, _SCRATCH))
+        macros, types = _macros(shape, division, parameters, few), {}
+        if self.weight_type:
+            macros, types = (*macros, ("STEPS", 1)), {constant(0): self.weight_type}
+        reads = self.reads(layer, source)
+        call = self.call("winograd_fused", reads, words, size, macros, (OUTPUT, _SCRATCH), types=types)
         return (call,), (size[0] * size[1] * scratch * SUM_BYTES,)
 
     def _parts(
@@ -154,7 +167,7 @@ class Winograd(Convolution):
         inputs, outputs = self.blocks(shape.channels) * len(division.parts), self.blocks(shape.out_channels)
         count = tiles_of(shape, division)
         groups = ceil_div(count, tiles)
-        padded_tiles, sizes = groups * tiles, stage_words(shape, division, b)
+        padded_tiles, sizes = groups * tiles, stage_words(shape, division, self._panel(shape, division))
         macros = _macros(shape, division, parameters, 0)
         encoded, sums = Operand("workspace", 0), Operand("workspace", 1)
         calls = (
@@ -191,15 +204,44 @@ class Winograd(Convolution):
         )
         return blocks_per_item, panels_per_item, (ceil_div(blocks, blocks_per_item), ceil_div(panels, panels_per_item))
 
+    def _panel(self, shape: KernelGeometry, division: Division) -> int:
+        """Elements of the weights of an output block."""
+        return division.all_parts * _span(shape, self.traits.block) * self.traits.block
+
     def _constants(
         self, layer: Layer, weight: np.ndarray, shape: KernelGeometry, division: Division
     ) -> tuple[Constant, np.ndarray]:
+        bias = self.bias(layer, self.blocks(shape.out_channels) * self.traits.block)
+        return self._weights(weight, shape, division), bias
+
+    def _weights(self, weight: np.ndarray, shape: KernelGeometry, division: Division) -> Constant:
+        """The encoded weights."""
         b = self.traits.block
         panels = prepared_panels(weight, shape.groups, b, b, division, halved=False)
-        bias = self.bias(layer, self.blocks(shape.out_channels) * b)
-        if self.dtype == DTYPE:
-            return panels, bias
-        return self.prepared(panels.size, lambda: np.asarray(panels)), bias
+        return panels if self.dtype == DTYPE else self.prepared(panels.size, lambda: np.asarray(panels))
+
+
+class WinogradOfInt16Weights(Winograd):
+    """The same on a CPU with encoded weights stored as int16, which are half the bytes to read; all arithmetic is in float32.
+
+    For layers with few tiles, which read weights from memory about as fast as they compute.
+    """
+
+    algorithm = "winograd_int16"
+    stores_half = False
+    weight_type = "int16"
+
+    def _supports(self, layer: Layer) -> bool:
+        return self.traits.on_cpu and super()._supports(layer) and fit_int16(layer)
+
+    def _takes(self, shape: KernelGeometry, division: Division) -> bool:
+        return suits_int16(shape, division)
+
+    def _panel(self, shape: KernelGeometry, division: Division) -> int:
+        return division.positions * int16_elements(shape.channels) * self.traits.block
+
+    def _weights(self, weight: np.ndarray, shape: KernelGeometry, division: Division) -> Constant:
+        return prepared_int16_panels(weight, self.traits.block, division)
 
 
 def _computed(shape: KernelGeometry) -> KernelGeometry:
@@ -232,15 +274,14 @@ def _by_phases(weight: np.ndarray, step: int) -> np.ndarray:
     return split.transpose(0, 3, 5, 1, 2, 4).reshape(outputs, step * step * channels, taps, taps)
 
 
-def stage_words(shape: KernelGeometry, division: Division, block: int) -> tuple[int, ...]:
-    """The members of winograd.cl's `winograd_shape`."""
+def stage_words(shape: KernelGeometry, division: Division, panel: int) -> tuple[int, ...]:
+    """The members of winograd.cl's `winograd_shape`; `panel` is the number of elements of an output block's weights."""
     sizes = (shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width)
     first, alpha = division.down.first_taps, division.down.alpha
     rows, columns = (_list([first[part[axis]] for part in division.parts]) for axis in (0, 1))
     last = alpha - 1
     whole = [division.parts_at(position) for position in (last * alpha, last, last * alpha + last)]
     ranges = [_list([parts.start, parts.stop]) for parts in whole]
-    panel = division.all_parts * _span(shape, block) * block
     return (*sizes, *shape.pads, len(division.parts), rows, columns, *ranges, panel)
 
 
@@ -273,4 +314,4 @@ def _span(shape: KernelGeometry, block: int) -> int:
     return max(last - first for first, last in channel_ranges(shape, block))
 
 
-ROUTINES = (Winograd,)
+ROUTINES = (Winograd, WinogradOfInt16Weights)

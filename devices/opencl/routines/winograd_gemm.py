@@ -69,7 +69,7 @@ class WinogradGemm(ImplicitGemm):
         division = division_of(shape, parameters["alpha"], _KERNEL[0])
         product = self._product_shape(shape, division, tile)
         channels, outputs = product.channels // division.positions, self.blocks(shape.out_channels) * self.traits.block
-        sizes, count = stage_words(shape, division, self.traits.block), product.width
+        sizes, count = stage_words(shape, division, panel=0), product.width
         calls = (
             self._stage("encode", (INPUT,), (*sizes, count, count), (count, channels), division, _ENCODED),
             self._product(product, tile, division.positions, self._settings_macros(product, tile), _OPERANDS, _SUMS),

@@ -27,7 +27,7 @@ from nnstretch.devices.cpu.routines.convolution.winograd import (
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer
-from tests.kits.kernels.convolution_parity import check_setting, conv_layer, feeds_of
+from tests.kits.kernels.convolution_parity import check_setting, conv_layer, feeds_of, kept_by_int16
 from tests.kits.kernels.kernel_driver import run_lowering
 
 ERRORS = {4: 4e-6, 6: 2e-5, 8: 8e-5}
@@ -177,18 +177,6 @@ def test_other_kernels_and_strides(routine: WinogradConvolution, layer: Layer) -
 @given(layer=layers(grouped_channels))
 def test_grouped_layers(routine: WinogradConvolution, layer: Layer) -> None:
     check(routine, layer)
-
-
-def kept_by_int16(layer: Layer) -> Layer:
-    """The layer with weights that int16 keeps exactly once encoded: one tap per output, ± one value per group of channels."""
-    outputs, inputs, *taps = layer.constants[1].shape
-    draws = np.random.default_rng(3)
-    groups = -(-inputs // INT16_GROUP)
-    values = np.repeat(draws.uniform(0.5, 2, (outputs, groups)), INT16_GROUP, axis=1)[:, :inputs]
-    weight = np.zeros((outputs, inputs, taps[0] * taps[1]), np.float32)
-    signed = values * draws.choice([-1, 1], values.shape) * inputs**-0.5
-    np.put_along_axis(weight, draws.integers(0, weight.shape[2], (outputs, 1, 1)), signed[..., None], axis=2)
-    return replace(layer, constants={**layer.constants, 1: weight.reshape(outputs, inputs, *taps)})
 
 
 @many

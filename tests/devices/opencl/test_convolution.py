@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nnstretch.devices.opencl.processor import OpenCLProcessor
+from nnstretch.devices.opencl.routines.conv import conv_geometry
 from nnstretch.devices.opencl.routines.direct import Direct
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import Layer
@@ -79,6 +81,38 @@ def awkward_layers(
 @some
 def test_direct_convolution_of_awkward_sizes(processor: OpenCLProcessor, layer: Layer) -> None:
     check(processor, layer, dense_algorithms(layer), first_settings=1)
+
+
+@given(
+    layer=awkward_layers(
+        [20, 33, 65], st.tuples(st.integers(1, 3), st.integers(1, 2), st.just(1)), out_channels=[16, 35]
+    ),
+    groups=st.sampled_from([1, 1, 5]),
+    blocks=st.integers(1, 3),
+)
+@some
+def test_direct_convolution_in_several_passes(
+    processor: OpenCLProcessor, monkeypatch: pytest.MonkeyPatch, layer: Layer, groups: int, blocks: int
+) -> None:
+    """Sums of earlier passes are read back; residual and activation follow the last one only."""
+    if groups > 1:
+        layer = conv_layer((1, 40, 9, 14), 45, groups=groups, residual=True, activation=RELU)
+    routine = Direct(processor.runtime.traits)
+    with monkeypatch.context() as patch:
+        patch.setattr(Direct, "_blocks_per_pass", lambda *_: blocks)
+        check_setting(processor, routine, layer, {"pixels": 5, "vectors": 2})
+
+
+def test_weights_beyond_the_cache_are_read_once(processor: OpenCLProcessor) -> None:
+    """Several passes where tiles of an item share large weights; one for one tile, for float16, and on other devices."""
+    traits = replace(processor.runtime.traits, block=16, compute_units=1)
+    shape, other = (conv_geometry(conv_layer((1, 512, 7, 7), 512)), conv_geometry(conv_layer((1, 128, 7, 7), 512)))
+    passes = partial(Direct(traits)._blocks_per_pass, lanes=64)
+    assert passes(shape, 32, tiles=7) == 5
+    assert passes(shape, 32, tiles=1) == 32
+    assert passes(other, 8, tiles=7) == 8
+    assert Direct(traits, "float16")._blocks_per_pass(shape, 32, 64, 7) == 32
+    assert Direct(replace(traits, on_cpu=False))._blocks_per_pass(shape, 32, 64, 7) == 32
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.base.routine import Layout
 from nnstretch.devices.opencl.processor import OpenCLProcessor
-from nnstretch.devices.opencl.routines.winograd import Winograd
+from nnstretch.devices.opencl.routines.winograd import Winograd, WinogradOfInt16Weights
 from nnstretch.graph.activation import Activation
-from tests.kits.kernels.convolution_parity import conv_layer
+from tests.kits.kernels.convolution_parity import conv_layer, kept_by_int16
 from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, check_setting, some
 
 pytestmark = pytest.mark.opencl
@@ -127,3 +127,46 @@ def test_winograd_shared_by_several_work_items(processor: OpenCLProcessor, units
     layer = conv_layer((1, 24, 13, 11), 90, groups=2, residual=True, activation=ACTIVATIONS[2])
     routine = Winograd(replace(processor.runtime.traits, compute_units=units))
     check_setting(processor, routine, layer, {"alpha": 6, "taps": 3, "tiles": 6, "block": 6})
+
+
+@given(
+    block=st.sampled_from([4, 8, 16]),
+    units=st.sampled_from([1, 3]),
+    n=st.integers(1, 2),
+    channels=st.sampled_from([4, 9, 16, 20, 33]),
+    out_channels=st.sampled_from([1, 16, 31, 48]),
+    plane=st.tuples(st.integers(3, 10), st.integers(3, 10)),
+    residual=st.booleans(),
+    activation=st.sampled_from(ACTIVATIONS),
+    setting=st.sampled_from([(2, 7, 2), (4, 4, 1), (4, 3, 2)]),
+)
+@some
+def test_winograd_of_int16_weights(
+    processor: OpenCLProcessor,
+    block: int,
+    units: int,
+    n: int,
+    channels: int,
+    out_channels: int,
+    plane: tuple[int, int],
+    residual: bool,
+    activation: Activation,
+    setting: tuple[int, int, int],
+) -> None:
+    """Also with blocks of fewer channels than share a scale, and with an image that is one register tile."""
+    m, tiles, blocks = setting
+    layer = conv_layer((n, channels, *plane), out_channels, residual=residual, activation=activation)
+    parameters = {"alpha": m + 2, "taps": 3, "tiles": tiles, "block": tiles * blocks}
+    routine = WinogradOfInt16Weights(replace(processor.runtime.traits, block=block, compute_units=units))
+    check_setting(processor, routine, kept_by_int16(layer), parameters)
+
+
+def test_int16_weights_are_half_the_bytes_and_for_few_tiles_on_cpus(processor: OpenCLProcessor) -> None:
+    traits, layer = processor.runtime.traits, conv_layer((1, 256, 14, 14), 256)
+    mine, floats = WinogradOfInt16Weights(traits), Winograd(traits)
+    assert mine.supports(layer)
+    (parameters, *_) = mine.parameter_space(layer)
+    assert mine.lower(layer, parameters).weight_bytes < 0.57 * floats.lower(layer, parameters).weight_bytes
+    assert not mine.supports(conv_layer((1, 64, 56, 56), 64))
+    assert not mine.supports(conv_layer((1, 256, 14, 14), 256, groups=2))
+    assert not WinogradOfInt16Weights(replace(traits, on_cpu=False)).supports(layer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -11,6 +12,7 @@ import onnxruntime
 from hypothesis import strategies as st
 
 from nnstretch.api.options import BFLOAT16_TOLERANCE
+from nnstretch.devices.algorithms.winograd import INT16_GROUP
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.expand import expand
@@ -20,7 +22,7 @@ from tests.kits.kernels.kernel_driver import run_lowering
 
 TOLERANCE = 1e-4
 """Error that untuned routines may have, relative to the largest output."""
-_ROUNDED_TOLERANCE = 5e-4
+ROUNDED_TOLERANCE = 5e-4
 """The same with encoded weights rounded to int16; what a network may use is decided when it is tuned."""
 
 ACTIVATIONS = (
@@ -101,6 +103,18 @@ def conv_layer(
     )
 
 
+def kept_by_int16(layer: Layer) -> Layer:
+    """The layer with weights that int16 keeps exactly once encoded: one tap per output, ± one value per group of channels."""
+    outputs, inputs, *taps = layer.constants[1].shape
+    draws = np.random.default_rng(3)
+    groups = -(-inputs // INT16_GROUP)
+    values = np.repeat(draws.uniform(0.5, 2, (outputs, groups)), INT16_GROUP, axis=1)[:, :inputs]
+    weight = np.zeros((outputs, inputs, taps[0] * taps[1]), np.float32)
+    signed = values * draws.choice([-1, 1], values.shape) * inputs**-0.5
+    np.put_along_axis(weight, draws.integers(0, weight.shape[2], (outputs, 1, 1)), signed[..., None], axis=2)
+    return replace(layer, constants={**layer.constants, 1: weight.reshape(outputs, inputs, *taps)})
+
+
 @st.composite
 def pointwise_layers(
     draw: st.DrawFn,
@@ -167,7 +181,7 @@ def tolerance_of(routine: Routine) -> float:
     """Error that an untuned routine may have, relative to the largest output."""
     if routine.rounds_to is not None:
         return BFLOAT16_TOLERANCE
-    return _ROUNDED_TOLERANCE if routine.descriptor.algorithm == "winograd_int16" else TOLERANCE
+    return ROUNDED_TOLERANCE if routine.descriptor.algorithm == "winograd_int16" else TOLERANCE
 
 
 def check_setting(

@@ -13,7 +13,7 @@ from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines import Traits, routines
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Attribute, Layer, TensorType
-from tests.kits.kernels.convolution_parity import TOLERANCE, reference
+from tests.kits.kernels.convolution_parity import ROUNDED_TOLERANCE, TOLERANCE, reference
 from tests.kits.opencl.opencl_driver import run_lowering
 
 RELU = Activation(ActivationKind.RELU)
@@ -88,10 +88,11 @@ def check(
         assert found - {"winograd_gemm"} == {_IN_GROUPS[name] for name in algorithms if name in _IN_GROUPS}
     else:
         # Strides and other kernels have Winograd's where it is worth it.
-        assert algorithms <= found <= algorithms | {"winograd"}
+        assert algorithms <= found <= algorithms | {"winograd", "winograd_int16"}
     for routine in supporting:
+        tolerance = ROUNDED_TOLERANCE if "int16" in routine.descriptor.algorithm else TOLERANCE
         for parameters in routine.parameter_space(layer)[:first_settings]:
-            check_setting(processor, routine, layer, parameters, wanted)
+            check_setting(processor, routine, layer, parameters, wanted, tolerance)
 
 
 def check_setting(

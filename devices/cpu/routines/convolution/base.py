@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -16,10 +14,6 @@ from nnstretch.devices.base.routine import INPUT, Layout, Lowering, Operand, Par
 from nnstretch.devices.cpu.manifest import Values, activation_parameters, family, kernel_call
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Attribute, Layer, TensorType
-
-_LARGEST_PEAK = 20.0
-"""Largest weights of outputs over all, in the root mean square: the rounding's share of a sum is then below 2e-4 / 3."""
-_fitting: WeakKeyDictionary[Layer, bool] = WeakKeyDictionary()
 
 
 def geometry_parameters(geometry: KernelGeometry) -> Mapping[str, int]:
@@ -110,23 +104,6 @@ def lowering(kernel: str, layer: Layer, weights: Constant, lanes: int, **paramet
         activation=activation_parameters(layer.activation),
     )
     return Lowering((call,), tuple(constants))
-
-
-def fit_int16(layer: Layer) -> bool:
-    """Whether int16 keeps a layer's weights well: the largest of an output are not far larger than the others."""
-    if layer not in _fitting:
-        weight = layer.constants[1]
-        if not weight.size:
-            return False
-        rows = weight.reshape(len(weight), -1)
-        peak, size = (float(np.linalg.norm(some)) / math.sqrt(some.size) for some in (peaks(rows), rows))
-        _fitting[layer] = math.isfinite(peak) and peak <= _LARGEST_PEAK * size
-    return _fitting[layer]
-
-
-def peaks(rows: np.ndarray) -> np.ndarray:
-    """The largest absolute value of every row."""
-    return np.asarray(np.maximum(rows.max(axis=1), -rows.min(axis=1)))
 
 
 class BlockedConvolution(Routine):

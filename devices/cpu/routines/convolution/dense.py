@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from nnstretch.devices.algorithms.int16_weights import fit_int16, peaks
 from nnstretch.devices.algorithms.strided import StridedCopy
 from nnstretch.devices.base.constants import Piece, Prepared, Source
 from nnstretch.devices.base.routine import (
@@ -22,11 +23,9 @@ from nnstretch.devices.base.routine import (
 )
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.base import (
-    fit_int16,
     has_native_operands,
     is_convolution,
     lowering,
-    peaks,
     pointwise,
 )
 from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from nnstretch.devices.algorithms.int16_weights import fit_int16
 from nnstretch.devices.algorithms.winograd import (
     LARGEST_STRIDE,
     LEAST_GROUP,
@@ -18,6 +19,7 @@ from nnstretch.devices.algorithms.winograd import (
     prepared_int16_panels,
     prepared_panels,
     reads_plain,
+    suits_int16,
     tiles_at_once,
     tiles_of,
     worth_measuring,
@@ -28,7 +30,6 @@ from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, 
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.base import (
     BlockedConvolution,
-    fit_int16,
     geometry_parameters,
     lowering,
 )
@@ -40,7 +41,6 @@ AXIS_PARTS = 8  # maximum parts of a kernel along one axis
 HALVED_BLOCK = 16  # block of engines that compute the halves of a vector separately if they belong to different groups
 UNITS = 4  # minimum units of work for four threads; threads that share a block each encode it
 MOST_PARTS = 64  # maximum blocks into which a thorough search divides the tiles
-MOST_TILES = 64  # tiles up to which products may take less time than to read their weights from memory
 
 
 class WinogradConvolution(BlockedConvolution):
@@ -189,10 +189,7 @@ class WinogradConvolutionOfInt16Weights(WinogradConvolution):
         return super().supports(layer) and fit_int16(layer)
 
     def divisions(self, geometry: KernelGeometry) -> list[Division]:
-        if geometry.groups > 1 or geometry.kernel != (3, 3) or reads_plain(geometry):
-            return []
-        found = super().divisions(geometry)
-        return [one for one in found if len(one.parts) == 1 and tiles_of(geometry, one) <= MOST_TILES]
+        return [division for division in super().divisions(geometry) if suits_int16(geometry, division)]
 
     def prepared(self, weight: np.ndarray, geometry: KernelGeometry, vectors: int, division: Division) -> Constant:
         return prepared_int16_panels(weight, vectors * self.layout.block, division)

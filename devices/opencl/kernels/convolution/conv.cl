@@ -1,5 +1,6 @@
 /* Direct convolution in the blocked layout (after NeoCPU, section 3.1): a tile of PIXELS neighbouring output pixels times
- * VECTORS vectors of output channels lives in registers while all input channels and taps stream by.
+ * VECTORS vectors of output channels lives in registers while all input channels and taps stream by. If the weights of a group
+ * exceed the cache, several passes over the tiles add a range of input blocks each; the output holds their sums in between.
  *
  * Macros: PIXELS, VECTORS, LENGTH, STRIDE_W, REACH (see tile.cl). Everything else is a run-time argument.
  *
@@ -14,7 +15,9 @@
 
 #define OUTPUTS (VECTORS * LENGTH) /* output channels of a group of vectors */
 #define TAP (B * OUTPUTS)
-#define AHEAD 8192 /* numbers of weights */
+/* Numbers of weights from a read to the prefetch that goes with it: from the cache; and from memory, if they are read once. */
+#define NEAR_AHEAD 512
+#define FAR_AHEAD 8192
 
 /* A CPU broadcasts floats from memory within a multiply-add. Halves need a conversion, which is done once per row segment. */
 #define AS_FLOATS (NNS_HALF && NNS_CPU)
@@ -29,7 +32,7 @@
             floatl w[VECTORS];                                                                      \
             UNROLL for (int v = 0; v < VECTORS; v++) {                                              \
                 w[v] = READ_VECTOR(tap + v * LENGTH);                                               \
-                PREFETCH(tap + AHEAD + v * LENGTH);                                                 \
+                PREFETCH(tap + ahead + v * LENGTH);                                                 \
             }                                                                                       \
             UNROLL for (int p = 0; p < PIXELS; p++) {                                               \
                 UNROLL for (int v = 0; v < VECTORS; v++)                                            \
@@ -41,7 +44,7 @@
 typedef struct {
     int x_offset, weight_offset, bias_offset, residual_offset, y_offset;
     int channels, height, width, out_channels, out_height, out_width, kernel_h, kernel_w, stride_h, dilation_h, dilation_w;
-    int pad_top, pad_left, group_in, group_out, span, tiles_per_item, has_residual, kind, a, b;
+    int pad_top, pad_left, group_in, group_out, span, blocks_per_pass, tiles_per_item, has_residual, kind, a, b;
 } conv_direct_arguments;
 
 PART void convolve(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
@@ -71,41 +74,52 @@ PART void convolve(const global number *x_buffer, const global number *weight_bu
     /* The last half of a block without outputs must hold finite values. */
     const int pads = HALVED && (group + 1) * OUTPUTS >= out_channels && (group * OUTPUTS + vectors * LENGTH) % B;
 
-    for (int tile = tile_begin; tile < tile_end; tile++) {
-        const int oy = tile / tiles_x, ox = tile % tiles_x * PIXELS;
-        const int x0 = ox * STRIDE_W - given.pad_left, y0 = oy * given.stride_h - given.pad_top;
-        const int ky_begin = y0 < 0 ? (-y0 + dilation_h - 1) / dilation_h : 0;
-        const int ky_end = min(kernel_h, (height - y0 + dilation_h - 1) / dilation_h);
-        const int in_place = AS_FLOATS ? 0 : x0 >= 0 && x0 + segment_size <= width; /* whether rows are read in place */
+    const int next_pass = given.blocks_per_pass < given.span ? given.blocks_per_pass * kernel_h * kernel_w * TAP : NEAR_AHEAD;
+    const int ahead = tile_begin + 1 == tile_end ? FAR_AHEAD : next_pass;
 
-        floatl sum[PIXELS][VECTORS];
-        start_tile(sum, bias);
+    for (int pass = block_first; pass <= block_last; pass += given.blocks_per_pass) {
+        const int pass_last = min(pass + given.blocks_per_pass - 1, block_last), ends = pass_last == block_last;
+        const int has_residual = ends && given.has_residual, kind = ends ? given.kind : ACT_NONE;
 
-        for (int block = block_first; block <= block_last; block++) {
-            const int first = block == block_first ? channel_first - block * B : 0;
-            const int last = block == block_last ? channel_last - block * B : B;
-            for (int ky = ky_begin; ky < ky_end; ky++) {
-                const global number *taps = weight + (long)((block - block_first) * kernel_h + ky) * kernel_w * TAP;
-                const global number *row = x + ((long)block * height + y0 + ky * dilation_h) * width * B;
-                if (in_place) {
-                    const global number *segment = row + x0 * B;
-                    ACCUMULATE(global number, READ_ONE, segment)
-                } else {
-                    float segment[SEGMENT * B];
-                    pad_segment(segment, row, x0, width, segment_size);
-                    ACCUMULATE(private float, LOAD_ONE, segment)
+        for (int tile = tile_begin; tile < tile_end; tile++) {
+            const int oy = tile / tiles_x, ox = tile % tiles_x * PIXELS;
+            const int x0 = ox * STRIDE_W - given.pad_left, y0 = oy * given.stride_h - given.pad_top;
+            const int ky_begin = y0 < 0 ? (-y0 + dilation_h - 1) / dilation_h : 0;
+            const int ky_end = min(kernel_h, (height - y0 + dilation_h - 1) / dilation_h);
+            const int in_place = AS_FLOATS ? 0 : x0 >= 0 && x0 + segment_size <= width; /* whether rows are read in place */
+            const long at = y_first + ((long)oy * out_width + ox) * B;
+            const int pixels = min(PIXELS, out_width - ox);
+            global number *y = y_buffer + given.y_offset + at;
+
+            floatl sum[PIXELS][VECTORS];
+            if (pass == block_first)
+                start_tile(sum, bias);
+            else
+                resume_tile(sum, y, plane, y_lane, pixels, vectors);
+
+            for (int block = pass; block <= pass_last; block++) {
+                const int first = block == block_first ? channel_first - block * B : 0;
+                const int last = block == block_last ? channel_last - block * B : B;
+                for (int ky = ky_begin; ky < ky_end; ky++) {
+                    const global number *taps = weight + (long)((block - block_first) * kernel_h + ky) * kernel_w * TAP;
+                    const global number *row = x + ((long)block * height + y0 + ky * dilation_h) * width * B;
+                    if (in_place) {
+                        const global number *segment = row + x0 * B;
+                        ACCUMULATE(global number, READ_ONE, segment)
+                    } else {
+                        float segment[SEGMENT * B];
+                        pad_segment(segment, row, x0, width, segment_size);
+                        ACCUMULATE(private float, LOAD_ONE, segment)
+                    }
                 }
             }
-        }
 
-        const long at = y_first + ((long)oy * out_width + ox) * B;
-        const int pixels = min(PIXELS, out_width - ox);
-        global number *y = y_buffer + given.y_offset + at;
-        finish_tile(sum, residual_buffer + given.residual_offset + at, y, plane, y_lane, pixels, vectors, given.has_residual,
-                    given.kind, given.a, given.b);
-        if (pads) {
-            for (int p = 0; p < pixels; p++)
-                WRITE_VECTOR((floatl)(0.0f), y + VECTORS_ON(vectors, y_lane, plane) + p * B);
+            finish_tile(sum, residual_buffer + given.residual_offset + at, y, plane, y_lane, pixels, vectors, has_residual, kind,
+                        given.a, given.b);
+            if (pads) {
+                for (int p = 0; p < pixels; p++)
+                    WRITE_VECTOR((floatl)(0.0f), y + VECTORS_ON(vectors, y_lane, plane) + p * B);
+            }
         }
     }
 }

@@ -39,6 +39,15 @@ TILE_FUNCTION start_tile(floatl sum[PIXELS][VECTORS], const global number *bias)
     }
 }
 
+/* Reads the sums that `finish_tile` wrote without an activation; y, plane, lane, pixels and vectors are as there. */
+TILE_FUNCTION resume_tile(floatl sum[PIXELS][VECTORS], const global number *y, long plane, int lane, int pixels, int vectors)
+{
+    UNROLL for (int v = 0; v < VECTORS; v++) {
+        UNROLL for (int p = 0; p < PIXELS; p++)
+            sum[p][v] = v < vectors && p < pixels ? READ_VECTOR(y + VECTORS_ON(v, lane, plane) + p * B) : (floatl)(0.0f);
+    }
+}
+
 /* Copies `size` blocked pixels of a row from x0 on, with zeros outside the row. */
 static inline void pad_segment(private float *segment, const global number *row, int x0, int width, int size)
 {

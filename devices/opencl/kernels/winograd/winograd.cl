@@ -8,15 +8,35 @@
  * run the stages one after the other. Tiles are numbered across all images.
  *
  * Macros: M and TAPS of the transform; STRIDE; TILES, the tiles of a product's register tile; FEW, those of a smaller one, or
- * 0. See winograd_transform.cl for LANES.
+ * 0; STEPS, whether weights are int16 (on CPUs). See winograd_transform.cl for LANES.
  *
  * Weights: [output block][position][input block][part][input channel that one of its groups reads][B output lanes], output
- * blocks `panel` numbers apart, without parts that are 0 at a position.
+ * blocks `panel` numbers apart, without parts that are 0 at a position. With STEPS there is one part and one group, and the
+ * weights of up to 16 input channels are float[B output lanes], the scales, then int16[input channel][B output lanes].
  */
 #include "common.cl"
 #include "winograd_transform.cl"
 
 #define AHEAD 1024 /* numbers of weights */
+
+/* WEIGHTS reads a vector of weights, READ_SCALES what precedes those of a block of inputs. A position has ELEMENTS per output. */
+#ifdef STEPS
+#define STEP_GROUP 16 /* input channels with one scale; devices/algorithms/winograd.py has it, too */
+typedef short weight_number;
+#define SCALE_ELEMENTS (sizeof(float) / sizeof(short))
+#define ELEMENTS(channels) (int)((channels) + ((channels) + STEP_GROUP - 1) / STEP_GROUP * SCALE_ELEMENTS)
+#define READ_SCALES(begin)                                                                          \
+    if ((begin) % STEP_GROUP == 0) {                                                                \
+        scales = LOAD((const global float *)u);                                                     \
+        u += B * SCALE_ELEMENTS;                                                                    \
+    }
+#define WEIGHTS(u, scales) (NNS_JOIN(convert_float, NNS_BLOCK)(NNS_JOIN(vload, NNS_BLOCK)(0, u)) * (scales))
+#else
+typedef number weight_number;
+#define ELEMENTS(channels) (channels)
+#define READ_SCALES(begin)
+#define WEIGHTS(u, scales) READ_VEC(u)
+#endif
 
 /* Parameters of the convolution, common to all kernels. */
 typedef struct {
@@ -103,18 +123,19 @@ PART void encode_patch(const global number *x, int y0, int x0, int height, int w
 /* Defines a function for the sums of COUNT tiles over `parts` parts and input channels [first, last), counted from the begin of
  * a block; parts of encoded tiles are `v_part` floats apart and input blocks `v_block`. */
 #define MULTIPLY(NAME, COUNT)                                                                                         \
-    PART void NAME(const global float *v, long v_block, long v_part, int parts, const global number *u, int first,    \
-                   int last, global float *m)                                                                         \
+    PART void NAME(const global float *v, long v_block, long v_part, int parts, const global weight_number *u,        \
+                   int first, int last, global float *m)                                                              \
     {                                                                                                                 \
-        vec sum[COUNT];                                                                                               \
+        vec sum[COUNT], scales = (vec)(1.0f);                                                                         \
         UNROLL for (int t = 0; t < COUNT; t++)                                                                        \
             sum[t] = (vec)(0.0f);                                                                                     \
         for (int begin = 0; begin < last; begin += B, v += v_block) {                                                 \
             const int end = min(B, last - begin), start = begin == 0 ? first : 0;                                     \
+            READ_SCALES(begin)                                                                                        \
             const global float *from = v;                                                                             \
             for (int part = 0; part < parts; part++, from += v_part) {                                                \
                 for (int lane = start; lane < end; lane++, u += B) {                                                  \
-                    const vec w = READ_VEC(u);                                                                        \
+                    const vec w = WEIGHTS(u, scales);                                                                 \
                     PREFETCH(u + AHEAD);                                                                              \
                     UNROLL for (int t = 0; t < COUNT; t++)                                                            \
                         sum[t] = fma(w, (vec)(from[t * B + lane]), sum[t]);                                           \
@@ -231,9 +252,9 @@ typedef struct {
 /* Encodes, multiplies and decodes. Work items: (range of blocks of tiles, range of output blocks). Each item has `scratch_item`
  * floats of scratch: [position][input block][part][tile][lane], `v_position` apart, then sums [position][tile][lane], `m_position`
  * apart. A block has `per_block` tiles, a multiple of TILES. FEW tiles from `few_begin` on have all rows. */
-kernel void winograd_fused(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
-                           const global number *residual_buffer, global number *y_buffer, global float *scratch_buffer,
-                           const winograd_fused_arguments given)
+kernel void winograd_fused(const global number *x_buffer, const global weight_number *weight_buffer,
+                           const global number *bias_buffer, const global number *residual_buffer, global number *y_buffer,
+                           global float *scratch_buffer, const winograd_fused_arguments given)
 {
     const winograd_shape shape = given.shape;
     const int height = shape.height, width = shape.width, out_height = shape.out_height, out_width = shape.out_width;
@@ -247,7 +268,8 @@ kernel void winograd_fused(const global number *x_buffer, const global number *w
     const int in_end = (channels_of(panel_end - 1, out_channels, group_in, group_out).last + B - 1) / B;
     const long item = (long)get_global_id(1) * get_global_size(0) + get_global_id(0), v_part = (long)per_block * B;
     const global number *x = x_buffer + given.x_offset, *bias = bias_buffer + given.bias_offset;
-    const global number *weight = weight_buffer + given.weight_offset, *residual = residual_buffer + given.residual_offset;
+    const global weight_number *weight = weight_buffer + given.weight_offset;
+    const global number *residual = residual_buffer + given.residual_offset;
     global number *y = y_buffer + given.y_offset;
     global float *v = scratch_buffer + given.scratch_offset + item * given.scratch_item;
     global float *m = v + (long)POSITIONS * v_position;
@@ -269,8 +291,8 @@ kernel void winograd_fused(const global number *x_buffer, const global number *w
         }
         for (int block = panel_begin; block < panel_end; block++) {
             const channel_range range = channels_of(block, out_channels, group_in, group_out);
-            const global number *u = weight + (long)block * shape.panel;
-            const int skipped = range.first / B, size = (range.last - range.first) * B;
+            const global weight_number *u = weight + (long)block * shape.panel;
+            const int skipped = range.first / B, size = ELEMENTS(range.last - range.first) * B;
             const int lane_first = range.first - skipped * B, lane_last = range.last - skipped * B;
             for (int position = 0; position < POSITIONS; position++) {
                 const part_range has = parts_at(position, shape);

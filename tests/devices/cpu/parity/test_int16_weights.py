@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from nnstretch.devices.algorithms.int16_weights import fit_int16
 from nnstretch.devices.base.routine import Routine
-from nnstretch.devices.cpu.routines.convolution.base import fit_int16
 from nnstretch.devices.cpu.routines.convolution.dense import DenseOfInt16Weights
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer

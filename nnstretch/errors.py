@@ -4,6 +4,9 @@ Every one of them has a message of one line that says what was found, what was w
 The command line prints that line and exits with status 2; any other exception is a bug in nnstretch.
 """
 
+import traceback
+from pathlib import Path
+
 
 class NNStretchError(Exception):
     """Root of all errors that a caller can cause."""
@@ -77,3 +80,10 @@ def first_line(error: BaseException) -> str:
     """What an exception says, on one line without its full stop; its type if it says nothing."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def place_in(file: Path, error: BaseException) -> str:
+    """Where an error came through a file of Python code, as in ` in line 7`; "" if it did not."""
+    passed = traceback.extract_tb(error.__traceback__)
+    lines = [at.lineno for at in passed if Path(at.filename).absolute() == file.absolute()]
+    return f" in line {lines[-1]}" if lines else ""

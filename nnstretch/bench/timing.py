@@ -43,7 +43,8 @@ On a quiet machine, ten rounds have intervals of up to ±4 %.
 _PAUSE = 0.02  # seconds between turns, in which the machine comes to rest
 _WARMUP = 2
 _MAX_RUNS = 100_000
-_MIN_ROUNDS = 3  # a median of fewer rounds says little
+MIN_ROUNDS = 3
+"""A median of fewer rounds says little, and has no interval."""
 _LEAST_PRECISE_ROUNDS = 5
 """Rounds before an early end: the interval of fewer ones may be narrow by chance."""
 
@@ -153,7 +154,7 @@ def interleave(candidates: Sequence[Timed], options: TimingOptions, progress: Pr
     limit = float("inf") if options.budget is None else options.budget * len(candidates)
     begin = time.perf_counter()
     for number in range(options.rounds):
-        if number >= _MIN_ROUNDS and time.perf_counter() - begin > limit:
+        if number >= MIN_ROUNDS and time.perf_counter() - begin > limit:
             break
         if options.precision is not None and _is_precise(slices, options.precision):
             break
@@ -207,7 +208,7 @@ def latency(slices: Sequence[np.ndarray]) -> Latency:
     p50 = float(np.median(medians))
     p90 = float(np.median([np.percentile(s, 90) for s in slices]))
     low, high = (float(np.percentile(medians, q)) for q in (25, 75))
-    limits = interval(resampled([slices])[0]) if len(slices) >= _MIN_ROUNDS else None
+    limits = interval(resampled([slices])[0]) if len(slices) >= MIN_ROUNDS else None
     return Latency(p50 * 1e3, p90 * 1e3, float(min(s.min() for s in slices)) * 1e3, (high - low) / p50, limits)
 
 

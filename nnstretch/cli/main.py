@@ -53,6 +53,9 @@ _OPTIONS_ELSEWHERE = {
 }
 """What other tools call an option, of one command or of any -> what is meant by it here."""
 
+_MEASURING = (["bench"], ["compile"], ["run"], ["stretch"], ["tune"])
+"""Commands that keep times of routines in the profile store."""
+
 _COMPLETION = ("--install-completion", "--show-completion")
 """Options of typer, which would leave out the words that follow."""
 
@@ -118,12 +121,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
         return error.status
     except NNStretchError as error:
-        return _interrupted() if interrupts else _fail(str(error))
+        return _interrupted(given) if interrupts else _fail(str(error))
     except typer.TyperException as error:
         said = _meant(given) or error.format_message().rstrip(".")
         return _fail(f"{said}; see --help") if said else USAGE_STATUS  # no arguments, and the help has been shown
     except (KeyboardInterrupt, typer.Abort):
-        return _interrupted()
+        return _interrupted(given)
     except BrokenPipeError:
         _drop_output()
         return 1
@@ -134,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _drop_output()
         return _fail(_described(error))
     if status == INTERRUPTED_STATUS:
-        return _interrupted()
+        return _interrupted(given)
     return status if isinstance(status, int) else 0
 
 
@@ -201,8 +204,9 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _interrupted() -> int:
-    print("interrupted", file=sys.stderr)
+def _interrupted(given: Sequence[str]) -> int:
+    kept = "; measured routines are kept, and the same command goes on from there" if given[:1] in _MEASURING else ""
+    print(f"interrupted{kept}", file=sys.stderr)
     return INTERRUPTED_STATUS
 
 

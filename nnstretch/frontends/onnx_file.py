@@ -18,6 +18,7 @@ from onnx_ir.passes import common
 
 from nnstretch.errors import ModelError, first_line
 from nnstretch.frontends.external_data import write_weights
+from nnstretch.frontends.half_precision import compute_in_float32
 from nnstretch.frontends.input_shapes import fix_batch, fix_images, fix_shapes
 from nnstretch.frontends.mean_variance import expand_mean_variance
 from nnstretch.frontends.onnx_message import Message, read_message
@@ -45,6 +46,8 @@ def load(
 ) -> ir.Model:
     """The model in an ONNX file, checked, with static input shapes and inferred shapes of all it computes.
 
+    It computes in float32 what the file computes in float16 or bfloat16.
+
     Args:
         path: the file. Weights outside of it must lie in its folder.
         shapes: input name (or "" for the only input) -> shape, for inputs with dynamic dimensions.
@@ -71,7 +74,7 @@ def load(
         fix_images(model, image_size)
     fix_shapes(model, shapes or {})
     expand_mean_variance(model)
-    infer_shapes(model, path)
+    infer_shapes(compute_in_float32(model), path)
     _check_operators(model, path)
     return model
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from io import BufferedReader
 from pathlib import Path
 
@@ -56,6 +58,7 @@ def read_message(path: Path) -> Message:
         ModelError: it is no valid ONNX model.
     """
     message = _read(path)
+    _sort_nodes(message.proto.graph)
     external = _check_external_data(message.proto, path)
     _check(message, path, external)
     return message
@@ -213,6 +216,32 @@ def _encoded(number: int) -> bytes:
         digits.append(number & 127 | 128)
         number >>= 7
     return bytes(digits + bytes([number]))
+
+
+def _sort_nodes(graph: onnx.GraphProto) -> None:
+    """Sorts nodes that other tools leave unsorted (ONNX Runtime's converter to float16 is one); cycles are for the checker."""
+    made_by = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+    waits = [
+        {made_by[name] for name in _names_read(node) if name in made_by and made_by[name] != place}
+        for place, node in enumerate(graph.node)
+    ]
+    if all(not wanted or max(wanted) < place for place, wanted in enumerate(waits)):
+        return
+    with suppress(CycleError):
+        nodes = [graph.node[place] for place in TopologicalSorter(dict(enumerate(waits))).static_order()]
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+
+def _names_read(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that a node and the graphs inside it read."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from _names_read(inner)
+            yield from (value.name for value in graph.output)
 
 
 def _check(message: Message, path: Path, external: bool) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from nnstretch.errors import FileError, ModelError, NNStretchError, UsageError, first_line
+from nnstretch.errors import FileError, ModelError, NNStretchError, UsageError, first_line, place_in
+from nnstretch.frontends.half_precision import compute_in_float32
 from nnstretch.frontends.noise import noise
 from nnstretch.frontends.onnx_file import load
 from nnstretch.frontends.onnx_message import read_message
@@ -57,7 +58,7 @@ def load_any(
     if example_input is None:
         raise UsageError("a torch module needs example_input, a tensor of the shape to compile for")
     _check_is_input(example_input)
-    return export_module(model, example_input)
+    return compute_in_float32(export_module(model, example_input))
 
 
 def _check_is_module(model: Any) -> None:
@@ -96,7 +97,7 @@ def load_model(spec: str, shapes: Mapping[str, tuple[int, ...]] | None = None, b
     module, example = load_module(spec)
     from nnstretch.branching.transform.network import export_module
 
-    return export_module(module, batched(_reshaped(example, shapes or {}, spec), batch, spec))
+    return compute_in_float32(export_module(module, batched(_reshaped(example, shapes or {}, spec), batch, spec)))
 
 
 def load_file(
@@ -267,7 +268,7 @@ def _call_factory(file: Path, name: str) -> tuple[nn.Module, Any]:
     except NNStretchError:
         raise
     except (Exception, SystemExit) as error:
-        raise ModelError(f"{file}:{name} fails with {_said(error)}; call it in Python to see where") from error
+        raise ModelError(f"{file}:{name} fails{place_in(file, error)} with {_said(error)}; mend it there") from error
     module, example = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, nn.Module):
         raise ModelError(f"{file}:{name} returned {type(module).__name__}; it must return a torch module")

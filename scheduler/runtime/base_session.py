@@ -184,6 +184,14 @@ class Session(Closing):
         """The model's outputs in order."""
         return [_node_arg(t) for t in self.plan.outputs]
 
+    def __repr__(self) -> str:
+        """What it computes, and where."""
+        inputs, outputs = (
+            ", ".join(f"{one.name}: {'×'.join(map(str, one.shape))}" for one in values)
+            for values in (self.get_inputs(), self.get_outputs())
+        )
+        return f"<{type(self).__name__} ({inputs}) -> ({outputs}) on {','.join(self.plan.processors)}>"
+
     def zeros(self) -> dict[str, np.ndarray]:
         """An array of zeros for each input."""
         return {t.name: np.zeros(t.type.shape, t.type.dtype) for t in self.plan.inputs}

@@ -26,6 +26,7 @@ from nnstretch.bench.comparison.client import onnxruntime_process
 from nnstretch.bench.comparison.subject import count_parameters, random_feeds, reference_outputs
 from nnstretch.bench.timing import (
     DEFAULT_OPTIONS,
+    MIN_ROUNDS,
     Interval,
     Latency,
     MeasurementOptions,
@@ -299,7 +300,7 @@ def _ablation(
         timeline=timelines[0],
         serial_timeline=timelines[1],
         other_programs=others,
-        intervals=_intervals(candidates, samples),
+        intervals=_intervals(candidates, samples) if _have_intervals(times) else {},
         predicted_ms=design.predicted_ms if design else None,
         branches=_measured_branches(branches, design),
         causes=causes(breakdown, perfect_split(list(control_ms.values())), one["branched_ms"]),
@@ -319,7 +320,7 @@ def _rows(
     parameters = {network: count_parameters(model) for network, model in bench.models.items()}
 
     def row(one: _Candidate, found: Latency | None, drawn: np.ndarray, bound: float | None = None) -> AblationRow:
-        network, limits = one.network, interval(drawn)
+        network, limits = one.network, interval(drawn) if _have_intervals(times) else None
         about = (macs[network], parameters[network], top1.get(network))
         return AblationRow(network, one.how, one.processors, *about, found, bound, limits)
 
@@ -328,6 +329,11 @@ def _rows(
     bound = perfect_split([rows[i].p50_ms for i in controls])
     everywhere = _Candidate("control", "perfect split, a bound", ",".join(names), lambda _: np.empty(0), ())
     return (*rows, row(everywhere, None, 1 / (1 / samples[controls]).sum(axis=0), bound))
+
+
+def _have_intervals(times: Sequence[Sequence[np.ndarray]]) -> bool:
+    """Whether the candidates had rounds enough."""
+    return min(map(len, times)) >= MIN_ROUNDS
 
 
 def _of(candidates: Sequence[_Candidate], figure: str) -> list[int]:

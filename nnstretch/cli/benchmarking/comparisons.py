@@ -65,21 +65,14 @@ class Compared:
         options = self.options
         if self.design is None and self.original_weights is not None:
             raise UsageError("--original-weights goes with --design; --weights is for the network itself")
-        self._check_image_size()
+        if self.design is None:
+            for model in self.models:
+                self._source(model).check_image_size()
         if self.design is not None and (options.streams is not None or options.batch is not None):
             raise UsageError("--streams and --batch do not go with --design, which compares runs of single images")
         if options.plan is not None and not (self.design is None and self.processors is None and self.suite is None):
             raise UsageError(
                 "--plan is for a comparison of engines on one model; leave --design, --processors and --suite out"
-            )
-
-    def _check_image_size(self) -> None:
-        from nnstretch.frontends.resolve import is_model_file
-
-        files = [model for model in self.models if is_model_file(model)]
-        if self.design is None and self.image_size is not None and files:
-            raise UsageError(
-                f"--image-size is for networks that torch builds; {files[0]} is for images of its own size, or takes --shape"
             )
 
     def measure(self, report: Reporter) -> int:
@@ -113,7 +106,6 @@ class Compared:
             return design_sources(*self._networks(report, model, self.design), options)
         if self.original_weights is not None:
             raise UsageError("--original-weights goes with --design")
-        self._check_image_size()
         named = [*self.models, *(models_of_suite(self.suite) if self.suite else ())]
         if not named:
             raise UsageError("nothing to measure; give a MODEL or a --suite")

@@ -26,7 +26,7 @@ def compare_models(report: Reporter, series: Series, outputs: Sequence[Path], *,
     Files are rewritten after every model, so that a comparison which is killed leaves its results.
 
     Returns:
-        The exit status: 1 if our engine failed on every model.
+        The exit status: 1 if our engine failed on a model.
 
     Raises:
         NNStretchError: an option is wrong, a model does not exist, or the only model cannot be measured.
@@ -51,7 +51,7 @@ def compare_models(report: Reporter, series: Series, outputs: Sequence[Path], *,
     _show(report, series, results)
     note_written(report, written)
     report.finish(_answer(series, results))
-    return _INTERRUPTED_STATUS if interrupted else int(all(map(is_failure, results)))
+    return _INTERRUPTED_STATUS if interrupted else int(any(map(is_failure, results)))
 
 
 def parse_series(

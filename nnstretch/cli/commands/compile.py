@@ -10,6 +10,7 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     DesignFile,
+    ImageSize,
     Json,
     ModelToCompile,
     Weights,
@@ -59,6 +60,7 @@ def compile_command(
     options: CompileOptions,
     weights: Weights = None,
     design: DesignFile = None,
+    image_size: ImageSize = None,
     json: Json = False,
 ) -> None:
     """Plan a model for processors and write it as a package that `run` opens without planning.
@@ -79,7 +81,7 @@ def compile_command(
             raise UsageError("a standalone model runs native kernels only; leave --engines or --standalone out")
         if options.plans and standalone:
             raise UsageError("a standalone model has one plan; leave --plans or --standalone out")
-        source = Source(model, options, weights, design)
+        source = Source(model, options, weights, design, image_size)
         if source.is_package:
             raise UsageError(f"{model} is a package already; give the model that it was made from")
         name = Path(model.partition(":")[0]).stem

@@ -11,6 +11,7 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import reporting
 from nnstretch.cli.options import (
     DesignFile,
+    ImageSize,
     Json,
     ModelToCompile,
     Weights,
@@ -97,6 +98,7 @@ def quantize_command(
     ] = False,
     weights: Weights = None,
     design: DesignFile = None,
+    image_size: ImageSize = None,
     *,
     options: CompileOptions,
     json: Json = False,
@@ -124,7 +126,7 @@ def quantize_command(
         check_format(output, "a quantised network is", ".onnx")
         check_distinct(output, model, weights, design)
         check_writable(output)
-        source = Source(model, options, weights, design)
+        source = Source(model, options, weights, design, image_size)
         report.note(source.note)
         made, examples = _written(source.load(), data, images, output, wanted, report)
         calibration = examples.images if examples else None

@@ -10,6 +10,7 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     DesignFile,
+    ImageSize,
     Json,
     Model,
     Seed,
@@ -95,6 +96,7 @@ def run_command(
     options: CompileOptions,
     weights: Weights = None,
     design: DesignFile = None,
+    image_size: ImageSize = None,
     targets: OneAfterAnother = None,
     seed: Seed = 0,
     json: Json = False,
@@ -130,7 +132,7 @@ def run_command(
                     raise UsageError(f"{name} holds one run; name one --target, or leave {name} out")
 
         def work(report: Reporter, target: str) -> int:
-            source = Source(model, replace(options, target=target), weights, design)
+            source = Source(model, replace(options, target=target), weights, design, image_size)
             if target == "local":
                 return int(not _run_here(report, source, request, check))
             from nnstretch.cli.targets.run import run_on_target

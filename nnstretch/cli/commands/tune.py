@@ -13,6 +13,7 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     DesignFile,
+    ImageSize,
     Json,
     ModelToCompile,
     Seed,
@@ -94,6 +95,7 @@ def tune_command(
     options: CompileOptions,
     weights: Weights = None,
     design: DesignFile = None,
+    image_size: ImageSize = None,
     targets: OneAfterAnother = None,
     search: SearchParameters = "default",
     fresh: Fresh = False,
@@ -137,7 +139,7 @@ def tune_command(
 
         def work(report: Reporter, target: str) -> int:
             outputs = [path_for_target(path, target, chosen) for path in output or []]
-            _tune(report, Source(model, replace(options, target=target), weights, design), request, outputs)
+            _tune(report, Source(model, replace(options, target=target), weights, design, image_size), request, outputs)
             return 0
 
         return for_each_target(report, chosen, work)

@@ -46,6 +46,24 @@ class Source:
         path = Path(self.model)
         return path.suffix == ".nns" or (path.is_file() and is_package(path))
 
+    @property
+    def has_own_size(self) -> bool:
+        """Whether the model is a file for images of its own size."""
+        from nnstretch.frontends.resolve import is_model_file
+
+        return self.is_package or (self.weights is None and self.design is None and is_model_file(self.model))
+
+    def check_image_size(self) -> None:
+        """Refuses an image size for a file that has its own.
+
+        Raises:
+            UsageError: there is one.
+        """
+        if self.image_size is not None and self.has_own_size:
+            raise UsageError(
+                f"--image-size is for networks that torch builds; {self.model} is for images of its own size, or takes --shape"
+            )
+
     def check_exists(self) -> None:
         """Refuses a name that no model has.
 
@@ -86,6 +104,7 @@ class Source:
             "weights": str(self.weights) if self.weights else None,
             "design": str(self.design) if self.design else None,
             "batch": self.options.batch,
+            "image_size": self.image_size,
         }
 
     def load(self) -> ir.Model:
@@ -130,7 +149,8 @@ class Source:
         options = self.options
         if self.is_package:
             raise UsageError(f"{self.model} is a package with fixed plans; give the model that it was made from")
-        if self.weights is None and self.design is None and not self._is_resized:
+        self.check_image_size()
+        if self.weights is None and self.design is None and self.image_size is None:
             from nnstretch.frontends.resolve import load_any
 
             return load_any(self.model, None, dict(options.shapes or {}), options.batch), False
@@ -142,13 +162,6 @@ class Source:
 
         network = build_network(self.model, NetworkOptions(image_size=self.image_size), self.weights, self.design)
         return network.with_batch(options.batch).export(), network.inherits
-
-    @property
-    def _is_resized(self) -> bool:
-        """Whether the image size changes the network: files have their own."""
-        from nnstretch.frontends.resolve import is_model_file
-
-        return self.image_size is not None and not is_model_file(self.model)
 
     def open(self, progress: Progress) -> Session:
         """A session for the model; a package runs as it was compiled, and changes between its plans if it has several.
@@ -162,7 +175,8 @@ class Source:
         options = replace(self.options, progress=progress)
         if not self.is_package:
             return compile_graph(self.load(), options)
-        options.check_package(self.model, [name for name in ("weights", "design") if getattr(self, name)])
+        given = [name for name in ("weights", "design", "image_size") if getattr(self, name) is not None]
+        options.check_package(self.model, given)
         if options.policy is None and options.streams is None and len(read_package(Path(self.model)).plans) > 1:
             options = replace(options, policy="adaptive")
         return open_package(Path(self.model), options)
@@ -208,7 +222,8 @@ def source_of_package(path: Path) -> Source:
             raise UsageError(f"{path} was made from {file}, which is not there to check against; run it where that is")
     shapes = {str(name): tuple(map(int, shape)) for name, shape in about.get("shapes", {}).items()}
     weights, design = (Path(about[key]) if about.get(key) else None for key in ("weights", "design"))
-    return Source(about["model"], CompileOptions(shapes=shapes, batch=about.get("batch")), weights, design)
+    options = CompileOptions(shapes=shapes, batch=about.get("batch"))
+    return Source(about["model"], options, weights, design, about.get("image_size"))
 
 
 def read_feeds(files: Mapping[str, str], inputs: Sequence[str]) -> dict[str, np.ndarray]:

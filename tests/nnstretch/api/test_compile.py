@@ -7,12 +7,14 @@ import sys
 from dataclasses import fields
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 
 import nnstretch as nns
 from nnstretch.api.options import declared_options
 from nnstretch.cli.commands import COMMANDS
 from nnstretch.cli.main import main, make_app
+from tests.kits.boards.cores import OWN_CORE
 
 CALLS = ((nns.compile, nns.CompileOptions), (nns.stretch, nns.StretchOptions))
 
@@ -143,3 +145,11 @@ def test_packages_refuse_what_was_fixed_when_they_were_made(
     assert message in capsys.readouterr().err
     with pytest.raises(nns.FileError):
         nns.compile("net.nns", streams=2, tune=False)
+
+
+def test_a_session_says_what_it_computes_and_where() -> None:
+    graph = ir.from_onnx_text(
+        '<ir_version: 9, opset_import: ["" : 17]> g (float[2,3] x) => (float[2,3] y) { y = Relu (x) }'
+    )
+    with nns.compile(graph, tune=False, processors=f"cpu:{OWN_CORE}") as session:
+        assert repr(session) == f"<PlanSession (x: 2×3) -> (y: 2×3) on cpu:{OWN_CORE}>"

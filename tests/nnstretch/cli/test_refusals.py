@@ -208,7 +208,16 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("bench", "resnet18", "--design", "d.json", "-o", "d.txt"), "d.txt", ".json, .html")
     refuses(cli("bench", "resnet18", "--original-weights", "w.safetensors"), "--original-weights", "--design")
     refuses(cli("bench", "resnet18", "vgg16", "--weights", "w.safetensors"), "--weights is for one network; 2")
-    refuses(cli("bench", "net.onnx", "--image-size", "64"), "--image-size is for networks that torch builds; net.onnx")
+    for command in (
+        ["bench"],
+        ["run"],
+        ["tune"],
+        ["compile"],
+        ["quantize", "-o", "q.onnx"],
+        ["export", "-o", "x.onnx"],
+    ):
+        size = cli(*command, "net.onnx", "--image-size", "64")
+        refuses(size, "--image-size is for networks that torch builds; net.onnx")
     refuses(cli("bench", "resnet18", "--weights", "w.safetensors"), "w.safetensors")
     refuses(cli("zoo", "--num-classes", "3"), "the options are for one network")
     refuses(cli("run", "net.py:small", "--max-error", "0.1"), "--max-error needs --check")

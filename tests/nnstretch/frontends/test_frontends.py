@@ -522,6 +522,10 @@ def sized():
 
 def number():
     return 7
+
+
+def fails():
+    return number() / 0
 """
 
 
@@ -560,6 +564,7 @@ def test_load_by_factory(tmp_path: Path) -> None:
         f"{file}:missing": "has no function 'missing'",
         f"{file}:wants": "cannot be called without arguments",
         f"{file}:number": "returned int",
+        f"{file}:fails": "fails in line 31 with ZeroDivisionError: division by zero; mend it there",
         str(file): "does not say which function",
     }.items():
         with pytest.raises(ModelError, match=message):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnstretch.errors import NNStretchError, UsageError, first_line
+from nnstretch.errors import NNStretchError, UsageError, first_line, place_in
 from nnstretch.frontends.resolve import import_file
 from nnstretch.training.data.split import Dataset
 from nnstretch.training.data.unreadable import inputs_to_learn_from
@@ -61,8 +61,10 @@ def _called(factory: Any, source: str, values: dict[str, Any]) -> Any:
     except NNStretchError:
         raise
     except (Exception, SystemExit) as error:
-        said = f"{type(error).__name__}: {first_line(error)}"
-        raise UsageError(f"{source} fails with {said}; call it in Python to see where") from error
+        place = place_in(Path(source.rpartition(":")[0]), error)
+        raise UsageError(
+            f"{source} fails{place} with {type(error).__name__}: {first_line(error)}; mend it there"
+        ) from error
 
 
 def _adapted(dataset: Dataset, size: int | None, channels: int | None) -> Dataset:

@@ -55,6 +55,8 @@ Expand        x any shape that broadcasts to the output's
 DepthToSpace  x N,s²C,H,W -> N,C,sH,sW                              size: s; mode: "DCR" | "CRD", the order of x's channels
                                                                     (ONNX)
 SpaceToDepth  x N,C,sH,sW -> N,s²C,H,W                              size: s
+Cast          x any shape, of a type that is not quantised ->
+              another type; one of both is float32
 Quantize      x any shape -> int8
 Dequantize    x any shape, int8 -> float32
 ============  ====================================================  ======================================================
@@ -113,7 +115,8 @@ OPERATORS: Mapping[str, str] = {
         "elementwise",
     ),
     **dict.fromkeys(
-        ("Concat", "Reshape", "Transpose", "Slice", "Expand", "DepthToSpace", "SpaceToDepth", "Rearrange"), "move"
+        ("Concat", "Reshape", "Transpose", "Slice", "Expand", "DepthToSpace", "SpaceToDepth", "Rearrange", "Cast"),
+        "move",
     ),
     **dict.fromkeys(("Resize", "Reduce", "Pad", "Quantize", "Dequantize"), "other"),
 }

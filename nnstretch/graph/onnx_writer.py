@@ -398,6 +398,11 @@ _PLAIN: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 """Operator of a layer -> operator of ONNX, and the attribute of the layer by the name of ONNX's attribute."""
 
+
+def _cast(writer: OnnxWriter, layer: Layer, inputs: _Inputs, output: str) -> None:
+    writer.add("Cast", (inputs[0],), output, to=_element_type(layer.outputs[0].dtype))
+
+
 _WRITERS: Mapping[str, Callable[[OnnxWriter, Layer, _Inputs, str], None]] = {
     **dict.fromkeys(_PLAIN, _write_plain),
     "Conv": _conv,
@@ -416,4 +421,5 @@ _WRITERS: Mapping[str, Callable[[OnnxWriter, Layer, _Inputs, str], None]] = {
     "Expand": _expand,
     "Reduce": _reduce,
     "Pad": _pad,
+    "Cast": _cast,
 }

@@ -252,7 +252,7 @@ def check_standalone(plan: Plan) -> None:
     for tensor in (*plan.inputs, *plan.outputs):
         if tensor.type.dtype != "float32":
             raise UsageError(
-                f"{tensor.name} is {tensor.type.dtype}; a standalone model's inputs and outputs are float32"
+                f"{tensor.name} is {tensor.type.dtype}; a standalone model's are float32; export it with such"
             )
 
 

@@ -163,6 +163,10 @@ def _memory_bound_layers() -> Iterator[Layer]:
     yield _layer("Transpose", (x,), TensorType((1, 56, 64, 56)), {"perm": (0, 2, 1, 3)})
     for source in (Layout(0), Layout(local_isa().block)):
         yield reorder_layer(x, source, Layout(0))
+    for name in ("float16", "bfloat16", "uint8", "int32", "int64"):
+        yield _layer("Cast", (TensorType(x.shape, name),), x)
+    for name in ("float16", "bfloat16"):
+        yield _layer("Cast", (x,), TensorType(x.shape, name))
     yield from _int8_memory_bound_layers()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from nnstretch.devices.base.routine import USUAL_THREADS, Routine
 from nnstretch.devices.cpu.routines import (
     attention,
+    cast,
     data_movement,
     eltwise,
     matmul,
@@ -62,6 +63,7 @@ _MODULES = (
     eltwise,
     normalization,
     data_movement,
+    cast,
     int8_convolution,
     int8_converted,
     int8_summed,

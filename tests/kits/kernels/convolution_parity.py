@@ -152,13 +152,15 @@ NOT_FOR_STRASSEN = (
 
 def feeds_of(layer: Layer) -> list[np.ndarray]:
     """Random inputs, in the order of `layer.activations`, which cannot be written."""
-    return [_feed(layer.type_of(i).shape, 5 + i) for i in layer.activations]
+    return [_feed(layer.type_of(i), 5 + i) for i in layer.activations]
 
 
 @lru_cache(8)
-def _feed(shape: tuple[int, ...], seed: int) -> np.ndarray:
+def _feed(tensor: TensorType, seed: int) -> np.ndarray:
     """Drawn once for all settings of a layer."""
-    feed = random(shape, seed)
+    feed = random(tensor.shape, seed)
+    if tensor.dtype != "float32" and tensor.quantization is None:
+        feed = np.abs(64 * feed).astype(tensor.element.storage)
     feed.flags.writeable = False
     return feed
 

@@ -63,6 +63,11 @@ def _reduced(axes: Shape) -> Shape:
     return tuple(1 if axis in axes else size for axis, size in enumerate(IMAGE))
 
 
+def _cast(source: str, result: str) -> Layer:
+    layer = _layer("Cast", [IMAGE], IMAGE)
+    return replace(layer, inputs=(TensorType(IMAGE, source),), outputs=(TensorType(IMAGE, result),))
+
+
 SMALL_LAYERS: tuple[Layer, ...] = (
     *(_layer("Activation", [IMAGE], IMAGE, activation=one) for one in ACTIVATIONS[1:]),
     *(_layer(op, [IMAGE, IMAGE], IMAGE, activation=RELU) for op in ("Add", "Sub", "Mul", "Max", "Min")),
@@ -94,6 +99,8 @@ SMALL_LAYERS: tuple[Layer, ...] = (
     _layer("Reshape", [IMAGE], (2, 455), activation=RELU),
     _layer("DepthToSpace", [(2, 16, 3, 5)], (2, 4, 6, 10), {"size": 2, "mode": "DCR"}),
     _layer("SpaceToDepth", [(2, 5, 6, 10)], (2, 20, 3, 5), {"size": 2}),
+    *(_cast(name, "float32") for name in ("float16", "uint8", "int32", "int64")),
+    _cast("float32", "float16"),
     conv_layer((1, 6, 5, 5), 12, groups=6),
     product_layer(((), (2,)), (13, 21, 19)),
     product_layer(((2,), (2,)), (25, 70, 30), transposed=(True, True), activation=RELU),

@@ -110,10 +110,9 @@ def test_networks_run_on_our_kernels_and_are_as_exact_as_in_float32(from_file: b
     ir.save(export(network, x), path)
     with nns.compile(path if from_file else network, None if from_file else x, processors=f"cpu:{OWN_CORE}") as session:
         (y,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-        casts = session.plan.fallback_layers
+        assert not session.plan.fallback_layers
         routines = {step.routine for step in session.plan.steps}
     assert y.dtype == np.float16
-    assert len(casts) == 2  # of the input and the output
     assert any("dense" in routine for routine in routines)
     with torch.no_grad():
         wanted = network.float()(x.float()).numpy()

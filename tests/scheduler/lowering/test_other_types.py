@@ -90,9 +90,10 @@ def test_fallback_layers_keep_what_is_between_them() -> None:
         helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT32),
         helper.make_node("Transpose", ["i"], ["t"], perm=(1, 0)),
         helper.make_node("Concat", ["t", "t"], ["c"], axis=0),
-        helper.make_node("Cast", ["c"], ["y"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["c"], ["y"], to=TensorProto.INT64),
     ]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", (3, 4)), ("y", (8, 3)))]
+    given, wanted = TensorProto.FLOAT, TensorProto.INT64
+    ends = [helper.make_tensor_value_info(n, t, s) for n, t, s in (("x", given, (3, 4)), ("y", wanted, (8, 3)))]
     graph = helper.make_graph(nodes, "between", ends[:1], ends[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     plan = plan_model(ir.from_proto(model), build_processors("cpu:0"), tune=False).plan

@@ -22,7 +22,8 @@
     F(strided_channels_last)     \
     F(strided_repeat)            \
     F(reorder_copy)              \
-    F(reorder_layout)
+    F(reorder_layout)            \
+    F(cast)
 
 /* ---- pool: memory_bound/pool.c ---------------------------------------------------------------------------------- */
 
@@ -288,3 +289,17 @@
 #define READS_reorder_layout(REQUIRED, OPTIONAL) REQUIRED(X)
 #define KERNELS_reorder_layout(K) K(layout, "reorder/layout", ANY)
 #define CONSTRAIN_reorder_layout(p) if (p->source == 0 && p->target == 0) p->target = 8;
+
+/* ---- cast: memory_bound/data_movement/cast.c -------------------------------------------------------------------- */
+
+#define PARAMETERS_cast(P, A, G) P(count, RANGE(0, MOST_INT64), BETWEEN(0, 9000))
+#define READS_cast(REQUIRED, OPTIONAL) REQUIRED(X)
+#define KERNELS_cast(K)                              \
+    K(from_float16, "cast/from_float16", ANY)        \
+    K(to_float16, "cast/to_float16", ANY)            \
+    K(from_bfloat16, "cast/from_bfloat16", ANY)      \
+    K(to_bfloat16, "cast/to_bfloat16", ANY)          \
+    K(from_uint8, "cast/from_uint8", ANY)            \
+    K(from_int32, "cast/from_int32", ANY)            \
+    K(from_int64, "cast/from_int64", ANY)
+#define CONSTRAIN_cast(p)

@@ -95,4 +95,4 @@ def test_networks_that_read_other_types_run_on_our_kernels(name: str) -> None:
         assert not session.plan.fallback_layers
         (found,) = session.run(None, {"x": x})
     (wanted,) = onnx.reference.ReferenceEvaluator(proto).run(None, {"x": x})
-    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    np.testing.assert_allclose(found, np.asarray(wanted, np.float32), atol=1e-4)

@@ -36,7 +36,7 @@ def static_runner(isa: Isa) -> Path:
     """The runner; that for ARM, which other tests need, as users get it."""
     with pytest.MonkeyPatch.context() as patch:
         if isa.name not in OPTIMISED:
-            leave_out_optimisation(patch, isa)
+            leave_out_optimisation(patch)
         return build_runner(BuildTarget(isa, "linux-musl"))
 
 

@@ -43,14 +43,16 @@ REPLACED = {
     "--rounds 3": "--rounds 2",
     "nnstretch bench int8.onnx": "nnstretch bench int8.onnx --rounds 2",
     "--budget 1": "--budget 0.1",
-    "macs --trials 12": "macs -n 4",
-    "macs --trials 16": "macs -n 6",
+    "macs --trials 12": "macs -n 2",
+    "macs --trials 16": "macs -n 3",
     "--images 16": "--images 4",
     # A network for the digits; that of three channels stays.
     **{f"mobilenetv3_small {option}": f"tiny.py:tiny {option}" for option in ("--data digits", "-w weights")},
     "mobilenetv3_small:weights": "tiny.py:tiny:weights",
-    # The tutorial's network has fewer layers, and is tuned by one of its commands; those of other pages tune, too.
-    "for _ in range(6)": "for _ in range(3)",
+    # The tutorial's network is smaller, and is tuned by one of its commands; those of other pages tune, too. Its widths decide
+    # how many kernels the search compiles for OpenCL.
+    "layer(1, 64, stride=2), *(layer(64, 64) for _ in range(6))": "layer(1, 32, stride=2), *(layer(32, 32) for _ in range(2))",
+    "nn.Linear(64, 10)]": "nn.Linear(32, 10)]",
     "nnstretch bench model.py:network": "nnstretch bench model.py:network --no-tune",
     # What is tuned in an emulator has one convolution: every candidate of a layer runs there for long.
     "nnstretch tune model.onnx --target": "nnstretch tune small.onnx --target",

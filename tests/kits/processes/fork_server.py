@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 PRELOADED = (
+    *("jinja2", "pydantic", "pyopencl", "typer._adapters", "xgboost"),
     "nnstretch.api.compile",
     "nnstretch.branching.stretch",
     "nnstretch.cli.main",
@@ -37,7 +38,7 @@ PRELOADED = (
     "sklearn.datasets",
     "warmed",
 )
-"""What commands import that train, branch and export. As onnxruntime starts a thread, it is left to them."""
+"""What commands import that train, branch, tune and export. As onnxruntime starts a thread, it is left to them."""
 
 CLIENT = """#!{python} -IS
 import array, json, os, socket, sys

@@ -4,6 +4,7 @@ import copy
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from nnstretch.branching.design.accounting import count_macs, count_parameters
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.from_choices import make_design
 from nnstretch.branching.tracing.operators import Role, channels_of, role_of, tensor_operands
-from nnstretch.branching.tracing.trace import Segment
+from nnstretch.branching.tracing.trace import Segment, TracedNetwork, trace
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.inherit import ChannelOrigins, _Channels, _Copier, scaled_copy
 from nnstretch.branching.transform.network import BranchedNetwork
@@ -38,10 +39,7 @@ from nnstretch.zoo.blocks import (
 from nnstretch.zoo.mobilenet import InvertedRow, inverted_stages
 
 # One network of every kind of block; the others are deeper or wider ones of the same.
-CHAINS = (
-    *("resnet18", "resnet50", "vgg11", "mobilenetv2", "regnet_x_1_6gf"),
-    *("efficientnet_lite4", "squeezenet1_1", "googlenet"),
-)
+CHAINS = ("resnet18", "resnet50", "vgg11", "mobilenetv2", "regnet_x_1_6gf", "squeezenet1_1", "googlenet")
 
 
 def basic(channels: int, out: int, stride: int) -> Residual:
@@ -167,11 +165,20 @@ LIKE: dict[str, Callable[[], nn.Module]] = {
 IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
-def prepared(name: str, multiple: int = 1, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Blueprint]:
+def fresh(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, TracedNetwork]:
     network = LIKE[name]()
     weights.initialise(network, 3, 0)
     network.to(dtype).eval()
-    return network, blueprint(network, IMAGES.to(dtype), multiple)
+    return network, trace(network, IMAGES.to(dtype))
+
+
+traced_once = cache(fresh)
+"""Tests change neither the network nor what is traced."""
+
+
+def prepared(name: str, multiple: int = 1, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Blueprint]:
+    network, traced = traced_once(name, dtype)
+    return network, Blueprint(traced, multiple)
 
 
 def full(plan: Blueprint, branches: int = 2) -> list[SegmentChoice]:
@@ -358,7 +365,7 @@ def test_modes_and_frozen_weights_carry_over_and_the_original_stays(training: bo
 
 def test_building_twice_gives_the_same_weights() -> None:
     def weights_of() -> dict[str, Tensor]:
-        _, plan = prepared("mobilenet")
+        plan = Blueprint(fresh("mobilenet")[1], 1)
         halves = [
             SegmentChoice(s, tuple(BranchChoice(i, plan.depth_candidates(s)[-1], 0.6) for i in range(2)))
             for s in plan.traced.stages

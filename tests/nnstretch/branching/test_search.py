@@ -234,7 +234,7 @@ def test_fused_pairs_save_what_the_best_choice_of_pairs_saves(data: st.DataObjec
         def fused_seconds(self, pair: Layer, processor: int, /) -> float:
             return transitions[int(pair.name.split("+")[0])]
 
-    latencies = LatencyTable(blueprint(small(1), IMAGES, 16), Known(1.0, 1.0), 2)
+    latencies = LatencyTable(tiny(), Known(1.0, 1.0), 2)
     best = math.inf
     for chosen in itertools.chain(
         *(itertools.combinations(transitions, count) for count in range(len(transitions) + 1))
@@ -247,7 +247,7 @@ def test_fused_pairs_save_what_the_best_choice_of_pairs_saves(data: st.DataObjec
 
 def test_fetching_inputs_is_part_of_the_branches() -> None:
     """Fetching is part of the meeting cost and of contended time; measured branches include it."""
-    plan, predictor = blueprint(small(1), IMAGES, 16), Rates(100e9, 60e9, meeting=1e-4)
+    plan, predictor = tiny(), Rates(100e9, 60e9, meeting=1e-4)
     latencies = LatencyTable(plan, predictor, 2)
     segments = [Segment(0, 2), Segment(2, len(plan.traced.blocks))]
     choices = [
@@ -276,7 +276,7 @@ def test_fetching_inputs_is_part_of_the_branches() -> None:
 )
 def test_no_design_is_faster_with_as_many_macs(rates: tuple[float, float], widths: tuple[float, ...]) -> None:
     """Against brute force over all meeting points, depths and widths of a small network."""
-    plan, predictor = blueprint(small(1), IMAGES, 16), Rates(*rates)
+    plan, predictor = tiny(), Rates(*rates)
     limits = SearchLimits(min_width=0.5, min_depth=0.5, beta=0.9, min_macs=0.7, max_segment=1.0)
     latencies = LatencyTable(plan, predictor, 2)
     best: dict[int, float] = {}
@@ -626,6 +626,12 @@ def prepared(name: str) -> Blueprint:
 def prepared_small() -> Blueprint:
     """As `prepared`, of `small`."""
     return blueprint(small(), IMAGES)
+
+
+@cache
+def tiny() -> Blueprint:
+    """As `prepared`, of a chain of four blocks and a head."""
+    return blueprint(small(1), IMAGES, 16)
 
 
 def test_equal_searches_give_equal_designs() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.branching.channels.scaling import ORIGINAL, TensorChannels
-from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
+from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import choices_of, make_design
 from nnstretch.branching.latency.split_layers import Home, SplitCost, SplitLayers, processor_groups
@@ -34,7 +34,7 @@ from nnstretch.errors import DesignError
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 from nnstretch.graph.slices import bounds, even_shares, layer_share
 from tests.kits.hypothesis_examples import examples
-from tests.nnstretch.branching.test_search import IMAGES, Rates, every_design, small, within
+from tests.nnstretch.branching.test_search import IMAGES, Rates, every_design, tiny, within
 
 LIMITS = SearchLimits(min_width=0.5, min_depth=0.5, beta=0.9, min_macs=0.7, max_segment=1.0)
 
@@ -147,7 +147,7 @@ def test_layers_that_take_no_time_are_not_split(monkeypatch: pytest.MonkeyPatch)
 def test_no_mixture_of_branched_split_and_whole_segments_is_ahead(
     other: float, meeting: float, width: float, best_effort: bool
 ) -> None:
-    plan, predictor = blueprint(small(1), IMAGES, 16), Rates(50e9, 50e9 * other, meeting=meeting)
+    plan, predictor = tiny(), Rates(50e9, 50e9 * other, meeting=meeting)
     latencies = LatencyTable(plan, predictor, 2, splits=True)
     designs, report = search(plan, predictor, SearchOptions(2, LIMITS, designs=3, best_effort=best_effort))
     best = (designs[0].predicted_ms or 0.0) * 1e-3
@@ -167,7 +167,7 @@ def test_no_mixture_of_branched_split_and_whole_segments_is_ahead(
 @settings(max_examples=examples(4), deadline=None)
 @given(other=st.sampled_from([0.3, 0.7, 1.0]), meeting=st.sampled_from([0.0, 2e-6, 1e-5, 5e-5]))
 def test_segments_without_branches_run_where_the_network_takes_least(other: float, meeting: float) -> None:
-    plan, predictor = blueprint(small(1), IMAGES, 16), Rates(50e9, 50e9 * other, meeting=meeting)
+    plan, predictor = tiny(), Rates(50e9, 50e9 * other, meeting=meeting)
     for splits in (True, False):
         latencies = LatencyTable(plan, predictor, 2, splits=splits)
 
@@ -196,7 +196,7 @@ def split_design(plan: Blueprint) -> Design:
 
 
 def test_a_design_says_which_segments_are_split() -> None:
-    plan = blueprint(small(1), IMAGES, 16)
+    plan = tiny()
     design = split_design(plan)
     assert [segment.split for segment in design.segments] == [(0, 1), ()]
     saved = Design.from_json(design.to_json())
@@ -217,7 +217,7 @@ def test_a_pair_of_processors_pays_its_own_transfers() -> None:
     dear, cheap = 1e-1, 1e-7
     meeting = {frozenset({0, 1}): cheap, frozenset({0, 2}): dear, frozenset({1, 2}): dear}
     predictor = Pairs(1e9, 1e9, 1e9, meeting=meeting)
-    plan = blueprint(small(1), IMAGES, 16)
+    plan = tiny()
     designs, _ = search(plan, predictor, SearchOptions(3, LIMITS))
     shared = [{branch.processor for branch in s.branches} | {*s.split} for s in designs[0].segments]
     assert {0, 1} in shared
@@ -234,7 +234,7 @@ def test_split_segments_take_what_the_simulated_plan_takes(tmp_path: Path) -> No
     path = tmp_path / "equal.json"
     save_profile(replace(soc, processors=dict.fromkeys(soc.processors, cpu), pairs=pairs), path)
     opened = build_processors(f"sim:{path}/cpu,sim:{path}/gpu")
-    plan, predictor = blueprint(small(1), IMAGES, 16), latency_predictor(opened)
+    plan, predictor = tiny(), latency_predictor(opened)
     design = split_design(plan)
     _, timeline = simulate_model(export_branched(build(plan, design), IMAGES), opened)
     latencies, choices = LatencyTable(plan, predictor, 2, splits=True), choices_of(design)
@@ -247,7 +247,7 @@ def test_split_segments_take_what_the_simulated_plan_takes(tmp_path: Path) -> No
 
 
 def test_an_input_of_other_channels_costs_no_less_than_its_own() -> None:
-    plan = blueprint(small(1), IMAGES, 16)
+    plan = tiny()
     latencies = LatencyTable(plan, Rates(1e9, 1e9), 2, splits=True)
     block = plan.whole(Segment(2, 3))
     full = plan.channels_before(2)

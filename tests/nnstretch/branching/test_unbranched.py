@@ -32,16 +32,10 @@ from nnstretch.cli.stretching.answer import branches_table
 from nnstretch.errors import DesignError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.metadata import PLACEMENT_KEY
-from tests.nnstretch.branching.test_search import IMAGES, Rates, every_design, small, within
+from tests.nnstretch.branching.test_search import IMAGES, Rates, every_design, small, tiny, within
 
 LIMITS = SearchLimits(min_width=0.5, min_depth=0.5, beta=0.9, min_macs=0.7, max_segment=1.0)
 NAMES = ("cpu:0", "opencl:0", "cpu:1", "cpu:2")
-
-
-@cache
-def tiny() -> Blueprint:
-    """A chain of four blocks and a head."""
-    return blueprint(small(1), IMAGES, 16)
 
 
 @cache

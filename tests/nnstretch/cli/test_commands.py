@@ -507,7 +507,7 @@ def test_quantize_refuses(cli: Cli, onnx_file: Path, folder: Path) -> None:
 def test_published_networks_are_made_and_written_again(cli: Cli, folder: Path) -> None:
     setting = SETTINGS["R-34 C+D"]
     (folder / "R-34.yaml").write_text(setting.text())
-    command = ["stretch", "resnet34", "--published", "R-34.yaml", "--image-size", "128", "-p", "cpu:0,opencl:0@1"]
+    command = ["stretch", "resnet34", "--published", "R-34.yaml", "--image-size", "96", "-p", "cpu:0,opencl:0@1"]
     status, out, _ = cli(*command, "-o", "designs", "--yaml", "--json")
     assert status == 0
     (design,) = json.loads(out)["designs"]
@@ -519,7 +519,7 @@ def test_published_networks_are_made_and_written_again(cli: Cli, folder: Path) -
     assert design["params"] / 1e6 == pytest.approx(13.457, abs=1e-3)
     # What was written can be used like any other design.
     status, out, _ = cli(
-        "stretch", "resnet34", "--published", str(path.with_suffix(".yaml")), "--image-size", "128", "--json"
+        "stretch", "resnet34", "--published", str(path.with_suffix(".yaml")), "--image-size", "96", "--json"
     )
     assert json.loads(out)["designs"][0]["id"] == design["id"]
     assert {found.suffix for found in path.parent.iterdir()} == {".json", ".safetensors", ".onnx", ".yaml"}

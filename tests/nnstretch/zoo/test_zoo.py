@@ -48,6 +48,8 @@ _PUBLISHED = {
 _INPUT_SIZES = {"inception_v3": 299, "efficientnet_lite4": 300, "efficientnet_b5": 456, "ssd_resnet50": 512}
 # Networks that are compared with their papers by themselves.
 _OWN = ("ssd_resnet50", "resnetxy")
+# Neither the shallowest nor the deepest of equal blocks.
+_BETWEEN = ("resnet34", "resnet101", "vgg13", "vgg16", "densenet161", "densenet169")
 _CLASSIFIERS = tuple(name for name in zoo.names() if name != "ssd_resnet50")
 _STAGES = dict.fromkeys(("googlenet", "inception_v3", "squeezenet1_0", "squeezenet1_1"), 3) | dict.fromkeys(
     ("vgg13", "vgg16", "vgg19", "mobilenetv2", "mobilenetv3_large", "efficientnet_lite4", "efficientnet_b5"), 5
@@ -193,9 +195,9 @@ def _tensors(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Te
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-@pytest.fixture(scope="module", params=zoo.names())
+@pytest.fixture(scope="module", params=[name for name in zoo.names() if name not in _BETWEEN])
 def network(request: pytest.FixtureRequest) -> nn.Module:
-    """Every network of the zoo, whose weights are drawn once: that takes longer than the tests."""
+    """Networks of every kind of the zoo, whose weights are drawn once: that takes longer than the tests."""
     return _small(request.param)
 
 

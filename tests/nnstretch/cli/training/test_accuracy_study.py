@@ -296,7 +296,16 @@ def test_networks_are_small_and_drawn_by_seed(name: str) -> None:
     assert not torch.equal(network(image), build_network(name, 22, 1).eval()(image))
 
 
-@pytest.mark.slow
+@pytest.fixture
+def _few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorter stages of all networks but ResNet-34: a search takes as long as they are deep."""
+    depths, widths = networks._REGNET
+    monkeypatch.setattr(networks, "_REGNET", (tuple(min(depth, 2) for depth in depths), widths))
+    rows = tuple(row._replace(repeats=min(row.repeats, 2)) for row in networks._LITE4)
+    monkeypatch.setattr(networks, "_LITE4", rows)
+
+
+@pytest.mark.usefixtures("_few_blocks")
 @pytest.mark.parametrize("name", MODELS)
 def test_the_search_branches_every_network(name: str) -> None:
     design = searched_design(build_network(name, 22, 0).eval(), torch.randn(1, 3, 32, 32), silent)

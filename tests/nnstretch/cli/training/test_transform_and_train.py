@@ -44,9 +44,15 @@ def block(before, after, stride):
     return nn.Sequential(nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU())
 
 
-def make(num_classes=10):
-    blocks = [block(1, 32, 1), block(32, 32, 1), block(32, 64, 2), block(64, 64, 1), block(64, 64, 1), block(64, 64, 1)]
-    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, num_classes)), torch.zeros(1, 1, 16, 16)
+def make(num_classes=10, n=32):
+    widths = (1, n), (n, n), (n, 2 * n), (2 * n, 2 * n), (2 * n, 2 * n), (2 * n, 2 * n)
+    blocks = [block(a, b, 2 if n == a < b else 1) for a, b in widths]
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * n, num_classes)
+    return nn.Sequential(*blocks, *head), torch.zeros(1, 1, 16, 16)
+
+
+def narrow(num_classes=10):
+    return make(num_classes, 16)
 """
 SETTINGS: dict[str, Any] = {
     "processors": "sim:phone/cpu,sim:phone/gpu",
@@ -328,7 +334,9 @@ def run_whole(
 ) -> tuple[dict[str, Any], list[str]]:
     """A job with images that other processes read, too, as on two cores; its answer and notes."""
     changes = {"changes": {**SETTINGS["changes"], "epochs": 1}, "at_once": at_once}
-    options = TransformOptions(model=model, data="digits", folder=folder, **{**SETTINGS, **changes})
+    options = TransformOptions(
+        model=model.replace(":make", ":narrow"), data="digits", folder=folder, **{**SETTINGS, **changes}
+    )
     report = Watched(at)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(networks, "training_images", training_images)

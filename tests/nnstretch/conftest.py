@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +13,21 @@ from nnstretch.cli.main import main
 from nnstretch.graph.layers import GraphNode, graph_inputs, layers
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
+from nnstretch.scheduler.measurement import interference
 from tests.kits.command_line import Answer, Cli
 from tests.kits.graphs.fused_graphs import run_layers
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_rounds() -> Iterator[None]:
+    """How much processors slow each other down is measured as always, but in few rounds.
+
+    Tests share the cores, so any figure may come out; high ones are measured again by the next command.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interference, "_ROUNDS", 2)
+        patch.setattr(interference, "_RUNS", 1)
+        yield
 
 
 def feeds_for(model: ir.Model, seed: int = 0) -> dict[str, np.ndarray]:

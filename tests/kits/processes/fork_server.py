@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 PRELOADED = (
-    *("jinja2", "pydantic", "pyopencl", "typer._adapters", "xgboost"),
+    *("jinja2", "pydantic", "typer._adapters", "xgboost"),
     "nnstretch.api.compile",
     "nnstretch.branching.stretch",
     "nnstretch.cli.main",
@@ -38,7 +38,8 @@ PRELOADED = (
     "sklearn.datasets",
     "warmed",
 )
-"""What commands import that train, branch, tune and export. As onnxruntime starts a thread, it is left to them."""
+"""What commands import that train, branch, tune and export. As onnxruntime starts a thread, it is left to them, and so is
+pyopencl, whose drivers crash in forks."""
 
 CLIENT = """#!{python} -IS
 import array, json, os, socket, sys

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import onnx_ir as ir
@@ -25,7 +26,7 @@ from nnstretch.branching.tracing.canonicalize import canonicalize
 from nnstretch.branching.tracing.capture import _by_export, _by_fx, capture, tensors_of
 from nnstretch.branching.tracing.modules import ChannelShuffle, ChannelSlice
 from nnstretch.branching.tracing.operators import module_of, shape_of
-from nnstretch.branching.tracing.trace import Segment, trace
+from nnstretch.branching.tracing.trace import Segment, TracedNetwork, trace
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import export_branched
 from nnstretch.errors import DesignError
@@ -76,15 +77,19 @@ def test_full_branches_are_equivalent_to_the_module(name: str) -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
 
+@cache
+def traced(name: str) -> tuple[nn.Module, TracedNetwork]:
+    """A network, traced once for all merge modes."""
+    network = small(ANY[name]())
+    return network, trace(network, IMAGES)
+
+
 @pytest.mark.parametrize(("name", "merge"), list(itertools.product(ANY, [Merge.CONCAT, Merge.ADD])))
 def test_counts_of_scaled_branches_match_the_built_network(name: str, merge: Merge) -> None:
-    network = small(ANY[name]())
-    plan = blueprint(network, IMAGES, 2, merge)
+    network, whole = traced(name)
+    plan = Blueprint(whole, 2, merge)
     original = plan.original_cost
-    assert (original.macs, original.params) == (
-        count_macs(trace(network, IMAGES).graph, IMAGES),
-        count_parameters(plan.traced.graph),
-    )
+    assert (original.macs, original.params) == (count_macs(whole.graph, IMAGES), count_parameters(whole.graph))
     design = branched(plan, (0.5, 0.6))
     built = build(plan, design)
     assert (design.macs, design.params) == (count_macs(built, IMAGES), count_parameters(built))

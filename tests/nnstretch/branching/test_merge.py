@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Collection
+from functools import cache
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from nnstretch.branching.design.design import Design, Entry, Merge
 from nnstretch.branching.design.from_choices import choices_of, make_design
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.tracing.trace import TracedNetwork, trace
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.merge import even_ranges
 from nnstretch.branching.transform.network import BranchedNetwork
@@ -76,9 +78,15 @@ def answers(module: nn.Module) -> Tensor:
     return answer
 
 
-@pytest.mark.parametrize("merge", ENDS)
-@pytest.mark.parametrize("widths", [(1.0, 1.0), (1.0, 1.0, 1.0)])
-@pytest.mark.parametrize("name", ["", "mobilenetv2"])
+@pytest.mark.parametrize(
+    ("name", "widths", "merge"),
+    [
+        ("", (1.0, 1.0), Merge.CONCAT_1X1),
+        ("", (1.0, 1.0, 1.0), Merge.ADD),
+        ("mobilenetv2", (1.0, 1.0, 1.0), Merge.CONCAT_1X1),
+        ("mobilenetv2", (1.0, 1.0), Merge.ADD),
+    ],
+)
 def test_full_branches_are_equivalent_to_the_network(name: str, widths: tuple[float, ...], merge: Merge) -> None:
     module = zoo.build(name, num_classes=5, small_images=True) if name else small()
     plan = blueprint(module, IMAGES, merge=merge)
@@ -105,10 +113,15 @@ def test_ends_are_the_identity_in_training_too(merge: Merge) -> None:
     assert torch.allclose(answers(found), answers(expected), rtol=1e-3, atol=1e-3)
 
 
+@cache
+def traced(name: str) -> TracedNetwork:
+    return trace(zoo.build(name, num_classes=5, small_images=True), IMAGES)
+
+
 @pytest.mark.parametrize("merge", list(Merge))
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv2", "squeezenet1_1"])
 def test_counts_are_those_of_the_built_network(name: str, merge: Merge) -> None:
-    plan = blueprint(zoo.build(name, num_classes=5, small_images=True), IMAGES, merge=merge)
+    plan = Blueprint(traced(name), merge=merge)
     design = designed(plan, (0.5, 0.75, 0.3), shallow=True)
     again = Design.from_json(design.to_json())
     assert choices_of(again) == choices_of(design)

@@ -45,7 +45,9 @@ def network(name: str) -> nn.Module:
 
 @cache
 def plan_of(name: str, merge: Merge = Merge.CONCAT) -> Blueprint:
-    return blueprint(network(name), IMAGES, 2, merge)
+    """Of a network that is traced once for all merge modes."""
+    is_first = merge is Merge.CONCAT
+    return blueprint(network(name), IMAGES, 2) if is_first else Blueprint(plan_of(name).traced, 2, merge)
 
 
 def branched(plan: Blueprint, widths: tuple[float, float]) -> Design:
@@ -267,7 +269,7 @@ def test_the_body_of_an_upscaler_is_divided_under_its_shortcut() -> None:
 @pytest.mark.parametrize("name", MODERN)
 @pytest.mark.parametrize("width", [1.0, 0.6])
 def test_predicted_layers_can_be_computed(name: str, width: float) -> None:
-    plan = blueprint(network(name), IMAGES, 2)
+    plan = plan_of(name)
     whole = Segment(0, len(plan.traced.blocks))
     narrow = {tensor: TensorChannels(max(2, channels_of(tensor) // 2), exact=False) for tensor in boundaries(plan)}
     for part in (plan.head, *(plan.whole(Segment(i, i + 1)) for i in whole.blocks)):

@@ -28,6 +28,13 @@ def unsized():
     return small()[0]
 
 
+def shallow():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        block(1, 16), block(16, 16), block(16, 32, 2), block(32, 32), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
+    )
+
+
 def wants_an_argument(n):
     return nn.Conv2d(n, n, 1)
 

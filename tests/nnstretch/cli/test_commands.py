@@ -507,7 +507,7 @@ def test_quantize_refuses(cli: Cli, onnx_file: Path, folder: Path) -> None:
 def test_published_networks_are_made_and_written_again(cli: Cli, folder: Path) -> None:
     setting = SETTINGS["R-34 C+D"]
     (folder / "R-34.yaml").write_text(setting.text())
-    command = ["stretch", "resnet34", "--published", "R-34.yaml", "--image-size", "96", "-p", "cpu:0,opencl:0@1"]
+    command = ["stretch", "resnet34", "--published", "R-34.yaml", "--image-size", "128", "-p", "cpu:0,opencl:0@1"]
     status, out, _ = cli(*command, "-o", "designs", "--yaml", "--json")
     assert status == 0
     (design,) = json.loads(out)["designs"]
@@ -519,7 +519,7 @@ def test_published_networks_are_made_and_written_again(cli: Cli, folder: Path) -
     assert design["params"] / 1e6 == pytest.approx(13.457, abs=1e-3)
     # What was written can be used like any other design.
     status, out, _ = cli(
-        "stretch", "resnet34", "--published", str(path.with_suffix(".yaml")), "--image-size", "96", "--json"
+        "stretch", "resnet34", "--published", str(path.with_suffix(".yaml")), "--image-size", "128", "--json"
     )
     assert json.loads(out)["designs"][0]["id"] == design["id"]
     assert {found.suffix for found in path.parent.iterdir()} == {".json", ".safetensors", ".onnx", ".yaml"}
@@ -533,11 +533,11 @@ def test_stretch_retrain_compile_and_prove(cli: Cli, folder: Path) -> None:
     """Weights and design know the image size: only the first command names it."""
     processors = ("-p", "cpu:0,cpu:1")
     options = ("--data", "digits", "--epochs", "1", "--threads", "1")
-    first = answer_of(cli("train", "net.py:unsized", *options, "--image-size", "16", "-o", "w.safetensors", "--json"))
+    first = answer_of(cli("train", "net.py:shallow", *options, "--image-size", "16", "-o", "w.safetensors", "--json"))
     assert first["blockwise"] is None
     found = answer_of(
         cli(
-            "stretch", "net.py:unsized", "--weights", "w.safetensors", *processors, "-o", "designs", "--top", "1",
+            "stretch", "net.py:shallow", "--weights", "w.safetensors", *processors, "-o", "designs", "--top", "1",
             "--alpha", "100", "--beta", "100", "--even-if-slower", "--json",
         )
     )  # fmt: skip
@@ -549,8 +549,8 @@ def test_stretch_retrain_compile_and_prove(cli: Cli, folder: Path) -> None:
     branched = ("--design", design["file"], "--weights", "b.safetensors")
     trained = answer_of(
         cli(
-            "train", "net.py:unsized", *options, "--design", design["file"], "--weights", "w.safetensors",
-            "--teacher", "net.py:unsized:w.safetensors", "--recipe", "quick-retrain", "-o", "b.safetensors", "--json",
+            "train", "net.py:shallow", *options, "--design", design["file"], "--weights", "w.safetensors",
+            "--teacher", "net.py:shallow:w.safetensors", "--recipe", "quick-retrain", "-o", "b.safetensors", "--json",
         )
     )  # fmt: skip
     assert trained["macs"] == design["macs"]
@@ -560,13 +560,13 @@ def test_stretch_retrain_compile_and_prove(cli: Cli, folder: Path) -> None:
     before = trained["blockwise"]["before"]
     assert (trained["blockwise"]["steps"] > 0) == (max(before) > 1e-4)  # full widths leave nothing to learn
     assert len(trained["blockwise"]["after"]) == len(before) > 0
-    compiled = answer_of(cli("compile", "net.py:unsized", *branched, *processors, "--no-tune", "-o", "b.nns", "--json"))
+    compiled = answer_of(cli("compile", "net.py:shallow", *branched, *processors, "--no-tune", "-o", "b.nns", "--json"))
     assert compiled["macs"] == design["macs"]
     assert compiled["subgraphs"] > 2
     assert cli("run", "b.nns", "--check", "--runs", "2")[0] == 0
     ablation = answer_of(
         cli(
-            "bench", "net.py:unsized", *branched, *processors, "--rounds", "2", "--no-tune", "--json",
+            "bench", "net.py:shallow", *branched, *processors, "--rounds", "2", "--no-tune", "--json",
         )
     )  # fmt: skip
     assert set(ablation["original_ms"]) == set(ablation["control_ms"]) == {"cpu:0", "cpu:1"}
@@ -577,8 +577,8 @@ def test_stretch_retrain_compile_and_prove(cli: Cli, folder: Path) -> None:
     tops = {row["network"]: row["top1"] for row in ablation["rows"]}
     assert tops["branched"] == pytest.approx(trained["top1"])
     assert tops["control"] is None
-    refuses(cli("run", "net.py:unsized", "--weights", "b.safetensors"), design["id"], "--design")
-    weighted = ("bench", "net.py:unsized", "--weights", "w.safetensors", "--no-tune", "-r", "1", "--json")
+    refuses(cli("run", "net.py:shallow", "--weights", "b.safetensors"), design["id"], "--design")
+    weighted = ("bench", "net.py:shallow", "--weights", "w.safetensors", "--no-tune", "-r", "1", "--json")
     (timed,) = answer_of(cli(*weighted))["results"]  # for images of the size that the weights name
     assert (timed["macs"], timed["max_rel_error"] < 1e-4) == (found["original_macs"], True)
     assert answer_of(cli(*weighted, "--streams", "1"))["results"]

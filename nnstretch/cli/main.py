@@ -53,7 +53,7 @@ _OPTIONS_ELSEWHERE = {
 }
 """What other tools call an option, of one command or of any -> what is meant by it here."""
 
-_MEASURING = (["bench"], ["compile"], ["run"], ["stretch"], ["tune"])
+_MEASURING = frozenset({"bench", "compile", "run", "stretch", "tune"})
 """Commands that keep times of routines in the profile store."""
 
 _COMPLETION = ("--install-completion", "--show-completion")
@@ -205,7 +205,11 @@ def _drop_output() -> None:
 
 
 def _interrupted(given: Sequence[str]) -> int:
-    kept = "; measured routines are kept, and the same command goes on from there" if given[:1] in _MEASURING else ""
+    kept = (
+        "; measured routines are kept, and the same command goes on from there"
+        if _MEASURING.intersection(given[:1])
+        else ""
+    )
     print(f"interrupted{kept}", file=sys.stderr)
     return INTERRUPTED_STATUS
 

@@ -34,12 +34,11 @@ def compute_in_float32(model: ir.Model) -> ir.Model:
         for values in (model.graph.inputs, model.graph.outputs)
     )
     for graph in model.graphs():
-        for value in (*graph.inputs, *graph.initializers.values()):
+        for value in _given(graph):
             _widen_value(value)
         for node in graph:
             _widen_node(node)
-    computed = (value for node in model.graph for value in node.outputs)
-    names = {value.name or "" for value in (*model.graph.inputs, *computed)}
+    names = {value.name or "" for value in (*_given(model.graph), *_computed(model.graph))}
     for _, value, dtype in inputs:
         _cast_input(model.graph, value, dtype, names)
     for place, value, dtype in outputs:
@@ -47,12 +46,20 @@ def compute_in_float32(model: ir.Model) -> ir.Model:
     return model
 
 
+def _given(graph: ir.Graph) -> tuple[ir.Value, ...]:
+    return *graph.inputs, *graph.initializers.values()
+
+
+def _computed(graph: ir.Graph) -> tuple[ir.Value, ...]:
+    return tuple(value for node in graph for value in node.outputs)
+
+
 def _has_halves(model: ir.Model) -> bool:
     """Whether tensors, but no sequences, hold numbers of such a type."""
-    nodes = [node for graph in model.graphs() for node in graph]
-    named = any(_is_half(a) or _names_half(a) for node in nodes for a in node.attributes.values())
-    stated = [value for graph in model.graphs() for value in (*graph.inputs, *graph.initializers.values())]
-    kinds = [value.type for value in (*stated, *(v for node in nodes for v in node.outputs)) if value.dtype in _HALVES]
+    graphs = tuple(model.graphs())
+    named = any(_is_half(a) or _names_half(a) for graph in graphs for node in graph for a in node.attributes.values())
+    values = (value for graph in graphs for value in (*_given(graph), *_computed(graph)))
+    kinds = [value.type for value in values if value.dtype in _HALVES]
     return (named or bool(kinds)) and all(isinstance(kind, ir.TensorType) for kind in kinds)
 
 
@@ -88,27 +95,23 @@ def _names_half(attribute: ir.Attr) -> bool:
     return is_type and attribute.as_int() in _HALVES
 
 
-def _cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Value:
-    """The output, called `name`, of a new node that converts a value."""
+def _cast(value: ir.Value, dtype: ir.DataType, name: str) -> tuple[ir.Node, ir.Value]:
+    """A new node that converts a value, and its output, called `name`."""
     node = ir.node("Cast", [value], {"to": int(dtype)}, name=name)
     (made,) = node.outputs
     made.name, made.dtype, made.shape = name, dtype, value.shape
-    return made
+    return node, made
 
 
 def _cast_input(graph: ir.Graph, value: ir.Value, dtype: ir.DataType, names: set[str]) -> None:
     """Restores the type of an input, and converts it for its users."""
     uses = tuple(value.uses())
     value.dtype = dtype
-    name = unused_name(f"{value.name}_float32", names, "_")
-    names.add(name)
-    made = _cast(value, ir.DataType.FLOAT, name)
-    for node, place in uses:
-        node.replace_input_with(place, made)
-    producer = made.producer()
-    assert producer is not None
+    node, made = _cast(value, ir.DataType.FLOAT, _taken(f"{value.name}_float32", names))
+    for user, place in uses:
+        user.replace_input_with(place, made)
     first = next(iter(graph), None)
-    graph.append(producer) if first is None else graph.insert_before(first, producer)
+    graph.append(node) if first is None else graph.insert_before(first, node)
 
 
 def _cast_output(graph: ir.Graph, place: int, value: ir.Value, dtype: ir.DataType, names: set[str]) -> None:
@@ -116,10 +119,14 @@ def _cast_output(graph: ir.Graph, place: int, value: ir.Value, dtype: ir.DataTyp
     if value.dtype == dtype:  # an input is the output
         return
     name = value.name or f"output{place}"
-    value.name = unused_name(f"{name}_float32", names, "_")
-    names.add(value.name)
-    made = _cast(value, dtype, name)
-    producer = made.producer()
-    assert producer is not None
-    graph.append(producer)
+    value.name = _taken(f"{name}_float32", names)
+    node, made = _cast(value, dtype, name)
+    graph.append(node)
     graph.outputs[place] = made
+
+
+def _taken(wanted: str, names: set[str]) -> str:
+    """A name like `wanted` that no value of the graph has; it has one from now on."""
+    name = unused_name(wanted, names, "_")
+    names.add(name)
+    return name

@@ -53,12 +53,17 @@ def load_any(
     if isinstance(graph := getattr(model, "int8_graph", None), MethodType):
         made: ir.Model = graph()
         return made
-    from nnstretch.branching.transform.network import export_module
-
     if example_input is None:
         raise UsageError("a torch module needs example_input, a tensor of the shape to compile for")
     _check_is_input(example_input)
-    return compute_in_float32(export_module(model, example_input))
+    return _exported(model, example_input)
+
+
+def _exported(module: nn.Module, example_input: Tensor | tuple[Tensor, ...]) -> ir.Model:
+    """The graph of a module, in float32."""
+    from nnstretch.branching.transform.network import export_module
+
+    return compute_in_float32(export_module(module, example_input))
 
 
 def _check_is_module(model: Any) -> None:
@@ -95,9 +100,7 @@ def load_model(spec: str, shapes: Mapping[str, tuple[int, ...]] | None = None, b
     if is_model_file(spec):
         return load_file(spec, shapes, batch)
     module, example = load_module(spec)
-    from nnstretch.branching.transform.network import export_module
-
-    return compute_in_float32(export_module(module, batched(_reshaped(example, shapes or {}, spec), batch, spec)))
+    return _exported(module, batched(_reshaped(example, shapes or {}, spec), batch, spec))
 
 
 def load_file(

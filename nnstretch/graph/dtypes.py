@@ -67,6 +67,14 @@ DEFAULT_DTYPE = "float32"
 """The type that networks are computed in unless they or the user say otherwise."""
 BFLOAT16 = "bfloat16"
 
+CASTS = frozenset(
+    {
+        *((name, DEFAULT_DTYPE) for name in ("float16", BFLOAT16, "uint8", "bool", "int32", "int64")),
+        *((DEFAULT_DTYPE, name) for name in ("float16", BFLOAT16)),
+    }
+)
+"""Types of the input and output of Cast layers."""
+
 
 def element_type(name: str) -> ElementType:
     """The element type called `name`.

@@ -252,7 +252,7 @@ def check_standalone(plan: Plan) -> None:
     for tensor in (*plan.inputs, *plan.outputs):
         if tensor.type.dtype != "float32":
             raise UsageError(
-                f"{tensor.name} is {tensor.type.dtype}; a standalone model's are float32; export it with such"
+                f"{tensor.name} is {tensor.type.dtype}; standalone models read and write float32: export the network so"
             )
 
 

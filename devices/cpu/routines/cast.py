@@ -6,15 +6,8 @@ from nnstretch.devices.base.routine import INPUT, PLAIN, Descriptor, Layout, Low
 from nnstretch.devices.cpu.manifest import kernel_call
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.activation import NO_ACTIVATION
-from nnstretch.graph.dtypes import DEFAULT_DTYPE
+from nnstretch.graph.dtypes import CASTS, DEFAULT_DTYPE
 from nnstretch.graph.layer import Layer
-
-_KERNELS = {
-    **{(name, DEFAULT_DTYPE): f"cast/from_{name}" for name in ("float16", "bfloat16", "uint8", "int32", "int64")},
-    ("bool", DEFAULT_DTYPE): "cast/from_uint8",
-    **{(DEFAULT_DTYPE, name): f"cast/to_{name}" for name in ("float16", "bfloat16")},
-}
-"""Types of input and output -> the kernel."""
 
 
 class CastRoutine(Routine):
@@ -28,13 +21,16 @@ class CastRoutine(Routine):
     def supports(self, layer: Layer) -> bool:
         if layer.op != "Cast" or layer.constants or layer.activation != NO_ACTIVATION or not layer.outputs[0].elements:
             return False
-        return _types(layer) in _KERNELS and layer.type_of(0).quantization is None
+        return _types(layer) in CASTS and layer.type_of(0).quantization is None
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         return (PLAIN,), (PLAIN,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        return Lowering((kernel_call(_KERNELS[_types(layer)], (INPUT,), count=layer.outputs[0].elements),))
+        source, result = _types(layer)
+        stored = "uint8" if source == "bool" else source
+        kernel = f"cast/from_{stored}" if result == DEFAULT_DTYPE else f"cast/to_{result}"
+        return Lowering((kernel_call(kernel, (INPUT,), count=layer.outputs[0].elements),))
 
 
 def _types(layer: Layer) -> tuple[str, str]:

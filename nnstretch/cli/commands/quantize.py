@@ -75,6 +75,13 @@ Sensitivity = Annotated[
         "32 calibration examples at most, relative to the float32 outputs.",
     ),
 ]
+Equalize = Annotated[
+    bool, option("--equalize", "Equalise the ranges of channels across neighbouring layers before the calibration.")
+]
+BiasCorrection = Annotated[
+    bool,
+    option("--bias-correction", "Subtract the mean effect of rounded weights, on the examples, from the biases."),
+]
 
 
 @with_options(CompileOptions)
@@ -89,13 +96,8 @@ def quantize_command(
     keep_float: Kept = None,
     max_error: MaxError = None,
     sensitivity: Sensitivity = False,
-    equalize: Annotated[
-        bool, option("--equalize", "Equalise the ranges of channels across neighbouring layers before the calibration.")
-    ] = False,
-    bias_correction: Annotated[
-        bool,
-        option("--bias-correction", "Subtract the mean effect of rounded weights, on the examples, from the biases."),
-    ] = False,
+    equalize: Equalize = False,
+    bias_correction: BiasCorrection = False,
     weights: Weights = None,
     design: DesignFile = None,
     image_size: ImageSize = None,

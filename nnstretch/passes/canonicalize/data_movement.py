@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from nnstretch.graph.dtypes import DEFAULT_DTYPE, ELEMENT_TYPES
+from nnstretch.graph.dtypes import CASTS, ELEMENT_TYPES
 from nnstretch.graph.layer import Attribute
 from nnstretch.passes.rewriting import (
     Lowerings,
@@ -85,7 +85,6 @@ def lower_concat(node: ir.Node, shape_of_moved: _Shape = float_shape) -> bool:
     return become(node, "Concat", tuple(node.inputs), {"axis": node.attributes.get_int("axis", 0) % len(shape)})
 
 
-_UNNAMED = (None, ir.DataType.STRING)  # types without a numpy type, or not known
 _OF_OTHER_TYPES = {"Transpose": lower_transpose, "Slice": lower_slice, "Concat": lower_concat}
 
 
@@ -110,7 +109,7 @@ def lower_other_types(node: ir.Node) -> bool:
 def _shape_of_other_type(value: ir.Value | None) -> tuple[int, ...] | None:
     """The shape of a value whose elements are of a type that the engine moves, but not of float32; not of an empty one."""
     shape = shape_of(value)
-    if value is None or value.dtype in (*_UNNAMED, ir.DataType.FLOAT) or not shape or 0 in shape:
+    if value is None or value.dtype in (None, ir.DataType.STRING, ir.DataType.FLOAT) or not shape or 0 in shape:
         return None
     row = ELEMENT_TYPES.get(value.dtype.numpy().name)
     return shape if row is not None and row.code else None
@@ -232,26 +231,16 @@ def merge_reshapes(node: ir.Node) -> bool:
     return True
 
 
-_CASTS = frozenset(
-    {
-        *((name, DEFAULT_DTYPE) for name in ("float16", "bfloat16", "uint8", "bool", "int32", "int64")),
-        *((DEFAULT_DTYPE, name) for name in ("float16", "bfloat16")),
-    }
-)
-"""Types between which elements are converted: of the input, and of the output."""
-
-
 def lower_cast(node: ir.Node) -> bool:
-    """Cast between float32 and types that our kernels read or write."""
+    """Cast between types that the engine converts."""
     source, result = node.inputs[0], node.outputs[0]
-    if source is None or constant(source) is not None or not shape_of(source) or 0 in (shape_of(source) or ()):
+    shape = shape_of(source)
+    if source is None or not shape or 0 in shape or constant(source) is not None:
         return False
-    if source.dtype in _UNNAMED or result.dtype in _UNNAMED or quantization_of(source) is not None:
+    if source.dtype is None or result.dtype is None or quantization_of(source) is not None:
         return False
-    assert source.dtype is not None
-    assert result.dtype is not None
     types = source.dtype.numpy().name, result.dtype.numpy().name
-    return types in _CASTS and become(node, "Cast", (source,), {})
+    return types in CASTS and become(node, "Cast", (source,), {})
 
 
 LOWERINGS: Lowerings = {

@@ -8,43 +8,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnstretch.devices.base.routine import Layout
+from nnstretch.devices.base.routine import Layout, Parameters
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.routines.winograd import Winograd, WinogradOfInt16Weights
-from nnstretch.graph.activation import Activation
+from nnstretch.graph.layer import Layer
 from tests.kits.kernels.convolution_parity import conv_layer, kept_by_int16
 from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, check_setting, some
 
 pytestmark = pytest.mark.opencl
 
 
-@given(
-    n=st.integers(1, 3),
-    channels=st.sampled_from([4, 9, 16, 33]),
-    out_channels=st.sampled_from([1, 16, 31, 48]),
-    plane=st.tuples(st.integers(1, 13), st.integers(1, 13)),
-    pads=st.tuples(*[st.integers(0, 2)] * 4),
-    residual=st.booleans(),
-    activation=st.sampled_from(ACTIVATIONS),
-    setting=st.sampled_from([(2, 7, 2), (4, 7, 1), (6, 3, 2)]),
-)
+SETTINGS = st.sampled_from([(2, 7, 2), (4, 7, 1), (4, 3, 2), (6, 3, 2)])
+"""Outputs of a tile along an axis, tiles of a register tile, and register tiles that are encoded before the products."""
+
+
+def parameters_of(setting: tuple[int, int, int]) -> Parameters:
+    m, tiles, blocks = setting
+    return {"alpha": m + 2, "taps": 3, "tiles": tiles, "block": tiles * blocks}
+
+
+@st.composite
+def awkward_layers(draw: st.DrawFn) -> Layer:
+    """3×3 convolutions of images that end within tiles and blocks."""
+    height, width = draw(st.tuples(*[st.integers(1, 13)] * 2))
+    return conv_layer(
+        (draw(st.integers(1, 3)), draw(st.sampled_from([4, 9, 16, 20, 33])), max(height, 3), max(width, 3)),
+        draw(st.sampled_from([1, 16, 31, 48])),
+        pads=draw(st.tuples(*[st.integers(0, 2)] * 4)),
+        residual=draw(st.booleans()),
+        activation=draw(st.sampled_from(ACTIVATIONS)),
+    )
+
+
+@given(layer=awkward_layers(), setting=SETTINGS)
 @some
 def test_winograd_of_awkward_sizes(
-    optimised_processor: OpenCLProcessor,
-    n: int,
-    channels: int,
-    out_channels: int,
-    plane: tuple[int, int],
-    pads: tuple[int, int, int, int],
-    residual: bool,
-    activation: Activation,
-    setting: tuple[int, int, int],
+    optimised_processor: OpenCLProcessor, layer: Layer, setting: tuple[int, int, int]
 ) -> None:
-    height, width = (max(size, 3) for size in plane)
-    m, tiles, blocks = setting
-    layer = conv_layer((n, channels, height, width), out_channels, pads=pads, residual=residual, activation=activation)
-    parameters = {"alpha": m + 2, "taps": 3, "tiles": tiles, "block": tiles * blocks}
-    check_setting(optimised_processor, Winograd(optimised_processor.runtime.traits), layer, parameters)
+    routine = Winograd(optimised_processor.runtime.traits)
+    check_setting(optimised_processor, routine, layer, parameters_of(setting))
 
 
 @pytest.mark.parametrize(
@@ -130,35 +132,18 @@ def test_winograd_shared_by_several_work_items(processor: OpenCLProcessor, units
 
 
 @given(
+    layer=awkward_layers(),
+    setting=SETTINGS.filter(lambda setting: setting[0] < 6) | st.just((4, 4, 1)),
     block=st.sampled_from([4, 8, 16]),
     units=st.sampled_from([1, 3]),
-    n=st.integers(1, 2),
-    channels=st.sampled_from([4, 9, 16, 20, 33]),
-    out_channels=st.sampled_from([1, 16, 31, 48]),
-    plane=st.tuples(st.integers(3, 10), st.integers(3, 10)),
-    residual=st.booleans(),
-    activation=st.sampled_from(ACTIVATIONS),
-    setting=st.sampled_from([(2, 7, 2), (4, 4, 1), (4, 3, 2)]),
 )
 @some
 def test_winograd_of_int16_weights(
-    processor: OpenCLProcessor,
-    block: int,
-    units: int,
-    n: int,
-    channels: int,
-    out_channels: int,
-    plane: tuple[int, int],
-    residual: bool,
-    activation: Activation,
-    setting: tuple[int, int, int],
+    processor: OpenCLProcessor, layer: Layer, setting: tuple[int, int, int], block: int, units: int
 ) -> None:
     """Also with blocks of fewer channels than share a scale, and with an image that is one register tile."""
-    m, tiles, blocks = setting
-    layer = conv_layer((n, channels, *plane), out_channels, residual=residual, activation=activation)
-    parameters = {"alpha": m + 2, "taps": 3, "tiles": tiles, "block": tiles * blocks}
     routine = WinogradOfInt16Weights(replace(processor.runtime.traits, block=block, compute_units=units))
-    check_setting(processor, routine, kept_by_int16(layer), parameters)
+    check_setting(processor, routine, kept_by_int16(layer), parameters_of(setting))
 
 
 def test_int16_weights_are_half_the_bytes_and_for_few_tiles_on_cpus(processor: OpenCLProcessor) -> None:

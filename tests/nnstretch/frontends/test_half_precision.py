@@ -52,6 +52,11 @@ GRAPHS = {
         x_float32 = Neg (y)
         z = Add (x_float32, y)
     }""",
+    "an initializer has a name like that of a cast": """g (float16[2,3] x) => (float[2,3] y)
+    <float[3] x_float32 = {1.0, 2.0, 3.0}> {
+        f = Cast <to = 1> (x)
+        y = Add (f, x_float32)
+    }""",
     "an initializer is an output": """g (float16[2,3] x) => (float16[2,3] y, float16[3] s)
     <float16[3] s = {15360, 16384, 16896}> {
         y = Add (x, s)

@@ -1,16 +1,10 @@
 /* Changes of the element type: other types to float32, and float32 to float16 and bfloat16, rounded to nearest, ties to even.
- * Integer arithmetic alone, because not every machine has the instructions, and runs may flush denormals. */
+ * The bits are made by arithmetic that every machine has. It makes no denormal float32, because runs may flush these. */
 #include "memory_bound/memory_bound.h"
 
 enum { CAST_CHUNK = CHUNK };
 
-static inline float of_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline uint32_t bits_of(float value) {
+NNS_INLINE uint32_t bits_of(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
@@ -21,26 +15,26 @@ static inline uint32_t bits_of(float value) {
 #define LEAST_NORMAL_HALF 0x0400u
 #define INFINITE_HALF 0x7c00u
 
-static inline float from_half(uint16_t half) {
+NNS_INLINE float from_half(uint16_t half) {
     const uint32_t size = half & 0x7fffu, sign = (uint32_t)(half & 0x8000u) << 16;
     const uint32_t finite = (size << 13) + EXPONENT(127 - 15), infinite = (size << 13) + EXPONENT(255 - 31);
     const uint32_t denormal = bits_of((float)(int32_t)size * 0x1p-24f);
-    return of_bits(sign | (size < LEAST_NORMAL_HALF ? denormal : size < INFINITE_HALF ? finite : infinite));
+    return nns_float_of_bits(sign | (size < LEAST_NORMAL_HALF ? denormal : size < INFINITE_HALF ? finite : infinite));
 }
 
-static inline uint16_t to_half(float value) {
+NNS_INLINE uint16_t to_half(float value) {
     const uint32_t bits = bits_of(value), size = bits & 0x7fffffffu, sign = bits >> 16 & 0x8000u;
     /* The sum with 1/2 has steps of 2 to the power of -24. Of larger numbers it is not used. */
-    const uint32_t denormal = bits_of(of_bits(size) + 0.5f) - bits_of(0.5f);
+    const uint32_t denormal = bits_of(nns_float_of_bits(size) + 0.5f) - bits_of(0.5f);
     const uint32_t normal = (size - EXPONENT(127 - 15) + 0xfffu + (size >> 13 & 1)) >> 13;
     const uint32_t finite = size < EXPONENT(127 - 14) ? denormal : normal;
     const uint32_t large = size > EXPONENT(255) ? 0x7e00u : INFINITE_HALF; /* not a number, or too large */
     return (uint16_t)(sign | (size < EXPONENT(127 + 16) ? finite : large));
 }
 
-static inline float from_bfloat16(uint16_t x) { return of_bits((uint32_t)x << 16); }
+NNS_INLINE float from_bfloat16(uint16_t x) { return nns_float_of_bits((uint32_t)x << 16); }
 
-static inline uint16_t to_bfloat16(float value) {
+NNS_INLINE uint16_t to_bfloat16(float value) {
     const uint32_t bits = bits_of(value);
     const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
     return (uint16_t)((bits & 0x7fffffffu) > EXPONENT(255) ? (bits >> 16 | 0x40u) : rounded);

@@ -1,10 +1,14 @@
 """Tests for `scripts/_environment.sh`: how a failed step of the set-up is reported, and what tests cannot check without it."""
 
+import re
 import shutil
 import subprocess
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 ENVIRONMENT = Path(__file__).resolve().parents[2] / "scripts" / "_environment.sh"
 OUTPUT = "one line of output"
@@ -123,6 +127,19 @@ def test_a_python_that_is_too_old_is_told_in_one_line(tmp_path: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: no Python 3.11 or newer was found; install one")
     assert not (tmp_path / ".venv").exists()
+
+
+def test_pinned_packages_run_on_every_python_that_the_project_runs_on() -> None:
+    """With one that refuses Debian 12's 3.11.2, pip tries other combinations for an hour before it gives up."""
+    stated = re.search(r'requires-python = ">=([\d.]+)"', (ENVIRONMENT.parents[1] / "pyproject.toml").read_text())
+    assert stated
+    oldest = f"{stated[1]}.0"
+    pins = (ENVIRONMENT.parents[1] / "constraints.txt").read_text()
+    names = [canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", pins, re.MULTILINE)]
+    wanted = {canonicalize_name(one.name): one.metadata["Requires-Python"] or "" for one in distributions()}
+    assert {"numpy", "torch", "soupsieve"} <= wanted.keys() & set(names)
+    refusing = {name: wanted[name] for name in names if not SpecifierSet(wanted.get(name, "")).contains(oldest)}
+    assert not refusing
 
 
 def test_without_root_and_without_opencl_the_next_step_is_said(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_factory_gives_images_in_memory(file: Path) -> None:
         ("absent", "has no function 'absent'"),
         ("number", "has no function 'number'"),
         ("something", "returned list; it must return a Dataset"),
-        ("failing", "fails with RuntimeError: no disk"),
+        ("failing", r"fails in line \d+ with RuntimeError: no disk"),
         ("refusing", "^give me a path$"),
         ("needing", "cannot be called with image_size, channels and split_seed alone"),
         ("out_of_range", "image 2 of train has the label 2; 0 to 1 are wanted"),

@@ -23,17 +23,22 @@ def answer_of(result: Answer) -> dict[str, Any]:
     return answer
 
 
-def refuses(result: Answer, *words: str) -> None:
-    """Status 2, nothing on the standard output, and one line on the standard error that says `words`.
+def said(err: str) -> list[str]:
+    """The lines of a standard error without those on progress.
 
     Whichever test is the first of its machine also sees that something is built, here or by another worker of the
     tests, and a slow machine shows progress.
     """
+    progress = ("building the native engine", "another nnstretch builds the native engine", PROGRESS_MARK)
+    return [line for line in err.splitlines() if not line.startswith(progress)]
+
+
+def refuses(result: Answer, *words: str) -> None:
+    """Status 2, nothing on the standard output, and one line on the standard error that says `words`."""
     status, out, err = result
     assert status == 2, (out, err)
     assert out == ""
-    beside = ("building the native engine", "another nnstretch builds the native engine", PROGRESS_MARK)
-    (line,) = [line for line in err.splitlines() if not line.startswith(beside)]
+    (line,) = said(err)
     assert line.startswith("error: ")
     for word in words:
         assert word in line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, overload
 
 import onnx_ir as ir
 
@@ -23,9 +23,7 @@ from nnstretch.scheduler.runtime.stream_session import StreamSession
 from nnstretch.support.extras import extras_named
 
 if TYPE_CHECKING:
-    import torch
-
-    Model: TypeAlias = str | Path | ir.Model | torch.nn.Module
+    from nnstretch.frontends.resolve import Model
 
 _Fields = ParamSpec("_Fields")
 
@@ -54,8 +52,9 @@ def compile(model: Model, example_input: Any = None, *, options: CompileOptions)
     Args:
         model: an ONNX file, a package (.nns, which keeps its plans and processors: options
             that would change them are refused), a zoo name, `module.py:factory`, an
-            onnx_ir model, or a torch module (which needs `example_input`). Layers of a branched network, such as
-            `designs[0].module` of `stretch`, run on the processors of its design, in the order of `processors`.
+            onnx_ir model, an `onnx.ModelProto` or its bytes, or a torch module (which needs `example_input`). Layers of a
+            branched network, such as `designs[0].module` of `stretch`, run on the processors of its design, in the order of
+            `processors`.
         example_input: a tensor, or a tuple of tensors, of the shapes to compile for (torch modules).
         options: all of these together.
 

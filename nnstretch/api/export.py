@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -17,9 +17,7 @@ from nnstretch.frontends.resolve import batched, is_model_file, load_any, load_m
 from nnstretch.support.extras import extras_named
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    Model: TypeAlias = str | Path | ir.Model | nn.Module
+    from nnstretch.frontends.resolve import Model
 
 
 @extras_named()
@@ -43,8 +41,8 @@ def export(
     DequantizeLinear nodes becomes int8. A `.pt2` file is a program of torch.export.
 
     Args:
-        model: an ONNX or TFLite file, a zoo name, `module.py:factory`, an onnx_ir model, or a torch module (which needs
-            `example_input`), such as `designs[0].module` of `nnstretch.stretch`.
+        model: an ONNX or TFLite file, a zoo name, `module.py:factory`, an onnx_ir model, an `onnx.ModelProto` or its
+            bytes, or a torch module (which needs `example_input`), such as `designs[0].module` of `nnstretch.stretch`.
         path: the file, which ends in .onnx, .tflite or .pt2.
         example_input: a tensor, or a tuple of tensors, of the shapes to export for (torch modules).
         shapes: input name (or "" for the only input) -> shape, for models with dynamic shapes.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any
 
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_any
@@ -25,9 +23,7 @@ from nnstretch.support.extras import extras_named
 from nnstretch.support.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    Model: TypeAlias = str | Path | ir.Model | nn.Module
+    from nnstretch.frontends.resolve import Model
 
 EXAMPLES = 100
 """Default of `images`."""
@@ -57,10 +53,11 @@ def quantize(
     around every layer, as ONNX Runtime and OpenVINO read them.
 
     Args:
-        model: an ONNX or TFLite file, a zoo name, `module.py:factory`, an onnx_ir model, or a torch module (which needs
-            `example_input`, unless it is a network of quantisation-aware training, whose scales the file gets).
-        data: calibration data: a data set such as "folder:photos", a .npz file with an array for every input, or inputs by
-            name, one mapping per run; None for a network of quantisation-aware training.
+        model: an ONNX or TFLite file, a zoo name, `module.py:factory`, an onnx_ir model, an `onnx.ModelProto` or its
+            bytes, or a torch module (which needs `example_input`, unless it is a network of quantisation-aware training,
+            whose scales the file gets).
+        data: calibration data: a data set such as "folder:photos", a folder of images, a .npz file with an array for every
+            input, or inputs by name, one mapping per run; None for a network of quantisation-aware training.
         path: the file, which ends in .onnx.
         example_input: a tensor, or a tuple of tensors, of the shapes to quantise for (torch modules).
         images: examples at most; those of a data set are drawn at random.

@@ -7,21 +7,27 @@ import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import onnx
 import onnx_ir as ir
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 
 from nnstretch.errors import FileError, ModelError, NNStretchError, UsageError, first_line, place_in
 from nnstretch.frontends.half_precision import compute_in_float32
 from nnstretch.frontends.noise import noise
 from nnstretch.frontends.onnx_file import load
 from nnstretch.frontends.onnx_message import read_message
+from nnstretch.support.settings import atomic_write
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from nnstretch.frontends.torch_from_onnx.convert import ConvertedNetwork
+
+    Model: TypeAlias = str | Path | bytes | onnx.ModelProto | ir.Model | nn.Module
 
 _USUAL_SIZE = 224
 """Side in pixels of images where nothing says another one."""
@@ -33,11 +39,11 @@ def load_any(
     """The unoptimised graph of a model; nodes of a branched network, as a module or in a file, name their processors.
 
     Args:
-        model: a path, a zoo name, `module.py:factory`, a torch module or an onnx_ir model. A module of
-            quantisation-aware training knows its graph.
+        model: a path, a zoo name, `module.py:factory`, a torch module, an onnx_ir model, an `onnx.ModelProto` or the bytes
+            of an ONNX file. A module of quantisation-aware training knows its graph.
         example_input: a tensor of the shape to compile for, or a tuple of them (torch modules).
         shapes: input name -> shape, for models with dynamic shapes.
-        batch: images per run, for models by name and files.
+        batch: images per run, for models by name, files and their contents.
 
     Raises:
         UsageError: a torch module has no example input, or a batch is given for a model with fixed shapes.
@@ -45,6 +51,8 @@ def load_any(
     """
     if isinstance(model, str | Path):
         return load_model(str(model), shapes, batch)
+    if isinstance(model, bytes | onnx.ModelProto):
+        return _load_content(model, shapes, batch)
     if batch is not None:
         raise UsageError("batch is for models by name and files; give a module an example_input of that many images")
     if isinstance(model, ir.Model):
@@ -59,6 +67,28 @@ def load_any(
     return _exported(model, example_input)
 
 
+def _load_content(
+    model: bytes | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, batch: int | None
+) -> ir.Model:
+    """The graph of an ONNX model in memory, read as from a file of its own.
+
+    Raises:
+        ModelError: it is larger than a file can be, or its weights are in other files.
+    """
+    try:
+        content = model if isinstance(model, bytes) else model.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise ModelError("the model is larger than 2 GiB; save it with external data, and give the path") from error
+    with TemporaryDirectory(prefix="nnstretch-") as folder:
+        file = Path(folder) / "model.onnx"
+        with atomic_write(file) as opened:
+            opened.write(content)
+        try:
+            return load(file, shapes, batch)
+        except (ModelError, FileError) as error:  # nobody knows this file
+            raise type(error)(str(error).replace(str(file), "the model").replace(folder, "its folder")) from error
+
+
 def _exported(module: nn.Module, example_input: Tensor | tuple[Tensor, ...]) -> ir.Model:
     """The graph of a module, in float32."""
     from nnstretch.branching.transform.network import export_module
@@ -71,7 +101,7 @@ def _check_is_module(model: Any) -> None:
     if torch is None or not isinstance(model, torch.nn.Module):
         raise UsageError(
             f"the model is of type {type(model).__name__}; give a path, the name of a zoo network, FILE.py:FACTORY, "
-            "a torch module or an onnx_ir model"
+            "a torch module, an onnx_ir model, an onnx.ModelProto or the bytes of an ONNX file"
         )
 
 

@@ -38,7 +38,8 @@ def examples_of(model: ir.Model, data: str, count: int) -> Examples:
 
     Args:
         model: with static shapes.
-        data: a data set, as `--data` of the commands names it, or a .npz file with an array for every input.
+        data: a data set, as `--data` of the commands names it, a folder of images without labels, or a .npz file with an
+            array for every input.
         count: examples at most.
 
     Raises:
@@ -54,12 +55,11 @@ def examples_of(model: ir.Model, data: str, count: int) -> Examples:
         raise ModelError(
             f"the model's inputs are {wanted}; calibrate with a .npz file, since images need one input of shape N,C,S,S"
         )
-    from nnstretch.training.data import load_dataset
-    from nnstretch.training.data.calibration import CalibrationImages
+    from nnstretch.training.data.calibration import CalibrationImages, images_to_calibrate
     from nnstretch.training.data.preprocessing import stated_preprocessing
 
     stated = stated_preprocessing(model.metadata_props, "the model")
-    dataset = load_dataset(data, shape[2], shape[1], preprocessing=stated)
-    calibration = CalibrationImages(dataset.train, count, shape[0])
+    split, preprocessing = images_to_calibrate(data, shape[2], shape[1], stated)
+    calibration = CalibrationImages(split, count, shape[0])
     feeds = ({name: images} for images in calibration)
-    return Examples(feeds, calibration, dataset.preprocessing, is_stated=stated is not None)
+    return Examples(feeds, calibration, preprocessing, is_stated=stated is not None)

@@ -68,10 +68,7 @@ def load_dataset(
     if preprocessing is not None:
         preprocessing = replace(preprocessing, image_size=image_size or preprocessing.image_size)
         image_size, channels = preprocessing.image_size, preprocessing.channels
-    if image_size is not None and image_size < _MIN_SIZE:
-        raise UsageError(f"images of {image_size} x {image_size} pixels are too small; give {_MIN_SIZE} or more")
-    if channels not in {None, 1, 3}:
-        raise UsageError(f"{channels} channels were asked for; images have 1 or 3")
+    check_shape(image_size, channels)
     dataset = _loaded(source, image_size, channels, split_seed)
     preprocessing = preprocessing or dataset.preprocessing
     if crop_pct is not None and preprocessing.crop_pct < 1:
@@ -79,6 +76,18 @@ def load_dataset(
     dataset = dataset.preprocessed(preprocessing)
     _check_labels(dataset)
     return dataset
+
+
+def check_shape(image_size: int | None, channels: int | None) -> None:
+    """Refuses shapes that no image has; None stands for a data set's own.
+
+    Raises:
+        UsageError: the images would be too small, or have neither 1 nor 3 channels.
+    """
+    if image_size is not None and image_size < _MIN_SIZE:
+        raise UsageError(f"images of {image_size} x {image_size} pixels are too small; give {_MIN_SIZE} or more")
+    if channels not in {None, 1, 3}:
+        raise UsageError(f"{channels} channels were asked for; images have 1 or 3")
 
 
 def _loaded(source: str, size: int | None, channels: int | None, split_seed: int) -> Dataset:

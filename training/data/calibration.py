@@ -1,11 +1,15 @@
-"""Training images by which a network is calibrated for int8."""
+"""Images by which a network is calibrated for int8: those that a data set trains with, or all in a folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from nnstretch.training.data.preprocessing import Images
+from nnstretch.support.extras import extras_named
+from nnstretch.training.data import check_shape, load_dataset
+from nnstretch.training.data.preprocessing import Images, Preprocessing, photo_preprocessing, pillow
+from nnstretch.training.data.sources.folder import is_labelled, unlabelled
 from nnstretch.training.data.split import Split
 from nnstretch.training.data.unreadable import inputs_to_learn_from, replaced_note
 from nnstretch.training.randomness import permutation
@@ -45,3 +49,31 @@ class CalibrationImages:
     def note(self) -> str:
         """What is to be said of `unreadable`; one line, or empty."""
         return replaced_note(self.unreadable, len(self.split))
+
+
+@extras_named()
+def images_to_calibrate(
+    source: str, size: int, channels: int, stated: Preprocessing | None
+) -> tuple[Split, Preprocessing]:
+    """The images of a data set or of a folder, and how they become inputs.
+
+    Labels are not needed: a folder that has no ``train`` gives all images in it and in its folders.
+
+    Args:
+        source: a data set, as :func:`~nnstretch.training.data.load_dataset` reads it, or a folder.
+        size: side of the inputs in pixels.
+        channels: of the inputs.
+        stated: the network's own preprocessing, if it states one; else that of the data set, of photographs for a folder.
+
+    Raises:
+        NNStretchError: there are no such images, or the network cannot read them.
+    """
+    name, _, path = source.partition(":")
+    folder = Path(path if name == "folder" and path else source).expanduser()
+    if folder.is_dir() and not is_labelled(folder):
+        pillow()
+        check_shape(size, channels)
+        preprocessing = replace(stated, image_size=size) if stated else photo_preprocessing(size, channels)
+        return unlabelled(folder, preprocessing), preprocessing
+    dataset = load_dataset(source, size, channels, preprocessing=stated)
+    return dataset.train, dataset.preprocessing

@@ -38,8 +38,8 @@ Calibration = Annotated[
     str | None,
     option(
         "--data SET",
-        f"Calibration data: {usage()}, or a .npz file with an array for every input. Weights from quantisation-aware training "
-        "need none.",
+        f"Calibration data: {usage()}, a folder of images without labels, or a .npz file with an array for every input. "
+        "Weights from quantisation-aware training need none.",
     ),
 ]
 MethodName = Annotated[

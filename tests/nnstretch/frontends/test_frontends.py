@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,7 +26,7 @@ from nnstretch.frontends import onnx_file
 from nnstretch.frontends.input_shapes import parse_shapes
 from nnstretch.frontends.modes import check_reads_images, run_once
 from nnstretch.frontends.onnx_file import ModelWarning, load, save
-from nnstretch.frontends.resolve import load_model, load_module, square_side, stated_input_shape
+from nnstretch.frontends.resolve import load_any, load_model, load_module, square_side, stated_input_shape
 from nnstretch.frontends.torch_module import export
 from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
 from nnstretch.graph.metadata import module_path
@@ -71,6 +72,28 @@ def dynamic(tmp_path: Path) -> Path:
 
 
 # -- ONNX files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["proto", "bytes"])
+def test_a_model_in_memory_is_read_as_from_a_file(form: str, dynamic: Path) -> None:
+    model: Any = classifier() if form == "proto" else dynamic.read_bytes()
+    found = load_any(model, shapes={"x": (2, 3, 8, 8)})
+    expected = load(dynamic, {"x": (2, 3, 8, 8)})
+    assert ir.to_proto(found).SerializeToString() == ir.to_proto(expected).SerializeToString()
+    with pytest.raises(ModelError, match=r"input 'x' has dynamic shape \[N,3,H,W\]"):
+        load_any(model)
+
+
+def test_a_model_in_memory_that_cannot_be_read_is_called_the_model() -> None:
+    with pytest.raises(ModelError, match=r"^the model is not an ONNX file, or it is truncated"):
+        load_any(b"no model")
+    proto = classifier()
+    external = proto.graph.initializer[0]
+    external.ClearField("raw_data")
+    external.data_location = onnx.TensorProto.EXTERNAL
+    external.external_data.add(key="location", value="weights.bin")
+    with pytest.raises(NNStretchError, match=r"^(?!.*nnstretch-).*weights\.bin"):
+        load_any(proto)
 
 
 def test_dynamic_input_needs_a_shape(dynamic: Path) -> None:

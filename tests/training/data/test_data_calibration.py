@@ -1,10 +1,16 @@
 """Images for calibration: of all classes, the same for the same seed, and not stopped by those that cannot be decoded."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
+import pytest
+from PIL import Image
 
-from nnstretch.training.data.calibration import CalibrationImages
+from nnstretch.errors import UsageError
+from nnstretch.training.data import load_dataset
+from nnstretch.training.data.calibration import CalibrationImages, images_to_calibrate
+from nnstretch.training.data.preprocessing import Preprocessing, photo_preprocessing
 from nnstretch.training.data.split import ArraySplit
 from tests.kits.networks.unreadable_images import made
 
@@ -35,3 +41,51 @@ def test_an_image_that_cannot_be_decoded_is_replaced_and_told() -> None:
     assert images.note == (
         "1 of 16 training images cannot be decoded, and others of their classes took their place: 5.jpg (truncated)"
     )
+
+
+def photos(folder: Path, *names: str) -> Path:
+    """A folder with an image file of another colour under every name."""
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 16), (40 * number, 100, 200)).save(folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("written", ["{}", "folder:{}"])
+@pytest.mark.parametrize("names", [("a.png", "b.png", "c.jpg"), ("cat/a.png", "dog/b.png", "c.png")])
+def test_a_folder_without_splits_gives_all_its_images(written: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    split, preprocessing = images_to_calibrate(written.format(photos(tmp_path, *names)), 16, 3, None)
+    assert len(split) == 3
+    assert preprocessing == photo_preprocessing(16, 3)
+    assert len({float(images.mean()) for images in CalibrationImages(split, 3)}) == 3
+
+
+def test_a_folder_with_splits_gives_the_training_images(tmp_path: Path) -> None:
+    names = [
+        f"{split}/{label}/{number}.png" for split in ("train", "val", "test") for label in "ab" for number in (0, 1)
+    ]
+    source = f"folder:{photos(tmp_path, *names)}"
+    split, preprocessing = images_to_calibrate(source, 16, 3, None)
+    expected = load_dataset(source, 16, 3)
+    assert len(split) == 4
+    assert preprocessing == expected.preprocessing
+    for images, same in zip(CalibrationImages(split, 4), CalibrationImages(expected.train, 4), strict=True):
+        assert np.array_equal(images, same)
+
+
+def test_the_preprocessing_that_a_network_states_goes_before_that_of_photographs(tmp_path: Path) -> None:
+    stated = Preprocessing(32, 1, (0.5,), (0.25,))
+    split, preprocessing = images_to_calibrate(str(photos(tmp_path, "a.png")), 24, 1, stated)
+    assert preprocessing == Preprocessing(24, 1, (0.5,), (0.25,))
+    (images,) = CalibrationImages(split, 1)
+    assert images.shape == (1, 1, 24, 24)
+
+
+def test_shapes_that_no_image_has_are_refused(tmp_path: Path) -> None:
+    source = str(photos(tmp_path, "a.png"))
+    with pytest.raises(UsageError, match="2 channels were asked for"):
+        images_to_calibrate(source, 16, 2, None)
+    with pytest.raises(UsageError, match="4 x 4 pixels are too small"):
+        images_to_calibrate(source, 4, 3, None)
+    with pytest.raises(UsageError, match="no data set is called"):
+        images_to_calibrate(f"{source}/absent", 16, 3, None)

@@ -93,6 +93,15 @@ def unlabelled(path: Path, preprocessing: Preprocessing) -> FolderSplit:
     return FolderSplit(path, np.array(sorted(found)), np.zeros(len(found), np.int64), preprocessing)
 
 
+def is_labelled(path: Path) -> bool:
+    """Whether a folder is divided into splits, so that it is to be read as a data set.
+
+    Raises:
+        FileError: it cannot be listed.
+    """
+    return _TRAIN_FOLDER in subfolders(path)
+
+
 def held_out_folders(root: Path, folders: list[str]) -> list[str]:
     """Names of the folders with images that are not trained on.
 

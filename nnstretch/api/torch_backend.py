@@ -30,7 +30,7 @@ _COMPILING = ForkLock()
 """Whoever compiles holds it: torch's exporter is kept quiet by the process's own output and filters of warnings."""
 
 
-_OPTIONS = ("processors", "threads", "tune", "tolerance")
+_OPTIONS = ("processors", "threads", "dtype", "tune", "tolerance")
 """Fields of `CompileOptions` that `torch.compile(…, options={…})` takes."""
 
 
@@ -60,7 +60,7 @@ def backend(graph: fx.GraphModule, examples: Sequence[Any], *, options: Mapping[
     Args:
         graph: traced by dynamo; parameters and buffers are among its inputs.
         examples: inputs that it was traced with.
-        options: `processors`, `threads`, `tune` and `tolerance`, as `nnstretch.compile` takes them.
+        options: `processors`, `threads`, `dtype`, `tune` and `tolerance`, as `nnstretch.compile` takes them.
 
     Returns:
         What computes the graph.

@@ -132,7 +132,7 @@ def make_toolchain(
         identity = output([*command, "--version"])
         flags = GCC_FLAGS + other_flags
     if sanitize is not None:
-        extra = (f"-fsanitize={sanitize}", *SANITIZERS[sanitize], "-fno-omit-frame-pointer", "-g1", "-DNNS_JITTER")
+        extra = (f"-fsanitize={sanitize}", *SANITIZERS[sanitize], "-fno-omit-frame-pointer", "-g1", "-DNNS_SANITIZED")
         # gcc gives false warnings about instrumented code.
         flags = (*(flag for flag in flags if flag not in ("-O3", "-Werror")), "-O1", *extra)
         link = (*link, f"-fsanitize={sanitize}")

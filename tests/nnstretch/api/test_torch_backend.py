@@ -257,6 +257,7 @@ def test_what_cannot_be_compiled_is_left_to_torch_with_one_warning(
         ({"threads": 0}, "threads is 0"),
         ({"threads": "4"}, r"option 'threads' .* is '4'; give a value of type int \| None"),
         ({"processors": ["cpu"]}, "give a value of type str"),
+        ({"dtype": "float8"}, "dtype 'float8' is not supported"),
     ],
 )
 def test_wrong_options_are_errors(made: Sessions, options: dict[str, Any], message: str) -> None:

@@ -40,10 +40,10 @@ static inline void nns_pause(void) {
 #endif
 }
 
-/* Delays a thread at random in sanitizer builds (NNS_JITTER), where threads synchronise: rare interleavings
+/* Delays a thread at random in sanitizer builds (NNS_SANITIZED), where threads synchronise: rare interleavings
  * become common. */
 static inline void nns_jitter(void) {
-#ifdef NNS_JITTER
+#ifdef NNS_SANITIZED
     static _Thread_local uint32_t state;
     if (!state) state = (uint32_t)(uintptr_t)&state | 1;
     state = state * 1664525 + 1013904223;

@@ -9,7 +9,11 @@
 #error "NNS_BLOCK must be the number of floats per vector: 16, 8 or 4"
 #endif
 
+#ifdef NNS_SANITIZED /* instrumented copies would take most of the compile time */
+#define NNS_INLINE static __attribute__((unused))
+#else
 #define NNS_INLINE static inline __attribute__((always_inline, unused))
+#endif
 
 typedef float nns_vec __attribute__((vector_size(NNS_BLOCK * 4)));
 typedef int32_t nns_ivec __attribute__((vector_size(NNS_BLOCK * 4)));

@@ -30,15 +30,20 @@ _MEMORY_COST = {
     "float32": 11,
     "int16": 9,
 }  # time to load a vector of weights from memory, in vector multiply-adds, by type
-_TRANSFORM_COST = {4: 60, 6: 160, 8: 400}  # time to encode or decode a 2-D vector of tiles, in the same unit, by alpha
-_LINE_COST = {4: 12, 6: 20, 8: 30}  # the same for transforms in one dimension
+_TRANSFORM_COST = {4: 60, 6: 160, 7: 260, 8: 400}  # time to encode or decode a 2-D vector of tiles, by alpha
+_LINE_COST = {4: 12, 6: 20, 7: 25, 8: 30}  # the same for transforms in one dimension
 _PRODUCT_COST = 4  # time to start and store the sum of a tile at one position, in the same unit
 _WORTH_MEASURING = 1.25  # transforms with a larger ratio of estimated time to the best transform's are not measured
 _MOST_INT16_TILES = 64  # tiles up to which products may take less time than to read their weights from memory
 _WORTH_TRYING = 0.9  # highest ratio of estimated time to a direct convolution's, except for plain 3×3 kernels
 
-POINTS = {4: (1.0,), 6: (0.75, 1.5), 8: (1.0, 0.5, 2.0)}
-"""Interpolation points besides 0 and infinity, by alpha; the negative of each is a point too.
+POINTS = {
+    4: (0.0, 1.0, -1.0),
+    6: (0.0, 0.75, -0.75, 1.5, -1.5),
+    7: (0.0, 1.0, -1.0, 0.5, -0.5, 2.0),
+    8: (0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0),
+}
+"""Interpolation points besides infinity, by alpha.
 
 The input and output transforms (winograd_transform.h in engine/kernels/winograd, winograd_transform.cl in
 opencl/kernels/winograd) use these points.
@@ -51,7 +56,7 @@ def kernel_transform(alpha: int, taps: int) -> np.ndarray:
     Row p is (1, p, p², …) divided by the product of p - q over the other finite points q, because the polynomials of the input
     transforms have leading coefficient 1. The last row belongs to infinity.
     """
-    points = np.array([0.0, *(sign * point for point in POINTS[alpha] for sign in (1, -1))])
+    points = np.array(POINTS[alpha])
     differences = points[:, None] - points[None, :] + np.eye(len(points))
     rows = points[:, None] ** np.arange(taps) / differences.prod(axis=1)[:, None]
     return np.vstack([rows, np.eye(taps)[-1:]])

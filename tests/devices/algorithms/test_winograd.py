@@ -30,7 +30,7 @@ from nnstretch.graph.layer import Layer
 from tests.kits.kernels.convolution_parity import check_setting, conv_layer, feeds_of, kept_by_int16
 from tests.kits.kernels.kernel_driver import run_lowering
 
-ERRORS = {4: 4e-6, 6: 2e-5, 8: 8e-5}
+ERRORS = {4: 4e-6, 6: 2e-5, 7: 8e-5, 8: 8e-5}
 """Largest error by positions of a tile, relative to the largest output; untuned routines may have 1e-4."""
 
 RELU = Activation(ActivationKind.RELU)
@@ -273,9 +273,8 @@ def test_errors_stay_small_over_many_channels(routine: WinogradConvolution, alph
 def test_kernels_of_one_tap_are_encoded_as_powers_of_the_points(alpha: int, taps: int) -> None:
     """The transform evaluates the kernel's polynomial at every point, up to one factor per point."""
     transform = kernel_transform(alpha, taps)
-    points = [0.0, *(sign * point for point in POINTS[alpha] for sign in (1, -1))]
     assert transform.shape == (alpha, taps)
-    for row, point in zip(transform, points, strict=False):
+    for row, point in zip(transform, POINTS[alpha], strict=False):
         np.testing.assert_allclose(row / row[0], point ** np.arange(taps), atol=1e-12)
     np.testing.assert_array_equal(transform[-1], np.eye(taps)[-1])
 

@@ -22,6 +22,7 @@
     K(a6r2t6v4, "winograd_a6r2t6v4", NEON, 6, 2, 5, 6, 4)            \
     K(a6r3t6v4, "winograd_a6r3t6v4", NEON, 6, 3, 4, 6, 4)            \
     K(a6r4t6v4, "winograd_a6r4t6v4", NEON, 6, 4, 3, 6, 4)            \
+    K(a7r3t6v4, "winograd_a7r3t6v4", NEON, 7, 3, 5, 6, 4)            \
     K(a8r3t6v4, "winograd_a8r3t6v4", NEON, 8, 3, 6, 6, 4)            \
     K(a8r4t6v4, "winograd_a8r4t6v4", NEON, 8, 4, 5, 6, 4)            \
     K(a8r5t6v4, "winograd_a8r5t6v4", NEON, 8, 5, 4, 6, 4)            \
@@ -31,6 +32,7 @@
     K(a6r2t12v2, "winograd_a6r2t12v2", NEON, 6, 2, 5, 12, 2)         \
     K(a6r3t12v2, "winograd_a6r3t12v2", NEON, 6, 3, 4, 12, 2)         \
     K(a6r4t12v2, "winograd_a6r4t12v2", NEON, 6, 4, 3, 12, 2)         \
+    K(a7r3t12v2, "winograd_a7r3t12v2", NEON, 7, 3, 5, 12, 2)         \
     K(a8r3t12v2, "winograd_a8r3t12v2", NEON, 8, 3, 6, 12, 2)         \
     K(a8r4t12v2, "winograd_a8r4t12v2", NEON, 8, 4, 5, 12, 2)         \
     K(a8r5t12v2, "winograd_a8r5t12v2", NEON, 8, 5, 4, 12, 2)         \
@@ -40,6 +42,7 @@
     K(a6r2t20v1, "winograd_a6r2t20v1", NEON, 6, 2, 5, 20, 1)         \
     K(a6r3t20v1, "winograd_a6r3t20v1", NEON, 6, 3, 4, 20, 1)         \
     K(a6r4t20v1, "winograd_a6r4t20v1", NEON, 6, 4, 3, 20, 1)         \
+    K(a7r3t20v1, "winograd_a7r3t20v1", NEON, 7, 3, 5, 20, 1)         \
     K(a8r3t20v1, "winograd_a8r3t20v1", NEON, 8, 3, 6, 20, 1)         \
     K(a8r4t20v1, "winograd_a8r4t20v1", NEON, 8, 4, 5, 20, 1)         \
     K(a8r5t20v1, "winograd_a8r5t20v1", NEON, 8, 5, 4, 20, 1)         \
@@ -49,6 +52,7 @@
     K(a6r2t28v1, "winograd_a6r2t28v1", BLOCK_16, 6, 2, 5, 28, 1)     \
     K(a6r3t28v1, "winograd_a6r3t28v1", BLOCK_16, 6, 3, 4, 28, 1)     \
     K(a6r4t28v1, "winograd_a6r4t28v1", BLOCK_16, 6, 4, 3, 28, 1)     \
+    K(a7r3t28v1, "winograd_a7r3t28v1", BLOCK_16, 7, 3, 5, 28, 1)     \
     K(a8r3t28v1, "winograd_a8r3t28v1", BLOCK_16, 8, 3, 6, 28, 1)     \
     K(a8r4t28v1, "winograd_a8r4t28v1", BLOCK_16, 8, 4, 5, 28, 1)     \
     K(a8r5t28v1, "winograd_a8r5t28v1", BLOCK_16, 8, 5, 4, 28, 1)     \
@@ -58,6 +62,7 @@
     K(a6r2t6v2, "winograd_a6r2t6v2", REGISTERS_16, 6, 2, 5, 6, 2)    \
     K(a6r3t6v2, "winograd_a6r3t6v2", REGISTERS_16, 6, 3, 4, 6, 2)    \
     K(a6r4t6v2, "winograd_a6r4t6v2", REGISTERS_16, 6, 4, 3, 6, 2)    \
+    K(a7r3t6v2, "winograd_a7r3t6v2", REGISTERS_16, 7, 3, 5, 6, 2)    \
     K(a8r3t6v2, "winograd_a8r3t6v2", REGISTERS_16, 8, 3, 6, 6, 2)    \
     K(a8r4t6v2, "winograd_a8r4t6v2", REGISTERS_16, 8, 4, 5, 6, 2)    \
     K(a8r5t6v2, "winograd_a8r5t6v2", REGISTERS_16, 8, 5, 4, 6, 2)    \
@@ -67,6 +72,7 @@
     K(a6r2t4v3, "winograd_a6r2t4v3", REGISTERS_16, 6, 2, 5, 4, 3)    \
     K(a6r3t4v3, "winograd_a6r3t4v3", REGISTERS_16, 6, 3, 4, 4, 3)    \
     K(a6r4t4v3, "winograd_a6r4t4v3", REGISTERS_16, 6, 4, 3, 4, 3)    \
+    K(a7r3t4v3, "winograd_a7r3t4v3", REGISTERS_16, 7, 3, 5, 4, 3)    \
     K(a8r3t4v3, "winograd_a8r3t4v3", REGISTERS_16, 8, 3, 6, 4, 3)    \
     K(a8r4t4v3, "winograd_a8r4t4v3", REGISTERS_16, 8, 4, 5, 4, 3)    \
     K(a8r5t4v3, "winograd_a8r5t4v3", REGISTERS_16, 8, 5, 4, 4, 3)    \
@@ -76,6 +82,7 @@
     K(a6r2t12v1, "winograd_a6r2t12v1", REGISTERS_16, 6, 2, 5, 12, 1) \
     K(a6r3t12v1, "winograd_a6r3t12v1", REGISTERS_16, 6, 3, 4, 12, 1) \
     K(a6r4t12v1, "winograd_a6r4t12v1", REGISTERS_16, 6, 4, 3, 12, 1) \
+    K(a7r3t12v1, "winograd_a7r3t12v1", REGISTERS_16, 7, 3, 5, 12, 1) \
     K(a8r3t12v1, "winograd_a8r3t12v1", REGISTERS_16, 8, 3, 6, 12, 1) \
     K(a8r4t12v1, "winograd_a8r4t12v1", REGISTERS_16, 8, 4, 5, 12, 1) \
     K(a8r5t12v1, "winograd_a8r5t12v1", REGISTERS_16, 8, 5, 4, 12, 1) \

@@ -33,6 +33,7 @@ NNS_DEFINE_READS(winograd);
     static void pack_##alpha(const winograd_patch *patch, float *pixels) { winograd_pack_lane(alpha, patch, pixels); }
 ENCODE(4)
 ENCODE(6)
+ENCODE(7)
 ENCODE(8)
 
 #define DECODE(alpha, m)                                                                                       \
@@ -43,6 +44,7 @@ DECODE(4, 3)
 DECODE(6, 3)
 DECODE(6, 4)
 DECODE(6, 5)
+DECODE(7, 5)
 DECODE(8, 3)
 DECODE(8, 4)
 DECODE(8, 5)

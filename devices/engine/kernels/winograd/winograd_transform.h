@@ -1,14 +1,15 @@
 /* The transforms of Winograd's minimal filtering F(m, r), on vectors of lanes, by alpha = m + r - 1. They depend on
  * alpha and m, not on the taps r of the kernel.
  *
- * Input position i belongs to a point p of the interpolation: 0, then a pair +a, -a for every a below, then infinity.
- * Its weights are the coefficients of the product of (x - q) over the other points q; the output transform has the
- * powers of p. The kernel transform in devices/algorithms/winograd.py divides by the leading factors, from the same
+ * Input position i belongs to a point p of the interpolation: 0, then the points below, pairs +a, -a first, then
+ * infinity. Its weights are the coefficients of the product of (x - q) over the other points q; the output transform has
+ * the powers of p. The kernel transform in devices/algorithms/winograd.py divides by the leading factors, from the same
  * points.
  *
  *   alpha   points               largest error against exact sums over 256 channels, relative to the largest output
  *   4       ±1                   7e-7
  *   6       ±3/4, ±3/2           3e-6   (1.1e-5 with ±1, ±2)
+ *   7       ±1, ±1/2, 2          1e-5
  *   8       ±1, ±1/2, ±2         2e-5 */
 #ifndef NNS_WINOGRAD_TRANSFORM_H
 #define NNS_WINOGRAD_TRANSFORM_H
@@ -36,6 +37,23 @@ NNS_INLINE void winograd_input_6(const nns_vec d[6], nns_vec t[6]) {
     t[5] = (d[5] - d[3] * 2.8125f) + d[1] * 1.265625f;
 }
 
+/* The points are powers of 2, so that all scaling is exact. With f(x) = x (x² - 1) (x² - 1/4), the product over the points
+ * but 2, the weights of point 2 are those of f, and of all others those of f / (x - p) or of f, applied to the pixels
+ * e = (x - 2) d. */
+NNS_INLINE void winograd_input_7(const nns_vec d[7], nns_vec t[7]) {
+    nns_vec e[6];
+    COMPUTE_FOR(i, 6) e[i] = d[i + 1] - d[i] * 2.0f;
+    const nns_vec even_one = e[4] - e[2] * 0.25f, odd_one = e[3] - e[1] * 0.25f;
+    const nns_vec even_half = e[4] - e[2], odd_half = e[3] - e[1];
+    t[0] = (e[4] - e[2] * 1.25f) + e[0] * 0.25f;
+    t[1] = even_one + odd_one;
+    t[2] = even_one - odd_one;
+    t[3] = even_half + odd_half * 0.5f;
+    t[4] = even_half - odd_half * 0.5f;
+    t[5] = (d[5] - d[3] * 1.25f) + d[1] * 0.25f;
+    t[6] = (e[5] - e[3] * 1.25f) + e[1] * 0.25f;
+}
+
 /* The points are powers of 2, so that all scaling is exact. */
 NNS_INLINE void winograd_input_8(const nns_vec d[8], nns_vec t[8]) {
     const nns_vec even_half = (d[6] - d[4] * 5.0f) + d[2] * 4.0f, odd_half = (d[5] - d[3] * 5.0f) + d[1] * 4.0f;
@@ -54,29 +72,31 @@ NNS_INLINE void winograd_input_8(const nns_vec d[8], nns_vec t[8]) {
 /* Powers 0 to 6 of a point: enough for the largest tile. */
 typedef float winograd_powers[7];
 
-/* Output i of `count` from `pairs` pairs of points and infinity, which contributes to the last output only. Even
- * outputs use the sum of a pair, odd ones its difference. Inlined with constants, so that the table of powers
+/* Output i of `count` from `pairs` pairs of points, `singles` others and infinity, which contributes to the last output
+ * only. Even outputs use the sum of a pair, odd ones its difference. Inlined with constants, so that the table of powers
  * disappears. */
-NNS_INLINE nns_vec winograd_one_output(const int i, const int count, const int pairs, const winograd_powers *powers,
-                                   const nns_vec *m, const nns_vec *sums, const nns_vec *differences) {
+NNS_INLINE nns_vec winograd_one_output(const int i, const int count, const int pairs, const int singles,
+                                       const winograd_powers *powers, const nns_vec *m, const nns_vec *sums,
+                                       const nns_vec *differences) {
     const nns_vec *terms = i % 2 ? differences : sums;
     nns_vec y = powers[0][i] == 1 ? terms[0] : terms[0] * powers[0][i];
     COMPUTE_UNROLL
     for (int k = 1; k < pairs; k++) y += powers[k][i] == 1 ? terms[k] : terms[k] * powers[k][i];
+    COMPUTE_FOR(k, singles) y += m[2 * pairs + 1 + k] * powers[pairs + k][i];
     if (i == 0) y += m[0];
-    if (i == count - 1) y += m[2 * pairs + 1];
+    if (i == count - 1) y += m[2 * pairs + singles + 1];
     return y;
 }
 
 /* The `count` outputs of a tile from its sums at all positions. */
-NNS_INLINE void winograd_outputs(const int count, const int pairs, const winograd_powers *powers, const nns_vec *m,
-                                 nns_vec *y) {
+NNS_INLINE void winograd_outputs(const int count, const int pairs, const int singles, const winograd_powers *powers,
+                                 const nns_vec *m, nns_vec *y) {
     nns_vec sums[3], differences[3];
     COMPUTE_FOR(k, pairs) {
         sums[k] = m[2 * k + 1] + m[2 * k + 2];
         differences[k] = m[2 * k + 1] - m[2 * k + 2];
     }
-    COMPUTE_FOR(i, count) y[i] = winograd_one_output(i, count, pairs, powers, m, sums, differences);
+    COMPUTE_FOR(i, count) y[i] = winograd_one_output(i, count, pairs, singles, powers, m, sums, differences);
 }
 
 #define WINOGRAD_POWERS(a) {1, (a), (a) * (a), (a) * (a) * (a), (a) * (a) * (a) * (a), (a) * (a) * (a) * (a) * (a), \
@@ -87,14 +107,16 @@ NNS_INLINE void winograd_output(const int alpha, const int count, const nns_vec 
     static const winograd_powers four[] = {WINOGRAD_POWERS(1.0f)};
     static const winograd_powers six[] = {WINOGRAD_POWERS(0.75f), WINOGRAD_POWERS(1.5f)};
     static const winograd_powers eight[] = {WINOGRAD_POWERS(1.0f), WINOGRAD_POWERS(0.5f), WINOGRAD_POWERS(2.0f)};
-    if (alpha == 4) winograd_outputs(count, 1, four, m, y);
-    else if (alpha == 6) winograd_outputs(count, 2, six, m, y);
-    else winograd_outputs(count, 3, eight, m, y);
+    if (alpha == 4) winograd_outputs(count, 1, 0, four, m, y);
+    else if (alpha == 6) winograd_outputs(count, 2, 0, six, m, y);
+    else if (alpha == 7) winograd_outputs(count, 2, 1, eight, m, y); /* without -2 */
+    else winograd_outputs(count, 3, 0, eight, m, y);
 }
 
 NNS_INLINE void winograd_input(const int alpha, const nns_vec *d, nns_vec *t) {
     if (alpha == 4) winograd_input_4(d, t);
     else if (alpha == 6) winograd_input_6(d, t);
+    else if (alpha == 7) winograd_input_7(d, t);
     else winograd_input_8(d, t);
 }
 
@@ -106,7 +128,8 @@ NNS_INLINE void winograd_input(const int alpha, const nns_vec *d, nns_vec *t) {
 /* Source of the rows of a patch outside the input: as many pixels as the largest patch spans. */
 static const float zeros[WINOGRAD_MAX_STRIDE * WINOGRAD_MAX_ALPHA * NNS_BLOCK] __attribute__((aligned(64)));
 
-/* Rows `first` and `second` of the encoded patch, which share most of their sums. `inside` has a bit per column. */
+/* Rows `first` and `second` of the encoded patch, which share most of their sums and may be the same. `inside` has a bit
+ * per column. */
 NNS_INLINE void winograd_encode_rows(const int alpha, const int first, const int second, const bool edge,
                                      uint32_t inside, const float *const rows[WINOGRAD_MAX_ALPHA],
                                      const winograd_patch *patch) {
@@ -123,7 +146,7 @@ NNS_INLINE void winograd_encode_rows(const int alpha, const int first, const int
         down[0][j] = t[first];
         down[1][j] = t[second];
     }
-    COMPUTE_FOR(k, 2) {
+    COMPUTE_FOR(k, first == second ? 1 : 2) {
         nns_vec t[WINOGRAD_MAX_ALPHA];
         winograd_input(alpha, down[k], t);
         float *to = patch->v + (k ? second : first) * alpha * v_position;
@@ -136,7 +159,8 @@ NNS_INLINE void winograd_encode_patch(const int alpha, const bool edge, const wi
     const float *rows[WINOGRAD_MAX_ALPHA];
     COMPUTE_FOR(i, alpha)
         rows[i] = !edge | ((i >= patch->rows.begin) & (i < patch->rows.end)) ? patch->x + i * patch->x_row : zeros;
-    winograd_encode_rows(alpha, 0, alpha - 1, edge, inside, rows, patch);
+    /* 0 and infinity, or with a point that is in no pair, 0 alone and that point with infinity. */
+    winograd_encode_rows(alpha, 0, alpha % 2 ? 0 : alpha - 1, edge, inside, rows, patch);
     COMPUTE_UNROLL
     for (int i = 1; i < alpha - 1; i += 2) winograd_encode_rows(alpha, i, i + 1, edge, inside, rows, patch);
 }

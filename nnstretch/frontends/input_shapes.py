@@ -116,10 +116,11 @@ def _fix_shape(name: str, value: ir.Value, shape: tuple[int, ...] | None) -> boo
         if current is not None and current.is_static():
             return False
         found = "unknown shape" if current is None else f"dynamic shape {_written(current)}"
-        example = "1,3,224,224" if current is None else ",".join(map(str, _example(current)))
+        example = (1, 3, 224, 224) if current is None else tuple(_example(current))
         is_batch = current is not None and all(isinstance(n, int) for n in list(current)[1:])
-        advice = f"give --batch 1, or --shape {name}={example}" if is_batch else f"give --shape {name}={example}"
-        raise ModelError(f"input {name!r} has {found}; {advice}")
+        advice = "--batch 1 (in Python batch=1), or " if is_batch else ""
+        advice += f"--shape {name}={','.join(map(str, example))} (in Python shapes={{{name!r}: {example}}})"
+        raise ModelError(f"input {name!r} has {found}; give {advice}")
     fits = current is None or (
         len(current) == len(shape)
         and all(not isinstance(old, int) or old == new for old, new in zip(current, shape, strict=True))

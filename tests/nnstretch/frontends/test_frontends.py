@@ -97,7 +97,10 @@ def test_a_model_in_memory_that_cannot_be_read_is_called_the_model() -> None:
 
 
 def test_dynamic_input_needs_a_shape(dynamic: Path) -> None:
-    with pytest.raises(ModelError, match=r"input 'x' has dynamic shape \[N,3,H,W\]; give --shape x=1,3,224,224"):
+    python = r"\(in Python shapes=\{'x': \(1, 3, 224, 224\)\}\)"
+    with pytest.raises(
+        ModelError, match=rf"input 'x' has dynamic shape \[N,3,H,W\]; give --shape x=1,3,224,224 {python}"
+    ):
         load(dynamic)
 
 

@@ -10,7 +10,8 @@ Coordinates are pixels of the input. The forms, for A candidates and C classes:
 M, 4 · M · M          boxes, integer classes and probabilities as three outputs (torchvision)
 ====================  ================================================================================================
 
-A is the number of cells of maps at strides 8, 16, 32 (and 64), or three times that: other outputs of rank 3 are no boxes.
+A is the number of cells of maps at strides 8, 16 and 32, with maps at 4 or 64 as well or without that at 8, or three times
+that: other outputs of rank 3 are no boxes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ MOST_BOXES = 300
 """Boxes of an image that are kept, those with the highest probabilities."""
 _MOST_FINAL = 1000  # rows of an output that holds boxes after suppression
 _ANCHORS = (1, 3)  # candidates per cell
-_STRIDES = ((8, 16, 32), (8, 16, 32, 64))
+_STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (16, 32))
+"""Of the maps of detectors: the usual ones, those for large or for small objects, and of small networks."""
 
 
 class Detections(NamedTuple):

@@ -87,6 +87,14 @@ def test_boxes_of_every_form(kind: str) -> None:
     assert len(detections(form, outputs, overlap=1.0).scores) == kept
 
 
+@pytest.mark.parametrize("strides", [(8, 16, 32, 64), (4, 8, 16, 32), (16, 32)])
+@pytest.mark.parametrize("anchors", [1, 3])
+def test_maps_of_other_strides(strides: tuple[int, ...], anchors: int) -> None:
+    count = anchors * sum((64 // stride) * (96 // stride) if stride < 64 else 2 for stride in strides)
+    assert detector_form({"y": (1, 6, count)}, (64, 96), None) == DetectorForm("classes", ("y",))
+    assert detector_form({"y": (1, count, 7)}, (64, 96), None) == DetectorForm("objects", ("y",))
+
+
 def test_channels_behind_the_classes_are_not_read() -> None:
     outputs = {"y": np.concatenate((outputs_of("classes")["y"], np.full((1, 32, CELLS), 9.0, np.float32)), axis=1)}
     form = detector_form({"y": (1, 38, CELLS)}, (64, 64), 2)

@@ -358,6 +358,7 @@ def test_an_interrupted_run_with_a_deadline_continues_in_the_background() -> Non
 
     def call(_reads: Arrays, _writes: Arrays) -> None:
         if not goes_on.is_set():
+            time.sleep(0.05)  # a signal that comes just before the caller waits is handled after the deadline
             signal.pthread_kill(caller, signal.SIGINT)
         assert goes_on.wait(PATIENCE)
 

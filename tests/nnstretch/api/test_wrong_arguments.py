@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnx import parser
@@ -76,7 +77,7 @@ def test_files_that_are_no_plans(here: Path, name: str) -> None:
     "model",
     ["", " ", ".", "/", ":", "nothing", "resnet18:3", "x\0.onnx", "\0", "missing.py:f", "good.onnx:f", "raises.py"]
     + [f"{name}.py:f" for name in PYTHON]
-    + [None, 3, b"resnet18", [], X, object(), torch.nn.Linear, parser.parse_model(MODEL)],
+    + [None, 3, b"resnet18", [], X, object(), torch.nn.Linear, onnx.ModelProto(), parser.parse_model(MODEL).graph],
 )
 def test_what_names_no_model(here: Path, model: Any) -> None:
     refuses(lambda: nns.compile(model, tune=False))

@@ -85,8 +85,10 @@ def _load_content(
             opened.write(content)
         try:
             return load(file, shapes, batch)
-        except (ModelError, FileError) as error:  # nobody knows this file
-            raise type(error)(str(error).replace(str(file), "the model").replace(folder, "its folder")) from error
+        except FileError as error:
+            raise ModelError("the model keeps weights in other files; give the path of its file") from error
+        except ModelError as error:  # nobody knows the file that it names
+            raise ModelError(str(error).replace(str(file), "the model")) from error
 
 
 def _exported(module: nn.Module, example_input: Tensor | tuple[Tensor, ...]) -> ir.Model:

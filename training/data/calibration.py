@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from nnstretch.support.extras import extras_named
 from nnstretch.training.data import check_shape, load_dataset
 from nnstretch.training.data.preprocessing import Images, Preprocessing, photo_preprocessing, pillow
-from nnstretch.training.data.sources.folder import is_labelled, unlabelled
+from nnstretch.training.data.sources.folder import unlabelled
+from nnstretch.training.data.sources.unlabelled import folder_of_images
 from nnstretch.training.data.split import Split
 from nnstretch.training.data.unreadable import inputs_to_learn_from, replaced_note
 from nnstretch.training.randomness import permutation
@@ -57,10 +57,8 @@ def images_to_calibrate(
 ) -> tuple[Split, Preprocessing]:
     """The images of a data set or of a folder, and how they become inputs.
 
-    Labels are not needed: a folder that has no ``train`` gives all images in it and in its folders.
-
     Args:
-        source: a data set, as :func:`~nnstretch.training.data.load_dataset` reads it, or a folder.
+        source: a data set, whose training images are taken, or a folder, which gives all images in it.
         size: side of the inputs in pixels.
         channels: of the inputs.
         stated: the network's own preprocessing, if it states one; else that of the data set, of photographs for a folder.
@@ -68,12 +66,11 @@ def images_to_calibrate(
     Raises:
         NNStretchError: there are no such images, or the network cannot read them.
     """
-    name, _, path = source.partition(":")
-    folder = Path(path if name == "folder" and path else source).expanduser()
-    if folder.is_dir() and not is_labelled(folder):
-        pillow()
-        check_shape(size, channels)
-        preprocessing = replace(stated, image_size=size) if stated else photo_preprocessing(size, channels)
-        return unlabelled(folder, preprocessing), preprocessing
-    dataset = load_dataset(source, size, channels, preprocessing=stated)
-    return dataset.train, dataset.preprocessing
+    folder = folder_of_images(source)
+    if folder is None:
+        dataset = load_dataset(source, size, channels, preprocessing=stated)
+        return dataset.train, dataset.preprocessing
+    pillow()
+    check_shape(size, channels)
+    preprocessing = replace(stated, image_size=size) if stated else photo_preprocessing(size, channels)
+    return unlabelled(folder, preprocessing), preprocessing

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nnstretch.api import torch_backend
-from nnstretch.api.torch_backend import CompiledGraph, backend
+from nnstretch.api.torch_backend import CompiledGraph, backend, options_of
 from nnstretch.frontends.onnx_file import ModelWarning
 from tests.kits.boards.cores import OWN_CORE
 
@@ -263,6 +263,10 @@ def test_what_cannot_be_compiled_is_left_to_torch_with_one_warning(
 def test_wrong_options_are_errors(made: Sessions, options: dict[str, Any], message: str) -> None:
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message):
         made.compile(Block().eval(), **options)(IMAGE)
+
+
+def test_a_type_is_an_option() -> None:
+    assert options_of({"dtype": "bfloat16"}).dtype == "bfloat16"
 
 
 @pytest.mark.opencl

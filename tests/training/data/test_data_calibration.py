@@ -11,6 +11,7 @@ from nnstretch.errors import UsageError
 from nnstretch.training.data import load_dataset
 from nnstretch.training.data.calibration import CalibrationImages, images_to_calibrate
 from nnstretch.training.data.preprocessing import Preprocessing, photo_preprocessing
+from nnstretch.training.data.sources.unlabelled import unlabelled_images
 from nnstretch.training.data.split import ArraySplit
 from tests.kits.networks.unreadable_images import made
 
@@ -89,3 +90,30 @@ def test_shapes_that_no_image_has_are_refused(tmp_path: Path) -> None:
         images_to_calibrate(source, 4, 3, None)
     with pytest.raises(UsageError, match="no data set is called"):
         images_to_calibrate(f"{source}/absent", 16, 3, None)
+
+
+def test_a_folder_with_the_name_of_a_data_set_is_not_that_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos(tmp_path, "digits/a.png")
+    monkeypatch.chdir(tmp_path)
+    assert len(images_to_calibrate("digits", 16, 1, None)[0]) > 1000
+    assert len(images_to_calibrate("folder:digits", 16, 1, None)[0]) == 1
+    with pytest.raises(UsageError, match="needs a path"):
+        images_to_calibrate("folder:", 16, 1, None)
+
+
+def test_a_folder_with_splits_is_not_taken_whole(tmp_path: Path) -> None:
+    source = str(photos(tmp_path, "train/a/0.png", "test/a/0.png"))
+    with pytest.raises(UsageError, match=f"write folder:{source}"):
+        images_to_calibrate(source, 16, 3, None)
+    with pytest.raises(UsageError, match=f"write folder:{source}"):
+        unlabelled_images(source, load_dataset("digits", 16, 3))
+
+
+@pytest.mark.parametrize("written", ["{}", "folder:{}"])
+def test_trainings_without_labels_take_the_same_folders(written: str, tmp_path: Path) -> None:
+    dataset = load_dataset("digits", 16, 3)
+    found = unlabelled_images(written.format(photos(tmp_path, "a.png", "inside/b.png")), dataset)
+    assert len(found.train) == 2
+    assert found.preprocessing == dataset.preprocessing

@@ -93,8 +93,8 @@ def unlabelled(path: Path, preprocessing: Preprocessing) -> FolderSplit:
     return FolderSplit(path, np.array(sorted(found)), np.zeros(len(found), np.int64), preprocessing)
 
 
-def is_labelled(path: Path) -> bool:
-    """Whether a folder is divided into splits, so that it is to be read as a data set.
+def has_splits(path: Path) -> bool:
+    """Whether a folder is divided into splits, as those of data sets are.
 
     Raises:
         FileError: it cannot be listed.

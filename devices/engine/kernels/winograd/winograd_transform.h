@@ -9,7 +9,7 @@
  *   alpha   points               largest error against exact sums over 256 channels, relative to the largest output
  *   4       ±1                   7e-7
  *   6       ±3/4, ±3/2           3e-6   (1.1e-5 with ±1, ±2)
- *   7       ±1, ±1/2, 2          1e-5
+ *   7       ±1, ±1/2, 2          2e-5
  *   8       ±1, ±1/2, ±2         2e-5 */
 #ifndef NNS_WINOGRAD_TRANSFORM_H
 #define NNS_WINOGRAD_TRANSFORM_H

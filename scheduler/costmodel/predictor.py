@@ -90,15 +90,22 @@ class ProfilePredictor:
     def meeting_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
         """Predicted seconds until `readers` can read `tensor` after each of `writers` made a part of it.
 
-        The slowest pair counts. Calls read the whole tensor, and each writer's call writes a share of it.
+        The slowest pair counts. A reader fetches the shares of the other writers. Calls read the whole tensor, and each
+        writer's call writes its share.
         """
-        pairs = [(self.processors[w], self.processors[r]) for w in writers for r in readers if w != r]
         crossing = [
             max((crossing_seconds(self.processors[n], tensor, self.profiler) for n in some), default=0.0)
             for some in (readers, writers)
         ]
-        passing = max((self.profiler.transfer(one, other, tensor) for one, other in pairs), default=0.0)
+        passing = max((self._passing(tensor, writers, reader) for reader in readers), default=0.0)
         return passing + crossing[0] + crossing[1] / max(1, len(writers))
+
+    def _passing(self, tensor: TensorType, writers: Collection[int], reader: int) -> float:
+        """Seconds of the slowest transfer to a reader of the shares that other processors made, which are equally large."""
+        others = [writer for writer in writers if writer != reader]
+        foreign = TensorType((-(-tensor.elements * len(others) // max(1, len(writers))),), tensor.dtype)
+        on = self.processors
+        return max((self.profiler.transfer(on[writer], on[reader], foreign) for writer in others), default=0.0)
 
     def fetch_seconds(self, tensor: TensorType, writers: Collection[int], readers: Collection[int]) -> float:
         """Seconds of a transfer beyond those of a minimal one, if the processors share memory; otherwise 0."""

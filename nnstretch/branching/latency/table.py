@@ -251,8 +251,7 @@ class LatencyTable:
         """
         if any((block, processor) in self.corrections for block in segment.blocks for processor in readers):
             return 0.0
-        others = TensorType(self.shape_before(segment.first, channels - channels // max(1, len(readers))))
-        return self.predictor.fetch_seconds(others, writers, readers)
+        return self.predictor.fetch_seconds(TensorType(self.shape_before(segment.first, channels)), writers, readers)
 
     def split(self, plan: ChannelPlan, group: Home, home: Home, reads: ReadChannels) -> SplitCost:
         """Cost of original blocks, or the head, whose layers are placed on a group of processors and split.

@@ -73,3 +73,28 @@ def test_pairs_are_predicted_where_a_routine_computes_both(tmp_path: Path) -> No
         assert 0 < together < 10 * apart
         assert predictor.fused_seconds(fused_pair(expand, conv_layer((1, 96, 14, 14), 32)), 0) == math.inf
     store.close()
+
+
+def test_a_reader_of_a_meeting_point_fetches_what_the_other_writers_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = CpuProcessor(ProcessorSpec("cpu", cores=(min(usable_cores()),)))
+    asked: list[int] = []
+
+    def transfer(_profiler: Profiler, _one: Processor, _other: Processor, tensor: TensorType) -> float:
+        asked.append(tensor.elements)
+        return 1e-6 * tensor.elements
+
+    monkeypatch.setattr(Profiler, "transfer", transfer)
+    tensor = TensorType((1, 6, 2, 5))
+    store = ProfileStore(tmp_path / "profiles.sqlite")
+    with Profiler(store, processor) as profiler:
+        predictor = ProfilePredictor([processor] * 3, profiler, lambda group: [1.0] * len(group))
+        for writers, readers, elements in (
+            ((0,), (0, 1), 60), ((0,), (1,), 60), ((0, 1), (0, 1), 30), ((0, 1), (2,), 60), ((0, 1, 2), (1,), 40),
+            ((1,), (1,), 0),
+        ):  # fmt: skip
+            assert predictor.meeting_seconds(tensor, writers, readers) == pytest.approx(1e-6 * elements)
+            assert predictor.fetch_seconds(tensor, writers, readers) <= 1e-6 * elements
+    store.close()
+    assert max(asked) == 60

@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -64,12 +65,19 @@ class Loaded:
 
     def activate(self, others: Sequence[Loaded] = ()) -> None:
         """Prepares the queues for a run at the same time as programs in `others` run."""
+        if not (others or self._need_activation):
+            return
         found: dict[str, list[LoadedQueues]] = defaultdict(list)
         for loaded in (self, *others):
             for name, queues in loaded.queues.items():
                 found[name].append(queues)
         for first, *more in found.values():
             first.activate(more)
+
+    @cached_property
+    def _need_activation(self) -> bool:
+        """Whether some queues have anything to do before a run."""
+        return any(type(queues).activate is not LoadedQueues.activate for queues in self.queues.values())
 
     def distrust(self) -> None:
         """After a failure: programs that are loaded from now on share nothing with this one that may be broken."""

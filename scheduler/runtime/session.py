@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from nnstretch.devices.engine.binding.program import Program, RunTrace
+from nnstretch.devices.engine.binding.program import RunTrace
 from nnstretch.errors import BuildError, DeviceError, MissingExtraError
 from nnstretch.package import read_package, write_package
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import check_trusted, packaged, unpackaged
 from nnstretch.scheduler.plan.validate import validate
-from nnstretch.scheduler.runtime.arguments import (
-    check_deadline,
-    checked_budget,
-    checked_feeds,
-    is_empty,
-    output_indices,
-)
+from nnstretch.scheduler.runtime.arguments import Arguments, check_deadline, checked_budget, is_empty
 from nnstretch.scheduler.runtime.base_session import Feeds, Outputs, Session
 from nnstretch.scheduler.runtime.loading import Loaded, load_program
 from nnstretch.scheduler.runtime.timeline import Timeline, median_timeline, plan_timeline
@@ -54,6 +47,7 @@ class PlanSession(Session):
         self._compiled = compiled
         self._sources = sources
         self._loaded = loaded
+        self._arguments = Arguments(compiled.plan.inputs, compiled.plan.outputs)
         self._beside: tuple[Loaded, ...] = ()
 
     def replica(self) -> PlanSession:
@@ -124,20 +118,31 @@ class PlanSession(Session):
         return self._loaded.program.busy
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds, *, deadline: float | None = None) -> Outputs:
-        check_deadline(deadline)
-        wanted = self._output_indices(output_names)
-        inputs, outputs = self._inputs(feeds), self._new_outputs()
-        with self._active() as program:
-            program.run(inputs, outputs, deadline=deadline)
-        return [outputs[i] for i in wanted]
+        if deadline is not None:
+            check_deadline(deadline)
+        outputs = self._arguments.new_outputs()
+        chosen = self._arguments.chosen(output_names, outputs)
+        inputs = self._arguments.arrays(feeds)
+        self._loaded.activate(self._beside)
+        try:
+            self._loaded.program.run(inputs, outputs, deadline=deadline)
+        except DeviceError:
+            self._loaded.distrust()
+            raise
+        return chosen
 
     def run_traced(self, output_names: Sequence[str] | None, feeds: Feeds) -> tuple[Outputs, RunTrace]:
         """As `run`, with the times of every step, at a small cost."""
-        wanted = self._output_indices(output_names)
-        inputs, outputs = self._inputs(feeds), self._new_outputs()
-        with self._active() as program:
-            trace = program.run_traced(inputs, outputs)
-        return [outputs[i] for i in wanted], trace
+        outputs = self._arguments.new_outputs()
+        chosen = self._arguments.chosen(output_names, outputs)
+        inputs = self._arguments.arrays(feeds)
+        self._loaded.activate(self._beside)
+        try:
+            trace = self._loaded.program.run_traced(inputs, outputs)
+        except DeviceError:
+            self._loaded.distrust()
+            raise
+        return chosen, trace
 
     def busy_seconds(self, trace: RunTrace) -> dict[str, float]:
         """Processor -> seconds in its steps; helper queues, which have no processor, are left out."""
@@ -155,8 +160,8 @@ class PlanSession(Session):
         Raises:
             FeedError: unknown or missing names, wrong shapes or types.
         """
-        self._output_indices(output_names)
-        self._inputs(feeds)
+        self._arguments.chosen(output_names, self._arguments.new_outputs())
+        self._arguments.arrays(feeds)
 
     def profile(self, feeds: Feeds | None = None, runs: int = 9) -> Timeline:
         return self.timeline(self.traces(feeds, runs))
@@ -167,14 +172,14 @@ class PlanSession(Session):
 
     def traces(self, feeds: Feeds | None = None, runs: int = 9) -> list[RunTrace]:
         """Traces of `runs` runs, at least one, after a warm-up run. Without `feeds`, the inputs are zeros."""
-        inputs, outputs = self._inputs_or_zeros(feeds), self._new_outputs()
+        inputs, outputs = self._inputs_or_zeros(feeds), self._arguments.new_outputs()
         self._loaded.activate(self._beside)
         self._loaded.program.run_traced(inputs, outputs)
         return [self._loaded.program.run_traced(inputs, outputs) for _ in range(max(1, runs))]
 
     def time(self, feeds: Feeds | None = None, *, warmup: int = 10, runs: int = 100, budget: float = 2.0) -> np.ndarray:
         budget_ms = checked_budget(warmup, runs, budget) * 1e3
-        inputs, outputs = self._inputs_or_zeros(feeds), self._new_outputs()
+        inputs, outputs = self._inputs_or_zeros(feeds), self._arguments.new_outputs()
         self._loaded.activate(self._beside)
         nanoseconds = self._loaded.program.time(inputs, outputs, warmup=warmup, runs=runs, budget_ms=budget_ms)
         return np.asarray(nanoseconds, dtype=np.float64) * 1e-9
@@ -199,27 +204,8 @@ class PlanSession(Session):
         """
         self._loaded.close()
 
-    @contextmanager
-    def _active(self) -> Iterator[Program]:
-        """The program on its devices; after a device error they are not shared with new programs."""
-        self._loaded.activate(self._beside)
-        try:
-            yield self._loaded.program
-        except DeviceError:
-            self._loaded.distrust()
-            raise
-
-    def _inputs(self, feeds: Feeds) -> Outputs:
-        return checked_feeds(feeds, self.plan.inputs)
-
     def _inputs_or_zeros(self, feeds: Feeds | None) -> Outputs:
-        return self._inputs(self.zeros() if feeds is None or is_empty(feeds) else feeds)
-
-    def _output_indices(self, names: Sequence[str] | None) -> list[int]:
-        return output_indices(names, self.plan.outputs)
-
-    def _new_outputs(self) -> Outputs:
-        return [np.empty(t.type.shape, t.type.dtype) for t in self.plan.outputs]
+        return self._arguments.arrays(self.zeros() if feeds is None or is_empty(feeds) else feeds)
 
     def _timeline(self, trace: RunTrace) -> Timeline:
         # The trace's waits are those of the host thread, also for a device's sub-graphs.

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from nnstretch.devices.engine.binding import library as binding
-from nnstretch.devices.engine.binding.library import ERROR_BYTES, Engine
+from nnstretch.devices.engine.binding.library import ERROR_BYTES, Engine, engine_error
 from nnstretch.devices.engine.binding.turn import TurnLock
-from nnstretch.errors import DeadlineError, DeviceError, NNStretchError, UsageError
+from nnstretch.errors import DeadlineError, DeviceError, FeedError, NNStretchError, UsageError
 from nnstretch.support.forks import Origin
 
 CallFunction = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
@@ -43,10 +43,6 @@ class Calls:
         self._table = table
         self._failure: tuple[int, BaseException] | None = None
         self.callback = binding.Call(self._call) if table else binding.Call()
-
-    def forget(self) -> None:
-        """Forgets the failure of an earlier run."""
-        self._failure = None
 
     def take_failure(self) -> tuple[int, BaseException] | None:
         """Returns the first step that failed and its exception, and forgets them."""
@@ -78,7 +74,7 @@ class RunningProgram:
     Args:
         native: the engine.
         handle: the engine's program, which this object owns.
-        feeds: numbers of inputs and outputs.
+        sizes: least bytes of each input, and of each output.
         calls: functions of the call steps.
         step_names: one per step.
         keep: objects that must outlive the program.
@@ -88,7 +84,7 @@ class RunningProgram:
         self,
         native: Engine,
         handle: ctypes.c_void_p,
-        feeds: tuple[int, int],
+        sizes: tuple[Sequence[int], Sequence[int]],
         calls: Calls,
         step_names: Sequence[StepName],
         keep: object,
@@ -96,9 +92,10 @@ class RunningProgram:
         self._engine, self._handle, self._calls, self._step_names, self._keep = native, handle, calls, step_names, keep
         self._turn = TurnLock()
         self._origin = Origin()
+        self._sizes = sizes
         # Address and bytes of each input and output; each run fills them while it holds the lock.
-        self._inputs, self._outputs = ((ctypes.c_int64 * (2 * count))() for count in feeds)
-        self._feeds = ctypes.pointer(binding.Feeds(self._inputs, self._outputs, *feeds))
+        self._inputs, self._outputs = ((ctypes.c_int64 * (2 * len(some)))() for some in sizes)
+        self._feeds = ctypes.pointer(binding.Feeds(self._inputs, self._outputs, *map(len, sizes)))
         self._text = ctypes.create_string_buffer(ERROR_BYTES)
         self._queued: SimpleQueue[_Run | None] | None = None  # runs with a deadline, for a thread of the program
         self._stall: _Stall | None = None
@@ -121,13 +118,14 @@ class RunningProgram:
 
         Args:
             function: takes the program, its inputs and outputs as an nns_feeds, and `arguments`.
-            inputs: validated arrays.
-            outputs: validated arrays.
+            inputs: C-contiguous arrays.
+            outputs: C-contiguous arrays that can be written.
             arguments: further arguments of the function.
             deadline: seconds that the run may take, including the wait for other runs.
 
         Raises:
             UsageError: the program is closed, or was made before a fork.
+            FeedError: an array is missing, too short, strided or read-only.
             DeadlineError: the run missed its deadline. It ends after its current steps and writes to `outputs`
                 until then.
             DeviceError: a device or a call failed, or an earlier run that missed its deadline is still in progress.
@@ -144,10 +142,8 @@ class RunningProgram:
                 raise DeviceError(
                     f"still busy with an earlier run: {where}; run again when that is over", processor=queue
                 )
-            for table, arrays in ((self._inputs, inputs), (self._outputs, outputs)):
-                for i in range(len(table) // 2):
-                    array = arrays[i]
-                    table[2 * i], table[2 * i + 1] = address_of(array), array.nbytes
+            _fill(self._inputs, inputs, self._sizes[0], "input")
+            _fill(self._outputs, outputs, self._sizes[1], "output")
             if deadline is None or end is None:
                 self._enter(function, arguments)
             else:
@@ -180,11 +176,9 @@ class RunningProgram:
             self._queued.put(None)
 
     def _enter(self, function: Any, arguments: Sequence[Any]) -> None:
-        self._calls.forget()
-        try:
-            self._engine.checked(function, self._handle, self._feeds, *arguments, text=self._text)
-        except NNStretchError as error:
-            self._raise(error)
+        status = function(self._handle, self._feeds, *arguments, self._text, ERROR_BYTES)
+        if status:
+            self._raise(engine_error(status, self._text))
 
     def _raise(self, error: NNStretchError) -> NoReturn:
         """Raises the exception of a call, or the engine's error, with the names of the queue and the step.
@@ -304,9 +298,46 @@ def _serve(runs: SimpleQueue[_Run | None]) -> None:
         del run  # releases the arrays of the run
 
 
+def _fill(table: ctypes.Array[ctypes.c_int64], arrays: Sequence[np.ndarray], sizes: Sequence[int], what: str) -> None:
+    """Writes the addresses and bytes of a run's inputs or outputs (`what`), which need at least `sizes` bytes, into a table.
+
+    Raises:
+        FeedError: an array is missing, too short, strided or read-only.
+    """
+    if len(arrays) < len(sizes):
+        raise FeedError(f"the program has {len(sizes)} {what}s, the run gives {len(arrays)}")
+    place = 0
+    for array, size in zip(arrays, sizes, strict=False):
+        try:
+            table[place] = _address(_buffer(array))
+        except _NO_BUFFER:
+            flags = array.flags
+            if not (flags.c_contiguous and (flags.writeable or what == "input")):
+                raise _feed_error(what, place // 2, array, size) from None
+            table[place] = address_of(array)
+        table[place + 1] = given = array.nbytes
+        if given < size:
+            raise _feed_error(what, place // 2, array, size)
+        place += 2
+
+
+def _feed_error(what: str, number: int, array: np.ndarray, size: int) -> FeedError:
+    wanted = f"{size} contiguous{' writable' if what == 'output' else ''} bytes"
+    return FeedError(
+        f"{what} {number} needs {wanted}; found {array.nbytes} with strides {array.strides}, "
+        f"{'writable' if array.flags.writeable else 'read-only'}"
+    )
+
+
+_address: Callable[[Any], int] = ctypes.addressof
+_buffer: Callable[[Any], Any] = ctypes.c_char.from_buffer
+_NO_BUFFER = (TypeError, ValueError, BufferError)
+"""Raised for arrays that are read-only, empty or strided, or of a type without a buffer format."""
+
+
 def address_of(array: np.ndarray) -> int:
     """The address of an array's first byte."""
     try:  # takes a quarter of the time of the other way
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]  # it is a buffer
-    except (TypeError, ValueError, BufferError):  # read-only, empty or strided, or a type without a buffer format
+        return _address(_buffer(array))
+    except _NO_BUFFER:
         return int(array.__array_interface__["data"][0])

@@ -134,6 +134,11 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
+def engine_error(status: int, text: ctypes.Array[ctypes.c_char]) -> PackageError | DeviceError:
+    """The error of an nns_status that is not 0, and the text that came with it."""
+    return (PackageError if status == _INVALID else DeviceError)(text.value.decode(errors="replace"))
+
+
 class Engine:
     """A loaded engine library.
 
@@ -208,7 +213,7 @@ class Engine:
             text = ctypes.create_string_buffer(ERROR_BYTES)
         status = function(*arguments, text, ERROR_BYTES)
         if status:
-            raise (PackageError if status == _INVALID else DeviceError)(text.value.decode(errors="replace"))
+            raise engine_error(status, text)
 
     def peak_gflops(self, core: int | None = None, milliseconds: int = 100) -> float:
         """Measured float32 peak of one thread in GFLOP/s, on `core` or on the current core.

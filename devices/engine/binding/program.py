@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -36,10 +35,13 @@ from nnstretch.devices.engine.binding.image import (
     feed_sizes,
 )
 from nnstretch.devices.engine.binding.library import Engine, engine
-from nnstretch.errors import FeedError, UsageError
+from nnstretch.errors import UsageError
 from nnstretch.support.closing import Closing
 
 HUGE_PAGE = 2 << 20
+
+_UNTRACED = (None,)
+"""The argument of nns_program_run after the feeds, of a run without a trace."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,7 @@ class Program(Closing):
         self._engine = native or engine()
         self._steps = len(steps)
         self._subgraphs = len(subgraphs)
-        self._input_bytes = feed_sizes(regions, RegionKind.INPUT)
-        self._output_bytes = feed_sizes(regions, RegionKind.OUTPUT)
+        sizes = feed_sizes(regions, RegionKind.INPUT), feed_sizes(regions, RegionKind.OUTPUT)
         made = _calls(steps, buffers, calls)
         if any(queue.kind is QueueKind.OPENCL for queue in queues):
             _load_opencl(self._engine)
@@ -135,11 +136,11 @@ class Program(Closing):
             ctypes.byref(bound),
             ctypes.byref(handle),
         )
-        feeds = len(self._input_bytes), len(self._output_bytes)
         pointed = (bound, tuple(queues), tuple(regions), tuple(launches), semaphores, keep)
         self._running = RunningProgram(
-            self._engine, handle, feeds, made, _step_names(queues, steps, subgraphs), pointed
+            self._engine, handle, sizes, made, _step_names(queues, steps, subgraphs), pointed
         )
+        self._run = self._engine.library.nns_program_run
         self._finalizer = weakref.finalize(self, self._running.close)
 
     @property
@@ -170,7 +171,7 @@ class Program(Closing):
         """
         if deadline is not None and not 0 < deadline <= threading.TIMEOUT_MAX:
             raise UsageError(f"the deadline is {deadline} s; it must be in (0, {threading.TIMEOUT_MAX:g}]")
-        self._foreign(self._engine.library.nns_program_run, inputs, outputs, None, deadline=deadline)
+        self._running.run(self._run, inputs, outputs, _UNTRACED, deadline)
 
     def run_traced(self, inputs: Sequence[np.ndarray] = (), outputs: Sequence[np.ndarray] = ()) -> RunTrace:
         """As `run`; returns the times of each step and wait."""
@@ -178,7 +179,7 @@ class Program(Closing):
         waits = np.zeros((self._subgraphs, 2), np.int64)
         words = ctypes.POINTER(ctypes.c_int64)
         trace = binding.Trace(steps.ctypes.data_as(words), waits.ctypes.data_as(words), 0, 0)
-        self._foreign(self._engine.library.nns_program_run, inputs, outputs, ctypes.byref(trace))
+        self._running.run(self._run, inputs, outputs, (ctypes.byref(trace),))
         return RunTrace(steps, waits, trace.begin, trace.end)
 
     def time(
@@ -205,9 +206,8 @@ class Program(Closing):
         times = (ctypes.c_int64 * max(runs, 1))()
         done = ctypes.c_int64()
         budget = int(budget_ms * 1e6)
-        self._foreign(
-            self._engine.library.nns_program_time, inputs, outputs, warmup, runs, budget, times, ctypes.byref(done)
-        )
+        arguments = warmup, runs, budget, times, ctypes.byref(done)
+        self._running.run(self._engine.library.nns_program_time, inputs, outputs, arguments)
         return list(times[: done.value])
 
     def close(self) -> None:
@@ -217,18 +217,6 @@ class Program(Closing):
         does nothing.
         """
         self._finalizer()
-
-    def _foreign(
-        self,
-        function: Any,
-        inputs: Sequence[np.ndarray],
-        outputs: Sequence[np.ndarray],
-        *arguments: Any,
-        deadline: float | None = None,
-    ) -> None:
-        _check_feeds("input", inputs, self._input_bytes, writable=False)
-        _check_feeds("output", outputs, self._output_bytes, writable=True)
-        self._running.run(function, inputs, outputs, arguments, deadline)
 
 
 def _calls(steps: Sequence[Step], buffers: Sequence[Buffer], calls: Sequence[CallFunction]) -> Calls:
@@ -252,19 +240,6 @@ def _step_names(queues: Sequence[Queue], steps: Sequence[Step], subgraphs: Seque
         (queues[queue].name or f"queue {queue}", step.name or f"step {i}")
         for i, (queue, step) in enumerate(zip(numbers, steps, strict=True))
     ]
-
-
-def _check_feeds(what: str, arrays: Sequence[np.ndarray], sizes: Sequence[int], *, writable: bool) -> None:
-    if len(arrays) < len(sizes):
-        raise FeedError(f"the program has {len(sizes)} {what}s, the run gives {len(arrays)}")
-    for i, size in enumerate(sizes):
-        array = arrays[i]
-        if array.nbytes < size or not array.flags.c_contiguous or (writable and not array.flags.writeable):
-            wanted = f"{size} contiguous{' writable' if writable else ''} bytes"
-            raise FeedError(
-                f"{what} {i} needs {wanted}; found {array.nbytes} with strides {array.strides}, "
-                f"{'writable' if array.flags.writeable else 'read-only'}"
-            )
 
 
 def _bind(

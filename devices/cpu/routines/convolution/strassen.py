@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnstretch.devices.algorithms.strassen import fitting_tiles, is_divisible, strassen_weights
+from nnstretch.devices.base.balance import balanced_grid
 from nnstretch.devices.base.geometry import KernelGeometry
-from nnstretch.devices.base.routine import USUAL_THREADS, Descriptor, Lowering, Parameters, distinct, shares
+from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, lowering
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 
 CACHE_BYTES = 1 << 19  # part of the second-level cache for the inputs and sums of a unit of work
-UNITS = 4  # minimum units of work for four threads
 MOST_PARTS = 32  # maximum parts into which a thorough search divides pixels and outputs
 
 
@@ -46,14 +46,14 @@ class StrassenConvolution(BlockedConvolution):
             {"pixels": pixels, "vectors": vectors, "tiles": tiles, "panels": panels}
             for pixels, vectors in self._fitting(geometry)
             for tiles in shares(-(-geometry.pixels // (2 * pixels)), MOST_PARTS)
-            for panels in shares(self._panels(geometry, vectors), MOST_PARTS)
+            for panels in shares(len(self._panels(geometry, vectors)), MOST_PARTS)
         )
         return distinct(self.parameter_space(layer), settings)
 
-    def _panels(self, geometry: KernelGeometry, vectors: int) -> int:
-        """Number of pairs of panels and of unpaired vectors."""
+    def _panels(self, geometry: KernelGeometry, vectors: int) -> tuple[float, ...]:
+        """Work of each pair of panels and of each unpaired vector, which has as many products as four quarters."""
         blocks = -(-geometry.out_channels // self.layout.block)
-        return blocks // (2 * vectors) + blocks % (2 * vectors)
+        return (7.0 * vectors,) * (blocks // (2 * vectors)) + (4.0,) * (blocks % (2 * vectors))
 
     def _fitting(self, geometry: KernelGeometry) -> list[tuple[int, int]]:
         tiles = (tile for tile in self.tiles if geometry.pixels >= tile[0])
@@ -61,17 +61,16 @@ class StrassenConvolution(BlockedConvolution):
 
     def _setting(self, geometry: KernelGeometry, tile: tuple[int, int]) -> dict[str, int]:
         pixels, vectors = tile
-        panels = self._panels(geometry, vectors)
         per_tile = 4 * geometry.channels * pixels * self.element.bytes
-        tiles = -(-geometry.pixels // (2 * pixels))
-        per_unit = min(tiles, max(1, CACHE_BYTES // per_tile))
-        if self.threads > USUAL_THREADS:  # panels alone may be too few
-            per_unit = min(per_unit, max(1, tiles * geometry.batch * panels // self.units(UNITS)))
-        while 1 < per_unit < tiles and -(-tiles // per_unit) % 2:  # two threads get equal work
-            per_unit -= 1
-        groups = -(-tiles // per_unit)
-        chunks = min(panels, max(1, -(-self.units(UNITS) // (geometry.batch * groups))))
-        return {"pixels": pixels, "vectors": vectors, "tiles": per_unit, "panels": -(-panels // chunks)}
+        most = max(1, CACHE_BYTES // per_tile)
+        tiles, panels = balanced_grid(
+            -(-geometry.pixels // (2 * pixels)),
+            self._panels(geometry, vectors),
+            most,
+            threads=(2, self.threads),
+            repeats=geometry.batch,
+        )
+        return {"pixels": pixels, "vectors": vectors, "tiles": tiles, "panels": panels}
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         geometry = KernelGeometry.of(layer)

@@ -1,7 +1,8 @@
 """Racing: candidates are timed in interleaved rounds, and slow ones are eliminated early (as in irace).
 
 A disturbance affects neighbouring runs alike. So each round runs every candidate once, and a round in which most candidates are
-slower than before is repeated. A candidate's time is the median of its samples, with a distribution-free confidence interval.
+slower than before is repeated. If a disturbance lasts longer, candidates that it eliminated race again. A candidate's time is
+the median of its samples, with a distribution-free confidence interval.
 """
 
 from __future__ import annotations
@@ -53,8 +54,11 @@ class Race:
         self._timer = timer
         self._rules = rules
         self._samples: dict[int, list[float]] = {}
+        self._rounds_of: dict[int, list[int]] = {}  # numbers of the rounds of each sample
         self._alive: list[int] = []
+        self._hopeless: list[int] = []
         self._rounds = 0
+        self._end = rules.most
         self._spent = 0.0
         self._repeated = 0
         self._random = random.Random(0)
@@ -62,7 +66,7 @@ class Race:
 
     def enter(self, number: int) -> None:
         """Adds a candidate, which runs from the next round on."""
-        self._samples[number] = []
+        self._samples[number], self._rounds_of[number] = [], []
         self._alive.append(number)
 
     def first_rounds(self, rounds: int) -> dict[int, float]:
@@ -73,10 +77,19 @@ class Race:
 
     def run(self) -> dict[int, list[float]]:
         """Runs the race to its end; samples of every candidate."""
-        while self._alive and self._rounds < self._rules.most and not self._is_decided():
+        self._run_to_end()
+        if suspects := self._disturbed_losers():
+            for number in suspects:
+                self.enter(number)
+            self._alive = [*suspects, self._winner()]
+            self._end, self._spent = self._rounds + self._rules.most, 0.0
+            self._run_to_end()
+        return self._samples
+
+    def _run_to_end(self) -> None:
+        while self._alive and self._rounds < self._end and not self._is_decided():
             self._round()
             self._eliminate()
-        return self._samples
 
     def _round(self) -> None:
         times = self._times()
@@ -86,6 +99,7 @@ class Race:
             return
         for number, seconds in times.items():
             self._samples[number].append(seconds)
+            self._rounds_of[number].append(self._rounds)
         self._rounds += 1
 
     def _times(self) -> dict[int, float]:
@@ -110,10 +124,30 @@ class Race:
         if self._runs() < rules.least or not self._alive:
             return
         fastest = min(min(self._samples[n]) for n in self._alive)
-        self._alive = [n for n in self._alive if min(self._samples[n]) <= rules.hopeless * fastest]
+        self._hopeless += [n for n in self._alive if min(self._samples[n]) > rules.hopeless * fastest]
+        self._alive = [n for n in self._alive if n not in self._hopeless]
         if self._runs() >= rules.separate:
             _, ceiling = min((interval(self._samples[n]) for n in self._alive), key=lambda i: i[1])
             self._alive = [n for n in self._alive if interval(self._samples[n])[0] <= ceiling]
+
+    def _winner(self) -> int:
+        """The candidate of the least median."""
+        return min((n for n, found in self._samples.items() if found), key=lambda n: typical(self._samples[n]))
+
+    def _disturbed_losers(self) -> list[int]:
+        """Candidates that counted as hopeless by rounds in all of which the winner, too, was slower than usual."""
+        if not self._hopeless:
+            return []
+        winner = self._winner()
+        usual = typical(self._samples[winner])
+        in_round = dict(zip(self._rounds_of[winner], self._samples[winner], strict=True))
+        found = []
+        for number in self._hopeless:
+            beside = [in_round[r] for r in self._rounds_of[number] if r in in_round]
+            if beside and min(beside) > self._rules.disturbed * usual:
+                found.append(number)
+        self._hopeless = []
+        return found
 
     def _is_decided(self) -> bool:
         if self._runs() >= self._rules.least and self._spent > self._rules.budget:

@@ -85,6 +85,26 @@ def test_a_disturbed_round_is_repeated() -> None:
     assert typical(noisy[0]) == pytest.approx(typical(quiet[0]), rel=0.01)
 
 
+def test_one_that_a_long_disturbance_eliminates_races_again() -> None:
+    """The faster one enters when a disturbance begins that outlasts the rounds which are repeated."""
+    times, enters, ends = [0.0002, 0.0001], 2, 3 + RULES.repeats + RULES.least
+    rounds: list[list[int]] = []
+
+    def timer(order: Sequence[int]) -> list[float | None]:
+        late = 0.0015 if enters <= len(rounds) < ends else 0.0
+        rounds.append(list(order))
+        return [times[n] + (n + 1) * late for n in order]
+
+    made = Race(timer, RULES)
+    made.enter(0)
+    made.first_rounds(enters)
+    made.enter(1)
+    samples = made.run()
+    assert typical(samples[1]) == pytest.approx(times[1])
+    assert typical(samples[0]) == pytest.approx(times[0])
+    assert len(rounds) <= 2 * RULES.most + RULES.repeats
+
+
 def test_a_machine_that_stays_slow_is_believed() -> None:
     clock = Clockwork([0.001], factor=lambda r: 1.0 if r < 3 else 2.0)
     (samples,) = race(clock, 1, RULES)

@@ -212,6 +212,18 @@ def latency(slices: Sequence[np.ndarray]) -> Latency:
     return Latency(p50 * 1e3, p90 * 1e3, float(min(s.min() for s in slices)) * 1e3, (high - low) / p50, limits)
 
 
+def paired_ratio(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> float:
+    """The latency of a candidate over another one's: the median of the rounds' ratios, of medians.
+
+    A disturbance that lasts for a round slows both alike, whichever rounds are their median ones.
+
+    Args:
+        one: seconds of a candidate's runs, per round.
+        other: the same of the other one, in the same rounds.
+    """
+    return float(np.median([np.median(a) / np.median(b) for a, b in zip(one, other, strict=True)]))
+
+
 def resampled(candidates: Sequence[Sequence[np.ndarray]], seed: int = 0) -> np.ndarray:
     """Medians of the rounds' medians in milliseconds, as in `latency`, of resampled rounds (bootstrap).
 

@@ -17,7 +17,15 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.bench.comparison.client import EngineProcess, Workspace
 from nnstretch.bench.comparison.subject import Subject
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start, engine_entry
-from nnstretch.bench.timing import Latency, TimingOptions, interleave, latency, recording_failure, significant
+from nnstretch.bench.timing import (
+    Latency,
+    TimingOptions,
+    interleave,
+    latency,
+    paired_ratio,
+    recording_failure,
+    significant,
+)
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.targets.workers import LocalTarget, Target
 from nnstretch.errors import MissingExtraError, UsageError
@@ -63,6 +71,7 @@ class Comparison:
     Attributes:
         model, threads: the compared model and number of threads.
         latencies: engine -> latency, if it ran.
+        ratios: other engine -> its latency over ours (`paired_ratio`), if both ran.
         errors: engine -> reason of its failure.
         facts: engine -> version, data type and other facts that it reports.
         rel_errors: engine -> largest error against ONNX Runtime, relative to the output's range.
@@ -74,6 +83,7 @@ class Comparison:
     model: str
     threads: int
     latencies: Mapping[str, Latency]
+    ratios: Mapping[str, float]
     errors: Mapping[str, str]
     facts: Mapping[str, Mapping[str, Any]]
     rel_errors: Mapping[str, float] = field(default_factory=dict)
@@ -100,18 +110,13 @@ class Comparison:
     @property
     def best_peer(self) -> str | None:
         """The fastest engine other than ours."""
-        baselines = {name: times.p50_ms for name, times in self.latencies.items() if name != OURS}
-        return min(baselines, key=baselines.__getitem__) if baselines else None
+        ratios = self.ratios or {name: times.p50_ms for name, times in self.latencies.items() if name != OURS}
+        return min(ratios, key=ratios.__getitem__, default=None)
 
     @property
     def speedup(self) -> float | None:
-        """Median latency of the fastest baseline / ours."""
-        baseline = self.best_peer
-        return (
-            self.latencies[baseline].p50_ms / self.latencies[OURS].p50_ms
-            if baseline and OURS in self.latencies
-            else None
-        )
+        """Latency of the fastest other engine / ours."""
+        return min(self.ratios.values(), default=None)
 
     @property
     def peak_share(self) -> float | None:
@@ -232,10 +237,14 @@ def compare(
         others = watch.others()
         peaks.append(engine().peak_gflops(options.cores[0]))
         compared = {e.name for e in engines if e.from_file}
+        ran = {name: times for name, times in slices.items() if name not in errors}
         return Comparison(
             model=subject.model,
             threads=len(options.cores),
-            latencies={name: latency(times) for name, times in slices.items() if name not in errors},
+            latencies={name: latency(times) for name, times in ran.items()},
+            ratios={
+                name: paired_ratio(times, ran[OURS]) for name, times in ran.items() if OURS in ran and name != OURS
+            },
             errors=errors,
             facts={name: process.facts for name, process in processes.items() if name not in errors},
             rel_errors={name: error for name, error in found_errors.items() if name not in errors},

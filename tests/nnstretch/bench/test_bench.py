@@ -47,6 +47,7 @@ from nnstretch.bench.timing import (
     disturbance,
     interleave,
     latency,
+    paired_ratio,
     perfect_split,
     widest,
 )
@@ -202,12 +203,22 @@ def test_no_split_is_better_than_the_perfect_one(latencies: list[float]) -> None
     assert bound <= min(latencies) * (1 + 1e-9)
 
 
+def test_a_slow_round_is_no_gain() -> None:
+    """One engine was ahead in a quiet round and in two disturbed ones; medians of all rounds would say otherwise."""
+    ours = [np.array([1.0, 9.0, 1.0]), np.array([2.0]), np.array([2.2])]
+    other = [np.array([1.2]), np.array([2.4, 2.4]), np.array([2.1])]
+    assert paired_ratio(other, ours) == pytest.approx(1.2)
+    assert paired_ratio(ours, ours) == 1.0
+    assert latency(other).p50_ms / latency(ours).p50_ms == pytest.approx(1.05)
+
+
 def comparison(ours: float, **baselines: float) -> Comparison:
     times = {"nnstretch": ours, **baselines}
     return Comparison(
         "m",
         2,
         {name: Latency(ms, ms * 1.1, ms * 0.9) for name, ms in times.items()},
+        {name: ms / ours for name, ms in baselines.items()},
         {"torch": "no module"},
         {"nnstretch": {"macs": 10**9, "fallback_layers": ["a"]}},
         {"nnstretch": 1e-6},

@@ -2,7 +2,8 @@
 
 A layer by itself finds its inputs where its measurement left them; in a network, where the previous layer put them. So the best
 path by unit costs runs as a whole, its layers are timed there, and selection repeats with these times in place of the unit
-costs. Unit costs of layers without times are scaled by the ratio of the others. This repeats until every layer of the best path
+costs. Unit costs of layers without times are scaled by the ratio of the others, of the same routine's if there are several:
+routines differ in how well they hide the way to memory. This repeats until every layer of the best path
 has been timed in the network, or for a few seconds.
 
 A disturbance makes a run longer, never shorter. So a path that takes much longer than the known times of its layers, or that
@@ -48,7 +49,9 @@ _AGAIN = 3
 _MOST_SAMPLES = 90
 """Largest number of samples of a layer; the newest are kept."""
 _TRUSTED = (0.8, 1.25)
-"""Bounds of the factor that scales unit costs of layers without times in the network."""
+"""Bounds of the factors that scale unit costs of layers without times in the network."""
+_SEVERAL = 3
+"""Number of a routine's layers with times from which on it has a factor of its own."""
 
 
 log = logging.getLogger(__name__)
@@ -132,10 +135,20 @@ class _KnownTimes:
 
     def factor(self) -> float:
         """Times inside the network over unit costs, of all layers that have both."""
-        if not self._inside:
+        return self._ratio(list(self._inside))
+
+    def factors(self) -> dict[str, float]:
+        """Routine -> `factor` of its layers, of the routines with several."""
+        of_routine: dict[str, list[LayerTimeKey]] = defaultdict(list)
+        for key in self._inside:
+            of_routine[key.routine].append(key)
+        return {routine: self._ratio(keys) for routine, keys in of_routine.items() if len(keys) >= _SEVERAL}
+
+    def _ratio(self, keys: Sequence[LayerTimeKey]) -> float:
+        if not keys:
             return 1.0
         least, most = _TRUSTED
-        return min(most, max(least, sum(self._inside.values()) / sum(self._units[key] for key in self._inside)))
+        return min(most, max(least, sum(map(self._inside.__getitem__, keys)) / sum(map(self._units.__getitem__, keys))))
 
     def drift(self, found: Mapping[LayerTimeKey, Samples]) -> float:
         """A path's time over the known time of its layers; 1 without times.
@@ -203,12 +216,15 @@ class _Refinement:
 
     def corrected(self) -> ChoiceSpace:
         """The space with times inside the network where known, and scaled unit costs elsewhere."""
-        factor = self._known.factor()
+        factor, factors = self._known.factor(), self._known.factors()
+
+        def seconds(unit: float, key: LayerTimeKey | None) -> float:
+            own = factor if key is None else factors.get(key.routine, factor)
+            return self._known.inside(key) or own * unit
+
         choices = [
-            [replace(c, seconds=self._known.inside(k) or factor * c.seconds) if c.seconds else c for c, k in pairs]
-            for pairs in (
-                zip(cs, ks, strict=True) for cs, ks in zip(self._space.choices, self._known.keys, strict=True)
-            )
+            [replace(c, seconds=seconds(c.seconds, key)) if c.seconds else c for c, key in zip(some, keys, strict=True)]
+            for some, keys in zip(self._space.choices, self._known.keys, strict=True)
         ]
         return self._space.with_seconds(choices)
 

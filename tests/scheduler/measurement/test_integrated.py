@@ -26,6 +26,7 @@ from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection import default_selector
 from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.graphs.textual_graphs import model_of, normal
 
 CORE = min(os.sched_getaffinity(0))
 
@@ -219,3 +220,33 @@ def test_steps_are_timed_one_by_one() -> None:
         seconds = session.step_seconds(4)
     assert seconds.shape == (len(compiled.plan.steps), 4)
     assert (seconds >= 0).all() and seconds.sum() > 0
+
+
+def test_a_routine_that_is_faster_inside_networks_is_tried_where_its_unit_costs_are_higher() -> None:
+    """Direct convolution takes 0.8 of its unit costs here. It is the cheaper one in a few layers, whose times say so."""
+    favoured = "cpu:float32/direct"
+
+    class Biased(Units):
+        def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+            unit = super().seconds(processor, routine, layer, parameters)
+            if unit is None or str(routine.descriptor) != favoured:
+                return unit
+            return unit * (0.95 if _draw(layer.workload) < 0.6 else 1.06)
+
+    class Inside(Runs):
+        def __call__(self, compiled: Compiled) -> np.ndarray:
+            self.count += 1
+            shares = [0.8 if step.routine == favoured else 1.0 for step in compiled.plan.steps]
+            units = [0.0 if not step.cost_ms else 1.0 for step in compiled.plan.steps]
+            return np.array([[share * unit] * 3 for share, unit in zip(shares, units, strict=True)])
+
+    cpu = build_processors(f"cpu:{CORE}")
+    weights = {f"w{i}": normal(16 * (i + 2), 16 * (i + 1), 3, 3) for i in range(8)}
+    layers = " ".join(f"t{i + 1} = Conv<pads = [1, 1, 1, 1]>(t{i}, w{i})" for i in range(8))
+    graph = optimize(model_of(f"net (float[1, 16, 12, 12] t0) => (float[1, 144, 12, 12] t8) {{ {layers} }}", weights))
+    space = choice_space(graph, cpu.named, cpu.host, Biased(), near=NEAR)
+    before, after = (
+        [step.routine for step in plan_of(one, default_selector().select(one.problem)).plan.steps]
+        for one in (space, refined(space, Memory(), run=Inside()))
+    )
+    assert 3 <= before.count(favoured) < after.count(favoured)

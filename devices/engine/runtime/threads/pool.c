@@ -10,8 +10,9 @@
 
 /* How long workers spin for the next run, for the end of a task, and for anything if threads outnumber cores. A caller in Python
  * begins the next run some 60 us after the last, and waking a thread takes 50 us on a virtual machine: MobileNetV2 takes 2.99 ms
- * on two cores where it takes 3.07 with 30 us. A thread that waits longer for the end of a task waits for one whose core another program took; by sleeping it gains time for both. With three
- * busy programs on each of two cores a vision transformer takes 0.82 of its time with 1 ms, and on free cores the same. */
+ * on two cores where it takes 3.07 with 30 us. A thread that waits longer for the end of a task waits for one whose core another
+ * program took; by sleeping it gains time for both. With three busy programs on each of two cores a vision transformer takes 0.82
+ * of its time with 1 ms, and on free cores the same. */
 enum { IDLE_SPIN_NS = 200000, TASK_SPIN_NS = 200000, CROWDED_SPIN_NS = 1000 };
 /* A thread takes 1/PART of what is left of a range, and at least one share. Measured on ResNet-50 with two
  * threads: as fast as fixed halves or 1 % faster on free cores; 15 % faster (median) with a busy loop on one of

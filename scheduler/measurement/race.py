@@ -79,9 +79,9 @@ class Race:
         """Runs the race to its end; samples of every candidate."""
         self._run_to_end()
         if suspects := self._disturbed_losers():
+            self._alive, self._hopeless = [self._winner()], []
             for number in suspects:
                 self.enter(number)
-            self._alive = [*suspects, self._winner()]
             self._end, self._spent = self._rounds + self._rules.most, 0.0
             self._run_to_end()
         return self._samples
@@ -146,7 +146,6 @@ class Race:
             beside = [in_round[r] for r in self._rounds_of[number] if r in in_round]
             if beside and min(beside) > self._rules.disturbed * usual:
                 found.append(number)
-        self._hopeless = []
         return found
 
     def _is_decided(self) -> bool:

@@ -57,20 +57,27 @@ class Arguments:
         return [np.empty(shape, dtype) for shape, dtype in self._given]
 
     def chosen(self, names: Sequence[str] | None, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """Those of all outputs' arrays that are named, in this order; all if None.
+        """Those of all outputs' arrays that are named, in this order; all if None. Raises as `check_names`."""
+        if names is None:
+            return arrays
+        self.check_names(names)
+        known = [t.name for t in self._outputs]
+        return [arrays[known.index(name)] for name in names]
+
+    def check_names(self, names: Sequence[str] | None) -> None:
+        """Checks names of outputs.
 
         Raises:
             FeedError: a name is unknown, or there is no list of names.
         """
         if names is None:
-            return arrays
+            return
         known = [t.name for t in self._outputs]
         if isinstance(names, str | bytes) or not hasattr(names, "__iter__"):
             raise FeedError(f"output_names is {names!r}; give a list of some of {known}, or None for all")
         for name in names:
             if name not in known:
                 raise FeedError(f"unknown output {name!r}; the model has {known}")
-        return [arrays[known.index(name)] for name in names]
 
 
 def _checked_feeds(feeds: Mapping[str, np.ndarray], inputs: Sequence[PlanTensor]) -> list[np.ndarray]:

@@ -160,7 +160,7 @@ class PlanSession(Session):
         Raises:
             FeedError: unknown or missing names, wrong shapes or types.
         """
-        self._arguments.chosen(output_names, self._arguments.new_outputs())
+        self._arguments.check_names(output_names)
         self._arguments.arrays(feeds)
 
     def profile(self, feeds: Feeds | None = None, runs: int = 9) -> Timeline:

@@ -199,18 +199,14 @@ class Engine:
         """
         self.checked(self.library.nns_opencl_load, os.fsencode(path))
 
-    def checked(
-        self, function: Callable[..., int], *arguments: Any, text: ctypes.Array[ctypes.c_char] | None = None
-    ) -> None:
+    def checked(self, function: Callable[..., int], *arguments: Any) -> None:
         """Calls a function of the engine and raises its error.
 
         Args:
             function: returns an nns_status and takes a text buffer last.
             arguments: before the buffer.
-            text: a buffer of ERROR_BYTES that no concurrent call uses; default: a new one.
         """
-        if text is None:
-            text = ctypes.create_string_buffer(ERROR_BYTES)
+        text = ctypes.create_string_buffer(ERROR_BYTES)
         status = function(*arguments, text, ERROR_BYTES)
         if status:
             raise engine_error(status, text)

@@ -21,7 +21,7 @@ class FusionGroup:
         units: their numbers, ascending; the last one makes the group's outputs.
         layer: what they compute.
         reads: names of the tensors that the layer's inputs are.
-        between_cuts: whether the group is everything between two cut points; otherwise it is a pair.
+        between_cuts: whether the group is everything between two cut points.
     """
 
     units: tuple[int, ...]
@@ -38,6 +38,7 @@ def find_fusion_groups(graph: UnitGraph) -> list[FusionGroup]:
     """All fusion groups that are worth measuring.
 
     - Pairs: the second unit is the only reader of the first and reads it as its layer's input 0, or as any input of a sum.
+    - Three convolutions in this way with a grouped one in the middle: inverted residual blocks (MobileNetV2).
     - Everything between two neighbouring cut points, where a single tensor passes.
     - Sequences of these with one image size: the segments of a branched network (NN-Stretch).
     - Everything from the first cut point to the last.
@@ -45,7 +46,8 @@ def find_fusion_groups(graph: UnitGraph) -> list[FusionGroup]:
     """
     readers = _readers(graph)
     sequences = {tuple(range(a + 1, b + 1)) for a, b in _sequences(graph, _cuts(graph))}
-    found = dict.fromkeys((*_pairs(graph, readers), *_pointwise(graph, readers), *sorted(sequences)))
+    pairs = _pairs(graph, readers)
+    found = dict.fromkeys((*pairs, *_inverted_residuals(graph, pairs), *_pointwise(graph, readers), *sorted(sequences)))
     return [_fusion_group(graph, u, u in sequences) for u in found if len(u) > 1 and _is_closed(graph, u, readers)]
 
 
@@ -72,6 +74,18 @@ def _pairs(graph: UnitGraph, readers: _Readers) -> list[tuple[int, ...]]:
         if is_first or tail.layer.op == "Add":
             pairs.append((number, mine[0]))
     return pairs
+
+
+def _inverted_residuals(graph: UnitGraph, pairs: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    """Pairs of convolutions that share a grouped one in the middle."""
+    following = {
+        first: second
+        for first, second in pairs
+        if graph.units[first].layer.op == graph.units[second].layer.op == "Conv"
+    }
+    for first, middle in following.items():
+        if middle in following and graph.units[middle].layer.attributes["groups"] != 1:
+            yield first, middle, following[middle]
 
 
 def _pointwise(graph: UnitGraph, readers: _Readers) -> Iterator[tuple[int, ...]]:

@@ -3,8 +3,9 @@
 A layer by itself finds its inputs where its measurement left them; in a network, where the previous layer put them. So the best
 path by unit costs runs as a whole, its layers are timed there, and selection repeats with these times in place of the unit
 costs. Unit costs of layers without times are scaled by the ratio of the others, of the same routine's if there are several:
-routines differ in how well they hide the way to memory. This repeats until every layer of the best path
-has been timed in the network, or for a few seconds.
+routines differ in how well they hide the way to memory. This repeats until every layer of the best path has been timed in the
+network. Unit costs of different layers are measured at different times, so routines that seem a little slower than those of the
+best path may be faster; each of them is tried in its layer once. All this ends after a few seconds.
 
 A disturbance makes a run longer, never shorter. So a path that takes much longer than the known times of its layers, or that
 ran on a slow core, runs again in alternation with the previous path, whose excess is the disturbance. A path that takes much
@@ -48,6 +49,8 @@ _AGAIN = 3
 """How often a disturbed path runs again."""
 _MOST_SAMPLES = 90
 """Largest number of samples of a layer; the newest are kept."""
+_UNTRIED = 0.85
+"""Factor of unit costs that lets routines without a time in the network win, so that they are timed too."""
 _TRUSTED = (0.8, 1.25)
 """Bounds of the factors that scale unit costs of layers without times in the network."""
 _SEVERAL = 3
@@ -128,10 +131,15 @@ class _KnownTimes:
         }
         self._samples = {key: samples for key in self._units if (samples := times.layer_samples(key))}
         self._inside = {key: typical(samples) for key, samples in self._samples.items()}
+        self._tried = {(key.workload, key.routine) for key in self._inside}
 
     def inside(self, key: LayerTimeKey | None) -> float | None:
         """Seconds inside the network; None if unknown."""
         return None if key is None else self._inside.get(key)
+
+    def tried(self, key: LayerTimeKey) -> bool:
+        """Whether a setting of the layer's routine has a time inside the network."""
+        return (key.workload, key.routine) in self._tried
 
     def factor(self) -> float:
         """Times inside the network over unit costs, of all layers that have both."""
@@ -179,6 +187,7 @@ class _KnownTimes:
         for key, samples in found.items():
             self._samples[key] = (*self._samples.get(key, ()), *samples)[-_MOST_SAMPLES:]
             self._inside[key] = typical(self._samples[key])
+        self._tried = {(key.workload, key.routine) for key in self._inside}
         self._times.keep_layer_samples({key: self._samples[key] for key in found})
         return agrees
 
@@ -192,13 +201,17 @@ class _Refinement:
     def refined(self) -> ChoiceSpace:
         begin = time.monotonic()
         timed: set[LayerTimeKey] = set()
+        untried = 1.0
         for paths in range(_MOST_PATHS):
-            space = self.corrected()
-            assignment = default_selector().select(space.problem)
+            assignment = default_selector().select(self.corrected(untried).problem)
             keys = [key for key in self._chosen_keys(assignment) if key is not None]
-            confirmed = timed.issuperset(keys) or self._known.is_confirmed(keys)
-            if confirmed or (paths >= _LEAST_PATHS and time.monotonic() - begin > _SECONDS):
-                return space
+            if timed.issuperset(keys) or self._known.is_confirmed(keys):
+                if untried < 1:
+                    break
+                untried = _UNTRIED
+                continue
+            if paths >= _LEAST_PATHS and time.monotonic() - begin > _SECONDS:
+                break
             try:
                 found = self._measured(assignment)
             except DeviceError as error:
@@ -206,7 +219,7 @@ class _Refinement:
                 if not any(u.is_fallback for u in self._space.graph.units):
                     raise
                 log.info("layers are not timed inside the network: %s", error)
-                return space
+                break
             timed = timed | found.keys() if self._known.learn(found) else set(found)
             self._baseline = assignment
         return self.corrected()
@@ -214,12 +227,18 @@ class _Refinement:
     def _chosen_keys(self, assignment: Assignment) -> Iterator[LayerTimeKey | None]:
         return (keys[i] for keys, i in zip(self._known.keys, assignment.choices, strict=True))
 
-    def corrected(self) -> ChoiceSpace:
-        """The space with times inside the network where known, and scaled unit costs elsewhere."""
+    def corrected(self, untried: float = 1.0) -> ChoiceSpace:
+        """The space with times inside the network where known, and scaled unit costs elsewhere.
+
+        Args:
+            untried: factor of the unit costs of a layer's routine if no setting of it has a time.
+        """
         factor, factors = self._known.factor(), self._known.factors()
 
         def seconds(unit: float, key: LayerTimeKey | None) -> float:
-            own = factor if key is None else factors.get(key.routine, factor)
+            if key is None:
+                return factor * unit
+            own = factors.get(key.routine, factor) * (1.0 if self._known.tried(key) else untried)
             return self._known.inside(key) or own * unit
 
         choices = [

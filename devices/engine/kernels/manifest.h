@@ -63,6 +63,7 @@
     F(depthwise, fma)                                              \
     F(expand_depthwise, fma)                                       \
     F(depthwise_project, fma)                                      \
+    F(inverted_residual, fma)                                      \
     F(dense, fma)                                                  \
     F(dense_int16, fma)                                            \
     F(conv_int8, avx512_vnni)                                      \

@@ -11,6 +11,7 @@ from nnstretch.devices.cpu.routines import native_routines
 from nnstretch.graph.layer import Layer, fused_pair
 from tests.kits.kernels.convolution_parity import conv_layer
 from tests.kits.kernels.emulated_kernels import TARGET, Case, units_of
+from tests.kits.kernels.fused_shapes import block_layer
 
 LAYERS = {
     "direct": conv_layer((1, 64, 28, 28), 256, (1, 1), pads=(0, 0, 0, 0)),
@@ -22,6 +23,11 @@ LAYERS = {
     ),
     "expand_depthwise": fused_pair(
         conv_layer((1, 16, 28, 28), 64, (1, 1), pads=(0, 0, 0, 0)), conv_layer((1, 64, 28, 28), 64, groups=64)
+    ),
+    "inverted_residual": block_layer(
+        conv_layer((1, 16, 28, 28), 64, (1, 1), pads=(0, 0, 0, 0)),
+        conv_layer((1, 64, 28, 28), 64, groups=64),
+        conv_layer((1, 64, 28, 28), 32, (1, 1), pads=(0, 0, 0, 0)),
     ),
 }
 """Layers of networks by the algorithm that is asked."""

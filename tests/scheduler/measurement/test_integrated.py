@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from nnstretch.compiler.processors import build_processors
@@ -222,6 +223,33 @@ def test_steps_are_timed_one_by_one() -> None:
     assert (seconds >= 0).all() and seconds.sum() > 0
 
 
+def convolutions() -> ir.Model:
+    """Eight convolutions in a row, each with more channels than the one before."""
+    weights = {f"w{i}": normal(16 * (i + 2), 16 * (i + 1), 3, 3) for i in range(8)}
+    layers = " ".join(f"t{i + 1} = Conv<pads = [1, 1, 1, 1]>(t{i}, w{i})" for i in range(8))
+    return optimize(model_of(f"net (float[1, 16, 12, 12] t0) => (float[1, 144, 12, 12] t8) {{ {layers} }}", weights))
+
+
+@pytest.mark.parametrize(("unit", "chosen"), [(1.08, True), (1.3, False)])
+def test_a_routine_whose_unit_costs_are_a_little_higher_is_tried(unit: float, chosen: bool) -> None:
+    """Direct convolution is the fastest inside the network, but its unit costs were measured in a bad moment."""
+    favoured = "cpu:float32/direct"
+
+    class Disturbed(Units):
+        def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
+            found = super().seconds(processor, routine, layer, parameters)
+            return found * unit if found is not None and str(routine.descriptor) == favoured else found
+
+    def run(compiled: Compiled) -> np.ndarray:
+        steps = compiled.plan.steps
+        return np.array([[(0.8 if s.routine == favoured else 1.0) if s.cost_ms else 0.0] * 3 for s in steps])
+
+    cpu = build_processors(f"cpu:{CORE}")
+    space = refined(choice_space(convolutions(), cpu.named, cpu.host, Disturbed(), near=NEAR), Memory(), run=run)
+    routines = [step.routine for step in plan_of(space, default_selector().select(space.problem)).plan.steps]
+    assert routines.count(favoured) == (8 if chosen else 0)
+
+
 def test_a_routine_that_is_faster_inside_networks_is_tried_where_its_unit_costs_are_higher() -> None:
     """Direct convolution takes 0.9 of its unit costs here. It is the cheaper one in a few layers, whose times say so."""
     favoured = "cpu:float32/direct"
@@ -243,10 +271,7 @@ def test_a_routine_that_is_faster_inside_networks_is_tried_where_its_unit_costs_
             return np.array([[share * unit] * 3 for share, unit in zip(shares, units, strict=True)])
 
     cpu = build_processors(f"cpu:{CORE}")
-    weights = {f"w{i}": normal(16 * (i + 2), 16 * (i + 1), 3, 3) for i in range(8)}
-    layers = " ".join(f"t{i + 1} = Conv<pads = [1, 1, 1, 1]>(t{i}, w{i})" for i in range(8))
-    graph = optimize(model_of(f"net (float[1, 16, 12, 12] t0) => (float[1, 144, 12, 12] t8) {{ {layers} }}", weights))
-    space = choice_space(graph, cpu.named, cpu.host, Biased(), near=NEAR)
+    space = choice_space(convolutions(), cpu.named, cpu.host, Biased(), near=NEAR)
     before, after = (
         [step.routine for step in plan_of(one, default_selector().select(one.problem)).plan.steps]
         for one in (space, refined(space, Memory(), run=Inside()))

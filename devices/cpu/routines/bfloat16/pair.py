@@ -18,12 +18,8 @@ from nnstretch.devices.base.routine import (
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.bfloat16.convolution import FEATURES, PAIRS, prepared_weights, rounded_bytes
 from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES
-from nnstretch.devices.cpu.routines.convolution.pair import (
-    SCRATCH_BYTES,
-    DepthwiseProject,
-    ExpandDepthwise,
-    Pair,
-)
+from nnstretch.devices.cpu.routines.convolution.fused import SCRATCH_BYTES
+from nnstretch.devices.cpu.routines.convolution.pair import DepthwiseProject, ExpandDepthwise, Pair
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.dtypes import BFLOAT16, DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Layer

@@ -1,42 +1,33 @@
-"""Fused pairs of a depthwise and a pointwise convolution, whose intermediate tensor stays in the caches.
-
-An inverted residual block of a mobile network expands its channels with a pointwise convolution, applies a depthwise one and
-projects with another pointwise one. Its intermediate tensors are the largest of the network.
-"""
+"""Fused pairs of a depthwise and a pointwise convolution."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from nnstretch.devices.base.constants import Constant, padded_rows
+from nnstretch.devices.base.constants import Constant
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import (
-    INPUT,
     USUAL_THREADS,
     Descriptor,
-    Layout,
     Lowering,
-    Operand,
     Parameters,
-    Routine,
     distinct,
     shares,
 )
-from nnstretch.devices.cpu.manifest import activation_parameters, family, kernel_call
-from nnstretch.devices.cpu.routines.convolution.base import geometry_parameters, is_convolution
+from nnstretch.devices.cpu.manifest import family
+from nnstretch.devices.cpu.routines.convolution.fused import (
+    SCRATCH_BYTES,
+    FusedConvolutions,
+    is_depthwise,
+    is_pointwise,
+)
 from nnstretch.devices.engine.build.instruction_sets import Isa
-from nnstretch.graph.layer import FUSION_GROUP, Layer
-
-SCRATCH_BYTES = 384 << 10
-"""Maximum scratch memory of a unit; the rest of the second-level cache is for weights and pixels."""
+from nnstretch.graph.layer import Layer
 
 UNITS = 16  # units of work that balance the load of four threads
 
 
-class Pair(Routine):
+class Pair(FusedConvolutions):
     """Base class of the two kinds of pairs.
 
     Routine parameters:
@@ -45,26 +36,14 @@ class Pair(Routine):
     """
 
     def __init__(self, isa: Isa) -> None:
-        self.layout = Layout(isa.block)
+        super().__init__(isa)
         self.tiles = family(self.descriptor.algorithm).tiles(isa)
         # On ARM, loads of panels of one vector take as long as their multiply-adds.
         self.least_vectors = 2 if isa.architecture == "aarch64" else 1
 
-    def supports(self, layer: Layer) -> bool:
-        if layer.op != FUSION_GROUP or len(layer.parts) != 2 or not all(map(is_convolution, layer.parts)):
-            return False
-        return layer.wiring[1].count(-1) == 1 and layer.wiring[1][0] == -1 and self._fits(*layer.parts)
-
-    @abstractmethod
-    def _fits(self, first: Layer, second: Layer) -> bool:
-        """Whether two convolutions are of the kinds that this routine fuses."""
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        return (self.layout,) * len(layer.activations), (self.layout,)
-
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
         rows = layer.outputs[0].shape[2]
-        channels = next(KernelGeometry.of(link).out_channels for link in layer.parts if self._is_pointwise(link))
+        channels = next(KernelGeometry.of(link).out_channels for link in layer.parts if is_pointwise(link))
         settings = (
             {"pixels": pixels, "vectors": vectors, "band": band}
             for pixels, vectors in self.tiles
@@ -99,73 +78,31 @@ class Pair(Routine):
             settings += [{"pixels": pixels, "vectors": vectors, "band": band} for band in dict.fromkeys(bands[:2])]
         return tuple(settings)
 
-    def _blocks(self, channels: int) -> int:
-        return -(-channels // self.layout.block)
-
     def _kernel(self, parameters: Parameters) -> str:
         """The kernel's name."""
         return family(self.descriptor.algorithm).kernel(pixels=parameters["pixels"], vectors=parameters["vectors"])
 
-    def _lowering(
+    def _call(
         self, layer: Layer, parameters: Parameters, weights: Sequence[Constant], depthwise: Layer, other: int
     ) -> Lowering:
-        """One call with both layers' prepared weights; `other` is the kernel's parameter of that name."""
-        first, second = layer.parts
-        constants: list[Constant] = []
-        reads: list[Operand | None] = [INPUT]
-        for link, weight in zip((first, second), weights, strict=True):
-            reads += [Operand("constant", len(constants)), None]
-            constants.append(np.ascontiguousarray(weight, np.float32) if isinstance(weight, np.ndarray) else weight)
-            if link.has(2):
-                reads[-1] = Operand("constant", len(constants))
-                constants.append(self._padded(link.constants[2]))
-        reads.append(Operand("input", layer.wiring[1][-1]) if second.has(3) else None)
-        call = kernel_call(
-            self._kernel(parameters),
-            tuple(reads),
-            geometry=geometry_parameters(KernelGeometry.of(depthwise)),
-            other=other,
-            band=parameters["band"],
-            first_activation=activation_parameters(first.activation),
-            activation=activation_parameters(second.activation),
-            in_place=len(reads) - 1 if second.has(3) else None,
-        )
-        return Lowering((call,), tuple(constants))
-
-    def _padded(self, values: np.ndarray) -> np.ndarray:
-        """The values with zeros appended along the first axis up to whole blocks."""
-        return padded_rows(values, self._blocks(len(values)) * self.layout.block)
+        """The kernel's call; `other` is its parameter of that name."""
+        kernel = self._kernel(parameters)
+        return self._lowering(kernel, layer, weights, depthwise, other=other, band=parameters["band"])
 
     def _pointwise_weights(self, layer: Layer, parameters: Parameters) -> Constant:
-        channels, width = layer.type_of(0).shape[1], parameters["vectors"] * self.layout.block
-        return self._padded(layer.constants[1]).reshape(-1, width, channels).transpose(0, 2, 1)
-
-    def _depthwise_weights(self, layer: Layer) -> np.ndarray:
-        taps = KernelGeometry.of(layer).taps
-        return self._padded(layer.constants[1]).reshape(-1, self.layout.block, taps).transpose(0, 2, 1)
-
-    @staticmethod
-    def _is_depthwise(layer: Layer) -> bool:
-        geometry = KernelGeometry.of(layer)
-        return geometry.groups == geometry.channels == geometry.out_channels
-
-    @staticmethod
-    def _is_pointwise(layer: Layer) -> bool:
-        geometry = KernelGeometry.of(layer)
-        moves = geometry.taps > 1 or geometry.strides != (1, 1) or any(layer.ints("pads"))
-        return geometry.groups == 1 and not moves
+        return self._panels(layer, parameters["vectors"])
 
 
 class ExpandDepthwise(Pair):
     """A pointwise convolution without residual, then a depthwise one.
 
-    Intermediate rows that two bands share are computed once, or twice if two threads compute the bands.
+    A thread computes the intermediate rows that two of its bands share once; two threads compute those at their border twice.
     """
 
     descriptor = Descriptor("cpu", "float32", "expand_depthwise")
 
-    def _fits(self, first: Layer, second: Layer) -> bool:
-        return self._is_pointwise(first) and self._is_depthwise(second) and not first.has(3)
+    def _fits(self, parts: Sequence[Layer]) -> bool:
+        return len(parts) == 2 and is_pointwise(parts[0]) and is_depthwise(parts[1])
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         geometry = KernelGeometry.of(layer.parts[1])
@@ -181,7 +118,7 @@ class ExpandDepthwise(Pair):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         first, second = layer.parts
         weights = (self._pointwise_weights(first, parameters), self._depthwise_weights(second))
-        return self._lowering(layer, parameters, weights, second, KernelGeometry.of(first).channels)
+        return self._call(layer, parameters, weights, second, KernelGeometry.of(first).channels)
 
 
 class DepthwiseProject(Pair):
@@ -189,8 +126,8 @@ class DepthwiseProject(Pair):
 
     descriptor = Descriptor("cpu", "float32", "depthwise_project")
 
-    def _fits(self, first: Layer, second: Layer) -> bool:
-        return self._is_depthwise(first) and self._is_pointwise(second) and not first.has(3)
+    def _fits(self, parts: Sequence[Layer]) -> bool:
+        return len(parts) == 2 and is_depthwise(parts[0]) and is_pointwise(parts[1])
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         geometry, outputs = KernelGeometry.of(layer.parts[0]), KernelGeometry.of(layer.parts[1]).out_channels
@@ -201,7 +138,7 @@ class DepthwiseProject(Pair):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         first, second = layer.parts
         weights = (self._depthwise_weights(first), self._pointwise_weights(second, parameters))
-        return self._lowering(layer, parameters, weights, first, KernelGeometry.of(second).out_channels)
+        return self._call(layer, parameters, weights, first, KernelGeometry.of(second).out_channels)
 
 
 ROUTINES = (ExpandDepthwise, DepthwiseProject)

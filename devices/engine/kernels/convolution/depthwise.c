@@ -96,6 +96,11 @@ NNS_INLINE void add_row(nns_vec *acc, const int count, const int group, const in
     }
 }
 
+/* The input row `row`, `x_row` floats long. */
+NNS_INLINE const float *input_row(const depthwise_rows *rows, int64_t row, int64_t x_row) {
+    return rows->x + (rows->ring && row >= rows->until ? row - rows->ring : row) * x_row;
+}
+
 /* Computes `count` output columns from `pixel` on. Without `edge` all input columns lie inside the input. */
 NNS_INLINE void compute_strip(const int count, const int group, const int kw, const int stride, const bool edge,
                               const kernel_geometry *s, const depthwise_rows *rows, int64_t pixel) {
@@ -116,12 +121,13 @@ NNS_INLINE void compute_strip(const int count, const int group, const int kw, co
     float *first = y;
     for (int64_t oh = rows->begin; oh < rows->end; oh++, y += y_row, h += s->sh) {
         const tap_range taps = taps_inside(h, s->kh, s->dh, s->h);
-        const float *x = rows->x + (h + taps.begin * s->dh) * x_row + column * NNS_BLOCK;
         const float *w = rows->w + taps.begin * kw * group * NNS_BLOCK;
         nns_vec acc[MOST_PIXELS];
         COMPUTE_FOR(p, count) acc[p] = bias;
-        for (int64_t i = taps.begin; i < taps.end; i++, x += s->dh * x_row, w += kw * group * NNS_BLOCK)
+        for (int64_t i = taps.begin; i < taps.end; i++, w += kw * group * NNS_BLOCK) {
+            const float *x = input_row(rows, h + i * s->dh, x_row) + column * NNS_BLOCK;
             add_row(acc, count, group, kw, sw, step, edge ? edges : NULL, x, w);
+        }
         if (residual) {
             COMPUTE_FOR(p, count) acc[p] += nns_load(residual + p * step);
             residual += y_row;
@@ -183,7 +189,7 @@ NNS_INLINE void compute_any(const int count, const int group, const kernel_geome
     COMPUTE_FOR(p, count) acc[p] = rows->bias ? nns_load(rows->bias) : nns_zero();
     for (int64_t i = taps.begin; i < taps.end; i++) {
         for (int64_t j = columns.begin; j < columns.end; j++) {
-            const float *x = rows->x + ((h + i * s->dh) * s->w + column + j * s->dw) * NNS_BLOCK;
+            const float *x = input_row(rows, h + i * s->dh, s->w * NNS_BLOCK) + (column + j * s->dw) * NNS_BLOCK;
             const float *w = rows->w + (i * s->kw + j) * group * NNS_BLOCK;
             COMPUTE_FOR(p, count) {
                 const nns_vec input = nns_load(x + p * s->sw * NNS_BLOCK);

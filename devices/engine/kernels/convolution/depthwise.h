@@ -11,6 +11,7 @@ typedef struct {
     const float *residual; /* from output row `begin` on, or NULL */
     float *y;              /* from output row `begin` on; may be `residual` */
     int64_t begin, end;
+    int64_t ring, until; /* a ring of this many input rows, or 0: row `until` and later rows lie `ring` rows before */
     epilogue finish;
 } depthwise_rows;
 

@@ -11,7 +11,7 @@
  * Weights of the pointwise convolution lie in panels of VECTORS output vectors, float[panel][input
  * channel][VECTORS][block]; those of the depthwise one are float[block][kh][kw][lane]. */
 #include "by_element.h"
-#include "depthwise.h"
+#include "pointwise.h"
 
 /* Both families have these parameters and operands. */
 typedef expand_depthwise_parameters pair_parameters;
@@ -41,9 +41,9 @@ static int64_t depthwise_weight_bytes(const kernel_geometry *s) {
     return NNS_FLOAT_BYTES(blocks_of(s->c), NNS_BLOCK, s->kh, s->kw);
 }
 
-static const char *pair_scratch(nns_work *work, int64_t bytes) {
+static const char *pair_scratch(nns_work *work, int64_t bytes, int64_t note) {
     if (bytes < 0 || bytes > PAIR_MAX_SCRATCH) return "the pair's bands are too large";
-    work->scratch = bytes;
+    work->scratch = bytes + note;
     return NULL;
 }
 
@@ -51,21 +51,6 @@ static const char *pair_scratch(nns_work *work, int64_t bytes) {
 
 enum { PAIR_PIXELS = NNS_MOST(expand_depthwise, 1), PAIR_VECTORS = NNS_MOST(expand_depthwise, 2) };
 _Static_assert((int)PAIR_PIXELS <= (int)COMPUTE_MOST_COUNT, "COMPUTE_BY_COUNT has no case for a tile of this many pixels");
-
-/* The pointwise convolution of contiguous pixels: one panel of output vectors; `x`, `y` and `residual` point to the
- * first pixel. */
-typedef struct {
-    const float *x;
-    const float *w;        /* float[input channel][vector][block] */
-    const float *next;     /* weights to prefetch for the next panel, or NULL */
-    const float *bias;     /* of the panel, or NULL */
-    const float *residual; /* of the panel, or NULL */
-    float *y;              /* of the panel */
-    int64_t x_plane;       /* floats between blocks of the input */
-    int64_t y_plane;       /* floats between blocks of the output, and of the residual */
-    int64_t channels;      /* of the input */
-    epilogue finish;
-} pointwise;
 
 NNS_INLINE void pair_lane(const int count, const int vectors, nns_vec acc[PAIR_PIXELS][PAIR_VECTORS], const float *x,
                           const float *w) {
@@ -136,26 +121,7 @@ NNS_INLINE void pair_tiles(const int most, const int vectors, const pointwise *j
     }
 }
 
-/* `pair_tiles` of one kernel. */
-typedef void (*pointwise_tiles)(const pointwise *job, int64_t pixels);
-
 /* ---- expand, then depthwise: units are (image, panel, band) ------------------------------------------------------ */
-
-/* Input rows [begin, end) that output rows [first, last) read, without padding. */
-typedef struct {
-    int64_t begin, end;
-} row_range;
-
-static row_range rows_read(const kernel_geometry *s, int64_t first, int64_t last) {
-    const int64_t begin = nns_max_int(0, nns_min_int(s->h, first * s->sh - s->pt));
-    const int64_t end = nns_min_int(s->h, (last - 1) * s->sh - s->pt + (s->kh - 1) * s->dh + 1);
-    return (row_range){begin, nns_max_int(begin, end)};
-}
-
-/* Maximum input rows that a band reads. */
-static int64_t band_rows(const kernel_geometry *s, int64_t band) {
-    return nns_min_int(s->h, (nns_min_int(band, s->oh) - 1) * s->sh + (s->kh - 1) * s->dh + 1);
-}
 
 static const char *expand_check(const nns_args *args, nns_work *work, int64_t vectors) {
     const pair_parameters *p = (const void *)args->p;
@@ -165,95 +131,49 @@ static const char *expand_check(const nns_args *args, nns_work *work, int64_t ve
                                    NNS_FLOAT_BYTES(blocks_of(s.c), NNS_BLOCK, p->other), depthwise_weight_bytes(&s));
     if (wrong) return wrong;
     work->units = s.n * (blocks_of(s.c) / vectors) * nns_ceil_div(s.oh, p->band);
-    return pair_scratch(work, NNS_FLOAT_BYTES(vectors, NNS_BLOCK, band_rows(&s, p->band), s.w));
-}
-
-/* Arguments shared by all bands of a panel. */
-typedef struct {
-    kernel_geometry s;
-    pointwise expand;      /* from the image's first pixel; `y` is the scratch memory */
-    depthwise_rows second; /* of the panel's first block; `y` and `residual` from output row 0 */
-    int64_t vectors, band;
-    pointwise_tiles tiles;
-} expand_job;
-
-/* Output rows [begin, end) of all vectors, from the input rows `held` in scratch memory. */
-static void expand_second(const expand_job *job, row_range held, int64_t begin, int64_t end) {
-    const kernel_geometry *s = &job->s;
-    kernel_geometry part = *s;
-    part.h = held.end - held.begin;
-    part.pt = held.begin - (begin * s->sh - s->pt);
-    const int64_t y_row = s->ow * NNS_BLOCK;
-    for (int64_t v = 0; v < job->vectors; v++) {
-        depthwise_rows rows = job->second;
-        const int64_t at = (v * s->oh + begin) * y_row;
-        rows.x = job->expand.y + v * job->expand.y_plane;
-        rows.w += v * s->kh * s->kw * NNS_BLOCK;
-        if (rows.bias) rows.bias += v * NNS_BLOCK;
-        if (rows.residual) rows.residual += at;
-        rows.y += at;
-        rows.begin = 0;
-        rows.end = end - begin;
-        nns_depthwise_rows(&part, &rows);
-    }
-}
-
-/* Output rows [begin, end). Moves input rows that the next band reads too to the front of the scratch memory. */
-static void expand_panel(const expand_job *job, int64_t begin, int64_t end) {
-    const int64_t row = job->s.w * NNS_BLOCK;
-    row_range held = {0, 0};
-    for (int64_t first = begin; first < end; first += job->band) {
-        const int64_t last = nns_min_int(end, first + job->band);
-        const row_range wanted = rows_read(&job->s, first, last);
-        const int64_t kept = nns_max_int(0, held.end - wanted.begin), from = wanted.begin + kept;
-        float *scratch = job->expand.y;
-        for (int64_t v = 0; kept && v < job->vectors; v++, scratch += job->expand.y_plane)
-            memmove(scratch, scratch + (wanted.begin - held.begin) * row, (size_t)(kept * row) * sizeof(float));
-        if (from < wanted.end) {
-            pointwise expand = job->expand;
-            expand.x += from * row;
-            expand.y += kept * row;
-            if (first > begin) expand.next = NULL;
-            job->tiles(&expand, (wanted.end - from) * job->s.w);
-        }
-        held = wanted;
-        expand_second(job, held, first, last);
-    }
+    return pair_scratch(work, NNS_FLOAT_BYTES(vectors, NNS_BLOCK, ring_rows(&s, p->band), s.w), RING_NOTE_BYTES);
 }
 
 static void expand_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, int64_t vectors,
                        pointwise_tiles tiles) {
     const pair_parameters *p = (const void *)args->p;
-    expand_job job = {.s = p->geometry, .vectors = vectors, .band = p->band, .tiles = tiles};
-    const kernel_geometry *s = &job.s;
-    const int64_t panels = blocks_of(s->c) / vectors, bands = nns_ceil_div(s->oh, job.band);
-    const int64_t x_plane = s->h * s->w * NNS_BLOCK, width = vectors * NNS_BLOCK;
+    const kernel_geometry *s = &p->geometry;
+    const int64_t panels = blocks_of(s->c) / vectors, bands = nns_ceil_div(s->oh, p->band);
+    const int64_t x_plane = s->h * s->w * NNS_BLOCK, y_plane = s->oh * s->ow * NNS_BLOCK, width = vectors * NNS_BLOCK;
+    const int64_t ring = ring_rows(s, p->band), ring_plane = ring * s->w * NNS_BLOCK;
     const float *bias1 = args->in[READ_BIAS1], *bias2 = args->in[READ_BIAS2], *residual = args->in[READ_RESIDUAL];
-    for (int64_t unit = unit_begin, next; unit < unit_end; unit = next) {
-        /* All bands of one panel, so that each reuses the rows that it shares with the previous one. */
-        next = nns_min_int(unit_end, (unit / bands + 1) * bands);
-        const int64_t image = unit / (panels * bands), panel = unit / bands % panels, begin = unit % bands * job.band;
-        const int64_t out = (image * panels + panel) * width * s->oh * s->ow;
+    float *rows = (float *)((char *)scratch + RING_NOTE_BYTES);
+    for (int64_t unit = unit_begin; unit < unit_end; unit++) {
+        const int64_t image = unit / (panels * bands), panel = unit / bands % panels;
+        const int64_t begin = unit % bands * p->band, end = nns_min_int(s->oh, begin + p->band);
         const float *w = (const float *)args->in[READ_WEIGHTS1] + panel * p->other * width;
-        job.expand = (pointwise){
+        const row_range wanted = rows_read(s, begin, end);
+        const row_range missing = ring_missing(scratch, image * panels + panel + 1, wanted);
+        const pointwise expand = {
             .x = (const float *)args->in[READ_X] + image * blocks_of(p->other) * x_plane,
             .w = w,
-            .next = panel + 1 < panels && next < unit_end ? w + p->other * width : NULL,
+            .next = panel + 1 < panels && missing.begin == wanted.begin ? w + p->other * width : NULL,
             .bias = bias1 ? bias1 + panel * width : NULL,
-            .y = scratch,
+            .y = rows,
             .x_plane = x_plane,
-            .y_plane = band_rows(s, job.band) * s->w * NNS_BLOCK,
+            .y_plane = ring_plane,
             .channels = p->other,
             .finish = epilogue_of(&p->first_activation),
         };
-        job.second = (depthwise_rows){
-            .w = (const float *)args->in[READ_WEIGHTS2] + panel * width * s->kh * s->kw,
-            .bias = bias2 ? bias2 + panel * width : NULL,
-            .residual = residual ? residual + out : NULL,
-            .y = (float *)args->out[0] + out,
-            .finish = epilogue_of(&p->activation),
-        };
-        expand_panel(&job, begin, nns_min_int(s->oh, begin + (next - unit) * job.band));
+        ring_fill(&expand, tiles, missing, s->w, ring);
+        for (int64_t v = 0; v < vectors; v++) {
+            const int64_t block = panel * vectors + v;
+            const int64_t out = (image * blocks_of(s->c) + block) * y_plane + begin * s->ow * NNS_BLOCK;
+            const depthwise_rows filter = {
+                .x = rows + v * ring_plane,
+                .w = (const float *)args->in[READ_WEIGHTS2] + block * s->kh * s->kw * NNS_BLOCK,
+                .bias = bias2 ? bias2 + block * NNS_BLOCK : NULL,
+                .residual = residual ? residual + out : NULL,
+                .y = (float *)args->out[0] + out,
+                .finish = epilogue_of(&p->activation),
+            };
+            ring_filter(s, filter, wanted, begin, end, ring);
+        }
     }
 }
 
@@ -267,7 +187,7 @@ static const char *project_check(const nns_args *args, nns_work *work, int64_t v
                                    NNS_FLOAT_BYTES(blocks_of(p->other), NNS_BLOCK, s.c));
     if (wrong) return wrong;
     work->units = s.n * nns_ceil_div(s.oh, p->band);
-    return pair_scratch(work, NNS_FLOAT_BYTES(blocks_of(s.c), NNS_BLOCK, nns_min_int(s.oh, p->band), s.ow));
+    return pair_scratch(work, NNS_FLOAT_BYTES(blocks_of(s.c), NNS_BLOCK, nns_min_int(s.oh, p->band), s.ow), 0);
 }
 
 typedef struct {
@@ -346,6 +266,9 @@ static void project_run(const nns_args *args, int64_t unit_begin, int64_t unit_e
         pair_tiles(pixels, vectors, job, count);                                  \
     })
 KERNELS_expand_depthwise(TILES)
+
+#define TILES_OF(stem, name, where, pixels, vectors) WHERE_##where([vectors] = stem##_tiles,)
+const pointwise_tiles nns_pointwise_tiles[] = {KERNELS_expand_depthwise(TILES_OF)};
 
 #define KERNEL(stem, where, vectors, order, tiles)                            \
     WHERE_##where(NNS_DEFINE_KERNEL(stem, order##_check(args, work, vectors), \

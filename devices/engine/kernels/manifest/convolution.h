@@ -7,6 +7,7 @@
     F(depthwise)                \
     F(expand_depthwise)         \
     F(depthwise_project)        \
+    F(inverted_residual)        \
     F(dense)                    \
     F(dense_int16)
 
@@ -133,6 +134,25 @@
 #define CONSTRAIN_expand_depthwise(p) \
     p->geometry.c = p->geometry.o = between(1, 140);
 #define CONSTRAIN_depthwise_project(p) p->geometry.c = p->geometry.o = between(1, 140);
+
+/* ---- inverted_residual: convolution/inverted_residual.c --------------------------------------------------------- */
+
+/* The geometry is the depthwise convolution's. Vectors are those of the tiles of expand_depthwise. */
+#define PARAMETERS_inverted_residual(P, A, G)                                \
+    G(kernel_geometry, geometry)                                             \
+    P(inputs, RANGE(1, MOST_EXTENT), BETWEEN(1, 70)) /* of the block */      \
+    P(outputs, RANGE(1, MOST_EXTENT), BETWEEN(1, 70))                        \
+    P(expand_vectors, RANGE(1, 4), BETWEEN(1, 4))                            \
+    P(project_vectors, RANGE(1, 4), BETWEEN(1, 4))                           \
+    P(band, RANGE(1, MOST_EXTENT), BETWEEN(1, 5)) /* output rows per unit */ \
+    G(activation_parameters, first_activation)                               \
+    G(activation_parameters, second_activation)                              \
+    G(activation_parameters, activation)
+#define READS_inverted_residual(REQUIRED, OPTIONAL)                                                       \
+    REQUIRED(X) REQUIRED(WEIGHTS1) OPTIONAL(BIAS1) REQUIRED(WEIGHTS2) OPTIONAL(BIAS2) REQUIRED(WEIGHTS3) \
+    OPTIONAL(BIAS3) OPTIONAL(RESIDUAL)
+#define KERNELS_inverted_residual(K) K(bands, "inverted_residual", ANY)
+#define CONSTRAIN_inverted_residual(p) p->geometry.c = p->geometry.o = between(1, 140);
 
 /* ---- dense: convolution/dense.c --------------------------------------------------------------------------------- */
 

@@ -46,6 +46,7 @@ from tests.kits.kernels.emulated_kernels import (
     program,
     request_of,
 )
+from tests.kits.kernels.fused_shapes import depthwise_project, expand_depthwise, inverted_residuals
 from tests.kits.kernels.int8_layers import (
     int8_convolutions,
     quantized,
@@ -54,7 +55,6 @@ from tests.kits.kernels.int8_layers import (
     whole_quads,
     zero_points,
 )
-from tests.kits.kernels.pair_shapes import depthwise_project, expand_depthwise
 from tests.kits.kernels.token_layers import attention_layer, reference_of_attention
 
 pytestmark = pytest.mark.slow
@@ -76,7 +76,8 @@ odd_channels = st.sampled_from([2, 32, 33, 64, 65, 100])
     | pointwise_layers(odd_channels, odd_channels, activations)
     | dense_layers
     | expand_depthwise()
-    | depthwise_project(),
+    | depthwise_project()
+    | inverted_residuals(),
     cpu=st.sampled_from(FLOAT_CPUS),
 )
 def test_random_layers(layer: Layer, cpu: str) -> None:

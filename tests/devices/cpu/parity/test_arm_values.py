@@ -24,6 +24,7 @@ ELSEWHERE = {
     "depthwise",
     "expand_depthwise",
     "depthwise_project",
+    "inverted_residual",
     "conv_int8",
     "conv_int8_planar",
     "rows_int8",

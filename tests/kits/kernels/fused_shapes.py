@@ -1,11 +1,11 @@
-"""Fused pairs of convolutions of many shapes for parity tests."""
+"""Fused convolutions of many shapes for parity tests."""
 
 from __future__ import annotations
 
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from nnstretch.graph.layer import Layer, fused_pair
+from nnstretch.graph.layer import Layer, fused_layer, fused_pair
 from tests.kits.kernels.convolution_parity import activations, conv_layer, pads, pairs
 
 channels = st.sampled_from([1, 5, 12, 16, 17, 24, 31, 32, 33, 48, 50, 64, 72, 80])
@@ -59,3 +59,24 @@ def depthwise_project(draw: st.DrawFn) -> Layer:
     bias, residual = draw(st.booleans()), draw(st.booleans())
     second = pointwise(after(first), draw(channels), bias=bias, residual=residual, activation=draw(activations))
     return fused_pair(first, second)
+
+
+@st.composite
+def inverted_residuals(draw: st.DrawFn) -> Layer:
+    """Blocks of three convolutions; the residual is the block's input if that has the output's shape, or another tensor."""
+    depthwise = draw(depthwise_layers())
+    batch, count, height, width = depthwise.type_of(0).shape
+    shape = (batch, draw(channels), height, width)
+    expand = pointwise(shape, count, bias=draw(st.booleans()), activation=draw(activations))
+    residual = draw(st.booleans())
+    project = pointwise(
+        after(depthwise), draw(channels), bias=draw(st.booleans()), residual=residual, activation=draw(activations)
+    )
+    return block_layer(expand, depthwise, project)
+
+
+def block_layer(expand: Layer, depthwise: Layer, project: Layer) -> Layer:
+    """The inverted residual block of these convolutions."""
+    own = expand.inputs[0] != project.outputs[0]
+    residual = (int(own),) if project.has(3) else ()
+    return fused_layer((expand, depthwise, project), ((0,), (-1,), (-2, *residual)))

@@ -1,4 +1,4 @@
-"""Fused pairs of convolutions against ONNX Runtime: every setting, on every instruction set that runs here."""
+"""Fused convolutions against ONNX Runtime: every setting, on every instruction set that runs here."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from nnstretch.devices.base.routine import Parameters, Routine
-from nnstretch.devices.cpu.routines.convolution.pair import DepthwiseProject, ExpandDepthwise, Pair
+from nnstretch.devices.cpu.routines.convolution.fused import FusedConvolutions
+from nnstretch.devices.cpu.routines.convolution.inverted_residual import InvertedResidual
+from nnstretch.devices.cpu.routines.convolution.pair import DepthwiseProject, ExpandDepthwise
 from nnstretch.graph.activation import Activation, ActivationKind
-from nnstretch.graph.layer import Layer, fused_pair
+from nnstretch.graph.layer import Layer, fused_layer, fused_pair
 from tests.kits.hypothesis_examples import examples
 from tests.kits.kernels.convolution_parity import check_setting, conv_layer, feeds_of, reference
-from tests.kits.kernels.pair_shapes import after, depthwise_project, expand_depthwise, pointwise
+from tests.kits.kernels.fused_shapes import (
+    after,
+    block_layer,
+    depthwise_project,
+    expand_depthwise,
+    inverted_residuals,
+    pointwise,
+)
 
 RELU6 = Activation(ActivationKind.CLIP, 0.0, 6.0)
 SILU = Activation(ActivationKind.SILU)
@@ -27,7 +36,9 @@ def variants(routine: Routine, layer: Layer) -> list[Parameters]:
     return space + [{**space[band % len(space)], "band": band} for band in (1, 2, 3, 5, 100)]
 
 
-def check(routines: Sequence[Routine], layer: Layer, wanted_routine: type[Pair], *, in_place: bool = False) -> None:
+def check(
+    routines: Sequence[Routine], layer: Layer, wanted_routine: type[FusedConvolutions], *, in_place: bool = False
+) -> None:
     """Compares all settings of the routine that computes the chain; of one channel, another one may compute it, too."""
     found = {type(routine): routine for routine in routines if routine.supports(layer)}
     assert found.keys() == {wanted_routine} or layer.outputs[0].shape[1] == 1
@@ -47,6 +58,12 @@ def test_expand_depthwise(routines: Sequence[Routine], layer: Layer) -> None:
 @given(layer=depthwise_project())
 def test_depthwise_project(routines: Sequence[Routine], layer: Layer) -> None:
     check(routines, layer, DepthwiseProject)
+
+
+@many
+@given(layer=inverted_residuals())
+def test_inverted_residual(routines: Sequence[Routine], layer: Layer) -> None:
+    check(routines, layer, InvertedResidual)
 
 
 def block_of(
@@ -82,6 +99,7 @@ def test_blocks_of_networks(routines: Sequence[Routine], block: tuple[Layer, ...
     expand, depthwise, project = block
     check(routines, fused_pair(expand, depthwise), ExpandDepthwise)
     check(routines, fused_pair(depthwise, project), DepthwiseProject)
+    check(routines, block_layer(*block), InvertedResidual)
 
 
 def test_other_pairs_are_not_supported(routines: Sequence[Routine]) -> None:
@@ -101,7 +119,25 @@ def test_other_pairs_are_not_supported(routines: Sequence[Routine]) -> None:
         assert not any(routine.supports(fused_pair(first, second)) for routine in routines)
 
 
+def test_other_blocks_are_not_supported(routines: Sequence[Routine]) -> None:
+    expand, depthwise, project = block_of(24, 144, 9, 3, 2, RELU6)
+    grouped = conv_layer((1, 144, 9, 9), 144, strides=(2, 2), groups=72)
+    with_residual = conv_layer((1, 144, 9, 9), 144, strides=(2, 2), groups=144, residual=True)
+    others = [
+        fused_layer((expand, grouped, project), ((0,), (-1,), (-2,))),
+        fused_layer((expand, with_residual, project), ((0,), (-1, 1), (-2,))),
+        fused_layer((project, pointwise(after(project), 144), depthwise), ((0,), (-1,), (-2,))),
+        fused_layer((expand, depthwise, conv_layer(after(depthwise), 24)), ((0,), (-1,), (-2,))),
+        fused_layer((expand, project, project), ((0,), (1,), (-2,))),
+    ]
+    for layer in others:
+        assert not any(routine.supports(layer) for routine in routines)
+
+
 def test_the_output_may_take_the_residuals_memory(routines: Sequence[Routine]) -> None:
     first = conv_layer((1, 40, 9, 15), 40, groups=40, activation=RELU6)
     layer = fused_pair(first, pointwise(after(first), 48, residual=True, activation=RELU6))
     check(routines, layer, DepthwiseProject, in_place=True)
+    expand, depthwise, _ = block_of(24, 144, 9, 3, 2, RELU6)
+    block = (expand, depthwise, pointwise(after(depthwise), 24, residual=True))
+    check(routines, block_layer(*block), InvertedResidual, in_place=True)

@@ -45,11 +45,12 @@ if TYPE_CHECKING:
     from nnstretch.branching.stretch import StretchResult
     from nnstretch.quantization import Quantized
     from nnstretch.scheduler.plan.schema import Plan
-    from nnstretch.scheduler.runtime.base_session import Session
+    from nnstretch.scheduler.runtime.base_session import Binding, Session
     from nnstretch.sweeps.designs import SweepPoint, SweepResult
 
 # Loaded on first use, so that `import nnstretch` needs neither numpy nor torch.
 _LATER = {
+    "Binding": "nnstretch.scheduler.runtime.base_session",
     "CompileOptions": "nnstretch.api.options",
     "Design": "nnstretch.branching.design.design",
     "DeviceInfo": "nnstretch.api.devices",
@@ -72,6 +73,7 @@ _LATER = {
 }
 
 __all__ = [
+    "Binding",
     "BuildError",
     "CompileOptions",
     "DeadlineError",

@@ -52,6 +52,21 @@ class Arguments:
                 return found
         return _checked_feeds(feeds, self._inputs)
 
+    def bound_arrays(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """As `arrays`, but the given arrays themselves.
+
+        Raises:
+            FeedError: as `arrays`, or an array is none or not contiguous.
+        """
+        found = self.arrays(feeds)
+        for tensor, array in zip(self._inputs, found, strict=True):
+            if array is not feeds[tensor.name]:
+                raise FeedError(
+                    f"input {tensor.name!r} is no contiguous numpy array, so runs would not see what is written into it; "
+                    "bind what numpy.ascontiguousarray makes of it"
+                )
+        return found
+
     def new_outputs(self) -> list[np.ndarray]:
         """New arrays for all outputs."""
         return [np.empty(shape, dtype) for shape, dtype in self._given]

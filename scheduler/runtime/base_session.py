@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 from nnstretch.errors import FeedError, NNStretchError
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan, PlanTensor
+from nnstretch.scheduler.runtime.arguments import Arguments
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.support.closing import Closing
 
@@ -40,6 +41,29 @@ class Switch:
     before: str
     plan: str
     reason: str
+
+
+class Binding:
+    """Arrays that many runs of a session use; `Session.bind` makes it.
+
+    Attributes:
+        inputs: an array for each input. Write the values of the next run into it.
+        outputs: an array for each output, which every run overwrites.
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray], run: Callable[[], None]
+    ) -> None:
+        self.inputs, self.outputs, self._run = inputs, outputs, run
+
+    def run(self) -> Mapping[str, np.ndarray]:
+        """Runs the session once and returns `outputs`. Concurrent runs of a binding would use the same arrays.
+
+        Raises:
+            DeviceError, UsageError: as `Session.run`.
+        """
+        self._run()
+        return self.outputs
 
 
 class Session(Closing):
@@ -80,6 +104,34 @@ class Session(Closing):
             DeadlineError: the run did not end by its deadline, and no other plan could take its place.
             UsageError: the session is closed, or the deadline is not a positive number.
         """
+
+    def bind(self, feeds: Feeds) -> Binding:
+        """Arrays for many runs, checked once. A run takes some ten microseconds less than `run` then.
+
+        Args:
+            feeds: a C-contiguous array for each input, which the binding keeps. Write the values of each run into it; do not
+                resize it.
+
+        Raises:
+            FeedError: unknown or missing names, wrong shapes or types, or arrays that would have to be copied.
+        """
+        arguments = Arguments(self.plan.inputs, self.plan.outputs)
+        inputs, outputs = arguments.bound_arrays(feeds), arguments.new_outputs()
+        return Binding(
+            {tensor.name: array for tensor, array in zip(self.plan.inputs, inputs, strict=True)},
+            {tensor.name: array for tensor, array in zip(self.plan.outputs, outputs, strict=True)},
+            self._bound(inputs, outputs),
+        )
+
+    def _bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        """A function that runs the session with these arrays."""
+        feeds = {tensor.name: array for tensor, array in zip(self.plan.inputs, inputs, strict=True)}
+
+        def run() -> None:
+            for place, found in zip(outputs, self.run(None, feeds), strict=True):
+                place[...] = found
+
+        return run
 
     def submit(
         self, feeds: Feeds, output_names: Sequence[str] | None = None, timeout: float | None = None

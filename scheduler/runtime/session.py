@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -130,6 +130,19 @@ class PlanSession(Session):
             self._loaded.distrust()
             raise
         return chosen
+
+    def _bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        program = self._loaded.program.bound(inputs, outputs)
+
+        def run() -> None:
+            self._loaded.activate(self._beside)
+            try:
+                program()
+            except DeviceError:
+                self._loaded.distrust()
+                raise
+
+        return run
 
     def run_traced(self, output_names: Sequence[str] | None, feeds: Feeds) -> tuple[Outputs, RunTrace]:
         """As `run`, with the times of every step, at a small cost."""

@@ -68,6 +68,24 @@ def _view(address: int | None, size: int) -> np.ndarray:
     return np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
 
 
+class _Table:
+    """Addresses and bytes of a run's inputs and outputs, as the engine reads them.
+
+    Args:
+        sizes: least bytes of each input, and of each output.
+    """
+
+    def __init__(self, sizes: tuple[Sequence[int], Sequence[int]]) -> None:
+        self._sizes = sizes
+        self._inputs, self._outputs = ((ctypes.c_int64 * (2 * len(some)))() for some in sizes)
+        self.feeds = ctypes.pointer(binding.Feeds(self._inputs, self._outputs, *map(len, sizes)))
+
+    def fill(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Writes the arrays' addresses. Raises as `_fill`."""
+        _fill(self._inputs, inputs, self._sizes[0], "input")
+        _fill(self._outputs, outputs, self._sizes[1], "output")
+
+
 class RunningProgram:
     """A program that the engine has validated. Runs take turns.
 
@@ -93,9 +111,7 @@ class RunningProgram:
         self._turn = TurnLock()
         self._origin = Origin()
         self._sizes = sizes
-        # Address and bytes of each input and output; each run fills them while it holds the lock.
-        self._inputs, self._outputs = ((ctypes.c_int64 * (2 * len(some)))() for some in sizes)
-        self._feeds = ctypes.pointer(binding.Feeds(self._inputs, self._outputs, *map(len, sizes)))
+        self._table = _Table(sizes)  # each run fills it while it holds the lock
         self._text = ctypes.create_string_buffer(ERROR_BYTES)
         self._queued: SimpleQueue[_Run | None] | None = None  # runs with a deadline, for a thread of the program
         self._stall: _Stall | None = None
@@ -135,22 +151,53 @@ class RunningProgram:
         if not self._turn.acquire(timeout=-1 if deadline is None else deadline):
             raise DeadlineError(f"other runs took all of the {deadline:g} s until the deadline; allow more, or wait")
         try:
-            if self._closed:
-                raise UsageError("the program is closed; make a new one")
-            if self._stall:
-                queue, where = self._stall
-                raise DeviceError(
-                    f"still busy with an earlier run: {where}; run again when that is over", processor=queue
-                )
-            _fill(self._inputs, inputs, self._sizes[0], "input")
-            _fill(self._outputs, outputs, self._sizes[1], "output")
+            self._check_free()
+            self._table.fill(inputs, outputs)
             if deadline is None or end is None:
-                self._enter(function, arguments)
+                self._enter(function, self._table.feeds, arguments)
             else:
-                run = _Run(partial(self._enter, function, arguments), self._finish_abandoned, (inputs, outputs))
-                self._enter_by(end, deadline, run)
+                body = partial(self._enter, function, self._table.feeds, arguments)
+                self._enter_by(end, deadline, _Run(body, self._finish_abandoned, (inputs, outputs)))
         finally:
             self._turn.release()
+
+    def bound(
+        self,
+        function: Any,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+        arguments: Sequence[Any] = (),
+    ) -> Callable[[], None]:
+        """A function that does what `run` with these arguments does, without a deadline; the arrays are checked here.
+
+        It keeps the arrays, whose memory must stay where it is.
+
+        Raises:
+            FeedError: an array is missing, too short, strided or read-only.
+        """
+        table = _Table(self._sizes)
+        table.fill(inputs, outputs)
+        keep = inputs, outputs
+
+        def run() -> None:
+            assert keep
+            self._origin.check("program")
+            self._turn.acquire()
+            try:
+                self._check_free()
+                self._enter(function, table.feeds, arguments)
+            finally:
+                self._turn.release()
+
+        return run
+
+    def _check_free(self) -> None:
+        """Raises as `run` if no run can begin now."""
+        if self._closed:
+            raise UsageError("the program is closed; make a new one")
+        if self._stall:
+            queue, where = self._stall
+            raise DeviceError(f"still busy with an earlier run: {where}; run again when that is over", processor=queue)
 
     def close(self) -> None:
         """Destroys the program after the run of another thread, if there is one.
@@ -175,8 +222,8 @@ class RunningProgram:
         if self._queued is not None:
             self._queued.put(None)
 
-    def _enter(self, function: Any, arguments: Sequence[Any]) -> None:
-        status = function(self._handle, self._feeds, *arguments, self._text, ERROR_BYTES)
+    def _enter(self, function: Any, feeds: Any, arguments: Sequence[Any]) -> None:
+        status = function(self._handle, feeds, *arguments, self._text, ERROR_BYTES)
         if status:
             self._raise(engine_error(status, self._text))
 

@@ -10,7 +10,7 @@ import ctypes
 import mmap
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -172,6 +172,18 @@ class Program(Closing):
         if deadline is not None and not 0 < deadline <= threading.TIMEOUT_MAX:
             raise UsageError(f"the deadline is {deadline} s; it must be in (0, {threading.TIMEOUT_MAX:g}]")
         self._running.run(self._run, inputs, outputs, _UNTRACED, deadline)
+
+    def bound(self, inputs: Sequence[np.ndarray] = (), outputs: Sequence[np.ndarray] = ()) -> Callable[[], None]:
+        """A function that runs the program with these arrays, as `run` without a deadline; it checks them once.
+
+        Args:
+            inputs: as for `run`. Their memory must stay where it is; their values may change between runs.
+            outputs: as for `run`; every run overwrites them.
+
+        Raises:
+            FeedError: an array is missing, too short, strided or read-only.
+        """
+        return self._running.bound(self._run, inputs, outputs, _UNTRACED)
 
     def run_traced(self, inputs: Sequence[np.ndarray] = (), outputs: Sequence[np.ndarray] = ()) -> RunTrace:
         """As `run`; returns the times of each step and wait."""

@@ -43,7 +43,7 @@ class Job:
 
 
 class Engine(ABC):
-    """One model loaded by one inference engine and bound to its inputs.
+    """One model loaded by one inference engine and bound to its inputs, in the way that is quickest for many runs of it.
 
     An engine's module has a class or function `load(job, feeds, report) -> Engine` and imports its libraries at the top, so
     that starts are timed without imports. An exception of `load` ends the process and becomes the engine's "error" in the

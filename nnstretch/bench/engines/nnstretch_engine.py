@@ -36,14 +36,13 @@ class NNStretchEngine(Engine):
         self._session = PlanSession.load(job.file or job.model, trusted_sources=_compiling(job).trusted_sources)
         names = [i.name for i in self._session.get_inputs()]
         self._feeds = dict(zip(names, feeds.values(), strict=True))
-        self._found: list[np.ndarray] = []
+        self._binding = self._session.bind(self._feeds)
 
     def run(self) -> None:
-        self._found = self._session.run(None, self._feeds)
+        self._binding.run()
 
     def outputs(self) -> dict[str, np.ndarray]:
-        names = [o.name for o in self._session.get_outputs()]
-        return dict(zip(names, self._found, strict=True))
+        return dict(self._binding.outputs)
 
     def facts(self) -> dict[str, Any]:
         plan = self._session.plan

@@ -37,10 +37,11 @@ class OpenVinoEngine(Engine):
         }
         self._compiled = openvino.Core().compile_model(str(job.onnx_path), "CPU", settings)
         self._request = self._compiled.create_infer_request()
-        self._feeds = dict(enumerate(feeds.values()))
+        for number, value in enumerate(feeds.values()):
+            self._request.set_input_tensor(number, openvino.Tensor(value, shared_memory=True))
 
     def run(self) -> None:
-        self._request.infer(self._feeds, share_inputs=True, share_outputs=True)
+        self._request.infer(share_outputs=True)
 
     def outputs(self) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}

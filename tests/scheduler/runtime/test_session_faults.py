@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -43,9 +44,16 @@ class Checked:
         self._session = session
         self._feeds = {"x": network().input}
         self._expected = [y.tobytes() for y in session.run(None, self._feeds)]
+        self._binding = session.bind(self._feeds)
+        self._bound = itertools.cycle((True, False))
 
     def run(self, deadline: float | None = None) -> None:
-        assert [y.tobytes() for y in self._session.run(None, self._feeds, deadline=deadline)] == self._expected
+        """Runs the session; without a deadline, with bound arrays and with new ones by turns."""
+        if deadline is None and next(self._bound):
+            found = list(self._binding.run().values())
+        else:
+            found = self._session.run(None, self._feeds, deadline=deadline)
+        assert [y.tobytes() for y in found] == self._expected
 
 
 @pytest.mark.opencl
@@ -125,7 +133,7 @@ def test_a_session_that_hangs_is_refused_until_it_is_back(faults: Faults) -> Non
         with pytest.raises(DeadlineError, match=rf"opencl:0@{CORES[-1]} is at \w+ \(opencl:.*\) or later"):
             checked.run(0.05)
         assert session.busy
-        for use in (checked.run, session.profile, session.time):
+        for use in (checked.run, checked.run, session.profile, session.time):
             with pytest.raises(DeviceError, match="still busy"):
                 use()
         faults.clear()

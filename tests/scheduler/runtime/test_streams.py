@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -255,6 +256,30 @@ def test_sessions_of_all_kinds_have_the_same_calls(tmp_path: Path) -> None:
                     session.save(tmp_path / "one.nns")
     with StreamSession(together(made, 2)) as streams, pytest.raises(UsageError, match="open its package with streams"):
         streams.save(tmp_path / "two.nns")
+
+
+def test_bound_arrays_are_read_and_written_by_every_run() -> None:
+    made, inputs = small()
+    x = inputs[0]["x"]
+    for session in (PlanSession(made), AdaptiveSession({"only": made}, "fixed"), StreamSession(together(made, 2))):
+        with session:
+            binding = session.bind({"x": x.copy()})
+            outputs = dict(binding.outputs)
+            for feeds in inputs:
+                wanted = session.run(None, feeds)
+                binding.inputs["x"][...] = feeds["x"]
+                assert binding.run() is binding.outputs
+                assert same(list(outputs.values()), wanted)
+            assert list(outputs) == [one.name for one in session.get_outputs()]
+            for wrong in ({"other": x}, {"x": x[..., :-1]}, {"x": x.astype(np.float64)}, {}):
+                with pytest.raises(FeedError):
+                    session.bind(wrong)
+            views: list[Any] = [memoryview(x), np.repeat(x, 2, axis=-1)[..., ::2]]
+            for copied in views:
+                with pytest.raises(FeedError, match="'x' is no contiguous numpy array"):
+                    session.bind({"x": copied})
+        with pytest.raises(UsageError, match="closed"):
+            binding.run()
 
 
 def test_closing_finishes_what_was_submitted() -> None:

@@ -41,7 +41,7 @@ from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.devices.engine.build.instruction_sets import cpu_features, local_isa
 from nnstretch.errors import UsageError
 from nnstretch.graph.dtypes import BFLOAT16, QuantizationParameters
-from nnstretch.graph.layer import Attribute, Layer, TensorType, fused_pair
+from nnstretch.graph.layer import Attribute, Layer, TensorType, fused_layer, fused_pair
 
 Shape = tuple[int, ...]
 _COPY_BYTES = 1 << 20
@@ -91,8 +91,15 @@ def typical_layers() -> Iterator[Layer]:
     yield convolution(64, 128, 28, (3, 3), groups=64)
     for channels in (16, 48, 64, 72, 96):
         depthwise = convolution(4 * channels, 4 * channels, 28, (3, 3), groups=4 * channels)
-        yield fused_pair(convolution(channels, 4 * channels, 28, (1, 1)), depthwise)
-        yield fused_pair(depthwise, convolution(4 * channels, channels, 28, (1, 1)))
+        expand, project = (
+            convolution(channels, 4 * channels, 28, (1, 1)),
+            convolution(4 * channels, channels, 28, (1, 1)),
+        )
+        yield fused_pair(expand, depthwise)
+        yield fused_pair(depthwise, project)
+        yield fused_layer((expand, depthwise, project), ((0,), (-1,), (-2,)))
+    stem, depthwise = convolution(3, 32, 224, (3, 3), stride=2), convolution(32, 32, 112, (3, 3), groups=32)
+    yield fused_layer((stem, depthwise, convolution(32, 16, 112, (1, 1))), ((0,), (-1,), (-2,)))
     weights = {1: np.full((1000, 2048), 0.01, np.float32), 2: np.zeros(1000, np.float32)}
     yield _layer(
         "Dense", [TensorType(s) for s in ((1, 2048), (1000, 2048), (1000,))], TensorType((1, 1000)), {}, weights

@@ -98,8 +98,6 @@ def typical_layers() -> Iterator[Layer]:
         yield fused_pair(expand, depthwise)
         yield fused_pair(depthwise, project)
         yield fused_layer((expand, depthwise, project), ((0,), (-1,), (-2,)))
-    stem, depthwise = convolution(3, 32, 224, (3, 3), stride=2), convolution(32, 32, 112, (3, 3), groups=32)
-    yield fused_layer((stem, depthwise, convolution(32, 16, 112, (1, 1))), ((0,), (-1,), (-2,)))
     weights = {1: np.full((1000, 2048), 0.01, np.float32), 2: np.zeros(1000, np.float32)}
     yield _layer(
         "Dense", [TensorType(s) for s in ((1, 2048), (1000, 2048), (1000,))], TensorType((1, 1000)), {}, weights

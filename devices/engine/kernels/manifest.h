@@ -64,7 +64,6 @@
     F(expand_depthwise, fma)                                       \
     F(depthwise_project, fma)                                      \
     F(inverted_residual, fma)                                      \
-    F(stem_residual, fma)                                          \
     F(dense, fma)                                                  \
     F(dense_int16, fma)                                            \
     F(conv_int8, avx512_vnni)                                      \

@@ -24,11 +24,6 @@ LAYERS = {
     "expand_depthwise": fused_pair(
         conv_layer((1, 16, 28, 28), 64, (1, 1), pads=(0, 0, 0, 0)), conv_layer((1, 64, 28, 28), 64, groups=64)
     ),
-    "stem_residual": block_layer(
-        conv_layer((1, 3, 64, 64), 32, strides=(2, 2)),
-        conv_layer((1, 32, 32, 32), 32, groups=32),
-        conv_layer((1, 32, 32, 32), 16, (1, 1), pads=(0, 0, 0, 0)),
-    ),
     "inverted_residual": block_layer(
         conv_layer((1, 16, 28, 28), 64, (1, 1), pads=(0, 0, 0, 0)),
         conv_layer((1, 64, 28, 28), 64, groups=64),

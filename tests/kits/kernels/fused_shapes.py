@@ -75,38 +75,8 @@ def inverted_residuals(draw: st.DrawFn) -> Layer:
     return block_layer(expand, depthwise, project)
 
 
-@st.composite
-def stem_residuals(draw: st.DrawFn) -> Layer:
-    """A first convolution of few channels, a depthwise one of what it makes, and a pointwise one."""
-    kernel = draw(st.sampled_from([(3, 3), (5, 5), (2, 2), (1, 3)]))
-    stem = conv_layer(
-        (draw(st.integers(1, 2)), draw(st.sampled_from([1, 3])), draw(st.integers(6, 17)), draw(st.integers(6, 31))),
-        draw(channels),
-        kernel,
-        strides=draw(st.sampled_from([(2, 2), (1, 1)]) | pairs),
-        pads=draw(st.just((1, 1, 1, 1)) | pads),
-        bias=draw(st.booleans()),
-        activation=draw(activations),
-    )
-    batch, count, height, width = after(stem)
-    strides = draw(st.sampled_from([(1, 1), (2, 2)]))
-    depthwise = conv_layer(
-        (batch, count, height, width),
-        count,
-        strides=strides,
-        groups=count,
-        bias=draw(st.booleans()),
-        activation=draw(activations),
-    )
-    residual = draw(st.booleans())
-    project = pointwise(
-        after(depthwise), draw(channels), bias=draw(st.booleans()), residual=residual, activation=draw(activations)
-    )
-    return block_layer(stem, depthwise, project)
-
-
 def block_layer(expand: Layer, depthwise: Layer, project: Layer) -> Layer:
-    """The block of these convolutions."""
+    """The inverted residual block of these convolutions."""
     own = expand.inputs[0] != project.outputs[0]
     residual = (int(own),) if project.has(3) else ()
     return fused_layer((expand, depthwise, project), ((0,), (-1,), (-2, *residual)))

@@ -10,7 +10,6 @@
  * that are a fixed step apart. The step is the stride if tiles have code for it. For other strides the columns are
  * sorted by phase (column modulo stride), and the step is 1. */
 #include "by_element.h"
-#include "convolution/planar.h"
 
 NNS_DEFINE_READS(conv_planar);
 
@@ -21,6 +20,9 @@ enum { PLANAR_MOST_PIXELS = NNS_MOST(conv_planar, 1), PLANAR_MOST_VECTORS = NNS_
 
 /* Maximum bytes of the packed rows of a unit. */
 #define PLANAR_PACKED_BYTES (1 << 26)
+
+/* Floats of a cache line. */
+#define PLANAR_LINE 16
 
 /* Arguments shared by the tiles of one output row and one panel. */
 typedef struct {
@@ -131,13 +133,13 @@ typedef struct {
     int64_t taps;
 } planar_grid;
 
-static planar_grid grid_of(const kernel_geometry *s, int64_t rows, int64_t vectors) {
+static planar_grid grid_of(const kernel_geometry *s, const conv_planar_parameters *p, int64_t vectors) {
     const bool direct = s->sw == 1 || (!PLANAR_ONE_STEP && (s->sw == 2 || s->sw == 4));
     const int64_t phases = direct ? 1 : s->sw, step = direct ? s->sw : 1;
     return (planar_grid){
         .panels = blocks_of(s->o) / vectors,
-        .chunks = nns_ceil_div(s->oh, rows),
-        .rows = (nns_min_int(rows, s->oh) - 1) * s->sh + (s->kh - 1) * s->dh + 1,
+        .chunks = nns_ceil_div(s->oh, p->rows),
+        .rows = (nns_min_int(p->rows, s->oh) - 1) * s->sh + (s->kh - 1) * s->dh + 1,
         .phases = phases,
         .step = step,
         .columns = (s->ow - 1) * step + 1 + (s->kw - 1) * s->dw / phases,
@@ -145,27 +147,22 @@ static planar_grid grid_of(const kernel_geometry *s, int64_t rows, int64_t vecto
     };
 }
 
-/* Bytes of the scratch, or -1 if the packed rows are too large. */
-static int64_t scratch_bytes(const kernel_geometry *s, const planar_grid *grid) {
-    const int64_t packed = NNS_FLOAT_BYTES(s->c, grid->rows, grid->phases, grid->columns);
-    if (packed < 0 || packed > PLANAR_PACKED_BYTES) return -1;
-    return (grid->taps + COMPUTE_BY_ELEMENT) * (int64_t)sizeof(int64_t) + packed +
-           PLANAR_MOST_PIXELS * grid->step * (int64_t)sizeof(float);
-}
-
 static const char *planar_check(const nns_args *args, nns_work *work, int64_t vectors) {
     const conv_planar_parameters *p = (const void *)args->p;
     const kernel_geometry s = p->geometry;
     if (blocks_of(s.o) % vectors) return "the tile's vectors do not divide the output's";
-    const planar_grid grid = grid_of(&s, p->rows, vectors);
+    const planar_grid grid = grid_of(&s, p, vectors);
     const int64_t width = vectors * NNS_BLOCK, y = NNS_FLOAT_BYTES(s.n, grid.panels, width, s.oh, s.ow);
     const char *wrong =
         NNS_CHECK_SIZES(conv_planar, args, y, NNS_FLOAT_BYTES(s.n, s.c, s.h, s.w),
                         NNS_FLOAT_BYTES(grid.panels, grid.taps, width), NNS_FLOAT_BYTES(grid.panels, width), y);
     if (wrong) return wrong;
+    const int64_t packed = NNS_FLOAT_BYTES(s.c, grid.rows, grid.phases, grid.columns);
+    if (packed < 0 || packed > PLANAR_PACKED_BYTES) return "the packed rows are too large";
     work->units = s.n * grid.chunks;
-    work->scratch = scratch_bytes(&s, &grid);
-    return work->scratch < 0 ? "the packed rows are too large" : NULL;
+    work->scratch = (grid.taps + COMPUTE_BY_ELEMENT) * (int64_t)sizeof(int64_t) + packed;
+    work->scratch += PLANAR_MOST_PIXELS * grid.step * (int64_t)sizeof(float);
+    return NULL;
 }
 
 /* Copies `n` columns of a row to the columns from `begin` on, sorted by phase. */
@@ -221,91 +218,76 @@ static void tap_offsets(const kernel_geometry *s, const planar_grid *grid, int64
     if (COMPUTE_BY_ELEMENT) *offsets = 0;
 }
 
-/* Tiles of one shape. */
+/* Lines of the image that a later unit reads, prefetched to the second-level cache while tiles are computed: after a run of
+ * a network the image is in no cache. */
 typedef struct {
-    int64_t pixels, vectors;
-    planar_pixels compute;
-} planar_tiles;
+    const float *x;                 /* the first of the rows in the first channel */
+    int64_t plane, lines, of_plane; /* floats between channels; lines of all channels, and of each */
+    int64_t step, next;             /* lines per tile; the next one */
+} planar_fetch;
 
-/* Prepares `scratch`; returns the packed rows in it. */
-static float *prepared_scratch(const kernel_geometry *s, const planar_grid *grid, void *scratch) {
-    tap_offsets(s, grid, scratch);
-    return (float *)((int64_t *)scratch + grid->taps + COMPUTE_BY_ELEMENT);
+/* Prefetches what the output rows [begin, end) read and earlier ones do not, during `tiles` tiles. */
+static planar_fetch fetch_of(const kernel_geometry *s, const float *x, int64_t begin, int64_t end, int64_t tiles) {
+    const int64_t overlap = nns_max_int(0, (s->kh - 1) * s->dh + 1 - s->sh);
+    const int64_t first = nns_max_int(0, begin * s->sh - s->pt + overlap);
+    const int64_t last = nns_min_int(s->h, (end - 1) * s->sh - s->pt + (s->kh - 1) * s->dh + 1);
+    const int64_t of_plane = begin < end && first < last ? nns_ceil_div((last - first) * s->w, PLANAR_LINE) : 0;
+    return (planar_fetch){.x = x + first * s->w,
+                          .plane = s->h * s->w,
+                          .lines = s->c * of_plane,
+                          .of_plane = of_plane,
+                          .step = nns_ceil_div(s->c * of_plane, tiles)};
 }
 
-/* Computes the output rows [first, last) of an image; `job` has the row `first` of the output and of the residual. */
-static void compute_rows(const planar_job *job, const planar_grid *grid, const float *residual, int64_t first,
-                         int64_t last, float *packed, const planar_tiles *tiles) {
-    const kernel_geometry *s = job->s;
-    const int64_t width = tiles->vectors * NNS_BLOCK;
-    planar_row row = {.taps = grid->taps, .step = grid->step, .y_plane = job->y_plane, .finish = job->finish};
-    row.offsets = job->scratch;
-    pack_rows(s, grid, job->x, first, (last - 1 - first) * s->sh + (s->kh - 1) * s->dh + 1, packed);
-    for (int64_t panel = 0; panel < grid->panels; panel++) {
-        row.w = job->w + panel * grid->taps * width;
-        row.bias = job->bias ? job->bias + panel * width : NULL;
-        for (int64_t i = 0; i < last - first; i++) {
-            const int64_t out = panel * tiles->vectors * job->y_plane + i * s->ow * NNS_BLOCK;
-            row.y = job->y + out;
-            row.residual = residual ? residual + out : NULL;
-            const float *from = packed + i * s->sh * grid->phases * grid->columns;
-            for (int64_t pixel = 0; pixel < s->ow; pixel += tiles->pixels)
-                tiles->compute(nns_min_int(tiles->pixels, s->ow - pixel), &row, from, pixel);
+NNS_INLINE void fetch_some(planar_fetch *fetch) {
+    const int64_t end = nns_min_int(fetch->lines, fetch->next + fetch->step);
+    for (; fetch->next < end; fetch->next++) {
+        const int64_t channel = fetch->next / fetch->of_plane, line = fetch->next % fetch->of_plane;
+        __builtin_prefetch(fetch->x + channel * fetch->plane + line * PLANAR_LINE, 0, 2);
+    }
+}
+
+static void planar_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, int64_t tile_pixels,
+                       int64_t vectors, planar_pixels tile) {
+    const conv_planar_parameters *p = (const void *)args->p;
+    const kernel_geometry s = p->geometry;
+    const planar_grid grid = grid_of(&s, p, vectors);
+    const int64_t width = vectors * NNS_BLOCK, y_plane = s.oh * s.ow * NNS_BLOCK;
+    const float *x = args->in[READ_X], *w = args->in[READ_WEIGHTS], *bias = args->in[READ_BIAS];
+    const float *residual = args->in[READ_RESIDUAL];
+    float *y = args->out[0], *packed = (float *)((int64_t *)scratch + grid.taps + COMPUTE_BY_ELEMENT);
+    planar_row row = {.offsets = scratch, .taps = grid.taps, .step = grid.step, .y_plane = y_plane};
+    row.finish = epilogue_of(&p->activation);
+    tap_offsets(&s, &grid, scratch);
+    for (int64_t unit = unit_begin; unit < unit_end; unit++) {
+        const int64_t image = unit / grid.chunks, first = unit % grid.chunks * p->rows;
+        const int64_t last = nns_min_int(s.oh, first + p->rows);
+        const float *plane = x + image * s.c * s.h * s.w;
+        pack_rows(&s, &grid, plane, first, (last - 1 - first) * s.sh + (s.kh - 1) * s.dh + 1, packed);
+        planar_fetch fetch = fetch_of(&s, plane, last, nns_min_int(s.oh, last + p->rows),
+                                      grid.panels * (last - first) * nns_ceil_div(s.ow, tile_pixels));
+        for (int64_t panel = 0; panel < grid.panels; panel++) {
+            row.w = w + panel * grid.taps * width;
+            row.bias = bias ? bias + panel * width : NULL;
+            for (int64_t oh = first; oh < last; oh++) {
+                const int64_t out = (image * grid.panels + panel) * vectors * y_plane + oh * s.ow * NNS_BLOCK;
+                row.y = y + out;
+                row.residual = residual ? residual + out : NULL;
+                const float *from = packed + (oh - first) * s.sh * grid.phases * grid.columns;
+                for (int64_t pixel = 0; pixel < s.ow; pixel += tile_pixels) {
+                    fetch_some(&fetch);
+                    tile(nns_min_int(tile_pixels, s.ow - pixel), &row, from, pixel);
+                }
+            }
         }
     }
 }
 
-static void planar_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch,
-                       const planar_tiles *tiles) {
-    const conv_planar_parameters *p = (const void *)args->p;
-    const kernel_geometry *s = &p->geometry;
-    const planar_grid grid = grid_of(s, p->rows, tiles->vectors);
-    const int64_t y_plane = s->oh * s->ow * NNS_BLOCK;
-    const float *residual = args->in[READ_RESIDUAL];
-    float *packed = prepared_scratch(s, &grid, scratch);
-    for (int64_t unit = unit_begin; unit < unit_end; unit++) {
-        const int64_t image = unit / grid.chunks, first = unit % grid.chunks * p->rows;
-        const int64_t out = image * grid.panels * tiles->vectors * y_plane + first * s->ow * NNS_BLOCK;
-        const planar_job job = {
-            .s = s,
-            .x = (const float *)args->in[READ_X] + image * s->c * s->h * s->w,
-            .w = args->in[READ_WEIGHTS],
-            .bias = args->in[READ_BIAS],
-            .y = (float *)args->out[0] + out,
-            .y_plane = y_plane,
-            .scratch = scratch,
-            .finish = epilogue_of(&p->activation),
-        };
-        compute_rows(&job, &grid, residual ? residual + out : NULL, first, nns_min_int(s->oh, first + p->rows), packed,
-                     tiles);
-    }
-}
-
-#define TILES(stem, name, where, pixels, vectors)                                                                \
+#define KERNEL(stem, name, where, pixels, vectors)                                                               \
     WHERE_##where(static void stem##_tile(int64_t count, const planar_row *row, const float *x, int64_t pixel) { \
         planar_any_step(pixels, vectors, count, row, x, pixel);                                                  \
-    } static const planar_tiles stem##_tiles = {pixels, vectors, stem##_tile};)
-KERNELS_conv_planar(TILES)
-#define KERNEL(stem, name, where, pixels, vectors)                                \
-    WHERE_##where(NNS_DEFINE_KERNEL(stem, planar_check(args, work, vectors),      \
-                                    planar_run(args, begin, end, scratch, &stem##_tiles)))
+    } NNS_DEFINE_KERNEL(stem, planar_check(args, work, vectors),                                                 \
+                        planar_run(args, begin, end, scratch, pixels, vectors, stem##_tile)))
 KERNELS_conv_planar(KERNEL)
-
-/* ---- for other families ------------------------------------------------------------------------------------------ */
-
-#define TILES_OF(stem, name, where, pixels, vectors) WHERE_##where([vectors] = &stem##_tiles,)
-static const planar_tiles *const tiles_of[PLANAR_MOST_VECTORS + 1] = {KERNELS_conv_planar(TILES_OF)};
-
-int64_t nns_planar_scratch(const kernel_geometry *s, int64_t vectors, int64_t rows) {
-    if (vectors > PLANAR_MOST_VECTORS || !tiles_of[vectors] || blocks_of(s->o) % vectors) return -1;
-    const planar_grid grid = grid_of(s, rows, vectors);
-    return scratch_bytes(s, &grid);
-}
-
-void nns_planar_rows(const planar_job *job, int64_t vectors, int64_t rows, int64_t begin, int64_t end) {
-    const planar_grid grid = grid_of(job->s, rows, vectors);
-    float *packed = prepared_scratch(job->s, &grid, job->scratch);
-    compute_rows(job, &grid, NULL, begin, end, packed, tiles_of[vectors]);
-}
 
 NNS_DEFINE_FAMILY(conv_planar);

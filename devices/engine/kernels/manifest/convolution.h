@@ -8,7 +8,6 @@
     F(expand_depthwise)         \
     F(depthwise_project)        \
     F(inverted_residual)        \
-    F(stem_residual)            \
     F(dense)                    \
     F(dense_int16)
 
@@ -136,9 +135,9 @@
     p->geometry.c = p->geometry.o = between(1, 140);
 #define CONSTRAIN_depthwise_project(p) p->geometry.c = p->geometry.o = between(1, 140);
 
-/* ---- inverted_residual, stem_residual: convolution/inverted_residual.c ------------------------------------------ */
+/* ---- inverted_residual: convolution/inverted_residual.c --------------------------------------------------------- */
 
-/* The geometry is the depthwise convolution's. Vectors are those of the tiles of expand_depthwise, and of conv_planar. */
+/* The geometry is the depthwise convolution's. Vectors are those of the tiles of expand_depthwise. */
 #define PARAMETERS_inverted_residual(P, A, G)                                \
     G(kernel_geometry, geometry)                                             \
     P(inputs, RANGE(1, MOST_EXTENT), BETWEEN(1, 70)) /* of the block */      \
@@ -149,28 +148,11 @@
     G(activation_parameters, first_activation)                               \
     G(activation_parameters, second_activation)                              \
     G(activation_parameters, activation)
-#define PARAMETERS_stem_residual(P, A, G)                                    \
-    G(kernel_geometry, stem)                                                 \
-    G(kernel_geometry, geometry)                                             \
-    P(outputs, RANGE(1, MOST_EXTENT), BETWEEN(1, 70))                        \
-    P(stem_vectors, RANGE(1, 4), BETWEEN(1, 4))                              \
-    P(project_vectors, RANGE(1, 4), BETWEEN(1, 4))                           \
-    P(band, RANGE(1, MOST_EXTENT), BETWEEN(1, 5)) /* output rows per unit */ \
-    G(activation_parameters, first_activation)                               \
-    G(activation_parameters, second_activation)                              \
-    G(activation_parameters, activation)
 #define READS_inverted_residual(REQUIRED, OPTIONAL)                                                       \
     REQUIRED(X) REQUIRED(WEIGHTS1) OPTIONAL(BIAS1) REQUIRED(WEIGHTS2) OPTIONAL(BIAS2) REQUIRED(WEIGHTS3) \
     OPTIONAL(BIAS3) OPTIONAL(RESIDUAL)
-#define READS_stem_residual(REQUIRED, OPTIONAL)                                                           \
-    REQUIRED(X) REQUIRED(WEIGHTS1) OPTIONAL(BIAS1) REQUIRED(WEIGHTS2) OPTIONAL(BIAS2) REQUIRED(WEIGHTS3) \
-    OPTIONAL(BIAS3) OPTIONAL(RESIDUAL)
 #define KERNELS_inverted_residual(K) K(bands, "inverted_residual", ANY)
-#define KERNELS_stem_residual(K) K(stem_bands, "stem_residual", ANY)
 #define CONSTRAIN_inverted_residual(p) p->geometry.c = p->geometry.o = between(1, 140);
-#define CONSTRAIN_stem_residual(p)                                                        \
-    p->geometry.n = p->stem.n, p->geometry.h = p->stem.oh, p->geometry.w = p->stem.ow;    \
-    p->geometry.c = p->geometry.o = p->stem.o;
 
 /* ---- dense: convolution/dense.c --------------------------------------------------------------------------------- */
 

@@ -46,7 +46,7 @@ from tests.kits.kernels.emulated_kernels import (
     program,
     request_of,
 )
-from tests.kits.kernels.fused_shapes import depthwise_project, expand_depthwise, inverted_residuals, stem_residuals
+from tests.kits.kernels.fused_shapes import depthwise_project, expand_depthwise, inverted_residuals
 from tests.kits.kernels.int8_layers import (
     int8_convolutions,
     quantized,
@@ -77,8 +77,7 @@ odd_channels = st.sampled_from([2, 32, 33, 64, 65, 100])
     | dense_layers
     | expand_depthwise()
     | depthwise_project()
-    | inverted_residuals()
-    | stem_residuals(),
+    | inverted_residuals(),
     cpu=st.sampled_from(FLOAT_CPUS),
 )
 def test_random_layers(layer: Layer, cpu: str) -> None:

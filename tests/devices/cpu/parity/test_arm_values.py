@@ -25,7 +25,6 @@ ELSEWHERE = {
     "expand_depthwise",
     "depthwise_project",
     "inverted_residual",
-    "stem_residual",
     "conv_int8",
     "conv_int8_planar",
     "rows_int8",

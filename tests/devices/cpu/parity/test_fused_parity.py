@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.cpu.routines.convolution.fused import FusedConvolutions
-from nnstretch.devices.cpu.routines.convolution.inverted_residual import InvertedResidual, StemResidual
+from nnstretch.devices.cpu.routines.convolution.inverted_residual import InvertedResidual
 from nnstretch.devices.cpu.routines.convolution.pair import DepthwiseProject, ExpandDepthwise
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer, fused_layer, fused_pair
@@ -22,7 +22,6 @@ from tests.kits.kernels.fused_shapes import (
     expand_depthwise,
     inverted_residuals,
     pointwise,
-    stem_residuals,
 )
 
 RELU6 = Activation(ActivationKind.CLIP, 0.0, 6.0)
@@ -67,12 +66,6 @@ def test_inverted_residual(routines: Sequence[Routine], layer: Layer) -> None:
     check(routines, layer, InvertedResidual)
 
 
-@many
-@given(layer=stem_residuals())
-def test_stem_residual(routines: Sequence[Routine], layer: Layer) -> None:
-    check(routines, layer, StemResidual)
-
-
 def block_of(
     inputs: int, middle: int, size: int, kernel: int, stride: int, activation: Activation
 ) -> tuple[Layer, ...]:
@@ -107,12 +100,6 @@ def test_blocks_of_networks(routines: Sequence[Routine], block: tuple[Layer, ...
     check(routines, fused_pair(expand, depthwise), ExpandDepthwise)
     check(routines, fused_pair(depthwise, project), DepthwiseProject)
     check(routines, block_layer(*block), InvertedResidual)
-
-
-def test_the_stem_of_a_network(routines: Sequence[Routine]) -> None:
-    stem = conv_layer((1, 3, 224, 224), 32, strides=(2, 2), activation=RELU6)
-    depthwise = conv_layer(after(stem), 32, groups=32, activation=RELU6)
-    check(routines, block_layer(stem, depthwise, pointwise(after(depthwise), 16)), StemResidual)
 
 
 def test_other_pairs_are_not_supported(routines: Sequence[Routine]) -> None:

@@ -252,10 +252,12 @@ static const char *strassen_check(const nns_args *args, nns_work *work, int64_t 
     return NULL;
 }
 
-/* The pixels of tile `index`; tile sizes are nearly equal. `x` is the image. */
+/* The pixels of tile `index`; tile sizes are nearly equal, and even, so that no pixel is in both ranges, but for an odd last
+ * one. `x` is the image. */
 static strassen_pixels pixels_of(const strassen_grid *g, const float *x, int64_t total, int64_t index, int64_t stride,
                                  const float *sums, int64_t *first) {
-    const int64_t begin = index * total / g->tiles, end = (index + 1) * total / g->tiles;
+    const int64_t twos = nns_ceil_div(total, 2);
+    const int64_t begin = index * twos / g->tiles * 2, end = nns_min_int(total, (index + 1) * twos / g->tiles * 2);
     const int64_t count = nns_ceil_div(end - begin, 2), plane = total * NNS_BLOCK;
     strassen_pixels pixels = {.count = count, .half_blocks = g->half, .rest_lanes = g->rest};
     pixels.repeated = 2 * count - (end - begin);

@@ -69,13 +69,18 @@ def balanced_grid(
 
     def rank(division: tuple[int, int]) -> tuple[int, int]:
         height, width = division
-        works = [sum(columns[begin : begin + width]) for begin in range(0, len(columns), width)]
-        units = [min(height, rows - begin) * work for begin in range(0, rows, height) for work in works] * repeats
+        units = grid_units(rows, columns, height, width) * repeats
         if len(units) > _MOST_UNITS:
             return int(_ROW / height / _STEP), len(units)
         return int((max(imbalance(units, count) for count in threads) - 1 + _ROW / height) / _STEP), len(units)
 
     return min(divisions, key=rank)
+
+
+def grid_units(rows: int, columns: tuple[float, ...], height: int, width: int) -> list[float]:
+    """Work of each unit of `height` rows and `width` columns of a grid, as `balanced_grid` takes it."""
+    works = [sum(columns[begin : begin + width]) for begin in range(0, len(columns), width)]
+    return [min(height, rows - begin) * work for begin in range(0, rows, height) for work in works]
 
 
 def _sizes(total: int, most: int) -> list[int]:

@@ -103,6 +103,7 @@
     F(matmul, fma)
 
 #define ADDED(A)            \
+    A(conv_strassen, 1)     \
     A(conv_int8, 2)         \
     A(conv_int8_planar, 2)  \
     A(rows_int8, 4)         \

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnstretch.devices.base.balance import balanced_grid, imbalance
+from nnstretch.devices.base.balance import balanced_grid, grid_units, imbalance
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,10 @@ def test_a_grid_is_as_even_as_single_rows_and_columns(rows: int, columns: list[f
     assert 1 <= height <= most
     assert 1 <= width <= len(columns)
 
-    def units(height: int, width: int) -> list[float]:
-        works = [sum(columns[begin : begin + width]) for begin in range(0, len(columns), width)]
-        return [min(height, rows - begin) * work for begin in range(0, rows, height) for work in works]
-
+    units, least = (grid_units(rows, tuple(columns), *size) for size in ((height, width), (1, 1)))
+    assert sum(units) == pytest.approx(rows * sum(columns))
     for threads in (2, 4):
-        assert imbalance(units(height, width), threads) <= max(imbalance(units(1, 1), n) for n in (2, 4)) + 0.08
+        assert imbalance(units, threads) <= max(imbalance(least, n) for n in (2, 4)) + 0.08
 
 
 def test_quarters_of_a_real_layer_are_shared_evenly() -> None:

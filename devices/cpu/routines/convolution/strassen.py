@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnstretch.devices.algorithms.strassen import fitting_tiles, is_divisible, strassen_weights
-from nnstretch.devices.base.balance import balanced_grid
+from nnstretch.devices.base.balance import balanced_grid, grid_units, imbalance
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
@@ -14,6 +14,7 @@ from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 
 CACHE_BYTES = 1 << 19  # part of the second-level cache for the inputs and sums of a unit of work
+UNEVEN = 1.05  # imbalance of two threads from which on one more division of the pixels may pay
 MOST_PARTS = 32  # maximum parts into which a thorough search divides pixels and outputs
 
 
@@ -22,6 +23,7 @@ class StrassenConvolution(BlockedConvolution):
 
     Routine parameters:
         pixels, vectors: the register tile, which names the kernel.
+        divisions: number of pairs of tiles that share the pixels.
         tiles: maximum pairs of tiles per unit of work; their sums of inputs are computed once.
         panels: pairs of panels of outputs per unit of work.
     """
@@ -38,15 +40,16 @@ class StrassenConvolution(BlockedConvolution):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         geometry = KernelGeometry.of(layer)
-        return tuple(self._setting(geometry, tile) for tile in self._fitting(geometry))
+        return tuple(setting for tile in self._fitting(geometry) for setting in self._settings(geometry, tile))
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
         geometry = KernelGeometry.of(layer)
         settings = (
-            {"pixels": pixels, "vectors": vectors, "tiles": tiles, "panels": panels}
-            for pixels, vectors in self._fitting(geometry)
-            for tiles in shares(-(-geometry.pixels // (2 * pixels)), MOST_PARTS)
-            for panels in shares(len(self._panels(geometry, vectors)), MOST_PARTS)
+            {**setting, "tiles": tiles, "panels": panels}
+            for tile in self._fitting(geometry)
+            for setting in self._settings(geometry, tile)
+            for tiles in shares(setting["divisions"], MOST_PARTS)
+            for panels in shares(len(self._panels(geometry, tile[1])), MOST_PARTS)
         )
         return distinct(self.parameter_space(layer), settings)
 
@@ -59,18 +62,20 @@ class StrassenConvolution(BlockedConvolution):
         tiles = (tile for tile in self.tiles if geometry.pixels >= tile[0])
         return fitting_tiles(geometry, tiles, self.layout.block)
 
-    def _setting(self, geometry: KernelGeometry, tile: tuple[int, int]) -> dict[str, int]:
+    def _settings(self, geometry: KernelGeometry, tile: tuple[int, int]) -> list[dict[str, int]]:
+        """Divisions of the pixels into as few pairs of tiles as fit; if these are odd and uneven work, into one more, too."""
+        least = -(-geometry.pixels // (2 * tile[0]))
+        fewest = self._setting(geometry, tile, least)
+        units = grid_units(least, self._panels(geometry, tile[1]), fewest["tiles"], fewest["panels"]) * geometry.batch
+        even = least % 2 == 0 or imbalance(units, 2) < UNEVEN
+        return [fewest] if even else [fewest, self._setting(geometry, tile, least + 1)]
+
+    def _setting(self, geometry: KernelGeometry, tile: tuple[int, int], divisions: int) -> dict[str, int]:
         pixels, vectors = tile
-        per_tile = 4 * geometry.channels * pixels * self.element.bytes
-        most = max(1, CACHE_BYTES // per_tile)
-        tiles, panels = balanced_grid(
-            -(-geometry.pixels // (2 * pixels)),
-            self._panels(geometry, vectors),
-            most,
-            threads=(2, self.threads),
-            repeats=geometry.batch,
-        )
-        return {"pixels": pixels, "vectors": vectors, "tiles": tiles, "panels": panels}
+        most = max(1, CACHE_BYTES // (4 * geometry.channels * pixels * self.element.bytes))
+        columns, threads = self._panels(geometry, vectors), (2, self.threads)
+        tiles, panels = balanced_grid(divisions, columns, most, threads=threads, repeats=geometry.batch)
+        return {"pixels": pixels, "vectors": vectors, "divisions": divisions, "tiles": tiles, "panels": panels}
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         geometry = KernelGeometry.of(layer)
@@ -89,6 +94,7 @@ class StrassenConvolution(BlockedConvolution):
             o=geometry.out_channels,
             tiles=parameters["tiles"],
             panels=parameters["panels"],
+            divisions=parameters["divisions"],
         )
 
 

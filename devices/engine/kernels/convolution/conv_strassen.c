@@ -223,7 +223,7 @@ static strassen_grid grid_of(const conv_strassen_parameters *p, int64_t pixels, 
     g.pairs = blocks_of(p->o) / (2 * vectors);
     g.singles = blocks_of(p->o) - 2 * vectors * g.pairs;
     g.panels = g.pairs + g.singles;
-    g.tiles = nns_ceil_div(p->pixels, 2 * pixels);
+    g.tiles = nns_max_int(p->divisions, nns_ceil_div(p->pixels, 2 * pixels));
     g.groups = nns_ceil_div(g.tiles, p->tiles);
     g.chunks = nns_ceil_div(g.panels, p->panels);
     return g;
@@ -238,6 +238,7 @@ static const char *strassen_check(const nns_args *args, nns_work *work, int64_t 
     const conv_strassen_parameters *p = (const void *)args->p;
     const strassen_grid g = grid_of(p, pixels, vectors);
     const int64_t n = p->n, y = NNS_FLOAT_BYTES(n, blocks_of(p->o), NNS_BLOCK, p->pixels);
+    if (p->divisions > nns_ceil_div(p->pixels, 2)) return "there are more tiles than pairs of pixels";
     const int64_t weights = g.pairs * pair_size(&g, vectors) + g.singles * p->c * NNS_BLOCK;
     const char *wrong =
         NNS_CHECK_SIZES(conv_strassen, args, y, NNS_FLOAT_BYTES(n, blocks_of(p->c), NNS_BLOCK, p->pixels),

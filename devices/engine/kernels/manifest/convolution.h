@@ -69,7 +69,8 @@
     P(o, RANGE(1, MOST_EXTENT), BETWEEN(1, 200))                   \
     P(tiles, RANGE(1, MOST_EXTENT), BETWEEN(1, 4)) /* per unit */  \
     P(panels, RANGE(1, MOST_EXTENT), BETWEEN(1, 4)) /* per unit */ \
-    G(activation_parameters, activation)
+    G(activation_parameters, activation)                           \
+    P(divisions, RANGE(0, MOST_EXTENT), BETWEEN(0, 3)) /* of the pixels; 0: as few as there can be */
 #define READS_conv_strassen(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(WEIGHTS) OPTIONAL(BIAS) OPTIONAL(RESIDUAL)
 #define COLUMNS_conv_strassen(pixels, vectors)
 #define KERNELS_conv_strassen(K)                      \

@@ -53,14 +53,15 @@ class Arguments:
         return _checked_feeds(feeds, self._inputs)
 
     def bound_arrays(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """As `arrays`, but the given arrays themselves.
+        """As `arrays`, but in the memory of the given arrays.
 
         Raises:
             FeedError: as `arrays`, or an array is none or not contiguous.
         """
         found = self.arrays(feeds)
         for tensor, array in zip(self._inputs, found, strict=True):
-            if array is not feeds[tensor.name]:
+            given: Any = feeds[tensor.name]
+            if not isinstance(given, np.ndarray) or (array.size and not np.shares_memory(array, given)):
                 raise FeedError(
                     f"input {tensor.name!r} is no contiguous numpy array, so runs would not see what is written into it; "
                     "bind what numpy.ascontiguousarray makes of it"

@@ -118,7 +118,7 @@ class Session(Closing):
         arguments = Arguments(self.plan.inputs, self.plan.outputs)
         inputs, outputs = arguments.bound_arrays(feeds), arguments.new_outputs()
         return Binding(
-            {tensor.name: array for tensor, array in zip(self.plan.inputs, inputs, strict=True)},
+            {tensor.name: feeds[tensor.name] for tensor in self.plan.inputs},
             {tensor.name: array for tensor, array in zip(self.plan.outputs, outputs, strict=True)},
             self._bound(inputs, outputs),
         )

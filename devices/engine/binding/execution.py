@@ -170,26 +170,24 @@ class RunningProgram:
     ) -> Callable[[], None]:
         """A function that does what `run` with these arguments does, without a deadline; the arrays are checked here.
 
-        It keeps the arrays, whose memory must stay where it is.
+        It keeps the arrays. Their memory must stay where it is.
 
         Raises:
             FeedError: an array is missing, too short, strided or read-only.
         """
         table = _Table(self._sizes)
         table.fill(inputs, outputs)
-        keep = inputs, outputs
+        return partial(self._run_bound, function, table.feeds, arguments, (table, inputs, outputs))
 
-        def run() -> None:
-            assert keep
-            self._origin.check("program")
-            self._turn.acquire()
-            try:
-                self._check_free()
-                self._enter(function, table.feeds, arguments)
-            finally:
-                self._turn.release()
-
-        return run
+    def _run_bound(self, function: Any, feeds: Any, arguments: Sequence[Any], keep: object) -> None:
+        """Runs with bound arrays; `keep` holds them, as the engine knows their addresses only."""
+        self._origin.check("program")
+        self._turn.acquire()
+        try:
+            self._check_free()
+            self._enter(function, feeds, arguments)
+        finally:
+            self._turn.release()
 
     def _check_free(self) -> None:
         """Raises as `run` if no run can begin now."""

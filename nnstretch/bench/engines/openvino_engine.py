@@ -37,7 +37,8 @@ class OpenVinoEngine(Engine):
         }
         self._compiled = openvino.Core().compile_model(str(job.onnx_path), "CPU", settings)
         self._request = self._compiled.create_infer_request()
-        for number, value in enumerate(feeds.values()):
+        self._feeds = list(feeds.values())  # the request knows their memory only
+        for number, value in enumerate(self._feeds):
             self._request.set_input_tensor(number, openvino.Tensor(value, shared_memory=True))
 
     def run(self) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+import nnstretch
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.compiler.several_plans import arrangements
@@ -280,6 +282,21 @@ def test_bound_arrays_are_read_and_written_by_every_run() -> None:
                     session.bind({"x": copied})
         with pytest.raises(UsageError, match="closed"):
             binding.run()
+
+
+def test_arrays_without_axes_and_without_elements_can_be_bound() -> None:
+    text = """
+        <ir_version: 10, opset_import: ["" : 20]>
+        net (float[2, 3] x, float[] s, float[0, 3] e) => (float[2, 3] y) { a = Concat<axis = 0>(x, e) y = Mul(a, s) }
+    """
+    feeds = {"x": np.ones((2, 3), np.float32), "s": np.array(2, np.float32), "e": np.zeros((0, 3), np.float32)}
+    model = onnx.parser.parse_model(text)
+    model.graph.input[1].type.tensor_type.shape.SetInParent()  # text without a number is a shape that is unknown
+    with nnstretch.compile(model, processors=f"cpu:{CORES[0]}", tune=False) as session:
+        binding = session.bind(feeds)
+        for scale in (2, 3):
+            binding.inputs["s"][...] = scale
+            assert (binding.run()["y"] == scale).all()
 
 
 def test_closing_finishes_what_was_submitted() -> None:

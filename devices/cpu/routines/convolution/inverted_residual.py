@@ -42,9 +42,9 @@ class InvertedResidual(FusedConvolutions):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The two narrowest tiles of each convolution, and the two highest bands that fit and leave work for all threads."""
         rows, least = layer.outputs[0].shape[2], 2 * self.threads if self.threads > USUAL_THREADS else 2
-        heights = (-(-rows // parts) for parts in (1, 2, 4, 8, 16, 32, 64, 128) if parts >= least)
+        heights = (band for band in shares(rows, rows) if band <= -(-rows // least))
         bands = [band for band in heights if self._scratch_bytes(layer, band) <= SCRATCH_BYTES] or [1]
-        return self._settings(layer, 2, dict.fromkeys(bands[:2]))
+        return self._settings(layer, 2, bands[:2])
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
         rows = layer.outputs[0].shape[2]

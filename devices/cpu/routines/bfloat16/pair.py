@@ -10,7 +10,6 @@ from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import (
     USUAL_THREADS,
     Descriptor,
-    Layout,
     Parameters,
     distinct,
     shares,
@@ -18,9 +17,7 @@ from nnstretch.devices.base.routine import (
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.bfloat16.convolution import FEATURES, PAIRS, prepared_weights, rounded_bytes
 from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES
-from nnstretch.devices.cpu.routines.convolution.fused import SCRATCH_BYTES
 from nnstretch.devices.cpu.routines.convolution.pair import DepthwiseProject, ExpandDepthwise, Pair
-from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.dtypes import BFLOAT16, DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Layer
 
@@ -38,9 +35,6 @@ class PairOfBfloat16(Pair):
 
     rounds_to = BFLOAT16
 
-    def __init__(self, isa: Isa) -> None:
-        self.layout = Layout(isa.block)
-
     def supports(self, layer: Layer) -> bool:
         return (
             not self.features.isdisjoint(FEATURES) and super().supports(layer) and self._row_bytes(layer) <= ROW_BYTES
@@ -49,9 +43,8 @@ class PairOfBfloat16(Pair):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The highest bands that fit into the second-level cache; with many threads those that leave work for all."""
         rows, least = layer.outputs[0].shape[2], self.threads // USUAL_THREADS
-        heights = (-(-rows // parts) for parts in (1, 2, 4, 8, 16, 32, 64, 128) if parts >= least)
-        bands = [band for band in heights if band * self._row_bytes(layer) <= SCRATCH_BYTES] or [1]
-        return distinct({"band": band} for band in bands[:BANDS])
+        bands = self._bands(rows, least, lambda band: band * self._row_bytes(layer), BANDS)
+        return [{"band": band} for band in bands]
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
         rows = layer.outputs[0].shape[2]

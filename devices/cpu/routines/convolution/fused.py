@@ -7,14 +7,14 @@ projects with another pointwise one (MobileNetV2, section 3.3). Its intermediate
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from nnstretch.devices.base.constants import Constant, padded_rows
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import INPUT, Layout, Lowering, Operand, Parameters, Routine
-from nnstretch.devices.cpu.manifest import Values, activation_parameters, kernel_call
+from nnstretch.devices.cpu.manifest import Values, activation_parameters, family, kernel_call
 from nnstretch.devices.cpu.routines.convolution.base import geometry_parameters, is_convolution
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import FUSION_GROUP, Layer
@@ -23,11 +23,18 @@ SCRATCH_BYTES = 384 << 10
 """Maximum scratch memory of a unit; the rest of the second-level cache is for weights and pixels."""
 
 
+MOST_BANDS = 128
+"""Maximum number of bands into which the usual settings divide the output rows."""
+
+
 class FusedConvolutions(Routine):
     """Base class: convolutions one behind the other; the last one may add a residual."""
 
     def __init__(self, isa: Isa) -> None:
         self.layout = Layout(isa.block)
+        self.tiles = family("expand_depthwise").tiles(isa)  # of pointwise convolutions in all kernels
+        # On ARM, loads of panels of one vector take as long as their multiply-adds.
+        self.least_vectors = 2 if isa.architecture == "aarch64" else 1
 
     def supports(self, layer: Layer) -> bool:
         if layer.op != FUSION_GROUP or not all(map(is_convolution, layer.parts)) or not self._fits(layer.parts):
@@ -79,6 +86,29 @@ class FusedConvolutions(Routine):
             **activations,
         )
         return Lowering((call,), tuple(constants))
+
+    def _fitting_tiles(self, channels: int) -> list[tuple[int, int]]:
+        """The tiles (pixels, vectors) that divide the output vectors of a pointwise convolution, narrowest first."""
+        return sorted((tile for tile in self.tiles if self._blocks(channels) % tile[1] == 0), key=lambda tile: tile[1])
+
+    def _narrow_tiles(self, channels: int) -> list[tuple[int, int]]:
+        """The two narrowest tiles that are worth it. Narrow panels keep the intermediate rows in a near cache."""
+        fitting = self._fitting_tiles(channels)
+        return ([tile for tile in fitting if tile[1] >= self.least_vectors] or fitting)[:2]
+
+    @staticmethod
+    def _bands(rows: int, least: int, scratch_bytes: Callable[[int], int], most: int = 2) -> list[int]:
+        """The highest bands whose intermediate rows fit into a near cache, `most` at most.
+
+        Args:
+            rows: output rows.
+            least: minimum number of bands, which share the work among threads.
+            scratch_bytes: scratch memory of a band, by its rows.
+            most: number of bands.
+        """
+        counts = (1 << power for power in range(MOST_BANDS.bit_length()))
+        heights = dict.fromkeys(-(-rows // count) for count in counts if count >= least)
+        return [band for band in heights if scratch_bytes(band) <= SCRATCH_BYTES][:most] or [1]
 
     def _blocks(self, channels: int) -> int:
         return -(-channels // self.layout.block)

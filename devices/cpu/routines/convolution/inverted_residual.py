@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import USUAL_THREADS, Descriptor, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.fused import (
-    SCRATCH_BYTES,
     FusedConvolutions,
     is_depthwise,
     is_pointwise,
 )
-from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 
 
@@ -29,10 +27,6 @@ class InvertedResidual(FusedConvolutions):
 
     descriptor = Descriptor("cpu", "float32", "inverted_residual")
 
-    def __init__(self, isa: Isa) -> None:
-        super().__init__(isa)
-        self.vectors = sorted(vectors for _, vectors in family("expand_depthwise").tiles(isa))
-
     def _fits(self, parts: Sequence[Layer]) -> bool:
         if len(parts) != 3:
             return False
@@ -40,23 +34,22 @@ class InvertedResidual(FusedConvolutions):
         return is_pointwise(expand) and is_depthwise(depthwise) and is_pointwise(project)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        """The two narrowest tiles of each convolution, and the two highest bands that fit and leave work for all threads."""
-        rows, least = layer.outputs[0].shape[2], 2 * self.threads if self.threads > USUAL_THREADS else 2
-        heights = (band for band in shares(rows, rows) if band <= -(-rows // least))
-        bands = [band for band in heights if self._scratch_bytes(layer, band) <= SCRATCH_BYTES] or [1]
-        return self._settings(layer, 2, bands[:2])
+        """Two tiles of each pointwise convolution, and the two highest bands that fit and leave work for all threads."""
+        least = 2 * self.threads if self.threads > USUAL_THREADS else 2
+        bands = self._bands(layer.outputs[0].shape[2], least, lambda band: self._scratch_bytes(layer, band))
+        return self._settings(layer, self._narrow_tiles, bands)
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
         rows = layer.outputs[0].shape[2]
-        return distinct(self.parameter_space(layer), self._settings(layer, len(self.vectors), shares(rows, rows)))
+        return distinct(self.parameter_space(layer), self._settings(layer, self._fitting_tiles, shares(rows, rows)))
 
-    def _settings(self, layer: Layer, tiles: int, bands: Iterable[int]) -> tuple[Parameters, ...]:
-        """All settings of these bands with the narrowest `tiles` tiles that divide the outputs of each convolution."""
-        expand, _, project = (self._fitting(KernelGeometry.of(link).out_channels)[:tiles] for link in layer.parts)
-        return tuple({"expand": e, "project": p, "band": band} for band in bands for e in expand for p in project)
-
-    def _fitting(self, channels: int) -> list[int]:
-        return [vectors for vectors in self.vectors if self._blocks(channels) % vectors == 0]
+    @staticmethod
+    def _settings(
+        layer: Layer, tiles: Callable[[int], list[tuple[int, int]]], bands: Sequence[int]
+    ) -> list[Parameters]:
+        """All settings of these bands with the tiles for the outputs of each pointwise convolution."""
+        expand, _, project = (tiles(KernelGeometry.of(link).out_channels) for link in layer.parts)
+        return [{"expand": e, "project": p, "band": band} for band in bands for _, e in expand for _, p in project]
 
     def _scratch_bytes(self, layer: Layer, band: int) -> int:
         geometry = KernelGeometry.of(layer.parts[1])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import mul
 
 from nnstretch.devices.base.constants import Constant
 from nnstretch.devices.base.geometry import KernelGeometry
@@ -16,12 +18,10 @@ from nnstretch.devices.base.routine import (
 )
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.fused import (
-    SCRATCH_BYTES,
     FusedConvolutions,
     is_depthwise,
     is_pointwise,
 )
-from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 
 UNITS = 16  # units of work that balance the load of four threads
@@ -35,30 +35,15 @@ class Pair(FusedConvolutions):
         band: output rows per unit of work, whose intermediate rows are in scratch memory.
     """
 
-    def __init__(self, isa: Isa) -> None:
-        super().__init__(isa)
-        self.tiles = family(self.descriptor.algorithm).tiles(isa)
-        # On ARM, loads of panels of one vector take as long as their multiply-adds.
-        self.least_vectors = 2 if isa.architecture == "aarch64" else 1
-
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
         rows = layer.outputs[0].shape[2]
         channels = next(KernelGeometry.of(link).out_channels for link in layer.parts if is_pointwise(link))
         settings = (
             {"pixels": pixels, "vectors": vectors, "band": band}
-            for pixels, vectors in self.tiles
-            if self._blocks(channels) % vectors == 0
+            for pixels, vectors in self._fitting_tiles(channels)
             for band in shares(rows, rows)
         )
         return distinct(self.parameter_space(layer), settings)
-
-    def _tiles(self, channels: int) -> list[tuple[int, int]]:
-        """The two narrowest tiles that divide the output vectors of the pointwise convolution.
-
-        Narrow panels keep the intermediate rows in a near cache.
-        """
-        fitting = sorted((t for t in self.tiles if self._blocks(channels) % t[1] == 0), key=lambda t: t[1])
-        return ([t for t in fitting if t[1] >= self.least_vectors] or fitting)[:2]
 
     def _settings(
         self, channels: int, rows: int, row_bytes: Callable[[int], int], least: Callable[[int], int]
@@ -71,12 +56,11 @@ class Pair(FusedConvolutions):
             row_bytes: scratch memory per output row, by the vectors of the tile.
             least: minimum number of bands, by the vectors of the tile.
         """
-        settings: list[Parameters] = []
-        for pixels, vectors in self._tiles(channels):
-            shares = (-(-rows // parts) for parts in (1, 2, 4, 8, 16, 32, 64, 128) if parts >= least(vectors))
-            bands = [band for band in shares if band * row_bytes(vectors) <= SCRATCH_BYTES] or [1]
-            settings += [{"pixels": pixels, "vectors": vectors, "band": band} for band in dict.fromkeys(bands[:2])]
-        return tuple(settings)
+        return tuple(
+            {"pixels": pixels, "vectors": vectors, "band": band}
+            for pixels, vectors in self._narrow_tiles(channels)
+            for band in self._bands(rows, least(vectors), partial(mul, row_bytes(vectors)))
+        )
 
     def _kernel(self, parameters: Parameters) -> str:
         """The kernel's name."""

@@ -10,12 +10,9 @@
 
 NNS_DEFINE_READS(inverted_residual);
 
-/* Maximum scratch of a thread; useful bands need far less. */
-#define RESIDUAL_MAX_SCRATCH (INT64_C(1) << 26)
-
-/* Blocks of the input, the expanded tensor and the output, and panels of both pointwise convolutions. */
+/* Blocks of the input, the expanded tensor and the output, and panels of the expanding convolution. */
 typedef struct {
-    int64_t in, middle, out, expand_panels, project_panels;
+    int64_t in, middle, out, expand_panels;
     int64_t ring;          /* rows */
     int64_t ring_plane;    /* floats of a ring */
     int64_t band_plane;    /* floats between blocks of the depthwise convolution's rows */
@@ -29,7 +26,6 @@ static residual_sizes sizes_of(const inverted_residual_parameters *p) {
         .middle = middle,
         .out = out,
         .expand_panels = middle / p->expand_vectors,
-        .project_panels = out / p->project_vectors,
         .ring = ring,
         .ring_plane = ring * s->w * NNS_BLOCK,
         .band_plane = nns_min_int(p->band, s->oh) * s->ow * NNS_BLOCK,
@@ -44,7 +40,7 @@ static const char *residual_check(const nns_args *args, nns_work *work) {
         p->project_vectors > POINTWISE_VECTORS || !nns_pointwise_tiles[p->project_vectors])
         return "no tile has as many vectors";
     const residual_sizes sizes = sizes_of(p);
-    if (sizes.expand_panels * p->expand_vectors != sizes.middle || sizes.project_panels * p->project_vectors != sizes.out)
+    if (sizes.middle % p->expand_vectors || sizes.out % p->project_vectors)
         return "the tiles' vectors do not divide the outputs'";
     const int64_t y = NNS_FLOAT_BYTES(s.n, sizes.out, NNS_BLOCK, s.oh, s.ow);
     const char *wrong = NNS_CHECK_SIZES(
@@ -55,7 +51,7 @@ static const char *residual_check(const nns_args *args, nns_work *work) {
     if (wrong) return wrong;
     const int64_t expanded = NNS_FLOAT_BYTES(sizes.middle, sizes.ring, s.w, NNS_BLOCK);
     const int64_t filtered = NNS_FLOAT_BYTES(sizes.middle, nns_min_int(p->band, s.oh), s.ow, NNS_BLOCK);
-    if (expanded < 0 || filtered < 0 || expanded > RESIDUAL_MAX_SCRATCH || filtered > RESIDUAL_MAX_SCRATCH)
+    if (expanded < 0 || filtered < 0 || expanded > POINTWISE_MAX_SCRATCH || filtered > POINTWISE_MAX_SCRATCH)
         return "the block's bands are too large";
     work->units = s.n * nns_ceil_div(s.oh, p->band);
     work->scratch = RING_NOTE_BYTES + expanded + filtered;
@@ -112,25 +108,22 @@ static void filter_rows(const residual_job *job, row_range held, int64_t begin, 
 static void project_rows(const residual_job *job, int64_t begin, int64_t end) {
     const inverted_residual_parameters *p = job->p;
     const kernel_geometry *s = &p->geometry;
-    const int64_t y_plane = s->oh * s->ow * NNS_BLOCK, width = p->project_vectors * NNS_BLOCK;
-    const float *w = job->args->in[READ_WEIGHTS3], *bias = job->args->in[READ_BIAS3];
+    const int64_t y_plane = s->oh * s->ow * NNS_BLOCK;
+    const int64_t out = job->image * job->sizes.out * y_plane + begin * s->ow * NNS_BLOCK;
     const float *residual = job->args->in[READ_RESIDUAL];
-    for (int64_t panel = 0; panel < job->sizes.project_panels; panel++) {
-        const int64_t first = job->image * job->sizes.out + panel * p->project_vectors;
-        const int64_t out = first * y_plane + begin * s->ow * NNS_BLOCK;
-        const pointwise project = {
-            .x = job->filtered,
-            .w = w + panel * s->c * width,
-            .bias = bias ? bias + panel * width : NULL,
-            .residual = residual ? residual + out : NULL,
-            .y = (float *)job->args->out[0] + out,
-            .x_plane = job->sizes.band_plane,
-            .y_plane = y_plane,
-            .channels = s->c,
-            .finish = epilogue_of(&p->activation),
-        };
-        nns_pointwise_tiles[p->project_vectors](&project, (end - begin) * s->ow);
-    }
+    const pointwise project = {
+        .x = job->filtered,
+        .w = job->args->in[READ_WEIGHTS3],
+        .bias = job->args->in[READ_BIAS3],
+        .residual = residual ? residual + out : NULL,
+        .y = (float *)job->args->out[0] + out,
+        .x_plane = job->sizes.band_plane,
+        .y_plane = y_plane,
+        .channels = s->c,
+        .finish = epilogue_of(&p->activation),
+    };
+    pointwise_panels(project, job->sizes.out, p->project_vectors, nns_pointwise_tiles[p->project_vectors],
+                     (end - begin) * s->ow);
 }
 
 /* Units are (image, band). */

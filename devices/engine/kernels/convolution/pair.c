@@ -17,9 +17,6 @@
 typedef expand_depthwise_parameters pair_parameters;
 NNS_DEFINE_READS(expand_depthwise);
 
-/* Maximum scratch of a thread; useful bands need far less. */
-#define PAIR_MAX_SCRATCH (INT64_C(1) << 26)
-
 /* ---- shared checks ----------------------------------------------------------------------------------------------- */
 
 /* Channels of the input, the intermediate tensor and the output of a pair. */
@@ -42,7 +39,7 @@ static int64_t depthwise_weight_bytes(const kernel_geometry *s) {
 }
 
 static const char *pair_scratch(nns_work *work, int64_t bytes, int64_t note) {
-    if (bytes < 0 || bytes > PAIR_MAX_SCRATCH) return "the pair's bands are too large";
+    if (bytes < 0 || bytes > POINTWISE_MAX_SCRATCH) return "the pair's bands are too large";
     work->scratch = bytes + note;
     return NULL;
 }
@@ -224,25 +221,20 @@ static void project_second(const project_job *job, int64_t image, int64_t begin,
     const pair_parameters *p = (const void *)job->args->p;
     const kernel_geometry *s = &job->s;
     const float *bias = job->args->in[READ_BIAS2], *residual = job->args->in[READ_RESIDUAL];
-    const int64_t panels = blocks_of(p->other) / job->vectors, width = job->vectors * NNS_BLOCK;
-    const int64_t pixels = (end - begin) * s->ow, y_plane = s->oh * s->ow * NNS_BLOCK;
-    for (int64_t panel = 0; panel < panels; panel++) {
-        const int64_t out = (image * panels + panel) * job->vectors * y_plane + begin * s->ow * NNS_BLOCK;
-        const float *w = (const float *)job->args->in[READ_WEIGHTS2] + panel * s->c * width;
-        const pointwise project = {
-            .x = scratch,
-            .w = w,
-            .next = panel + 1 < panels ? w + s->c * width : NULL,
-            .bias = bias ? bias + panel * width : NULL,
-            .residual = residual ? residual + out : NULL,
-            .y = (float *)job->args->out[0] + out,
-            .x_plane = pixels * NNS_BLOCK,
-            .y_plane = y_plane,
-            .channels = s->c,
-            .finish = epilogue_of(&p->activation),
-        };
-        job->tiles(&project, pixels);
-    }
+    const int64_t blocks = blocks_of(p->other), pixels = (end - begin) * s->ow, y_plane = s->oh * s->ow * NNS_BLOCK;
+    const int64_t out = image * blocks * y_plane + begin * s->ow * NNS_BLOCK;
+    const pointwise project = {
+        .x = scratch,
+        .w = job->args->in[READ_WEIGHTS2],
+        .bias = bias,
+        .residual = residual ? residual + out : NULL,
+        .y = (float *)job->args->out[0] + out,
+        .x_plane = pixels * NNS_BLOCK,
+        .y_plane = y_plane,
+        .channels = s->c,
+        .finish = epilogue_of(&p->activation),
+    };
+    pointwise_panels(project, blocks, job->vectors, job->tiles, pixels);
 }
 
 static void project_run(const nns_args *args, int64_t unit_begin, int64_t unit_end, void *scratch, int64_t vectors,

@@ -27,6 +27,22 @@ enum { POINTWISE_VECTORS = NNS_MOST(expand_depthwise, 2) };
 #define nns_pointwise_tiles NNS_JOIN(nns_pointwise_tiles, NNS_VARIANT)
 extern const pointwise_tiles nns_pointwise_tiles[POINTWISE_VECTORS + 1];
 
+/* Maximum scratch of a thread for an intermediate tensor; useful bands need far less. */
+#define POINTWISE_MAX_SCRATCH (INT64_C(1) << 26)
+
+/* Computes `pixels` pixels of all output blocks, in panels; `job` is the first panel's. */
+static inline void pointwise_panels(pointwise job, int64_t blocks, int64_t vectors, pointwise_tiles tiles, int64_t pixels) {
+    const int64_t weights = job.channels * vectors * NNS_BLOCK;
+    for (int64_t block = 0; block < blocks; block += vectors) {
+        job.next = block + vectors < blocks ? job.w + weights : NULL;
+        tiles(&job, pixels);
+        job.w += weights;
+        if (job.bias) job.bias += vectors * NNS_BLOCK;
+        if (job.residual) job.residual += vectors * job.y_plane;
+        job.y += vectors * job.y_plane;
+    }
+}
+
 /* ---- rows between a pointwise convolution and the depthwise one behind it ----------------------------------------
  *
  * They lie in a ring of rows for each block, row r in slot r modulo the ring's rows, so that a band of output rows finds

@@ -19,10 +19,11 @@ _MOST_WASTE = 0.5  # maximum share of unpaired pixels and output vectors of a ti
 
 
 def is_divisible(geometry: KernelGeometry, block: int) -> bool:
-    """Whether a convolution is a product of matrices with enough channels for the algorithm."""
-    plain = geometry.kernel == geometry.strides == (1, 1) and geometry.groups == 1
-    same = geometry.pads == (0, 0) and geometry.size == geometry.out_size
-    return plain and same and geometry.channels // block // 2 >= _LEAST_HALF
+    """Whether a convolution is a product of matrices with enough channels for the algorithm, maybe of some of its pixels."""
+    plain = geometry.kernel == (1, 1) and geometry.groups == 1
+    last = [(out - 1) * stride for out, stride in zip(geometry.out_size, geometry.strides, strict=True)]
+    inside = geometry.pads == (0, 0) and last[0] < geometry.height and last[1] < geometry.width
+    return plain and inside and geometry.channels // block // 2 >= _LEAST_HALF
 
 
 def fitting_tiles(geometry: KernelGeometry, tiles: Iterable[tuple[int, int]], block: int) -> list[tuple[int, int]]:

@@ -22,7 +22,8 @@
  * COLUMNS_family names the tile's columns.
  *
  * VARIANTS lists the families that are compiled again with CPU features beyond the engine's instruction set. ADDED lists
- * those that got parameters at the end after packages had been written, and how many: in a step that lacks them they are 0.
+ * those that got parameters at the end after packages had been written, and how many since each earlier version: in a step
+ * that lacks them they are 0.
  *
  * Readers: the C preprocessor (family.h, registry.c, the families' files, tests/devices/cpu/kernel_fuzz.c),
  * devices/cpu/manifest.py, which reads only the C syntax that these lists use, and the build (VARIANTS).
@@ -103,7 +104,8 @@
     F(matmul, fma)
 
 #define ADDED(A)            \
-    A(conv_strassen, 1)     \
+    A(conv_strassen, 5)     \
+    A(conv_strassen, 6)     \
     A(conv_int8, 2)         \
     A(conv_int8_planar, 2)  \
     A(rows_int8, 4)         \

@@ -32,7 +32,13 @@ class Strassen(Convolution):
     stores_half = False
 
     def _fits(self, shape: KernelGeometry, layer: Layer) -> bool:
-        return self.traits.on_cpu and is_divisible(shape, self.traits.block) and bool(self.parameter_space(layer))
+        whole = shape.size == shape.out_size and shape.strides == (1, 1)
+        return (
+            self.traits.on_cpu
+            and whole
+            and is_divisible(shape, self.traits.block)
+            and bool(self.parameter_space(layer))
+        )
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The register tiles that leave few pixels and vectors unpaired, best first."""

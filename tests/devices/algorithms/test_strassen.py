@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,13 +25,15 @@ from tests.kits.kernels.convolution_parity import (
     pointwise_layers,
     reference,
 )
+from tests.kits.kernels.kernel_driver import run_lowering
 
 CHANNELS = st.sampled_from([24, 28, 48, 51, 77, 96, 97, 100, 112, 128, 130, 160])
+STRIDES = st.sampled_from([(1, 1), (2, 2), (1, 2), (3, 1)])
 OUTPUTS = st.sampled_from([16, 31, 64, 72, 96, 100, 128, 168])
 
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
-@given(layer=pointwise_layers(CHANNELS, OUTPUTS, activations))
+@given(layer=pointwise_layers(CHANNELS, OUTPUTS, activations, STRIDES))
 def test_any_pointwise_layer(routines: Sequence[Routine], layer: Layer) -> None:
     mine = [r for r in routines if isinstance(r, StrassenConvolution) and r.supports(layer)]
     if mine:
@@ -45,6 +48,31 @@ def test_planes_of_networks(routines: Sequence[Routine], pixels: tuple[int, int]
     assert mine and mine[0].supports(layer)
     for in_place in (False, True):
         check(mine, layer, in_place=in_place)
+
+
+@pytest.mark.parametrize("strides", [(2, 2), (1, 3)])
+def test_strided_layers(routines: Sequence[Routine], strides: tuple[int, int]) -> None:
+    """A shortcut of a ResNet, whose pixels lie apart in rows and columns; units of one tile copy them themselves."""
+    layer = conv_layer((2, 130, 27, 28), 208, (1, 1), pads=(0, 0, 0, 0), strides=strides, residual=True)
+    (mine,) = [r for r in routines if isinstance(r, StrassenConvolution)]
+    assert mine.supports(layer)
+    wanted = reference(layer, feeds_of(layer))
+    for parameters in mine.parameter_space(layer):
+        for tiles, panels in ((1, 1), (2, 3), (parameters["tiles"], parameters["panels"])):
+            check_setting(mine, layer, {**parameters, "tiles": tiles, "panels": panels}, wanted)
+
+
+@pytest.mark.parametrize("lacking", [5, 6])
+def test_steps_of_earlier_versions_lack_the_last_parameters(routines: Sequence[Routine], lacking: int) -> None:
+    """Packages hold steps of a kernel that knew no strides, or no divisions either."""
+    layer = conv_layer((1, 128, 13, 13), 192, (1, 1), pads=(0, 0, 0, 0))
+    (mine,) = [r for r in routines if isinstance(r, StrassenConvolution)]
+    parameters = mine.parameter_space(layer)[0]
+    lowering, layouts = mine.lower(layer, parameters), mine.layouts(layer, parameters)
+    (call,) = lowering.calls
+    earlier = replace(lowering, calls=(replace(call, parameters=call.parameters[:-lacking]),))
+    (found,) = run_lowering(earlier, layer, feeds_of(layer), *layouts)
+    np.testing.assert_allclose(found, reference(layer, feeds_of(layer)), atol=1e-4)
 
 
 def test_small_units_of_work(routines: Sequence[Routine]) -> None:

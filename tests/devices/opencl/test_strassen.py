@@ -40,5 +40,6 @@ def test_strassen_rejects_other_layers(processor: OpenCLProcessor) -> None:
     assert mine.supports(FOR_STRASSEN)
     assert not any(mine.supports(layer) for layer in NOT_FOR_STRASSEN)
     assert not mine.supports(conv_layer((1, 128, 8, 8), 16, (1, 1), pads=(0, 0, 0, 0)))
+    assert not mine.supports(conv_layer((1, 128, 8, 8), 128, (1, 1), (2, 2), pads=(0, 0, 0, 0)))
     elsewhere = Strassen(replace(processor.runtime.traits, on_cpu=False))
     assert not elsewhere.supports(FOR_STRASSEN)

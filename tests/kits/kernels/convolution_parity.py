@@ -115,23 +115,31 @@ def kept_by_int16(layer: Layer) -> Layer:
     return replace(layer, constants={**layer.constants, 1: weight.reshape(outputs, inputs, *taps)})
 
 
+ONE = st.just((1, 1))
+"""No strides."""
+
+
 @st.composite
 def pointwise_layers(
     draw: st.DrawFn,
     channels: st.SearchStrategy[int],
     outputs: st.SearchStrategy[int],
     ends: st.SearchStrategy[Activation],
+    strides: st.SearchStrategy[tuple[int, int]] = ONE,
 ) -> Layer:
     """1 × 1 convolutions of small planes, for Strassen's algorithm.
 
     Covers odd and even channels, and outputs that fill pairs of panels or leave single vectors.
     """
-    shape = (draw(st.integers(1, 2)), draw(channels), draw(st.integers(2, 9)), draw(st.integers(3, 15)))
+    results = draw(st.integers(2, 9)), draw(st.integers(3, 15))
+    steps = draw(strides)
+    size = [(r - 1) * step + draw(st.integers(1, step)) for r, step in zip(results, steps, strict=True)]
     return conv_layer(
-        shape,
+        (draw(st.integers(1, 2)), draw(channels), *size),
         draw(outputs),
         (1, 1),
         pads=(0, 0, 0, 0),
+        strides=steps,
         bias=draw(st.booleans()),
         residual=draw(st.booleans()),
         activation=draw(ends),
@@ -141,13 +149,12 @@ def pointwise_layers(
 FOR_STRASSEN = conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(0, 0, 0, 0))
 NOT_FOR_STRASSEN = (
     conv_layer((1, 128, 8, 8), 128, (3, 3)),
-    conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(0, 0, 0, 0), strides=(2, 2)),
     conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(1, 1, 1, 1)),
     conv_layer((1, 128, 8, 8), 128, (1, 1), pads=(0, 0, 0, 0), groups=2),
     conv_layer((1, 16, 8, 8), 128, (1, 1), pads=(0, 0, 0, 0)),
     conv_layer((1, 128, 1, 1), 128, (1, 1), pads=(0, 0, 0, 0)),
 )
-"""Too large a kernel, a stride, pads, groups, too few channels, too few pixels."""
+"""Too large a kernel, pads, groups, too few channels, too few pixels."""
 
 
 def feeds_of(layer: Layer) -> list[np.ndarray]:

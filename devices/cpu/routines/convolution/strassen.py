@@ -21,6 +21,8 @@ MOST_PARTS = 32  # maximum parts into which a thorough search divides pixels and
 class StrassenConvolution(BlockedConvolution):
     """1 × 1 convolution with seven products of quarters instead of eight (Strassen's algorithm in Winograd's form, one step).
 
+    With strides, the pixels that are read are copied first.
+
     Routine parameters:
         pixels, vectors: the register tile, which names the kernel.
         divisions: number of pairs of tiles that share the pixels.
@@ -95,7 +97,16 @@ class StrassenConvolution(BlockedConvolution):
             tiles=parameters["tiles"],
             panels=parameters["panels"],
             divisions=parameters["divisions"],
+            **_selection(geometry),
         )
+
+
+def _selection(geometry: KernelGeometry) -> dict[str, int]:
+    """Which pixels the kernel reads; 0 for all."""
+    (sh, sw), is_whole = geometry.strides, geometry.strides == (1, 1) and geometry.size == geometry.out_size
+    if is_whole:
+        return dict.fromkeys(("ow", "h", "w", "sh", "sw"), 0)
+    return {"ow": geometry.out_width, "h": geometry.height, "w": geometry.width, "sh": sh, "sw": sw}
 
 
 ROUTINES = (StrassenConvolution,)

@@ -3,7 +3,7 @@
  *
  * reads   x, weights, bias or NULL (one float per lane of the output), residual like the output or NULL
  * writes  y, which may be the residual's memory
- * p       as in the manifest
+ * p       as in the manifest; with strides, `ow` is the length of an output row, and the pixels read are copied first
  *
  * Input channels are two halves of `half` full blocks each, then the rest. Output vectors are `pairs` panels of
  * VECTORS vectors in each half, then single vectors. Weights of a pair are float[channel][VECTORS][block] for X11,
@@ -214,6 +214,7 @@ typedef struct {
     int64_t half, rest;              /* blocks of a half; channels in no half */
     int64_t pairs, singles, panels;  /* panels: both together */
     int64_t tiles, groups, chunks;   /* tiles of pixels; groups of tiles; chunks of panels */
+    int64_t copied, memory;          /* floats of the scratch of a tile: of its copied pixels; in all */
 } strassen_grid;
 
 static strassen_grid grid_of(const conv_strassen_parameters *p, int64_t pixels, int64_t vectors) {
@@ -226,6 +227,8 @@ static strassen_grid grid_of(const conv_strassen_parameters *p, int64_t pixels, 
     g.tiles = nns_max_int(p->divisions, nns_ceil_div(p->pixels, 2 * pixels));
     g.groups = nns_ceil_div(g.tiles, p->tiles);
     g.chunks = nns_ceil_div(g.panels, p->panels);
+    g.copied = p->ow ? blocks_of(p->c) * 2 * pixels * NNS_BLOCK : 0;
+    g.memory = g.copied + 4 * g.half * pixels * NNS_BLOCK;
     return g;
 }
 
@@ -234,44 +237,67 @@ static int64_t pair_size(const strassen_grid *g, int64_t vectors) {
     return (7 * g->half * NNS_BLOCK + 3 * g->rest) * vectors * NNS_BLOCK;
 }
 
+/* Pixels of an image of the input. */
+static int64_t input_pixels(const conv_strassen_parameters *p) { return p->ow ? p->h * p->w : p->pixels; }
+
 static const char *strassen_check(const nns_args *args, nns_work *work, int64_t pixels, int64_t vectors) {
     const conv_strassen_parameters *p = (const void *)args->p;
     const strassen_grid g = grid_of(p, pixels, vectors);
     const int64_t n = p->n, y = NNS_FLOAT_BYTES(n, blocks_of(p->o), NNS_BLOCK, p->pixels);
     if (p->divisions > nns_ceil_div(p->pixels, 2)) return "there are more tiles than pairs of pixels";
+    if (p->ow && ((nns_ceil_div(p->pixels, p->ow) - 1) * p->sh >= p->h || (p->ow - 1) * p->sw >= p->w))
+        return "strides lead out of the image";
     const int64_t weights = g.pairs * pair_size(&g, vectors) + g.singles * p->c * NNS_BLOCK;
     const char *wrong =
-        NNS_CHECK_SIZES(conv_strassen, args, y, NNS_FLOAT_BYTES(n, blocks_of(p->c), NNS_BLOCK, p->pixels),
+        NNS_CHECK_SIZES(conv_strassen, args, y, NNS_FLOAT_BYTES(n, blocks_of(p->c), NNS_BLOCK, input_pixels(p)),
                         NNS_FLOAT_BYTES(weights), NNS_FLOAT_BYTES(blocks_of(p->o), NNS_BLOCK), y);
     if (wrong) return wrong;
     const int64_t tiles = nns_min_int(p->tiles, g.tiles);
     const int64_t saved = STRASSEN_NOTE + 4 * pixels * vectors * NNS_BLOCK;
     work->units = n * g.groups * g.chunks;
-    work->scratch = NNS_FLOAT_BYTES(tiles, 4 * g.half * pixels * NNS_BLOCK);
+    work->scratch = NNS_FLOAT_BYTES(tiles, g.memory);
     if (work->scratch < 0 || work->scratch > INT64_MAX / 2) return "Strassen's convolution needs too much scratch";
     work->scratch += saved * (int64_t)sizeof(float);
     return NULL;
 }
 
-/* The pixels of tile `index`; tile sizes are nearly equal, and even, so that no pixel is in both ranges, but for an odd last
- * one. `x` is the image. */
+/* First pixel of tile `index`; tile sizes are nearly equal, and even, so that no pixel is in both ranges, but for an odd last
+ * one. */
+static int64_t tile_begin(const strassen_grid *g, int64_t total, int64_t index) {
+    return nns_min_int(total, index * nns_ceil_div(total, 2) / g->tiles * 2);
+}
+
+/* The pixels of tile `index` of the image `x`. `memory` holds the copied pixels, if any, and the sums. */
 static strassen_pixels pixels_of(const strassen_grid *g, const float *x, int64_t total, int64_t index, int64_t stride,
-                                 const float *sums, int64_t *first) {
-    const int64_t twos = nns_ceil_div(total, 2);
-    const int64_t begin = index * twos / g->tiles * 2, end = nns_min_int(total, (index + 1) * twos / g->tiles * 2);
-    const int64_t count = nns_ceil_div(end - begin, 2), plane = total * NNS_BLOCK;
+                                 const float *memory, int64_t *first) {
+    const int64_t begin = tile_begin(g, total, index), end = tile_begin(g, total, index + 1);
+    const int64_t count = nns_ceil_div(end - begin, 2), plane = g->copied ? 2 * stride : total * NNS_BLOCK;
     strassen_pixels pixels = {.count = count, .half_blocks = g->half, .rest_lanes = g->rest};
     pixels.repeated = 2 * count - (end - begin);
     for (int range = 0; range < 2; range++) {
         first[range] = range ? end - count : begin;
-        const float *at = x + first[range] * NNS_BLOCK;
+        const float *at = g->copied ? memory + (first[range] - begin) * NNS_BLOCK : x + first[range] * NNS_BLOCK;
         strassen_operand *halves = range ? pixels.lower : pixels.upper;
         halves[0] = (strassen_operand){at, plane};
         halves[1] = (strassen_operand){at + g->half * plane, plane};
         pixels.rest[range] = (strassen_operand){at + 2 * g->half * plane, plane};
     }
-    for (int i = 0; i < 4; i++) pixels.sums[i] = (strassen_operand){sums + i * g->half * stride, stride};
+    for (int i = 0; i < 4; i++)
+        pixels.sums[i] = (strassen_operand){memory + g->copied + i * g->half * stride, stride};
     return pixels;
+}
+
+/* Copies the pixels `begin` to `end` of the output's grid from the image `x`, whose strides lie between them; the planes of `to`
+ * are `plane` floats apart. */
+static void copy_pixels(const conv_strassen_parameters *p, const float *x, int64_t begin, int64_t end, float *to,
+                        int64_t plane) {
+    for (int64_t block = 0; block < blocks_of(p->c); block++, x += p->h * p->w * NNS_BLOCK, to += plane) {
+        int64_t row = begin / p->ow, column = begin % p->ow;
+        for (int64_t pixel = begin; pixel < end; pixel++) {
+            nns_store(to + (pixel - begin) * NNS_BLOCK, nns_load(x + (row * p->sh * p->w + column * p->sw) * NNS_BLOCK));
+            if (++column == p->ow) row++, column = 0;
+        }
+    }
 }
 
 /* Computes a panel for the pixels that begin at `first`; y and residual are the image's, bias and w the layer's. */
@@ -302,25 +328,28 @@ static void strassen_run(const nns_args *args, int64_t unit_begin, int64_t unit_
     const conv_strassen_parameters *p = (const void *)args->p;
     const int64_t total = p->pixels;
     const strassen_grid g = grid_of(p, tile_pixels, vectors);
-    const int64_t x_image = blocks_of(p->c) * total * NNS_BLOCK, stride = tile_pixels * NNS_BLOCK;
+    const int64_t x_image = blocks_of(p->c) * input_pixels(p) * NNS_BLOCK, stride = tile_pixels * NNS_BLOCK;
     const int64_t y_image = blocks_of(p->o) * total * NNS_BLOCK;
     const float *x = args->in[READ_X], *residual = args->in[READ_RESIDUAL];
     strassen_results results = {.y_plane = total * NNS_BLOCK, .finish = epilogue_of(&p->activation)};
     int64_t *encoded = scratch;
     results.saved = (float *)scratch + STRASSEN_NOTE;
-    float *sums = results.saved + 4 * tile_pixels * vectors * NNS_BLOCK;
+    float *memory = results.saved + 4 * tile_pixels * vectors * NNS_BLOCK;
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
         const int64_t image = unit / (g.groups * g.chunks), group = unit / g.chunks % g.groups, chunk = unit % g.chunks;
-        const int64_t tile_begin = group * g.tiles / g.groups, tile_end = (group + 1) * g.tiles / g.groups;
+        const int64_t from = group * g.tiles / g.groups, to = (group + 1) * g.tiles / g.groups;
         const int64_t panel_begin = chunk * p->panels;
         const int64_t panel_end = nns_min_int(g.panels, panel_begin + p->panels);
         const int64_t number = image * g.groups + group + 1;
         for (int64_t panel = panel_begin; panel < panel_end; panel++) {
-            for (int64_t t = tile_begin; t < tile_end; t++) {
-                float *mine = sums + (t - tile_begin) * 4 * g.half * stride;
+            for (int64_t t = from; t < to; t++) {
+                float *mine = memory + (t - from) * g.memory;
                 int64_t first[2];
                 const strassen_pixels pixels = pixels_of(&g, x + image * x_image, total, t, stride, mine, first);
-                if (*encoded != number) tile->encode(&pixels, mine);
+                if (*encoded != number) {
+                    if (p->ow) copy_pixels(p, x + image * x_image, first[0], first[1] + pixels.count, mine, 2 * stride);
+                    tile->encode(&pixels, mine + g.copied);
+                }
                 run_panel(&g, &pixels, first, panel, vectors, &results, (float *)args->out[0] + image * y_image,
                           args->in[READ_BIAS], residual ? residual + image * y_image : NULL, args->in[READ_WEIGHTS],
                           tile);

@@ -62,15 +62,20 @@
 
 /* ---- conv_strassen: convolution/conv_strassen.c ----------------------------------------------------------------- */
 
-#define PARAMETERS_conv_strassen(P, A, G)                          \
-    P(n, RANGE(1, MOST_EXTENT), BETWEEN(1, 2))                     \
-    P(c, RANGE(1, MOST_EXTENT), BETWEEN(1, 100))                   \
-    P(pixels, RANGE(2, MOST_EXTENT), BETWEEN(2, 60))               \
-    P(o, RANGE(1, MOST_EXTENT), BETWEEN(1, 200))                   \
-    P(tiles, RANGE(1, MOST_EXTENT), BETWEEN(1, 4)) /* per unit */  \
-    P(panels, RANGE(1, MOST_EXTENT), BETWEEN(1, 4)) /* per unit */ \
-    G(activation_parameters, activation)                           \
-    P(divisions, RANGE(0, MOST_EXTENT), BETWEEN(0, 3)) /* of the pixels; 0: as few as there can be */
+#define PARAMETERS_conv_strassen(P, A, G)                                                                             \
+    P(n, RANGE(1, MOST_EXTENT), BETWEEN(1, 2))                                                                        \
+    P(c, RANGE(1, MOST_EXTENT), BETWEEN(1, 100))                                                                      \
+    P(pixels, RANGE(2, MOST_EXTENT), BETWEEN(2, 60))                                                                  \
+    P(o, RANGE(1, MOST_EXTENT), BETWEEN(1, 200))                                                                      \
+    P(tiles, RANGE(1, MOST_EXTENT), BETWEEN(1, 4)) /* per unit */                                                     \
+    P(panels, RANGE(1, MOST_EXTENT), BETWEEN(1, 4)) /* per unit */                                                    \
+    G(activation_parameters, activation)                                                                              \
+    P(divisions, RANGE(0, MOST_EXTENT), BETWEEN(0, 3)) /* of the pixels; 0: as few as there can be */                 \
+    P(ow, RANGE(0, MOST_EXTENT), ONE_OF(0, 0, 0, 1, 3, 7, 13)) /* 0: the input has the output's pixels, no strides */ \
+    P(h, RANGE(0, MOST_EXTENT), BETWEEN(0, 0))                                                                        \
+    P(w, RANGE(0, MOST_EXTENT), BETWEEN(0, 0))                                                                        \
+    P(sh, RANGE(0, MOST_EXTENT), BETWEEN(0, 3))                                                                       \
+    P(sw, RANGE(0, MOST_EXTENT), BETWEEN(0, 3))
 #define READS_conv_strassen(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(WEIGHTS) OPTIONAL(BIAS) OPTIONAL(RESIDUAL)
 #define COLUMNS_conv_strassen(pixels, vectors)
 #define KERNELS_conv_strassen(K)                      \
@@ -80,7 +85,11 @@
     K(p12v2, "conv_strassen_p12v2", NEON, 12, 2)      \
     K(p6v2, "conv_strassen_p6v2", REGISTERS_16, 6, 2) \
     K(p4v3, "conv_strassen_p4v3", REGISTERS_16, 4, 3)
-#define CONSTRAIN_conv_strassen(p)
+#define CONSTRAIN_conv_strassen(p)                                                   \
+    if (p->ow) {                                                                     \
+        p->h = (nns_ceil_div(p->pixels, p->ow) - 1) * p->sh + 1 + (p->c + p->o) % 3; \
+        p->w = (p->ow - 1) * p->sw + 1 + p->o % 3;                                   \
+    }
 
 /* ---- depthwise: convolution/depthwise.c ------------------------------------------------------------------------- */
 

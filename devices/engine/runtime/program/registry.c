@@ -102,7 +102,7 @@ int64_t nns_lacking_parameters(const nns_family *family, const nns_args *args) {
     for (int64_t i = 0; i < NNS_ARRAY_LENGTH(added); i++) {
         if (strcmp(family->name, added[i].family) != 0) continue;
         bool per_read;
-        return count_parameters(family, args->n_in, &per_read) - args->n_p == added[i].count ? added[i].count : 0;
+        if (count_parameters(family, args->n_in, &per_read) - args->n_p == added[i].count) return added[i].count;
     }
     return 0;
 }

@@ -250,21 +250,27 @@ def _check(message: Message, path: Path, external: bool) -> None:
             # Only the file's place says where its data must lie.
             onnx.checker.check_model(str(path))
         else:
-            onnx.checker.check_model(_with_small_weights(message))
+            onnx.checker.check_model(_as_the_checker_wants_it(message))
     except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} is not a valid ONNX model: {first_line(error)}") from error
     if not message.proto.graph.output:
         raise ModelError(f"{path} has no outputs, so there is nothing to compute; export it again")
 
 
-def _with_small_weights(message: Message) -> onnx.ModelProto:
-    """The model with single elements in the places of the weights that were taken out, whose sizes are known to be right."""
+def _as_the_checker_wants_it(message: Message) -> onnx.ModelProto:
+    """The model with single elements in the places of the weights that were taken out, whose sizes are known to be right.
+
+    Inputs and outputs without a shape, which ONNX Runtime takes, have that of a number.
+    """
     model = onnx.ModelProto()
     model.CopyFrom(message.proto)
     for tensor in model.graph.initializer:
         if tensor.name in message.weights:
             tensor.ClearField("dims")
             tensor.raw_data = _ONE_ELEMENT
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+            value.type.tensor_type.shape.SetInParent()
     return model
 
 

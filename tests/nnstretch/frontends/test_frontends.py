@@ -132,6 +132,16 @@ def test_shapes_that_do_not_fit(dynamic: Path, shapes: dict[str, tuple[int, ...]
         load(dynamic, shapes)
 
 
+def test_inputs_and_outputs_may_lack_shapes(dynamic: Path) -> None:
+    proto = onnx.load(dynamic)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    write(proto, dynamic)
+    with pytest.raises(ModelError, match="input 'x' has unknown shape; give --shape x=1,3,224,224"):
+        load(dynamic)
+    assert graph_outputs(load(dynamic, {"x": (2, 3, 8, 7)}))[0][1].shape == (2, 4)
+
+
 def test_unnamed_shape_among_several_inputs(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[N,3] x, float[2,3] z) => (float[2,3] y) { y = Add(x, z) }"""

@@ -308,10 +308,10 @@ def distinct(*spaces: Iterable[Parameters]) -> tuple[Parameters, ...]:
     return tuple(found.values())
 
 
-def shares(total: int, most: int) -> list[int]:
-    """Part sizes of `total` pieces divided into 1, 2, 4, … parts, at most `most`; distinct, descending."""
+def shares(total: int, most: int, least: int = 1) -> list[int]:
+    """Part sizes of `total` pieces divided into 1, 2, 4, … parts, from `least` to `most` parts; distinct, descending."""
     counts = (1 << power for power in range(most.bit_length()))
-    return list(dict.fromkeys(-(-total // count) for count in counts if count <= most))
+    return list(dict.fromkeys(-(-total // count) for count in counts if least <= count <= most))
 
 
 REORDER = "Reorder"

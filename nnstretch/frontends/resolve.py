@@ -292,6 +292,8 @@ def _call_factory(file: Path, name: str) -> tuple[nn.Module, Any]:
         raise ModelError(
             f"{file} has no function {name!r}; write FILE.py:FACTORY with a function that returns a module"
         )
+    if isinstance(factory, nn.Module):
+        raise ModelError(f"{file}:{name} is a module; write FILE.py:FACTORY with a function that returns it")
     try:
         inspect.signature(factory).bind()
     except TypeError as error:

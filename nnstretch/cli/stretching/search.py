@@ -118,8 +118,8 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
         )
     if search.recalled:
         report.note(
-            "the designs ran in the same search before, and not again; `nnstretch profiles clear` forgets that, and deletes "
-            "all measurements"
+            "branches are balanced by what designs took in the same search before, and none runs again; "
+            "`nnstretch profiles clear` forgets that, and deletes all measurements"
         )
     if search.unpredicted:
         operators = ", ".join(name.removeprefix("torch/") for name in search.unpredicted)

@@ -562,6 +562,9 @@ def number():
 
 def fails():
     return number() / 0
+
+
+made = plain()
 """
 
 
@@ -598,6 +601,7 @@ def test_load_by_factory(tmp_path: Path) -> None:
         assert square_side(stated_input_shape(unsized)) is None
     for spec, message in {
         f"{file}:missing": "has no function 'missing'",
+        f"{file}:made": "made is a module; write FILE.py:FACTORY with a function that returns it",
         f"{file}:wants": "cannot be called without arguments",
         f"{file}:number": "returned int",
         f"{file}:fails": "fails in line 31 with ZeroDivisionError: division by zero; mend it there",

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnstretch.devices.base.constants import Constant, padded_rows
 from nnstretch.devices.base.geometry import KernelGeometry
-from nnstretch.devices.base.routine import INPUT, Layout, Lowering, Operand, Parameters, Routine
+from nnstretch.devices.base.routine import INPUT, Layout, Lowering, Operand, Parameters, Routine, shares
 from nnstretch.devices.cpu.manifest import Values, activation_parameters, family, kernel_call
 from nnstretch.devices.cpu.routines.convolution.base import geometry_parameters, is_convolution
 from nnstretch.devices.engine.build.instruction_sets import Isa
@@ -106,8 +106,7 @@ class FusedConvolutions(Routine):
             scratch_bytes: scratch memory of a band, by its rows.
             most: number of bands.
         """
-        counts = (1 << power for power in range(MOST_BANDS.bit_length()))
-        heights = dict.fromkeys(-(-rows // count) for count in counts if count >= least)
+        heights = shares(rows, MOST_BANDS, least)
         return [band for band in heights if scratch_bytes(band) <= SCRATCH_BYTES][:most] or [1]
 
     def _blocks(self, channels: int) -> int:

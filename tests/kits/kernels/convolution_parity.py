@@ -133,9 +133,9 @@ def pointwise_layers(
     """
     results = draw(st.integers(2, 9)), draw(st.integers(3, 15))
     steps = draw(strides)
-    size = [(r - 1) * step + draw(st.integers(1, step)) for r, step in zip(results, steps, strict=True)]
+    height, width = ((r - 1) * step + draw(st.integers(1, step)) for r, step in zip(results, steps, strict=True))
     return conv_layer(
-        (draw(st.integers(1, 2)), draw(channels), *size),
+        (draw(st.integers(1, 2)), draw(channels), height, width),
         draw(outputs),
         (1, 1),
         pads=(0, 0, 0, 0),

@@ -68,6 +68,9 @@ def test_a_design(cli: Cli, folder: Path) -> None:
     ]
     assert json.loads((folder / "parts" / "branches.json").read_text())["processors"] == ["cpu:0", "cpu:1"]
     assert "largest error" in cli("export", "tiny.py:tiny", "-o", "x.pt2", "--design", "design.json")[1]
+    assert cli("export", "tiny.py:tiny", "-o", "x.onnx", "--design", "design.json")[0] == 0
+    graph = load("x.onnx").graph
+    assert [value.name for value in (*graph.inputs, *graph.outputs)] == ["x", "y"]
     refuses(cli("export", "net.py:small", "-o", "x.onnx", "--design", "design.json"), "design")
 
 

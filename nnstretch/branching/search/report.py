@@ -127,7 +127,7 @@ class SearchReport:
         if gain is None or not design.meeting_points:
             return ""
         where = min(others, key=lambda place: others[place])
-        how = _how(where)
+        how = "split layer by layer over the processors" if where == "split" else f"on {where}"
         share = min(1.0, design.macs / max(design.original_macs, 1))
         network = "the control of equal MACs" if share < 1.0 else "the original network"
         return (
@@ -178,13 +178,7 @@ class SearchReport:
             other = f"the fastest branched design {branched:.3f} ms"
         else:
             other = "the branched designs within the target have fewer MACs"
-        where, ms = plan.where(names), plan.ms
-        if not self.stays_unbranched:  # the plan leaves some out where it is not to be returned
-            others = self.alternatives(names[: len(self.original_ms)])
-            fastest = min(others, key=lambda place: others[place])
-            if others[fastest] < ms:
-                where, ms = _how(fastest), others[fastest]
-        whole = f"the network without branches, {where}, is predicted to take {ms:.3f} ms"
+        whole = f"the network without branches, {plan.where(names)}, is predicted to take {plan.ms:.3f} ms"
         return f"branching does not pay here: {whole}; {other}"
 
     @property
@@ -194,11 +188,6 @@ class SearchReport:
             "little or no gain is predicted on these processors: no design is within the limits alpha and beta, so the "
             f"search went on without them ({self.lifted})"
         )
-
-
-def _how(where: str) -> str:
-    """For people: how an alternative of `SearchReport.alternatives` runs."""
-    return "split layer by layer over the processors" if where == "split" else f"on {where}"
 
 
 def original_seconds(latencies: LatencyTable) -> list[float]:

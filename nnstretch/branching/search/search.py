@@ -418,7 +418,7 @@ class _Search:
         """As `unbranched_plan`, from the present predictions, and all cores as one; the scheduler is asked once."""
         asked = None if self.options.even_if_slower or self.options.placed_seconds is None else self._placed_seconds
         plans = [unbranched_plan(self.latencies, asked, slowest)]
-        pool = None if self.options.even_if_slower else self.options.pool
+        pool = self.options.pool
         if self.pooled is not None and pool is not None and pool_estimate(self.latencies, pool) <= slowest:
             plans.append(pool_plan(self.pooled, pool))
         return min((plan for plan in plans if plan is not None), key=lambda plan: plan.seconds, default=None)

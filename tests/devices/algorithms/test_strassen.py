@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nnstretch.devices.algorithms.strassen import strassen_weights
 from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.cpu.routines.convolution.strassen import StrassenConvolution
+from nnstretch.errors import PackageError
 from nnstretch.graph.layer import Layer
 from tests.kits.kernels.convolution_parity import (
     FOR_STRASSEN,
@@ -73,6 +74,9 @@ def test_steps_of_earlier_versions_lack_the_last_parameters(routines: Sequence[R
     earlier = replace(lowering, calls=(replace(call, parameters=call.parameters[:-lacking]),))
     (found,) = run_lowering(earlier, layer, feeds_of(layer), *layouts)
     np.testing.assert_allclose(found, reference(layer, feeds_of(layer)), atol=1e-4)
+    damaged = replace(lowering, calls=(replace(call, parameters=call.parameters[: -lacking - 2]),))
+    with pytest.raises(PackageError, match="wrong number"):
+        run_lowering(damaged, layer, feeds_of(layer), *layouts)
 
 
 def test_small_units_of_work(routines: Sequence[Routine]) -> None:

@@ -295,7 +295,10 @@ def test_what_is_slower_is_returned_where_it_is_wanted() -> None:
     assert report.faster_unbranched(design, NAMES[:2]) is not None
     pool = Pool("cpu:0-1", Rates(400e9), {0: 0.1, 1: 0.1})
     _, report = search(tiny(), predictor, SearchOptions(2, limits, even_if_slower=True, pool=pool))
-    assert f"on cpu:0-1, is predicted to take {report.pool_ms:.3f} ms" in report.unbranched_note(NAMES)
+    assert (
+        f"on all cores as one processor (cpu:0-1), is predicted to take {report.pool_ms:.3f} ms"
+        in report.unbranched_note(NAMES)
+    )
 
 
 def test_limits_that_the_whole_network_breaks_are_refused() -> None:

@@ -22,7 +22,6 @@ from nnstretch.graph.layer import FUSION_GROUP, Layer
 SCRATCH_BYTES = 384 << 10
 """Maximum scratch memory of a unit; the rest of the second-level cache is for weights and pixels."""
 
-
 MOST_BANDS = 128
 """Maximum number of bands into which the usual settings divide the output rows."""
 

@@ -26,7 +26,7 @@ class KindEntry(NamedTuple):
 
 ENGINES: Mapping[str, KindEntry] = {
     "ort": KindEntry("onnxruntime", "ort[@CORES]"),
-    "litert": KindEntry("litert", "litert[:DELEGATE][@CORES]"),
+    "litert": KindEntry("litert", "litert[:LIB][@CORES]"),
 }
 """Name of an external engine, as in `ort@0-3` and `--engines ort` -> its kind. The module, in `devices/external`, also names
 the engine's routine on a CPU."""
@@ -43,7 +43,7 @@ ALIASES: Mapping[str, str] = {"tflite": "litert"}
 
 def specifications() -> tuple[str, ...]:
     """The forms of processor specifications, one for each kind."""
-    return "cpu[:CORES[*RATIOS]]", "opencl[:INDEX][@CORES]", *(kind.form for kind in KINDS.values())
+    return "cpu[:CORES[*RATIOS]]", "opencl[:N][@CORES]", *(kind.form for kind in KINDS.values())
 
 
 def processor_kind(name: str) -> ProcessorKind:

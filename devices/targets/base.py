@@ -10,6 +10,9 @@ from pathlib import Path
 from nnstretch.errors import DeviceError
 from nnstretch.support.closing import Closing
 
+OTHER_MACHINES = "ssh:[USER@]HOST[:PORT] or adb[:SERIAL] or qemu:aarch64[:CPU]"
+"""How users write targets other than `local`."""
+
 OnLine = Callable[[str], None]
 """Receives a line of a running command's standard error."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from nnstretch.devices.targets.adb import AdbTransport
-from nnstretch.devices.targets.base import Transport
+from nnstretch.devices.targets.base import OTHER_MACHINES, Transport
 from nnstretch.devices.targets.device import Device
 from nnstretch.devices.targets.local import LocalTransport, QemuTransport
 from nnstretch.devices.targets.ssh import SshTransport
@@ -18,9 +18,6 @@ TRANSPORTS: Mapping[str, Callable[[str], Transport]] = {
     "qemu": QemuTransport,
 }
 """Scheme -> what opens a transport from the text after the colon. A new kind of target is a class and an entry here."""
-
-FORMS = ("local", "ssh:[USER@]HOST[:PORT]", "adb[:SERIAL]", "qemu:aarch64[:CPU]")
-"""How users write targets."""
 
 
 def open_device(text: str, *, keep: bool = False, opencl: bool = False) -> Device:
@@ -38,5 +35,5 @@ def open_device(text: str, *, keep: bool = False, opencl: bool = False) -> Devic
     """
     scheme, _, argument = text.partition(":")
     if scheme not in TRANSPORTS:
-        raise UsageError(f"there is no target {text!r}; write one of {', '.join(FORMS)}")
+        raise UsageError(f"there is no target {text!r}; write local or {OTHER_MACHINES}")
     return Device(TRANSPORTS[scheme](argument), keep=keep, opencl=opencl)

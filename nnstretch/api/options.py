@@ -159,7 +159,7 @@ def _milliseconds(text: str | None) -> float | None:
     return None if text is None else parse_milliseconds(text)
 
 
-_PROCESSORS = f"{', '.join(specifications())}, separated by commas"
+_PROCESSORS = f"{' or '.join(specifications())}, separated by commas"
 _FIXED_BY_A_PLAN = ("dtype", "threads", "engines", "streams", "plans", "policy")
 _PROGRESS = "Called with (done, total, what) during long work."
 
@@ -241,7 +241,7 @@ class CompileOptions:
         "--plans LIST;LIST",
         "compile run",
         "The processors of each of several plans; on the command line separated by semicolons: "
-        "cpu:0;opencl:0@1;cpu:0,opencl:0@1. The branches of a design are numbered by the plan with the most "
+        "cpu:0;cpu:0,opencl:0. The branches of a design are numbered by the plan with the most "
         "processors.",
         text=str | None,
         parse=_plans,

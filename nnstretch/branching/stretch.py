@@ -19,7 +19,7 @@ from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.zoo.weights import initialise
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StretchResult:
     """One branched network of a search.
 
@@ -32,6 +32,9 @@ class StretchResult:
     design: Design
     module: BranchedNetwork
     report: SearchReport
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.design}>"
 
     @property
     def prediction(self) -> Prediction:

@@ -17,6 +17,7 @@ import typer
 
 from nnstretch.cli.commands import COMMANDS
 from nnstretch.cli.commands.train import completed_resume
+from nnstretch.cli.suggestions import what_was_meant
 from nnstretch.errors import NNStretchError, StoppedError, UsageError
 from nnstretch.support.extras import extras_named
 from nnstretch.support.settings import NO_ROOM
@@ -31,27 +32,6 @@ _ADVICE = {
     frozenset({errno.EMFILE, errno.ENFILE}): "raise the limit of open files (ulimit -n)",
     frozenset({errno.EAGAIN, errno.ENOMEM}): "close other programs or raise the limits of this one (ulimit -a)",
 }
-
-_ELSEWHERE = {
-    "benchmark": "`bench` times a model beside other engines",
-    "compare": "`bench` compares engines and models, `evaluate --compare` accuracies, and `report` files",
-    "convert": "`export` writes ONNX, TFLite and .pt2 files",
-    "infer": "`run` computes a model",
-    "info": "`report` shows what a file holds, and `tune --explain` the layers of a model",
-    "list": "`zoo` lists networks, `devices` processors, and `profiles` measurements",
-    "optimize": "`compile` writes the fastest plan as a package",
-    "predict": "`run` computes a model",
-    "profile": "`tune` measures the layers of a model, and `run --timeline` shows them",
-}
-"""What other tools call a command -> what does it here."""
-
-_OPTIONS_ELSEWHERE = {
-    "--model": "MODEL is given without an option, as in nnstretch {command} model.onnx",
-    "--warmup": "runs that warm up need no option; {command} makes some before those that it times",
-    "tune --budget": "tune has no --budget: it takes as long as its layers need and keeps every measurement, so that it may be "
-    "stopped at any time, and the same command goes on",
-}
-"""What other tools call an option, of one command or of any -> what is meant by it here."""
 
 _MEASURING = frozenset({"bench", "compile", "run", "stretch", "tune"})
 """Commands that keep times of routines in the profile store."""
@@ -123,8 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NNStretchError as error:
         return _interrupted(given) if interrupts else _fail(str(error))
     except typer.TyperException as error:
-        said = _meant(given) or error.format_message().rstrip(".")
-        return _fail(f"{said}; see --help") if said else USAGE_STATUS  # no arguments, and the help has been shown
+        meant, said = what_was_meant(given, error), error.format_message().rstrip(".")
+        # Without a word, there were no arguments, and the help has been shown.
+        return _fail(meant or f"{said}; see --help") if meant or said else USAGE_STATUS
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted(given)
     except BrokenPipeError:
@@ -149,23 +130,6 @@ def _check_completion(given: Sequence[str]) -> None:
     """
     if len(given) > 1 and given[0] in _COMPLETION and not given[1].startswith("-"):
         raise UsageError(f"{given[0]} is for the shell that it is run in and takes no name; run it in {given[1]}")
-
-
-def _meant(given: Sequence[str]) -> str:
-    """What users of other tools mean by arguments that are refused; "" for others."""
-    if given and given[0] in _ELSEWHERE:
-        return f"there is no command {given[0]}; {_ELSEWHERE[given[0]]}"
-    if len(given) > 1 and given[0] in COMMANDS and not given[1].startswith("-"):
-        parts = getattr(importlib.import_module(f"nnstretch.cli.commands.{given[0]}"), "COMMANDS", None)
-        if parts is not None and given[1] not in parts:
-            one_of = ", ".join(parts)
-            return (
-                f"{given[0]} is followed by one of {one_of}, as in nnstretch {given[0]} {next(iter(parts))} {given[1]}"
-            )
-    command = given[0] if given else ""
-    options = {one.partition("=")[0] for one in given}
-    named = options | {f"{command} {option}" for option in options}
-    return next((text for name, text in _OPTIONS_ELSEWHERE.items() if name in named), "").format(command=command)
 
 
 @contextmanager

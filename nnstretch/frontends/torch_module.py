@@ -42,14 +42,17 @@ def export(
         module: what to export; its training flags are as before afterwards.
         example_input: what it is called with. The shapes become those of the graph's inputs.
         input_names: by default the names of the arguments of `forward`.
-        output_names: by default names that the exporter makes.
+        output_names: by default `y` for a single output, and names that the exporter makes for several.
 
     Raises:
         ModelError: torch cannot trace or export the module.
     """
     arguments = example_input if isinstance(example_input, tuple) else (example_input,)
     with evaluating(module):
-        return _to_onnx(module, arguments, type(module).__name__, input_names=input_names, output_names=output_names)
+        model = _to_onnx(module, arguments, type(module).__name__, input_names=input_names, output_names=output_names)
+    if output_names is None:
+        _name_single_output(model.graph)
+    return model
 
 
 def export_program(program: torch.export.ExportedProgram) -> ir.Model:
@@ -91,6 +94,13 @@ def _to_onnx(
     common.RemoveUnusedOpsetsPass()(model)
     _annotate(model)
     return model
+
+
+def _name_single_output(graph: ir.Graph) -> None:
+    """Calls the output of a graph with one `y`, unless it is an input or another value has the name."""
+    values = ir.convenience.create_value_mapping(graph)
+    if len(graph.outputs) == 1 and graph.outputs[0] not in graph.inputs and "y" not in values:
+        graph.outputs[0].name = "y"
 
 
 def _name_apart(graph: ir.Graph) -> None:

@@ -53,7 +53,7 @@ def test_every_public_name_is_listed() -> None:
 
 def test_processors_are_written_as_help_and_parser_say() -> None:
     help_text = declared_options(CompileOptions)["processors"][2].help
-    assert f"{', '.join(specifications())}, separated by commas" in help_text
+    assert f"{' or '.join(specifications())}, separated by commas" in help_text
     for text in examples():
         (spec,) = parse_processors(text, tuple(range(8)))
         assert spec.kind in ("cpu", "opencl", *KINDS)

@@ -180,6 +180,16 @@ class Design:
         branches = {branch.processor for some in self.branches for branch in some}
         return tuple(sorted(branches.union(*(segment.split for segment in self.segments))))
 
+    def __str__(self) -> str:
+        """One line, such as "design 1a2b3c: 4 meeting points, 98.9 % of the MACs, predicted 5.31 ms"."""
+        points = self.meeting_points
+        said = [f"{points} meeting point{'s' * (points != 1)}" if points else "without branches"]
+        if self.original_macs:
+            said.append(f"{100 * self.macs / self.original_macs:.1f} % of the MACs")
+        if self.predicted_ms is not None:
+            said.append(f"predicted {self.predicted_ms:.2f} ms")
+        return f"design {self.id}: {', '.join(said)}"
+
     def to_json(self) -> str:
         """The design as one JSON object; `from_json` restores an equal one."""
         fields = asdict(self)

@@ -51,7 +51,8 @@ def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:
         written[blueprint.boundary(segment.stop)] = ChannelOrigins(origins, exact)
     head = _head(blueprint, head_of(design), written)
     stands_for = [tuple(tensor.origins.tolist()) for tensor in written.values()]
-    return BranchedNetwork(segments, head, design, skips, stands_for).train(blueprint.traced.training)
+    name = str(blueprint.traced.source.target)
+    return BranchedNetwork(segments, head, design, skips, stands_for, name).train(blueprint.traced.training)
 
 
 def _head(blueprint: Blueprint, choices: Sequence[HeadChoice], written: Mapping[fx.Node, ChannelOrigins]) -> Head:

@@ -106,6 +106,7 @@ class BranchedNetwork(nn.Module):
             segment `i - 1`.
         head_reads: what the head reads (`Head.reads`).
         origins: for every meeting point, the original channel that each of its channels stands for.
+        input_name: what the original network calls the images.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class BranchedNetwork(nn.Module):
         design: Design,
         skips: Sequence[tuple[int, ...]] | None = None,
         origins: Sequence[tuple[int, ...]] = (),
+        input_name: str = "x",
     ) -> None:
         super().__init__()
         self.segments = nn.ModuleList([*segments, *([head.branches] if head.branches is not None else [])])
@@ -123,6 +125,7 @@ class BranchedNetwork(nn.Module):
         self.skips = tuple(skips) if skips is not None else ((),) * len(segments)
         self.head_reads = tuple(head.reads)
         self.origins = tuple(origins)
+        self.input_name = input_name
 
     @property
     def body(self) -> list[BranchedSegment]:
@@ -175,7 +178,7 @@ def export_branched(network: BranchedNetwork, example_input: Tensor) -> ir.Model
     Raises:
         ModelError: torch cannot export the network.
     """
-    model = export(network, example_input)
+    model = export(network, example_input, input_names=[network.input_name])
     placement = network.placement
     for node in model.graph:
         # The first four parts of the path name the branch: segments.<s>.branches.<i>.

@@ -182,7 +182,7 @@ class Compared:
         with report.progress("Comparing") as advance:
             ablation = ablate(
                 original.export(),
-                export(control, original.example_input, input_names=["x"], output_names=["y"]),
+                export(control, original.example_input),
                 branched.export(),
                 processors,
                 top1={name: float(value) for name, value in tops.items() if value is not None},

@@ -7,6 +7,7 @@ from typing import Annotated
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import Json, option
 from nnstretch.cli.targets.several import for_each_target
+from nnstretch.devices.targets.base import OTHER_MACHINES
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import plain_table
 
@@ -14,7 +15,7 @@ Targets = Annotated[
     list[str] | None,
     option(
         "--target TARGET",
-        "Describe another machine: ssh:[USER@]HOST[:PORT], adb[:SERIAL] or qemu:aarch64[:CPU]. Repeatable.",
+        f"Describe another machine: {OTHER_MACHINES}. Repeatable.",
     ),
 ]
 

@@ -23,6 +23,7 @@ from nnstretch.cli.options import (
 from nnstretch.cli.stretching.bounds import BoundsLearning, bounds_object, open_bounds, with_bounds
 from nnstretch.cli.targets.several import for_each_target, path_for_target
 from nnstretch.cli.training import let_idle_threads_sleep
+from nnstretch.devices.targets.base import OTHER_MACHINES
 from nnstretch.errors import UsageError
 from nnstretch.training.data import usage
 from nnstretch.training.recipe_files import PRESETS
@@ -91,8 +92,8 @@ TargetsOfDesigns = Annotated[
     list[str] | None,
     option(
         "--target TARGET",
-        "Measure layers on another machine by a runner that needs no Python: ssh:[USER@]HOST[:PORT], adb[:SERIAL], "
-        "qemu:aarch64[:CPU]. A branch for each cluster of cores, or for each of --processors; designs do not run there. "
+        f"Measure layers on another machine by a runner that needs no Python: {OTHER_MACHINES}. "
+        "A branch for each cluster of cores, or for each of --processors; designs do not run there. "
         "Repeatable; the designs for one of several targets are in a folder with its name.",
         panel=_ELSEWHERE,
     ),

@@ -24,6 +24,7 @@ from nnstretch.cli.options import (
 )
 from nnstretch.cli.sweeping.study_request import PANEL, StudyRequest, options_named
 from nnstretch.cli.training import let_idle_threads_sleep
+from nnstretch.devices.targets.base import OTHER_MACHINES
 from nnstretch.errors import UsageError
 from nnstretch.sweeps.objectives import FIDELITIES, REDUCTION, Fidelity, fidelity_of, objectives_help, parse_objectives
 from nnstretch.sweeps.samplers import find_sampler, limit_openmp
@@ -39,8 +40,8 @@ SweepTargets = Annotated[
     list[str] | None,
     option(
         "--target TARGET",
-        "Predict and measure designs on another machine by a runner that needs no Python: ssh:[USER@]HOST[:PORT], "
-        "adb[:SERIAL], qemu:aarch64[:CPU]. A branch for each cluster of cores, or for each of --processors. Repeatable for "
+        f"Predict and measure designs on another machine by a runner that needs no Python: {OTHER_MACHINES}. "
+        "A branch for each cluster of cores, or for each of --processors. Repeatable for "
         "devices of one kind: each has a worker, and a trial is measured on one of them.",
         shown="this machine",
     ),
@@ -262,8 +263,8 @@ LatencyTargets = Annotated[
     list[str] | None,
     option(
         "--target TARGET",
-        "Measure on another machine by a runner that needs no Python: ssh:[USER@]HOST[:PORT], adb[:SERIAL], "
-        "qemu:aarch64[:CPU]. Processors and threads are its own. Repeatable; targets come one after the other.",
+        f"Measure on another machine by a runner that needs no Python: {OTHER_MACHINES}. "
+        "Processors and threads are its own. Repeatable; targets come one after the other.",
         shown="this machine",
     ),
 ]

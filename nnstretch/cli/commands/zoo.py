@@ -45,7 +45,7 @@ def zoo_command(
         made = network.build(name)
         with report.progress("Exporting") as advance:
             advance(0, 1, name)
-            save(export(made.module, made.example_input, input_names=["x"], output_names=["y"]), path)
+            save(export(made.module, made.example_input), path)
         report.show(f"{path}: {count_text(made.macs)} MACs, {count_text(made.parameters)} parameters")
         report.finish({"file": str(path), "macs": made.macs, "params": made.parameters})
 

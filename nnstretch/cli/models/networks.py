@@ -157,13 +157,10 @@ class Network:
             from nnstretch.branching.transform.network import BranchedNetwork, export_branched
 
             assert isinstance(self.module, BranchedNetwork)
-            model = export_branched(self.module, self.example_input)
-            if len(model.graph.outputs) == 1:
-                model.graph.outputs[0].name = "y"  # as that of the original with its weights
-            return model
+            return export_branched(self.module, self.example_input)
         from nnstretch.frontends.torch_module import export
 
-        return export(self.module, self.example_input, input_names=["x"], output_names=["y"])
+        return export(self.module, self.example_input)
 
 
 def is_of_zoo(spec: str) -> bool:

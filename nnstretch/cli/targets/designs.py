@@ -44,7 +44,7 @@ def design_sources(original: Network, branched: Network, options: CompileOptions
     control = single_branch_control(original.module, original.example_input, branched.macs, made.multiple)
     alternatives = {
         "original": original.export(),
-        "control": export(control, original.example_input, input_names=["x"], output_names=["y"]),
+        "control": export(control, original.example_input),
     }
     named = _processors(options.processors)
     alone = [*named, ALL_CORES] if len(named) > 1 else named

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from nnstretch.cli.options import option, option_field
+from nnstretch.devices.targets.base import OTHER_MACHINES
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ Targets = Annotated[
     list[str] | None,
     option(
         "--target TARGET",
-        "A machine to measure on, by a runner that needs no Python: ssh:[USER@]HOST[:PORT], adb[:SERIAL], qemu:aarch64[:CPU], "
-        "local. The option may be repeated; targets are measured at the same time.",
+        f"A machine to measure on, by a runner that needs no Python: local or {OTHER_MACHINES}. "
+        "The option may be repeated; targets are measured at the same time.",
         panel=_PANEL,
         shown="local, without the runner",
     ),
@@ -29,7 +30,7 @@ OneAfterAnother = Annotated[
     list[str] | None,
     option(
         "--target TARGET",
-        "Another machine, by a runner that needs no Python: ssh:[USER@]HOST[:PORT], adb[:SERIAL], qemu:aarch64[:CPU]. "
+        f"Another machine, by a runner that needs no Python: {OTHER_MACHINES}. "
         "The option may be repeated; targets come one after the other.",
         shown="local",
     ),

@@ -137,6 +137,12 @@ def test_meeting_points_and_processors() -> None:
     assert example().processors == (0, 1)
 
 
+def test_one_line() -> None:
+    design = example()
+    assert str(design) == f"design {design.id}: 1 meeting point, 90.0 % of the MACs, predicted 2.50 ms"
+    assert "without branches" in str(replace(design, segments=design.segments[1:], predicted_ms=None))
+
+
 def broken(path: tuple[Any, ...], value: Any) -> str:
     fields = json.loads(example().to_json())
     inner = fields

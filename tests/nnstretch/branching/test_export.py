@@ -35,7 +35,7 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler.lowering.choices import find_fusion_groups
 from nnstretch.scheduler.lowering.units import unit_graph
 from nnstretch.zoo import densenet, resnet, weights
-from tests.kits.networks.tiny_branching import SIDE, branched
+from tests.kits.networks.tiny_branching import SIDE, branched, original
 
 IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 # Networks of the zoo with a few of their blocks.
@@ -135,6 +135,31 @@ def test_pairs_of_layers_are_those_of_the_optimised_graph(name: str, least: int)
         pairs.update(pair.workload for pair in row.joined.values())
     assert pairs.total() >= least
     assert pairs <= runs
+
+
+class Named(nn.Module):
+    """A network whose `forward` names its argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = original()
+
+    def forward(self, image: Tensor) -> Tensor:
+        scores: Tensor = self.layers(image)
+        return scores
+
+
+def test_branched_or_not_a_network_has_the_names_of_its_module() -> None:
+    images = torch.randn(1, 1, SIDE, SIDE)
+    plan = blueprint(Named(), images, 4)
+    stage, *others = plan.traced.stages
+    blocks = tuple(stage.blocks)
+    halves = plan.meeting(stage, (BranchChoice(0, blocks, 0.5), BranchChoice(1, blocks, 0.5)))
+    whole = [SegmentChoice(other, (BranchChoice(0, tuple(other.blocks), 1.0),)) for other in others]
+    network = build(plan, make_design(plan, [SegmentChoice(stage, halves), *whole]))
+    for graph in (export(Named(), images).graph, export_branched(network, images).graph):
+        assert [value.name for value in graph.inputs] == ["image"]
+        assert [value.name for value in graph.outputs] == ["y"]
 
 
 class Plain(nn.Module):

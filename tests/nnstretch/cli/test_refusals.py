@@ -187,7 +187,10 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("bench", "resnet18", "--warmup", "3"), "runs that warm up need no option; bench makes some")
     refuses(cli("run", "resnet18", "--warmup=3"), "runs that warm up need no option; run makes some")
     refuses(cli("tune", "resnet18", "--budget", "9"), "tune has no --budget", "the same command goes on")
-    refuses(cli("run", "resnet18", "--budget", "9"), "No such option: --budget")
+    refuses(cli("run", "resnet18", "--budget", "9"), "run has no option --budget", "one of nnstretch stretch, bench")
+    refuses(cli("bench", "resnet18", "--treads", "2"), "bench has no option --treads; did you mean --threads")
+    refuses(cli("train", "--batch", "2"), "train has no option --batch; did you mean --batch-size?")
+    refuses(cli("sweep", "designs", "--bogus"), "see nnstretch sweep designs --help")
     refuses(
         cli("bench", "resnet18", "-w", "3"), "cannot read 3: there is no such file; weights are a .safetensors file"
     )

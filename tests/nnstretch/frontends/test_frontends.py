@@ -519,6 +519,14 @@ def test_export_failure_is_one_line(module: nn.Module, capfd: pytest.CaptureFixt
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_single_output_is_called_y(tmp_path: Path) -> None:
+    def ends(module: nn.Module) -> list[str | None]:
+        return [value.name for value in export(module, torch.ones(2, 3)).graph.outputs]
+
+    assert ends(nn.Linear(3, 2)) == ["y"]
+    assert ends(nn.Identity()) == ["input"]  # the input itself
+
+
 # -- names -------------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,85 @@
+"""What users may mean by arguments that are refused: words of other tools, misspelt options, options of other commands."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import typer
+
+_COMMANDS = {
+    "benchmark": "`bench` times a model beside other engines",
+    "compare": "`bench` compares engines and models, `evaluate --compare` accuracies, and `report` files",
+    "convert": "`export` writes ONNX, TFLite and .pt2 files",
+    "infer": "`run` computes a model",
+    "info": "`report` shows what a file holds, and `tune --explain` the layers of a model",
+    "list": "`zoo` lists networks, `devices` processors, and `profiles` measurements",
+    "optimize": "`compile` writes the fastest plan as a package",
+    "predict": "`run` computes a model",
+    "profile": "`tune` measures the layers of a model, and `run --timeline` shows them",
+}
+"""What other tools call a command -> what does it here."""
+
+_OPTIONS = {
+    "--model": "MODEL is given without an option, as in nnstretch {command} model.onnx",
+    "--warmup": "runs that warm up need no option; {command} makes some before those that it times",
+    "tune --budget": "tune has no --budget: it takes as long as its layers need and keeps every measurement, so that it may be "
+    "stopped at any time, and the same command goes on",
+}
+"""What other tools call an option, of one command or of any -> what is meant by it here."""
+
+_ALIKE = 0.8
+"""Least likeness of a misspelt option and one that is suggested."""
+
+
+def what_was_meant(given: Sequence[str], error: typer.TyperException) -> str:
+    """What to do instead of a command line that is refused; "" if that is not known.
+
+    Args:
+        given: the arguments, without the program's name.
+        error: why they are refused.
+    """
+    if given and given[0] in _COMMANDS:
+        return f"there is no command {given[0]}; {_COMMANDS[given[0]]}"
+    # Typer makes its parser's classes known by no public name, so these are taken by what they have.
+    context: Any = getattr(error, "ctx", None)
+    if context is None:
+        return ""
+    named = context.command_path.removeprefix(context.find_root().command_path).strip()
+    if len(given) > 1 and hasattr(context.command, "commands") and named and not given[1].startswith("-"):
+        parts = list(context.command.commands)
+        return f"{named} is followed by one of {', '.join(parts)}, as in nnstretch {named} {parts[0]} {given[1]}"
+    option: str | None = getattr(error, "option_name", None)
+    return "" if option is None or not named else _option_meant(option, named, context)
+
+
+def _option_meant(option: str, named: str, context: Any) -> str:
+    """What to do instead of an option that the command `named` lacks."""
+    elsewhere = _OPTIONS.get(f"{named} {option}") or _OPTIONS.get(option)
+    if elsewhere is not None:
+        return elsewhere.format(command=named)
+    own = _options(context.command)
+    others = [name for name, command in _commands(context.find_root().command) if option in _options(command)]
+    alike = [one for one in own if one.startswith(option)]
+    if others and not alike:
+        return f"{named} has no option {option}, which is one of nnstretch {', '.join(others)}"
+    alike = alike or difflib.get_close_matches(option, own, 2, _ALIKE)
+    if alike:
+        return f"{named} has no option {option}; did you mean {' or '.join(alike)}?"
+    return f"{named} has no option {option}; see nnstretch {named} --help"
+
+
+def _options(command: Any) -> list[str]:
+    """The long options of a command."""
+    return [name for one in command.params for name in (*one.opts, *one.secondary_opts) if name.startswith("--")]
+
+
+def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command of a group and of the groups in it, with the words that call it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command

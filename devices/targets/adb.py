@@ -80,12 +80,14 @@ class AdbTransport(ShellTransport):
             return
         temporary = f"{path}.part"
         pushed = self._client("-s", self._serial, "push", str(content), temporary, timeout=_PUSH)
-        said = Finished(pushed.status, b"", pushed.stdout + pushed.stderr).reason
-        if pushed.status and not is_storage_error(said):
-            raise self._lost(said)
         if pushed.status:
+            said = pushed.stdout + pushed.stderr
+            # The client may report a small file as pushed after it has said why the device did not store it.
+            refusal = next(filter(is_storage_error, said.decode(errors="replace").splitlines()), None)
+            if refusal is None:
+                raise self._lost(Finished(pushed.status, b"", said).reason)
             self.run(["rm", "-f", temporary], timeout=SHORT)
-            raise self.refused(path, said)
+            raise self.refused(path, refusal.strip())
         self._move(temporary, path, "755" if executable else "644", content.stat().st_size)
 
     def reconnect(self) -> None:

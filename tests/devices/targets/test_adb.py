@@ -19,6 +19,7 @@ from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.devices.targets.schemes import open_device
 from nnstretch.errors import MissingExtraError
 from tests.kits.boards.adb_daemon import AdbDaemon
+from tests.kits.processes.ended import has_ended
 
 QUICK = BenchOptions(seconds=0, warmup=0, patience=30)
 PLACE = "/data/local/tmp"
@@ -208,7 +209,7 @@ def test_a_runner_that_hangs_is_ended_on_the_phone(fake_runner: Path, plug_in: P
         assert device.probe.cpus
         with pytest.raises(TargetTimeoutError, match="the runner hung for 2 s and was ended"):
             device.bench([model("hang")], BenchOptions(seconds=0, warmup=0, patience=-8))
-        assert not Path(f"/proc/{int((fake_runner.parent / 'alive').read_text())}").exists()
+        assert has_ended(fake_runner.parent / "alive")
     assert not list(phone.phone.folder.iterdir())
 
 

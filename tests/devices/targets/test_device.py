@@ -27,6 +27,7 @@ from nnstretch.devices.targets.results import BenchOptions, parse_result
 from nnstretch.devices.targets.schemes import open_device
 from nnstretch.errors import UsageError
 from tests.kits.boards.fake_runner import write_fake_runner
+from tests.kits.processes.ended import has_ended
 
 QUICK = BenchOptions(seconds=0, warmup=0, patience=20)
 
@@ -211,7 +212,7 @@ def test_a_hung_runner_is_ended(fake_runner: Path, target: Recorded, model: Writ
         quick = BenchOptions(seconds=0, warmup=0, patience=-9)  # 10 s are for loading
         with pytest.raises(TargetTimeoutError, match="the runner hung for 1 s and was ended"):
             device.bench([model("hang")], quick)
-        assert not Path(f"/proc/{int(alive.read_text())}").exists()
+        assert has_ended(alive)
         assert device.bench([model("one")], QUICK).models[0].p50_ms == 1.0
     assert target.left == []
 
@@ -233,7 +234,7 @@ def test_an_interrupted_runner_is_ended(fake_runner: Path, target: Recorded, mod
             time.sleep(0.02)
         device.interrupt()
         thread.join()
-        assert not Path(f"/proc/{int(alive.read_text())}").exists()
+        assert has_ended(alive)
     assert len(found) == 1
     assert target.left == []
 

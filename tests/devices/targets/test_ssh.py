@@ -15,6 +15,7 @@ from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.devices.targets.schemes import open_device
 from nnstretch.devices.targets.ssh import SshTransport
 from tests.kits.boards.ssh_board import DROP, Board
+from tests.kits.processes.ended import has_ended
 
 QUICK = BenchOptions(seconds=0, warmup=0, patience=30)
 
@@ -197,5 +198,5 @@ def test_a_runner_that_hangs_is_ended_on_the_board(fake_runner: Path, board: Boa
         assert device.probe.cpus
         with pytest.raises(TargetTimeoutError, match="the runner hung for 2 s and was ended"):
             device.bench([model("hang")], BenchOptions(seconds=0, warmup=0, patience=-8))
-        assert not Path(f"/proc/{int((board.home / 'alive').read_text())}").exists()
+        assert has_ended(board.home / "alive")
     (board.home / "alive").unlink()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,7 +131,7 @@ def check_classification(dataset: Dataset, what: str) -> None:
 
 def about_images(data: str, dataset: Dataset) -> dict[str, Any]:
     """What weights say of the images that they were trained on."""
-    return {"data": data, "preprocessing": asdict(dataset.preprocessing), "classes": list(dataset.class_names)}
+    return {"data": data, "preprocessing": dataset.preprocessing.to_object(), "classes": list(dataset.class_names)}
 
 
 def blockwise_phase(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -174,29 +174,27 @@ class ImageInput:
 
     @property
     def feeds(self) -> dict[str, Images]:
-        """The input by its name.
-
-        Raises:
-            UsageError: the input of a network that is no detector is not square.
-        """
+        """The input by its name."""
         channels, stated = self.model.shape[1], self.model.preprocessing
         if self.model.detector is not None:
             values = self.letterbox.values(self.raw, channels)
             return {self.model.input: values if stated is None else normalise(values, stated.mean, stated.std)}
-        return {self.model.input: self._square.normalised(self._square.pixels(self.raw)[None])}
+        return {self.model.input: self._cut.normalised(self._cut.pixels(self.raw)[None])}
 
     @property
-    def _square(self) -> Preprocessing:
-        """The preprocessing of a network that is no detector."""
+    def _cut(self) -> Preprocessing:
+        """The preprocessing of a network that is no detector.
+
+        Raises:
+            ModelError: that of the file is for another input.
+        """
         _, channels, height, width = self.model.shape
-        if height != width:
-            raise UsageError(
-                f"--image needs a square input; that of the network is {height}×{width}; give it with --input"
-            )
-        found = self.model.preprocessing or photo_preprocessing(height, channels)
-        if (found.image_size, found.channels) != (height, channels):
+        found = self.model.preprocessing or replace(
+            photo_preprocessing(height, channels), width=None if width == height else width
+        )
+        if (*found.shape, found.channels) != (height, width, channels):
             raise ModelError(
-                f"the file states a preprocessing to {found.channels}×{found.image_size}×{found.image_size}, its input is "
+                f"the file states a preprocessing to {found.channels}×{found.shape[0]}×{found.shape[1]}, its input is "
                 f"{channels}×{height}×{width}; compile or export it again for this size"
             )
         return found
@@ -221,7 +219,7 @@ class ImageInput:
             return Answer(names, classes=tuple(most_probable(outputs[first])))
         if kind is Kind.CLASS_MAP:
             classes = outputs[first][0].argmax(axis=0)
-            picture = draw_classes(self._square.pixels(self.raw), classes)
+            picture = draw_classes(self._cut.pixels(self.raw), classes)
             return Answer(names, classes=tuple(most_pixels(classes)), picture=picture)
         return Answer(names)
 

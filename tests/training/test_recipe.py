@@ -105,7 +105,7 @@ def test_presets_are_the_published_trainings(
     assert (recipe.color_pca, recipe.hflip) == (0.1, 0.5)
     assert recipe.precise_bn_samples == 8192
     assert recipe.model_ema
-    assert (recipe.image_size, photo_preprocessing(sizes[0], 3).resized_side) == sizes
+    assert (recipe.image_size, photo_preprocessing(sizes[0], 3).covered[0]) == sizes
     assert recipe.crop_pct == pytest.approx(sizes[0] / sizes[1])
 
 

@@ -34,14 +34,15 @@ _LARGEST = 2**14
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How an image becomes an input: its shorter side is resized, the centre is cut out, values 0 … 1 are normalised.
+    """How an image becomes an input: it is resized to cover the input, the centre is cut out, values 0 … 1 are normalised.
 
     Attributes:
-        image_size: side of the square input in pixels.
+        image_size: side of the square input in pixels; height of another one.
         channels: 1 (grey) or 3 (red, green, blue).
         mean, std: of the normalisation, per channel.
-        crop_pct: side of the input over the shorter side of the resized image.
+        crop_pct: side of the input over that of what the resized image covers.
         interpolation: of the resizing, one of `INTERPOLATIONS`.
+        width: of an input that is not square, in pixels; data sets have square ones.
     """
 
     image_size: int
@@ -50,6 +51,7 @@ class Preprocessing:
     std: tuple[float, ...]
     crop_pct: float = CROP_PCT
     interpolation: str = "bilinear"
+    width: int | None = None
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -59,8 +61,9 @@ class Preprocessing:
         """
         if self.channels not in {1, 3}:
             raise UsageError(f"preprocessing: channels is {self.channels}; 1 or 3 is wanted")
-        if self.image_size not in range(1, _LARGEST + 1):
-            raise UsageError(f"preprocessing: image_size is {self.image_size}; 1 to {_LARGEST} is wanted")
+        for name, size in (("image_size", self.image_size), ("width", self.shape[1])):
+            if size not in range(1, _LARGEST + 1):
+                raise UsageError(f"preprocessing: {name} is {size}; 1 to {_LARGEST} is wanted")
         if not 0 < self.crop_pct <= 1:
             raise UsageError(f"preprocessing: crop_pct is {self.crop_pct}; above 0 and up to 1 is wanted")
         if self.interpolation not in INTERPOLATIONS:
@@ -74,9 +77,15 @@ class Preprocessing:
             raise UsageError(f"preprocessing: std is {list(self.std)}; numbers above 0 are wanted")
 
     @property
-    def resized_side(self) -> int:
-        """Length of the shorter side of an image before the centre crop, in pixels."""
-        return max(self.image_size, round(self.image_size / self.crop_pct))
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the input in pixels."""
+        return self.image_size, self.image_size if self.width is None else self.width
+
+    @property
+    def covered(self) -> tuple[int, int]:
+        """Height and width in pixels of what a resized image covers, and one of its sides equals, before the centre crop."""
+        height, width = (max(side, round(side / self.crop_pct)) for side in self.shape)
+        return height, width
 
     @property
     def channel_order(self) -> str:
@@ -87,26 +96,27 @@ class Preprocessing:
     def text(self) -> str:
         """All of it in one line."""
         mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.std))
+        size, covered = ("×".join(map(str, sides)) for sides in (self.shape, self.covered))
+        before = f"{self.covered[0]}" if self.width is None else covered
         return (
-            f"{self.image_size}×{self.image_size} pixels, {self.channel_order}, of values 0 to 1 mean {mean} and std {std}, "
-            f"{self.interpolation} from {self.resized_side} pixels"
+            f"{size} pixels, {self.channel_order}, of values 0 to 1 mean {mean} and std {std}, "
+            f"{self.interpolation} from {before} pixels"
         )
 
     def pixels(self, raw: Pixels) -> Pixels:
-        """A decoded image (``H x W x C``, 1 or 3 channels) resized and cropped: ``S x S x channels``."""
+        """A decoded image (``H x W x C``, 1 or 3 channels) resized and cropped: ``height x width x channels``."""
         return self.cropped(in_channels(raw, self.channels))
 
     def cropped(self, raw: Pixels) -> Pixels:
-        """A decoded image ``H x W x C`` resized and cropped, with its own number of channels: ``S x S x C``."""
-        size = self.image_size
-        if raw.shape[0] == raw.shape[1] == size == self.resized_side:
+        """A decoded image ``H x W x C`` resized and cropped, with its own number of channels: ``height x width x C``."""
+        if raw.shape[:2] == self.shape == self.covered:
             return raw
         image_module = pillow()
         image = image_module.fromarray(raw if raw.shape[2] == 3 else raw[..., 0])
-        return self._cut(image, image_module.Resampling[self.interpolation.upper()]).reshape(size, size, raw.shape[2])
+        return self._cut(image, image_module.Resampling[self.interpolation.upper()]).reshape(*self.shape, raw.shape[2])
 
     def cropped_mask(self, mask: Pixels) -> Pixels:
-        """A mask ``H x W`` of an image, as `cropped` treats the image, but with the values of the nearest pixels: ``S x S``."""
+        """A mask ``H x W`` of an image, as `cropped` treats the image, but with the values of the nearest pixels."""
         image_module = pillow()
         return self._cut(image_module.fromarray(mask), image_module.Resampling.NEAREST)
 
@@ -120,16 +130,16 @@ class Preprocessing:
         Returns:
             Height and width of the resized image; row and column of its pixel in the corner of the input, at the top left.
         """
-        side = self.resized_side
-        factor = side / min(height, width)
-        resized = max(side, round(height * factor)), max(side, round(width * factor))
-        return resized, ((resized[0] - self.image_size) // 2, (resized[1] - self.image_size) // 2)
+        high, wide = self.covered
+        factor = max(high / height, wide / width)
+        resized = max(high, round(height * factor)), max(wide, round(width * factor))
+        return resized, ((resized[0] - self.shape[0]) // 2, (resized[1] - self.shape[1]) // 2)
 
     def _cut(self, image: Any, resampling: Any) -> Pixels:
         """The input's part of a Pillow image."""
         (height, width), (top, left) = self.crop_of(image.height, image.width)
         image = image.resize((width, height), resampling)
-        return np.array(image.crop((left, top, left + self.image_size, top + self.image_size)), np.uint8)
+        return np.array(image.crop((left, top, left + self.shape[1], top + self.shape[0])), np.uint8)
 
     def normalised(self, pixels: Pixels) -> Images:
         """``N x S x S x C`` pixels as inputs: ``N x C x S x S``."""
@@ -145,7 +155,11 @@ class Preprocessing:
 
     def to_json(self) -> str:
         """As a JSON object; `preprocessing_from_json` reads it."""
-        return json.dumps(asdict(self))
+        return json.dumps(self.to_object())
+
+    def to_object(self) -> dict[str, Any]:
+        """What `to_json` writes, without the width of a square."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def preprocessing_from_json(text: str, source: str) -> Preprocessing:
@@ -191,7 +205,7 @@ def write_preprocessing(model: Path, preprocessing: Preprocessing) -> Path:
         FileError: it cannot be written.
     """
     path = _beside(model)
-    write_text(path, json.dumps({PREPROCESSING_KEY: asdict(preprocessing)}, indent=1) + "\n")
+    write_text(path, json.dumps({PREPROCESSING_KEY: preprocessing.to_object()}, indent=1) + "\n")
     return path
 
 

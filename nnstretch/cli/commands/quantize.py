@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -192,7 +191,7 @@ def _images_answer(examples: Examples | None) -> dict[str, Any] | None:
     if examples is None or examples.preprocessing is None:
         return None
     order = examples.preprocessing.channel_order
-    return {**asdict(examples.preprocessing), "channel_order": order, "stated": examples.is_stated}
+    return {**examples.preprocessing.to_object(), "channel_order": order, "stated": examples.is_stated}
 
 
 def _summary(made: Quantized) -> str:

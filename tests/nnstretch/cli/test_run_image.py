@@ -15,7 +15,7 @@ from tests.kits.command_line import Cli, answer_of, refuses
 SIDE = 64
 
 
-def write_network(path: Path, answer: np.ndarray, *, names: str = "", channels: int = 3, side: int = SIDE) -> str:
+def write_network(path: Path, answer: np.ndarray, *, names: str = "", channels: int = 3, width: int = SIDE) -> str:
     """A network that answers every image with the same numbers, plus 0 times its mean."""
     nodes = [
         helper.make_node("ReduceMean", ["x"], ["mean"], keepdims=0),
@@ -26,7 +26,7 @@ def write_network(path: Path, answer: np.ndarray, *, names: str = "", channels: 
         numpy_helper.from_array(answer.astype(np.float32), "answer"),
         numpy_helper.from_array(np.zeros((), np.float32), "zero"),
     ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, side, side])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, SIDE, width])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, list(answer.shape))
     graph = helper.make_graph(nodes, "constant", [x], [y], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
@@ -81,6 +81,16 @@ def test_classes_and_class_maps(cli: Cli, tmp_path: Path, image: str) -> None:
     answer = answer_of(cli("run", segmenter, "--no-tune", "--image", image, "-o", picture, "-n", "1", "--json"))
     assert [(one["class"], one["share"]) for one in answer["classes"]] == [(0, 0.5), (2, 0.5)]
     assert Image.open(picture).size == (SIDE, SIDE)
+
+
+def test_an_input_that_is_not_square(cli: Cli, tmp_path: Path, image: str) -> None:
+    scores = np.zeros((1, 2, 8, 16), np.float32)
+    scores[0, 1, :, 4:] = 1
+    segmenter = write_network(tmp_path / "wide.onnx", scores, width=2 * SIDE)
+    picture = str(tmp_path / "map.png")
+    answer = answer_of(cli("run", segmenter, "--no-tune", "--image", image, "-o", picture, "-n", "1", "--json"))
+    assert [(one["class"], one["share"]) for one in answer["classes"]] == [(1, 0.75), (0, 0.25)]
+    assert Image.open(picture).size == (2 * SIDE, SIDE)
 
 
 def test_what_cannot_be_shown_is_refused(cli: Cli, tmp_path: Path, image: str) -> None:

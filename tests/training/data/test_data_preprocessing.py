@@ -22,7 +22,7 @@ GREY = Preprocessing(8, 1, (0.5,), (0.25,), 1.0)
 
 @pytest.mark.parametrize(("size", "side"), [(224, 256), (300, 342), (456, 522), (64, 73), (8, 9)])
 def test_photographs_are_resized_as_the_baselines_are(size: int, side: int) -> None:
-    assert photo_preprocessing(size, 3).resized_side == side
+    assert photo_preprocessing(size, 3).covered == (side, side)
 
 
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
@@ -33,6 +33,20 @@ def test_images_of_any_shape_become_square(height: int, width: int, interpolatio
         made = replace(photo_preprocessing(8, 3), crop_pct=crop_pct, interpolation=interpolation).pixels(pixels)
         assert made.shape == (8, 8, 3)
         assert made.dtype == np.uint8
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 24), (100, 9), (9, 100), (1, 1), (60, 120)])
+def test_an_image_covers_an_input_that_is_not_square(height: int, width: int) -> None:
+    wide = Preprocessing(8, 1, (0.5,), (0.25,), 0.5, width=16)
+    assert wide.covered == (16, 32)
+    columns = np.linspace(0, 255, width).astype(np.uint8)
+    made = wide.pixels(np.repeat(columns[None, :, None], height, axis=0))
+    assert made.shape == (8, 16, 1)
+    (high, broad), (_, left) = wide.crop_of(height, width)
+    assert min(high - 16, broad - 32) == 0  # no side is resized beyond what is covered
+    resized = np.asarray(Image.fromarray(columns[None]).resize((broad, 1), Image.Resampling.BILINEAR))[0]
+    assert np.abs(made[0, :, 0].astype(int) - resized[left : left + 16]).max() <= 1
+    assert preprocessing_from_json(wide.to_json(), "a file") == wide
 
 
 def test_an_image_of_the_right_size_is_left_alone() -> None:
@@ -66,6 +80,7 @@ def test_json_gives_the_same_back() -> None:
         "3",
         "{}",
         GREY.to_json().replace("}", ', "more": 1}'),
+        GREY.to_json().replace("}", ', "width": 0}'),
         GREY.to_json().replace("0.25", "0"),
         GREY.to_json().replace("[0.5]", '["a"]'),
         GREY.to_json().replace("[0.5]", "[0.5, 0.5]"),
@@ -92,7 +107,7 @@ def test_data_sets_take_the_preprocessing_of_a_network(tmp_path: Path) -> None:
     for split in (dataset.train, dataset.validation, dataset.test):
         image = split.arrays(np.arange(1))
         np.testing.assert_allclose(image[0, :, 3, 4], [(200 / 255 - 0.1) * 2, (100 / 255 - 0.2) * 2, -0.6], rtol=1e-5)
-    assert load_dataset(f"folder:{tmp_path}", 32, crop_pct=0.5).preprocessing.resized_side == 64
+    assert load_dataset(f"folder:{tmp_path}", 32, crop_pct=0.5).preprocessing.covered == (64, 64)
     assert load_dataset("textures", 32, crop_pct=0.5).crop_pct == 1.0  # its images have the size already
 
 

@@ -278,6 +278,10 @@ class Routine(ABC):
         """Parameter settings worth measuring for a supported layer; never empty, the untuned default first."""
         return (NO_PARAMETERS,)
 
+    def default_parameters(self, layer: Layer) -> Parameters:
+        """The untuned default, the first of `parameter_space`."""
+        return self.parameter_space(layer)[0]
+
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
         """All parameter settings of a thorough search, those of `parameter_space` first."""
         return self.parameter_space(layer)

@@ -67,7 +67,7 @@ def usual_settings(processor: Processor, routine: Routine, layer: Layer) -> Sequ
 
 def first_setting(processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
     """The setting that the routine recommends most."""
-    return routine.parameter_space(layer)[:1]
+    return (routine.default_parameters(layer),)
 
 
 class CostModel(ABC):
@@ -121,7 +121,7 @@ class CostModel(ABC):
         layer, routine = reorder_layer(tensor, before, after), processor.reorder
         if not routine.supports(layer):
             return None
-        return self.seconds(processor, routine, layer, routine.parameter_space(layer)[0])
+        return self.seconds(processor, routine, layer, routine.default_parameters(layer))
 
     def in_network(self, working_set: int) -> Self:
         """A model for the layers of one network, which decides where their weights are when they begin.

@@ -14,7 +14,7 @@ from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.costs import Candidate, CostModel
 from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine
-from nnstretch.scheduler.costmodel.trees import CostTrees, Errors, Point, cross_validate, stored_samples
+from nnstretch.scheduler.costmodel.trees import CostTrees, Errors, Point, count_stored, cross_validate, stored_samples
 from nnstretch.scheduler.measurement.caches import CacheSizes, layer_state, network_state
 from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement
 from nnstretch.scheduler.measurement.store.store import ProfileStore
@@ -153,10 +153,10 @@ class LearnedCosts(CostModel):
 
     def _current(self, processor: Processor) -> CostTrees | None:
         path, machine = self._path(processor), machine_of(processor)
-        kept, samples = CostTrees.load(path, machine), stored_samples(self.store, processor.fingerprint)
-        if kept is not None and len(samples) < _GROWN * kept.samples:
+        kept = CostTrees.load(path, machine)
+        if kept is not None and count_stored(self.store, processor.fingerprint) < _GROWN * kept.samples:
             return kept
-        trained = CostTrees.train(samples, machine, self.seed)
+        trained = CostTrees.train(stored_samples(self.store, processor.fingerprint), machine, self.seed)
         if trained is not None:
             trained.save(path)
         return trained

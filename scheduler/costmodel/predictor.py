@@ -229,7 +229,7 @@ class _PredictedCosts(CostModel):
 def default_candidates(layer: Layer, processor: Processor) -> list[Candidate]:
     """Every routine with its first parameters."""
     return [
-        Candidate(routine, routine.parameter_space(layer)[0])
+        Candidate(routine, routine.default_parameters(layer))
         for routine in processor.routines
         if routine.supports(layer)
     ]

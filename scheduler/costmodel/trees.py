@@ -61,6 +61,15 @@ def stored_samples(store: ProfileStore, fingerprint: str) -> list[Sample]:
     ]
 
 
+def count_stored(store: ProfileStore, fingerprint: str) -> int:
+    """Number of `stored_samples`, which takes a fraction of the time.
+
+    Raises:
+        FileError: the store cannot be read.
+    """
+    return store.count_alone(fingerprint, _WIDEST)
+
+
 def _is_sure(found: Measurement) -> bool:
     low, high = found.interval or (0.0, 0.0)
     return high - low <= _WIDEST * (found.seconds or 0.0)

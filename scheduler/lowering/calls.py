@@ -71,7 +71,7 @@ def _joint(layer: Layer, parts: Sequence[Choice], processors: Sequence[Processor
     routine = next((r for r in processors[queue].routines if r.supports(layer)), None)
     if routine is None:
         return None
-    parameters = routine.parameter_space(layer)[0]
+    parameters = routine.default_parameters(layer)
     seconds: float | None = sum(choice.seconds or 0.0 for choice in parts)
     if costs.measured:
         seconds = costs.seconds(processors[queue], routine, layer, parameters)

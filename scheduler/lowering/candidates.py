@@ -202,7 +202,7 @@ def _fallback_choices(unit: Unit, allowed: Sequence[int], pool: QueuePool, costs
     queue = next((queue for queue in allowed if pool.backend(queue).serves_caller), 0)
     routine, seconds = OnnxRuntimeRoutine(), None
     if costs.measured and routine.supports(unit.layer):  # else it cannot be measured on random inputs
-        seconds = costs.seconds(pool.processors[queue], routine, unit.layer, routine.parameter_space(unit.layer)[0])
+        seconds = costs.seconds(pool.processors[queue], routine, unit.layer, routine.default_parameters(unit.layer))
     return [Choice(queue, None, {}, (PLAIN,) * len(unit.inputs), (PLAIN,) * len(unit.outputs), seconds or 0.0)]
 
 

@@ -301,7 +301,7 @@ class UnitLowering:
         queue = queue if queue in self.reorders else 0
         layer = reorder_layer(source.type, before, after)
         routine = self.reorders[queue]
-        parameters = routine.parameter_space(layer)[0]
+        parameters = routine.default_parameters(layer)
         choice = Choice(queue, routine, parameters, (before,), (after,), self.price(source.type, before, after, queue))
         self._emit_lowering(layer, choice, {0: source}, [target])
 

@@ -227,7 +227,7 @@ def round_trip_plan(host: Processor, device: Processor, tensor: TensorType) -> C
     plain: tuple[Layout, ...] = (PLAIN,)
     routines = [pool.processors[queue].reorder for queue in queues]
     choices = [
-        Choice(queue, r, r.parameter_space(layer)[0], plain, plain) for queue, r in zip(queues, routines, strict=True)
+        Choice(queue, r, r.default_parameters(layer), plain, plain) for queue, r in zip(queues, routines, strict=True)
     ]
     steps = UnitLowering(graph, choices, pool.queues, pool.reorders(), device.coherent, lambda *_: None).lower()
     plan, constants = Assembler(graph, steps, pool.queues, host.blocked.block).assemble()

@@ -320,7 +320,7 @@ class Profiler(CostModel, Closing):
     def _copy_seconds(self, processor: Processor, tensor: TensorType) -> float:
         """Seconds of a copy inside a round trip, where no other tensor passes through the caches."""
         layer, routine = reorder_layer(tensor, PLAIN, PLAIN), processor.reorder
-        candidate = Candidate(routine, routine.parameter_space(layer)[0])
+        candidate = Candidate(routine, routine.default_parameters(layer))
         (key,) = self._measured(processor, layer, [candidate], "l3", exhaustive=False)
         return self._known[key].seconds or 0.0
 

@@ -295,7 +295,7 @@ def _in_turn(parts: Sequence[tuple[int, Sequence[PlanStep]]], slots: tuple[int, 
 def _copy(host: Processor, tensor: TensorType, source: int, target: int) -> PlanStep:
     """A host step that copies one buffer to another."""
     layer, routine = reorder_layer(tensor, PLAIN, PLAIN), host.reorder
-    (call,) = routine.lower(layer, routine.parameter_space(layer)[0]).calls
+    (call,) = routine.lower(layer, routine.default_parameters(layer)).calls
     name = str(routine.descriptor)
     return PlanStep(layer.name, layer.op, name, call.kind, call.kernel, (source,), (target,), call.parameters)
 

@@ -67,6 +67,8 @@ CREATE TABLE IF NOT EXISTS processor (
     description TEXT NOT NULL
 ) WITHOUT ROWID
 """
+_INSIDE = "* in " + 16 * "[0-9a-f]"
+"""Workloads of layers that were timed inside a network."""
 _INSERT = "INSERT OR REPLACE INTO measurement VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 # The first version had no cache states. It measured layers with at least 256 KiB of weights out of memory, but did not
@@ -158,6 +160,21 @@ class ProfileStore:
             ).fetchall()
         for record in records:
             yield self._row(record)
+
+    def count_alone(self, processor: str, widest: float) -> int:
+        """Number of a processor's times of layers outside of networks.
+
+        Args:
+            processor: fingerprint.
+            widest: largest width of an interval, as a share of the time, of those that count.
+        """
+        with self._lock, self._errors("read"):
+            found = self._database.execute(
+                "SELECT COUNT(*) FROM measurement WHERE processor=? AND seconds > 0 AND workload NOT GLOB ? "
+                "AND (low IS NULL OR high IS NULL OR high - low <= ? * seconds)",
+                (processor, _INSIDE, widest),
+            ).fetchone()
+        return int(found[0])
 
     def fastest(self, processor: str) -> dict[tuple[str, str], list[Parameters]]:
         """(workload, routine) -> the fastest parameters in each cache state, without duplicates, on a processor."""

@@ -42,6 +42,7 @@ def test_usual_settings_come_first_and_none_twice(isa: Isa, name: str) -> None:
     assert supporting
     for routine in supporting:
         usual, space = list(routine.parameter_space(layer)), list(routine.search_space(layer))
+        assert routine.default_parameters(layer) == usual[0]
         assert space[: len(usual)] == usual
         assert len({tuple(sorted(setting.items())) for setting in space}) == len(space)
         assert all(set(setting) == set(usual[0]) for setting in space)

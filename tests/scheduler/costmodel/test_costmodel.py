@@ -23,7 +23,7 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import Candidate, Estimates
 from nnstretch.scheduler.costmodel.features import NAMES, Machine, columns, features, matrix
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
-from nnstretch.scheduler.costmodel.trees import CostTrees, Point, Sample, cross_validate, stored_samples
+from nnstretch.scheduler.costmodel.trees import CostTrees, Point, Sample, count_stored, cross_validate, stored_samples
 from nnstretch.scheduler.costmodel.workload import Workload, parse_workload
 from nnstretch.scheduler.lowering.candidates import is_native
 from nnstretch.scheduler.lowering.units import unit_graph, working_set
@@ -289,7 +289,11 @@ def test_what_nothing_can_be_learned_of_is_left_out(tmp_path: Path) -> None:
     store.put("p", text, DIRECT, {"a": 3}, Measurement(None, failure="wrong answer"))
     store.put("p", f"{text} in 0123456789abcdef", DIRECT, {"a": 1}, Measurement(1.0, (1.0,)))
     store.put("q", text, DIRECT, {"a": 1}, Measurement(1.0, (1.0,)))
-    assert stored_samples(store, "p") == [Sample(text, DIRECT, {"a": 1}, 1.0, "l3")]
+    store.put("p", text, DIRECT, {"a": 4}, Measurement(2.0, (2.0,), interval=(1.5, 2.5)))  # just narrow enough
+    store.put("p", f"{text} in 0123456789abcdeF", DIRECT, {"a": 1}, Measurement(3.0, (3.0,)))
+    assert [sample.seconds for sample in stored_samples(store, "p")] == [1.0, 2.0, 3.0]
+    assert stored_samples(store, "p")[0] == Sample(text, DIRECT, {"a": 1}, 1.0, "l3")
+    assert count_stored(store, "p") == 3
 
 
 def test_trees_are_kept_until_the_store_has_grown(tmp_path: Path, processor: CpuProcessor) -> None:

@@ -44,6 +44,11 @@ class StrassenConvolution(BlockedConvolution):
         geometry = KernelGeometry.of(layer)
         return tuple(setting for tile in self._fitting(geometry) for setting in self._settings(geometry, tile))
 
+    def default_parameters(self, layer: Layer) -> Parameters:
+        geometry = KernelGeometry.of(layer)
+        tile = self._fitting(geometry)[0]
+        return self._setting(geometry, tile, self._fewest(geometry, tile))
+
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
         geometry = KernelGeometry.of(layer)
         settings = (
@@ -66,11 +71,15 @@ class StrassenConvolution(BlockedConvolution):
 
     def _settings(self, geometry: KernelGeometry, tile: tuple[int, int]) -> list[dict[str, int]]:
         """Divisions of the pixels into as few pairs of tiles as fit; if these are odd and uneven work, into one more, too."""
-        least = -(-geometry.pixels // (2 * tile[0]))
+        least = self._fewest(geometry, tile)
         fewest = self._setting(geometry, tile, least)
         units = grid_units(least, self._panels(geometry, tile[1]), fewest["tiles"], fewest["panels"]) * geometry.batch
         even = least % 2 == 0 or imbalance(units, 2) < UNEVEN
         return [fewest] if even else [fewest, self._setting(geometry, tile, least + 1)]
+
+    def _fewest(self, geometry: KernelGeometry, tile: tuple[int, int]) -> int:
+        """The least number of pairs of tiles that share the pixels."""
+        return -(-geometry.pixels // (2 * tile[0]))
 
     def _setting(self, geometry: KernelGeometry, tile: tuple[int, int], divisions: int) -> dict[str, int]:
         pixels, vectors = tile

@@ -190,6 +190,8 @@ class _Job:
         options = replace(self.run_options, metadata=network.metadata(**about))
         if options.resume and options.result.exists():
             report.note(f"the training in {options.folder} is finished; this is its result")
+        elif self.output.exists():
+            report.note(f"{self.output} is there; it is replaced when this training has ended")
         with report.progress("Training") as advance:
             start = self._blockwise(network, taught, dataset, advance)
             result = run_training(

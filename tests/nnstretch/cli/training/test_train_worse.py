@@ -23,8 +23,10 @@ def test_a_training_that_makes_the_network_worse_says_so(cli: Cli, folder: Path)
     Path("net.py").write_text(NETWORK)
     first = answer_of(cli("train", *MODEL, "--epochs", "2", "-o", "w.safetensors", "--json"))
     learns = ("--weights", "w.safetensors", "--teacher", "net.py:small:w.safetensors", "--epochs", "2", "--lr", "0.2")
+    Path("worse.safetensors").touch()
     status, _, err = cli("train", *MODEL, *learns, "-o", "worse.safetensors")
     assert status == 0, err
+    assert "worse.safetensors is there; it is replaced when this training has ended" in err
     found = json.loads(Path("worse.run/result.json").read_text())
     assert found["start_top1"] == first["validation_top1"] > found["validation_top1"]
     assert (

@@ -107,7 +107,7 @@ def with_given_head(dataset: Dataset, head: str | None) -> Dataset:
 
     if not isinstance(dataset.task, Detection):
         raise UsageError(f"--head is for detection; {dataset.name} is for {dataset.task.name}")
-    return replace(dataset, task=with_head(dataset.task, head, dataset.num_classes, dataset.image_size))
+    return replace(dataset, task=with_head(dataset.task, head, dataset.num_classes, dataset.preprocessing.shape))
 
 
 def check_classification(dataset: Dataset, what: str) -> None:

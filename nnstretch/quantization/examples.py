@@ -43,23 +43,23 @@ def examples_of(model: ir.Model, data: str, count: int) -> Examples:
         count: examples at most.
 
     Raises:
-        ModelError: a data set of images, and the network does not read square images alone.
+        ModelError: a data set of images, and the network does not read images alone.
         NNStretchError: there are none, or they do not fit.
     """
     if data.endswith(".npz"):
         return Examples(read_feeds(data, model, count))
     shapes = {str(v.name): tuple(v.shape.numpy()) if v.shape is not None else () for v in model.graph.inputs}
     name, shape = next(iter(shapes.items()))
-    if len(shapes) != 1 or len(shape) != 4 or shape[2] != shape[3]:
+    if len(shapes) != 1 or len(shape) != 4:
         wanted = ", ".join(f"{n} {list(s)}" for n, s in shapes.items())
         raise ModelError(
-            f"the model's inputs are {wanted}; calibrate with a .npz file, since images need one input of shape N,C,S,S"
+            f"the model's inputs are {wanted}; calibrate with a .npz file, since images need one input of shape N,C,H,W"
         )
     from nnstretch.training.data.calibration import CalibrationImages, images_to_calibrate
     from nnstretch.training.data.preprocessing import stated_preprocessing
 
     stated = stated_preprocessing(model.metadata_props, "the model")
-    split, preprocessing = images_to_calibrate(data, shape[2], shape[1], stated)
+    split, preprocessing = images_to_calibrate(data, (shape[2], shape[3]), shape[1], stated)
     calibration = CalibrationImages(split, count, shape[0])
     feeds = ({name: images} for images in calibration)
     return Examples(feeds, calibration, preprocessing, is_stated=stated is not None)

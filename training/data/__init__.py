@@ -49,16 +49,19 @@ def load_dataset(
     *,
     crop_pct: float | None = None,
     preprocessing: Preprocessing | None = None,
+    width: int | None = None,
 ) -> Dataset:
     """Loads a data set.
 
     Args:
         source: a name of `SOURCES` and its argument, if it has one, or ``module.py:factory``.
-        image_size: side of the images in pixels; 64 by default, or what a factory chooses.
+        image_size: side of the images in pixels, or height; 64 by default, or what a factory chooses.
         channels: 1 (grey) or 3; the data set's own by default.
         split_seed: draws the splits that the data set does not fix.
-        crop_pct: side of the images over the shorter side of whole ones, where these are cropped.
-        preprocessing: that of a trained network, in the place of the data set's own; `image_size` goes before its size.
+        crop_pct: side of the images over that of what whole ones cover, where these are cropped.
+        preprocessing: that of a trained network, in the place of the data set's own; `image_size` and `width` go before its
+            size.
+        width: of images that are not square, in pixels; `image_size` is their height.
 
     Raises:
         UsageError: an unknown data set, an impossible size or number of channels, or labels out of range.
@@ -66,11 +69,12 @@ def load_dataset(
         MissingExtraError: a library of the data set is not installed.
     """
     if preprocessing is not None:
-        preprocessing = replace(preprocessing, image_size=image_size or preprocessing.image_size)
+        if image_size is not None:
+            preprocessing = replace(preprocessing, image_size=image_size, width=width)
         image_size, channels = preprocessing.image_size, preprocessing.channels
     check_shape(image_size, channels)
     dataset = _loaded(source, image_size, channels, split_seed)
-    preprocessing = preprocessing or dataset.preprocessing
+    preprocessing = preprocessing or replace(dataset.preprocessing, width=width)
     if crop_pct is not None and preprocessing.crop_pct < 1:
         preprocessing = replace(preprocessing, crop_pct=crop_pct)
     dataset = dataset.preprocessed(preprocessing)

@@ -35,7 +35,7 @@ class CalibrationImages:
     unreadable: dict[int, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Images]:
-        """The batches: float32 ``batch x C x S x S``.
+        """The batches: float32 ``batch x C x height x width``.
 
         Raises:
             FileError: no image of a class can be decoded.
@@ -53,24 +53,25 @@ class CalibrationImages:
 
 @extras_named()
 def images_to_calibrate(
-    source: str, size: int, channels: int, stated: Preprocessing | None
+    source: str, size: tuple[int, int], channels: int, stated: Preprocessing | None
 ) -> tuple[Split, Preprocessing]:
     """The images of a data set or of a folder, and how they become inputs.
 
     Args:
         source: a data set, whose training images are taken, or a folder, which gives all images in it.
-        size: side of the inputs in pixels.
+        size: height and width of the inputs in pixels.
         channels: of the inputs.
         stated: the network's own preprocessing, if it states one; else that of the data set, of photographs for a folder.
 
     Raises:
         NNStretchError: there are no such images, or the network cannot read them.
     """
-    folder = folder_of_images(source)
+    folder, height = folder_of_images(source), size[0]
+    width = size[1] if size[1] != height else None
     if folder is None:
-        dataset = load_dataset(source, size, channels, preprocessing=stated)
+        dataset = load_dataset(source, height, channels, preprocessing=stated, width=width)
         return dataset.train, dataset.preprocessing
     pillow()
-    check_shape(size, channels)
-    preprocessing = replace(stated, image_size=size) if stated else photo_preprocessing(size, channels)
+    check_shape(height, channels)
+    preprocessing = replace(stated or photo_preprocessing(height, channels), image_size=height, width=width)
     return unlabelled(folder, preprocessing), preprocessing

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -114,7 +114,7 @@ class RawImages(TensorImages):
         return len(self.labels)
 
     def arrays(self, indices: Indices) -> Images:
-        """The images at ``indices`` as inputs: ``len(indices) x C x S x S``.
+        """The images at ``indices`` as inputs: ``len(indices) x C x height x width``.
 
         Raises:
             UnreadableImagesError: images that cannot be decoded; the first few are named.
@@ -127,8 +127,8 @@ class RawImages(TensorImages):
         bad = [outcome for outcome in decoded if isinstance(outcome, str)]
         if bad:
             raise UnreadableImagesError(f"cannot read {names(bad, '; ')}; replace or remove what is no whole image")
-        size, channels = self.preprocessing.image_size, self.preprocessing.channels
-        pixels = np.stack(decoded) if decoded else np.empty((0, size, size, channels), np.uint8)
+        shape = *self.preprocessing.shape, self.preprocessing.channels
+        pixels = np.stack(decoded) if decoded else np.empty((0, *shape), np.uint8)
         return self.preprocessing.normalised(pixels)
 
     def target(self, index: int, epoch: int) -> Any:
@@ -140,7 +140,7 @@ class RawImages(TensorImages):
         return int(self.labels[index])
 
     def _pixels(self, index: int) -> Pixels | str:
-        """``S x S x C`` pixels, or the image's name and why it cannot be read."""
+        """``height x width x C`` pixels, or the image's name and why it cannot be read."""
         try:
             return self.preprocessing.pixels(self.raw(index, 0))
         except UnreadableImageError as error:
@@ -308,7 +308,7 @@ class Dataset:
         name: the text that :func:`load_dataset` read.
         num_classes: number of classes; labels are 0 … ``num_classes - 1``.
         channels: channels of an image.
-        image_size: side of the square images in pixels.
+        image_size: side of the square images in pixels; height of others.
         class_names: names of the classes.
         mean, std: statistics of the normalisation of pixels (0 … 1), per channel.
         train: images to learn from, and to calibrate with.
@@ -317,6 +317,7 @@ class Dataset:
         note: how the splits were made, if the data set does not fix them; one line, or empty.
         crop_pct, interpolation: the rest of the preprocessing (`Preprocessing`).
         task: what networks are trained for, and what the targets are.
+        width: of images that are not square, in pixels; networks are trained with square ones.
 
     The three splits are disjoint.
     """
@@ -335,11 +336,13 @@ class Dataset:
     crop_pct: float = 1.0
     interpolation: str = "bilinear"
     task: Task = CLASSIFICATION
+    width: int | None = None
 
     @property
     def preprocessing(self) -> Preprocessing:
         """From a whole image to an input."""
-        return Preprocessing(self.image_size, self.channels, self.mean, self.std, self.crop_pct, self.interpolation)
+        rest = self.crop_pct, self.interpolation, self.width
+        return Preprocessing(self.image_size, self.channels, self.mean, self.std, *rest)
 
     def preprocessed(self, preprocessing: Preprocessing) -> Dataset:
         """The same images with another preprocessing.
@@ -349,16 +352,13 @@ class Dataset:
         """
         if preprocessing == self.preprocessing:
             return self
-        fields: dict[str, Any] = {
-            name: getattr(preprocessing, name)
-            for name in ("channels", "image_size", "mean", "std", "crop_pct", "interpolation")
-        }
+        values: dict[str, Any] = {one.name: getattr(preprocessing, one.name) for one in fields(preprocessing)}
         for name in ("train", "validation", "test"):
             split = getattr(self, name)
             if not hasattr(split, "preprocessed"):
                 raise UsageError(f"the images of {self.name} cannot be given another preprocessing; it has its own")
-            fields[name] = split.preprocessed(preprocessing)
-        return replace(self, **fields)
+            values[name] = split.preprocessed(preprocessing)
+        return replace(self, **values)
 
 
 def dataset_of(

@@ -118,8 +118,8 @@ class Detection(SpatialTask):
         scale = np.array((resized[1] / raw.width, resized[0] / raw.height) * 2, np.float32)
         rows = raw.rows.copy()
         rows[:, :4] = rows[:, :4] * scale - np.array((corner[1], corner[0]) * 2, np.float32)
-        size = preprocessing.image_size
-        return Boxes(_inside(rows, size, size), size, size)
+        height, width = preprocessing.shape
+        return Boxes(_inside(rows, height, width), height, width)
 
     def wrapped(self, raw: Boxes, library: Any) -> Any:
         """Boxes of torchvision, and their classes."""
@@ -253,14 +253,14 @@ def _mean(values: NDArray[np.float64]) -> float | None:
     return 100.0 * float(known.mean()) if known.size else None
 
 
-def with_head(task: Detection, text: str, num_classes: int, image_size: int) -> Detection:
+def with_head(task: Detection, text: str, num_classes: int, size: tuple[int, int]) -> Detection:
     """The task with the head that `FILE.py:FACTORY` makes.
 
     Args:
         task: detection.
-        text: names the function. Its parameters `num_classes` and `image_size`, where it has them, get these values.
+        text: names the function. Its parameters `num_classes`, `image_size` and `width`, where it has them, get these values.
         num_classes: number of classes.
-        image_size: side of the inputs in pixels.
+        size: height and width of the inputs in pixels.
 
     Raises:
         UsageError: there is no such function, or what it returns is no head.
@@ -272,7 +272,7 @@ def with_head(task: Detection, text: str, num_classes: int, image_size: int) -> 
     factory = getattr(import_file(Path(file)), name, None)
     if not callable(factory):
         raise UsageError(f"{file} has no function {name!r} that makes a head; write FILE.py:FACTORY")
-    values = {"num_classes": num_classes, "image_size": image_size}
+    values = {"num_classes": num_classes, "image_size": size[0], "width": size[1]}
     wanted = inspect.signature(factory).parameters
     head = factory(**{key: value for key, value in values.items() if key in wanted})
     if not isinstance(head, DetectionHead):

@@ -108,10 +108,17 @@ def evaluate_command(
 
 def _report_one(report: Reporter, found: Evaluated, dataset: Dataset, engine: str) -> dict[str, Any]:
     """Shows the accuracy; returns it for `--json`."""
-    images, size = len(dataset.test), dataset.image_size
+    images, size = len(dataset.test), {"image_size": dataset.image_size}
     skipped = f" ({found.skipped} more cannot be decoded)" if found.skipped else ""
-    report.show(f"{found.text} on {images} images of {dataset.name}{skipped} at {size}×{size}, with {engine}")
-    return {"images": images, "skipped": found.skipped, "image_size": size, **found.json}
+    report.show(f"{found.text} on {images} images of {dataset.name}{skipped} at {_size_text(dataset)}, with {engine}")
+    if dataset.width is not None:
+        size["width"] = dataset.width
+    return {"images": images, "skipped": found.skipped, **size, **found.json}
+
+
+def _size_text(dataset: Dataset) -> str:
+    """Height and width of the images."""
+    return "×".join(map(str, dataset.preprocessing.shape))
 
 
 def _report_classes(report: Reporter, found: Evaluated, dataset: Dataset) -> list[dict[str, Any]]:
@@ -135,7 +142,7 @@ def _report_comparison(
     from nnstretch.training.evaluation.predictions import Comparison
 
     second, dataset = other
-    report.show(f"{name}: {second.text} at {dataset.image_size}×{dataset.image_size}")
+    report.show(f"{name}: {second.text} at {_size_text(dataset)}")
     if found.predictions is None or second.predictions is None:
         return {"model": name, **second.json}
     both = Comparison(found.predictions, second.predictions)
@@ -178,8 +185,9 @@ def _evaluated(
         report.progress("Evaluating") as advance,
         open_classifier(source, engine, options, advance) as classifier,
     ):
-        size, channels = classifier.image_size, classifier.shape[1]
-        dataset = load_dataset(images.data, size, channels, preprocessing=classifier.preprocessing)
+        _, channels, height, _ = classifier.shape
+        stated, width = classifier.preprocessing, classifier.width
+        dataset = load_dataset(images.data, height, channels, preprocessing=stated, width=width)
         dataset, whole = with_given_head(dataset, images.head), len(dataset.test)
         classifier.check_outputs(dataset)
         if images.skip_unreadable:

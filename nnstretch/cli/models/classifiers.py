@@ -62,7 +62,7 @@ class Classifier:
 
     Attributes:
         network: makes it a torch module, or a function from images to logits; compiles what is not compiled yet.
-        shape: of a batch of images: N,C,S,S.
+        shape: of a batch of images: N,C,H,W.
         preprocessing: how images become inputs; None where the file does not say.
         outputs: shapes of the outputs, by which data for other classes are refused before the network is compiled; None where
             they are not known before the first run.
@@ -74,9 +74,9 @@ class Classifier:
     outputs: tuple[tuple[int, ...], ...] | None = None
 
     @property
-    def image_size(self) -> int:
-        """Side of the images in pixels."""
-        return self.shape[-1]
+    def width(self) -> int | None:
+        """Width in pixels of images that are not square; None for others."""
+        return self.shape[3] if self.shape[3] != self.shape[2] else None
 
     def check_outputs(self, dataset: Dataset) -> None:
         """Checks that the outputs fit the classes of the data, as far as that is known before the network is compiled.
@@ -119,20 +119,18 @@ def open_classifier(
 
     Raises:
         UsageError: the engine cannot run it, or it has another image size.
-        ModelError: it does not read batches of square images.
+        ModelError: it does not read batches of images.
         NNStretchError: it is not found, cannot be read or does not run.
     """
     opened = _opened_standalone if source.is_standalone else {"torch": _opened_module}.get(engine, _opened_graph)
     with opened(source, engine, options, progress) as classifier:
         shape = classifier.shape
-        if len(shape) != 4 or shape[2] != shape[3]:
-            raise ModelError(
-                f"the input of {source.model} has the shape {list(shape)}; square images N,C,S,S are wanted"
-            )
-        if source.image_size not in (None, shape[2]):
+        if len(shape) != 4:
+            raise ModelError(f"the input of {source.model} has the shape {list(shape)}; images N,C,H,W are wanted")
+        if source.image_size is not None and shape[2:] != (source.image_size, source.image_size):
             raise UsageError(
-                f"{source.model} is for images of {shape[2]} pixels, --image-size is {source.image_size}; leave it out, or "
-                "give the network that the file was made from"
+                f"{source.model} is for images of {shape[2]}×{shape[3]} pixels, --image-size is {source.image_size}; leave it "
+                "out, or give the network that the file was made from"
             )
         yield classifier
 

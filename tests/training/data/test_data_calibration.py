@@ -55,7 +55,7 @@ def photos(folder: Path, *names: str) -> Path:
 @pytest.mark.parametrize("written", ["{}", "folder:{}"])
 @pytest.mark.parametrize("names", [("a.png", "b.png", "c.jpg"), ("cat/a.png", "dog/b.png", "c.png")])
 def test_a_folder_without_splits_gives_all_its_images(written: str, names: tuple[str, ...], tmp_path: Path) -> None:
-    split, preprocessing = images_to_calibrate(written.format(photos(tmp_path, *names)), 16, 3, None)
+    split, preprocessing = images_to_calibrate(written.format(photos(tmp_path, *names)), (16, 16), 3, None)
     assert len(split) == 3
     assert preprocessing == photo_preprocessing(16, 3)
     assert len({float(images.mean()) for images in CalibrationImages(split, 3)}) == 3
@@ -66,7 +66,7 @@ def test_a_folder_with_splits_gives_the_training_images(tmp_path: Path) -> None:
         f"{split}/{label}/{number}.png" for split in ("train", "val", "test") for label in "ab" for number in (0, 1)
     ]
     source = f"folder:{photos(tmp_path, *names)}"
-    split, preprocessing = images_to_calibrate(source, 16, 3, None)
+    split, preprocessing = images_to_calibrate(source, (16, 16), 3, None)
     expected = load_dataset(source, 16, 3)
     assert len(split) == 4
     assert preprocessing == expected.preprocessing
@@ -76,20 +76,30 @@ def test_a_folder_with_splits_gives_the_training_images(tmp_path: Path) -> None:
 
 def test_the_preprocessing_that_a_network_states_goes_before_that_of_photographs(tmp_path: Path) -> None:
     stated = Preprocessing(32, 1, (0.5,), (0.25,))
-    split, preprocessing = images_to_calibrate(str(photos(tmp_path, "a.png")), 24, 1, stated)
+    split, preprocessing = images_to_calibrate(str(photos(tmp_path, "a.png")), (24, 24), 1, stated)
     assert preprocessing == Preprocessing(24, 1, (0.5,), (0.25,))
     (images,) = CalibrationImages(split, 1)
     assert images.shape == (1, 1, 24, 24)
 
 
+def test_inputs_that_are_not_square(tmp_path: Path) -> None:
+    split, preprocessing = images_to_calibrate(str(photos(tmp_path, "a.png")), (16, 24), 3, None)
+    assert (preprocessing.image_size, preprocessing.width) == (16, 24)
+    (images,) = CalibrationImages(split, 1)
+    assert images.shape == (1, 3, 16, 24)
+    split, preprocessing = images_to_calibrate("digits", (16, 24), 1, None)
+    (images,) = CalibrationImages(split, 1)
+    assert images.shape == (1, 1, 16, 24)
+
+
 def test_shapes_that_no_image_has_are_refused(tmp_path: Path) -> None:
     source = str(photos(tmp_path, "a.png"))
     with pytest.raises(UsageError, match="2 channels were asked for"):
-        images_to_calibrate(source, 16, 2, None)
+        images_to_calibrate(source, (16, 16), 2, None)
     with pytest.raises(UsageError, match="4 x 4 pixels are too small"):
-        images_to_calibrate(source, 4, 3, None)
+        images_to_calibrate(source, (4, 4), 3, None)
     with pytest.raises(UsageError, match="no data set is called"):
-        images_to_calibrate(f"{source}/absent", 16, 3, None)
+        images_to_calibrate(f"{source}/absent", (16, 16), 3, None)
 
 
 def test_a_folder_with_the_name_of_a_data_set_is_not_that_data_set(
@@ -97,16 +107,16 @@ def test_a_folder_with_the_name_of_a_data_set_is_not_that_data_set(
 ) -> None:
     photos(tmp_path, "digits/a.png")
     monkeypatch.chdir(tmp_path)
-    assert len(images_to_calibrate("digits", 16, 1, None)[0]) > 1000
-    assert len(images_to_calibrate("folder:digits", 16, 1, None)[0]) == 1
+    assert len(images_to_calibrate("digits", (16, 16), 1, None)[0]) > 1000
+    assert len(images_to_calibrate("folder:digits", (16, 16), 1, None)[0]) == 1
     with pytest.raises(UsageError, match="needs a path"):
-        images_to_calibrate("folder:", 16, 1, None)
+        images_to_calibrate("folder:", (16, 16), 1, None)
 
 
 def test_a_folder_with_splits_is_not_taken_whole(tmp_path: Path) -> None:
     source = str(photos(tmp_path, "train/a/0.png", "test/a/0.png"))
     with pytest.raises(UsageError, match=f"write folder:{source}"):
-        images_to_calibrate(source, 16, 3, None)
+        images_to_calibrate(source, (16, 16), 3, None)
     with pytest.raises(UsageError, match=f"write folder:{source}"):
         unlabelled_images(source, load_dataset("digits", 16, 3))
 

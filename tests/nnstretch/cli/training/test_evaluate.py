@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from nnstretch.training.evaluation.statistics import mcnemar, wilson_interval
 from tests.kits.command_line import Cli, answer_of, refuses
@@ -62,8 +63,8 @@ def test_every_form_of_a_network_has_the_same_accuracy(cli: Cli, folder: Path) -
     assert both["top1"] == pytest.approx(trained["top1"], abs=2)
     refuses(cli("evaluate", str(model_file), "--data", "digits", "--engine", "torch"), "standalone", "torch")
     refuses(cli("evaluate", str(model_file), *QUICK, "-p", "cpu:0"), "processors")
-    refuses(cli("evaluate", "w.nns", "--data", "digits", "--image-size", "32"), "16 pixels", "--image-size is 32")
-    refuses(cli("evaluate", "int8.onnx", *QUICK, "--image-size", "32"), "16 pixels", "--image-size is 32")
+    refuses(cli("evaluate", "w.nns", "--data", "digits", "--image-size", "32"), "16×16 pixels", "--image-size is 32")
+    refuses(cli("evaluate", "int8.onnx", *QUICK, "--image-size", "32"), "16×16 pixels", "--image-size is 32")
 
 
 def test_other_image_sizes(cli: Cli) -> None:
@@ -75,6 +76,28 @@ def test_other_image_sizes(cli: Cli) -> None:
         "--shape",
         "--image-size",
     )
+
+
+def test_images_that_are_not_square(cli: Cli, folder: Path) -> None:
+    """A file for inputs of 16×24, evaluated on photographs by both engines, and quantised by them."""
+    (folder / "wide.py").write_text(LEARNING.replace("32 * 4, 10", "32 * 6, 2").replace("1, 1, 16, 16", "1, 1, 16, 24"))
+    assert cli("export", "wide.py:network", "-o", "wide.onnx")[0] == 0
+    for number in range(12):
+        split, label = ("train", "val", "test")[number % 3], "ab"[number % 2]
+        place = folder / "photos" / split / label
+        place.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (90, 40 + number), (20 * number, 9, 9)).save(place / f"{number}.png")
+    how = ("--data", "folder:photos", "--json")
+    ours, other = (
+        answer_of(cli("evaluate", "wide.onnx", *how, "--no-tune", "--threads", "1", "--engine", engine))
+        for engine in ("nnstretch", "onnxruntime")
+    )
+    assert (ours["image_size"], ours["width"], ours["images"]) == (16, 24, 4)
+    assert ours["top1"] == other["top1"]
+    for data in ("folder:photos", "photos/train/a"):
+        made = answer_of(cli("quantize", "wide.onnx", "--data", data, "--images", "2", "-o", "int8.onnx", "--json"))
+        assert (made["preprocessing"]["image_size"], made["preprocessing"]["width"]) == (16, 24)
+    refuses(cli("evaluate", "wide.onnx", *how, "--image-size", "16"), "16×24 pixels", "--image-size is 16")
 
 
 @pytest.mark.parametrize("engine", ["nnstretch", "onnxruntime"])

@@ -13,6 +13,7 @@ import numpy as np
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine.build.instruction_sets import Isa, local_isa
+from nnstretch.graph.dtypes import ELEMENT_TYPES
 from nnstretch.package.standalone import write_model_file
 from nnstretch.passes import optimize
 from nnstretch.scheduler.planner import make_plan
@@ -61,10 +62,17 @@ def _words(stream: int, indices: np.ndarray) -> np.ndarray:
     return np.asarray(word ^ word >> np.uint64(31))
 
 
-def seeded_input(shape: Sequence[int], seed: int = 0, index: int = 0) -> np.ndarray:
+def seeded_input(shape: Sequence[int], seed: int = 0, index: int = 0, dtype: str = "float32") -> np.ndarray:
     """The numbers that the runner makes for input `index` of a model."""
     count = int(np.prod(shape))
     stream = int(_words(seed, np.array([index]))[0])
-    parts = _words(stream, np.arange(3 * count)).view(np.uint16).reshape(count, 12)
-    sums = parts.astype(np.int64).sum(1) - 6 * 65535
-    return np.asarray((sums / 65536).astype(np.float32).reshape(shape))
+    element = ELEMENT_TYPES[dtype]
+    if element.kind == "float":
+        parts = _words(stream, np.arange(3 * count)).view(np.uint16).reshape(count, 12)
+        numbers = (parts.astype(np.int64).sum(1) - 6 * 65535) / 65536
+    elif element.bytes == 1:
+        lowest = _words(stream, np.arange(count)) & np.uint64(1 if dtype == "bool" else 0xFF)
+        numbers = lowest.astype(np.float64) - (128 if dtype == "int8" else 0)
+    else:
+        numbers = np.zeros(count)
+    return np.asarray(numbers.astype(np.dtype(dtype)).reshape(shape))

@@ -115,6 +115,19 @@ def test_the_executable_reads_and_writes_raw_numbers(image: Case, binaries: Bina
     assert "input x: uint8 1x3x12x10\noutput y: float32 1x8x6x5\n" in done.stdout
 
 
+def test_arrays_whose_bytes_have_an_order(image: Case, binaries: Binaries, tmp_path: Path) -> None:
+    """As some programs write them."""
+    np.save(tmp_path / "x.npy", image.feeds["x"])
+    content = (tmp_path / "x.npy").read_bytes()
+    assert content.count(b"'|u1'") == 1
+    (tmp_path / "x.npy").write_bytes(content.replace(b"'|u1'", b"'<u1'"))
+    run(binaries.executable, "-m", image.model, tmp_path / "x.npy", "-o", tmp_path / "y", "-n", "0")
+    assert (tmp_path / "y").read_bytes() == image.outputs[0].tobytes()
+    for cut in (b"'", b"'<", b"'|u", b"|u1'", b""):
+        (tmp_path / "x.npy").write_bytes(content.replace(b"'|u1'", cut.ljust(5)))
+        refuses(binaries.executable, "-m", image.model, tmp_path / "x.npy", words=["numbers of type"])
+
+
 def bits(array: np.ndarray) -> np.ndarray:
     """An array as .npy files have it: NumPy has no bfloat16."""
     return array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array

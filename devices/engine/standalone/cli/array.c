@@ -49,13 +49,18 @@ static const char *value_of(const char *header, const char *key, const char *pat
     return found + strspn(found, " :");
 }
 
-/* Ends the process if the text at a header's type is not that of `tensor`. */
+/* Whether a header has a type. Some programs state an order of bytes where there is one byte. */
+static bool same_type(const char *text, const char *wanted) {
+    const bool same_order = *text == '\'' && (text[1] == wanted[1] || (text[1] == '<' && wanted[1] == '|'));
+    return same_order && !strncmp(text + 2, wanted + 2, strlen(wanted + 2));
+}
+
+/* Ends the process if the type of a header, at `text`, is not that of `tensor`. */
 static void check_type(const char *text, const nns_tensor *tensor, const char *path) {
     const char *wanted = npy_types[tensor->dtype];
-    const int length = (int)strcspn(text, ",}");
-    if (length == (int)strlen(wanted) && !strncmp(text, wanted, (size_t)length)) return;
-    nns_die("%s has numbers of type %.*s, and input %s takes %s, which is %s there; convert them", path, length, text,
-            tensor->name, nns_dtype_name(tensor->dtype), wanted);
+    if (same_type(text, wanted)) return;
+    nns_die("%s has numbers of type %.*s, and input %s takes %s, which is %s there; convert them", path,
+            (int)strcspn(text, ",}"), text, tensor->name, nns_dtype_name(tensor->dtype), wanted);
 }
 
 static bool same_shape(const char *text, const nns_tensor *tensor) {

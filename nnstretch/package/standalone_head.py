@@ -125,6 +125,8 @@ def _ends(content: bytes, head: Head) -> Ends:
     n_inputs, n_outputs = next(words), next(words)
     has_types = format_has(head.format, HAS_TYPES)
     tensors = [_tensor(name.decode(), words, has_types) for name in islice(texts, n_inputs + n_outputs)]
+    if n_inputs < 0 or len(tensors) != n_inputs + n_outputs:
+        raise ValueError("there are fewer names than inputs and outputs")
     return Ends(tuple(tensors[:n_inputs]), tuple(tensors[n_inputs:]))
 
 

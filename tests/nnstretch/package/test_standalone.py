@@ -666,7 +666,7 @@ def test_damaged_models_are_refused_or_run_without_a_wrong_access(
     for number, make in enumerate(TYPED_NETWORKS.values()):
         model = tmp_path / f"{number}.nnm"
         write_model_file(plan_model(make().graph(), build_processors("cpu:0"), tune=False), "typed", local_isa(), model)
-        rounds_of[model] = 1000
+        rounds_of[model] = 600
     for model, rounds in rounds_of.items():
         refused, ran = map(int, run(program, model, tmp_path / "copy.nnm", str(rounds), "1").stdout.split())
         assert refused > rounds // 4

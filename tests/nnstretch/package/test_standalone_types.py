@@ -19,7 +19,7 @@ from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.engine.build.instruction_sets import local_isa, parse_target
 from nnstretch.devices.engine.build.standalone import EXAMPLE, HEADER, LIBRARY, Binaries, build_binaries, header
-from nnstretch.errors import FeedError, PackageError, UsageError
+from nnstretch.errors import FeedError, FileError, PackageError, UsageError
 from nnstretch.frontends.tflite_file import load_tflite
 from nnstretch.graph.dtypes import ELEMENT_TYPES
 from nnstretch.graph.metadata import PLACEMENT_KEY
@@ -291,19 +291,26 @@ def test_sizes_that_cannot_be(image: Case, binaries: Binaries, tmp_path: Path, w
     refuses(binaries.executable, "-m", changed(image, tmp_path / "a.nnm", **words), words=["damaged"])
 
 
-def test_a_wider_type_needs_more_than_the_steps_have(image: Case, binaries: Binaries, tmp_path: Path) -> None:
-    """The engine compares regions with buffers: a larger input is read in part, a smaller one is refused."""
+def test_inputs_with_fewer_bytes_than_steps_read(image: Case, binaries: Binaries, tmp_path: Path) -> None:
     refuses(binaries.executable, "-m", changed(image, tmp_path / "a.nnm", w7=1, w8=1), words=["buffer"])
 
 
-@pytest.mark.parametrize("cut", [64, 100, 4096 - 8])
-def test_descriptions_that_end_early(image: Case, tmp_path: Path, cut: int) -> None:
-    (tmp_path / "a.nnm").write_bytes(image.model.read_bytes()[:cut])
-    if cut < 4000:
-        with pytest.raises(PackageError, match="damaged"):
-            read_ends(tmp_path / "a.nnm")
-    else:
-        assert read_ends(tmp_path / "a.nnm") == read_ends(image.model)
+@pytest.mark.parametrize("words", [{"w3": -1}, {"w3": 99}, {"w4": 1 << 62}, {"w6": 1 << 62}, {"w6": -1}])
+def test_descriptions_that_cannot_be_read(image: Case, tmp_path: Path, words: Mapping[str, int]) -> None:
+    with pytest.raises(PackageError, match="does not describe its inputs and outputs"):
+        read_ends(changed(image, tmp_path / "a.nnm", **words))
+
+
+def test_files_whose_description_is_not_there(image: Case, tmp_path: Path) -> None:
+    path = tmp_path / "a.nnm"
+    whole = image.model.read_bytes()
+    for content, said in ((whole[:100], "damaged"), (whole[:64], "damaged"), (whole[:63], "no model file"),
+                          (whole[:8] + struct.pack("<q", 6) + whole[16:], "has format 6")):  # fmt: skip
+        path.write_bytes(content)
+        with pytest.raises(PackageError, match=said):
+            read_ends(path)
+    with pytest.raises(FileError, match="cannot read"):
+        read_ends(tmp_path / "none.nnm")
 
 
 def test_types_that_no_kernel_has(image: Case, tmp_path: Path) -> None:

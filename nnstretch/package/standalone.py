@@ -145,7 +145,7 @@ def write_model_file(compiled: Compiled, name: str, isa: Isa, path: Path) -> Non
         path: the file.
 
     Raises:
-        UsageError: the plan needs ONNX Runtime or LiteRT; names the layers.
+        UsageError: the plan needs ONNX Runtime or LiteRT, or no kernel has the type of an input or output; names these.
         PackageError: the plan is for another vector width.
         FileError: the place is not writable or the disk is full.
     """
@@ -233,7 +233,7 @@ def check_standalone(plan: Plan) -> None:
     """Checks that the engine can run a plan without other libraries than OpenCL.
 
     Raises:
-        UsageError: it cannot; names the layers and the libraries that they need.
+        UsageError: it cannot; names the layers and the libraries that they need, or an input or output with its type.
     """
     layers = list(dict.fromkeys(step.layer for step in plan.steps if step.kind == "call"))
     if layers:

@@ -138,8 +138,12 @@ class StandaloneSession(Closing):
         count = getattr(self._library, f"nns_model_{kind}_count")(self._model)
         describe, dtype = getattr(self._library, f"nns_model_{kind}"), self._library.nns_dtype_name
         found = [describe(self._model, index).contents for index in range(count)]
-        types = [TensorType(tuple(t.shape[: t.rank]), dtype(t.dtype).decode()) for t in found]
-        return [PlanTensor(t.name.decode(), kind) for t, kind in zip(found, types, strict=True)]
+        return [
+            PlanTensor(
+                tensor.name.decode(), TensorType(tuple(tensor.shape[: tensor.rank]), dtype(tensor.dtype).decode())
+            )
+            for tensor in found
+        ]
 
 
 def _library(path: Path, name: str) -> Any:

@@ -18,12 +18,16 @@ from nnstretch.package.standalone import write_model_file
 from nnstretch.passes import optimize
 from nnstretch.scheduler.planner import make_plan
 from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.graphs.typed_networks import TypedNetwork
 
 QUICK = ("--runs", "3", "--warmup", "0")
 
 
 def write_model(
-    network: RandomNetwork, path: Path, queues: Sequence[tuple[int, ...]] = ((0,),), isa: Isa | None = None
+    network: RandomNetwork | TypedNetwork,
+    path: Path,
+    queues: Sequence[tuple[int, ...]] = ((0,),),
+    isa: Isa | None = None,
 ) -> Path:
     """Writes a network as a model file, with a queue per tuple of cores."""
     isa = isa or local_isa()

@@ -23,7 +23,7 @@ from nnstretch.package.standalone_session import StandaloneSession
 from nnstretch.passes import optimize
 from nnstretch.scheduler.planner import make_plan
 from tests.kits.boards.machines import write_tree
-from tests.kits.boards.runner import QUICK, bench, seeded_input
+from tests.kits.boards.runner import QUICK, bench, seeded_input, write_model
 from tests.kits.graphs.graphs import RandomNetwork
 from tests.kits.graphs.typed_networks import NATIVE, SHAPE, all_types
 
@@ -64,10 +64,7 @@ def test_outputs_are_those_of_a_session_for_the_seeded_inputs(runner: Path, mode
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with an input and an output of every type."""
-    path = tmp_path_factory.mktemp("typed") / "typed.nnm"
-    cpu = CpuProcessor(ProcessorSpec("cpu", cores=(0,)), local_isa())
-    write_model_file(make_plan(optimize(all_types().graph()), [cpu], cpu), path.stem, local_isa(), path)
-    return path
+    return write_model(all_types(), tmp_path_factory.mktemp("typed") / "typed.nnm")
 
 
 def test_inputs_and_outputs_of_all_types(runner: Path, typed: Path) -> None:

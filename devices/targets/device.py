@@ -145,7 +145,7 @@ class Device(Closing):
         Args:
             models: model files for the target's instruction set.
             options: how they are timed.
-            inputs: files of raw float32 numbers by the names of inputs; the others are drawn from the seed.
+            inputs: files of raw numbers by the names of inputs; the others are drawn from the seed.
             on_progress: called with the runner's lines of progress.
 
         Raises:
@@ -158,11 +158,11 @@ class Device(Closing):
 
         Args:
             model: a model file for the target's instruction set.
-            inputs: files of raw float32 numbers by the names of inputs.
+            inputs: files of raw numbers by the names of inputs.
             patience: seconds that it may take.
 
         Returns:
-            The runner's answer, and the outputs as raw float32 numbers in the model's order; none if the model failed.
+            The runner's answer, and the outputs as raw numbers in the model's order; none if the model failed.
 
         Raises:
             TargetError: the runner could not run, hung, or was not understood.
@@ -180,11 +180,11 @@ class Device(Closing):
         Args:
             models: model files for the target's instruction set; all have the inputs.
             options: how they are timed.
-            inputs: files of raw float32 numbers by the names of inputs.
+            inputs: files of raw numbers by the names of inputs.
 
         Returns:
-            The runner's answer, and the outputs of every model as raw float32 numbers in the model's order; none for a model
-            that failed.
+            The runner's answer, and the outputs of every model as raw numbers in the model's order; none for a model that
+            failed.
 
         Raises:
             TargetError: the runner could not run, hung, or was not understood.

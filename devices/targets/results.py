@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+import numpy as np
+
+from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.targets.base import TargetError
 from nnstretch.devices.targets.probe import Probe
+from nnstretch.graph.layer import TensorType
 
 
 @dataclass(frozen=True)
@@ -191,3 +195,23 @@ def parse_result(output: bytes, target: str) -> BenchResult:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TargetError(f"{target}: the runner's answer is not understood ({error!r}): {output[:80]!r}") from error
+
+
+def arrays_of(raw: Iterable[bytes], types: Sequence[TensorType], model: str) -> list[np.ndarray]:
+    """The outputs of a run, as the runner writes them, as arrays; those of bfloat16 hold its bits.
+
+    Args:
+        raw: the contents of the outputs.
+        types: of the outputs.
+        model: named in errors.
+
+    Raises:
+        TargetError: they have other sizes.
+    """
+    contents = list(raw)
+    if [len(content) for content in contents] != [PLAIN.bytes(tensor) for tensor in types]:
+        raise TargetError(f"the runner's outputs of {model} have other sizes than those of the model")
+    return [
+        np.frombuffer(content, tensor.element.storage).reshape(tensor.shape)
+        for content, tensor in zip(contents, types, strict=True)
+    ]

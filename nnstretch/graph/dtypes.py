@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import ml_dtypes  # noqa: F401  numpy knows bfloat16 by its name from it
 import numpy as np
 
 from nnstretch.errors import ModelError
@@ -18,7 +19,7 @@ class ElementType:
 
     Attributes:
         name: as tensors, layouts and descriptors write it, e.g. "float32".
-        code: its number in the engine (`enum nns_dtype`); 0 for types that only external engines compute with.
+        code: its number in model files (`nns_dtype` of nnstretch.h); 0 for types that only external engines compute with.
         bytes: size of one element.
         kind: floating-point, integer, boolean, complex, or opaque (numpy has no such elements).
         storage: the numpy type of arrays of such elements: uint16 for the bits of bfloat16, uint8 for types narrower still.

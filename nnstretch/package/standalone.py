@@ -35,6 +35,7 @@ from nnstretch.devices.engine.build.standalone import (
     header,
 )
 from nnstretch.errors import FileError, PackageError, UsageError
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.package.standalone_devices import PlanDevices
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan, PlanStep
@@ -121,9 +122,10 @@ def write_standalone(
 
 
 MAGIC = struct.unpack("<q", b"NNSMODEL")[0]
-VERSION = 3
-CPU_VERSION = 2
-"""Of files without OpenCL queues, which older libraries read, too."""
+FIRST_FORMAT, LAST_FORMAT = 2, 5
+HAS_DEVICES, HAS_TYPES = 1, 2
+"""What a format has beyond the first one, whose number these are added to: OpenCL queues, and types of inputs and outputs, all
+float32 otherwise. Files have no more than they need, so that older libraries read them, too."""
 _PAGE = 4096
 _HEADER_WORDS = 8
 _CHECK_AT = 56
@@ -143,7 +145,7 @@ def write_model_file(compiled: Compiled, name: str, isa: Isa, path: Path) -> Non
         path: the file.
 
     Raises:
-        UsageError: the plan needs ONNX Runtime or LiteRT; names the layers.
+        UsageError: the plan needs ONNX Runtime or LiteRT, or no kernel has the type of an input or output; names these.
         PackageError: the plan is for another vector width.
         FileError: the place is not writable or the disk is full.
     """
@@ -155,18 +157,9 @@ def write_model_file(compiled: Compiled, name: str, isa: Isa, path: Path) -> Non
         file.write(constants.data)
 
 
-def has_devices(path: Path) -> bool:
-    """Whether a file is a model file with OpenCL queues, as far as its header says.
-
-    Raises:
-        FileError: it cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            head = file.read(16)
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror or error}") from error
-    return head == struct.pack("<2q", MAGIC, VERSION)
+def format_has(number: int, what: int) -> bool:
+    """Whether a format of model files has `HAS_DEVICES` or `HAS_TYPES`."""
+    return FIRST_FORMAT <= number <= LAST_FORMAT and bool(number - FIRST_FORMAT & what)
 
 
 def step_order(plan: Plan) -> list[int]:
@@ -211,8 +204,7 @@ def encode_head(plan: Plan, name: str, isa: Isa, constant_bytes: int) -> bytes:
     words = np.array([*description, *device_words, *_program(plan, devices, kernels)], "<i8")
     body = words.tobytes() + text
     start = -(-(8 * _HEADER_WORDS + len(body)) // _PAGE) * _PAGE
-    version = VERSION if devices.queues else CPU_VERSION
-    numbers = (MAGIC, version, start + constant_bytes, words.size, len(text), start, constant_bytes)
+    numbers = (MAGIC, _format_of(plan, devices), start + constant_bytes, words.size, len(text), start, constant_bytes)
     head = struct.pack("<8q", *numbers, 0) + body
     return head + bytes(start - len(head))
 
@@ -241,7 +233,7 @@ def check_standalone(plan: Plan) -> None:
     """Checks that the engine can run a plan without other libraries than OpenCL.
 
     Raises:
-        UsageError: it cannot; names the layers and the libraries that they need.
+        UsageError: it cannot; names the layers and the libraries that they need, or an input or output with its type.
     """
     layers = list(dict.fromkeys(step.layer for step in plan.steps if step.kind == "call"))
     if layers:
@@ -250,15 +242,25 @@ def check_standalone(plan: Plan) -> None:
             "leave --standalone out, or compile for cpu a model without such layers"
         )
     for tensor in (*plan.inputs, *plan.outputs):
-        if tensor.type.dtype != "float32":
+        if not tensor.type.element.code:
             raise UsageError(
-                f"{tensor.name} is {tensor.type.dtype}; standalone models read and write float32: export the network so"
+                f"{tensor.name} is {tensor.type.dtype}, which native kernels do not have; leave --standalone out, or give the "
+                "network inputs and outputs of another type"
             )
+
+
+def _format_of(plan: Plan, devices: PlanDevices) -> int:
+    """The lowest format that can hold a plan."""
+    has_types = any(tensor.type.dtype != DEFAULT_DTYPE for tensor in (*plan.inputs, *plan.outputs))
+    return FIRST_FORMAT + HAS_DEVICES * bool(devices.queues) + HAS_TYPES * has_types
 
 
 def _description(plan: Plan, devices: PlanDevices, host_bytes: int, n_kernels: int) -> Iterable[int]:
     yield from (plan.block, plan.host_bytes, host_bytes, len(plan.inputs), len(plan.outputs))
+    has_types = format_has(_format_of(plan, devices), HAS_TYPES)
     for tensor in (*plan.inputs, *plan.outputs):
+        if has_types:
+            yield tensor.type.element.code
         yield from (len(tensor.type.shape), *tensor.type.shape)
     yield len(plan.queues)
     for queue in plan.queues:

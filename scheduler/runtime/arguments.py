@@ -148,6 +148,8 @@ def _checked(tensor: PlanTensor, given: Any) -> np.ndarray:
         raise FeedError(
             f"input {tensor.name!r} has shape {list(array.shape)}; the model wants {list(tensor.type.shape)}"
         )
+    if array.dtype.name == tensor.type.dtype:
+        array = array.view(tensor.type.element.storage)  # bfloat16 is its bits from here on
     if array.dtype != tensor.type.element.storage:
         raise FeedError(f"input {tensor.name!r} is {array.dtype}; the model wants {tensor.type.dtype}")
     return np.ascontiguousarray(array)

@@ -230,11 +230,11 @@ class Session(Closing):
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs in order."""
-        return [_node_arg(t) for t in self.plan.inputs]
+        return [node_arg(t) for t in self.plan.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
         """The model's outputs in order."""
-        return [_node_arg(t) for t in self.plan.outputs]
+        return [node_arg(t) for t in self.plan.outputs]
 
     def __repr__(self) -> str:
         """What it computes, and where."""
@@ -285,6 +285,7 @@ class Session(Closing):
         """
 
 
-def _node_arg(tensor: PlanTensor) -> NodeArg:
+def node_arg(tensor: PlanTensor) -> NodeArg:
+    """An input or output as ONNX Runtime describes it."""
     dtype = tensor.type.dtype
     return NodeArg(tensor.name, tensor.type.shape, _TYPE_NAMES.get(dtype, f"tensor({dtype})"))

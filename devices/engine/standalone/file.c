@@ -33,11 +33,11 @@ static int32_t read_all(int descriptor, void *to, int64_t bytes, const char *pat
 static int32_t check_header(const int64_t *header, int64_t size, const char *path, nns_report *report) {
     if (header[NNS_FILE_IS_MODEL] != NNS_FILE_MAGIC)
         return nns_fail(report, NNS_EINVALID, "%s is no model file; nnstretch compile --standalone makes one", path);
-    if (header[NNS_FILE_FORMAT] != NNS_FILE_CPU_VERSION && header[NNS_FILE_FORMAT] != NNS_FILE_VERSION)
+    if (header[NNS_FILE_FORMAT] < NNS_FILE_FIRST_FORMAT || header[NNS_FILE_FORMAT] > NNS_FILE_LAST_FORMAT)
         return nns_fail(report, NNS_EINVALID,
-                        "%s has format %lld, this library reads %d and %d; make it again: nnstretch compile MODEL "
+                        "%s has format %lld, this library reads %d to %d; make it again: nnstretch compile MODEL "
                         "--standalone",
-                        path, (long long)header[NNS_FILE_FORMAT], NNS_FILE_CPU_VERSION, NNS_FILE_VERSION);
+                        path, (long long)header[NNS_FILE_FORMAT], NNS_FILE_FIRST_FORMAT, NNS_FILE_LAST_FORMAT);
     if (header[NNS_FILE_BYTES] != size)
         return nns_fail(report, NNS_EINVALID, "%s has %lld bytes and should have %lld; copy it again", path,
                         (long long)size, (long long)header[NNS_FILE_BYTES]);

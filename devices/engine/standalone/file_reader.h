@@ -29,7 +29,7 @@ static inline int32_t nns_read_text(nns_file_reader *r, const char **text, const
     return NNS_OK;
 }
 
-/* Reads what the OpenCL queues of a file of version 3 need into `image->devices`, and checks it: nothing in it reaches beyond its memory
+/* Reads what the OpenCL queues of a file need into `image->devices`, and checks it: nothing in it reaches beyond its memory
  * or names what does not exist. Cores of the queues are missing yet. */
 int32_t nns_devices_read(nns_file_reader *r, const nns_file *file, nns_image *image);
 

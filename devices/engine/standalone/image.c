@@ -7,9 +7,6 @@ enum { MOST_TENSORS = 4096, MOST_RANK = 16, WORDS_OF_REGION = 3, WORDS_OF_BUFFER
 
 /* ---- target, tensors, queues, kernels --------------------------------------------------------------------- */
 
-/* Whether the file says which queues are devices. */
-static bool has_devices(const nns_file *file) { return file->head[NNS_FILE_FORMAT] != NNS_FILE_CPU_VERSION; }
-
 static int32_t read_target(nns_file_reader *r, nns_image *image, const nns_file *file) {
     const char *isa = NULL;
     int64_t block = 0;
@@ -21,23 +18,27 @@ static int32_t read_target(nns_file_reader *r, nns_image *image, const nns_file 
                         "the model is for %.40s, this library is for %s; compile the model with --target %s", isa,
                         nns_library_isa(), nns_library_isa());
     TRY(nns_read(&r->input, &image->arena_bytes, "the size of the arena", 0, NNS_MOST_BYTES / 2));
-    const int64_t least = has_devices(file) ? 0 : file->constant_bytes;
+    const int64_t least = nns_file_has(file, NNS_FILE_HAS_DEVICES) ? 0 : file->constant_bytes;
     return nns_read(&r->input, &image->constant_bytes, "the size of the constants", least, file->constant_bytes);
 }
 
-static int32_t read_tensor(nns_file_reader *r, nns_tensor *tensor) {
-    int64_t rank = 0;
+static int32_t read_tensor(nns_file_reader *r, bool has_type, nns_tensor *tensor) {
+    int64_t rank = 0, dtype = NNS_FLOAT32;
+    if (has_type) TRY(nns_read(&r->input, &dtype, "the type of a tensor", NNS_FLOAT32, NNS_BOOL));
+    tensor->dtype = (int32_t)dtype;
     TRY(nns_read_list(&r->input, &tensor->shape, &rank, MOST_RANK, "the shape of a tensor", 1, INT64_MAX));
     tensor->rank = (int32_t)rank;
     tensor->count = 1;
     for (int64_t i = 0; i < rank; i++)
         if (__builtin_mul_overflow(tensor->count, tensor->shape[i], &tensor->count) ||
-            tensor->count > NNS_MOST_BYTES / (int64_t)sizeof(float))
+            tensor->count > NNS_MOST_BYTES / nns_dtype_bytes(tensor->dtype))
             return DAMAGED(r, "a tensor has an extent of %lld", (long long)tensor->shape[i]);
+    tensor->bytes = tensor->count * nns_dtype_bytes(tensor->dtype);
     return nns_read_text(r, &tensor->name, "the name of a tensor");
 }
 
-static int32_t read_tensors(nns_file_reader *r, nns_image *image) {
+static int32_t read_tensors(nns_file_reader *r, const nns_file *file, nns_image *image) {
+    const bool has_types = nns_file_has(file, NNS_FILE_HAS_TYPES);
     int64_t n_inputs = 0, n_outputs = 0;
     TRY(nns_read(&r->input, &n_inputs, "the number of inputs", 0, MOST_TENSORS));
     TRY(nns_read(&r->input, &n_outputs, "the number of outputs", 0, MOST_TENSORS));
@@ -45,7 +46,7 @@ static int32_t read_tensors(nns_file_reader *r, nns_image *image) {
     image->n_outputs = (int32_t)n_outputs;
     image->tensors = nns_new_array(r->input.report, n_inputs + n_outputs, sizeof *image->tensors);
     if (!image->tensors) return r->input.report->status;
-    for (int64_t i = 0; i < n_inputs + n_outputs; i++) TRY(read_tensor(r, &image->tensors[i]));
+    for (int64_t i = 0; i < n_inputs + n_outputs; i++) TRY(read_tensor(r, has_types, &image->tensors[i]));
     return NNS_OK;
 }
 
@@ -57,7 +58,7 @@ static int32_t read_queues(nns_file_reader *r, const nns_file *file, nns_queues 
         int64_t threads = 0, ratios = 0;
         TRY(nns_read_list(&r->input, &queues->planned_cores[i], &threads, NNS_MAX_CORES, "the cores of a queue", 0,
                           NNS_MAX_CORES - 1));
-        if (!threads && !has_devices(file)) return DAMAGED(r, "a queue has no cores");
+        if (!threads && !nns_file_has(file, NNS_FILE_HAS_DEVICES)) return DAMAGED(r, "a queue has no cores");
         queues->planned[i] = (int32_t)threads;
         TRY(nns_read_list(&r->input, &queues->ratios[i], &ratios, threads, "the ratios of a queue", INT64_MIN,
                           INT64_MAX)); /* the engine checks them */
@@ -120,7 +121,7 @@ static int64_t *put_regions(int64_t *to, const nns_image *image) {
     for (int32_t i = 0; i < image->n_inputs + image->n_outputs; i++) {
         const bool input = i < image->n_inputs;
         to = put_region(to, input ? NNS_REGION_INPUT : NNS_REGION_OUTPUT, input ? i : i - image->n_inputs,
-                        image->tensors[i].count * (int64_t)sizeof(float));
+                        image->tensors[i].bytes);
     }
     to = put_region(to, NNS_REGION_FIXED, 0, image->arena_bytes);
     to = put_region(to, NNS_REGION_FIXED, 0, image->constant_bytes);
@@ -326,12 +327,12 @@ static void name_cores(nns_image *image) {
 static int32_t read_all(nns_file_reader *r, const nns_file *file, const nns_model_options *options, nns_image *image,
                         kernel_list *kernels, step_list *steps) {
     TRY(read_target(r, image, file));
-    TRY(read_tensors(r, image));
+    TRY(read_tensors(r, file, image));
     TRY(read_queues(r, file, &image->queues));
     TRY(nns_queues_place(&image->queues, options, r->input.report));
     image->threads = image->queues.total;
     TRY(read_kernels(r, image, kernels));
-    if (has_devices(file)) TRY(nns_devices_read(r, file, image));
+    if (nns_file_has(file, NNS_FILE_HAS_DEVICES)) TRY(nns_devices_read(r, file, image));
     name_cores(image);
     return put_program(r, image, kernels, steps);
 }

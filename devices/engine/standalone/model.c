@@ -114,10 +114,10 @@ void nns_model_free(nns_model *model) {
 
 /* Checks the size of one input or output of a run. */
 static int32_t check_size(const char *what, const nns_tensor *tensor, int64_t bytes, nns_report *report) {
-    const int64_t wanted = tensor->count * (int64_t)sizeof(float);
-    if (bytes == wanted) return NNS_OK;
-    return nns_fail(report, NNS_EINVALID, "%s %.60s has %lld bytes and needs %lld: %lld float32 numbers", what,
-                    tensor->name, (long long)bytes, (long long)wanted, (long long)tensor->count);
+    if (bytes == tensor->bytes) return NNS_OK;
+    return nns_fail(report, NNS_EINVALID, "%s %.60s has %lld bytes and needs %lld: %lld %s numbers", what, tensor->name,
+                    (long long)bytes, (long long)tensor->bytes, (long long)tensor->count,
+                    nns_dtype_name(tensor->dtype));
 }
 
 static int32_t check_sizes(const nns_image *image, const nns_feeds *feeds, nns_report *report) {

@@ -12,16 +12,17 @@
  * All numbers are little-endian. The check covers the whole file (checksum.h). The words of the program:
  *
  *   block, arena bytes, constant bytes
- *   n_inputs, n_outputs, then for each of them { rank, extent… }
+ *   n_inputs, n_outputs, then for each of them { element type (formats with types), rank, extent… }
  *   n_queues, then for each of them { threads, core…, n_ratios, ratio… }
  *   n_kernels
- *   devices                      in version 3 only
+ *   devices                      formats with devices only
  *   n_buffers, n_steps, n_subgraphs
  *   buffers, steps, subgraphs    as in a program image, the id of a step being the number of its kernel's name or launch
  *
- * Regions are the inputs, the outputs, the arena, the constants and the slots of all devices, in this order. In version 2 all
- * queues are groups of cores. In version 3 those that a device names are OpenCL queues, and queues may have no cores; the
- * constants of host queues come first in the file, then those of devices. The words of the devices:
+ * Regions are the inputs, the outputs, the arena, the constants and the slots of all devices, in this order. In formats without
+ * types all inputs and outputs are float32. In formats without devices all queues are groups of cores. With them, those that a
+ * device names are OpenCL queues, and queues may have no cores; the constants of host queues come first in the file, then those
+ * of devices. The words of the devices:
  *
  *   n_devices, then for each of them { queue, number of the device, offset in the file's constants, constant bytes, arena bytes,
  *              n_slots, bytes… }
@@ -46,12 +47,18 @@
 /* ---- the file --------------------------------------------------------------------------------------------- */
 
 #define NNS_FILE_MAGIC INT64_C(0x4c45444f4d534e4e) /* "NNSMODEL" */
-#define NNS_FILE_CPU_VERSION 2 /* without OpenCL queues; older libraries read it, too */
-#define NNS_FILE_VERSION 3
+
+/* A format is the first one plus what it has. Files have no more than they need, so that older libraries read them, too. */
+enum {
+    NNS_FILE_FIRST_FORMAT = 2,
+    NNS_FILE_HAS_DEVICES = 1, /* OpenCL queues */
+    NNS_FILE_HAS_TYPES = 2,   /* of the elements of inputs and outputs */
+    NNS_FILE_LAST_FORMAT = NNS_FILE_FIRST_FORMAT + NNS_FILE_HAS_DEVICES + NNS_FILE_HAS_TYPES,
+};
 
 enum {
     NNS_FILE_IS_MODEL,       /* NNS_FILE_MAGIC */
-    NNS_FILE_FORMAT,         /* NNS_FILE_CPU_VERSION or NNS_FILE_VERSION */
+    NNS_FILE_FORMAT,         /* NNS_FILE_FIRST_FORMAT to NNS_FILE_LAST_FORMAT */
     NNS_FILE_BYTES,          /* of the whole file */
     NNS_FILE_N_WORDS,        /* after the header */
     NNS_FILE_N_TEXT,         /* bytes, a multiple of 8 */
@@ -72,6 +79,11 @@ typedef struct {
     const char *constants;
     int64_t constant_bytes;
 } nns_file;
+
+/* Whether the format of a file has something: NNS_FILE_HAS_DEVICES or NNS_FILE_HAS_TYPES. */
+static inline bool nns_file_has(const nns_file *file, int64_t what) {
+    return (file->head[NNS_FILE_FORMAT] - NNS_FILE_FIRST_FORMAT) & what;
+}
 
 /* Opens, verifies and maps a model file. `file` must be zeroed before, and closed with nns_file_close also on failure. */
 int32_t nns_file_open(const char *path, nns_file *file, nns_report *report);

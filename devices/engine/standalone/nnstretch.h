@@ -53,12 +53,32 @@ typedef struct {
     const nns_opencl_options *opencl; /* of a model with OpenCL queues; or NULL */
 } nns_model_options;
 
-/* An input or output: float32 numbers in row-major order (images: NCHW). The model owns strings and shapes. */
+/* Types of elements. Model files have these numbers, too. */
+typedef enum {
+    NNS_FLOAT32 = 1,
+    NNS_FLOAT16 = 2,  /* its bits, as uint16_t */
+    NNS_BFLOAT16 = 3, /* its bits, as uint16_t: the upper half of a float32 */
+    NNS_FLOAT64 = 4,
+    NNS_INT8 = 5,
+    NNS_UINT8 = 6,
+    NNS_INT16 = 7,
+    NNS_UINT16 = 8,
+    NNS_INT32 = 9,
+    NNS_UINT32 = 10,
+    NNS_INT64 = 11,
+    NNS_UINT64 = 12,
+    NNS_BOOL = 13, /* a byte, 0 or 1 */
+} nns_dtype;
+
+/* An input or output: numbers in row-major order (images: NCHW), aligned as their type. The model owns strings and shapes.
+ * Programs that were compiled with an older header, whose structure ends with `count`, read what they know. */
 typedef struct {
     const char *name;
     int32_t rank;
     const int64_t *shape; /* `rank` extents */
     int64_t count;        /* product of the extents */
+    int32_t dtype;        /* of the elements: an nns_dtype */
+    int64_t bytes;        /* of the whole array */
 } nns_tensor;
 
 /* A queue: a group of CPU cores with a thread each, or an OpenCL device. The model owns strings and lists. */
@@ -107,8 +127,8 @@ NNS_API const nns_tensor *nns_model_output(const nns_model *model, int32_t index
 NNS_API const nns_queue_info *nns_model_queue(const nns_model *model, int32_t index);
 NNS_API const nns_step_info *nns_model_step(const nns_model *model, int32_t index);
 
-/* Runs the model once. Fails if the numbers of inputs and outputs are not the model's, or if one of them, float32
- * numbers, has not exactly `count * sizeof(float)` bytes. Concurrent calls for one model take turns. The calling thread
+/* Runs the model once. Fails if the numbers of inputs and outputs are not the model's, or if one of them has not exactly
+ * the `bytes` of its nns_tensor. Concurrent calls for one model take turns. The calling thread
  * computes, too, on the model's first core. The symbol has a name of its own: programs that were compiled with an older header, whose
  * function took no sizes, do not find it and end when they start. Compile them again. */
 NNS_API int nns_model_run(nns_model *model, const nns_input *inputs, int32_t n_inputs, const nns_output *outputs,
@@ -131,6 +151,10 @@ typedef struct {
 /* Lists the first `most` OpenCL devices and writes the number of all to `count`. `options` may be NULL. Loads all drivers. */
 NNS_API int nns_opencl_devices(const nns_opencl_options *options, nns_opencl_device *devices, int32_t most,
                                int32_t *count, char *error, size_t error_size);
+
+/* The name of an nns_dtype, for example "float32", and the bytes of one element; NULL and 0 for other numbers. */
+NNS_API const char *nns_dtype_name(int32_t dtype);
+NNS_API int64_t nns_dtype_bytes(int32_t dtype);
 
 /* The instruction set that this library is built for, for example "aarch64". */
 NNS_API const char *nns_library_isa(void);

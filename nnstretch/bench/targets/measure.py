@@ -17,8 +17,9 @@ from nnstretch.bench.targets.timelines import target_timeline
 from nnstretch.devices.targets.base import OnLine
 from nnstretch.devices.targets.device import Device
 from nnstretch.devices.targets.probe import Probe
-from nnstretch.devices.targets.results import BenchOptions, ModelResult
+from nnstretch.devices.targets.results import BenchOptions, ModelResult, arrays_of
 from nnstretch.graph.reference import largest_error
+from nnstretch.package.standalone_head import read_ends
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def measure_models(
     """Checks the outputs of models on a device, then times the models against each other.
 
     Raises:
+        FeedError: the inputs of a model have other names, shapes or types than it.
         TargetError: the device or its runner fails. A model that fails is a result with an error.
     """
     with TemporaryDirectory(prefix="nnstretch-inputs-") as folder:
@@ -115,16 +117,14 @@ def _checked(
     """The error of a model's outputs, and the outputs; nothing if the inputs are not known or the model fails."""
     if not model.feeds:
         return None, {}
+    ends = read_ends(model.file)
     files: dict[str, Path] = {}
-    for number, (name, array) in enumerate(model.feeds.items()):
+    for number, (name, array) in enumerate(ends.arrays(model.feeds).items()):
         files[name] = folder / f"{number}.bin"
-        files[name].write_bytes(np.ascontiguousarray(array, "<f4").tobytes())
+        files[name].write_bytes(array.tobytes())
     result, raw = device.outputs(model.file, files, patience)
-    described = (result.models[0].raw or {}).get("outputs", ())
-    if result.models[0].error is not None or len(described) != len(raw):
+    if result.models[0].error is not None:
         return None, {}
-    outputs = {
-        str(one["name"]): np.frombuffer(content, "<f4").reshape(one["shape"])
-        for one, content in zip(described, raw, strict=True)
-    }
+    arrays = arrays_of(raw, [tensor.type for tensor in ends.outputs], model.name)
+    outputs = {tensor.name: array for tensor, array in zip(ends.outputs, arrays, strict=True)}
     return None if model.reference is None else largest_error(outputs, model.reference), outputs

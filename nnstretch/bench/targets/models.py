@@ -21,7 +21,7 @@ from nnstretch.devices.targets.device import Device
 from nnstretch.errors import FeedError, ModelError, NNStretchError, PackageError, UsageError, first_line
 from nnstretch.package import read_package
 from nnstretch.package.standalone import check_standalone, write_model_file
-from nnstretch.package.standalone_session import model_file_isa
+from nnstretch.package.standalone_head import read_ends, read_head
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import unpackaged
 from nnstretch.scheduler.plan.schema import Plan
@@ -66,7 +66,8 @@ class TargetModel:
         names = [str(value.name) for value in graph.graph.inputs]
         if sorted(names) != sorted(feeds):
             raise FeedError(f"the inputs are {', '.join(feeds) or 'none'}; {self.name} has {', '.join(names)}")
-        ordered = {name: feeds[name] for name in names}
+        arrays = read_ends(self.file).arrays(feeds)
+        ordered = {name: arrays[name] for name in names}
         return replace(self, feeds=ordered, reference=reference_outputs(graph, ordered))
 
 
@@ -126,7 +127,7 @@ def model_file_for_target(path: Path, device: Device, feeds: Mapping[str, np.nda
         PackageError: it is no model file, or for another instruction set.
         FileError: it cannot be read.
     """
-    isa = model_file_isa(path)
+    isa = read_head(path).isa
     if isa != device.isa.name:
         raise PackageError(
             f"{path} is for {isa or 'no instruction set'}, {device.name} has {device.isa.name}; compile the model with "

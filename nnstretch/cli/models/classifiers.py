@@ -45,7 +45,7 @@ class ClassifierSource:
     @property
     def is_standalone(self) -> bool:
         """Whether the model is meant as a standalone model."""
-        from nnstretch.package.standalone_session import is_standalone
+        from nnstretch.package.standalone_head import is_standalone
 
         return is_standalone(Path(self.model))
 

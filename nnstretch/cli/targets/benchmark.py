@@ -35,7 +35,8 @@ from nnstretch.devices.targets.schemes import open_device
 from nnstretch.devices.targets.side_by_side import on_all
 from nnstretch.errors import NNStretchError, UsageError
 from nnstretch.package import read_package
-from nnstretch.package.standalone import SUFFIX, has_devices
+from nnstretch.package.standalone import SUFFIX
+from nnstretch.package.standalone_head import read_head
 from nnstretch.report.tables.targets import few_runs_text, gain_text, sustained_tables, targets_table
 from nnstretch.support.progress import Progress
 
@@ -172,7 +173,7 @@ def _open_all(
 def _uses_opencl(source: Source) -> bool:
     """Whether a model may have OpenCL queues."""
     if source.model.endswith(SUFFIX):
-        return has_devices(Path(source.model))
+        return read_head(Path(source.model)).has_devices
     if source.is_package:
         return bool(read_package(Path(source.model)).sources)
     return "opencl" in source.options.processors

@@ -1,7 +1,6 @@
 """Model files of single layers, which the runner of a target races against each other.
 
-A model file has float32 inputs and outputs. Arrays of other types travel in them as bytes, padded to whole numbers. All files
-of a race have the same inputs: the layer's, once in every layout that a candidate reads. A candidate reads its own.
+All files of a race have the same inputs: the layer's, once in every layout that a candidate reads. A candidate reads its own.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.engine.build.instruction_sets import Isa
-from nnstretch.devices.targets.base import TargetError
+from nnstretch.devices.targets.results import arrays_of
 from nnstretch.graph.layer import TensorType
 from nnstretch.package.standalone import SUFFIX, write_model_file
 from nnstretch.scheduler.costmodel.costs import Candidate
@@ -31,8 +29,6 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan, PlanTensor
 from nnstretch.support.settings import atomic_write
 
-_WORD = 4
-"""Bytes of a float32."""
 _COPIED = 2
 """Copies of a layer's weights have up to this many times the size of the core's own caches, so that they leave these."""
 
@@ -57,13 +53,7 @@ class CandidateModel:
         Raises:
             TargetError: they have other sizes.
         """
-        contents = list(raw)
-        if [len(content) for content in contents] != [_words(PLAIN.bytes(t)).bytes for t in self.outputs]:
-            raise TargetError(f"the runner's outputs of {self.file.name} have other sizes than those of the model")
-        return [
-            np.frombuffer(content, np.uint8)[: PLAIN.bytes(tensor)].view(tensor.element.storage).reshape(tensor.shape)
-            for content, tensor in zip(contents, self.outputs, strict=True)
-        ]
+        return arrays_of(raw, self.outputs, self.file.name)
 
 
 @dataclass
@@ -93,12 +83,12 @@ class CandidateModels:
                 self._arrays += self.test.case.packed(candidate)
 
     def input_files(self) -> Mapping[str, Path]:
-        """Files of raw float32 numbers by the names of inputs."""
+        """Files of raw numbers by the names of inputs."""
         files: dict[str, Path] = {}
         for number, array in enumerate(self._arrays):
             files[_input_name(number)] = self.folder / f"x{number}.bin"
             with atomic_write(files[_input_name(number)]) as file:
-                file.write(array.tobytes() + bytes(-array.nbytes % _WORD))
+                file.write(array.tobytes())
         return files
 
     def write(self, number: int, candidate: Candidate) -> CandidateModel:
@@ -119,25 +109,21 @@ class CandidateModels:
         repeats = min(repeats_of(single, test.state), max(1, _COPIED * self.caches.own // weights))
         made = single_layer_plan(replace(single, repeats=repeats), test.case.packed(candidate))
         layouts, _ = candidate.routine.layouts(test.layer, candidate.parameters)
-        plan = self._in_words(made.plan, self._first[layouts])
+        plan = self._with_all_inputs(made.plan, self._first[layouts])
         file = self.folder / f"{number}{SUFFIX}"
         write_model_file(Compiled(plan, _constants(made)), str(candidate.routine.descriptor), self.isa, file)
         return CandidateModel(file, repeats, tuple(tensor.type for tensor in made.plan.outputs))
 
-    def _in_words(self, plan: Plan, first: int) -> Plan:
-        """A plan with the inputs of all models; its own begin at number `first`. All tensors are float32."""
-        inputs = tuple(PlanTensor(_input_name(n), _words(array.nbytes)) for n, array in enumerate(self._arrays))
-        outputs = tuple(replace(tensor, type=_words(PLAIN.bytes(tensor.type))) for tensor in plan.outputs)
+    def _with_all_inputs(self, plan: Plan, first: int) -> Plan:
+        """A plan with the inputs of all models; its own begin at number `first`."""
+        types = (TensorType(array.shape, array.dtype.name) for array in self._arrays)
+        inputs = tuple(PlanTensor(_input_name(number), kind) for number, kind in enumerate(types))
         buffers = tuple(replace(b, index=b.index + first) if b.memory == "input" else b for b in plan.buffers)
-        return replace(plan, inputs=inputs, outputs=outputs, buffers=buffers)
+        return replace(plan, inputs=inputs, buffers=buffers)
 
 
 def _input_name(number: int) -> str:
     return f"x{number}"
-
-
-def _words(size: int) -> TensorType:
-    return TensorType((-(-size // _WORD),))
 
 
 def _constants(single: SinglePlan) -> np.ndarray:

@@ -41,7 +41,7 @@ for word in "$@"; do
     fail) status=1; entry="$entry, \"error\": \"it failed\"" ;;
     dead) kill -9 $$ ;;
     none) echo "error: nothing can be done" >&2; exit 2 ;;
-    *) entry="$entry, \"p50_ms\": $p50, \"outputs\": [{\"name\": \"y\", \"shape\": [1]}]" ;;
+    *) entry="$entry, \"p50_ms\": $p50, \"outputs\": [{\"name\": \"y\", \"type\": \"float32\", \"shape\": [1]}]" ;;
   esac
   [ -z "$outputs" ] || printf "$answer" >"$outputs/0-0.bin"
   models="$models${models:+, }{$entry}"

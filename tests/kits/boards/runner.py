@@ -13,16 +13,21 @@ import numpy as np
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine.build.instruction_sets import Isa, local_isa
+from nnstretch.graph.dtypes import ELEMENT_TYPES
 from nnstretch.package.standalone import write_model_file
 from nnstretch.passes import optimize
 from nnstretch.scheduler.planner import make_plan
 from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.graphs.typed_networks import TypedNetwork
 
 QUICK = ("--runs", "3", "--warmup", "0")
 
 
 def write_model(
-    network: RandomNetwork, path: Path, queues: Sequence[tuple[int, ...]] = ((0,),), isa: Isa | None = None
+    network: RandomNetwork | TypedNetwork,
+    path: Path,
+    queues: Sequence[tuple[int, ...]] = ((0,),),
+    isa: Isa | None = None,
 ) -> Path:
     """Writes a network as a model file, with a queue per tuple of cores."""
     isa = isa or local_isa()
@@ -61,10 +66,17 @@ def _words(stream: int, indices: np.ndarray) -> np.ndarray:
     return np.asarray(word ^ word >> np.uint64(31))
 
 
-def seeded_input(shape: Sequence[int], seed: int = 0, index: int = 0) -> np.ndarray:
+def seeded_input(shape: Sequence[int], seed: int = 0, index: int = 0, dtype: str = "float32") -> np.ndarray:
     """The numbers that the runner makes for input `index` of a model."""
     count = int(np.prod(shape))
     stream = int(_words(seed, np.array([index]))[0])
-    parts = _words(stream, np.arange(3 * count)).view(np.uint16).reshape(count, 12)
-    sums = parts.astype(np.int64).sum(1) - 6 * 65535
-    return np.asarray((sums / 65536).astype(np.float32).reshape(shape))
+    element = ELEMENT_TYPES[dtype]
+    if element.kind == "float":
+        parts = _words(stream, np.arange(3 * count)).view(np.uint16).reshape(count, 12)
+        numbers = (parts.astype(np.int64).sum(1) - 6 * 65535) / 65536
+    elif element.bytes == 1:
+        lowest = _words(stream, np.arange(count)) & np.uint64(1 if dtype == "bool" else 0xFF)
+        numbers = lowest.astype(np.float64) - (128 if dtype == "int8" else 0)
+    else:
+        numbers = np.zeros(count)
+    return np.asarray(numbers.astype(np.dtype(dtype)).reshape(shape))

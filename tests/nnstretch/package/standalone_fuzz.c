@@ -10,7 +10,7 @@
 #include "checksum.h"
 #include "nnstretch.h"
 
-enum { WORD = 8, HEADER_WORDS = 8, N_WORDS = 3, N_TEXT = 4, CHECK = 7, MOST_NUMBERS = 1 << 22 };
+enum { WORD = 8, HEADER_WORDS = 8, N_WORDS = 3, N_TEXT = 4, CHECK = 7, MOST_BYTES = 1 << 24 };
 
 static uint64_t state;
 
@@ -78,21 +78,21 @@ static size_t damage(unsigned char *content, size_t size, size_t head_words) {
     return size;
 }
 
-static float *new_array(const nns_tensor *tensor, int64_t *left) {
-    if (tensor->count > *left) return NULL;
-    *left -= tensor->count;
-    return calloc((size_t)tensor->count, sizeof(float));
+static void *new_array(const nns_tensor *tensor, int64_t *left) {
+    if (tensor->bytes > *left) return NULL;
+    *left -= tensor->bytes;
+    return calloc((size_t)tensor->bytes, 1);
 }
 
 static int run(nns_model *model) {
     const int32_t n_in = nns_model_input_count(model), n_out = nns_model_output_count(model);
     nns_input *inputs = calloc((size_t)n_in + 1, sizeof *inputs);
     nns_output *arrays = calloc((size_t)(n_in + n_out) + 1, sizeof *arrays);
-    int64_t left = MOST_NUMBERS;
+    int64_t left = MOST_BYTES;
     int good = 1;
     for (int32_t i = 0; i < n_in + n_out && good; i++) {
         const nns_tensor *tensor = i < n_in ? nns_model_input(model, i) : nns_model_output(model, i - n_in);
-        arrays[i] = (nns_output){new_array(tensor, &left), tensor->count * (int64_t)sizeof(float)};
+        arrays[i] = (nns_output){new_array(tensor, &left), tensor->bytes};
         good = arrays[i].data != NULL;
         if (i < n_in) inputs[i] = (nns_input){arrays[i].data, arrays[i].bytes};
     }

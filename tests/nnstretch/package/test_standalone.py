@@ -21,7 +21,7 @@ import pytest
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.main import main
 from nnstretch.compiler.compile import plan_model
-from nnstretch.compiler.processors import foreign_processors
+from nnstretch.compiler.processors import build_processors, foreign_processors
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine.build import standalone
@@ -40,12 +40,14 @@ from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.resolve import load_model
 from nnstretch.graph.reference import relative_error
 from nnstretch.package.standalone import check, standalone_files, write_model_file, write_standalone
-from nnstretch.package.standalone_session import StandaloneSession, is_standalone
+from nnstretch.package.standalone_head import is_standalone
+from nnstretch.package.standalone_session import StandaloneSession
 from nnstretch.passes import optimize
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
 from tests.kits.c_libraries import runnable_sources, sources_with_kernels_of
 from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.graphs.typed_networks import NETWORKS as TYPED_NETWORKS
 from tests.kits.kernels.cpu_features import runnable_isas
 
 HERE = Path(__file__).parent
@@ -495,7 +497,7 @@ def test_damaged_files(small: Case, tmp_path: Path) -> None:
     refuses(small.executable, "-m", tmp_path / "a", words=["copy it again"])
     flipped = changed(small, tmp_path / "a", lambda c: c.__setitem__(200, c[200] ^ 4), mend=False)
     refuses(small.executable, "-m", flipped, words=["checksum"])
-    for other in (1, 4):
+    for other in (1, 6):
         file = changed(small, tmp_path / "a", partial(_set_format, other))
         refuses(small.executable, "-m", file, words=[f"format {other}", "nnstretch compile MODEL --standalone"])
 
@@ -619,8 +621,8 @@ def test_files_that_sessions_refuse(small: Case, network: Path, tmp_path: Path) 
             StandaloneSession(tmp_path / "a.nnm")
     with pytest.raises(PackageError, match="checksum"):
         StandaloneSession(changed(small, tmp_path / "a.nnm", lambda c: c.__setitem__(-1, c[-1] ^ 4), mend=False))
-    with pytest.raises(PackageError, match="format 4"):
-        StandaloneSession(changed(small, tmp_path / "a.nnm", partial(_set_format, 4)))
+    with pytest.raises(PackageError, match="format 6"):
+        StandaloneSession(changed(small, tmp_path / "a.nnm", partial(_set_format, 6)))
     other = next(isa for isa in ISAS if isa.architecture != local_isa().architecture)
     write_model_file(planned(network, BuildTarget(other), 1), "small", other, tmp_path / "a.nnm")
     with pytest.raises(PackageError, match=f"{other.name}.*--target {local_isa().name}"):
@@ -660,6 +662,12 @@ def test_damaged_models_are_refused_or_run_without_a_wrong_access(
     links = (f"-L{tmp_path}", "-lnnstretch", "-Wl,-rpath,$ORIGIN")
     includes = (f"-I{small.folder}", f"-I{ENGINE_FOLDER / 'standalone'}")
     subprocess.run(["gcc", *flags, *includes, str(HERE / "standalone_fuzz.c"), "-o", str(program), *links], check=True)
-    refused, ran = map(int, run(program, small.model, tmp_path / "copy.nnm", "4000", "1").stdout.split())
-    assert refused > 1000
-    assert ran > 100
+    rounds_of = {small.model: 4000}
+    for number, make in enumerate(TYPED_NETWORKS.values()):
+        model = tmp_path / f"{number}.nnm"
+        write_model_file(plan_model(make().graph(), build_processors("cpu:0"), tune=False), "typed", local_isa(), model)
+        rounds_of[model] = 600
+    for model, rounds in rounds_of.items():
+        refused, ran = map(int, run(program, model, tmp_path / "copy.nnm", str(rounds), "1").stdout.split())
+        assert refused > rounds // 4
+        assert ran > rounds // 40

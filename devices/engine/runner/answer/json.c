@@ -105,6 +105,11 @@ void nns_json_real(nns_json *json, const char *key, double value) {
     fprintf(json->file, "%.9g", value); /* 9 digits hold a float32 exactly */
 }
 
+void nns_json_whole(nns_json *json, const char *key, double value) {
+    begin_value(json, key);
+    fprintf(json->file, "%.0f", value);
+}
+
 void nns_json_members(nns_json *json, const char *members) {
     begin_value(json, NULL);
     fputs(members, json->file);

@@ -23,6 +23,7 @@ void nns_json_end_array(nns_json *json);
 void nns_json_text(nns_json *json, const char *key, const char *text); /* NULL: null */
 void nns_json_integer(nns_json *json, const char *key, int64_t value); /* NNS_UNKNOWN: null */
 void nns_json_real(nns_json *json, const char *key, double value);     /* not finite: null */
+void nns_json_whole(nns_json *json, const char *key, double value);    /* a finite whole number, with all its digits */
 void nns_json_bool(nns_json *json, const char *key, bool value);
 void nns_json_null(nns_json *json, const char *key);
 

@@ -29,15 +29,15 @@ static bool make_arrays(nns_entry *entry, const nns_options *options, nns_shared
     entry->outputs = nns_new((size_t)n_outputs, sizeof *entry->outputs);
     for (int32_t i = 0; i < n_inputs; i++) {
         const nns_tensor *tensor = nns_model_input(entry->model, i);
-        const float *array = nns_shared_input(arrays, options, tensor, i, entry->error, sizeof entry->error);
+        const void *array = nns_shared_input(arrays, options, tensor, i, entry->error, sizeof entry->error);
         if (!array) return false;
-        entry->inputs[i] = (nns_input){array, tensor->count * (int64_t)sizeof *array};
+        entry->inputs[i] = (nns_input){array, tensor->bytes};
     }
     for (int32_t i = 0; i < n_outputs; i++) {
         const nns_tensor *tensor = nns_model_output(entry->model, i);
-        float *array = nns_shared_output(arrays, tensor, i, entry->error, sizeof entry->error);
+        void *array = nns_shared_output(arrays, tensor, i, entry->error, sizeof entry->error);
         if (!array) return false;
-        entry->outputs[i] = (nns_output){array, tensor->count * (int64_t)sizeof *array};
+        entry->outputs[i] = (nns_output){array, tensor->bytes};
     }
     return true;
 }
@@ -63,7 +63,7 @@ static void open_clocks(nns_entry *entry, const nns_sysfs *fs) {
 static uint32_t crc_of_outputs(const nns_entry *entry) {
     uint32_t crc = 0;
     for (int32_t i = 0; i < nns_model_output_count(entry->model); i++)
-        crc = crc * 31 + nns_array_crc32(entry->outputs[i].data, nns_model_output(entry->model, i)->count);
+        crc = crc * 31 + nns_array_crc32(entry->outputs[i].data, entry->outputs[i].bytes);
     return crc;
 }
 
@@ -111,8 +111,7 @@ static void describe(nns_entry *entry) {
 
 static bool save_outputs(nns_entry *entry, const nns_options *options) {
     for (int32_t i = 0; options->outputs && i < nns_model_output_count(entry->model); i++)
-        if (!nns_save_output(options->outputs, entry->number, i, entry->outputs[i].data,
-                             nns_model_output(entry->model, i)->count, entry->error, sizeof entry->error))
+        if (!nns_save_output(options->outputs, entry->number, i, &entry->outputs[i], entry->error, sizeof entry->error))
             return false;
     return true;
 }

@@ -13,6 +13,14 @@ enum { MAGIC_BYTES = 6, PREFIX_BYTES = 8, HEADER_MOST = 4096, PATH_MOST = 4096, 
 
 static const char npy_magic[MAGIC_BYTES] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
 
+/* Types in the notation of .npy headers. NumPy has no bfloat16; there are its bits. */
+static const char *const npy_types[] = {
+    [NNS_FLOAT32] = "'<f4'", [NNS_FLOAT16] = "'<f2'", [NNS_BFLOAT16] = "'<u2'", [NNS_FLOAT64] = "'<f8'",
+    [NNS_INT8] = "'|i1'",    [NNS_UINT8] = "'|u1'",   [NNS_INT16] = "'<i2'",    [NNS_UINT16] = "'<u2'",
+    [NNS_INT32] = "'<i4'",   [NNS_UINT32] = "'<u4'",  [NNS_INT64] = "'<i8'",    [NNS_UINT64] = "'<u8'",
+    [NNS_BOOL] = "'|b1'",
+};
+
 const char *nns_shape_text(const nns_tensor *tensor, char *text) {
     size_t used = 0;
     text[0] = 0;
@@ -41,6 +49,20 @@ static const char *value_of(const char *header, const char *key, const char *pat
     return found + strspn(found, " :");
 }
 
+/* Whether a header has a type. Some programs state an order of bytes where there is one byte. */
+static bool same_type(const char *text, const char *wanted) {
+    const bool same_order = *text == '\'' && (text[1] == wanted[1] || (text[1] == '<' && wanted[1] == '|'));
+    return same_order && !strncmp(text + 2, wanted + 2, strlen(wanted + 2));
+}
+
+/* Ends the process if the type of a header, at `text`, is not that of `tensor`. */
+static void check_type(const char *text, const nns_tensor *tensor, const char *path) {
+    const char *wanted = npy_types[tensor->dtype];
+    if (same_type(text, wanted)) return;
+    nns_die("%s has numbers of type %.*s, and input %s takes %s, which is %s there; convert them", path,
+            (int)strcspn(text, ",}"), text, tensor->name, nns_dtype_name(tensor->dtype), wanted);
+}
+
 static bool same_shape(const char *text, const nns_tensor *tensor) {
     if (*text++ != '(') return false;
     for (int32_t i = 0; i < tensor->rank; i++) {
@@ -64,8 +86,7 @@ static void read_npy_header(FILE *file, const nns_tensor *tensor, const char *pa
     if (bytes > HEADER_MOST) nns_die("%s has a .npy header of %zu bytes; up to %d are read", path, bytes, HEADER_MOST);
     read_exactly(file, header, bytes, path);
     header[bytes] = 0;
-    if (strncmp(value_of(header, "'descr'", path), "'<f4'", 5))
-        nns_die("%s does not hold float32 numbers; convert it, as in x.astype(\"<f4\")", path);
+    check_type(value_of(header, "'descr'", path), tensor, path);
     if (strncmp(value_of(header, "'fortran_order'", path), "False", 5))
         nns_die("%s is in Fortran order; write it with numpy.ascontiguousarray", path);
     if (!same_shape(value_of(header, "'shape'", path), tensor))
@@ -73,16 +94,16 @@ static void read_npy_header(FILE *file, const nns_tensor *tensor, const char *pa
                 nns_shape_text(tensor, shape));
 }
 
-void nns_array_read(const char *path, const nns_tensor *tensor, float *to) {
+void nns_array_read(const char *path, const nns_tensor *tensor, void *to) {
     FILE *file = fopen(path, "rb");
     if (!file) nns_die("cannot open %s: %s", path, strerror(errno));
     if (is_npy(path)) read_npy_header(file, tensor, path);
-    const size_t count = (size_t)tensor->count, got = fread(to, sizeof *to, count, file);
+    const size_t bytes = (size_t)tensor->bytes, got = fread(to, 1, bytes, file);
     char shape[NNS_SHAPE_TEXT];
     if (ferror(file)) nns_die("cannot read %s: %s", path, strerror(errno));
-    if (got != count || fgetc(file) != EOF)
-        nns_die("%s does not hold exactly the %zu float32 numbers of input %s (%s)", path, count, tensor->name,
-                nns_shape_text(tensor, shape));
+    if (got != bytes || fgetc(file) != EOF)
+        nns_die("%s does not hold exactly the %lld %s numbers of input %s (%s)", path, (long long)tensor->count,
+                nns_dtype_name(tensor->dtype), tensor->name, nns_shape_text(tensor, shape));
     fclose(file);
 }
 
@@ -103,7 +124,8 @@ void nns_array_check_writable(const char *path) {
 
 static void write_npy_header(FILE *file, const nns_tensor *tensor) {
     char text[HEADER_MOST];
-    size_t used = (size_t)snprintf(text, sizeof text, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
+    size_t used = (size_t)snprintf(text, sizeof text, "{'descr': %s, 'fortran_order': False, 'shape': (",
+                                   npy_types[tensor->dtype]);
     for (int32_t i = 0; i < tensor->rank; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%lld,", (long long)tensor->shape[i]);
     used += (size_t)snprintf(text + used, sizeof text - used, ")}");
@@ -116,13 +138,13 @@ static void write_npy_header(FILE *file, const nns_tensor *tensor) {
     fwrite(text, 1, used, file);
 }
 
-void nns_array_write(const char *path, const nns_tensor *tensor, const float *from) {
+void nns_array_write(const char *path, const nns_tensor *tensor, const void *from) {
     char part[PATH_MOST];
     part_path(path, part);
     FILE *file = fopen(part, "wb");
     if (!file) nns_die("cannot write %s: %s", path, strerror(errno));
     if (is_npy(path)) write_npy_header(file, tensor);
-    fwrite(from, sizeof *from, (size_t)tensor->count, file);
+    fwrite(from, 1, (size_t)tensor->bytes, file);
     const bool failed = ferror(file) != 0;
     if (fclose(file) || failed || rename(part, path)) {
         const int why = errno;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "array.h"
+#include "elements.h"
 #include "fail.h"
 #include "nnstretch.h"
 #include "ranges.h"
@@ -32,7 +33,7 @@ static const char usage[] =
     "\n"
     "usage: %s [options] [INPUT...]\n"
     "\n"
-    "INPUT: one file per input of the model, .npy or raw little-endian float32 numbers; default: noise.\n"
+    "INPUT: one file per input of the model, .npy or raw little-endian numbers of its type; default: noise.\n"
     "\n"
     "  -m, --model FILE     the model (default: the name of this program with .nnm appended)\n"
     "  -o, --output FILE    write an output, .npy or raw; once per output, in their order\n"
@@ -121,22 +122,21 @@ static const char *own_model(char *path) {
 
 /* ---- running ---------------------------------------------------------------------------------------------- */
 
-static float *new_array(const nns_tensor *tensor) {
-    float *array = malloc((size_t)tensor->count * sizeof *array);
+static void *new_array(const nns_tensor *tensor) {
+    void *array = malloc((size_t)tensor->bytes);
     if (!array) nns_die("no memory for %lld numbers of %s", (long long)tensor->count, tensor->name);
     return array;
 }
 
-/* The same numbers from -1 to 1 on every machine (a linear congruential generator). */
-static void fill_noise(float *array, int64_t count) {
+/* The same numbers on every machine (a linear congruential generator), of floating-point types from -1 to 1. */
+static void fill_noise(const nns_tensor *tensor, void *array) {
     uint32_t state = 1;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < tensor->count; i++) {
         state = state * UINT32_C(1664525) + UINT32_C(1013904223);
-        array[i] = (float)(state >> 8) * (2.0f / 16777216.0f) - 1.0f;
+        const double value = (double)(state >> 8) * 0x1p-23 - 1;
+        nns_set_element(tensor, array, i, nns_random_number(tensor, value, state >> 24));
     }
 }
-
-static int64_t bytes_of(const nns_tensor *tensor) { return tensor->count * (int64_t)sizeof(float); }
 
 static nns_input *make_inputs(const arguments *a, const nns_model *model) {
     const int32_t count = nns_model_input_count(model);
@@ -146,12 +146,12 @@ static nns_input *make_inputs(const arguments *a, const nns_model *model) {
     if (!inputs) nns_die("no memory for %d inputs", (int)count);
     for (int32_t i = 0; i < count; i++) {
         const nns_tensor *tensor = nns_model_input(model, i);
-        float *array = new_array(tensor);
+        void *array = new_array(tensor);
         if (a->n_inputs)
             nns_array_read(a->inputs[i], tensor, array);
         else
-            fill_noise(array, tensor->count);
-        inputs[i] = (nns_input){array, bytes_of(tensor)};
+            fill_noise(tensor, array);
+        inputs[i] = (nns_input){array, tensor->bytes};
     }
     return inputs;
 }
@@ -165,7 +165,7 @@ static nns_output *make_outputs(const arguments *a, const nns_model *model) {
     if (!outputs) nns_die("no memory for %d outputs", (int)count);
     for (int32_t i = 0; i < count; i++) {
         const nns_tensor *tensor = nns_model_output(model, i);
-        outputs[i] = (nns_output){new_array(tensor), bytes_of(tensor)};
+        outputs[i] = (nns_output){new_array(tensor), tensor->bytes};
     }
     return outputs;
 }
@@ -205,28 +205,30 @@ static void print_queue(const nns_queue_info *queue, int32_t number) {
     putchar('\n');
 }
 
-static void print_model(const nns_model *model) {
+static void print_tensor(const char *what, const nns_tensor *tensor) {
     char shape[NNS_SHAPE_TEXT];
+    printf("%s %s: %s %s\n", what, tensor->name, nns_dtype_name(tensor->dtype), nns_shape_text(tensor, shape));
+}
+
+static void print_model(const nns_model *model) {
     const char *features = nns_model_features(model);
     printf("%s on %d thread%s, %s%s%s\n", nns_model_name(model), (int)nns_model_threads(model),
            nns_model_threads(model) == 1 ? "" : "s", nns_library_isa(), *features ? " + " : "", features);
-    for (int32_t i = 0; i < nns_model_input_count(model); i++)
-        printf("input %s: float32 %s\n", nns_model_input(model, i)->name,
-               nns_shape_text(nns_model_input(model, i), shape));
-    for (int32_t i = 0; i < nns_model_output_count(model); i++)
-        printf("output %s: float32 %s\n", nns_model_output(model, i)->name,
-               nns_shape_text(nns_model_output(model, i), shape));
+    for (int32_t i = 0; i < nns_model_input_count(model); i++) print_tensor("input", nns_model_input(model, i));
+    for (int32_t i = 0; i < nns_model_output_count(model); i++) print_tensor("output", nns_model_output(model, i));
     for (int32_t i = 0; i < nns_model_queue_count(model); i++) print_queue(nns_model_queue(model, i), i);
 }
 
-static void print_output(const nns_tensor *tensor, const float *values) {
+static void print_output(const nns_tensor *tensor, const void *array) {
     int64_t smallest = 0, largest = 0;
     for (int64_t i = 1; i < tensor->count; i++) {
-        if (values[i] < values[smallest]) smallest = i;
-        if (values[i] > values[largest]) largest = i;
+        if (nns_element(tensor, array, i) < nns_element(tensor, array, smallest)) smallest = i;
+        if (nns_element(tensor, array, i) > nns_element(tensor, array, largest)) largest = i;
     }
-    printf("output %s: from %.6g at %lld to %.6g at %lld\n", tensor->name, (double)values[smallest],
-           (long long)smallest, (double)values[largest], (long long)largest);
+    const int digits = nns_is_floating(tensor) ? 6 : 17;
+    printf("output %s: from %.*g at %lld to %.*g at %lld\n", tensor->name, digits,
+           nns_element(tensor, array, smallest), (long long)smallest, digits, nns_element(tensor, array, largest),
+           (long long)largest);
 }
 
 static void run_and_print(const arguments *a, nns_model *model, double loaded) {

@@ -23,8 +23,9 @@ from nnstretch.package.standalone_session import StandaloneSession
 from nnstretch.passes import optimize
 from nnstretch.scheduler.planner import make_plan
 from tests.kits.boards.machines import write_tree
-from tests.kits.boards.runner import QUICK, bench, seeded_input
+from tests.kits.boards.runner import QUICK, bench, seeded_input, write_model
 from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.graphs.typed_networks import NATIVE, SHAPE, all_types
 
 TOLERANCE = 1e-4
 
@@ -58,6 +59,65 @@ def test_outputs_are_those_of_a_session_for_the_seeded_inputs(runner: Path, mode
     with StandaloneSession(model) as session:
         outputs = session.run(None, {x["name"]: numbers})
     assert [one["crc32"] for one in entry["outputs"]] == [zlib.crc32(one.tobytes()) for one in outputs]
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with an input and an output of every type."""
+    return write_model(all_types(), tmp_path_factory.mktemp("typed") / "typed.nnm")
+
+
+def test_inputs_and_outputs_of_all_types(runner: Path, typed: Path) -> None:
+    (entry,) = bench(runner, *QUICK, "--seed", "3", typed)["models"]
+    assert [one["type"] for one in entry["inputs"]] == list(NATIVE)
+    inputs = {one["name"]: seeded_input(SHAPE, 3, index, one["type"]) for index, one in enumerate(entry["inputs"])}
+    with StandaloneSession(typed) as session:
+        outputs = session.run(None, inputs)
+    assert entry["repeatable"]
+    for one, array in zip([*entry["inputs"], *entry["outputs"]], [*inputs.values(), *outputs], strict=True):
+        numbers = array.astype(np.float64)
+        assert (one["type"], one["crc32"]) == (array.dtype.name, zlib.crc32(array.tobytes()))
+        assert (one["min"], one["max"]) == pytest.approx((numbers.min(), numbers.max()))
+        assert one["finite"] is True
+        is_wide = array.dtype.kind in "iu" and array.dtype.itemsize > 1
+        assert (one["min"] == one["max"] == 0) == is_wide
+
+
+def test_files_of_all_types(runner: Path, typed: Path, tmp_path: Path) -> None:
+    """Largest and least integers come back with all digits that a float64 has."""
+    feeds = all_types().feeds
+    limits = {name: np.iinfo(name) for name in feeds if feeds[name].dtype.kind in "iu"}
+    words: list[str | Path] = []
+    for name, array in feeds.items():
+        if name in limits:
+            array.flat[:2] = limits[name].min, limits[name].max
+        array.tofile(tmp_path / name)
+        words += ["--input", f"{name}={tmp_path / name}"]
+    (entry,) = bench(runner, *QUICK, *words, "--outputs", tmp_path / "out", typed)["models"]
+    for place, (output, array) in enumerate(zip(entry["outputs"], feeds.values(), strict=True)):
+        content = (tmp_path / "out" / f"0-{place}.bin").read_bytes()
+        assert content == np.ascontiguousarray(array.transpose(2, 0, 1)).tobytes()
+        if output["type"] in limits:
+            known = limits[output["type"]]
+            assert (output["min"], output["max"]) == (int(float(known.min)), int(float(known.max)))
+    (tmp_path / "uint8").write_bytes(bytes(25))
+    (entry,) = bench(runner, *QUICK, *words, typed, status=1)["models"]
+    assert entry["error"] == f"{tmp_path / 'uint8'} does not hold exactly the 24 uint8 numbers of input uint8"
+
+
+def test_models_of_other_types_share_no_inputs(runner: Path, tmp_path: Path) -> None:
+    """Inputs of one place and size: uint8 and int8 numbers are drawn differently."""
+    cpu = CpuProcessor(ProcessorSpec("cpu", cores=(0,)), local_isa())
+    paths = []
+    for dtype in (TensorProto.UINT8, TensorProto.INT8, TensorProto.BOOL):
+        ends = [helper.make_tensor_value_info(name, dtype, (4, 6) if name == "x" else (6, 4)) for name in "xy"]
+        graph = helper.make_graph([helper.make_node("Transpose", ["x"], ["y"])], "graph", ends[:1], ends[1:])
+        model = ir.serde.deserialize_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+        paths.append(tmp_path / f"{dtype}.nnm")
+        write_model_file(make_plan(optimize(model), [cpu], cpu), "turned", local_isa(), paths[-1])
+    for entry in bench(runner, *QUICK, *paths)["models"]:
+        (x,) = entry["inputs"]
+        assert x["crc32"] == zlib.crc32(seeded_input((4, 6), dtype=x["type"]).tobytes())
 
 
 def test_seeded_inputs_are_nearly_normal() -> None:

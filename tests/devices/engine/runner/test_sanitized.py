@@ -13,6 +13,7 @@ from tests.kits.boards.machines import phone
 from tests.kits.boards.runner import bench, write_model
 from tests.kits.c_libraries import runnable_sources, thread_sanitized_sources
 from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.graphs.typed_networks import all_types
 
 SUPPRESSIONS = Path(__file__).parents[1] / "thread_sanitizer.supp"
 
@@ -28,12 +29,13 @@ def test_no_sanitizer_reports_anything(sanitize: str, tmp_path: Path, monkeypatc
     runner = standalone.build_runner(BuildTarget(local_isa()), sanitize)
     environment = {"TSAN_OPTIONS": f"halt_on_error=1 suppressions={SUPPRESSIONS}"}
     models = [write_model(RandomNetwork(seed, 2), tmp_path / f"{seed}.nnm", ((0,), (1,))) for seed in range(3)]
+    models.append(write_model(all_types(), tmp_path / "typed.nnm"))
     (tmp_path / "damaged.nnm").write_bytes(models[0].read_bytes()[:-1])
     root = phone(tmp_path / "phone")
     common: tuple[str | Path, ...] = ("--root", root, "--timeline", "--outputs", tmp_path / "out", "--warmup", "0.01")
     models += [tmp_path / "damaged.nnm", tmp_path / "none"]
     answer = bench(runner, *common, "--runs", "30", *models, status=1, environment=environment)
-    assert ["error" in entry for entry in answer["models"]] == [False, False, False, True, True]
+    assert ["error" in entry for entry in answer["models"]] == [False, False, False, False, True, True]
     answer = bench(runner, *common, "--minutes", "0.02", "--hottest", "80", models[0], environment=environment)
     assert answer["models"][0]["sustained"]
     (tmp_path / "list").write_text("".join(f"{model}\n" for model in models[:3]))

@@ -71,7 +71,7 @@ BFLOAT16 = "bfloat16"
 CASTS = frozenset(
     {
         *((name, DEFAULT_DTYPE) for name in ("float16", BFLOAT16, "uint8", "bool", "int32", "int64")),
-        *((DEFAULT_DTYPE, name) for name in ("float16", BFLOAT16)),
+        *((DEFAULT_DTYPE, name) for name in ("float16", BFLOAT16, "uint8")),
     }
 )
 """Types of the input and output of Cast layers."""

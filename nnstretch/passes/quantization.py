@@ -66,7 +66,8 @@ def lower_quantize(node: ir.Node) -> bool:
         return False
     readers = [reader for reader, index in result.uses() if index == 0 and _reads(reader, result, quantization)]
     if result.dtype != ir.DataType.INT8 and (result.is_graph_output() or len(readers) != len(result.uses())):
-        return _round(node, 0, quantization)
+        _round(node, 0, quantization)
+        return _write_bytes(node, quantization)
     set_quantization(result, quantization)
     for reader in readers:
         become(reader, "Dequantize", (result,))
@@ -97,10 +98,9 @@ def lower_dequantize(node: ir.Node) -> bool:
     if source is None or constant(source) is not None or quantization is None or float_shape(result) is None:
         return False
     if source.dtype == ir.DataType.UINT8:
-        uses = tuple(result.uses())
-        for reader, index in uses:
+        for reader, index in tuple(result.uses()):
             _round(reader, index, quantization)
-        return bool(uses)
+        return _read_bytes(node, quantization)
     if quantization_of(source) not in (None, quantization):
         return False
     set_quantization(source, quantization)
@@ -119,6 +119,44 @@ def _round(reader: ir.Node, index: int, quantization: QuantizationParameters) ->
     set_quantization(quantized, quantization)
     reader.replace_input_with(index, insert(reader, "Dequantize", (quantized,), shape))
     return True
+
+
+def _read_bytes(node: ir.Node, quantization: QuantizationParameters) -> bool:
+    """DequantizeLinear of uint8 becomes a Cast to float32 and the arithmetic that it stands for.
+
+    Args:
+        node: the operator.
+        quantization: its parameters for int8.
+    """
+    shape, zero = float_shape(node.outputs[0]), quantization.zero_point + _SIGN
+    assert shape is not None
+    floats = insert(node, "Cast", (node.inputs[0],), shape)
+    set_inputs(node, (_line(node, floats, shape, quantization.scale, -zero * quantization.scale),))
+    return bypass(node)
+
+
+def _write_bytes(node: ir.Node, quantization: QuantizationParameters) -> bool:
+    """QuantizeLinear to uint8 of what was rounded to the same numbers before becomes arithmetic and a Cast.
+
+    Args:
+        node: the operator.
+        quantization: its parameters for int8.
+    """
+    source, zero = node.inputs[0], quantization.zero_point + _SIGN
+    shape = float_shape(source)
+    assert source is not None
+    assert shape is not None
+    # The Cast drops the fraction: the half is above all errors of rounding, and below the next integer.
+    return become(node, "Cast", (_line(node, source, shape, 1 / quantization.scale, zero + 0.5),), {})
+
+
+def _line(before: ir.Node, source: ir.Value, shape: tuple[int, ...], scale: float, shift: float) -> ir.Value:
+    """`scale * source + shift` in front of a node; `source` has this shape."""
+    if len(shape) >= 2:
+        numbers = (("scale", np.full(shape[1], scale)), ("shift", np.full(shape[1], shift)))
+        return insert(before, "Affine", (source, *(float_initializer(before, *one) for one in numbers)), shape)
+    product = insert(before, "Mul", (source, float_initializer(before, "scale", np.array(scale))), shape)
+    return insert(before, "Add", (product, float_initializer(before, "shift", np.array(shift))), shape)
 
 
 def _reads(node: ir.Node, source: ir.Value, quantization: QuantizationParameters) -> bool:

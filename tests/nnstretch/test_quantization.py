@@ -185,8 +185,32 @@ def test_callers_integers() -> None:
     assert counts["Conv"] == counts["Concat"] == 1
     rng = np.random.default_rng(3)
     feeds = {"x": rng.integers(0, 256, (1, 4, 6, 6), np.uint8), "z": rng.integers(-128, 128, (1, 4, 6, 6), np.int8)}
-    for y, wanted in zip(run_layers(fused, feeds), run_proto(ir.to_proto(model), feeds), strict=True):
+    expected = run_proto(ir.to_proto(model), feeds)
+    for y, wanted in zip(run_layers(fused, feeds), expected, strict=True):
         assert np.array_equal(y, wanted)
+    with compile_model(model, build_processors(f"cpu:{usable_cores()[0]}"), tune=False) as session:
+        assert not session.plan.fallback_layers
+        for y, wanted in zip(session.run(None, feeds), expected, strict=True):
+            assert y.dtype == wanted.dtype
+            assert np.abs(y.astype(int) - wanted.astype(int)).max() <= 1  # a sum may be rounded the other way
+
+
+@pytest.mark.parametrize("zero", [0, 100, 128, 255])
+@pytest.mark.parametrize("scale", [1 / 255, 0.02, 0.1, 1.0, 3.7e4, 1e-6])
+def test_every_byte_comes_and_goes_exactly(zero: int, scale: float) -> None:
+    """Numbers in bytes that are dequantised, moved, and quantised again by the same parameters."""
+    model = parsed(
+        """bytes (uint8[1,256] x) => (uint8[256,1] y, float[1,256] f) {
+            f = DequantizeLinear(x, s, z)  t = Transpose(f)  y = QuantizeLinear(t, s, z)
+        }""",
+        {"s": np.array(scale, np.float32), "z": np.array(zero, np.uint8)},
+    )
+    feeds = {"x": np.arange(256, dtype=np.uint8)[None]}
+    with compile_model(model, build_processors(f"cpu:{usable_cores()[0]}"), tune=False) as session:
+        assert not session.plan.fallback_layers
+        found, floats = session.run(None, feeds)
+    assert np.array_equal(found, feeds["x"].T)
+    np.testing.assert_allclose(floats, run_proto(ir.to_proto(model), feeds)[1], rtol=0, atol=1e-4 * scale)
 
 
 def test_a_matrix_that_exporters_turn() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -76,17 +77,17 @@ def bytes_of_an_image() -> TypedNetwork:
     return _network(nodes, {"x": ("uint8", (1, 3, 12, 10))}, {"y": ("float32", (1, 8, 6, 5))}, constants, 2)
 
 
-def quantised_ends() -> TypedNetwork:
-    """A convolution in int8 whose input and output are int8, as quantisers of whole networks write it."""
-    rng = np.random.default_rng(3)
+def quantised_ends(dtype: str = "int8") -> TypedNetwork:
+    """A convolution in int8 whose input and output are int8 or uint8, as quantisers of whole networks write it."""
+    rng, shift = np.random.default_rng(3), np.iinfo(dtype).min + 128
     constants = {
         "x_scale": np.float32(0.02),
-        "x_zero": np.int8(3),
+        "x_zero": np.array(3 + shift, dtype),
         "w": rng.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8),
         "w_scale": rng.uniform(0.01, 0.02, 8).astype(np.float32),
         "w_zero": np.zeros(8, np.int8),
         "y_scale": np.float32(0.1),
-        "y_zero": np.int8(-7),
+        "y_zero": np.array(-7 + shift, dtype),
     }
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "x_scale", "x_zero"], ["real"]),
@@ -94,7 +95,7 @@ def quantised_ends() -> TypedNetwork:
         helper.make_node("Conv", ["real", "weight"], ["sums"], pads=[1] * 4),
         helper.make_node("QuantizeLinear", ["sums", "y_scale", "y_zero"], ["y"]),
     ]
-    return _network(nodes, {"x": ("int8", (1, 4, 9, 7))}, {"y": ("int8", (1, 8, 9, 7))}, constants, 4)
+    return _network(nodes, {"x": (dtype, (1, 4, 9, 7))}, {"y": (dtype, (1, 8, 9, 7))}, constants, 4)
 
 
 def all_types() -> TypedNetwork:
@@ -123,6 +124,7 @@ def casts() -> TypedNetwork:
 NETWORKS: Mapping[str, Callable[[], TypedNetwork]] = {
     "an image in bytes": bytes_of_an_image,
     "int8 ends": quantised_ends,
+    "uint8 ends": partial(quantised_ends, "uint8"),
     "all types": all_types,
     "casts": casts,
 }

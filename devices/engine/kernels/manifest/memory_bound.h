@@ -299,6 +299,7 @@
     K(to_float16, "cast/to_float16", ANY)            \
     K(from_bfloat16, "cast/from_bfloat16", ANY)      \
     K(to_bfloat16, "cast/to_bfloat16", ANY)          \
+    K(to_uint8, "cast/to_uint8", ANY)                \
     K(from_uint8, "cast/from_uint8", ANY)            \
     K(from_int32, "cast/from_int32", ANY)            \
     K(from_int64, "cast/from_int64", ANY)

@@ -75,6 +75,14 @@ def test_integers_become_the_nearest_float32(name: str, routines: Sequence[Routi
     np.testing.assert_array_equal(found, source.astype(np.float32))
 
 
+def test_bytes_have_the_whole_part(routines: Sequence[Routine]) -> None:
+    """The lowest byte of the number without its fraction; 0 for what int32 does not hold."""
+    source = np.concatenate([some_floats(), np.linspace(-300, 600, 5000, dtype=np.float32)])
+    is_held = np.abs(source) < 2.0**31  # False for NaN
+    whole = np.where(is_held, source, 0).astype(np.int64)
+    np.testing.assert_array_equal(cast(routines, source, ("float32", "uint8")), (whole & 0xFF).astype(np.uint8))
+
+
 def test_other_types_are_left_to_other_engines(routines: Sequence[Routine]) -> None:
     for names in (("float32", "int32"), ("float64", "float32"), ("float16", "bfloat16"), ("int8", "float32")):
         assert not any(one.supports(layer_of(*names, 4)) for one in routines)

@@ -1,5 +1,5 @@
-/* Changes of the element type: other types to float32, and float32 to float16 and bfloat16, rounded to nearest, ties to even.
- * The bits are made by arithmetic that every machine has. It makes no denormal float32, because runs may flush these. */
+/* Changes of the element type: other types to float32, float32 to float16 and bfloat16, rounded to nearest, ties to even, and
+ * float32 to uint8. The bits are made by arithmetic that every machine has. It makes no denormal float32, because runs may flush these. */
 #include "memory_bound/memory_bound.h"
 
 enum { CAST_CHUNK = CHUNK };
@@ -40,6 +40,11 @@ NNS_INLINE uint16_t to_bfloat16(float value) {
     return (uint16_t)((bits & 0x7fffffffu) > EXPONENT(255) ? (bits >> 16 | 0x40u) : rounded);
 }
 
+/* The lowest byte of the whole part, without the fraction; numbers that int32 does not hold become 0. */
+NNS_INLINE uint8_t to_uint8(float value) {
+    return value > -0x1p31f && value < 0x1p31f ? (uint8_t)(int32_t)value : 0;
+}
+
 /* The kernel that makes elements of type TO of those of type FROM. */
 #define CAST(stem, FROM, TO, CONVERT)                                                          \
     static const char *stem##_check(const nns_args *args, nns_work *work) {                    \
@@ -61,6 +66,7 @@ CAST(from_float16, uint16_t, float, from_half)
 CAST(to_float16, float, uint16_t, to_half)
 CAST(from_bfloat16, uint16_t, float, from_bfloat16)
 CAST(to_bfloat16, float, uint16_t, to_bfloat16)
+CAST(to_uint8, float, uint8_t, to_uint8)
 CAST(from_uint8, uint8_t, float, (float))
 CAST(from_int32, int32_t, float, (float))
 CAST(from_int64, int64_t, float, (float))

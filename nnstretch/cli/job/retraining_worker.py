@@ -101,9 +101,12 @@ def main() -> int:
     let_idle_threads_sleep()
     frames = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no frame
+    # A stream with a buffer is locked while a thread waits for it. A process that loads images is forked meanwhile, closes its
+    # standard input, and would wait for that lock for ever.
+    given = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
     options = TransformOptions.from_json({**arguments["options"], "redo": None})
     try:
-        retrain(options, arguments["name"], FrameReporter(frames), GivenThreads(sys.stdin.buffer))
+        retrain(options, arguments["name"], FrameReporter(frames), GivenThreads(given))
     except StoppedError as error:
         write_frame(frames, {"stopped": str(error)})
         return error.status

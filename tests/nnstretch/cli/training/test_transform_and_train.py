@@ -332,8 +332,8 @@ def pass_by(what: str) -> None:
 def run_whole(
     model: str, folder: Path, at_once: int, at: Callable[[str], None] = pass_by
 ) -> tuple[dict[str, Any], list[str]]:
-    """A job with images that other processes read, too, as on two cores; its answer and notes."""
-    changes = {"changes": {**SETTINGS["changes"], "epochs": 1}, "at_once": at_once}
+    """A job with images that other processes load, as on two cores; its answer and notes."""
+    changes = {"changes": {**SETTINGS["changes"], "epochs": 1, "workers": 1}, "at_once": at_once}
     options = TransformOptions(
         model=model.replace(":make", ":narrow"), data="digits", folder=folder, **{**SETTINGS, **changes}
     )

@@ -1,6 +1,6 @@
 """The main job, end to end: train a network, branch it, retrain it, compile it, and measure the gain.
 
-A ResNet-18 learns the handwritten digits of scikit-learn (48×48), is branched for the processors of this machine,
+A ResNet-18 learns the handwritten digits of scikit-learn (40×40), is branched for the processors of this machine,
 retrained with distillation, and measured beside the original, ONNX Runtime and the equal-MACs control. The steps are those of
 `scripts/transform_and_train.py`, which takes a network and images of yours.
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nnstretch.cli.console import Reporter
     from nnstretch.devices.opencl.drivers import DeviceInfo
 
-IMAGE_SIZE = 48
+IMAGE_SIZE = 40
 TARGET_ACCURACY = 99.0
 """Trainings end at this top-1 accuracy on the validation images; the recipes' own target takes an epoch more."""
 SEARCH_SECONDS = 30.0

@@ -50,6 +50,8 @@ def what_was_meant(given: Sequence[str], error: typer.TyperException) -> str:
     named = context.command_path.removeprefix(context.find_root().command_path).strip()
     if len(given) > 1 and hasattr(context.command, "commands") and named and not given[1].startswith("-"):
         parts = list(context.command.commands)
+        if alike := difflib.get_close_matches(given[1], parts, 1, _ALIKE):
+            return f"{named} has no part {given[1]}; did you mean {named} {alike[0]}?"
         return f"{named} is followed by one of {', '.join(parts)}, as in nnstretch {named} {parts[0]} {given[1]}"
     option: str | None = getattr(error, "option_name", None)
     return "" if option is None or not named else _option_meant(option, named, context)

@@ -110,16 +110,16 @@ def _listing(names: Mapping[str, object]) -> str:
 
 
 def _fix_shape(name: str, value: ir.Value, shape: tuple[int, ...] | None) -> bool:
-    """Set or check one input's shape; whether it changed."""
+    """Set or check one input's shape; whether it changed. Where the first dimension alone is dynamic, the batch is 1."""
     current = value.shape
-    if shape is None:
-        if current is not None and current.is_static():
+    if shape is None and current is not None and all(isinstance(size, int) for size in list(current)[1:]):
+        if current.is_static():
             return False
+        shape = tuple(_example(current))
+    if shape is None:
         found = "unknown shape" if current is None else f"dynamic shape {_written(current)}"
         example = (1, 3, 224, 224) if current is None else tuple(_example(current))
-        is_batch = current is not None and all(isinstance(n, int) for n in list(current)[1:])
-        advice = "--batch 1 (in Python batch=1), or " if is_batch else ""
-        advice += f"--shape {name}={','.join(map(str, example))} (in Python shapes={{{name!r}: {example}}})"
+        advice = f"--shape {name}={','.join(map(str, example))} (in Python shapes={{{name!r}: {example}}})"
         raise ModelError(f"input {name!r} has {found}; give {advice}")
     fits = current is None or (
         len(current) == len(shape)

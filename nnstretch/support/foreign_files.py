@@ -20,6 +20,7 @@ _CONVERTED = (
     "is a model for {engine}, which nothing converts back; give the ONNX or TFLite file that it was made from, or its torch "
     "code as FILE.py:FACTORY"
 )
+_STANDALONE = "is a standalone model; run the executable beside it, or give the model that it was made from"
 _ENGINES: Mapping[str, tuple[str, ...]] = {
     "TensorRT": ("engine", "plan", "trt"),
     "Core ML": ("mlmodel", "mlpackage"),
@@ -32,6 +33,7 @@ _TEXTS: Mapping[str, str] = {
     **dict.fromkeys(("bmp", "gif", "jpeg", "jpg", "png", "tif", "tiff", "webp"), _IMAGE),
     **dict.fromkeys(("npy", "npz"), _ARRAYS),
     "safetensors": _WEIGHTS,
+    "nnm": _STANDALONE,
     **dict.fromkeys(("ckpt", "pt", "pt2", "pth"), _TORCH),
     **dict.fromkeys(("h5", "hdf5", "keras", "pb"), _TENSORFLOW),
     **{ending: _CONVERTED.replace("{engine}", name) for name, endings in _ENGINES.items() for ending in endings},

@@ -273,7 +273,10 @@ def _advise_unbranched(
         report.note(f"no branched design is predicted to pay: run the network without branches, on {processors}")
         return
     given = "" if weights is None else f" --weights {weights}"
-    report.note("no branched design is predicted to pay: prepare the network without branches, with")
+    report.note(
+        "no branched design is predicted to pay (--even-if-slower gives the best one all the same): prepare the network "
+        "without branches, with"
+    )
     report.command(f"nnstretch compile {network.spec}{given} -p {processors} -o {Path(network.spec).stem}.nns")
 
 

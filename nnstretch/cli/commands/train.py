@@ -211,7 +211,8 @@ class _Job:
         save_weights(network.module, self.output, network.metadata(**about, **{key: reached.json[key]}))
         report.show(
             f"{self.output}: {reached.text} on {len(dataset.test)} test images "
-            f"({result.validation_score:.2f} % on {len(dataset.validation)} validation images), {result.seconds:.0f} s"
+            f"({result.validation_score:.2f} % on {len(dataset.validation)} validation images) of "
+            f"{dataset.image_size}×{dataset.image_size}, {result.seconds:.0f} s"
         )
         values = result_json(result, key)
         report.finish(

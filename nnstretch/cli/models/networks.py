@@ -75,8 +75,8 @@ class Network:
 
     @property
     def inherits(self) -> bool:
-        """Whether it is branched and its weights are not those of the branched network itself."""
-        return self.design is not None and not self.about.get("design")
+        """Whether it is another network than the original, and its weights are not its own."""
+        return self.design is not None and not self.design.is_original and not self.about.get("design")
 
     @property
     def macs(self) -> int:
@@ -190,7 +190,10 @@ def build_network(
     network = Network(spec, options, module, example, about=about, interface=interface)
     of_branched, quantization = bool(about.get("design")), about.get(_QUANTIZATION)
     if of_branched and design is None:
-        raise UsageError(f"{weights} are weights of the branching {about['design']}; give its file with --design")
+        raise UsageError(
+            f"{weights} are weights of the branching {about['design']}; give them with its file (--design), or those of the "
+            "original"
+        )
     if quantization and design is not None and not of_branched:
         raise UsageError(f"{weights} are weights in int8, which no branching inherits; give those in float32")
     if weights and not of_branched and not quantization:

@@ -70,7 +70,7 @@ def test_a_design(cli: Cli, folder: Path) -> None:
     assert "largest error" in cli("export", "tiny.py:tiny", "-o", "x.pt2", "--design", "design.json")[1]
     assert cli("export", "tiny.py:tiny", "-o", "x.onnx", "--design", "design.json")[0] == 0
     graph = load("x.onnx").graph
-    assert [value.name for value in (*graph.inputs, *graph.outputs)] == ["x", "y"]
+    assert [value.name for value in (*graph.inputs, *graph.outputs)] == ["input", "y"]
     refuses(cli("export", "net.py:small", "-o", "x.onnx", "--design", "design.json"), "design")
 
 
@@ -107,7 +107,7 @@ def test_dynamic_and_integer_inputs(cli: Cli, folder: Path) -> None:
         graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "graph", ends[:1], ends[1:])
         opset = [helper.make_opsetid("", 17)]
         onnx.save(helper.make_model(graph, ir_version=10, opset_imports=opset), folder / f"{name}.onnx")
-    refuses(cli("export", "open.onnx", "-o", "x.tflite"), "dynamic shape [n,3,8,8]", "--batch 1", "--shape x=")
+    assert cli("export", "open.onnx", "-o", "x.tflite")[0] == 0  # for one image
     assert cli("export", "open.onnx", "-o", "x.tflite", "--shape", "2,3,8,8")[0] == 0
     assert cli("export", "open.onnx", "-o", "x.tflite", "--batch", "2")[0] == 0
     refuses(cli("export", "words.onnx", "-o", "w.tflite"), "input 'x' is int64")

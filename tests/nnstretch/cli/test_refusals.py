@@ -189,6 +189,7 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("tune", "resnet18", "--budget", "9"), "tune has no --budget", "the same command goes on")
     refuses(cli("run", "resnet18", "--budget", "9"), "run has no option --budget", "one of nnstretch stretch, bench")
     refuses(cli("bench", "resnet18", "--treads", "2"), "bench has no option --treads; did you mean --threads")
+    refuses(cli("sweep", "dessigns", "net.py:small"), "sweep has no part dessigns; did you mean sweep designs?")
     refuses(cli("train", "--batch", "2"), "train has no option --batch; did you mean --batch-size?")
     refuses(cli("sweep", "designs", "--bogus"), "see nnstretch sweep designs --help")
     refuses(

@@ -105,7 +105,9 @@ def _checked_feeds(feeds: Mapping[str, np.ndarray], inputs: Sequence[PlanTensor]
         )
     if set(feeds) != set(known):
         given = ", ".join(map(str, sorted(feeds, key=str))) or "no input"
-        raise FeedError(f"the model's inputs are {', '.join(known)}, not {given}; give an array for each of them")
+        missing = [name for name in known if name not in feeds]
+        none = f" (none is given for {', '.join(missing)})" if missing and len(missing) < len(known) else ""
+        raise FeedError(f"the model's inputs are {', '.join(known)}, not {given}{none}; give an array for each of them")
     return [_checked(t, feeds[t.name]) for t in inputs]
 
 

@@ -142,7 +142,7 @@ class Compared:
         from nnstretch.bench.placement import measure_together
         from nnstretch.report.tables.runs import idle_text, together_table
 
-        names = several_processors(processors, "a comparison of all with each")
+        names = several_processors(processors, "a comparison of all with each (--threads N takes N cores of one)")
         name, graph = self._graph("processors", "--processors is for one network, which is placed on them")
         with report.progress("Comparing") as advance:
             found = measure_together(name, graph, names, self._measuring(), advance)

@@ -123,7 +123,8 @@ def run_command(
         if timeline is not None:
             check_format(timeline, "a trace is", ".json", "--timeline")
         if output is not None and (asked is None or asked.drawn is None):
-            check_format(output, "outputs are", ".npz")
+            pictures = "" if asked is None else "pictures are written as .png, .jpg or .webp, and "
+            check_format(output, f"{pictures}outputs are", ".npz")
         for path, name in ((output, "-o"), (timeline, "--timeline")):
             if path is not None:
                 check_distinct(path, model, weights, design, image, *files.values(), option=name)

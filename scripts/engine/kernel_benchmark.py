@@ -170,7 +170,7 @@ def _memory_bound_layers() -> Iterator[Layer]:
         yield reorder_layer(x, source, Layout(0))
     for name in ("float16", "bfloat16", "uint8", "int32", "int64"):
         yield _layer("Cast", (TensorType(x.shape, name),), x)
-    for name in ("float16", "bfloat16"):
+    for name in ("float16", "bfloat16", "uint8"):
         yield _layer("Cast", (x,), TensorType(x.shape, name))
     yield from _int8_memory_bound_layers()
 

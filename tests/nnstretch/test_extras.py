@@ -19,7 +19,18 @@ from nnstretch.support.extras import EXTRAS
 from tests.kits.command_line import said
 
 ROOT = Path(__file__).parents[2]
-BASE = {"jinja2", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "platformdirs", "pyopencl", "rich"}
+BASE = {
+    "jinja2",
+    "ml_dtypes",
+    "numpy",
+    "onnx",
+    "onnx_ir",
+    "onnxruntime",
+    "onnxscript",
+    "platformdirs",
+    "pyopencl",
+    "rich",
+}
 BASE |= {"nnstretch", "packaging", "safetensors", "typer", "yaml", "ziglang", *sys.stdlib_module_names}
 BASE |= {"google", "markupsafe"}  # protobuf comes with onnx, markupsafe with jinja2
 HANDLED = {"tflite_runtime"}

@@ -143,7 +143,7 @@ def test_outputs_that_a_node_leaves_out(tmp_path: Path) -> None:
         "(float[2] x) => (string[2] y) { y = Cast<to=8>(x) }",
         "(float[4,2] x) => (seq(float[2,2]) y) <int64 n = {2}> { y = SplitToSequence(x, n) }",
         "(float[4] x) => (int64[1,N] y) { y = NonZero(x) }",
-        "(float[N,4] x) => (float[N,4] y) { y = Relu(x) }",
+        "(float[4,N] x) => (float[4,N] y) { y = Relu(x) }",
     ],
 )
 def test_what_plans_cannot_hold_is_refused(tmp_path: Path, text: str) -> None:

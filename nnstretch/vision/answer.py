@@ -189,9 +189,7 @@ class ImageInput:
             ModelError: that of the file is for another input.
         """
         _, channels, height, width = self.model.shape
-        found = self.model.preprocessing or replace(
-            photo_preprocessing(height, channels), width=None if width == height else width
-        )
+        found = self.model.preprocessing or replace(photo_preprocessing(height, channels), width=width)
         if (*found.shape, found.channels) != (height, width, channels):
             raise ModelError(
                 f"the file states a preprocessing to {found.channels}×{found.shape[0]}×{found.shape[1]}, its input is "

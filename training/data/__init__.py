@@ -61,7 +61,7 @@ def load_dataset(
         crop_pct: side of the images over that of what whole ones cover, where these are cropped.
         preprocessing: that of a trained network, in the place of the data set's own; `image_size` and `width` go before its
             size.
-        width: of images that are not square, in pixels; `image_size` is their height.
+        width: of the images in pixels; None: `image_size`, which is the height of images that are not square.
 
     Raises:
         UsageError: an unknown data set, an impossible size or number of channels, or labels out of range.

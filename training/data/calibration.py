@@ -66,8 +66,7 @@ def images_to_calibrate(
     Raises:
         NNStretchError: there are no such images, or the network cannot read them.
     """
-    folder, height = folder_of_images(source), size[0]
-    width = size[1] if size[1] != height else None
+    folder, (height, width) = folder_of_images(source), size
     if folder is None:
         dataset = load_dataset(source, height, channels, preprocessing=stated, width=width)
         return dataset.train, dataset.preprocessing

@@ -54,11 +54,13 @@ class Preprocessing:
     width: int | None = None
 
     def __post_init__(self) -> None:
-        """Check every value.
+        """Checks every value. The width of a square is None.
 
         Raises:
             UsageError: a value out of its range; names it and the range.
         """
+        if self.width == self.image_size:
+            object.__setattr__(self, "width", None)
         if self.channels not in {1, 3}:
             raise UsageError(f"preprocessing: channels is {self.channels}; 1 or 3 is wanted")
         for name, size in (("image_size", self.image_size), ("width", self.shape[1])):

@@ -185,8 +185,8 @@ def _evaluated(
         report.progress("Evaluating") as advance,
         open_classifier(source, engine, options, advance) as classifier,
     ):
-        _, channels, height, _ = classifier.shape
-        stated, width = classifier.preprocessing, classifier.width
+        _, channels, height, width = classifier.shape
+        stated = classifier.preprocessing
         dataset = load_dataset(images.data, height, channels, preprocessing=stated, width=width)
         dataset, whole = with_given_head(dataset, images.head), len(dataset.test)
         classifier.check_outputs(dataset)

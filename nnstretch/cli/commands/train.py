@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from nnstretch.support.progress import Progress
     from nnstretch.training.data.split import Dataset
     from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
+    from nnstretch.training.loop.events import TrainingResult
     from nnstretch.training.loop.run_folder import RunOptions
     from nnstretch.training.loop.stopping import StopRequest
 
@@ -168,9 +169,7 @@ class _Job:
     def run(self, report: Reporter) -> None:
         """Trains, evaluates and writes the weights."""
         from nnstretch.training.loop.distributed import Ranks
-        from nnstretch.training.loop.events import result_json
         from nnstretch.training.loop.trainer import train as run_training
-        from nnstretch.training.weights import save_weights
 
         dataset = training_images(
             self.data,
@@ -204,8 +203,21 @@ class _Job:
                 f"(--target-accuracy): {_epochs_text(len(result.history), self.recipe.epochs)}"
             )
         report.note(what_was_lost(result, options.best))
-        if not Ranks.current().is_first:
-            return
+        if Ranks.current().is_first:
+            self._finish(report, network, dataset, result, about)
+
+    def _finish(
+        self,
+        report: Reporter,
+        network: BuiltNetwork,
+        dataset: Dataset,
+        result: TrainingResult,
+        about: Mapping[str, Any],
+    ) -> None:
+        """Writes the weights, and shows what they reach on the test images."""
+        from nnstretch.training.loop.events import result_json
+        from nnstretch.training.weights import save_weights
+
         reached = evaluated(network.module, dataset.test, dataset, min(256, self.recipe.batch_size))
         key = dataset.task.key
         save_weights(network.module, self.output, network.metadata(**about, **{key: reached.json[key]}))
@@ -218,7 +230,7 @@ class _Job:
         report.finish(
             {
                 "file": str(self.output),
-                "run": str(options.folder),
+                "run": str(self.run_options.folder),
                 **reached.json,
                 "macs": network.macs,
                 "params": network.parameters,

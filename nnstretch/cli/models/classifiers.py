@@ -73,11 +73,6 @@ class Classifier:
     preprocessing: Preprocessing | None = None
     outputs: tuple[tuple[int, ...], ...] | None = None
 
-    @property
-    def width(self) -> int | None:
-        """Width in pixels of images that are not square; None for others."""
-        return self.shape[3] if self.shape[3] != self.shape[2] else None
-
     def check_outputs(self, dataset: Dataset) -> None:
         """Checks that the outputs fit the classes of the data, as far as that is known before the network is compiled.
 

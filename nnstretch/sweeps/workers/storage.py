@@ -39,6 +39,10 @@ def shown(text: str) -> str:
     return _PASSWORD.sub("***", text)
 
 
+_PACKAGES = {"psycopg": "'nnstretch[sweep]'", "MySQLdb": "mysqlclient"}
+"""Drivers of databases whose packages have other names -> what to install."""
+
+
 def open_storage(text: str, *, workers: int = 1) -> BaseStorage:
     """The storage that `text` names; it is created if there is none.
 
@@ -88,6 +92,8 @@ def _check_records(path: Path) -> None:
     Raises:
         ValueError, KeyError, TypeError: one is no record.
     """
+    if not (path.is_file() or path.is_dir()):  # of a device, what is read may never end
+        raise ValueError("it is no regular file")
     with path.open("rb") as file:
         records = [line for line in (file.readline(), _last_line(file)) if line.endswith(b"\n")]
     for record in records:
@@ -168,7 +174,7 @@ def _database(url: str) -> BaseStorage:
             time.sleep(1.0)
         except ImportError as error:
             name = error.name or getattr(error.__context__, "name", None) or "its driver"
-            advice = "pip install 'nnstretch[sweep]'" if name == "psycopg" else f"pip install {name}"
+            advice = f"pip install {_PACKAGES.get(name, name)}"
             raise MissingExtraError(
                 f"the storage {shown(url)} needs {name}, which is not installed; {advice}"
             ) from error

@@ -39,6 +39,7 @@ def test_images_of_any_shape_become_square(height: int, width: int, interpolatio
 def test_an_image_covers_an_input_that_is_not_square(height: int, width: int) -> None:
     wide = Preprocessing(8, 1, (0.5,), (0.25,), 0.5, width=16)
     assert wide.covered == (16, 32)
+    assert replace(wide, width=8) == replace(wide, width=None)
     columns = np.linspace(0, 255, width).astype(np.uint8)
     made = wide.pixels(np.repeat(columns[None, :, None], height, axis=0))
     assert made.shape == (8, 16, 1)

@@ -114,6 +114,7 @@ class Board(LocalTransport):
         for number, entry in enumerate(answer["models"]):
             milliseconds = self.factors.get(entry["name"], 1.0) * (1 + number * 1e-3)
             entry["samples_ms"], entry["p50_ms"] = [milliseconds] * 3, milliseconds
+            _share_out(entry.get("timeline") or [], milliseconds)
             entry["throttled"] = self.is_hot
             entry["energy_j"] = self.joules
             if entry["name"] in self.wrong and "--outputs" in command:
@@ -127,6 +128,13 @@ class Board(LocalTransport):
     def left(self) -> list[str]:
         """Names of files that were left on the board."""
         return sorted(file.name for file in Path(self.folders[0]).rglob("*") if file.is_file())
+
+
+def _share_out(steps: Sequence[dict[str, int]], milliseconds: float) -> None:
+    """Gives all steps of a run equal parts of its time, one after another."""
+    span = int(milliseconds * 1e6) // max(len(steps), 1)
+    for number, step in enumerate(steps):
+        step["begin"], step["end"] = number * span, (number + 1) * span
 
 
 def lost() -> None:

@@ -2,7 +2,7 @@
 
 | file | contents |
 |---|---|
-| `NAME.nnm` | the model file: a plan for CPU and OpenCL queues and its weights |
+| `NAME.nnm` | the model file: a plan for CPU, OpenCL and LiteRT queues and its weights |
 | `NAME` | an executable that runs it |
 | `libnnstretch.so` | a library that runs it in other programs |
 | `nnstretch.h` | the library's interface |
@@ -36,6 +36,7 @@ from nnstretch.devices.engine.build.standalone import (
 )
 from nnstretch.errors import FileError, PackageError, UsageError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
+from nnstretch.package.standalone_calls import PlanCalls
 from nnstretch.package.standalone_devices import PlanDevices
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan, PlanStep
@@ -69,7 +70,7 @@ def write_standalone(
     """Writes a model and its binaries to an existing folder. Each file appears complete or not at all.
 
     Args:
-        compiled: a plan made for `target.isa` whose queues are CPU cores and OpenCL devices.
+        compiled: a plan made for `target.isa` whose queues are CPU cores, OpenCL devices and LiteRT.
         name: of the model and of the executable.
         target: of the binaries.
         folder: the destination; existing files of the same names are replaced.
@@ -79,17 +80,17 @@ def write_standalone(
         The files, with the keys of `standalone_files`, and `runner`; those of `aar` by their paths in it.
 
     Raises:
-        UsageError: the plan needs ONNX Runtime, needs OpenCL in a static executable, or the name is not valid as a
-            file name.
+        UsageError: the plan needs ONNX Runtime, needs OpenCL or LiteRT in a static executable, or the name is not valid as
+            a file name.
         BuildError: the engine cannot be built for the target.
         FileError: the folder is not writable or the disk is full.
     """
     files = dict(standalone_files(name, folder))
     check_standalone(compiled.plan)
-    if target.system == "linux-musl" and PlanDevices(compiled.plan).queues:
+    if target.system == "linux-musl" and (library := _opened_library(compiled.plan)):
         raise UsageError(
-            f"an executable for {target} is linked statically and cannot open OpenCL; compile for {target.isa.name}-linux-gnu, "
-            "or for processors of kind cpu alone"
+            f"an executable for {target} is linked statically and cannot open {library}; compile for "
+            f"{target.isa.name}-linux-gnu, or for processors of kind cpu alone"
         )
     binaries = build_binaries(target)
     write_model_file(compiled, name, target.isa, files["model"])
@@ -121,17 +122,24 @@ def write_standalone(
     return files
 
 
+def _opened_library(plan: Plan) -> str:
+    """A library that executables open to run a plan; empty if there is none."""
+    if PlanDevices(plan).queues:
+        return "OpenCL"
+    return "LiteRT" if PlanCalls(plan, {}).queues else ""
+
+
 MAGIC = struct.unpack("<q", b"NNSMODEL")[0]
-FIRST_FORMAT, LAST_FORMAT = 2, 5
-HAS_DEVICES, HAS_TYPES = 1, 2
-"""What a format has beyond the first one, whose number these are added to: OpenCL queues, and types of inputs and outputs, all
-float32 otherwise. Files have no more than they need, so that older libraries read them, too."""
+FIRST_FORMAT, LAST_FORMAT = 2, 9
+HAS_DEVICES, HAS_TYPES, HAS_CALLS = 1, 2, 4
+"""What a format has beyond the first one, whose number these are added to: OpenCL queues; types of inputs and outputs, all
+float32 otherwise; LiteRT queues. Files have no more than they need, so that older libraries read them, too."""
 _PAGE = 4096
 _HEADER_WORDS = 8
 _CHECK_AT = 56
 _SUMS = 512
 _CHECK_TURN, _CHECK_FACTOR, _WORD_MASK = 27, 0x9E3779B97F4A7C15, (1 << 64) - 1
-_KERNEL_STEP, _LAUNCH_STEP = 0, 1
+_KERNEL_STEP, _LAUNCH_STEP, _CALL_STEP = 0, 1, 2
 _ABSENT = -1
 
 
@@ -139,18 +147,19 @@ def write_model_file(compiled: Compiled, name: str, isa: Isa, path: Path) -> Non
     """Writes a compiled model to `path`. The file appears complete or not at all.
 
     Args:
-        compiled: a plan for the block of `isa` whose queues are CPU cores and OpenCL devices.
+        compiled: a plan for the block of `isa` whose queues are CPU cores, OpenCL devices and LiteRT.
         name: the model's name, which the executable prints.
         isa: the instruction set of the plan.
         path: the file.
 
     Raises:
-        UsageError: the plan needs ONNX Runtime or LiteRT, or no kernel has the type of an input or output; names these.
+        UsageError: the plan has calls that a model file cannot hold, or no kernel has the type of an input or output; names
+            these.
         PackageError: the plan is for another vector width.
         FileError: the place is not writable or the disk is full.
     """
     constants = _file_constants(compiled)
-    head = bytearray(encode_head(compiled.plan, name, isa, constants.nbytes))
+    head = bytearray(encode_head(compiled, name, isa, constants.nbytes))
     struct.pack_into("<Q", head, _CHECK_AT, check(head, constants.data))
     with atomic_write(path) as file:
         file.write(head)
@@ -158,7 +167,7 @@ def write_model_file(compiled: Compiled, name: str, isa: Isa, path: Path) -> Non
 
 
 def format_has(number: int, what: int) -> bool:
-    """Whether a format of model files has `HAS_DEVICES` or `HAS_TYPES`."""
+    """Whether a format of model files has `HAS_DEVICES`, `HAS_TYPES` or `HAS_CALLS`."""
     return FIRST_FORMAT <= number <= LAST_FORMAT and bool(number - FIRST_FORMAT & what)
 
 
@@ -168,43 +177,51 @@ def step_order(plan: Plan) -> list[int]:
 
 
 def _file_constants(compiled: Compiled) -> np.ndarray:
-    """The constants of host queues, then those of every device."""
-    devices = PlanDevices(compiled.plan)
+    """The constants of host queues, then those of every device, then the TFLite files."""
+    devices, calls = PlanDevices(compiled.plan), PlanCalls(compiled.plan, compiled.models)
     offset, size = compiled.plan.constant_ranges.get(0, (0, 0))
     host = np.ascontiguousarray(compiled.constants[offset : offset + size])
-    if not devices.queues:
+    if not devices.queues and not calls.queues:
         return host
-    *places, end = devices.constant_places(size)
+    places = devices.constant_places(size)
+    *call_places, end = calls.places(places.pop())
     constants = np.zeros(end, np.uint8)
     constants[:size] = host
     for place, (start, size_here) in zip(places, devices.constant_ranges, strict=True):
         constants[place : place + size_here] = compiled.constants[start : start + size_here]
+    for place, content in zip(call_places, calls.contents, strict=True):
+        constants[place : place + len(content)] = np.frombuffer(content, np.uint8)
     return constants
 
 
-def encode_head(plan: Plan, name: str, isa: Isa, constant_bytes: int) -> bytes:
+def encode_head(compiled: Compiled, name: str, isa: Isa, constant_bytes: int) -> bytes:
     """The file up to the constants: header with a check of 0, 64-bit words, text and padding.
 
     Raises as `write_model_file` does.
     """
+    plan = compiled.plan
     check_standalone(plan)
     if plan.block != isa.block:
         raise PackageError(f"the plan is made for vectors of {plan.block} floats, {isa.name} has {isa.block}")
-    devices = PlanDevices(plan)
+    devices, calls = PlanDevices(plan), PlanCalls(plan, compiled.models)
     host_bytes = plan.constant_ranges.get(0, (0, 0))[1]
     kernels = sorted({step.kernel for step in plan.steps if step.kind == "kernel"})
     texts = [isa.name, name, *(t.name for t in (*plan.inputs, *plan.outputs)), *kernels]
-    device_words: list[int] = []
+    more_words: list[int] = []
     if devices.queues:
-        device_words += devices.words(host_bytes)
+        more_words += devices.words(host_bytes)
         texts += devices.texts()
+    if calls.queues:
+        more_words += calls.words(devices.constant_places(host_bytes)[-1])
+        texts += calls.texts()
     text = b"".join(t.replace("\0", "").encode() + b"\0" for t in texts)
     text += bytes(-len(text) % 8)
-    description = _description(plan, devices, host_bytes, len(kernels))
-    words = np.array([*description, *device_words, *_program(plan, devices, kernels)], "<i8")
+    number = _format_of(plan, devices, calls)
+    description = _description(plan, number, host_bytes, len(kernels))
+    words = np.array([*description, *more_words, *_program(plan, devices, kernels)], "<i8")
     body = words.tobytes() + text
     start = -(-(8 * _HEADER_WORDS + len(body)) // _PAGE) * _PAGE
-    numbers = (MAGIC, _format_of(plan, devices), start + constant_bytes, words.size, len(text), start, constant_bytes)
+    numbers = (MAGIC, number, start + constant_bytes, words.size, len(text), start, constant_bytes)
     head = struct.pack("<8q", *numbers, 0) + body
     return head + bytes(start - len(head))
 
@@ -230,16 +247,17 @@ def check(head: bytes | bytearray, constants: bytes | memoryview) -> int:
 
 
 def check_standalone(plan: Plan) -> None:
-    """Checks that the engine can run a plan without other libraries than OpenCL.
+    """Checks that the engine can run a plan without other libraries than OpenCL and LiteRT.
 
     Raises:
-        UsageError: it cannot; names the layers and the libraries that they need, or an input or output with its type.
+        UsageError: it cannot; names the layers, or an input or output with its type.
     """
-    layers = list(dict.fromkeys(step.layer for step in plan.steps if step.kind == "call"))
-    if layers:
+    refused = PlanCalls(plan, {}).refused()
+    if refused:
+        layers = list(dict.fromkeys(step.layer for step in refused))
         raise UsageError(
-            f"a standalone model runs native kernels alone, and ONNX Runtime or LiteRT computes {', '.join(layers)}; "
-            "leave --standalone out, or compile for cpu a model without such layers"
+            f"a standalone model runs native kernels, and calls of LiteRT processors without a delegate's library; "
+            f"{refused[0].routine} computes {', '.join(layers)}; leave --standalone out, or compile for other processors"
         )
     for tensor in (*plan.inputs, *plan.outputs):
         if not tensor.type.element.code:
@@ -249,22 +267,23 @@ def check_standalone(plan: Plan) -> None:
             )
 
 
-def _format_of(plan: Plan, devices: PlanDevices) -> int:
+def _format_of(plan: Plan, devices: PlanDevices, calls: PlanCalls) -> int:
     """The lowest format that can hold a plan."""
     has_types = any(tensor.type.dtype != DEFAULT_DTYPE for tensor in (*plan.inputs, *plan.outputs))
-    return FIRST_FORMAT + HAS_DEVICES * bool(devices.queues) + HAS_TYPES * has_types
+    has = HAS_DEVICES * bool(devices.queues) + HAS_TYPES * has_types + HAS_CALLS * bool(calls.queues)
+    return FIRST_FORMAT + has
 
 
-def _description(plan: Plan, devices: PlanDevices, host_bytes: int, n_kernels: int) -> Iterable[int]:
+def _description(plan: Plan, number: int, host_bytes: int, n_kernels: int) -> Iterable[int]:
     yield from (plan.block, plan.host_bytes, host_bytes, len(plan.inputs), len(plan.outputs))
-    has_types = format_has(_format_of(plan, devices), HAS_TYPES)
+    has_types = format_has(number, HAS_TYPES)
     for tensor in (*plan.inputs, *plan.outputs):
         if has_types:
             yield tensor.type.element.code
         yield from (len(tensor.type.shape), *tensor.type.shape)
     yield len(plan.queues)
     for queue in plan.queues:
-        cores = queue.cores or (() if devices.queues else (0,))
+        cores = queue.cores or (() if format_has(number, HAS_DEVICES | HAS_CALLS) else (0,))
         yield from (len(cores), *cores, len(queue.ratios), *queue.ratios)
     yield n_kernels
 
@@ -279,12 +298,14 @@ def _program(plan: Plan, devices: PlanDevices, kernels: Sequence[str]) -> Iterab
     for i in shown:
         buffer = plan.buffers[i]
         yield from (regions[buffer.memory, buffer.index], buffer.offset, buffer.bytes)
-    launches = count()
+    launches, calls = count(), count()
     for step in (plan.steps[number] for number in step_order(plan)):
         if step.kind == "opencl":
             yield from (_LAUNCH_STEP, next(launches), 0, 0, 0)
+        elif step.kind == "call":
+            yield from _step(step, _CALL_STEP, next(calls), numbers)
         else:
-            yield from _step(step, kernel_numbers[step.kernel], numbers)
+            yield from _step(step, _KERNEL_STEP, kernel_numbers[step.kernel], numbers)
     first = 0
     for subgraph in plan.subgraphs:
         yield from (subgraph.queue, first, subgraph.count, len(subgraph.waits), *subgraph.waits)
@@ -302,8 +323,8 @@ def _regions(plan: Plan, devices: PlanDevices) -> dict[tuple[str, int], int]:
     return {**inputs, **outputs, ("host", 0): tensors, ("constant", 0): tensors + 1, **slots}
 
 
-def _step(step: PlanStep, kernel: int, numbers: Mapping[int, int]) -> Iterable[int]:
-    yield from (_KERNEL_STEP, kernel)
+def _step(step: PlanStep, kind: int, number: int, numbers: Mapping[int, int]) -> Iterable[int]:
+    yield from (kind, number)
     reads = [_ABSENT if read is None else numbers[read] for read in step.reads]
     writes = [numbers[write] for write in step.writes]
     for words in (reads, writes, step.arguments):

@@ -13,7 +13,16 @@ import numpy as np
 from nnstretch.errors import FileError, PackageError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, ELEMENT_TYPES
 from nnstretch.graph.layer import TensorType
-from nnstretch.package.standalone import FIRST_FORMAT, HAS_DEVICES, HAS_TYPES, LAST_FORMAT, MAGIC, SUFFIX, format_has
+from nnstretch.package.standalone import (
+    FIRST_FORMAT,
+    HAS_CALLS,
+    HAS_DEVICES,
+    HAS_TYPES,
+    LAST_FORMAT,
+    MAGIC,
+    SUFFIX,
+    format_has,
+)
 from nnstretch.scheduler.plan.schema import PlanTensor
 from nnstretch.scheduler.runtime.arguments import Arguments
 
@@ -46,6 +55,11 @@ class Head(NamedTuple):
     def has_devices(self) -> bool:
         """Whether it may have OpenCL queues."""
         return format_has(self.format, HAS_DEVICES)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether it may have LiteRT queues."""
+        return format_has(self.format, HAS_CALLS)
 
 
 class Ends(NamedTuple):

@@ -17,6 +17,7 @@ import numpy as np
 from nnstretch.devices.engine.binding.program import opencl_library
 from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, local_isa
 from nnstretch.devices.engine.build.standalone import build_binaries
+from nnstretch.devices.external.litert.library import LITERT_VARIABLE, packaged_library
 from nnstretch.errors import FeedError, PackageError, UsageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.package.standalone_head import read_head
@@ -50,12 +51,17 @@ class _OpenCLOptions(ctypes.Structure):
     )
 
 
+class _LiteRtOptions(ctypes.Structure):
+    _fields_ = (("library", ctypes.c_char_p), ("accelerator", ctypes.c_char_p))
+
+
 class _Options(ctypes.Structure):
     _fields_ = (
         ("threads", ctypes.c_int32),
         ("cores", ctypes.POINTER(ctypes.c_int32)),
         ("n_cores", ctypes.c_int32),
         ("opencl", ctypes.POINTER(_OpenCLOptions)),
+        ("litert", ctypes.POINTER(_LiteRtOptions)),
     )
 
 
@@ -80,16 +86,17 @@ class StandaloneSession(Closing):
         Raises:
             FileError: there is no such file.
             PackageError: it is no model file, is damaged, is for another kind of CPU, has OpenCL sources that are not
-                trusted, or its OpenCL device is missing or fails.
+                trusted, or its OpenCL device or LiteRT is missing or fails.
             BuildError: the library cannot be built.
         """
         self._model = ctypes.c_void_p()
         head = read_head(path)
         self._library = _library(path, head.isa)
         opencl = _opencl_options(trusted_sources) if head.has_devices else None
-        options = _Options(threads or 0, None, 0, opencl and ctypes.pointer(opencl))
+        litert = _litert_options() if head.has_calls else None
+        options = _Options(threads or 0, None, 0, opencl and ctypes.pointer(opencl), litert and ctypes.pointer(litert))
         error = ctypes.create_string_buffer(_ERROR_BYTES)
-        if self._library.nns_model_load_on(
+        if self._library.nns_model_load_with(
             os.fsencode(path), ctypes.byref(options), ctypes.byref(self._model), error, len(error)
         ):
             raise PackageError(error.value.decode(errors="replace"))
@@ -156,7 +163,7 @@ def _library(path: Path, name: str) -> Any:
     library = ctypes.CDLL(str(build_binaries(BuildTarget(isa)).library))
     text = (ctypes.c_char_p, ctypes.c_size_t)
     arrays = (ctypes.POINTER(_Array), ctypes.c_int32)
-    library.nns_model_load_on.argtypes = (
+    library.nns_model_load_with.argtypes = (
         *(ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(ctypes.c_void_p)),
         *text,
     )
@@ -178,6 +185,12 @@ def _opencl_options(trusted_sources: bool) -> _OpenCLOptions:
     except ImportError:
         library = None
     return _OpenCLOptions(library, os.fsencode(cache_dir("opencl")), None, trusted_sources, 0)
+
+
+def _litert_options() -> _LiteRtOptions:
+    """Options with the library of LiteRT's package, unless NNSTRETCH_LITERT names one or there is none."""
+    library = None if os.environ.get(LITERT_VARIABLE) else packaged_library()
+    return _LiteRtOptions(None if library is None else os.fsencode(library), None)
 
 
 def _described(arrays: Sequence[np.ndarray]) -> Any:

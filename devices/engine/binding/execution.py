@@ -49,7 +49,7 @@ class Calls:
         failure, self._failure = self._failure, None
         return failure
 
-    def _call(self, step: int, reads: Any, writes: Any) -> int:
+    def _call(self, _context: int | None, step: int, reads: Any, writes: Any) -> int:
         function, read_sizes, write_sizes = self._table[step]
         try:
             function(

@@ -16,7 +16,7 @@ from nnstretch.errors import BuildError, DeviceError, FeedError, PackageError
 if TYPE_CHECKING:
     import numpy as np
 
-ABI = 5
+ABI = 6
 """NNS_ABI of nns_engine.h."""
 
 MAX_READS, MAX_WRITES = 16, 4
@@ -38,7 +38,7 @@ _STEADY_READINGS, _MOST_READINGS = 12, 60
 _FASTER = 1.01
 
 Pointer = ctypes.c_void_p
-Call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(Pointer), ctypes.POINTER(Pointer))
+Call = ctypes.CFUNCTYPE(ctypes.c_int32, Pointer, ctypes.c_int64, ctypes.POINTER(Pointer), ctypes.POINTER(Pointer))
 """nns_call: a callback for steps of kind NNS_STEP_CALL."""
 
 
@@ -76,6 +76,7 @@ class Bindings(ctypes.Structure):
         ("semaphores", ctypes.POINTER(Launch)),
         ("flags", Pointer),
         ("trace_queues", ctypes.POINTER(Pointer)),
+        ("call_context", Pointer),
     )
 
 

@@ -31,9 +31,9 @@ ANDROID_MANIFEST = """\
 </manifest>
 """
 """What an app's manifest needs."""
-_LOADER = ("standalone/*.c", "opencl_host/**/*.c")
+_LOADER = ("standalone/*.c", "opencl_host/**/*.c", "litert_host/*.c")
 _HASHES_IN = "sources.c"
-_HEADERS_IN = ("include", "runtime", "standalone", "opencl_host", "programs")
+_HEADERS_IN = ("include", "runtime", "standalone", "opencl_host", "litert_host", "programs")
 
 # musl gives threads 128 KiB of stack unless the executable asks for more.
 _STACK = "-Wl,-z,stack-size=1048576"

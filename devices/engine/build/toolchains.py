@@ -79,7 +79,7 @@ class Toolchain:
     identity: str
 
 
-_FOLDERS_BESIDE = ("standalone", "opencl_host", "programs", "runner")
+_FOLDERS_BESIDE = ("standalone", "opencl_host", "litert_host", "programs", "runner")
 """Folders with headers of what is built around the engine."""
 
 

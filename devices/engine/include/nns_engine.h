@@ -38,7 +38,7 @@ extern "C" {
 
 #define NNS_EXPORT __attribute__((visibility("default")))
 
-#define NNS_ABI 5                         /* version of this interface and of program images */
+#define NNS_ABI 6                         /* version of this interface and of program images */
 #define NNS_MAGIC INT64_C(0x315453534e4e) /* "NNSST1": the first word of a program image */
 #define NNS_MAX_READS 16                  /* inputs of one step, constants included */
 #define NNS_MAX_WRITES 4                  /* outputs of one step, workspaces included */
@@ -149,8 +149,8 @@ typedef struct {
  * have semaphores: two devices on the same cores could wait for each other. */
 enum { NNS_FLAG_DONE = 1, NNS_FLAG_FAILED = 2 };
 
-/* A call step: gets pointers to its buffers; returns 0 or an error number. */
-typedef int32_t (*nns_call)(int64_t id, const void *const *reads, void *const *writes);
+/* A call step: gets nns_bindings.call_context and pointers to its buffers; returns 0 or an error number. */
+typedef int32_t (*nns_call)(void *context, int64_t id, const void *const *reads, void *const *writes);
 
 /* What the numbers of a program image stand for in this process. Memory and handles must outlive the program;
  * the arrays of this structure need not. */
@@ -163,6 +163,7 @@ typedef struct {
     const nns_launch *semaphores; /* n_subgraphs, with a NULL kernel where there is none; or NULL */
     int32_t *flags;               /* n_subgraphs, in memory shared coherently; NULL without semaphores */
     void *const *trace_queues;    /* as command_queues, for traced runs; a NULL stands for the queue of other runs */
+    void *call_context;           /* what `call` gets; NULL is fine */
 } nns_bindings;
 
 typedef struct nns_program nns_program;

@@ -42,6 +42,8 @@ static const char usage[] =
     "  --device NAME       the OpenCL device, by number or a part of its name (default: as compiled)\n"
     "  --cache FOLDER      keep built OpenCL kernels here (default: build them for every model)\n"
     "  --trusted-sources   refuse OpenCL sources that the runner was not built with\n"
+    "  --litert LIBRARY    the LiteRT library to open (default: NNSTRETCH_LITERT, or libLiteRt.so)\n"
+    "  --accelerator NAME  LiteRT's cpu, builtin, gpu, npu, gpu+cpu or npu+cpu (default: as compiled)\n"
     "  --root FOLDER       read the description of the machine from FOLDER/sys and FOLDER/proc\n"
     "  --progress          report on the standard error\n"
     "  --version, --help\n"
@@ -50,7 +52,7 @@ static const char usage[] =
 
 enum {
     PROBE = 256, SECONDS, RUNS, WARMUP, THREADS, CORES, SEED, INPUT, OUTPUTS, TIMELINE, MINUTES, COOL_DOWN, COOL_TO,
-    HOTTEST, WHEN_HOT, LIST, OPENCL, DEVICE, CACHE, TRUSTED, ROOT, PROGRESS, VERSION, HELP,
+    HOTTEST, WHEN_HOT, LIST, OPENCL, DEVICE, CACHE, TRUSTED, LITERT, ACCELERATOR, ROOT, PROGRESS, VERSION, HELP,
 };
 
 static const struct option option_list[] = {
@@ -74,6 +76,8 @@ static const struct option option_list[] = {
     {"device", required_argument, NULL, DEVICE},
     {"cache", required_argument, NULL, CACHE},
     {"trusted-sources", no_argument, NULL, TRUSTED},
+    {"litert", required_argument, NULL, LITERT},
+    {"accelerator", required_argument, NULL, ACCELERATOR},
     {"root", required_argument, NULL, ROOT},
     {"progress", no_argument, NULL, PROGRESS},
     {"version", no_argument, NULL, VERSION},
@@ -151,6 +155,8 @@ static void parse_one(nns_options *options, int option, const char *program) {
     case DEVICE: options->opencl.device = optarg; break;
     case CACHE: options->opencl.cache = optarg; break;
     case TRUSTED: options->opencl.trusted_sources = 1; break;
+    case LITERT: options->litert.library = optarg; break;
+    case ACCELERATOR: options->litert.accelerator = optarg; break;
     case ROOT: options->root = optarg; break;
     case PROGRESS: options->progress = true; break;
     case VERSION: puts("nns-bench " NNS_VERSION); exit(0);

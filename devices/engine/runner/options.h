@@ -31,6 +31,7 @@ typedef struct {
     const char *outputs; /* folder or NULL */
     const char *list; /* file with names of models or NULL */
     nns_opencl_options opencl;
+    nns_litert_options litert;
     const char *root; /* of /sys and /proc */
     char **models; /* of the command line, then of the list */
     int32_t n_models;

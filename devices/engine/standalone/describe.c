@@ -8,15 +8,23 @@
 static void describe_queue(const nns_model *model, int32_t index, nns_queue_info *info) {
     const nns_queue *queue = &model->program->queues[index];
     const char *device = nns_ocl_host_device(model->devices, index);
-    *info = (nns_queue_info){device ? "opencl" : "cpu", queue->cores, queue->n_cores, device};
+    const char *accelerator = nns_litert_host_device(model->calls, index);
+    const char *kind = device ? "opencl" : accelerator ? "litert" : "cpu";
+    *info = (nns_queue_info){kind, queue->cores, queue->n_cores, device ? device : accelerator};
+}
+
+static const char *name_of_step(const nns_model *model, const nns_step *step) {
+    switch (step->kind) {
+    case NNS_STEP_OPENCL: return model->image.devices.launches[step->id].kernel;
+    case NNS_STEP_CALL: return model->image.calls.calls[step->id].name;
+    default: return step->kernel->name;
+    }
 }
 
 static void describe_steps(const nns_model *model, const nns_subgraph *subgraph, nns_step_info *steps) {
     for (int64_t i = subgraph->first; i < subgraph->end; i++) {
         const nns_step *step = &model->program->steps[i];
-        const bool is_launch = step->kind == NNS_STEP_OPENCL;
-        const char *kernel = is_launch ? model->image.devices.launches[step->id].kernel : step->kernel->name;
-        steps[i] = (nns_step_info){.kernel = kernel, .queue = subgraph->queue};
+        steps[i] = (nns_step_info){.kernel = name_of_step(model, step), .queue = subgraph->queue};
     }
 }
 

@@ -32,8 +32,8 @@ static int32_t read_name(nns_file_reader *r, const char **name, const char *what
 static int32_t read_device(nns_file_reader *r, const nns_file *file, nns_image *image, nns_ocl_queue *device) {
     int64_t queue = 0, index = 0, offset = 0;
     TRY(nns_read(&r->input, &queue, "the queue of a device", 1, image->queues.count - 1));
-    if (image->queues.is_device[queue]) return DAMAGED(r, "queue %lld has two devices", (long long)queue);
-    image->queues.is_device[queue] = true;
+    if (image->queues.kinds[queue] != NNS_QUEUE_HOST) return DAMAGED(r, "queue %lld has two devices", (long long)queue);
+    image->queues.kinds[queue] = NNS_QUEUE_OPENCL;
     TRY(nns_read(&r->input, &index, "the number of a device", 0, MOST_INDEX));
     TRY(nns_read(&r->input, &offset, "the place of constants", image->constant_bytes, file->constant_bytes));
     TRY(nns_read(&r->input, &device->constant_bytes, "the size of constants", 0, file->constant_bytes - offset));

@@ -33,4 +33,10 @@ static inline int32_t nns_read_text(nns_file_reader *r, const char **text, const
  * or names what does not exist. Cores of the queues are missing yet. */
 int32_t nns_devices_read(nns_file_reader *r, const nns_file *file, nns_image *image);
 
+/* Reads what the call queues of a file need into `image->calls`, and checks it likewise. Cores of the queues are missing yet. */
+int32_t nns_calls_read(nns_file_reader *r, const nns_file *file, nns_image *image);
+
+/* Reads the type of an array: its element type, float32 if `has_type` is false, and its shape. */
+int32_t nns_read_type(nns_file_reader *r, bool has_type, nns_tensor *tensor);
+
 #endif

@@ -18,11 +18,11 @@ static int32_t read_target(nns_file_reader *r, nns_image *image, const nns_file 
                         "the model is for %.40s, this library is for %s; compile the model with --target %s", isa,
                         nns_library_isa(), nns_library_isa());
     TRY(nns_read(&r->input, &image->arena_bytes, "the size of the arena", 0, NNS_MOST_BYTES / 2));
-    const int64_t least = nns_file_has(file, NNS_FILE_HAS_DEVICES) ? 0 : file->constant_bytes;
+    const int64_t least = nns_file_has(file, NNS_FILE_HAS_DEVICES | NNS_FILE_HAS_CALLS) ? 0 : file->constant_bytes;
     return nns_read(&r->input, &image->constant_bytes, "the size of the constants", least, file->constant_bytes);
 }
 
-static int32_t read_tensor(nns_file_reader *r, bool has_type, nns_tensor *tensor) {
+int32_t nns_read_type(nns_file_reader *r, bool has_type, nns_tensor *tensor) {
     int64_t rank = 0, dtype = NNS_FLOAT32;
     if (has_type) TRY(nns_read(&r->input, &dtype, "the type of a tensor", NNS_FLOAT32, NNS_BOOL));
     tensor->dtype = (int32_t)dtype;
@@ -34,6 +34,11 @@ static int32_t read_tensor(nns_file_reader *r, bool has_type, nns_tensor *tensor
             tensor->count > NNS_MOST_BYTES / nns_dtype_bytes(tensor->dtype))
             return DAMAGED(r, "a tensor has an extent of %lld", (long long)tensor->shape[i]);
     tensor->bytes = tensor->count * nns_dtype_bytes(tensor->dtype);
+    return NNS_OK;
+}
+
+static int32_t read_tensor(nns_file_reader *r, bool has_type, nns_tensor *tensor) {
+    TRY(nns_read_type(r, has_type, tensor));
     return nns_read_text(r, &tensor->name, "the name of a tensor");
 }
 
@@ -58,7 +63,8 @@ static int32_t read_queues(nns_file_reader *r, const nns_file *file, nns_queues 
         int64_t threads = 0, ratios = 0;
         TRY(nns_read_list(&r->input, &queues->planned_cores[i], &threads, NNS_MAX_CORES, "the cores of a queue", 0,
                           NNS_MAX_CORES - 1));
-        if (!threads && !nns_file_has(file, NNS_FILE_HAS_DEVICES)) return DAMAGED(r, "a queue has no cores");
+        if (!threads && !nns_file_has(file, NNS_FILE_HAS_DEVICES | NNS_FILE_HAS_CALLS))
+            return DAMAGED(r, "a queue has no cores");
         queues->planned[i] = (int32_t)threads;
         TRY(nns_read_list(&r->input, &queues->ratios[i], &ratios, threads, "the ratios of a queue", INT64_MIN,
                           INT64_MAX)); /* the engine checks them */
@@ -108,7 +114,7 @@ static int64_t *put_region(int64_t *to, int64_t kind, int64_t index, int64_t byt
 
 static int64_t *put_queues(int64_t *to, const nns_queues *queues) {
     for (int32_t i = 0; i < queues->count; i++) {
-        *to++ = queues->is_device[i] ? NNS_QUEUE_OPENCL : NNS_QUEUE_HOST;
+        *to++ = queues->kinds[i];
         *to++ = queues->n_cores[i];
         for (int32_t k = 0; k < queues->n_cores[i]; k++) *to++ = queues->cores[queues->first[i] + k];
         *to++ = queues->n_ratios[i];
@@ -191,27 +197,50 @@ static int32_t check_writes(nns_file_reader *r, const operand_list *reads, const
     return NNS_OK;
 }
 
+/* What a step is. */
+typedef struct {
+    int64_t kind; /* NNS_STEP_… */
+    int64_t id;   /* the engine's number of its kernel, or the number of its launch or call */
+} step_target;
+
 /* The steps of a file. */
 typedef struct {
     int64_t count;
-    int64_t *launches; /* the launch of each, or -1 */
+    step_target *targets;
 } step_list;
 
-/* Reads kind and id of a step; `*id` receives the engine's number of its kernel, or that of its launch. */
-static int32_t read_step(nns_file_reader *r, const kernel_list *kernels, const nns_image *image, int64_t *launch,
-                         int64_t *id) {
-    int64_t kind = 0;
-    TRY(nns_read(&r->input, &kind, "the kind of a step", NNS_STEP_KERNEL,
-                 image->devices.n_launches ? NNS_STEP_OPENCL : NNS_STEP_KERNEL));
-    *launch = -1;
-    if (kind == NNS_STEP_OPENCL) {
-        TRY(nns_read(&r->input, id, "the launch of a step", 0, image->devices.n_launches - 1));
-        *launch = *id;
-        return NNS_OK;
-    }
-    TRY(nns_read(&r->input, id, "the kernel of a step", 0, kernels->count - 1));
-    *id = kernels->numbers[*id];
+static int64_t highest_kind(const nns_image *image) {
+    if (image->calls.n_calls) return NNS_STEP_CALL;
+    return image->devices.n_launches ? NNS_STEP_OPENCL : NNS_STEP_KERNEL;
+}
+
+static int32_t read_target_of_step(nns_file_reader *r, const kernel_list *kernels, const nns_image *image,
+                                   step_target *target) {
+    TRY(nns_read(&r->input, &target->kind, "the kind of a step", NNS_STEP_KERNEL, highest_kind(image)));
+    if (target->kind == NNS_STEP_OPENCL)
+        return nns_read(&r->input, &target->id, "the launch of a step", 0, image->devices.n_launches - 1);
+    if (target->kind == NNS_STEP_CALL)
+        return nns_read(&r->input, &target->id, "the call of a step", 0, image->calls.n_calls - 1);
+    TRY(nns_read(&r->input, &target->id, "the kernel of a step", 0, kernels->count - 1));
+    target->id = kernels->numbers[target->id];
     return NNS_OK;
+}
+
+/* Checks that buffers have the bytes of a call's tensors. */
+static int32_t check_tensors(nns_file_reader *r, const operand_list *list, const nns_tensor *tensors, int32_t count,
+                             const buffer_list *buffers) {
+    bool fits = list->count == count;
+    for (int64_t i = 0; fits && i < count; i++)
+        fits = list->numbers[i] >= 0 && buffer_at(buffers, list->numbers[i])[BUFFER_BYTES] == tensors[i].bytes;
+    return fits ? NNS_OK : DAMAGED(r, "the operands of a step do not fit its call");
+}
+
+static int32_t check_call_operands(nns_file_reader *r, const nns_image *image, const step_target *target,
+                                   const operand_list *reads, const operand_list *writes, const buffer_list *buffers) {
+    if (target->kind != NNS_STEP_CALL) return NNS_OK;
+    const nns_litert_call *call = &image->calls.calls[target->id];
+    TRY(check_tensors(r, reads, call->tensors, call->n_reads, buffers));
+    return check_tensors(r, writes, call->tensors + call->n_reads, call->n_writes, buffers);
 }
 
 /* Replaces the file's kernel numbers by the engine's in the copy of the steps at `to`. `r` reads the file's steps. */
@@ -219,13 +248,14 @@ static int32_t number_kernels(nns_file_reader *r, int64_t *to, const step_list *
                               const nns_image *image, const buffer_list *buffers) {
     const int64_t *start = r->input.at, *parameters = NULL;
     for (int64_t i = 0; i < steps->count; i++) {
-        int64_t id = 0, count = 0;
+        int64_t count = 0;
         operand_list reads = {0}, writes = {0};
-        TRY(read_step(r, kernels, image, &steps->launches[i], &id));
-        to[r->input.at - start - 1] = id;
+        TRY(read_target_of_step(r, kernels, image, &steps->targets[i]));
+        to[r->input.at - start - 1] = steps->targets[i].id;
         TRY(read_operands(r, &reads, buffers, -1));
         TRY(read_operands(r, &writes, buffers, 0));
         TRY(check_writes(r, &reads, &writes, buffers));
+        TRY(check_call_operands(r, image, &steps->targets[i], &reads, &writes, buffers));
         TRY(nns_read_list(&r->input, &parameters, &count, INT64_MAX, "the parameters of a step", INT64_MIN, INT64_MAX));
     }
     return NNS_OK;
@@ -246,7 +276,6 @@ static bool contains(const operand_list *list, int64_t number) {
  * reads and releases those that it writes. */
 static int32_t check_launch(nns_file_reader *r, const nns_image *image, int64_t number, int64_t queue,
                             const transfer_lists *transfers) {
-    if (number < 0) return NNS_OK;
     const nns_ocl_plan *devices = &image->devices;
     const nns_ocl_launch *launch = &devices->launches[number];
     if (devices->queues[devices->programs[launch->program].queue].queue != queue)
@@ -259,6 +288,15 @@ static int32_t check_launch(nns_file_reader *r, const nns_image *image, int64_t 
             return DAMAGED(r, "launch %lld uses a slot that its sub-graph does not transfer", (long long)number);
     }
     return NNS_OK;
+}
+
+/* Checks that a step is made for the queue that it is on, as far as the engine does not. */
+static int32_t check_queue(nns_file_reader *r, const nns_image *image, const step_target *target, int64_t queue,
+                           const transfer_lists *transfers) {
+    if (target->kind == NNS_STEP_OPENCL) return check_launch(r, image, target->id, queue, transfers);
+    if (target->kind != NNS_STEP_CALL || image->calls.queues[image->calls.calls[target->id].queue].queue == queue)
+        return NNS_OK;
+    return DAMAGED(r, "call %lld is for another queue than %lld", (long long)target->id, (long long)queue);
 }
 
 static int32_t read_subgraph(nns_file_reader *r, nns_image *image, const step_list *steps, int64_t index) {
@@ -274,12 +312,12 @@ static int32_t read_subgraph(nns_file_reader *r, nns_image *image, const step_li
         TRY(nns_read_list(&r->input, &list->numbers, &list->count, INT64_MAX, "the transfers of a sub-graph", 0, INT64_MAX));
     }
     for (int64_t i = first; i < first + n_steps; i++)
-        TRY(check_launch(r, image, steps->launches[i], queue, &transfers));
-    if (image->queues.is_device[queue]) image->devices.subgraphs[index] = (nns_ocl_subgraph){waits, n_waits};
+        TRY(check_queue(r, image, &steps->targets[i], queue, &transfers));
+    if (image->queues.kinds[queue] == NNS_QUEUE_OPENCL) image->devices.subgraphs[index] = (nns_ocl_subgraph){waits, n_waits};
     return NNS_OK;
 }
 
-/* Reads what devices need of the sub-graphs: the engine checks all else. */
+/* Reads what devices and calls need of the sub-graphs: the engine checks all else. */
 static int32_t read_subgraphs(nns_file_reader *r, nns_image *image, const step_list *steps, int64_t count) {
     nns_ocl_plan *devices = &image->devices;
     devices->subgraphs = nns_new_array(r->input.report, count, sizeof *devices->subgraphs);
@@ -302,8 +340,8 @@ static int32_t put_program(nns_file_reader *r, nns_image *image, const kernel_li
     image->words = IMAGE_HEADER + 3 * queues->count + queues->total + WORDS_OF_REGION * n_regions + body;
     for (int32_t i = 0; i < queues->count; i++) image->words += queues->n_ratios[i];
     image->image = nns_new_array(r->input.report, image->words, sizeof *image->image);
-    steps->launches = nns_new_array(r->input.report, steps->count, sizeof *steps->launches);
-    if (!image->image || !steps->launches) return r->input.report->status;
+    steps->targets = nns_new_array(r->input.report, steps->count, sizeof *steps->targets);
+    if (!image->image || !steps->targets) return r->input.report->status;
     const int64_t header[IMAGE_HEADER] = {NNS_MAGIC,    NNS_ABI,     queues->count,    n_regions,       buffers.count,
                                           steps->count, n_subgraphs, image->n_inputs, image->n_outputs};
     memcpy(image->image, header, sizeof header);
@@ -311,16 +349,22 @@ static int32_t put_program(nns_file_reader *r, nns_image *image, const kernel_li
     if (body) memcpy(to, r->input.at, (size_t)body * sizeof *to);
     TRY(read_buffers(r, &buffers));
     TRY(number_kernels(r, to + buffers.count * WORDS_OF_BUFFER, steps, kernels, image, &buffers));
-    return image->devices.n_queues ? read_subgraphs(r, image, steps, n_subgraphs) : NNS_OK;
+    const bool is_host_only = !image->devices.n_queues && !image->calls.n_queues;
+    return is_host_only ? NNS_OK : read_subgraphs(r, image, steps, n_subgraphs);
 }
 
-/* Tells devices the cores of their queues. */
+/* Tells devices and LiteRT the cores of their queues. */
 static void name_cores(nns_image *image) {
     const nns_queues *queues = &image->queues;
     for (int64_t i = 0; i < image->devices.n_queues; i++) {
         nns_ocl_queue *device = &image->devices.queues[i];
         device->cores = queues->cores + queues->first[device->queue];
         device->n_cores = queues->n_cores[device->queue];
+    }
+    for (int64_t i = 0; i < image->calls.n_queues; i++) {
+        nns_litert_queue *queue = &image->calls.queues[i];
+        queue->cores = queues->cores + queues->first[queue->queue];
+        queue->n_cores = queues->n_cores[queue->queue];
     }
 }
 
@@ -333,6 +377,7 @@ static int32_t read_all(nns_file_reader *r, const nns_file *file, const nns_mode
     image->threads = image->queues.total;
     TRY(read_kernels(r, image, kernels));
     if (nns_file_has(file, NNS_FILE_HAS_DEVICES)) TRY(nns_devices_read(r, file, image));
+    if (nns_file_has(file, NNS_FILE_HAS_CALLS)) TRY(nns_calls_read(r, file, image));
     name_cores(image);
     return put_program(r, image, kernels, steps);
 }
@@ -347,12 +392,13 @@ int32_t nns_image_make(const nns_file *file, const nns_model_options *options, n
     step_list steps = {0};
     read_all(&r, file, options, image, &kernels, &steps);
     free(kernels.numbers);
-    free(steps.launches);
+    free(steps.targets);
     return report->status;
 }
 
 void nns_image_free(nns_image *image) {
     nns_ocl_plan_free(&image->devices);
+    nns_litert_plan_free(&image->calls);
     free(image->tensors);
     free(image->image);
     *image = (nns_image){0};

@@ -39,6 +39,10 @@ static int32_t make_program(nns_model *model, nns_report *report) {
     memcpy(&regions[n_tensors + 1].host, &model->file.constants, sizeof(void *));
     nns_bindings bindings = {.regions = regions};
     if (model->devices) nns_ocl_host_bind(model->devices, &bindings, regions + first_slot, queues);
+    if (model->calls) {
+        bindings.call = nns_litert_host_call;
+        bindings.call_context = model->calls;
+    }
     report->status =
         nns_program_create(image->image, image->words, &bindings, &model->program, report->text, sizeof report->text);
     free(regions);
@@ -49,6 +53,12 @@ static int32_t open_devices(nns_model *model, const nns_model_options *options, 
     const nns_ocl_plan *devices = &model->image.devices;
     if (!devices->n_queues) return NNS_OK;
     return nns_ocl_host_create(devices, options ? options->opencl : NULL, &model->devices, report);
+}
+
+static int32_t open_calls(nns_model *model, const nns_model_options *options, nns_report *report) {
+    const nns_litert_plan *calls = &model->image.calls;
+    if (!calls->n_queues) return NNS_OK;
+    return nns_litert_host_create(calls, options ? options->litert : NULL, &model->calls, report);
 }
 
 static void name_features(nns_model *model) {
@@ -70,6 +80,7 @@ static int32_t load(nns_model *model, const char *path, const nns_model_options 
     name_features(model);
     if (make_arena(model, report)) return report->status;
     if (open_devices(model, options, report)) return report->status;
+    if (open_calls(model, options, report)) return report->status;
     if (make_program(model, report)) return report->status;
     return nns_model_describe(model, report);
 }
@@ -89,15 +100,32 @@ int nns_model_load(const char *path, const nns_model_options *options, nns_model
     return nns_answer(&report, error, (int64_t)error_size);
 }
 
+/* Loads with options that end after `known` bytes. */
+static int load_knowing(size_t known, const char *path, const nns_model_options *options, nns_model **model, char *error,
+                        size_t error_size) {
+    nns_model_options all = {0};
+    if (options) memcpy(&all, options, known);
+    return nns_model_load(path, &all, model, error, error_size);
+}
+
 /* The function of older headers, whose options end with `n_cores`. */
 NNS_API int load_on_cores(const char *path, const nns_model_options *options, nns_model **model, char *error,
                           size_t error_size) __asm__("nns_model_load");
 
 int load_on_cores(const char *path, const nns_model_options *options, nns_model **model, char *error,
                   size_t error_size) {
-    nns_model_options all = {0};
-    if (options) memcpy(&all, options, offsetof(nns_model_options, n_cores) + sizeof all.n_cores);
-    return nns_model_load(path, &all, model, error, error_size);
+    const size_t known = offsetof(nns_model_options, n_cores) + sizeof options->n_cores;
+    return load_knowing(known, path, options, model, error, error_size);
+}
+
+/* The function of later headers, whose options end with `opencl`. */
+NNS_API int load_on_devices(const char *path, const nns_model_options *options, nns_model **model, char *error,
+                            size_t error_size) __asm__("nns_model_load_on");
+
+int load_on_devices(const char *path, const nns_model_options *options, nns_model **model, char *error,
+                    size_t error_size) {
+    const size_t known = offsetof(nns_model_options, opencl) + sizeof options->opencl;
+    return load_knowing(known, path, options, model, error, error_size);
 }
 
 void nns_model_free(nns_model *model) {
@@ -106,6 +134,7 @@ void nns_model_free(nns_model *model) {
     free(model->steps);
     nns_program_destroy(model->program);
     nns_ocl_host_free(model->devices);
+    nns_litert_host_free(model->calls);
     if (model->arena) munmap(model->arena, (size_t)model->image.arena_bytes);
     nns_image_free(&model->image);
     nns_file_close(&model->file);
@@ -138,7 +167,9 @@ static int run(nns_model *model, const nns_feeds *feeds, nns_trace *trace, char 
     nns_report report = {0};
     if (check_sizes(&model->image, feeds, &report)) return nns_answer(&report, error, (int64_t)error_size);
     if (model->devices) nns_ocl_host_activate(model->devices);
-    return nns_program_run(model->program, feeds, trace, error, (int64_t)error_size);
+    report.status = nns_program_run(model->program, feeds, trace, report.text, sizeof report.text);
+    if (report.status == NNS_ECALL && model->calls) nns_litert_host_failure(model->calls, &report);
+    return nns_answer(&report, error, (int64_t)error_size);
 }
 
 int nns_model_run(nns_model *model, const nns_input *inputs, int32_t n_inputs, const nns_output *outputs,

@@ -14,6 +14,7 @@ struct nns_model {
     nns_program *program;
     void *arena;           /* NULL if the model needs none */
     nns_ocl_host *devices; /* NULL if the model has no OpenCL queues */
+    nns_litert_host *calls; /* NULL if the model has no call queues */
     char features[NNS_FEATURES_TEXT];
     nns_queue_info *queues; /* of the program */
     nns_step_info *steps;   /* of the program */

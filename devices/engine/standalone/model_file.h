@@ -1,13 +1,15 @@
 /* The model file (.nnm): a program for one instruction set and its weights, mapped into memory without unpacking.
  * file.c opens it, cores.c assigns the cores of this machine to its queues, image.c translates it to a program image
- * of this engine (nns_engine.h), devices.c reads what its OpenCL queues need (opencl_host.h).
+ * of this engine (nns_engine.h), devices.c reads what its OpenCL queues need (opencl_host.h), calls.c what its call queues need
+ * (litert_host.h).
  *
  *   header    NNS_FILE_WORDS int64 words, numbered below
  *   words     the program
  *   text      strings with a zero byte after each, then zero bytes up to a multiple of 8: the instruction set, the
- *             model's name, names of inputs and outputs, names of kernels; then those of the devices' words, in their order
+ *             model's name, names of inputs and outputs, names of kernels; then those of the devices' words and of the calls' words, in
+ *             their order
  *   padding   up to the constants, which start at a multiple of 4096 bytes
- *   constants prepared weights
+ *   constants prepared weights, and TFLite files
  *
  * All numbers are little-endian. The check covers the whole file (checksum.h). The words of the program:
  *
@@ -16,13 +18,14 @@
  *   n_queues, then for each of them { threads, core…, n_ratios, ratio… }
  *   n_kernels
  *   devices                      formats with devices only
+ *   calls                        formats with calls only
  *   n_buffers, n_steps, n_subgraphs
- *   buffers, steps, subgraphs    as in a program image, the id of a step being the number of its kernel's name or launch
+ *   buffers, steps, subgraphs    as in a program image, the id of a step being the number of its kernel's name, launch or call
  *
  * Regions are the inputs, the outputs, the arena, the constants and the slots of all devices, in this order. In formats without
- * types all inputs and outputs are float32. In formats without devices all queues are groups of cores. With them, those that a
- * device names are OpenCL queues, and queues may have no cores; the constants of host queues come first in the file, then those
- * of devices. The words of the devices:
+ * types all inputs and outputs are float32. In formats without devices and calls all queues are groups of cores. With devices, those
+ * that a device names are OpenCL queues; with calls, the call queues are named likewise. With either, queues may have no cores; the
+ * constants of host queues come first in the file, then those of devices, then TFLite files. The words of the devices:
  *
  *   n_devices, then for each of them { queue, number of the device, offset in the file's constants, constant bytes, arena bytes,
  *              n_slots, bytes… }
@@ -33,13 +36,21 @@
  *
  * The memory of an operand is -1 (absent), 0 (the device's constants), 1 (its arena), or 2 and more: slots, numbered across all devices.
  * Text: platform and name of each device, name and text of each source, names of the macros of each program, name of each
- * launch's kernel. */
+ * launch's kernel. The words of the calls:
+ *
+ *   n_call_queues, then for each of them { queue, accelerator (NNS_LITERT_…) }
+ *   n_calls, then for each of them { call queue, offset of its TFLite file in the file's constants, bytes,
+ *              n_reads, n_writes, { element type, rank, extent… }… }
+ *
+ * A step of a call reads and writes buffers that have exactly the bytes of these types, and has no parameters. Text: the name of each
+ * call's layers. */
 #ifndef NNS_MODEL_FILE_H
 #define NNS_MODEL_FILE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "litert_host.h"
 #include "nnstretch.h"
 #include "opencl_host.h"
 #include "status.h"
@@ -53,7 +64,8 @@ enum {
     NNS_FILE_FIRST_FORMAT = 2,
     NNS_FILE_HAS_DEVICES = 1, /* OpenCL queues */
     NNS_FILE_HAS_TYPES = 2,   /* of the elements of inputs and outputs */
-    NNS_FILE_LAST_FORMAT = NNS_FILE_FIRST_FORMAT + NNS_FILE_HAS_DEVICES + NNS_FILE_HAS_TYPES,
+    NNS_FILE_HAS_CALLS = 4,   /* of LiteRT */
+    NNS_FILE_LAST_FORMAT = NNS_FILE_FIRST_FORMAT + NNS_FILE_HAS_DEVICES + NNS_FILE_HAS_TYPES + NNS_FILE_HAS_CALLS,
 };
 
 enum {
@@ -80,7 +92,7 @@ typedef struct {
     int64_t constant_bytes;
 } nns_file;
 
-/* Whether the format of a file has something: NNS_FILE_HAS_DEVICES or NNS_FILE_HAS_TYPES. */
+/* Whether the format of a file has something: NNS_FILE_HAS_…, or one of several. */
 static inline bool nns_file_has(const nns_file *file, int64_t what) {
     return (file->head[NNS_FILE_FORMAT] - NNS_FILE_FIRST_FORMAT) & what;
 }
@@ -93,7 +105,7 @@ void nns_file_close(nns_file *file);
 
 typedef struct {
     int32_t count;
-    bool is_device[NNS_MAX_QUEUES]; /* an OpenCL queue */
+    int32_t kinds[NNS_MAX_QUEUES]; /* NNS_QUEUE_… */
     const int64_t *planned_cores[NNS_MAX_QUEUES];
     const int64_t *ratios[NNS_MAX_QUEUES]; /* relative speeds of the planned cores; unused on other cores */
     int32_t n_ratios[NNS_MAX_QUEUES];
@@ -122,6 +134,7 @@ typedef struct {
     uint64_t features; /* that its kernels require beyond the instruction set (nns_kernel_features) */
     int64_t constant_bytes; /* of host queues */
     nns_ocl_plan devices;   /* of OpenCL queues */
+    nns_litert_plan calls;  /* of call queues */
     nns_queues queues;
 } nns_image;
 

@@ -44,6 +44,14 @@ typedef struct {
                               * 0: the times at which they were launched */
 } nns_opencl_options;
 
+/* How a model with LiteRT queues finds LiteRT. */
+typedef struct {
+    const char *library;     /* the LiteRT library, version 2.1.6 or later; NULL: that of the environment variable NNSTRETCH_LITERT,
+                              * else libLiteRt.so. Accelerators' libraries are looked for beside it, too, if it has a folder. */
+    const char *accelerator; /* of all queues; NULL: as compiled. "cpu", "builtin" (the CPU without XNNPACK), "gpu" or "npu", which
+                              * have to take all layers, or "gpu+cpu" or "npu+cpu", where the CPU computes the others. */
+} nns_litert_options;
+
 /* The cores and devices of a model. Zeros or NULL pointers select the cores that it was compiled for; if this process may
  * not use all of them, other cores. */
 typedef struct {
@@ -51,6 +59,7 @@ typedef struct {
     const int32_t *cores; /* numbers of the cores to use; NULL: the cores that this process may use */
     int32_t n_cores;
     const nns_opencl_options *opencl; /* of a model with OpenCL queues; or NULL */
+    const nns_litert_options *litert; /* of a model with LiteRT queues; or NULL */
 } nns_model_options;
 
 /* Types of elements. Model files have these numbers, too. */
@@ -81,17 +90,18 @@ typedef struct {
     int64_t bytes;        /* of the whole array */
 } nns_tensor;
 
-/* A queue: a group of CPU cores with a thread each, or an OpenCL device. The model owns strings and lists. */
+/* A queue: a group of CPU cores with a thread each, an OpenCL device, or LiteRT with an accelerator. The model owns strings and
+ * lists. */
 typedef struct {
-    const char *kind;     /* "cpu" or "opencl" */
+    const char *kind;     /* "cpu", "opencl" or "litert" */
     const int32_t *cores; /* in use; those that the model was compiled for, unless options or affinity say otherwise */
     int32_t n_cores;
-    const char *device; /* name of the OpenCL device; NULL for "cpu" */
+    const char *device; /* name of the OpenCL device, or LiteRT's accelerator, such as "gpu"; NULL for "cpu" */
 } nns_queue_info;
 
-/* A step: one call of a kernel. */
+/* A step: one call of a kernel, or of LiteRT. */
 typedef struct {
-    const char *kernel; /* its name */
+    const char *kernel; /* its name; of a call the names of its layers */
     int32_t queue;      /* index of the queue */
 } nns_step_info;
 
@@ -102,10 +112,11 @@ typedef struct {
 
 /* Loads a model and starts its threads. Fails if this CPU lacks a feature that the library's instruction set
  * includes. A model with OpenCL queues needs an OpenCL library with a device; a program that is linked statically cannot open one.
- * Load the model after a fork, not before it. The symbol has a name of its own: `nns_model_load` serves programs that were compiled
- * with an older header, whose options end with `n_cores`. */
+ * A model with LiteRT queues needs a LiteRT library in the same way.
+ * Load the model after a fork, not before it. The symbol has a name of its own: `nns_model_load` and `nns_model_load_on` serve
+ * programs that were compiled with older headers, whose options end with `n_cores` and with `opencl`. */
 NNS_API int nns_model_load(const char *path, const nns_model_options *options, nns_model **model, char *error,
-                           size_t error_size) __asm__("nns_model_load_on");
+                           size_t error_size) __asm__("nns_model_load_with");
 NNS_API void nns_model_free(nns_model *model); /* NULL is fine */
 
 NNS_API const char *nns_model_name(const nns_model *model);

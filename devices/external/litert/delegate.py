@@ -3,7 +3,8 @@
     delegate := name ["?" key "=" value ("&" key "=" value)*]
 
 Names are `xnnpack` (LiteRT's default on CPUs), `builtin` (its kernels without a delegate), `gpu` (the library of the GPU
-delegate) and paths of libraries that create one (`tflite_plugin_create_delegate`). Libraries interpret their options.
+delegate), `npu` (in standalone models alone) and paths of libraries that create one (`tflite_plugin_create_delegate`).
+Libraries interpret their options.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from nnstretch.errors import DeviceError, UsageError
 
-XNNPACK, BUILTIN, GPU = "xnnpack", "builtin", "gpu"
+XNNPACK, BUILTIN, GPU, NPU = "xnnpack", "builtin", "gpu", "npu"
 GPU_LIBRARY = "libtensorflowlite_gpu_delegate.so"
 """Library of the GPU delegate, found on the system's library path."""
 
@@ -29,7 +30,7 @@ class Delegate:
     """A delegate with its options.
 
     Attributes:
-        name: `xnnpack`, `builtin`, `gpu`, or the path of a library.
+        name: `xnnpack`, `builtin`, `gpu`, `npu`, or the path of a library.
         options: options of a library: key -> value.
     """
 
@@ -38,8 +39,8 @@ class Delegate:
 
     @property
     def library(self) -> str | None:
-        """The library that creates it; None for `xnnpack` and `builtin`."""
-        if self.name in (XNNPACK, BUILTIN):
+        """The library that creates it; None for `xnnpack`, `builtin` and `npu`."""
+        if self.name in (XNNPACK, BUILTIN, NPU):
             return None
         return GPU_LIBRARY if self.name == GPU else self.name
 
@@ -57,8 +58,13 @@ class Delegate:
         """Arguments of `interpreter.Interpreter` that select the delegate.
 
         Raises:
-            DeviceError: the library cannot be loaded or creates no delegate.
+            DeviceError: the library cannot be loaded or creates no delegate, or only standalone models have the delegate.
         """
+        if self.name == NPU:
+            raise DeviceError(
+                "the delegate npu works in standalone models for other machines alone; name the path of a delegate's library, "
+                "or add --standalone and --target to compile"
+            )
         if self.name == XNNPACK:
             return {}
         if self.library is None:
@@ -101,10 +107,10 @@ def parse_delegate(text: str) -> Delegate:
     name, _, rest = text.partition("?")
     pairs = [part.partition("=") for part in rest.split("&") if part]
     options = {key: value for key, equals, value in pairs if key and equals}
-    if len(options) != len(pairs) or not (name in (XNNPACK, BUILTIN, GPU) or "/" in name):
+    if len(options) != len(pairs) or not (name in (XNNPACK, BUILTIN, GPU, NPU) or "/" in name):
         raise UsageError(
-            f"delegate {text!r} is not understood; write {XNNPACK}, {BUILTIN}, {GPU} or the path of a library with a slash in "
-            "it, and options as in ./libnpu.so?key=value&key=value"
+            f"delegate {text!r} is not understood; write {XNNPACK}, {BUILTIN}, {GPU}, {NPU} or the path of a library with a "
+            "slash in it, and options as in ./libnpu.so?key=value&key=value"
         )
     made = Delegate(str(Path(name).absolute()) if "/" in name else name, MappingProxyType(options))
     if options and made.library is None:

@@ -132,7 +132,7 @@ def create_and_run(engine: Engine, image: np.ndarray) -> bool:
         if kind in (1, 2) and 0 <= index < 64:
             tables[kind - 1][2 * index : 2 * index + 2] = [memory.address, max(size, 0)]
     command_queues = (ctypes.c_void_p * 64)()
-    call = binding.Call(lambda _step, _reads, _writes: 0)
+    call = binding.Call(lambda _context, _step, _reads, _writes: 0)
     bindings = binding.Bindings(regions, (binding.Launch * 1)(), 0, command_queues, call)
     handle = ctypes.c_void_p()
     text = ctypes.create_string_buffer(512)

@@ -49,7 +49,7 @@ class ModelLibrary:
         texts = [None if text is None else str(text).encode() for text in (self._opencl, self._cache, device)]
         options = _Options(threads, None, 0, ctypes.pointer(_OpenCLOptions(*texts, trusted, 0)))
         model = ctypes.c_void_p()
-        self._call(self._library.nns_model_load_on, str(path).encode(), ctypes.byref(options), ctypes.byref(model))
+        self._call(self._library.nns_model_load_with, str(path).encode(), ctypes.byref(options), ctypes.byref(model))
         assert model.value is not None
         return model.value
 

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "static_program.h"
+
 #if UINTPTR_MAX > UINT32_MAX
 #define VENDOR_LIBRARIES "/vendor/lib64/"
 #define SYSTEM_LIBRARIES "/system/lib64/"
@@ -53,10 +55,8 @@ static int32_t take_functions(void *library, const char *path, nns_report *repor
     return NNS_OK;
 }
 
-static bool cannot_open(const char *why) { return why && strstr(why, "Dynamic loading not supported"); } /* musl */
-
 static int32_t fail_open(const char *path, const char *why, nns_report *report) {
-    if (cannot_open(why))
+    if (nns_is_static_program(why))
         return nns_fail(report, NNS_EOPENCL,
                         "this program is linked statically and cannot open OpenCL; use the one for a linux-gnu target, or "
                         "a model for CPU cores alone");
@@ -95,7 +95,7 @@ int32_t nns_ocl_open_library(const char *path, nns_report *report) {
     for (int64_t i = 0; i < NNS_OCL_LENGTH(usual); i++) {
         TRY(try_open(usual[i], &opened, &why, report));
         if (opened) return NNS_OK;
-        if (cannot_open(why)) break;
+        if (nns_is_static_program(why)) break;
     }
     return fail_open(NULL, why, report);
 }

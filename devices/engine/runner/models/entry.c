@@ -122,6 +122,7 @@ nns_model_options nns_entry_model_options(const nns_options *options, const nns_
         .cores = options->n_cores ? options->cores : NULL,
         .n_cores = options->n_cores,
         .opencl = opencl,
+        .litert = &options->litert,
     };
 }
 

@@ -1,12 +1,13 @@
 /* The timeline of an entry. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "models/entry.h"
 #include "fail.h"
 
-static bool has_device(const nns_model *model) {
+static bool has_opencl(const nns_model *model) {
     for (int32_t i = 0; i < nns_model_queue_count(model); i++)
-        if (nns_model_queue(model, i)->device) return true;
+        if (!strcmp(nns_model_queue(model, i)->kind, "opencl")) return true;
     return false;
 }
 
@@ -40,7 +41,7 @@ static void write_timeline(nns_entry *entry, nns_span whole, const nns_span *ste
 void nns_entry_trace(nns_entry *entry, const nns_options *options) {
     const int32_t n_inputs = nns_model_input_count(entry->model), n_outputs = nns_model_output_count(entry->model);
     nns_span whole, *steps = nns_new((size_t)nns_model_step_count(entry->model), sizeof *steps);
-    const bool is_profiled = has_device(entry->model);
+    const bool is_profiled = has_opencl(entry->model);
     nns_model *model = is_profiled ? load_profiled(entry, options) : entry->model;
     if (is_profiled && model) /* the first run of a device takes longer */
         nns_model_run(model, entry->inputs, n_inputs, entry->outputs, n_outputs, entry->error, sizeof entry->error);

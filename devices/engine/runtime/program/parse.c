@@ -347,6 +347,7 @@ int32_t nns_parse(nns_program *program, int64_t words, const nns_bindings *bindi
         .program = program,
     };
     program->call = bindings->call;
+    program->call_context = bindings->call_context;
     program->flags = (_Atomic int32_t *)bindings->flags;
     TRY(parse_header(&r));
     TRY(parse_queues(&r));

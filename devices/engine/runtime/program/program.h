@@ -78,6 +78,7 @@ struct nns_program {
     nns_patch *patches;
     int64_t n_patches;
     nns_call call;
+    void *call_context;
     _Atomic int32_t *flags; /* one per sub-graph, for semaphores; or NULL */
     struct nns_executor *executor;
     pid_t process;        /* threads do not survive a fork, so neither does a program */

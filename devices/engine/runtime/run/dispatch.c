@@ -129,7 +129,7 @@ static void run_call(nns_executor *executor, int32_t queue, int64_t s) {
     const nns_program *program = executor->program;
     const nns_step *step = &program->steps[s];
     nns_jitter();
-    const int32_t answer = program->call(step->id, step->args.in, step->args.out);
+    const int32_t answer = program->call(program->call_context, step->id, step->args.in, step->args.out);
     if (!nns_is_ours(program)) orphan(executor, queue, s);
     if (!answer || executor->orphaned) return;
     nns_report report = {0};

@@ -19,6 +19,7 @@ typedef struct {
     const char *model;
     nns_model_options on;
     nns_opencl_options opencl;
+    nns_litert_options litert;
     int32_t cores[MOST_CORES];
     int64_t runs;
     bool info;
@@ -45,6 +46,8 @@ static const char usage[] =
     "      --device NAME    the OpenCL device, by number or a part of its name (default: as compiled)\n"
     "      --cache FOLDER   keep built OpenCL kernels here (default: build them at each start)\n"
     "      --trusted-sources  refuse OpenCL sources that this program was not built with\n"
+    "      --litert FILE    the LiteRT library (default: NNSTRETCH_LITERT, or libLiteRt.so)\n"
+    "      --accelerator NAME  LiteRT's cpu, builtin, gpu, npu, gpu+cpu or npu+cpu (default: as compiled)\n"
     "  -h, --help           this text\n"
     "\n"
     "example: %s image.npy --output classes.npy --repeat 100\n";
@@ -78,12 +81,14 @@ static void add_output(arguments *a, const char *path) {
 }
 
 static void parse(arguments *a, int count, char **words) {
-    enum { OPENCL = 256, DEVICE, CACHE, TRUSTED };
+    enum { OPENCL = 256, DEVICE, CACHE, TRUSTED, LITERT, ACCELERATOR };
     static const struct option options[] = {
         {"opencl", required_argument, NULL, OPENCL},
         {"device", required_argument, NULL, DEVICE},
         {"cache", required_argument, NULL, CACHE},
         {"trusted-sources", no_argument, NULL, TRUSTED},
+        {"litert", required_argument, NULL, LITERT},
+        {"accelerator", required_argument, NULL, ACCELERATOR},
         {"model", required_argument, NULL, 'm'},  {"output", required_argument, NULL, 'o'},
         {"threads", required_argument, NULL, 't'}, {"cores", required_argument, NULL, 'c'},
         {"repeat", required_argument, NULL, 'n'}, {"info", no_argument, NULL, 'i'},
@@ -102,11 +107,14 @@ static void parse(arguments *a, int count, char **words) {
         case DEVICE: a->opencl.device = optarg; break;
         case CACHE: a->opencl.cache = optarg; break;
         case TRUSTED: a->opencl.trusted_sources = 1; break;
+        case LITERT: a->litert.library = optarg; break;
+        case ACCELERATOR: a->litert.accelerator = optarg; break;
         case 'h': printf(usage, words[0], words[0]); exit(0);
         default: fprintf(stderr, "see %s --help\n", words[0]); exit(2);
         }
     }
     a->on.opencl = &a->opencl;
+    a->on.litert = &a->litert;
     a->inputs = words + optind;
     a->n_inputs = count - optind;
 }

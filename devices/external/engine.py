@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from nnstretch.devices.base.processor import ProcessorKind
+from nnstretch.devices.base.processor import Processor, ProcessorKind
 from nnstretch.devices.base.routine import (
     NO_PARAMETERS,
     KernelCall,
@@ -23,8 +23,9 @@ from nnstretch.devices.base.routine import (
     Routine,
     has_constant_weights,
 )
-from nnstretch.devices.base.spec import running_on
+from nnstretch.devices.base.spec import ProcessorSpec, running_on
 from nnstretch.devices.engine.binding.library import MAX_READS, MAX_WRITES
+from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.errors import ModelError, PackageError, UsageError
 from nnstretch.graph.layer import OPERATORS, Layer, TensorType
 
@@ -87,6 +88,19 @@ class ExternalEngine(ProcessorKind):
         Raises:
             MissingExtraError: it is not installed.
         """
+
+    def foreign_processor(self, spec: ProcessorSpec, isa: Isa) -> Processor:
+        """A processor of another machine, for plans without measurements.
+
+        Args:
+            spec: specification with cores.
+            isa: instruction set of the machine.
+
+        Raises:
+            UsageError: standalone models, which run there, cannot use the engine; most engines are such.
+            MissingExtraError: the package that writes its models is not installed here.
+        """
+        raise UsageError(f"processor {spec} is for this machine alone: standalone models cannot use {self.title}")
 
     @abstractmethod
     def load(

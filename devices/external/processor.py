@@ -13,7 +13,7 @@ from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, REORDER, Layout, reorder_layer, reorder_layouts
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.cpu.processor import cpu_model
-from nnstretch.devices.engine.build.instruction_sets import local_isa
+from nnstretch.devices.engine.build.instruction_sets import Isa, local_isa
 from nnstretch.devices.external.calls import CALLS
 from nnstretch.devices.external.engine import ExternalDtype, ExternalEngine, ExternalRoutine, ModelRoutine
 from nnstretch.errors import DeviceError, ModelError
@@ -53,8 +53,9 @@ class ExternalProcessor(Processor):
         routines: Sequence[ExternalRoutine],
         through: IdentityRoutine,
         settings: str = "",
+        isa: Isa | None = None,
     ) -> None:
-        """Tests the engine with an identity model.
+        """Tests the engine with an identity model, if it is the one of this machine.
 
         Args:
             spec: specification with cores; the engine gets one thread per core.
@@ -62,17 +63,19 @@ class ExternalProcessor(Processor):
             routines: one for each of `EXTERNAL_DTYPES`.
             through: measures the overhead of a call.
             settings: other settings that affect latency, part of the fingerprint.
+            isa: instruction set of another machine; None: the processor is one of this machine.
 
         Raises:
             MissingExtraError: the engine is not installed.
             DeviceError: the engine does not work on this machine, or a delegate cannot be used.
         """
         self.spec = spec
-        self.blocked = Layout(local_isa().block)
+        self.blocked = Layout((isa or local_isa()).block)
         self.routines, self.reorder = tuple(routines), through
         self.device = f"{engine.title} {engine.release()}"
         self._settings = settings
-        self._try(engine, through)
+        if isa is None:
+            self._try(engine, through)
 
     def _try(self, engine: ExternalEngine, through: IdentityRoutine) -> None:
         kind = TensorType((1, 1, 1, 1))

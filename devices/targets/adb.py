@@ -68,7 +68,7 @@ class AdbTransport(ShellTransport):
         abi = self.run(["getprop", "ro.product.cpu.abi"], timeout=SHORT).text
         return _ABIS.get(abi, abi) or super().machine()
 
-    def opencl_system(self) -> str | None:
+    def library_system(self) -> str | None:
         return None if android_ndk() is None else "android"
 
     def write(self, path: str, content: bytes | Path, executable: bool = False) -> None:

@@ -65,7 +65,7 @@ class Transport(Closing):
         name: as on the command line, such as "ssh:pi@board".
         folders: where a folder may be made on the target, the best first.
         launcher: command that runs an executable of the target; empty where it runs by itself.
-        system: for which programs are built, as in `BuildTarget`; None: `opencl_system` where OpenCL is asked for and
+        system: for which programs are built, as in `BuildTarget`; None: `library_system` where libraries are opened and
             there is one, else static ones.
         is_here: whether its programs run on the cores of this machine.
     """
@@ -121,8 +121,10 @@ class Transport(Closing):
             raise TargetError(f"{self.name} does not say what it is (uname -m): {found.reason}")
         return found.text
 
-    def opencl_system(self) -> str | None:
-        """The system for which programs are built that can open OpenCL there, as in `BuildTarget`; None if there is none.
+    def library_system(self) -> str | None:
+        """The system for which programs are built that can open libraries there, such as OpenCL, as in `BuildTarget`.
+
+        None if there is none.
 
         Raises as `run` does.
         """

@@ -25,6 +25,7 @@ from nnstretch.devices.targets.base import (
 )
 from nnstretch.devices.targets.benchmark_model import NAME, benchmark_arguments, parse_benchmark
 from nnstretch.devices.targets.folder import NOT_EXECUTABLE, RunnerProgram, TargetFolder, remote_name, succeed
+from nnstretch.devices.targets.litert import LiteRtUse
 from nnstretch.devices.targets.probe import Probe, parse_probe
 from nnstretch.devices.targets.results import BenchOptions, BenchResult, ModelResult, parse_result
 from nnstretch.support.closing import Closing
@@ -46,16 +47,20 @@ class Device(Closing):
     Lost connections are tried again; a device that restarts gets its files again.
     """
 
-    def __init__(self, transport: Transport, *, keep: bool = False, opencl: bool = False) -> None:
+    def __init__(
+        self, transport: Transport, *, keep: bool = False, opencl: bool = False, litert: LiteRtUse | None = None
+    ) -> None:
         """Takes a transport, which it closes.
 
         Args:
             transport: reaches the target.
             keep: leave the folder with its files on the target, for the next session with `keep`.
             opencl: whether models may use OpenCL, which needs a runner for the target's C library.
+            litert: if models may use LiteRT, which needs one, too.
         """
         self._transport = transport
         self._opencl = opencl
+        self._litert = litert
         self._folder = TargetFolder(transport, keep=keep)
         self._interrupted = threading.Event()
 
@@ -328,8 +333,25 @@ class Device(Closing):
             raise
 
     def _programs(self) -> Sequence[str]:
-        """The runner's option for the folder of built OpenCL programs: that of the session, which stays with `keep`."""
-        return ("--cache", self._folder.path) if self._opencl else ()
+        """The runner's options for LiteRT, and for the folder of built OpenCL programs.
+
+        The folder is that of the session, which stays with `keep`.
+        """
+        return (*(("--cache", self._folder.path) if self._opencl else ()), *self._litert_words())
+
+    def _litert_words(self) -> Sequence[str]:
+        """The runner's option for LiteRT's library, which is on the target afterwards; none if the runner finds its own."""
+        use = self._litert
+        if use is None:
+            return ()
+        if self._transport.system is not None:
+            library = use.here()
+            return () if library is None else ("--litert", str(library))
+        if not use.files:
+            return ()
+        succeed(self._transport, "mkdir", "-p", f"{self._folder_path()}/{use.folder}")
+        first, *_ = [self._folder.store(f"{use.folder}/{file.name}", file) for file in use.files]
+        return "--litert", first
 
     def _caches(self) -> Sequence[str]:
         """What has drivers with a cache of their own keep it in the session's folder, too; on this machine they have theirs."""
@@ -349,10 +371,11 @@ class Device(Closing):
         return RunnerProgram(file, name, str(target))
 
     def _build_target(self) -> BuildTarget:
-        """A static runner, which runs on every Linux and Android; one that can open OpenCL where that is asked for."""
+        """A static runner, which runs on every Linux and Android; one that can open libraries where that is asked for."""
         system = self._transport.system
         if system is None:
-            system = (self._transport.opencl_system() if self._opencl else None) or "linux-musl"
+            opens = self._opencl or self._litert is not None
+            system = (self._transport.library_system() if opens else None) or "linux-musl"
         return BuildTarget(self.isa, system)
 
     def _folder_path(self) -> str:

@@ -98,7 +98,7 @@ class QemuTransport(LocalTransport):
     def machine(self) -> str:
         return self._machine
 
-    def opencl_system(self) -> str | None:
+    def library_system(self) -> str | None:
         return "linux-gnu" if "QEMU_LD_PREFIX" in os.environ else None  # where the emulator looks for libraries
 
     def _check_cpu(self, program: str, cpu: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from nnstretch.devices.targets.adb import AdbTransport
 from nnstretch.devices.targets.base import OTHER_MACHINES, Transport
 from nnstretch.devices.targets.device import Device
+from nnstretch.devices.targets.litert import LiteRtUse
 from nnstretch.devices.targets.local import LocalTransport, QemuTransport
 from nnstretch.devices.targets.ssh import SshTransport
 from nnstretch.errors import UsageError
@@ -20,13 +21,14 @@ TRANSPORTS: Mapping[str, Callable[[str], Transport]] = {
 """Scheme -> what opens a transport from the text after the colon. A new kind of target is a class and an entry here."""
 
 
-def open_device(text: str, *, keep: bool = False, opencl: bool = False) -> Device:
+def open_device(text: str, *, keep: bool = False, opencl: bool = False, litert: LiteRtUse | None = None) -> Device:
     """Opens a target by its name on the command line.
 
     Args:
         text: such as "ssh:pi@board".
         keep: leave the pushed files there.
         opencl: whether models may use OpenCL.
+        litert: if models may use LiteRT.
 
     Raises:
         UsageError: there is no such kind of target.
@@ -36,4 +38,4 @@ def open_device(text: str, *, keep: bool = False, opencl: bool = False) -> Devic
     scheme, _, argument = text.partition(":")
     if scheme not in TRANSPORTS:
         raise UsageError(f"there is no target {text!r}; write local or {OTHER_MACHINES}")
-    return Device(TRANSPORTS[scheme](argument), keep=keep, opencl=opencl)
+    return Device(TRANSPORTS[scheme](argument), keep=keep, opencl=opencl, litert=litert)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from nnstretch.api.options import BFLOAT16_TOLERANCE, HYBRID, CompileOptions
 from nnstretch.devices.base.processor import Processor
@@ -14,7 +15,7 @@ from nnstretch.devices.base.spec import ProcessorSpec, all_cores, default_cores,
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine.binding.library import MAX_CORES
 from nnstretch.devices.engine.build.instruction_sets import Isa
-from nnstretch.devices.registry import processor_kind, routines_of_engines
+from nnstretch.devices.registry import ENGINES, external_engine, processor_kind, routines_of_engines
 from nnstretch.devices.targets.workers import LocalTarget, Target, open_target
 from nnstretch.errors import UsageError
 from nnstretch.graph.dtypes import BFLOAT16, DEFAULT_DTYPE
@@ -162,7 +163,7 @@ def _open(
 
 
 def foreign_processors(isa: Isa, options: CompileOptions, features: Collection[str] | None = None) -> Processors:
-    """The CPU of another machine, as groups of cores such as `cpu:0-3,cpu:4-7`, for plans without measurements.
+    """Processors of another machine, for plans without measurements: groups of cores such as `cpu:0-3,cpu:4-7`, and LiteRT.
 
     A CPU without cores gets `options.threads` of them (1 by default).
 
@@ -172,18 +173,21 @@ def foreign_processors(isa: Isa, options: CompileOptions, features: Collection[s
         features: of that CPU; None for any with the instruction set, as for `CpuProcessor`.
 
     Raises:
-        UsageError: the specification is wrong, or names a processor other than a CPU.
+        UsageError: the specification is wrong, or names a processor other than a CPU or LiteRT.
+        MissingExtraError: the package that writes models of LiteRT is not installed here.
     """
     text = options.processors
     cores = ALL_CORES if re.search(r"\d", text) else ALL_CORES[: options.threads or 1]
     specs = parse_processors(text, cores)
-    if any(spec.kind != "cpu" for spec in specs):
+    if any(spec.kind not in ("cpu", *ENGINES) for spec in specs):
         raise UsageError(
-            f"processors {text!r} of another machine: only groups of CPU cores can be planned for from here"
+            f"processors {text!r} of another machine: only groups of CPU cores and LiteRT can be planned for from here"
         )
     forms, products = computes_float_forms(options), rounded_products(options)
+    cpu = partial(CpuProcessor, isa=isa, float_forms=forms, features=features, products=products)
     named = tuple(
-        CpuProcessor(spec, isa, float_forms=forms, features=features, products=products)
+        cpu(spec) if spec.kind == "cpu" else external_engine(spec.kind).foreign_processor(spec, isa)
         for spec in _limit_threads(specs, options.threads)
     )
-    return Processors(named, named[0], options)
+    host = next((processor for processor in named if processor.backend.serves_caller), None)
+    return Processors(named, host or cpu(ProcessorSpec("cpu", cores=cores[:1])), options)

@@ -57,7 +57,7 @@ class Head(NamedTuple):
         return format_has(self.format, HAS_DEVICES)
 
     @property
-    def has_calls(self) -> bool:
+    def has_litert(self) -> bool:
         """Whether it may have LiteRT queues."""
         return format_has(self.format, HAS_CALLS)
 

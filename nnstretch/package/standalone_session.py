@@ -93,7 +93,7 @@ class StandaloneSession(Closing):
         head = read_head(path)
         self._library = _library(path, head.isa)
         opencl = _opencl_options(trusted_sources) if head.has_devices else None
-        litert = _litert_options() if head.has_calls else None
+        litert = _litert_options() if head.has_litert else None
         options = _Options(threads or 0, None, 0, opencl and ctypes.pointer(opencl), litert and ctypes.pointer(litert))
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         if self._library.nns_model_load_with(

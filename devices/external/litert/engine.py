@@ -11,6 +11,7 @@ import numpy as np
 
 from nnstretch.devices.base.routine import Descriptor
 from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.external.engine import (
     ExternalDtype,
     ExternalEngine,
@@ -196,6 +197,7 @@ class LiteRt(ExternalEngine):
         {
             "litert@1": "LiteRT with XNNPACK on core 1 (`tflite` is accepted for `litert`)",
             "litert:gpu@1": "LiteRT with the GPU delegate, if one is found; `litert:builtin` uses no delegate",
+            "litert:npu@1": "in standalone models: LiteRT with its NPU accelerator",
             "litert:/usr/lib/libnpu.so?speed=2@0": "LiteRT with a delegate library and its options",
         }
     )
@@ -218,9 +220,16 @@ class LiteRt(ExternalEngine):
 
     def processor(self, spec: ProcessorSpec) -> ExternalProcessor:
         """One interpreter per call and one thread per core; a delegate may compute layers on another device."""
+        return self._processor(spec)
+
+    def foreign_processor(self, spec: ProcessorSpec, isa: Isa) -> ExternalProcessor:
+        """LiteRT of a standalone model, which opens it on the other machine."""
+        return self._processor(spec, isa)
+
+    def _processor(self, spec: ProcessorSpec, isa: Isa | None = None) -> ExternalProcessor:
         delegate = parse_delegate(spec.argument or XNNPACK)
         routines = [LiteRtRoutine(delegate, dtype) for dtype in EXTERNAL_DTYPES]
-        return ExternalProcessor(spec, self, routines, LiteRtIdentity(delegate), delegate.identity)
+        return ExternalProcessor(spec, self, routines, LiteRtIdentity(delegate), delegate.identity, isa)
 
     def load(
         self, content: bytes, threads: int, reads: Sequence[TensorType], writes: Sequence[TensorType], argument: str

@@ -26,11 +26,11 @@ def target_timeline(model: TargetModel, result: ModelResult) -> Timeline | None:
 
 
 def queue_names(result: ModelResult) -> tuple[str, ...]:
-    """The processors of a model's queues: "cpu:4-7", or a device's name."""
+    """The processors of a model's queues: "cpu:4-7", or a kind with the name of its device or accelerator."""
     queues = (result.raw or {}).get("queues") or ()
     return tuple(
         f"cpu:{format_cores(tuple(queue['cores']))}"
         if queue.get("kind") == "cpu"
-        else f"opencl ({queue.get('device')})"
+        else f"{queue.get('kind')} ({queue.get('device')})"
         for queue in queues
     )

@@ -142,5 +142,6 @@ def bench_command(
             there.keep,
             has_alternatives=design is not None,
             benchmark_tool=there.benchmark_model,
+            litert_library=there.litert_library,
         )
         return bench_on_targets(report, targets or [], job, outputs)

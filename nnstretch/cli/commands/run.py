@@ -79,6 +79,15 @@ MaxError = Annotated[
     ),
 ]
 
+LiteRtLibrary = Annotated[
+    Path | None,
+    option(
+        "--litert-library FILE",
+        "With --target: LiteRT's library (libLiteRt.so) for it, for models with LiteRT processors.",
+        shown="the target's own",
+    ),
+]
+
 
 @with_options(CompileOptions)
 def run_command(
@@ -98,6 +107,7 @@ def run_command(
     design: DesignFile = None,
     image_size: ImageSize = None,
     targets: OneAfterAnother = None,
+    litert_library: LiteRtLibrary = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> int:
@@ -117,9 +127,11 @@ def run_command(
         chosen = targets or ["local"]
         if max_error is not None and not check and chosen == ["local"]:
             raise UsageError("--max-error needs --check; add that, or leave --max-error out")
+        if litert_library is not None and chosen == ["local"]:
+            raise UsageError("--litert-library is for other machines; add --target, or leave it out")
         asked = image_request(image, confidence, overlap, output, has_inputs=bool(inputs))
         files = parse_inputs(inputs or [])
-        request = RunRequest(files, asked, output, runs, timeline, options.tolerance, max_error, seed)
+        request = RunRequest(files, asked, output, runs, timeline, options.tolerance, max_error, seed, litert_library)
         if timeline is not None:
             check_format(timeline, "a trace is", ".json", "--timeline")
         if output is not None and (asked is None or asked.drawn is None):

@@ -41,6 +41,7 @@ class RunRequest:
         tolerance: largest error that each routine may have, relative to its output's range.
         max_error: largest error of the outputs, relative to their range; None: what tolerance and plan explain.
         seed: of random inputs.
+        litert_library: LiteRT's library for a target; None: the one that is there.
     """
 
     inputs: Mapping[str, str]
@@ -51,6 +52,7 @@ class RunRequest:
     tolerance: float
     max_error: float | None
     seed: int
+    litert_library: Path | None = None
 
     def judge(self, error: float | None, plan: Plan | None) -> Judgement | None:
         """Compares an error with the largest one allowed; None if it was not measured.

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,15 +30,19 @@ from nnstretch.cli.models.sources import Source, source_of_package
 from nnstretch.cli.outputs import check_endings, note_written
 from nnstretch.compiler.targets.processors import fingerprints_of, processors_of_target
 from nnstretch.devices.engine.build.instruction_sets import Isa
+from nnstretch.devices.external.litert import NAMES
 from nnstretch.devices.targets.device import Device
+from nnstretch.devices.targets.litert import LiteRtUse
 from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.devices.targets.schemes import open_device
 from nnstretch.devices.targets.side_by_side import on_all
 from nnstretch.errors import NNStretchError, UsageError
 from nnstretch.package import read_package
 from nnstretch.package.standalone import SUFFIX
+from nnstretch.package.standalone_calls import PlanCalls
 from nnstretch.package.standalone_head import read_head
 from nnstretch.report.tables.targets import few_runs_text, gain_text, sustained_tables, targets_table
+from nnstretch.scheduler.plan.packaging import unpackaged
 from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
@@ -58,6 +63,7 @@ class TargetJob:
         has_alternatives: whether the last model is a branched network and the others are its alternatives.
         every_plan: whether all plans of a package are measured, or only the first.
         benchmark_tool: TFLite's `benchmark_model` for the targets, which times the models as TFLite files, too.
+        litert_library: LiteRT's library for the targets; None: the one that is there.
     """
 
     sources: Sequence[Source]
@@ -68,6 +74,7 @@ class TargetJob:
     has_alternatives: bool = False
     every_plan: bool = True
     benchmark_tool: Path | None = None
+    litert_library: Path | None = None
 
 
 _CSV = ".csv"
@@ -96,8 +103,7 @@ def measure_on_targets(
     """
     for source in job.sources:
         source.check_exists()
-    opencl = any(map(_uses_opencl, job.sources))
-    with ExitStack() as stack, _open_all(targets, keep=job.keep, opencl=opencl) as (devices, failures):
+    with ExitStack() as stack, _open_all(targets, _opener(job)) as (devices, failures):
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="nnstretch-models-")))
         with report.progress("Preparing") as advance:
 
@@ -151,7 +157,7 @@ def _routines_note(target: str, branched: TargetModel) -> str:
 
 @contextmanager
 def _open_all(
-    targets: Sequence[str], *, keep: bool, opencl: bool
+    targets: Sequence[str], opener: Callable[[str], Device]
 ) -> Iterator[tuple[dict[str, Device], dict[str, str]]]:
     """Devices by their targets, and why others cannot be opened. An error of the only one is raised."""
     devices: dict[str, Device] = {}
@@ -160,7 +166,7 @@ def _open_all(
     with ExitStack() as stack:
         for name in unique:
             try:
-                devices[name] = stack.enter_context(open_device(name, keep=keep, opencl=opencl))
+                devices[name] = stack.enter_context(opener(name))
             except UsageError:
                 raise
             except NNStretchError as error:
@@ -168,6 +174,24 @@ def _open_all(
                     raise
                 failures[name] = str(error)
         yield devices, failures
+
+
+def _opener(job: TargetJob) -> Callable[[str], Device]:
+    """Opens targets for a job. Raises UsageError if a library is named that is not there."""
+    if job.litert_library is not None and not job.litert_library.is_file():
+        raise UsageError(f"--litert-library {job.litert_library} is not there; give LiteRT's library for the targets")
+    litert = LiteRtUse(job.litert_library) if any(map(_uses_litert, job.sources)) else None
+    return partial(open_device, keep=job.keep, opencl=any(map(_uses_opencl, job.sources)), litert=litert)
+
+
+def _uses_litert(source: Source) -> bool:
+    """Whether a model may have LiteRT queues."""
+    if source.model.endswith(SUFFIX):
+        return read_head(Path(source.model)).has_litert
+    if source.is_package:
+        plans = unpackaged(read_package(Path(source.model))).values()
+        return any(PlanCalls(compiled.plan, compiled.models).queues for compiled in plans)
+    return any(name in source.options.processors for name in NAMES)
 
 
 def _uses_opencl(source: Source) -> bool:

@@ -79,6 +79,13 @@ class TargetTiming:
         "TFLite's own benchmark_model for the targets: it times the models as TFLite files, too, after ours.",
         panel=_PANEL,
     )
+    litert_library: Path | None = option_field(
+        "--litert-library FILE",
+        "LiteRT's library (libLiteRt.so) for the targets, for models with LiteRT processors; accelerators' libraries beside it "
+        "go with it.",
+        panel=_PANEL,
+        shown="the targets' own",
+    )
     keep: bool = option_field(
         "--keep",
         "Leave the pushed files on the targets; the next run with --keep uses them.",

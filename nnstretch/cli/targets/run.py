@@ -41,9 +41,15 @@ def run_on_target(report: Reporter, source: Source, request: RunRequest) -> bool
     if image is not None:
         feeds.update(image.feeds)
     timing = BenchOptions(runs=request.runs, seed=request.seed, timeline=request.timeline is not None)
-    (run,) = measure_on_targets(
-        report, [chosen.target], TargetJob([source], timing, request.seed, feeds=feeds or None, every_plan=False)
+    job = TargetJob(
+        [source],
+        timing,
+        request.seed,
+        feeds=feeds or None,
+        every_plan=False,
+        litert_library=request.litert_library,
     )
+    (run,) = measure_on_targets(report, [chosen.target], job)
     (measured,) = run.measured
     if measured.result.error is not None:
         raise ModelError(f"{source.model} failed on {run.target}: {measured.result.error}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from nnstretch.devices.engine.build.instruction_sets import parse_target
 from nnstretch.devices.engine.build.standalone import build_binaries
-from nnstretch.package.standalone_session import _OpenCLOptions, _Options
+from nnstretch.package.standalone_session import _LiteRtOptions, _OpenCLOptions, _Options
 
 _ERROR_BYTES = 512
 
@@ -32,22 +32,29 @@ class ModelLibrary:
         folder: where the copy is written.
         opencl: the OpenCL library to open; None: the usual one.
         cache: the folder of built kernels.
+        litert: the LiteRT library to open; None: the usual one.
     """
 
-    def __init__(self, folder: Path, opencl: str | None = None, cache: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, opencl: str | None = None, cache: Path | None = None, litert: Path | None = None
+    ) -> None:
         made = build_binaries(parse_target("local")).library
         self._library = ctypes.CDLL(str(shutil.copy(made, folder / "libnnstretch.so")))
-        self._opencl, self._cache = opencl, cache
+        self._opencl, self._cache, self._litert = opencl, cache, litert
         self._library.nns_model_free.argtypes = (ctypes.c_void_p,)
 
-    def load(self, path: Path, *, device: str = "", trusted: bool = False, threads: int = 0) -> int:
+    def load(
+        self, path: Path, *, device: str = "", trusted: bool = False, threads: int = 0, accelerator: str | None = None
+    ) -> int:
         """The handle of a loaded model, which `free` takes.
 
         Raises:
             ModelError: the library refuses it.
         """
         texts = [None if text is None else str(text).encode() for text in (self._opencl, self._cache, device)]
-        options = _Options(threads, None, 0, ctypes.pointer(_OpenCLOptions(*texts, trusted, 0)))
+        litert = _LiteRtOptions(*(None if one is None else str(one).encode() for one in (self._litert, accelerator)))
+        opencl = _OpenCLOptions(*texts, trusted, 0)
+        options = _Options(threads, None, 0, ctypes.pointer(opencl), ctypes.pointer(litert))
         model = ctypes.c_void_p()
         self._call(self._library.nns_model_load_with, str(path).encode(), ctypes.byref(options), ctypes.byref(model))
         assert model.value is not None

@@ -290,7 +290,7 @@ def test_the_command_line(arguments: tuple[str, ...], said: str, capfd: pytest.C
 
 def test_standalone_models_have_none() -> None:
     compiled = next(c for c in (planned(RandomNetwork(0, 0), s) for s in range(99)) if LITERT in routines(c))
-    with pytest.raises(UsageError, match="ONNX Runtime or LiteRT computes"):
+    with pytest.raises(UsageError, match="cpu:float32/litert computes"):
         check_standalone(compiled.plan)
 
 

@@ -85,7 +85,7 @@ def test_phones_get_a_runner_that_opens_opencl_where_there_is_an_ndk(
     else:
         monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
     phone: Transport = AdbTransport.__new__(AdbTransport)
-    assert phone.opencl_system() == ("android" if has_ndk else None)
+    assert phone.library_system() == ("android" if has_ndk else None)
 
 
 def test_the_manifest_asks_for_the_library_of_opencl() -> None:

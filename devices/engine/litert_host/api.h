@@ -119,8 +119,9 @@ typedef struct {
  * NNSTRETCH_LITERT; otherwise libLiteRt.so on the system's library path. `*found` receives the path. */
 int32_t nns_litert_open_library(const char *path, litert_functions *functions, const char **found, nns_report *report);
 
-/* Reports that a function failed: "LiteRT cannot WHAT: NAME failed with status STATUS (meaning); what to do". */
-int32_t nns_litert_fail(const char *what, const char *name, int32_t status, nns_report *report);
+/* Reports that a function failed: "LiteRT cannot VERB LAYERS: FUNCTION failed with status STATUS (meaning); what to do". `layers` is
+ * the name of a call, or NULL. */
+int32_t nns_litert_fail(const char *verb, const char *layers, const char *function, int32_t status, nns_report *report);
 
 /* ---- calls ------------------------------------------------------------------------------------------------ */
 

@@ -64,7 +64,7 @@ static int32_t wanted_set(const nns_litert_host *host) {
 #define ASK(host, name, ...)                                                                                            \
     do {                                                                                                                \
         const int32_t code_ = (host)->litert.functions.name(__VA_ARGS__);                                               \
-        if (code_) return nns_litert_fail("list its accelerators", "LiteRt" #name, code_, report);                      \
+        if (code_) return nns_litert_fail("list its accelerators", NULL, "LiteRt" #name, code_, report);                      \
     } while (0)
 
 /* Checks that the library has the wanted accelerators: without one, LiteRT would leave all layers to the CPU. */
@@ -122,7 +122,7 @@ static int32_t make_environment(nns_litert_host *host, nns_report *report) {
         options[count++] = text_option(LITERT_COMPILER_PLUGIN_FOLDER, host->folder);
     }
     const int32_t code = host->litert.functions.CreateEnvironment(count, options, &host->litert.environment);
-    return code ? nns_litert_fail("begin", "LiteRtCreateEnvironment", code, report) : NNS_OK;
+    return code ? nns_litert_fail("begin", NULL, "LiteRtCreateEnvironment", code, report) : NNS_OK;
 }
 
 /* ---- all together ----------------------------------------------------------------------------------------- */

@@ -70,8 +70,8 @@ static const char *meaning(int32_t status) {
     }
 }
 
-int32_t nns_litert_fail(const char *what, const char *name, int32_t status, nns_report *report) {
+int32_t nns_litert_fail(const char *verb, const char *layers, const char *function, int32_t status, nns_report *report) {
     return nns_fail(report, status == LITERT_NO_MEMORY ? NNS_EMEMORY : NNS_ECALL,
-                    "LiteRT cannot %.80s: %s failed with status %d%s; name another accelerator or LiteRT library", what,
-                    name, (int)status, meaning(status));
+                    "LiteRT cannot %s%s%.50s: %s failed with status %d%s; name another accelerator or LiteRT library", verb,
+                    layers ? " " : "", layers ? layers : "", function, (int)status, meaning(status));
 }

@@ -180,7 +180,8 @@ def _opener(job: TargetJob) -> Callable[[str], Device]:
     """Opens targets for a job. Raises UsageError if a library is named that is not there."""
     if job.litert_library is not None and not job.litert_library.is_file():
         raise UsageError(f"--litert-library {job.litert_library} is not there; give LiteRT's library for the targets")
-    litert = LiteRtUse(job.litert_library) if any(map(_uses_litert, job.sources)) else None
+    uses_litert = job.litert_library is not None or any(map(_uses_litert, job.sources))
+    litert = LiteRtUse(job.litert_library) if uses_litert else None
     return partial(open_device, keep=job.keep, opencl=any(map(_uses_opencl, job.sources)), litert=litert)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget
+from nnstretch.devices.external.litert.library import LITERT_VARIABLE, packaged_library
 from nnstretch.devices.targets import device as device_module
 from nnstretch.devices.targets import local
 from nnstretch.devices.targets.base import (
@@ -22,6 +23,7 @@ from nnstretch.devices.targets.base import (
     TransientTargetError,
 )
 from nnstretch.devices.targets.device import Device
+from nnstretch.devices.targets.litert import LiteRtUse
 from nnstretch.devices.targets.local import LocalTransport, QemuTransport
 from nnstretch.devices.targets.results import BenchOptions, parse_result
 from nnstretch.devices.targets.schemes import open_device
@@ -146,6 +148,35 @@ def test_built_opencl_programs_stay_with_the_files(
         assert sorted(found[0]) == ["driver 1", "nnstretch-kept 1"]
         assert sorted(found[1]) == ["driver 2", "nnstretch-kept 2"]
     assert bool(target.left) == keep
+
+
+def test_litert_is_pushed_with_its_accelerators(
+    fake_runner: Path, target: Recorded, model: Write, tmp_path: Path
+) -> None:
+    """Once, under its own names in a folder of its own, from which it opens them."""
+    for name in ("libLiteRt.so", "libLiteRtGpuAccelerator.so", "libother.so"):
+        (tmp_path / name).write_text(name)
+    use = LiteRtUse(tmp_path / "libLiteRt.so")
+    with Device(target, litert=use) as device:
+        for _ in range(2):
+            device.bench([model("one")], QUICK)
+        (folder,) = [file for file in target.left if file.suffix == ".litert"]
+        assert sorted(file.name for file in folder.iterdir()) == ["libLiteRt.so", "libLiteRtGpuAccelerator.so"]
+        assert (folder / "libLiteRt.so").read_text() == "libLiteRt.so"
+        said = (folder.parent / "arguments").read_text().splitlines()
+        assert [f"--litert {folder / 'libLiteRt.so'}" in line for line in said if "--seconds" in line] == [True, True]
+    assert target.written == [".run", ".nnm", ".so", ".so"]
+    assert target.left == []
+
+
+@pytest.mark.parametrize(("variable", "named"), [("", True), ("x.so", False)])
+def test_litert_of_this_machine_is_that_of_its_package(
+    monkeypatch: pytest.MonkeyPatch, variable: str, *, named: bool
+) -> None:
+    monkeypatch.setenv(LITERT_VARIABLE, variable)
+    assert LiteRtUse().here() == (packaged_library() if named else None)
+    assert LiteRtUse().files == ()
+    assert LiteRtUse(Path("a.so")).here() == Path("a.so").absolute()
 
 
 def test_folders_of_ended_processes_are_removed(fake_runner: Path, target: Recorded, model: Write) -> None:
@@ -313,7 +344,7 @@ def test_cpus_without_kernels(target: Recorded, monkeypatch: pytest.MonkeyPatch)
         assert device.isa.name
 
 
-def test_static_runners_unless_opencl_is_asked_for(
+def test_static_runners_unless_libraries_are_opened(
     monkeypatch: pytest.MonkeyPatch, target: Recorded, tmp_path: Path
 ) -> None:
     built: list[str] = []
@@ -323,10 +354,10 @@ def test_static_runners_unless_opencl_is_asked_for(
         return write_fake_runner(tmp_path)
 
     monkeypatch.setattr(device_module, "build_runner", build)
-    for opencl in (False, True):
-        with Device(target, opencl=opencl) as device:
+    for opencl, litert in ((False, None), (True, None), (False, LiteRtUse())):
+        with Device(target, opencl=opencl, litert=litert) as device:
             assert device.probe.cpus
-    assert built == ["aarch64-linux-musl", "aarch64-linux-gnu"]
+    assert built == ["aarch64-linux-musl", "aarch64-linux-gnu", "aarch64-linux-gnu"]
 
 
 def test_targets_are_read_as_they_are_written() -> None:

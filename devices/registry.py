@@ -81,7 +81,7 @@ def open_external_model(
     Raises:
         PackageError: there is no such engine.
     """
-    name, argument = engine_of(routine)
+    name, argument = _engine_of(routine)
     return external_engine(name).open_model(content, cores, reads, writes, argument)
 
 
@@ -91,11 +91,11 @@ def loaded_library(routine: str) -> str:
     Raises:
         PackageError: there is no such engine.
     """
-    name, argument = engine_of(routine)
+    name, argument = _engine_of(routine)
     return external_engine(name).library(argument)
 
 
-def engine_of(routine: str) -> tuple[str, str]:
+def _engine_of(routine: str) -> tuple[str, str]:
     """Name and argument of the external engine that a step's routine names.
 
     Raises:

@@ -155,9 +155,10 @@ def write_model_file(compiled: Compiled, name: str, isa: Isa, path: Path) -> Non
     Raises:
         UsageError: the plan has calls that a model file cannot hold, or no kernel has the type of an input or output; names
             these.
-        PackageError: the plan is for another vector width.
+        PackageError: the plan is for another vector width, or lacks a model.
         FileError: the place is not writable or the disk is full.
     """
+    check_standalone(compiled.plan)
     constants = _file_constants(compiled)
     head = bytearray(encode_head(compiled, name, isa, constants.nbytes))
     struct.pack_into("<Q", head, _CHECK_AT, check(head, constants.data))
@@ -197,10 +198,16 @@ def _file_constants(compiled: Compiled) -> np.ndarray:
 def encode_head(compiled: Compiled, name: str, isa: Isa, constant_bytes: int) -> bytes:
     """The file up to the constants: header with a check of 0, 64-bit words, text and padding.
 
-    Raises as `write_model_file` does.
+    Args:
+        compiled: has passed `check_standalone`.
+        name: of the model.
+        isa: the instruction set of the plan.
+        constant_bytes: size of the constants.
+
+    Raises:
+        PackageError: the plan is for another vector width.
     """
     plan = compiled.plan
-    check_standalone(plan)
     if plan.block != isa.block:
         raise PackageError(f"the plan is made for vectors of {plan.block} floats, {isa.name} has {isa.block}")
     devices, calls = PlanDevices(plan), PlanCalls(plan, compiled.models)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from nnstretch.devices.external.litert import KIND
+from nnstretch.devices.external.litert import NAMES
 from nnstretch.devices.external.litert.delegate import BUILTIN, GPU, NPU, XNNPACK
-from nnstretch.devices.registry import engine_of
+from nnstretch.errors import PackageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.plan.schema import Plan, PlanStep, aligned
 
@@ -65,7 +65,13 @@ class PlanCalls:
 
     @property
     def contents(self) -> list[bytes]:
-        """The TFLite file of each call."""
+        """The TFLite file of each call.
+
+        Raises:
+            PackageError: a file is missing.
+        """
+        if missing := [step.layer for step in self.steps if step.kernel not in self.models]:
+            raise PackageError(f"the package lacks the model of {missing[0]}; compile it again")
         return [self.models[step.kernel] for step in self.steps]
 
     def words(self, begin: int) -> Iterable[int]:
@@ -87,8 +93,9 @@ class PlanCalls:
 
 def _accelerator(step: PlanStep) -> int | None:
     """The accelerator of a call; None if LiteRT has none for it."""
-    engine, delegate = engine_of(step.routine)
-    return ACCELERATORS.get(delegate) if engine == KIND.name else None
+    processor, _, rest = step.routine.partition(":")
+    _, _, delegate = rest.partition("/")
+    return ACCELERATORS.get(delegate) if processor in NAMES else None
 
 
 def _types(tensors: Sequence[TensorType]) -> Iterable[int]:

@@ -74,7 +74,7 @@ def test_specifications() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("litert:npu@1", "path of a library"),
+        ("litert:tpu@1", "path of a library"),
         ("litert:xnnpack?fast=1@1", "has no options"),
         ("litert:/a.so?fast@1", "options as in"),
         ("ort:gpu@1", "no options except its cores"),

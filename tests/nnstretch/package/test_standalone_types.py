@@ -305,7 +305,7 @@ def test_files_whose_description_is_not_there(image: Case, tmp_path: Path) -> No
     path = tmp_path / "a.nnm"
     whole = image.model.read_bytes()
     for content, said in ((whole[:100], "damaged"), (whole[:64], "damaged"), (whole[:63], "no model file"),
-                          (whole[:8] + struct.pack("<q", 6) + whole[16:], "has format 6")):  # fmt: skip
+                          (whole[:8] + struct.pack("<q", 10) + whole[16:], "has format 10")):  # fmt: skip
         path.write_bytes(content)
         with pytest.raises(PackageError, match=said):
             read_ends(path)

@@ -9,9 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nnstretch.api.options import CompileOptions
+from nnstretch.compiler.compile import plan_model
+from nnstretch.compiler.processors import foreign_processors
 from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, Isa, architecture_of
 from nnstretch.devices.engine.build.standalone import build_runner
 from nnstretch.graph.reference import relative_error
+from nnstretch.package.standalone import write_model_file
 from tests.kits.boards.runner import QUICK, bench, write_model
 from tests.kits.c_libraries import leave_out_optimisation
 from tests.kits.graphs.graphs import RandomNetwork
@@ -87,6 +91,18 @@ def test_emulated_arm_cores_compute_the_same(
     features = check(isa, static_runner, tmp_path, "-cpu", cpu)
     assert ("asimddp" in features) is has_dot_product
     assert "sve" not in features
+
+
+@pytest.mark.parametrize("isa", ["aarch64"], indirect=True)
+def test_it_says_that_it_cannot_open_litert(isa: Isa, static_runner: Path, tmp_path: Path) -> None:
+    qemu = shutil.which(_EMULATORS[isa.name])
+    if qemu is None:
+        pytest.skip(f"{_EMULATORS[isa.name]} is not there (Debian, Ubuntu: apt-get install qemu-user-static)")
+    processors = foreign_processors(isa, CompileOptions("cpu:0,litert@1"))
+    compiled = plan_model(RandomNetwork(0, 2, nodes=6).graph(), processors, tune=False)
+    write_model_file(compiled, "model", isa, tmp_path / "model.nnm")
+    (entry,) = bench(static_runner, *QUICK, tmp_path / "model.nnm", prefix=(qemu,), status=1)["models"]
+    assert "linked statically and cannot open LiteRT" in entry["error"]
 
 
 @pytest.mark.parametrize("isa", ["armv7"], indirect=True)

@@ -33,8 +33,6 @@ from nnstretch.devices.engine.build.instruction_sets import (
     local_isa,
     parse_target,
 )
-from nnstretch.devices.engine.build.standalone import build_binaries
-from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
 from nnstretch.errors import DeviceError, FeedError, FileError, PackageError, UsageError
 from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.resolve import load_model
@@ -45,10 +43,11 @@ from nnstretch.package.standalone_session import StandaloneSession
 from nnstretch.passes import optimize
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
-from tests.kits.c_libraries import runnable_sources, sources_with_kernels_of
+from tests.kits.c_libraries import sources_with_kernels_of
 from tests.kits.graphs.graphs import RandomNetwork
 from tests.kits.graphs.typed_networks import NETWORKS as TYPED_NETWORKS
 from tests.kits.kernels.cpu_features import runnable_isas
+from tests.kits.model_fuzz import fuzz_program
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-4
@@ -654,14 +653,7 @@ def test_options_that_cannot_be_met(small: Case, tmp_path: Path) -> None:
 def test_damaged_models_are_refused_or_run_without_a_wrong_access(
     small: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standalone, "engine_sources", runnable_sources)
-    library = build_binaries(parse_target("local"), sanitize="address,undefined").library
-    program = tmp_path / "fuzz"
-    flags = ("-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
-    shutil.copy(library, tmp_path / "libnnstretch.so")
-    links = (f"-L{tmp_path}", "-lnnstretch", "-Wl,-rpath,$ORIGIN")
-    includes = (f"-I{small.folder}", f"-I{ENGINE_FOLDER / 'standalone'}")
-    subprocess.run(["gcc", *flags, *includes, str(HERE / "standalone_fuzz.c"), "-o", str(program), *links], check=True)
+    program = fuzz_program(tmp_path, monkeypatch)
     rounds_of = {small.model: 4000}
     for number, make in enumerate(TYPED_NETWORKS.values()):
         model = tmp_path / f"{number}.nnm"

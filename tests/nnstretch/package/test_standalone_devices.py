@@ -9,10 +9,9 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,16 +21,17 @@ from nnstretch.devices.engine.binding.program import opencl_library
 from nnstretch.devices.engine.build import standalone
 from nnstretch.devices.engine.build.instruction_sets import BuildTarget, local_isa, parse_target
 from nnstretch.devices.engine.build.standalone import build_binaries
-from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
 from nnstretch.devices.opencl.drivers import device_info
 from nnstretch.errors import PackageError, UsageError
 from nnstretch.graph.reference import relative_error
-from nnstretch.package.standalone import check, write_standalone
+from nnstretch.package.standalone import write_standalone
 from nnstretch.package.standalone_session import StandaloneSession
 from nnstretch.support.settings import cache_dir
 from tests.devices.opencl.test_other_drivers import OCLGRIND
-from tests.kits.c_libraries import c_library, runnable_sources, thread_sanitized_sources
+from tests.kits.c_libraries import c_library, thread_sanitized_sources
 from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.model_files import after_kernels, changed
+from tests.kits.model_fuzz import fuzz_program
 from tests.kits.networks.model_library import ModelError, ModelLibrary
 from tests.kits.opencl.opencl_faults import Faults, host_library
 from tests.nnstretch.package.test_standalone_opencl import PROCESSORS, Case, are_equal, make_case, network, refusal, run
@@ -383,15 +383,15 @@ def test_devices_are_chosen_by_number_and_by_name(case: Case, tmp_path: Path) ->
 def test_the_device_of_another_number_is_found_by_its_name(case: Case, tmp_path: Path) -> None:
     models = ModelLibrary(tmp_path, opencl_library(), cache_dir("opencl"))
     name, platform = device_info(0).name, device_info(0).platform
-    index = _devices_at(case) + 2  # after the number of devices and the first one's queue
-    moved = changed(case, tmp_path / "moved.nnm", numbers={index: 7})
+    index = after_kernels(case.model) + 2  # after the number of devices and the first one's queue
+    moved = changed(case.model, tmp_path / "moved.nnm", numbers={index: 7})
     with models.loaded(moved) as model:
         assert right(models, model, case)
     for old, new in ((platform, "P" * len(platform)), (name, "N" * len(name))):
-        other = changed(case, tmp_path / "a.nnm", texts={old: new})
+        other = changed(case.model, tmp_path / "a.nnm", texts={old: new})
         with models.loaded(other) as model:  # by the name, then by the number
             assert right(models, model, case)
-    both = changed(case, tmp_path / "b.nnm", {name: "N" * len(name)}, {index: 7})
+    both = changed(case.model, tmp_path / "b.nnm", {name: "N" * len(name)}, {index: 7})
     with pytest.raises(ModelError, match="no OpenCL device 7"):
         models.load(both)
 
@@ -436,7 +436,7 @@ def test_programs_of_older_headers_find_their_function(case: Case, tmp_path: Pat
 
 def test_foreign_sources_are_refused_where_trust_is_limited(case: Case, tmp_path: Path) -> None:
     executable = build_binaries(parse_target("local")).executable
-    foreign = changed(case, tmp_path / "a.nnm", {"/* Common": "/* Uncomm"})
+    foreign = changed(case.model, tmp_path / "a.nnm", {"/* Common": "/* Uncomm"})
     words = "has an OpenCL source conv.cl that this library was not built with"
     assert words in refusal(executable, "-m", foreign, "--trusted-sources")
     assert words in refusal(executable, "-m", foreign, NNSTRETCH_TRUSTED_SOURCES="1")
@@ -456,7 +456,7 @@ def test_sources_that_do_not_fit_are_refused(case: Case, tmp_path: Path) -> None
         ("kernel void conv", "kernel void vonc", "has no kernel conv"),
         ("kind, a, b;\n}", "kind,a,b,zz;}", "takes .* integers and the model gives"),
     ):
-        file = changed(case, tmp_path / "a.nnm", texts={old: new})
+        file = changed(case.model, tmp_path / "a.nnm", texts={old: new})
         with pytest.raises(ModelError, match=words):
             models.load(file)
 
@@ -471,14 +471,7 @@ needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="sanitizers need 
 def test_damaged_models_are_refused_or_run_without_a_wrong_access(
     two_devices: Case, stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standalone, "engine_sources", runnable_sources)
-    built = build_binaries(parse_target("local"), sanitize="address,undefined").library
-    shutil.copy(built, tmp_path / "libnnstretch.so")
-    flags = ("-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
-    links = (f"-L{tmp_path}", "-lnnstretch", "-Wl,-rpath,$ORIGIN")
-    includes = (f"-I{ENGINE_FOLDER / 'standalone'}", f"-I{ENGINE_FOLDER / 'include'}")
-    program = tmp_path / "fuzz"
-    subprocess.run(["gcc", *flags, *includes, str(HERE / "standalone_fuzz.c"), "-o", str(program), *links], check=True)
+    program = fuzz_program(tmp_path, monkeypatch)
     for sharing in ("copied", "mapped", "coherent"):
         settings: dict[str, Any] = {
             "NNSTRETCH_OPENCL_LIBRARY": str(stub),
@@ -526,46 +519,3 @@ def test_a_stored_file_of_version_2_is_read(tmp_path: Path) -> None:
         return
     with models.loaded(stored) as model:
         assert np.array_equal(models.run(model, x, [(1, 3, 2, 2)])[0].reshape(-1), np.maximum(x, 0))
-
-
-def _words(case: Case) -> list[int]:
-    content = case.model.read_bytes()
-    (count,) = struct.unpack_from("<q", content, 24)
-    return list(struct.unpack_from(f"<{count}q", content, 64))
-
-
-def _devices_at(case: Case) -> int:
-    """Index of the word with the number of devices."""
-    words = _words(case)
-    at = 5
-    for _ in range(words[3] + words[4]):
-        at += 1 + words[at]
-    n_queues, at = words[at], at + 1
-    for _ in range(n_queues):
-        at += 1 + words[at]
-        at += 1 + words[at]
-    return at + 1  # after the number of kernels
-
-
-def changed(
-    case: Case,
-    path: Path,
-    texts: Mapping[str, str] = MappingProxyType({}),
-    numbers: Mapping[int, int] = MappingProxyType({}),
-) -> Path:
-    """A copy of the model with other texts of the same lengths and other words, and a checksum that fits."""
-    content = bytearray(case.model.read_bytes())
-    words = _words(case)
-    for index, number in numbers.items():
-        struct.pack_into("<q", content, 64 + 8 * index, number)
-    (n_text, start) = struct.unpack_from("<2q", content, 32)
-    at = 64 + 8 * len(words)
-    for old, new in texts.items():
-        text = content[at : at + n_text]
-        assert old.encode() in text
-        assert len(old) == len(new)
-        content[at : at + n_text] = text.replace(old.encode(), new.encode())
-    struct.pack_into("<Q", content, 56, 0)
-    struct.pack_into("<Q", content, 56, check(content[:start], bytes(content[start:])))
-    path.write_bytes(content)
-    return path

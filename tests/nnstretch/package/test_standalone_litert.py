@@ -6,10 +6,9 @@ import ctypes
 import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,24 +17,28 @@ import numpy as np
 import pytest
 import torch
 
+from nnstretch.api.options import CompileOptions
 from nnstretch.branching.transform.network import export_branched
 from nnstretch.cli.main import main
+from nnstretch.compiler.compile import plan_model
+from nnstretch.compiler.processors import build_processors, foreign_processors
 from nnstretch.devices.engine.build import standalone
-from nnstretch.devices.engine.build.instruction_sets import BuildTarget, local_isa, parse_target
+from nnstretch.devices.engine.build.instruction_sets import ISAS, BuildTarget, local_isa, parse_target
 from nnstretch.devices.engine.build.standalone import build_binaries, build_runner
-from nnstretch.devices.engine.build.toolchains import ENGINE_FOLDER
 from nnstretch.devices.external.litert.library import LITERT_VARIABLE, packaged_library
-from nnstretch.errors import PackageError
+from nnstretch.errors import PackageError, UsageError
 from nnstretch.frontends.onnx_file import save
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.graph.reference import relative_error
-from nnstretch.package.standalone import HAS_CALLS, HAS_DEVICES, check, format_has
+from nnstretch.package.standalone import HAS_CALLS, format_has, write_model_file
 from nnstretch.package.standalone_calls import PlanCalls
 from nnstretch.package.standalone_head import read_head
 from nnstretch.package.standalone_session import StandaloneSession
 from nnstretch.support.settings import cache_dir
-from tests.kits.c_libraries import c_library, runnable_sources, thread_sanitized_sources
+from tests.kits.c_libraries import c_library, thread_sanitized_sources
 from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.model_files import after_kernels, changed, words_of
+from tests.kits.model_fuzz import fuzz_program
 from tests.kits.networks.model_library import ModelError, ModelLibrary
 from tests.kits.networks.tiny_branching import SIDE, branched
 from tests.nnstretch.package.test_standalone_opencl import Case, answers, make_case, run
@@ -89,9 +92,9 @@ def are_close(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool
     return all(relative_error(a, b) < TOLERANCE for a, b in zip(found, wanted, strict=True))
 
 
-def refusal(*command: str | Path, status: int = 2, **more: str) -> str:
+def refusal(*command: str | Path, **more: Any) -> str:
     """The last line of a program that refuses; LiteRT may log others before it."""
-    *_, line = run(*command, status=status, **more).stderr.splitlines()
+    *_, line = run(*command, status=2, **more).stderr.splitlines()
     assert line.startswith("error: ")
     return line
 
@@ -106,7 +109,7 @@ def test_the_executable_computes_what_the_session_does(
         {"call"} if len(case.compiled.plan.processors) == 1 else {"kernel", "call"}
     )
     assert are_close(answers(case, tmp_path, executable, "--litert", library), case.outputs)
-    info = run(executable, "-m", case.model, "--info", **{LITERT_VARIABLE: str(library)}).stdout
+    info = run(executable, "-m", case.model, "--info", NNSTRETCH_LITERT=str(library)).stdout
     assert "queue 1: litert cpu, core 1" in info
 
 
@@ -128,8 +131,9 @@ def test_a_race_of_the_runner(lone: Case, beside: Case, library: Path, tmp_path:
     network = export_branched(branched(0.5), torch.zeros(1, 1, SIDE, SIDE))
     others = []
     for processor in ("cpu:1", "opencl:0@1"):
-        (tmp_path / processor[:3]).mkdir()
-        others.append(make_case(tmp_path / processor[:3], network, f"cpu:0,{processor}").model)
+        compiled = plan_model(network, build_processors(f"cpu:0,{processor}"), tune=False)
+        others.append(tmp_path / f"{processor[:3]}.nnm")
+        write_model_file(compiled, "model", local_isa(), others[-1])
     options = ("--litert", library, "--cache", cache_dir("opencl"), "--outputs", tmp_path, "--timeline")
     runs = ("--runs", "3", "--warmup", "0")
     runner = build_runner(parse_target("local"))
@@ -361,30 +365,26 @@ def test_accelerators(
             raise AssertionError(error)
 
 
-def test_the_accelerator_is_the_one_of_the_plan(
-    beside: Case, stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A plan for another machine, whose GPU and NPU are not here."""
-    network = tmp_path / "net.onnx"
-    save(export_branched(branched(0.5), torch.zeros(1, 1, SIDE, SIDE)), network)
-    other = next(isa for isa in ("x86-64-v2", "x86-64-v3") if isa != local_isa().name)
+def test_plans_for_other_machines_name_the_accelerator(tmp_path: Path) -> None:
+    """Whose GPU and NPU are not here."""
+    network = export_branched(branched(0.5), torch.zeros(1, 1, SIDE, SIDE))
+    isa = next(isa for isa in ISAS if isa.architecture != local_isa().architecture)
     for number, delegate in enumerate(("xnnpack", "builtin", "gpu", "npu")):
-        folder = tmp_path / delegate
-        processors = f"cpu:0,litert:{delegate}@1"
-        monkeypatch.setattr(
-            "nnstretch.package.standalone.build_binaries", lambda _: build_binaries(parse_target("local"))
-        )
-        command = ["compile", str(network), "--standalone", "--no-tune", "-p", processors, "--target", other]
-        assert main([*command, "-o", str(folder)]) == 0
-        assert _words(folder / "net.nnm")[_calls_at(folder / "net.nnm") + 2] == number
-    at = _calls_at(beside.model)
-    monkeypatch.setenv("STUB_TAKES", "7")
+        for processors in (f"cpu:0,litert:{delegate}@1", f"litert:{delegate}@1,cpu:0"):
+            compiled = plan_model(network, foreign_processors(isa, CompileOptions(processors)), tune=False)
+            write_model_file(compiled, "model", isa, tmp_path / "model.nnm")
+            assert words_of(tmp_path / "model.nnm")[after_kernels(tmp_path / "model.nnm") + 2] == number
+    with pytest.raises(UsageError, match="standalone models cannot use ONNX Runtime"):
+        foreign_processors(isa, CompileOptions("cpu:0,ort@1"))
+
+
+def test_the_accelerator_is_the_one_of_the_file(beside: Case, stub: Stub, executable: Path, tmp_path: Path) -> None:
+    at = after_kernels(beside.model)
+    settings = {**stub.settings, "STUB_ACCELERATORS": "7", "STUB_TAKES": "7", LITERT_VARIABLE: str(stub.path)}
     for number, name in enumerate(("cpu", "builtin", "gpu", "npu", "gpu+cpu", "npu+cpu")):
-        monkeypatch.setenv("STUB_ACCELERATORS", "7")
-        model = changed(beside, tmp_path / "a.nnm", lambda words, n=number: words.__setitem__(at + 2, n))
-        settings = {**stub.settings, "STUB_ACCELERATORS": "7", "STUB_TAKES": "7", LITERT_VARIABLE: str(stub.path)}
-        executable = build_binaries(parse_target("local")).executable
-        assert f"queue 1: litert {name}, core 1" in run(executable, "-m", model, "--info", **settings).stdout
+        model = changed(beside.model, tmp_path / "a.nnm", numbers={at + 2: number})
+        info = run(executable, "-m", model, "--info", status=0, **settings).stdout
+        assert f"queue 1: litert {name}, core 1" in info
 
 
 def test_libraries_that_cannot_be_opened(lone: Case, executable: Path, tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_libraries_that_cannot_be_opened(lone: Case, executable: Path, tmp_path:
         (str(c_library(old)), "has no function LiteRtCreateEnvironment; name a libLiteRt.so of version 2.1.6"),
     ):
         assert words in refusal(executable, "-m", lone.model, "--litert", library_name)
-        assert words in refusal(executable, "-m", lone.model, **{LITERT_VARIABLE: library_name})
+        assert words in refusal(executable, "-m", lone.model, NNSTRETCH_LITERT=library_name)
     assert "libLiteRt.so cannot be opened" in refusal(executable, "-m", lone.model)
 
 
@@ -437,6 +437,7 @@ def test_children_of_a_fork_free_a_model(lone: Case, library: Path, tmp_path: Pa
     code = f"""
 import os
 from pathlib import Path
+from tests.kits.model_files import after_kernels, changed, words_of
 from tests.kits.networks.model_library import ModelLibrary
 models = ModelLibrary(Path({str(tmp_path)!r}), litert=Path({str(library)!r}))
 path = Path({str(lone.model)!r})
@@ -468,40 +469,6 @@ def test_nothing_is_left_behind_by_many_loads(lone: Case, library: Path, tmp_pat
 # -- damaged files ----------------------------------------------------------------------------------------------------
 
 
-def _words(model: Path) -> list[int]:
-    content = model.read_bytes()
-    (number,) = struct.unpack_from("<q", content, 24)
-    return list(struct.unpack_from(f"<{number}q", content, HEADER))
-
-
-def _calls_at(model: Path) -> int:
-    """Index of the word with the number of call queues, in a file without devices and types."""
-    words = _words(model)
-    assert not format_has(read_head(model).format, HAS_DEVICES)
-    at = 5
-    for _ in range(words[3] + words[4]):
-        at += 1 + words[at]
-    n_queues, at = words[at], at + 1
-    for _ in range(n_queues):
-        at += 1 + words[at]
-        at += 1 + words[at]
-    return at + 1  # after the number of kernels
-
-
-def changed(case: Case, path: Path, change: Callable[[list[int]], object]) -> Path:
-    """A copy of a model with other words, and a checksum that fits."""
-    content, words = bytearray(case.model.read_bytes()), _words(case.model)
-    before = len(words)
-    change(words)
-    assert len(words) == before
-    struct.pack_into(f"<{len(words)}q", content, HEADER, *words)
-    struct.pack_into("<Q", content, CHECK_AT, 0)
-    (start,) = struct.unpack_from("<q", content, 40)
-    struct.pack_into("<Q", content, CHECK_AT, check(content[:start], bytes(content[start:])))
-    path.write_bytes(content)
-    return path
-
-
 def test_only_models_with_calls_have_their_format(lone: Case, tmp_path: Path) -> None:
     assert format_has(read_head(lone.model).format, HAS_CALLS)
     other = make_case(tmp_path, RandomNetwork(2, 0, nodes=4, size=5).graph(), "cpu:0")
@@ -510,8 +477,8 @@ def test_only_models_with_calls_have_their_format(lone: Case, tmp_path: Path) ->
 
 def test_words_of_calls_that_do_not_fit_are_refused(beside: Case, stub: Stub, tmp_path: Path) -> None:
     models = ModelLibrary(tmp_path, litert=stub.path)
-    at = _calls_at(beside.model)
-    words = _words(beside.model)
+    at = after_kernels(beside.model)
+    words = words_of(beside.model)
     n_queues, queue, _, n_calls, call_queue, place, size, n_reads, n_writes, *types = words[at:]
     assert (n_queues, queue, n_calls, call_queue, n_reads, n_writes) == (1, 1, 1, 0, 1, 1)
     assert place % 16 == 0
@@ -520,32 +487,24 @@ def test_words_of_calls_that_do_not_fit_are_refused(beside: Case, stub: Stub, tm
         (5, 1 << 62), (6, 0), (6, size + (1 << 30)), (7, 0), (7, 17), (8, 0), (8, 5), (9, 0), (9, 14), (9, 4), (10, 9),
         (11, 1 << 31), (11, 0), (14, types[5] + 1),
     ):  # fmt: skip
-        file = changed(beside, tmp_path / "a.nnm", lambda w, o=offset, n=number: w.__setitem__(at + o, n))
+        file = changed(beside.model, tmp_path / "a.nnm", numbers={at + offset: number})
         with pytest.raises(ModelError, match=r"damaged|other inputs|no valid TFLite file"):
             models.load(file)
     assert stub.left == 0
     steps = [i for i in range(len(words) - 6) if words[i : i + 3] == [2, 0, 1] and words[i + 4] == 1]
-    for step in steps:  # a call, its only read, its only write
-        for other in (1, -1):
-            file = changed(beside, tmp_path / "a.nnm", lambda w, s=step, n=other: w.__setitem__(s + 1, n))
-            with pytest.raises(ModelError, match="damaged"):
-                models.load(file)
-        file = changed(beside, tmp_path / "a.nnm", lambda w, s=step: w.__setitem__(s + 3, -1))
+    (step,) = steps  # kind, call, one read, its buffer, one write
+    for word, number in ((step + 1, 1), (step + 1, -1), (step + 3, -1)):
+        file = changed(beside.model, tmp_path / "a.nnm", numbers={word: number})
         with pytest.raises(ModelError, match="damaged"):
             models.load(file)
-    assert len(steps) == 1
 
 
 def test_a_damaged_tflite_file_is_refused(lone: Case, executable: Path, library: Path, tmp_path: Path) -> None:
     """With a checksum that fits: LiteRT checks it."""
-    at = _calls_at(lone.model)
-    size = _words(lone.model)[at + 6]
-    cut = changed(lone, tmp_path / "cut.nnm", lambda w: w.__setitem__(at + 6, size // 2))
-    moved = changed(
-        lone,
-        tmp_path / "moved.nnm",
-        lambda w: [w.__setitem__(at + 5, w[at + 5] + 16), w.__setitem__(at + 6, size - 16)],
-    )
+    at = after_kernels(lone.model)
+    place, size = words_of(lone.model)[at + 5 : at + 7]
+    cut = changed(lone.model, tmp_path / "cut.nnm", numbers={at + 6: size // 2})
+    moved = changed(lone.model, tmp_path / "moved.nnm", numbers={at + 5: place + 16, at + 6: size - 16})
     for file in (cut, moved):
         line = refusal(executable, "-m", file, "--litert", library)
         assert "LiteRtCreateModelFromBuffer failed with status 501 (no valid TFLite file)" in line
@@ -557,15 +516,12 @@ def test_damaged_models_are_refused_or_run_without_a_wrong_access(
     beside: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stub = Stub(beside)
-    monkeypatch.setattr(standalone, "engine_sources", runnable_sources)
-    built = build_binaries(parse_target("local"), sanitize="address,undefined").library
-    shutil.copy(built, tmp_path / "libnnstretch.so")
-    flags = ("-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
-    links = (f"-L{tmp_path}", "-lnnstretch", "-Wl,-rpath,$ORIGIN")
-    includes = (f"-I{ENGINE_FOLDER / 'standalone'}", f"-I{ENGINE_FOLDER / 'include'}")
-    program = tmp_path / "fuzz"
-    subprocess.run(["gcc", *flags, *includes, str(HERE / "standalone_fuzz.c"), "-o", str(program), *links], check=True)
-    settings = {**stub.settings, LITERT_VARIABLE: str(stub.path), "ASAN_OPTIONS": "allocator_may_return_null=1"}
+    program = fuzz_program(tmp_path, monkeypatch)
+    settings: dict[str, Any] = {
+        **stub.settings,
+        LITERT_VARIABLE: str(stub.path),
+        "ASAN_OPTIONS": "allocator_may_return_null=1",
+    }
     done = run(program, beside.model, tmp_path / "copy.nnm", "1500", "1", **settings)
     refused, ran = map(int, done.stdout.split())
     assert refused > 300

@@ -1,7 +1,7 @@
 /* Loads damaged copies of a model file with the library and runs those that still load. Built with the address and
  * undefined-behaviour sanitizers, which end the program at the first mistake.
  *
- * standalone_fuzz MODEL.nnm SCRATCH ROUNDS SEED
+ * model_fuzz MODEL.nnm SCRATCH ROUNDS SEED
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,7 +105,7 @@ static int run(nns_model *model) {
 }
 
 int main(int count, char **words) {
-    if (count != 5) stop("usage: standalone_fuzz MODEL.nnm SCRATCH ROUNDS SEED");
+    if (count != 5) stop("usage: model_fuzz MODEL.nnm SCRATCH ROUNDS SEED");
     unsigned char *content;
     const size_t size = load_file(words[1], &content);
     const size_t head_words = HEADER_WORDS + word_at(content, N_WORDS) + word_at(content, N_TEXT) / WORD;

@@ -37,6 +37,7 @@ from nnstretch.package.standalone_session import StandaloneSession
 from nnstretch.support.settings import cache_dir
 from tests.kits.c_libraries import c_library, thread_sanitized_sources
 from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.graphs.quantized_networks import QuantizedNetwork
 from tests.kits.model_files import after_kernels, changed, words_of
 from tests.kits.model_fuzz import fuzz_program
 from tests.kits.networks.model_library import ModelError, ModelLibrary
@@ -76,7 +77,16 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return make_case(tmp_path_factory.mktemp("beside"), network, CORES)
 
 
-@pytest.fixture(scope="module", params=["lone", "beside"])
+@pytest.fixture(scope="module")
+def quantised(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """A network of two outputs that LiteRT computes in int8."""
+    made = make_case(tmp_path_factory.mktemp("quantised"), QuantizedNetwork(3).graph(), "tflite@1")
+    assert {step.routine for step in made.compiled.plan.steps} == {"litert:int8/xnnpack"}
+    assert len(made.outputs) == 2
+    return made
+
+
+@pytest.fixture(scope="module", params=["lone", "beside", "quantised"])
 def case(request: pytest.FixtureRequest) -> Case:
     found = request.getfixturevalue(request.param)
     assert isinstance(found, Case)

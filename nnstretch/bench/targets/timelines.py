@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from nnstretch.bench.targets.models import TargetModel
 from nnstretch.devices.base.spec import format_cores
 from nnstretch.devices.targets.results import ModelResult
@@ -22,15 +25,22 @@ def target_timeline(model: TargetModel, result: ModelResult) -> Timeline | None:
         waits = [bool(subgraph.waits) for subgraph in model.plan.subgraphs]
         return plan_timeline(model.plan, times, waits, total)
     events = [Event(str(step["step"]), "step", step["queue"], step["begin"], step["end"]) for step in steps]
-    return Timeline(queue_names(result), tuple(sorted(events, key=lambda e: (e.queue, e.begin))), total)
+    return Timeline(tuple(map(_name, _queues(result))), tuple(sorted(events, key=lambda e: (e.queue, e.begin))), total)
 
 
-def queue_names(result: ModelResult) -> tuple[str, ...]:
-    """The processors of a model's queues: "cpu:4-7", or a kind with the name of its device or accelerator."""
-    queues = (result.raw or {}).get("queues") or ()
-    return tuple(
-        f"cpu:{format_cores(tuple(queue['cores']))}"
-        if queue.get("kind") == "cpu"
-        else f"{queue.get('kind')} ({queue.get('device')})"
-        for queue in queues
-    )
+def processor_names(result: ModelResult) -> tuple[str, ...]:
+    """The processors that compute a model: "cpu:4-7", or a kind with the name of its device or accelerator.
+
+    A CPU queue without cores is left out: other processors do all of the work.
+    """
+    return tuple(_name(queue) for queue in _queues(result) if queue["cores"] or queue.get("device"))
+
+
+def _queues(result: ModelResult) -> Sequence[Mapping[str, Any]]:
+    return (result.raw or {}).get("queues") or ()
+
+
+def _name(queue: Mapping[str, Any]) -> str:
+    if queue.get("kind") == "cpu":
+        return f"cpu:{format_cores(tuple(queue['cores']))}"
+    return f"{queue.get('kind')} ({queue.get('device')})"

@@ -153,12 +153,12 @@ def _traced(run: Run) -> Iterator[Section]:
 
 
 def _row(one: Measured) -> Sequence[Cell]:
-    from nnstretch.bench.targets.timelines import queue_names
+    from nnstretch.bench.targets.timelines import processor_names
 
     result = one.result
     return [
         one.model.name,
-        ", ".join(queue_names(result)),
+        ", ".join(processor_names(result)),
         "lowered" if result.throttled else "",
         *(result.p50_ms, result.p90_ms, result.p99_ms, result.first_ms),
         None if result.peak_memory_bytes is None else result.peak_memory_bytes / _MIB,

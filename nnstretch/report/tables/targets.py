@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nnstretch.bench.targets.timelines import queue_names
+from nnstretch.bench.targets.timelines import processor_names
 from nnstretch.devices.targets.probe import cluster_text
 from nnstretch.report.tables.text import interval_text, ms_text, number_text, plain_table
 
@@ -65,7 +65,7 @@ def row_cells(one: Measured) -> tuple[str, ...]:
     clock = None if result.highest_khz is None else result.highest_khz / 1e6
     return (
         one.model.name,
-        ",".join(queue_names(one.result)),
+        ",".join(processor_names(one.result)),
         ms_text(result.p50_ms),
         ms_text(result.p90_ms),
         ms_text(result.p99_ms),

@@ -107,6 +107,7 @@ def test_many_combinations_are_several_charts_and_single_ones_bars(tmp_path: Pat
 def target_answer() -> dict[str, Any]:
     """What `bench --target --json` prints for a device and one that is missing."""
     queues = [{"kind": "cpu", "cores": [0, 1]}]
+    litert = [{"kind": "cpu", "cores": [], "device": None}, {"kind": "litert", "cores": [1], "device": "gpu"}]
     seconds = [{"s": n, "p50_ms": 3 + n / 10, "khz": 2_000_000 - n, "temperature_c": 40 + n} for n in range(9)]
 
     def measured(name: str, ms: float | None, **more: object) -> Measured:
@@ -116,7 +117,7 @@ def target_answer() -> dict[str, Any]:
     models = [
         measured("a", 3.0, sustained=seconds),
         measured("c", None, error="it <failed>"),
-        measured("branched", 2.0),
+        measured("branched", 2.0, queues=litert),
     ]
     run = TargetRun("ssh:board", models, Probe.from_json(PROBE), "thermal limit", gain=gain_over_alternatives(models))
     answer = {"targets": [run.to_json(), TargetRun("adb:x", failure="there is no device x").to_json()]}
@@ -137,7 +138,7 @@ def test_devices_have_a_card_latencies_and_sustained_runs(tmp_path: Path) -> Non
     assert latency.table is not None
     assert [list(row)[:4] for row in latency.table.rows] == [
         ["a", "cpu:0-1", "", 3.0],
-        ["branched", "cpu:0-1", "", 2.0],
+        ["branched", "litert (gpu)", "", 2.0],
     ]
     assert "ended early: thermal limit" in latency.text
     assert document.figures["× as fast as a, branched on ssh:board"] == 1.5

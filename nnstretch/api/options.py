@@ -32,6 +32,9 @@ TOLERANCE = 1e-4
 BFLOAT16_TOLERANCE = 5e-3
 """Smallest tolerance at which CPU routines may multiply numbers rounded to bfloat16, which has 8 bits where float16 has 11."""
 
+FLOAT16_TOLERANCE = 3e-3
+"""Smallest tolerance at which CPU routines may multiply numbers rounded to float16, and add some of these products in it."""
+
 HYBRID = "hybrid"
 _BFLOAT16 = "bfloat16"
 DTYPES = ("float32", _BFLOAT16, "int8", HYBRID)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from nnstretch.api.options import BFLOAT16_TOLERANCE, HYBRID, CompileOptions
+from nnstretch.api.options import BFLOAT16_TOLERANCE, FLOAT16_TOLERANCE, HYBRID, CompileOptions
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.base.spec import ProcessorSpec, all_cores, default_cores, parse_processors
@@ -18,7 +18,7 @@ from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.registry import ENGINES, external_engine, processor_kind, routines_of_engines
 from nnstretch.devices.targets.workers import LocalTarget, Target, open_target
 from nnstretch.errors import UsageError
-from nnstretch.graph.dtypes import BFLOAT16, DEFAULT_DTYPE
+from nnstretch.graph.dtypes import BFLOAT16, DEFAULT_DTYPE, FLOAT16
 from nnstretch.scheduler.measurement.runner.core_speeds import measured_ratios
 from nnstretch.scheduler.measurement.site import MeasurementSite
 from nnstretch.scheduler.simulation.costs import one_soc
@@ -104,7 +104,8 @@ def computes_float_forms(options: CompileOptions) -> bool:
 
 def rounded_products(options: CompileOptions) -> tuple[str, ...]:
     """The types to which routines of CPUs opened with options may round float32 before they multiply."""
-    return (BFLOAT16,) if options.tolerance >= BFLOAT16_TOLERANCE else ()
+    least = {BFLOAT16: BFLOAT16_TOLERANCE, FLOAT16: FLOAT16_TOLERANCE}
+    return tuple(name for name, tolerance in least.items() if options.tolerance >= tolerance)
 
 
 def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int | None) -> tuple[ProcessorSpec, ...]:

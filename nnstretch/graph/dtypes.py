@@ -66,12 +66,13 @@ ELEMENT_TYPES = {
 
 DEFAULT_DTYPE = "float32"
 """The type that networks are computed in unless they or the user say otherwise."""
+FLOAT16 = "float16"
 BFLOAT16 = "bfloat16"
 
 CASTS = frozenset(
     {
-        *((name, DEFAULT_DTYPE) for name in ("float16", BFLOAT16, "uint8", "bool", "int32", "int64")),
-        *((DEFAULT_DTYPE, name) for name in ("float16", BFLOAT16, "uint8")),
+        *((name, DEFAULT_DTYPE) for name in (FLOAT16, BFLOAT16, "uint8", "bool", "int32", "int64")),
+        *((DEFAULT_DTYPE, name) for name in (FLOAT16, BFLOAT16, "uint8")),
     }
 )
 """Types of the input and output of Cast layers."""

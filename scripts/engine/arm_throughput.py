@@ -5,7 +5,7 @@ loop with the most multiply-adds, on the path of most multiply-adds and fewest o
 blocks of channels. llvm-mca (Debian, Ubuntu: `apt-get install llvm-22`; version 17 or later) schedules that path for each core.
 It assumes data in the nearest cache.
 
-A share is the multiply-adds per cycle over the most that the core can issue in float32; kernels of int8 can exceed 100 %.
+A share is the multiply-adds per cycle over the most that the core can issue in float32; kernels of float16 and int8 exceed it.
 llvm-mca lets a Cortex-A55 issue two instructions that multiply four floats per cycle, but its vector units have 64 bits. There
 the script counts one cycle per vector instruction and per 128-bit load, and takes llvm-mca's cycles if they are more.
 
@@ -56,16 +56,19 @@ class Product:
 
 _SERVERS = ("neoverse-n2", "neoverse-v1", "neoverse-v2")
 FLOATS = Product(r"fml[as]\s+v\d+\.4s", 4)
+_HALVES = Product(r"fmla\s+v\d+\.8h", 8, ("asimdhp",), ("cortex-a55", "neoverse-n1", *_SERVERS))
 PRODUCTS: Mapping[str, Product] = {
+    "any kernel, float16": _HALVES,
     "int8, long products": Product(r"sm(ul|la)l2?\s", 8, cores=("cortex-a55", "cortex-a72")),
     "int8 1×1, dot products": Product(r"sdot\s", 16, ("asimddp",), ("cortex-a55", "neoverse-n1", *_SERVERS)),
     "int8, matrix products": Product(r"smmla\s", 32, ("i8mm", "asimddp"), _SERVERS),
 }
-"""Products of the kernels that do not multiply floats."""
+"""Products of the kernels that do not multiply float32."""
 
 FUNCTIONS: Mapping[str, tuple[str, str]] = {
     "1×1": ("convolution/conv_direct.c", r"(p\d+v\d)_flat"),
     "any kernel": ("convolution/conv_direct.c", r"(p\d+v\d)_any"),
+    "any kernel, float16": ("float16/conv_float16.c", r"(v\d)_whole"),
     "first layer": ("convolution/conv_planar.c", r"(p\d+v\d)_tile"),
     "Strassen product": ("convolution/conv_strassen.c", r"(p(\d+)v\d)_pair_\2"),
     "Winograd product": ("winograd/winograd.c", r"product_(\d+v\d)"),

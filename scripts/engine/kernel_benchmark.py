@@ -3,7 +3,7 @@
 The kernels come from `devices/engine/kernels/manifest.h`. A kernel is timed on the first of the typical layers that a
 routine lowers to one call of it. GFLOP/s count the multiply-adds of a direct computation, also for algorithms that need
 fewer. GB/s count every operand once; their peak is a copy of one megabyte. The peak of int8 is four times that of float32, and
-that of bfloat16 twice: instructions that add up four or two products do so on every CPU that has them.
+those of bfloat16 and float16 twice: instructions have four or two products in the place of one on every CPU that has them.
 
     .venv/bin/python scripts/engine/kernel_benchmark.py [KERNEL…] [--core 0] [--milliseconds 50] [--json]
 """
@@ -40,13 +40,13 @@ from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.devices.engine.build.instruction_sets import cpu_features, local_isa
 from nnstretch.errors import UsageError
-from nnstretch.graph.dtypes import BFLOAT16, QuantizationParameters
+from nnstretch.graph.dtypes import BFLOAT16, FLOAT16, QuantizationParameters
 from nnstretch.graph.layer import Attribute, Layer, TensorType, fused_layer, fused_pair
 
 Shape = tuple[int, ...]
 _COPY_BYTES = 1 << 20
-_INT8_PRODUCTS, _BFLOAT16_PRODUCTS = 4, 2
-"""Products of int8, and of bfloat16, that an instruction adds up where one of float32 has one."""
+_INT8_PRODUCTS, _HALF_PRODUCTS = 4, 2
+"""Products of int8, and of bfloat16 or float16, that an instruction has where one of float32 has one."""
 
 
 def convolution(channels: int, outputs: int, size: int, kernel: Shape, groups: int = 1, stride: int = 1) -> Layer:
@@ -225,7 +225,7 @@ class KernelUse:
 def typical_uses(wanted: set[str]) -> dict[str, KernelUse]:
     """For each of the kernels the first typical layer that it computes by itself."""
     found: dict[str, KernelUse] = {}
-    every = native_routines(local_isa(), features=cpu_features(), products=(BFLOAT16,))
+    every = native_routines(local_isa(), features=cpu_features(), products=(BFLOAT16, FLOAT16))
     for layer in typical_layers():
         routines = (REORDER_ROUTINE,) if layer.op == REORDER else every
         for routine in routines:
@@ -304,10 +304,10 @@ def measure(names: Sequence[str], core: int, milliseconds: float) -> dict[str, A
 
 
 def _products(use: KernelUse) -> int:
-    """Products that an instruction of a kernel adds up where one of float32 has one."""
+    """Products that an instruction of a kernel has where one of float32 has one."""
     if use.layer.is_int8:
         return _INT8_PRODUCTS
-    return _BFLOAT16_PRODUCTS if BFLOAT16 in kernels()[use.call.kernel].family else 1
+    return _HALF_PRODUCTS if FLOAT16 in kernels()[use.call.kernel].family else 1  # bfloat16, too
 
 
 def _copy_rate(source: np.ndarray, target: np.ndarray) -> float:

@@ -119,6 +119,7 @@ def skip_without_llvm_mca() -> None:
 FLOORS = {
     "1×1": (0.9, 0.9),
     "any kernel": (0.9, 0.9),
+    "any kernel, float16": (1.8, 1.8),
     "first layer": (0.9, 0.9),
     "Strassen product": (0.9, 0.9),
     "Winograd product": (0.9, 0.9),

@@ -33,6 +33,7 @@ from nnstretch.devices.cpu.routines.convolution import (
     strassen,
     winograd,
 )
+from nnstretch.devices.cpu.routines.float16 import convolution as float16_convolution
 from nnstretch.devices.cpu.routines.int8 import arithmetic as int8_arithmetic
 from nnstretch.devices.cpu.routines.int8 import concat as int8_concat
 from nnstretch.devices.cpu.routines.int8 import converted as int8_converted
@@ -49,6 +50,7 @@ _MODULES = (
     planar,
     patches,
     bfloat16_convolution,
+    float16_convolution,
     direct,
     bfloat16_pair,
     inverted_residual,

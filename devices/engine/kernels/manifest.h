@@ -40,6 +40,7 @@
 #include "manifest/memory_bound.h"
 #include "manifest/int8.h"
 #include "manifest/bfloat16.h"
+#include "manifest/float16.h"
 
 /* ---- families --------------------------------------------------------------------------------------------------- */
 
@@ -49,7 +50,8 @@
     FAMILIES_attention(F)    \
     FAMILIES_memory_bound(F) \
     FAMILIES_int8(F)         \
-    FAMILIES_bfloat16(F)
+    FAMILIES_bfloat16(F)     \
+    FAMILIES_float16(F)
 
 /* F(family, features…): the build compiles the family's file again with these CPU features, for instruction sets that
  * lack one of them; the first names the variant. Features of vectors that no level of the architecture includes are for
@@ -100,6 +102,7 @@
     F(dense_bfloat16, bf16)                                        \
     F(attention_bfloat16, avx512_bf16)                             \
     F(attention_bfloat16, bf16)                                    \
+    F(conv_float16, asimdhp)                                       \
     F(attention, fma)                                              \
     F(matmul, fma)
 

@@ -11,10 +11,11 @@ import numpy as np
 import onnxruntime
 from hypothesis import strategies as st
 
-from nnstretch.api.options import BFLOAT16_TOLERANCE
+from nnstretch.api.options import BFLOAT16_TOLERANCE, FLOAT16_TOLERANCE
 from nnstretch.devices.algorithms.winograd import INT16_GROUP
 from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.dtypes import BFLOAT16, FLOAT16
 from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Layer, TensorType
 from tests.kits.boards.cores import OWN_CORE
@@ -189,7 +190,7 @@ def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
 def tolerance_of(routine: Routine) -> float:
     """Error that an untuned routine may have, relative to the largest output."""
     if routine.rounds_to is not None:
-        return BFLOAT16_TOLERANCE
+        return {BFLOAT16: BFLOAT16_TOLERANCE, FLOAT16: FLOAT16_TOLERANCE}[routine.rounds_to]
     return ROUNDED_TOLERANCE if routine.descriptor.algorithm == "winograd_int16" else TOLERANCE
 
 

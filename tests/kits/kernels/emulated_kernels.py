@@ -124,16 +124,19 @@ class Request:
     content: bytes
 
 
-def request_of(cases: Sequence[Case], wanted: np.ndarray | None = None) -> Request:
+def request_of(
+    cases: Sequence[Case], wanted: np.ndarray | None = None, feeds: Sequence[np.ndarray] | None = None
+) -> Request:
     """Cases of one layer with random inputs, and ONNX Runtime's output for them; the exact one of int8 layers with weights.
 
     Args:
         cases: of the layer.
-        wanted: the output for `feeds_of(layer)` if it is another one.
+        wanted: the output for `feeds` if it is another one.
+        feeds: inputs, with `wanted`; None: `feeds_of(layer)`.
     """
     layer = cases[0].layer
     if wanted is not None:
-        feeds, bounds = feeds_of(layer), (wanted, wanted)
+        feeds, bounds = feeds or feeds_of(layer), (wanted, wanted)
     elif layer.is_int8 and layer.macs:
         feeds = int8_feeds(layer)
         bounds = exact_range(layer, feeds)
@@ -160,11 +163,22 @@ def units_of(case: Case) -> int:
     return int(units)
 
 
-def check_requests(requests: Sequence[Request], cpu: str) -> None:
-    """Runs cases of layers on an emulated CPU and compares them with ONNX Runtime."""
+def answers_to(requests: Sequence[Request], cpu: str) -> BytesIO:
+    """What the program says on an emulated CPU."""
     command = [emulator(), "-cpu", cpu, str(program("kernel_calls.c"))]
     content = b"".join(request.content for request in requests)
-    answers = BytesIO(subprocess.run(command, input=content, capture_output=True, check=True).stdout)
+    return BytesIO(subprocess.run(command, input=content, capture_output=True, check=True).stdout)
+
+
+def errors_of(request: Request, cpu: str) -> list[float]:
+    """The largest error of each case of a float32 layer, relative to the largest output."""
+    answers, wanted = answers_to([request], cpu), request.wanted[0].astype(np.float64)
+    return [float(np.abs(_answer(answers, case) - wanted).max() / np.abs(wanted).max()) for case in request.cases]
+
+
+def check_requests(requests: Sequence[Request], cpu: str) -> None:
+    """Runs cases of layers on an emulated CPU and compares them with ONNX Runtime."""
+    answers = answers_to(requests, cpu)
     for request in requests:
         layer, low, high = request.cases[0].layer, *(bound.astype(np.float64) for bound in request.wanted)
         rounds = layer.is_int8 and layer.outputs[0].dtype == "int8"

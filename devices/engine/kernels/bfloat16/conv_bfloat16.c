@@ -11,6 +11,7 @@
  * An output vector reads the channels of all groups of its lanes. Its weights are zeros for channels of other groups; all output
  * vectors have as many parts of weights. */
 #include "bfloat16/strips.h"
+#include "rounded_rows.h"
 
 #include "bfloat16/compute.inc"
 
@@ -18,51 +19,11 @@ NNS_DEFINE_READS(conv_bfloat16);
 
 /* ---- rounded rows ------------------------------------------------------------------------------------------------ */
 
-/* The rows of a unit, in scratch: part after part, row after row. Of a pointwise convolution they have only the pixels that
- * it reads, and it has no strides then. */
-typedef struct {
-    bfloat16 *first;
-    int64_t rows, columns, parts;
-    int64_t row, part;    /* numbers from one to the next */
-    int64_t down, across; /* pixels of the input from a row to the next, and from a column to the next */
-} rounded_rows;
-
-static bool is_pointwise(const kernel_geometry *s) { return s->kh == 1 && s->kw == 1; }
-
-/* The convolution of rounded rows. */
-static kernel_geometry of_rounded(const kernel_geometry *s) {
-    kernel_geometry of = *s;
-    if (is_pointwise(s)) of.sh = of.sw = 1;
-    return of;
-}
-
-/* Rounded rows that `outputs` output rows read. */
-static int64_t rows_for(const kernel_geometry *s, int64_t outputs) {
-    return (outputs - 1) * of_rounded(s).sh + (s->kh - 1) * s->dh + 1;
-}
-
-static rounded_rows rows_of(const conv_bfloat16_parameters *p, void *scratch) {
-    const kernel_geometry *s = &p->geometry, of = of_rounded(s);
-    rounded_rows made = {
-        .first = scratch,
-        .rows = rows_for(s, nns_min_int(p->rows, s->oh)),
-        .columns = (s->ow - 1) * of.sw + (s->kw - 1) * s->dw + 1,
-        .parts = bf16_parts(s->c),
-        .down = s->sh / of.sh,
-        .across = s->sw / of.sw,
-    };
-    made.row = made.columns * BF16_COLUMN;
-    made.part = made.rows * made.row;
-    return made;
-}
-
 /* Rounds the columns of a part of input row `h`, which may be outside the input, of the image at `x`. */
 static void round_row(const kernel_geometry *s, const rounded_rows *made, const float *x, int64_t h, int64_t part,
                       bfloat16 *to) {
-    const bool inside = h >= 0 && h < s->h;
-    const int64_t columns = made->columns, across = made->across;
-    const int64_t begin = inside ? nns_min_int(nns_ceil_div(s->pl, across), columns) : columns;
-    const int64_t end = inside ? nns_min_int(nns_ceil_div(s->pl + s->w, across), columns) : columns;
+    const column_range inside = columns_inside(s, made, h);
+    const int64_t begin = inside.begin, end = inside.end, columns = made->columns, across = made->across;
     memset(to, 0, (size_t)(begin * BF16_COLUMN) * sizeof *to);
     memset(to + end * BF16_COLUMN, 0, (size_t)((columns - end) * BF16_COLUMN) * sizeof *to);
     const int64_t plane = s->h * s->w * NNS_BLOCK, first = part * BF16_BLOCKS;
@@ -93,25 +54,7 @@ static int64_t most_parts(const conv_bfloat16_parameters *p) {
     return most;
 }
 
-/* ---- units: (image, chunk of rows, share of the output vectors) -------------------------------------------------- */
-
-/* The image, output rows and output vectors of a unit. */
-typedef struct {
-    int64_t image, begin, outputs, vector, end;
-} unit_of_work;
-
-static unit_of_work unit_at(const conv_bfloat16_parameters *p, int64_t unit) {
-    const kernel_geometry *s = &p->geometry;
-    const int64_t chunks = nns_ceil_div(s->oh, p->rows), vectors = blocks_of(s->o), share = unit % p->split;
-    const int64_t begin = unit / p->split % chunks * p->rows;
-    return (unit_of_work){
-        .image = unit / p->split / chunks,
-        .begin = begin,
-        .outputs = nns_min_int(s->oh - begin, p->rows),
-        .vector = vectors * share / p->split,
-        .end = vectors * (share + 1) / p->split,
-    };
-}
+/* ---- units ------------------------------------------------------------------------------------------------------- */
 
 /* Rounds the input rows of a unit. */
 static void round_unit(const nns_args *args, const rounded_rows *made, const unit_of_work *unit) {
@@ -172,11 +115,11 @@ static const char *conv_bfloat16_check(const nns_args *args, nns_work *work) {
     const conv_bfloat16_parameters *p = (const void *)args->p;
     const kernel_geometry *s = &p->geometry;
     if (s->c % p->groups || s->o % p->groups) return "groups do not divide the channels";
-    const rounded_rows rows = rows_of(p, NULL);
-    const int64_t rounded = NNS_PRODUCT(rows.parts, rows.rows, rows.columns, BF16_COLUMN, (int64_t)sizeof(bfloat16));
+    const rounded_rows rows = rounded_rows_of(s, p->rows, BF16_COLUMN, NULL);
+    const int64_t rounded = rounded_rows_bytes(&rows);
     if (rounded < 0 || rounded > BF16_BYTES) return "rows of the input are too wide";
     const int64_t blocks = blocks_of(s->o), y = NNS_FLOAT_BYTES(s->n, blocks, NNS_BLOCK, s->oh, s->ow);
-    *work = (nns_work){.units = s->n * nns_ceil_div(s->oh, p->rows) * p->split,
+    *work = (nns_work){.units = units_of(s, p->rows, p->split),
                        .scratch = rounded + BF16_BEHIND * s->sw * BF16_COLUMN * (int64_t)sizeof(bfloat16)};
     return NNS_CHECK_SIZES(
         conv_bfloat16, args, y, NNS_FLOAT_BYTES(s->n, blocks_of(s->c), NNS_BLOCK, s->h, s->w),
@@ -187,7 +130,7 @@ static const char *conv_bfloat16_check(const nns_args *args, nns_work *work) {
 static void conv_bfloat16_run(const nns_args *args, int64_t begin, int64_t end, void *scratch) {
     const conv_bfloat16_parameters *p = (const void *)args->p;
     const kernel_geometry *s = &p->geometry;
-    const rounded_rows rows = rows_of(p, scratch);
+    const rounded_rows rows = rounded_rows_of(s, p->rows, BF16_COLUMN, scratch);
     strips of = {
         .geometry = of_rounded(s),
         .columns = rows.columns,
@@ -199,7 +142,7 @@ static void conv_bfloat16_run(const nns_args *args, int64_t begin, int64_t end, 
     };
     bf16_begin();
     for (int64_t index = begin; index < end; index++) {
-        const unit_of_work unit = unit_at(p, index);
+        const unit_of_work unit = unit_at(s, p->rows, p->split, blocks_of(s->o), index);
         run_unit(args, &rows, &of, &unit);
     }
     bf16_end();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,16 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.base.geometry import KernelGeometry
+from nnstretch.devices.base.routine import Routine
 from nnstretch.devices.cpu.manifest import families
 from nnstretch.devices.cpu.manifest import kernels as kernels_by_name
 from nnstretch.devices.cpu.routines import native_routines
 from nnstretch.devices.cpu.routines.convolution.winograd import WinogradConvolutionOfInt16Weights
 from nnstretch.devices.engine.build.instruction_sets import cpu_features
 from nnstretch.graph.activation import NO_ACTIVATION
-from nnstretch.graph.dtypes import BFLOAT16
+from nnstretch.graph.dtypes import BFLOAT16, FLOAT16
 from nnstretch.graph.layer import Layer, fused_pair
 from tests.kits.hypothesis_examples import examples
-from tests.kits.kernels.bfloat16_layers import reference_of_pair, reference_of_rounded, rounded
 from tests.kits.kernels.convolution_parity import activations, conv_layer, feeds_of, pointwise_layers
 from tests.kits.kernels.convolution_shapes import (
     LAYERS,
@@ -36,6 +37,7 @@ from tests.kits.kernels.convolution_shapes import (
 from tests.kits.kernels.cpu_features import families_that_differ
 from tests.kits.kernels.cpu_routines import compute_bound_routines
 from tests.kits.kernels.emulated_kernels import (
+    CPUS,
     TARGET,
     Request,
     cases_of,
@@ -43,6 +45,7 @@ from tests.kits.kernels.emulated_kernels import (
     check_requests,
     cpus_of,
     emulator,
+    errors_of,
     program,
     request_of,
 )
@@ -55,6 +58,7 @@ from tests.kits.kernels.int8_layers import (
     whole_quads,
     zero_points,
 )
+from tests.kits.kernels.rounded_layers import reference_of_pair, reference_of_rounded, rounded
 from tests.kits.kernels.token_layers import attention_layer, reference_of_attention
 
 pytestmark = pytest.mark.slow
@@ -185,10 +189,63 @@ def test_products_of_bfloat16(cpu: str) -> None:
     assert tried == {kernel.name for kernel in of_bfloat16 if kernel.is_in(TARGET.isa)}
 
 
+HALF_CPUS = [cpu for cpu, features in CPUS.items() if "asimdhp" in features]
+TERMS = {64: 3e-3, 128: 4e-3}
+"""Products that are added up in float16 -> error that they may have, relative to the largest output."""
+
+
+def float16_routines() -> list[Routine]:
+    return [one for one in native_routines(TARGET.isa, features=cpu_features(), products=(FLOAT16,)) if one.rounds_to]
+
+
+@pytest.mark.parametrize("cpu", HALF_CPUS)
+def test_products_of_float16(cpu: str) -> None:
+    """Groups, strides and dilations, tiles of all widths of one and of two vectors, blocks that fill no vector; patches."""
+    layers = [
+        conv_layer((1, 72, 5, 7), 48, (3, 2), groups=3, residual=True),
+        conv_layer((2, 37, 4, 15), 21, (1, 1), pads=(0, 0, 0, 0)),
+        conv_layer((1, 34, 9, 3), 20, strides=(2, 2), dilations=(2, 1)),
+        conv_layer((1, 64, 14, 14), 8),
+        conv_layer((1, 5, 16, 20), 24, (4, 4), strides=(4, 4), pads=(0, 0, 0, 0)),
+    ]
+    requests = [request_of(cases_of(float16_routines(), layer)) for layer in layers]
+    check_requests(requests, cpu)
+    tried = {case.call.kernel for request in requests for case in request.cases}
+    of_float16 = [kernel for kernel in kernels_by_name().values() if kernel.family.endswith("_float16")]
+    assert tried == {kernel.name for kernel in of_float16 if kernel.is_in(TARGET.isa)}
+
+
+@pytest.mark.parametrize("channels", [64, 512])
+@pytest.mark.parametrize("what", ["any sign", "all positive"])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_the_error_of_sums_of_float16(channels: int, what: str, size: float) -> None:
+    """It does not grow with the number of channels, nor for inputs and weights beyond the range of float16."""
+    layer = conv_layer((1, channels, 8, 8), 32, (1, 1), pads=(0, 0, 0, 0), bias=False)
+    feed, weight = feeds_of(layer)[0] * np.float32(size), layer.constants[1] * np.float32(1e6)
+    if what == "all positive":
+        feed, weight = np.abs(feed), np.abs(weight)
+    layer = replace(layer, constants={**layer.constants, 1: weight})
+    wanted = np.einsum("nchw,oc->nohw", feed.astype(np.float64), weight[:, :, 0, 0].astype(np.float64))
+    (routine,) = (one for one in float16_routines() if one.supports(layer))
+    settings = [{**routine.default_parameters(layer), "terms": terms} for terms in TERMS]
+    request = request_of(cases_of([routine], layer, lambda *_: settings), wanted, [feed])
+    errors = errors_of(request, "cortex-a76")
+    assert all(error < allowed for error, allowed in zip(errors, TERMS.values(), strict=True)), errors
+    assert errors[0] > 1e-4  # sums are of float16
+
+
+REQUIRED = {"conv_float16": "asimdhp"}
+"""Families of kernels that 64-bit ARM has only with a feature."""
+
+
 @pytest.mark.parametrize(
     ("cpu", "some"),
-    [("cortex-a53", list(families())), ("max,sve=off", families_that_differ("-i8mm"))],
-    ids=["cortex-a53", "i8mm"],
+    [
+        ("cortex-a53", [family for family in families() if family not in REQUIRED]),
+        ("cortex-a76", list(REQUIRED)),
+        ("max,sve=off", families_that_differ("-i8mm")),
+    ],
+    ids=["cortex-a53", "required", "i8mm"],
 )
 def test_no_access_beside_operands(cpu: str, some: list[str]) -> None:
     """Every kernel, and the variants for i8mm, with random parameters, on memory of exactly the sizes that it asks for."""

@@ -35,6 +35,7 @@ ELSEWHERE = {
     "depthwise_project_bfloat16",
     "dense_bfloat16",
     "attention_bfloat16",
+    "conv_float16",
 }
 """Families of kernels for convolutions and dense layers: test_arm_parity.py."""
 

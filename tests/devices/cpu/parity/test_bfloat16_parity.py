@@ -25,16 +25,16 @@ from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.dtypes import BFLOAT16
 from nnstretch.graph.layer import Layer
 from tests.kits.hypothesis_examples import examples
-from tests.kits.kernels.bfloat16_layers import (
-    any_convolution,
-    reference_of_pair,
-    reference_of_rounded,
-)
-from tests.kits.kernels.bfloat16_layers import rounded as nearest
 from tests.kits.kernels.convolution_parity import check_setting, conv_layer, feeds_of, reference, variants
 from tests.kits.kernels.convolution_shapes import dense_layers
 from tests.kits.kernels.cpu_features import runnable_isas, variant_masks
 from tests.kits.kernels.fused_shapes import depthwise_project, expand_depthwise
+from tests.kits.kernels.rounded_layers import (
+    any_convolution,
+    reference_of_pair,
+    reference_of_rounded,
+)
+from tests.kits.kernels.rounded_layers import rounded as nearest
 from tests.kits.kernels.token_layers import attention_layer, attention_layers, reference_of_attention
 
 VARIANTS = [(isa, mask) for isa in runnable_isas() for mask in variant_masks(isa, "bfloat16")]

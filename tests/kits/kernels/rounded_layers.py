@@ -1,8 +1,8 @@
-"""Convolutions whose products are of bfloat16, and their results."""
+"""Convolutions whose products are of bfloat16 or float16, and their results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import ml_dtypes
@@ -24,14 +24,32 @@ _grouped = st.builds(
 any_convolution = convolutions(_ungrouped | _grouped, _kernels)
 
 
+Rounding = Callable[[np.ndarray], np.ndarray]
+
+
 def rounded(numbers: np.ndarray) -> np.ndarray:
     """The nearest numbers of bfloat16, as float32."""
     return numbers.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-def reference_of_rounded(layer: Layer) -> np.ndarray:
-    """The output for `feeds_of(layer)` from rounded inputs and weights, as ONNX Runtime computes it in float32."""
-    return _of_rounded(layer, feeds_of(layer))
+def rounded_to_float16(numbers: np.ndarray) -> np.ndarray:
+    """The nearest numbers with the 11 bits of float16, and any exponent, as float32."""
+    fractions, exponents = np.frexp(numbers)
+    nearest: np.ndarray = np.ldexp(np.rint(fractions * 2048) / 2048, exponents)
+    return nearest.astype(np.float32)
+
+
+def reference_of_rounded(
+    layer: Layer, feeds: Sequence[np.ndarray] | None = None, nearest: Rounding = rounded
+) -> np.ndarray:
+    """The output from inputs and weights that are rounded by `nearest`, as ONNX Runtime computes it in float32.
+
+    Args:
+        layer: the layer.
+        feeds: inputs before they are rounded; None: `feeds_of(layer)`.
+        nearest: rounds numbers.
+    """
+    return _of_rounded(layer, feeds_of(layer) if feeds is None else feeds, nearest)
 
 
 def reference_of_pair(pair: Layer, rounded_part: int) -> np.ndarray:
@@ -41,7 +59,7 @@ def reference_of_pair(pair: Layer, rounded_part: int) -> np.ndarray:
     return of_second(second, [of_first(first, [image]), *others])
 
 
-def _of_rounded(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
+def _of_rounded(layer: Layer, feeds: Sequence[np.ndarray], nearest: Rounding = rounded) -> np.ndarray:
     image, *others = feeds
-    constants: Mapping[int, np.ndarray] = {**layer.constants, 1: rounded(layer.constants[1])}
-    return reference(replace(layer, constants=constants), [rounded(image), *others])
+    constants: Mapping[int, np.ndarray] = {**layer.constants, 1: nearest(layer.constants[1])}
+    return reference(replace(layer, constants=constants), [nearest(image), *others])

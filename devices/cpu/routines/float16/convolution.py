@@ -1,0 +1,166 @@
+"""Convolutions of float32 tensors whose products are of float16."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from nnstretch.devices.base.constants import Prepared, Source, whole
+from nnstretch.devices.base.geometry import KernelGeometry
+from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters
+from nnstretch.devices.cpu.manifest import family
+from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES, UNITS, ConvertedRows
+from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, geometry_parameters, lowering
+from nnstretch.devices.cpu.routines.convolution.patches import PatchConvolution
+from nnstretch.graph.dtypes import FLOAT16, element_type
+from nnstretch.graph.layer import Layer
+
+FEATURES = frozenset({"asimdhp"})
+"""CPU features: with one of them, products of float16 are faster than those of float32."""
+TERMS = 64, 128  # products that are added up in float16
+MOST_CHANNELS = (
+    1.5  # input channels that a vector multiplies, per channel of a group; with more, other routines are faster
+)
+
+
+class Float16Convolution(BlockedConvolution):
+    """Rounds input rows and weights to float16; adds up some products in float16 at a time, and these sums in float32.
+
+    With n products at a time, an output's error is at most (n + 2) · 2⁻¹¹ times the sum of its terms' sizes, whatever the
+    number of channels. Of the output's range it is about 1.3e-3 with 64 products, and 2e-3 with 128.
+
+    Inputs and weights may have any size: powers of two bring both into the range of float16, one for the inputs of a unit of
+    work and one for the weights of an output. Inputs below 2⁻¹⁹ of the largest of their unit may become 0, as may weights below
+    2⁻²⁴ of the largest of their output.
+
+    A vector of outputs, which are two blocks, multiplies the channels of all groups of its lanes, by zeros where they are
+    another group's.
+
+    Routine parameters:
+        rows: output rows per unit of work.
+        split: shares of the output channels, each in a unit of its own.
+        terms: products that are added up in float16; more take less time and have a larger error.
+    """
+
+    descriptor = Descriptor("cpu", FLOAT16, "rows")
+    rounds_to = FLOAT16
+
+    @property
+    def lanes(self) -> int:
+        """Channels of a vector."""
+        return 2 * self.layout.block
+
+    def covers(self, geometry: KernelGeometry) -> bool:
+        if self.features.isdisjoint(FEATURES):
+            return False
+        ranges = part_ranges(geometry.channels, geometry.out_channels, geometry.groups, self.lanes)
+        most = max(end - begin for begin, end in ranges) * self.lanes
+        return most <= MOST_CHANNELS * geometry.group_in and self._bytes(geometry, 1) <= ROW_BYTES
+
+    def _bytes(self, geometry: KernelGeometry, rows: int) -> int:
+        """Bytes of the rounded rows of some output rows."""
+        (height, width), (down, right) = geometry.extents, geometry.strides
+        if geometry.taps == 1:  # other pixels than those of the outputs are not rounded
+            down = right = 1
+        columns = (geometry.out_width - 1) * right + width
+        channels = -(-geometry.channels // self.lanes) * self.lanes
+        return channels * ((rows - 1) * down + height) * columns * element_type(FLOAT16).bytes
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        return self._with_terms(layer, self._work(layer).parameter_space())
+
+    def search_space(self, layer: Layer) -> Sequence[Parameters]:
+        return self._with_terms(layer, self._work(layer).search_space())
+
+    def _with_terms(self, layer: Layer, settings: Sequence[Parameters]) -> Sequence[Parameters]:
+        """The settings with 64 terms, and with more where outputs have them."""
+        geometry = KernelGeometry.of(layer)
+        few = [terms for terms in TERMS if terms == TERMS[0] or geometry.group_in * geometry.taps >= terms]
+        return [{**setting, "terms": terms} for terms in few for setting in settings]
+
+    def _work(self, layer: Layer) -> ConvertedRows:
+        geometry = KernelGeometry.of(layer)
+        pairs, bytes_of = -(-geometry.out_channels // (2 * self.lanes)), partial(self._bytes, geometry)
+        return ConvertedRows(geometry.out_height, geometry.batch, pairs, self.units(UNITS), bytes_of)
+
+    def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
+        geometry = KernelGeometry.of(layer)
+        return lowering(
+            family("conv_float16").kernel(),
+            layer,
+            prepared_weights(layer.constants[1], geometry.groups, self.lanes),
+            -(-geometry.out_channels // self.lanes) * self.lanes,
+            geometry=geometry_parameters(geometry),
+            groups=geometry.groups,
+            rows=parameters["rows"],
+            split=parameters["split"],
+            terms=parameters["terms"],
+        )
+
+
+class Float16PatchConvolution(PatchConvolution):
+    """A convolution of patches that do not overlap, by products of float16."""
+
+    descriptor = Descriptor("cpu", FLOAT16, "patches")
+    rounds_to = FLOAT16
+    convolution = Float16Convolution
+
+
+def part_ranges(inputs: int, outputs: int, groups: int, lanes: int) -> list[tuple[int, int]]:
+    """For each output vector the parts [begin, end) that it reads: those of the groups of its lanes.
+
+    Args:
+        inputs: channels of all groups.
+        outputs: the same.
+        groups: number of groups.
+        lanes: outputs of a vector, and input channels of a part.
+    """
+    found = []
+    for first in range(0, outputs, lanes):
+        last = min(first + lanes, outputs) - 1
+        begin, end = first * groups // outputs, last * groups // outputs + 1
+        found.append((begin * inputs // groups // lanes, -(-end * inputs // groups // lanes)))
+    return found
+
+
+def prepared_weights(weight: np.ndarray, groups: int, lanes: int) -> Prepared:
+    """Weights O,C/g,KH,KW as vectors: float32[lane], then float16[part][kernel row][kernel column][channel][lane].
+
+    The first are powers of two, by which the others, which are at most 1, are multiplied. A vector has the parts in which its
+    channels lie, with zeros for channels of other groups.
+    """
+    outputs, inputs, height, width = weight.shape
+    ranges, group_out = part_ranges(inputs * groups, outputs, groups, lanes), outputs // groups
+    parts = max(end - begin for begin, end in ranges)
+
+    def by_vector() -> np.ndarray:
+        factors = np.ones(len(ranges) * lanes, np.float32)
+        factors[:outputs] = weight_factors(weight)
+        small = weight / factors[:outputs, None, None, None]
+        made = np.zeros((len(ranges), lanes, parts * lanes, height, width), np.float16)
+        for number, (begin, _) in enumerate(ranges):
+            first, last = number * lanes, min((number + 1) * lanes, outputs)
+            for group in range(first // group_out, (last - 1) // group_out + 1):
+                low, high = max(first, group * group_out), min(last, (group + 1) * group_out)
+                channel = group * inputs - begin * lanes
+                made[number, low - first : high - first, channel : channel + inputs] = small[low:high]
+        by_part = made.reshape(-1, lanes, parts, lanes, height, width).transpose(0, 2, 4, 5, 3, 1)
+        halves = factors.reshape(-1, lanes).view(np.float16)
+        return np.concatenate([halves, by_part.reshape(len(ranges), -1)], axis=1)
+
+    size = len(ranges) * lanes * (element_type("float32").bytes // element_type(FLOAT16).bytes)
+    size += len(ranges) * lanes * parts * lanes * height * width
+    return whole(size, by_vector, FLOAT16, ("float16 rows", Source(weight), groups, lanes))
+
+
+def weight_factors(weight: np.ndarray) -> np.ndarray:
+    """For each output of weights O,… the power of two by which its weights are divided, so that all are at most 1."""
+    largest = np.abs(weight.reshape(len(weight), -1)).max(axis=1)
+    _, exponents = np.frexp(largest)
+    factors: np.ndarray = np.ldexp(np.float32(1), np.clip(exponents, -126, 126))
+    return factors
+
+
+ROUTINES = (Float16Convolution, Float16PatchConvolution)

@@ -171,6 +171,54 @@ def test_a_network_is_tuned_on_an_emulated_cpu(
     refuses(cli("bench", str(network), *planned, "-p", "cpu:1"), "plan.json is for processors cpu:0, not cpu:1")
 
 
+HALF = "qemu:aarch64:cortex-a76"
+"""An ARMv8.2 with arithmetic of float16."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "tolerance", "used"),
+    [(HALF, "5e-3", True), (HALF, "1e-3", False), ("qemu:aarch64:cortex-a53", "5e-3", False)],
+)
+def test_products_of_float16_where_the_cpu_and_the_tolerance_allow_them(
+    emulator: str, cli: Cli, network: Path, target: str, tolerance: str, used: bool
+) -> None:
+    options = ("--target", target, "--tolerance", tolerance, "--no-tune")
+    (run,) = answer_of(cli("bench", str(network), *options, *QUICK))["targets"]
+    (result,) = run["results"]
+    assert result["features"] == (["asimdhp"] if used else [])
+    assert (result["max_rel_error"] > 1e-5) == used
+    assert result["max_rel_error"] < 5e-3
+
+
+@pytest.mark.slow
+def test_a_package_with_products_of_float16_is_refused_by_a_cpu_without(emulator: str, cli: Cli, network: Path) -> None:
+    isa = next(isa for isa in ISAS if isa.name == "aarch64")
+    processors = foreign_processors(isa, CompileOptions("cpu", threads=1, tolerance=5e-3), {"asimdhp"})
+    compiled = plan_model(load_any(str(network)), processors, tune=False)
+    write_package(packaged({"plan": compiled}, {}, {}), Path("half.nns"))
+    assert cli("run", "half.nns", "--target", HALF, "--runs", "1")[0] == 0
+    refuses(cli("run", "half.nns", "--target", "qemu:aarch64:cortex-a53"), "this CPU lacks asimdhp", "--target")
+
+
+@pytest.mark.slow
+def test_tuning_checks_products_of_float16(
+    emulator: str, cli: Cli, network: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Their errors are measured and within the tolerance; the emulator is slow at them, so that others are chosen."""
+    for name in ("LOOK", "RACE"):
+        monkeypatch.setattr(site, name, replace(getattr(site, name), runs=1))
+    monkeypatch.setattr(store, "cache_dir", lambda *_: tmp_path)
+    options = ("--target", HALF, "--threads", "1", "--tolerance", "5e-3")
+    assert cli("tune", str(network), *options, "-o", "report.csv", "-o", "plan.json")[0] == 0
+    rows = list(csv.DictReader(Path("report-candidates-of-every-layer.csv").read_text().splitlines()))
+    errors = [float(row["error"]) for row in rows if row["routine"] == "cpu:float16/rows"]
+    assert errors
+    assert all(1e-5 < error < 5e-3 for error in errors)
+    (run,) = answer_of(cli("bench", str(network), "--target", HALF, "--plan", "plan.json", *QUICK))["targets"]
+    assert run["results"][0]["max_rel_error"] < 5e-3
+
+
 @pytest.mark.slow
 def test_one_run_with_inputs_outputs_and_a_timeline(emulator: str, cli: Cli, network: Path) -> None:
     x = np.random.default_rng(3).standard_normal((1, 4, 9, 9)).astype(np.float32)

@@ -223,7 +223,8 @@ class CompileOptions:
         "--tolerance E",
         "evaluate tune compile run bench",
         "Largest error of a routine, relative to its output's range, that tuning accepts. From 1e-3 on, OpenCL "
-        f"devices may store float16; from {BFLOAT16_TOLERANCE:g} on, CPUs may multiply bfloat16.",
+        f"devices may store float16; from {FLOAT16_TOLERANCE:g} on, CPUs may multiply float16, and from "
+        f"{BFLOAT16_TOLERANCE:g} on bfloat16.",
         default=TOLERANCE,
     )
     plan: str | Path | None = _option(

@@ -57,8 +57,8 @@ def build_processors(options: CompileOptions | str) -> Processors:
     """Opens the processors that options name, such as `cpu:0,opencl:0@1`.
 
     Cores of a CPU that differ in speed get their measured ratios unless the specification has some. From a tolerance of
-    `HALF_TOLERANCE` on, OpenCL devices have routines that store float16; from `BFLOAT16_TOLERANCE` on, CPUs with instructions
-    for it have routines that multiply bfloat16.
+    `HALF_TOLERANCE` on, OpenCL devices have routines that store float16; from `FLOAT16_TOLERANCE` on, CPUs with instructions
+    for it have routines that multiply float16, and from `BFLOAT16_TOLERANCE` on bfloat16.
 
     Args:
         options: a specification alone stands for the defaults of all other options.

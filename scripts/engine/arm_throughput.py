@@ -20,7 +20,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,14 @@ class Product:
         multiply_adds: of each.
         features: CPU features that its variant requires, as in the manifest of kernels.
         cores: models of the cores that it is for; all if there are none.
+        times: iterations of the inner loop in one of the loop around it, which is analysed then; 0: the inner loop alone is.
     """
 
     pattern: str
     multiply_adds: int
     features: tuple[str, ...] = ()
     cores: tuple[str, ...] = ()
+    times: int = 0
 
 
 _SERVERS = ("neoverse-n2", "neoverse-v1", "neoverse-v2")
@@ -59,6 +61,8 @@ FLOATS = Product(r"fml[as]\s+v\d+\.4s", 4)
 _HALVES = Product(r"fmla\s+v\d+\.8h", 8, ("asimdhp",), ("cortex-a55", "neoverse-n1", *_SERVERS))
 PRODUCTS: Mapping[str, Product] = {
     "any kernel, float16": _HALVES,
+    "float16, 64 terms": replace(_HALVES, times=8),
+    "float16, 128 terms": replace(_HALVES, times=16),
     "int8, long products": Product(r"sm(ul|la)l2?\s", 8, cores=("cortex-a55", "cortex-a72")),
     "int8 1×1, dot products": Product(r"sdot\s", 16, ("asimddp",), ("cortex-a55", "neoverse-n1", *_SERVERS)),
     "int8, matrix products": Product(r"smmla\s", 32, ("i8mm", "asimddp"), _SERVERS),
@@ -69,6 +73,8 @@ FUNCTIONS: Mapping[str, tuple[str, str]] = {
     "1×1": ("convolution/conv_direct.c", r"(p\d+v\d)_flat"),
     "any kernel": ("convolution/conv_direct.c", r"(p\d+v\d)_any"),
     "any kernel, float16": ("float16/conv_float16.c", r"(v\d)_whole"),
+    "float16, 64 terms": ("float16/conv_float16.c", r"(v\d)_whole"),
+    "float16, 128 terms": ("float16/conv_float16.c", r"(v\d)_whole"),
     "first layer": ("convolution/conv_planar.c", r"(p\d+v\d)_tile"),
     "Strassen product": ("convolution/conv_strassen.c", r"(p(\d+)v\d)_pair_\2"),
     "Winograd product": ("winograd/winograd.c", r"product_(\d+v\d)"),
@@ -258,7 +264,7 @@ def kernel_loops(kernels: Iterable[str], llvm_objdump: str) -> Iterator[Loop]:
     for kernel, file, pattern, product in chosen:
         for name, lines in found[file, product.features].items():
             tile = re.fullmatch(pattern, name)
-            path = hot_path(lines, product.pattern) if tile else ()
+            path = hot_path(lines, product.pattern, product.times) if tile else ()
             if tile and path:
                 yield Loop(kernel, tile[1], path)
 
@@ -303,8 +309,11 @@ def functions(assembly: str) -> dict[str, list[str]]:
     return found
 
 
-def hot_path(lines: Sequence[str], product: str = FLOATS.pattern) -> tuple[str, ...]:
-    """One iteration of the innermost loop with the most multiply-adds, which `product` matches; empty if no loop has any."""
+def hot_path(lines: Sequence[str], product: str = FLOATS.pattern, times: int = 0) -> tuple[str, ...]:
+    """One iteration of the innermost loop with the most multiply-adds, which `product` matches; empty if no loop has any.
+
+    With `times`, one iteration of the loop around it, in which it runs so often.
+    """
     if not lines:
         return ()
     following = successors(lines)
@@ -318,7 +327,18 @@ def hot_path(lines: Sequence[str], product: str = FLOATS.pattern) -> tuple[str, 
     busy = {begin for (begin, _), path in paths.items() if count(path) >= LEAST_FMAS}
     innermost = [path for path in paths.values() if path and path[0] in busy and busy.isdisjoint(path[1:])]
     best = max(innermost, key=lambda path: (count(path), -len(path)), default=())
+    if times:
+        best = repeated(best, paths.values(), times)
     return tuple(lines[index] for index in best if not lines[index].endswith(":"))
+
+
+def repeated(inner: tuple[int, ...], paths: Iterable[tuple[int, ...]], times: int) -> tuple[int, ...]:
+    """The shortest path through a loop that has another one inside, whose path is repeated; empty if there is none."""
+    around = min((path for path in paths if inner and inner[0] in path[1:]), key=len, default=())
+    if not around:
+        return ()
+    begin = around.index(inner[0])
+    return around[:begin] + inner * times + tuple(index for index in around[begin:] if index not in inner)
 
 
 def successors(lines: Sequence[str]) -> list[tuple[int, ...]]:

@@ -48,6 +48,14 @@ def test_loops_behind_a_jump_by_a_table_are_found() -> None:
     assert script.hot_path(["br x10", ".Lcase:", "mov x0, x1", *loop(8, ".La"), "ret"]) == tuple(loop(8, ".La")[1:])
 
 
+def test_a_loop_may_run_several_times_in_the_one_around_it() -> None:
+    lines = [".La:", "mov x0, x1", *loop(8, ".Lb"), "fcvtl v0.4s, v1.4h", "cbnz x0, .La", "ret"]
+    inner = loop(8, ".Lb")[1:]
+    wanted = ["mov x0, x1", *inner, *inner, *inner, "fcvtl v0.4s, v1.4h", "cbnz x0, .La"]
+    assert script.hot_path(lines, times=3) == tuple(wanted)
+    assert script.hot_path(lines[2:-2], times=3) == ()
+
+
 def test_functions_without_multiply_adds_have_no_hot_path() -> None:
     assert script.hot_path([]) == ()
     assert script.hot_path([".La:", "add x0, x0, #1", "b.ne .La", "ret"]) == ()
@@ -120,6 +128,8 @@ FLOORS = {
     "1×1": (0.9, 0.9),
     "any kernel": (0.9, 0.9),
     "any kernel, float16": (1.8, 1.8),
+    "float16, 64 terms": (1.6, 1.6),
+    "float16, 128 terms": (1.7, 1.7),
     "first layer": (0.9, 0.9),
     "Strassen product": (0.9, 0.9),
     "Winograd product": (0.9, 0.9),
@@ -138,7 +148,7 @@ FLOORS = {
 
 Depthwise convolutions load one weight for each multiply-add of a few outputs, those of two channels per group also shuffle, and
 matrix products broadcast one factor from memory: they do not reach what products of packed weights do. Weights that are
-int16 are widened and scaled before their use.
+int16 are widened and scaled before their use. Sums of float16 are widened after some terms.
 """
 
 

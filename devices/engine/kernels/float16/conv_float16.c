@@ -21,6 +21,7 @@ NNS_DEFINE_READS(conv_float16);
 enum {
     F16_PIXELS = F16_NATIVE ? 9 : 2, /* of a tile of two vectors: what registers hold; of one vector twice as many */
     F16_MOST = 2 * F16_PIXELS,       /* vectors of a tile's sums */
+    F16_WIDE = F16_MOST * F16_LANES, /* numbers of them */
     F16_FACTORS = F16_LANES * (int)(sizeof(float) / sizeof(float16)), /* numbers of float16 that a vector's factors take */
 };
 /* Maximum bytes of rounded rows. */
@@ -103,10 +104,11 @@ typedef struct {
     int64_t y_block;       /* floats from a block to the next */
     const float *bias, *residual; /* or NULL; the residual from the unit's first output row on, as y */
     float *y;
+    float *wide;           /* F16_WIDE: sums of float32, [pixel][vector][lane]; in scratch, since there are no registers left */
     epilogue finish;
 } output_vectors;
 
-/* Adds sums of float16 to those of float32, [pixel][vector][lane]. */
+/* Adds sums of float16 to those of float32. */
 NNS_INLINE void add_sums(const int count, const int vectors, const output_vectors *of, const f16_vec *sums, float *wide) {
     COMPUTE_FOR(v, vectors) {
         const float *factors = (const void *)(of->w + v * of->w_vector);
@@ -134,7 +136,7 @@ NNS_INLINE void store_tile(const int vectors, int64_t valid, const output_vector
 /* Computes `count` pixels and stores the first `valid` from `pixel` on; counts are constants. */
 NNS_INLINE void compute_tile(const int count, const int vectors, int64_t valid, const output_vectors *of,
                              const float16 *const *pixels, int64_t pixel) {
-    float wide[F16_MOST * F16_LANES] __attribute__((aligned(64)));
+    float *wide = of->wide;
     COMPUTE_FOR(v, vectors * 2) {
         const nns_vec bias = of->bias && v < of->blocks ? nns_load(of->bias + v * NNS_BLOCK) : nns_zero();
         COMPUTE_FOR(p, count) nns_store(wide + p * vectors * F16_LANES + v * NNS_BLOCK, bias);
@@ -193,6 +195,7 @@ typedef struct {
     rounded_rows rows;
     unit_of_work unit;
     product_step *steps;
+    float *wide; /* as in output_vectors */
     int64_t taps_begin, taps_end, parts; /* of the steps: rows of taps, and parts; 0 parts: none are made */
     float factor;
 } unit_job;
@@ -274,6 +277,7 @@ static output_vectors vectors_at(const unit_job *job, int64_t vector, int64_t co
         .bias = bias ? bias + block * NNS_BLOCK : NULL,
         .residual = residual ? residual + out : NULL,
         .y = (float *)job->args->out[0] + out,
+        .wide = job->wide,
         .finish = epilogue_of(&p->activation),
     };
 }
@@ -301,6 +305,8 @@ static void run_unit(unit_job *job) {
 
 /* ---- kernel ------------------------------------------------------------------------------------------------------ */
 
+enum { WIDE_BYTES = F16_WIDE * (int)sizeof(float) };
+
 /* Bytes of the list of steps; negative if these are too many for an int64. */
 static int64_t steps_bytes(const conv_float16_parameters *p) {
     return NNS_PRODUCT(most_parts(p), p->geometry.kh, p->geometry.kw, (int64_t)sizeof(product_step));
@@ -316,7 +322,7 @@ static const char *conv_float16_check(const nns_args *args, nns_work *work) {
     const int64_t vectors = vectors_of(s), y = NNS_FLOAT_BYTES(s->n, blocks_of(s->o), NNS_BLOCK, s->oh, s->ow);
     const int64_t factors = NNS_FLOAT_BYTES(vectors, F16_LANES);
     const int64_t weights = NNS_PRODUCT(vectors, most_parts(p), s->kh, s->kw, F16_TAP, (int64_t)sizeof(float16));
-    *work = (nns_work){.units = units_of(s, p->rows, p->split), .scratch = steps + rounded};
+    *work = (nns_work){.units = units_of(s, p->rows, p->split), .scratch = WIDE_BYTES + steps + rounded};
     return NNS_CHECK_SIZES(conv_float16, args, y, NNS_FLOAT_BYTES(s->n, blocks_of(s->c), NNS_BLOCK, s->h, s->w),
                            weights < 0 || factors < 0 ? -1 : weights + factors, factors, y);
 }
@@ -327,8 +333,9 @@ static void conv_float16_run(const nns_args *args, int64_t begin, int64_t end, v
     unit_job job = {
         .args = args,
         .rounded = of_rounded(s),
-        .rows = rounded_rows_of(s, p->rows, F16_LANES, (char *)scratch + steps_bytes(p)),
-        .steps = scratch,
+        .rows = rounded_rows_of(s, p->rows, F16_LANES, (char *)scratch + WIDE_BYTES + steps_bytes(p)),
+        .steps = (product_step *)(void *)((char *)scratch + WIDE_BYTES),
+        .wide = scratch,
     };
     for (int64_t index = begin; index < end; index++) {
         job.unit = unit_at(s, p->rows, p->split, vectors_of(s), index);

@@ -34,6 +34,7 @@ from nnstretch.devices.cpu.routines.convolution import (
     winograd,
 )
 from nnstretch.devices.cpu.routines.float16 import convolution as float16_convolution
+from nnstretch.devices.cpu.routines.float16 import dense as float16_dense
 from nnstretch.devices.cpu.routines.int8 import arithmetic as int8_arithmetic
 from nnstretch.devices.cpu.routines.int8 import concat as int8_concat
 from nnstretch.devices.cpu.routines.int8 import converted as int8_converted
@@ -58,6 +59,7 @@ _MODULES = (
     strassen,
     winograd,
     bfloat16_dense,
+    float16_dense,
     bfloat16_attention,
     dense,
     attention,

@@ -103,6 +103,7 @@
     F(attention_bfloat16, avx512_bf16)                             \
     F(attention_bfloat16, bf16)                                    \
     F(conv_float16, asimdhp)                                       \
+    F(dense_float16, asimdhp)                                      \
     F(attention, fma)                                              \
     F(matmul, fma)
 

@@ -69,16 +69,15 @@ class Float16Convolution(BlockedConvolution):
         return channels * ((rows - 1) * down + height) * columns * element_type(FLOAT16).bytes
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        return self._with_terms(layer, self._work(layer).parameter_space())
+        return with_terms(self._work(layer).parameter_space(), self._products(layer))
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
-        return self._with_terms(layer, self._work(layer).search_space())
+        return with_terms(self._work(layer).search_space(), self._products(layer))
 
-    def _with_terms(self, layer: Layer, settings: Sequence[Parameters]) -> Sequence[Parameters]:
-        """The settings with 64 terms, and with more where outputs have them."""
+    def _products(self, layer: Layer) -> int:
+        """Products of an output."""
         geometry = KernelGeometry.of(layer)
-        few = [terms for terms in TERMS if terms == TERMS[0] or geometry.group_in * geometry.taps >= terms]
-        return [{**setting, "terms": terms} for terms in few for setting in settings]
+        return geometry.group_in * geometry.taps
 
     def _work(self, layer: Layer) -> ConvertedRows:
         geometry = KernelGeometry.of(layer)
@@ -106,6 +105,12 @@ class Float16PatchConvolution(PatchConvolution):
     descriptor = Descriptor("cpu", FLOAT16, "patches")
     rounds_to = FLOAT16
     convolution = Float16Convolution
+
+
+def with_terms(settings: Sequence[Parameters], products: int) -> Sequence[Parameters]:
+    """The settings with 64 terms, and with more where outputs have as many products."""
+    some = [terms for terms in TERMS if terms == TERMS[0] or products >= terms]
+    return [{**setting, "terms": terms} for terms in some for setting in settings]
 
 
 def part_ranges(inputs: int, outputs: int, groups: int, lanes: int) -> list[tuple[int, int]]:

@@ -11,26 +11,14 @@
  * An output vector reads the channels of all groups of its lanes. Its weights are float[lane], the factors by which its sums are
  * multiplied, then float16[part][kh][kw][input channel][lane] of the parts in which these channels lie, with zeros for channels
  * of other groups. All output vectors have as many parts. */
-#include "float16/product.h"
+#include "float16/tiles.h"
 #include "rounded_rows.h"
 
 #if F16_KERNELS
 
+#include "float16/tiles.inc"
+
 NNS_DEFINE_READS(conv_float16);
-
-enum {
-    F16_PIXELS = F16_NATIVE ? 9 : 2, /* of a tile of two vectors: what registers hold; of one vector twice as many */
-    F16_MOST = 2 * F16_PIXELS,       /* vectors of a tile's sums */
-    F16_WIDE = F16_MOST * F16_LANES, /* numbers of them */
-    F16_FACTORS = F16_LANES * (int)(sizeof(float) / sizeof(float16)), /* numbers of float16 that a vector's factors take */
-};
-/* Maximum bytes of rounded rows. */
-#define F16_BYTES (INT64_C(1) << 26)
-
-/* A part of one tap: bytes from a pixel's first input, and numbers from a vector's first weight. */
-typedef struct {
-    int64_t x, w;
-} product_step;
 
 /* ---- rounded rows ------------------------------------------------------------------------------------------------ */
 
@@ -89,103 +77,6 @@ static int64_t most_parts(const conv_float16_parameters *p) {
     return most;
 }
 
-/* ---- tiles ------------------------------------------------------------------------------------------------------- */
-
-/* One or two output vectors of a unit, which read the same parts. */
-typedef struct {
-    const float16 *x;      /* the first rounded row, of the first part that they read */
-    const float16 *w;
-    int64_t w_vector;      /* numbers from a vector's weights to the next one's */
-    const product_step *steps;
-    int64_t count;         /* of them */
-    int64_t at_once;       /* steps whose products have sums of float16 */
-    nns_vec factor;        /* of sums, beside those of their lanes */
-    int64_t blocks;        /* of the output that the vectors have */
-    int64_t y_block;       /* floats from a block to the next */
-    const float *bias, *residual; /* or NULL; the residual from the unit's first output row on, as y */
-    float *y;
-    float *wide;           /* F16_WIDE: sums of float32, [pixel][vector][lane]; in scratch, since there are no registers left */
-    epilogue finish;
-} output_vectors;
-
-/* Adds sums of float16 to those of float32. */
-NNS_INLINE void add_sums(const int count, const int vectors, const output_vectors *of, const f16_vec *sums, float *wide) {
-    COMPUTE_FOR(v, vectors) {
-        const float *factors = (const void *)(of->w + v * of->w_vector);
-        const nns_vec low = nns_load(factors) * of->factor, high = nns_load(factors + NNS_BLOCK) * of->factor;
-        COMPUTE_FOR(p, count) {
-            float *to = wide + (p * vectors + v) * F16_LANES;
-            nns_store(to, nns_load(to) + f16_low(sums[p * vectors + v]) * low);
-            nns_store(to + NNS_BLOCK, nns_load(to + NNS_BLOCK) + f16_high(sums[p * vectors + v]) * high);
-        }
-    }
-}
-
-/* Adds the residual, applies the activation but its second pass, and stores `valid` pixels from `pixel` on. */
-NNS_INLINE void store_tile(const int vectors, int64_t valid, const output_vectors *of, int64_t pixel, const float *wide) {
-    for (int64_t block = 0; block < of->blocks; block++) {
-        const int64_t at = block * of->y_block + pixel * NNS_BLOCK;
-        for (int64_t p = 0; p < valid; p++) {
-            nns_vec value = nns_load(wide + p * vectors * F16_LANES + block * NNS_BLOCK);
-            if (of->residual) value += nns_load(of->residual + at + p * NNS_BLOCK);
-            nns_store(of->y + at + p * NNS_BLOCK, epilogue_clamp(&of->finish, value));
-        }
-    }
-}
-
-/* Computes `count` pixels and stores the first `valid` from `pixel` on; counts are constants. */
-NNS_INLINE void compute_tile(const int count, const int vectors, int64_t valid, const output_vectors *of,
-                             const float16 *const *pixels, int64_t pixel) {
-    float *wide = of->wide;
-    COMPUTE_FOR(v, vectors * 2) {
-        const nns_vec bias = of->bias && v < of->blocks ? nns_load(of->bias + v * NNS_BLOCK) : nns_zero();
-        COMPUTE_FOR(p, count) nns_store(wide + p * vectors * F16_LANES + v * NNS_BLOCK, bias);
-    }
-    const float16 *each[F16_MOST], *w = of->w + F16_FACTORS;
-    COMPUTE_FOR(p, count) each[p] = pixels[p];
-    const int64_t w_vector = of->w_vector, at_once = of->at_once;
-    const product_step *step = of->steps, *last = step + of->count;
-    while (step < last) {
-        f16_vec sums[F16_MOST];
-        COMPUTE_FOR(i, count * vectors) sums[i] = f16_zero();
-        for (const product_step *end = step + nns_min_int(last - step, at_once); step < end; step++)
-            f16_block(count, vectors, sums, each, step->x, w + step->w, w_vector);
-        add_sums(count, vectors, of, sums, wide);
-    }
-    store_tile(vectors, valid, of, pixel, wide);
-}
-
-typedef void (*tile_function)(int64_t valid, const output_vectors *of, const float16 *const *pixels, int64_t pixel);
-
-#define TILE(name, count, vectors)                                                                                \
-    static __attribute__((noinline)) void name(int64_t valid, const output_vectors *of, const float16 *const *pixels, \
-                                               int64_t pixel) {                                                   \
-        compute_tile(count, vectors, valid, of, pixels, pixel);                                                   \
-    }
-enum { TWO_HALF = (F16_PIXELS + 1) / 2, TWO_QUARTER = (F16_PIXELS + 3) / 4, ONE_HALF = F16_PIXELS, ONE_QUARTER = TWO_HALF };
-TILE(v2_whole, F16_PIXELS, 2)
-TILE(v2_half, TWO_HALF, 2)
-TILE(v2_quarter, TWO_QUARTER, 2)
-TILE(v1_whole, F16_MOST, 1)
-TILE(v1_half, ONE_HALF, 1)
-TILE(v1_quarter, ONE_QUARTER, 1)
-
-typedef struct {
-    int64_t pixels;
-    tile_function compute;
-} tile_shape;
-
-/* The smallest tile for `left` pixels, or the largest. */
-static tile_shape shape_for(int64_t vectors, int64_t left) {
-    if (vectors == 2)
-        return left > TWO_HALF      ? (tile_shape){F16_PIXELS, v2_whole}
-               : left > TWO_QUARTER ? (tile_shape){TWO_HALF, v2_half}
-                                    : (tile_shape){TWO_QUARTER, v2_quarter};
-    return left > ONE_HALF      ? (tile_shape){F16_MOST, v1_whole}
-           : left > ONE_QUARTER ? (tile_shape){ONE_HALF, v1_half}
-                                : (tile_shape){ONE_QUARTER, v1_quarter};
-}
-
 /* ---- units ------------------------------------------------------------------------------------------------------- */
 
 /* What the tiles of a unit share. */
@@ -239,15 +130,16 @@ static void list_steps(unit_job *job, int64_t first, int64_t last, int64_t parts
                 };
 }
 
-static void run_vectors(unit_job *job, output_vectors *of, int64_t vectors, int64_t parts) {
+/* Computes `vectors` output vectors that read `parts` parts from `x`, the first rounded row, on. */
+static void run_vectors(unit_job *job, output_vectors *of, int64_t vectors, const float16 *x, int64_t parts) {
     const kernel_geometry *s = &job->rounded;
     const int64_t pixels = job->unit.outputs * s->ow;
     for (int64_t pixel = 0, oh = 0, ow = 0; pixel < pixels;) {
-        const tile_shape shape = shape_for(vectors, pixels - pixel);
+        const tile_shape shape = f16_shape_for(vectors, pixels - pixel);
         const int64_t valid = nns_min_int(shape.pixels, pixels - pixel), first = oh;
         const float16 *each[F16_MOST];
         for (int64_t p = 0; p < shape.pixels; p++) {
-            each[p] = p < valid ? of->x + oh * s->sh * job->rows.row + ow * s->sw * F16_LANES : each[p - 1];
+            each[p] = p < valid ? x + oh * s->sh * job->rows.row + ow * s->sw * F16_LANES : each[p - 1];
             if (p < valid && ++ow == s->ow) ow = 0, oh++;
         }
         list_steps(job, first, ow ? oh : oh - 1, parts);
@@ -259,7 +151,7 @@ static void run_vectors(unit_job *job, output_vectors *of, int64_t vectors, int6
 }
 
 /* The output vectors from `vector` on. */
-static output_vectors vectors_at(const unit_job *job, int64_t vector, int64_t count, int64_t first_part) {
+static output_vectors vectors_at(const unit_job *job, int64_t vector, int64_t count) {
     const conv_float16_parameters *p = (const void *)job->args->p;
     const kernel_geometry *s = &p->geometry;
     const int64_t w_vector = F16_FACTORS + most_parts(p) * s->kh * s->kw * F16_TAP, block = 2 * vector;
@@ -267,13 +159,13 @@ static output_vectors vectors_at(const unit_job *job, int64_t vector, int64_t co
     const int64_t out = (job->unit.image * blocks + block) * y_block + job->unit.begin * s->ow * NNS_BLOCK;
     const float *bias = job->args->in[READ_BIAS], *residual = job->args->in[READ_RESIDUAL];
     return (output_vectors){
-        .x = job->rows.first + first_part * job->rows.part,
         .w = (const float16 *)job->args->in[READ_WEIGHTS] + vector * w_vector,
         .w_vector = w_vector,
-        .at_once = nns_max_int(1, p->terms / F16_LANES),
+        .at_once = f16_steps(p->terms),
         .factor = nns_broadcast(1 / job->factor),
         .blocks = nns_min_int(blocks - block, 2 * count),
         .y_block = y_block,
+        .step = NNS_BLOCK,
         .bias = bias ? bias + block * NNS_BLOCK : NULL,
         .residual = residual ? residual + out : NULL,
         .y = (float *)job->args->out[0] + out,
@@ -295,8 +187,8 @@ static void run_unit(unit_job *job) {
             const part_range next = parts_of(p, vector + 1);
             if (next.begin == parts.begin && next.end == parts.end) count = 2;
         }
-        output_vectors of = vectors_at(job, vector, count, parts.begin);
-        run_vectors(job, &of, count, parts.end - parts.begin);
+        output_vectors of = vectors_at(job, vector, count);
+        run_vectors(job, &of, count, job->rows.first + parts.begin * job->rows.part, parts.end - parts.begin);
         if (of.finish.second_pass)
             for (int64_t block = 0; block < of.blocks; block++)
                 epilogue_second_pass(&of.finish, of.y + block * of.y_block, job->unit.outputs * s->ow * NNS_BLOCK);
@@ -304,8 +196,6 @@ static void run_unit(unit_job *job) {
 }
 
 /* ---- kernel ------------------------------------------------------------------------------------------------------ */
-
-enum { WIDE_BYTES = F16_WIDE * (int)sizeof(float) };
 
 /* Bytes of the list of steps; negative if these are too many for an int64. */
 static int64_t steps_bytes(const conv_float16_parameters *p) {
@@ -322,7 +212,7 @@ static const char *conv_float16_check(const nns_args *args, nns_work *work) {
     const int64_t vectors = vectors_of(s), y = NNS_FLOAT_BYTES(s->n, blocks_of(s->o), NNS_BLOCK, s->oh, s->ow);
     const int64_t factors = NNS_FLOAT_BYTES(vectors, F16_LANES);
     const int64_t weights = NNS_PRODUCT(vectors, most_parts(p), s->kh, s->kw, F16_TAP, (int64_t)sizeof(float16));
-    *work = (nns_work){.units = units_of(s, p->rows, p->split), .scratch = WIDE_BYTES + steps + rounded};
+    *work = (nns_work){.units = units_of(s, p->rows, p->split), .scratch = F16_WIDE_BYTES + steps + rounded};
     return NNS_CHECK_SIZES(conv_float16, args, y, NNS_FLOAT_BYTES(s->n, blocks_of(s->c), NNS_BLOCK, s->h, s->w),
                            weights < 0 || factors < 0 ? -1 : weights + factors, factors, y);
 }
@@ -333,8 +223,8 @@ static void conv_float16_run(const nns_args *args, int64_t begin, int64_t end, v
     unit_job job = {
         .args = args,
         .rounded = of_rounded(s),
-        .rows = rounded_rows_of(s, p->rows, F16_LANES, (char *)scratch + WIDE_BYTES + steps_bytes(p)),
-        .steps = (product_step *)(void *)((char *)scratch + WIDE_BYTES),
+        .rows = rounded_rows_of(s, p->rows, F16_LANES, (char *)scratch + F16_WIDE_BYTES + steps_bytes(p)),
+        .steps = (product_step *)(void *)((char *)scratch + F16_WIDE_BYTES),
         .wide = scratch,
     };
     for (int64_t index = begin; index < end; index++) {

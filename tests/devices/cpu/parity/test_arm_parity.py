@@ -200,13 +200,15 @@ def float16_routines() -> list[Routine]:
 
 @pytest.mark.parametrize("cpu", HALF_CPUS)
 def test_products_of_float16(cpu: str) -> None:
-    """Groups, strides and dilations, tiles of all widths of one and of two vectors, blocks that fill no vector; patches."""
+    """Groups, strides and dilations, tiles of one and of two vectors, blocks that fill no vector; patches; dense layers."""
     layers = [
         conv_layer((1, 72, 5, 7), 48, (3, 2), groups=3, residual=True),
         conv_layer((2, 37, 4, 15), 21, (1, 1), pads=(0, 0, 0, 0)),
         conv_layer((1, 34, 9, 3), 20, strides=(2, 2), dilations=(2, 1)),
         conv_layer((1, 64, 14, 14), 8),
         conv_layer((1, 5, 16, 20), 24, (4, 4), strides=(4, 4), pads=(0, 0, 0, 0)),
+        dense_layer(19, 37, 70, bias=True, residual=True, activation=NO_ACTIVATION),
+        dense_layer(7, 150, 12, bias=False, residual=False, activation=NO_ACTIVATION),
     ]
     requests = [request_of(cases_of(float16_routines(), layer)) for layer in layers]
     check_requests(requests, cpu)
@@ -234,8 +236,8 @@ def test_the_error_of_sums_of_float16(channels: int, what: str, size: float) -> 
     assert errors[0] > 1e-4  # sums are of float16
 
 
-REQUIRED = {"conv_float16": "asimdhp"}
-"""Families of kernels that 64-bit ARM has only with a feature."""
+REQUIRED = ("conv_float16", "dense_float16")
+"""Families of kernels that 64-bit ARM has only with a feature, that of the Cortex-A76."""
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ ELSEWHERE = {
     "dense_bfloat16",
     "attention_bfloat16",
     "conv_float16",
+    "dense_float16",
 }
 """Families of kernels for convolutions and dense layers: test_arm_parity.py."""
 

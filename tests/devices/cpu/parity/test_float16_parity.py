@@ -1,4 +1,4 @@
-"""Convolutions by products of float16 against references with rounded operands; test_arm_parity.py has sums of float16."""
+"""Layers by products of float16 against references with rounded operands; test_arm_parity.py has sums of float16."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from nnstretch.devices.cpu.routines.float16.convolution import (
     prepared_weights,
     weight_factors,
 )
+from nnstretch.devices.cpu.routines.float16.dense import LEAST_ROWS, DenseOfFloat16
 from nnstretch.devices.engine.binding.library import Engine
 from nnstretch.devices.engine.build.instruction_sets import Isa, cpu_features, parse_target
-from nnstretch.graph.activation import Activation, ActivationKind
+from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import FLOAT16
 from nnstretch.graph.layer import Layer
 from tests.kits.boards.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
 from tests.kits.kernels.convolution_parity import check_setting, conv_layer, feeds_of, random, reference, variants
+from tests.kits.kernels.convolution_shapes import dense_layer, dense_layers
 from tests.kits.kernels.cpu_features import runnable_isas
 from tests.kits.kernels.kernel_driver import run_lowering
 from tests.kits.kernels.rounded_layers import any_convolution, reference_of_rounded, rounded_to_float16
@@ -99,8 +101,30 @@ def test_patches(routines: Sequence[Routine], isa: Isa, channels: int, kernel: t
         check_setting(patches, layer, parameters, wanted, tolerance=SAME)
 
 
-def computed(routine: Float16Convolution, layer: Layer, image: np.ndarray, parameters: Parameters) -> np.ndarray:
-    """The output for an image."""
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@given(layer=dense_layers)
+def test_dense(routines: Sequence[Routine], layer: Layer) -> None:
+    (dense,) = (one for one in routines if isinstance(one, DenseOfFloat16))
+    assert dense.supports(layer) == (layer.type_of(0).shape[0] >= LEAST_ROWS)
+    if dense.supports(layer):
+        wanted = reference_of_rounded(layer, nearest=rounded_to_float16)
+        shared = {"rows": 3, "split": 2, "terms": 16}
+        for parameters in (*dense.parameter_space(layer), shared):
+            check_setting(dense, layer, parameters, wanted, tolerance=SAME)
+
+
+def test_rows_beyond_the_range_of_float16(routines: Sequence[Routine]) -> None:
+    (dense,) = (one for one in routines if isinstance(one, DenseOfFloat16))
+    layer = dense_layer(9, 70, 33, bias=False, residual=False, activation=NO_ACTIVATION)
+    for size in (1e-12, 1e12):
+        rows = (feeds_of(layer)[0] * size).astype(np.float32)
+        wanted = reference_of_rounded(layer, [rows], rounded_to_float16)
+        found = computed(dense, layer, rows, dense.default_parameters(layer))
+        assert np.abs(found - wanted).max() < 10 * SAME * np.abs(wanted).max()
+
+
+def computed(routine: Routine, layer: Layer, image: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """The output for an image, or for rows."""
     layouts = routine.layouts(layer, parameters)
     (found,) = run_lowering(routine.lower(layer, parameters), layer, [image], *layouts, cores=(OWN_CORE,))
     return found

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
 import pytest
 
-from nnstretch.api.options import BFLOAT16_TOLERANCE, TOLERANCE, CompileOptions
+from nnstretch.api.options import BFLOAT16_TOLERANCE, FLOAT16_TOLERANCE, TOLERANCE, CompileOptions
 from nnstretch.bench.comparison.client import Workspace
 from nnstretch.bench.comparison.compare import compiling_of_process
 from nnstretch.bench.engines import Job, engine_entry
 from nnstretch.compiler.compile import compile_model
-from nnstretch.compiler.processors import build_processors
+from nnstretch.compiler.processors import build_processors, rounded_products
 from nnstretch.devices.cpu.routines.bfloat16.convolution import FEATURES
 from nnstretch.devices.engine.build.instruction_sets import local_features
 from nnstretch.errors import UsageError
-from nnstretch.graph.dtypes import BFLOAT16
+from nnstretch.graph.dtypes import BFLOAT16, FLOAT16
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.support.progress import silent
 from tests.kits.graphs.float_networks import classifier, network, normal
@@ -46,6 +47,14 @@ def test_the_type_is_a_tolerance() -> None:
 def test_processors_round_products_where_that_is_allowed(options: CompileOptions, rounds: bool) -> None:
     (cpu,) = build_processors(options).named
     assert any(routine.rounds_to == BFLOAT16 for routine in cpu.routines) == rounds
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "types"),
+    [(2e-3, ()), (FLOAT16_TOLERANCE, (FLOAT16,)), (BFLOAT16_TOLERANCE, (FLOAT16, BFLOAT16))],
+)
+def test_every_type_of_products_has_its_tolerance(tolerance: float, types: Sequence[str]) -> None:
+    assert set(rounded_products(replace(CPU, tolerance=tolerance))) == set(types)
 
 
 def test_a_network_computes_in_bfloat16_where_the_cpu_does() -> None:

@@ -36,7 +36,7 @@ from nnstretch.support.worker_process import WorkerError
 
 OURS = "nnstretch"
 REFERENCE = "onnxruntime"
-_WRONG = {"float32": 0.01, "bfloat16": 0.15, "int8": 0.15}
+_WRONG = {"float32": 0.01, "float16": 0.15, "bfloat16": 0.15, "int8": 0.15}
 """Largest error against ONNX Runtime, relative to the output's range, of a valid engine. Layers round, and in deep networks
 the order of computation shows."""
 
@@ -297,7 +297,7 @@ def _errors_of_all(
 def _precision(processes: Mapping[str, EngineProcess]) -> str:
     """The least precise type that an engine reports, else float32."""
     found = {process.facts.get("dtype") for process in processes.values()}
-    return next((dtype for dtype in ("int8", "bfloat16") if dtype in found), "float32")
+    return next((dtype for dtype in ("int8", "bfloat16", "float16") if dtype in found), "float32")
 
 
 def _exclude_wrong(found: Mapping[str, float], errors: dict[str, str], limit: float) -> None:

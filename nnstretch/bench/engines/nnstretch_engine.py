@@ -15,7 +15,7 @@ import nnstretch
 from nnstretch.api.options import CompileOptions
 from nnstretch.bench.engines import Engine, Job
 from nnstretch.devices.base.spec import format_cores
-from nnstretch.graph.dtypes import BFLOAT16, DEFAULT_DTYPE
+from nnstretch.graph.dtypes import BFLOAT16, DEFAULT_DTYPE, FLOAT16
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
@@ -48,7 +48,7 @@ class NNStretchEngine(Engine):
         plan = self._session.plan
         facts: dict[str, Any] = {
             "version": nnstretch.__version__,
-            "dtype": _dtype(plan),
+            "dtype": computed_dtype(plan),
             "macs": plan.macs,
             "product_macs": plan.product_macs,
             "plan_bytes": self._session.compiled.memory_bytes,
@@ -70,10 +70,11 @@ def prepare(job: Job, folder: Path, report: Progress) -> Path:
     return path
 
 
-def _dtype(plan: Plan) -> str:
+def computed_dtype(plan: Plan) -> str:
     """The least precise type in which the layers that multiply compute; of all layers, if none multiplies."""
     computing = [step.routine for step in plan.steps if step.macs] or [step.routine for step in plan.steps]
-    return next((dtype for dtype in ("int8", BFLOAT16) if any(f":{dtype}/" in one for one in computing)), DEFAULT_DTYPE)
+    marks = {"int8": ":int8/", BFLOAT16: f":{BFLOAT16}/", FLOAT16: f"cpu:{FLOAT16}/"}  # OpenCL computes in float32
+    return next((dtype for dtype, mark in marks.items() if any(mark in one for one in computing)), DEFAULT_DTYPE)
 
 
 def _compiling(job: Job) -> CompileOptions:

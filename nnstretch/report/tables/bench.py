@@ -127,9 +127,9 @@ def _types_line(name: str, engines: Mapping[str, Mapping[str, Any]]) -> list[str
     """The engines by the type that they report, if one is not float32."""
     said = {
         dtype: [engine for engine, about in engines.items() if about.get("dtype") == dtype]
-        for dtype in ("int8", "bfloat16", "float32")
+        for dtype in ("int8", "bfloat16", "float16", "float32")
     }
-    if not said["int8"] and not said["bfloat16"]:
+    if not any(said[dtype] for dtype in ("int8", "bfloat16", "float16")):
         return []
     by_type = ", ".join(f"in {dtype} by {', '.join(names)}" for dtype, names in said.items() if names)
     return [f"{name}: computed {by_type}"]

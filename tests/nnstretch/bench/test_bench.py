@@ -39,7 +39,7 @@ from nnstretch.bench.comparison.subject import (
 )
 from nnstretch.bench.comparison.suite import Series, other_programs, widest_interval
 from nnstretch.bench.engines import ENGINES, EngineEntry, Job, Start
-from nnstretch.bench.engines.nnstretch_engine import layer_table
+from nnstretch.bench.engines.nnstretch_engine import computed_dtype, layer_table
 from nnstretch.bench.timing import (
     Latency,
     Timed,
@@ -58,6 +58,7 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import BuildError, ModelError, UsageError
 from nnstretch.frontends.onnx_file import save
 from nnstretch.frontends.torch_module import export
+from nnstretch.report.tables.bench import failures
 from nnstretch.report.tables.text import quietness_lines
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
 from nnstretch.support.frames import read_frame, write_frame
@@ -249,6 +250,34 @@ def test_engines_by_name() -> None:
     assert [e.name for e in parse_engines("")] == ["nnstretch"]
     with pytest.raises(UsageError, match="abacus"):
         parse_engines("ort,abacus")
+
+
+@pytest.mark.parametrize(
+    ("routine", "dtype"),
+    [
+        ("cpu:float32/direct", "float32"),
+        ("cpu:float16/rows", "float16"),
+        ("cpu:bfloat16/rows", "bfloat16"),
+        ("opencl:float16/direct", "float32"),
+    ],
+)
+def test_the_type_of_a_plan_is_the_least_precise_that_is_multiplied(one: Subject, routine: str, dtype: str) -> None:
+    import nnstretch
+
+    with nnstretch.compile(one.onnx, tune=False, threads=1) as session:
+        plan = session.plan
+    first = next(step for step in plan.steps if step.macs)
+    steps = tuple(replace(step, routine=routine) if step is first else step for step in plan.steps)
+    assert computed_dtype(replace(plan, steps=steps)) == dtype
+
+
+def test_engines_are_listed_by_their_types() -> None:
+    engines = {"nnstretch": {"dtype": "float16"}, "onnxruntime": {"dtype": "float32"}}
+    one = {"model": "m.onnx", "threads": 1, "fallback_layers": [], "engines": engines}
+    (line,) = failures([one])
+    assert line.endswith("computed in float16 by nnstretch, in float32 by onnxruntime")
+    engines["nnstretch"] = {"dtype": "float32"}
+    assert not failures([one])
 
 
 def test_layer_table_is_in_the_order_of_time(one: Subject) -> None:

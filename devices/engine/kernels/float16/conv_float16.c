@@ -86,7 +86,8 @@ typedef struct {
     rounded_rows rows;
     unit_of_work unit;
     product_step *steps;
-    float *wide; /* as in output_vectors */
+    int64_t w_vector; /* this and the next as in output_vectors */
+    float *wide;
     int64_t taps_begin, taps_end, parts; /* of the steps: rows of taps, and parts; 0 parts: none are made */
     float factor;
 } unit_job;
@@ -154,13 +155,12 @@ static void run_vectors(unit_job *job, output_vectors *of, int64_t vectors, cons
 static output_vectors vectors_at(const unit_job *job, int64_t vector, int64_t count) {
     const conv_float16_parameters *p = (const void *)job->args->p;
     const kernel_geometry *s = &p->geometry;
-    const int64_t w_vector = F16_FACTORS + most_parts(p) * s->kh * s->kw * F16_TAP, block = 2 * vector;
-    const int64_t blocks = blocks_of(s->o), y_block = s->oh * s->ow * NNS_BLOCK;
+    const int64_t block = 2 * vector, blocks = blocks_of(s->o), y_block = s->oh * s->ow * NNS_BLOCK;
     const int64_t out = (job->unit.image * blocks + block) * y_block + job->unit.begin * s->ow * NNS_BLOCK;
     const float *bias = job->args->in[READ_BIAS], *residual = job->args->in[READ_RESIDUAL];
     return (output_vectors){
-        .w = (const float16 *)job->args->in[READ_WEIGHTS] + vector * w_vector,
-        .w_vector = w_vector,
+        .w = (const float16 *)job->args->in[READ_WEIGHTS] + vector * job->w_vector,
+        .w_vector = job->w_vector,
         .at_once = f16_steps(p->terms),
         .factor = nns_broadcast(1 / job->factor),
         .blocks = nns_min_int(blocks - block, 2 * count),
@@ -225,6 +225,7 @@ static void conv_float16_run(const nns_args *args, int64_t begin, int64_t end, v
         .rounded = of_rounded(s),
         .rows = rounded_rows_of(s, p->rows, F16_LANES, (char *)scratch + F16_WIDE_BYTES + steps_bytes(p)),
         .steps = (product_step *)(void *)((char *)scratch + F16_WIDE_BYTES),
+        .w_vector = F16_FACTORS + most_parts(p) * s->kh * s->kw * F16_TAP,
         .wide = scratch,
     };
     for (int64_t index = begin; index < end; index++) {

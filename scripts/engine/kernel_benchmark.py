@@ -279,7 +279,8 @@ def measure(names: Sequence[str], core: int, milliseconds: float) -> dict[str, A
     Raises:
         UsageError: the engine has no such kernel.
     """
-    present = [name for name, kernel in kernels().items() if kernel.is_in(local_isa())]
+    found = set(engine().kernel_names())
+    present = [name for name in kernels() if name in found]
     if unknown := [name for name in names if name not in present]:
         raise UsageError(f"the engine has no kernel {', '.join(unknown)}; it has {', '.join(present)}")
     uses = typical_uses(set(names or present))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Parameters, distinct, shares
 
 ROW_BYTES = 1 << 26
@@ -15,6 +16,15 @@ _FAR_BYTES = 1 << 19  # of the converted rows of a unit, which the second-level 
 _NEAR_BYTES = 1 << 15  # the same for the first-level cache
 _MOST_CHUNKS = 64  # maximum parts into which a thorough search divides rows
 _SPLITS = 1, 2, 4  # shares of the outputs of a thorough search
+
+
+def rounded_rows_bytes(geometry: KernelGeometry, rows: int, pixel_bytes: int) -> int:
+    """Bytes of the rounded input rows that some output rows of a convolution read, from those of a pixel."""
+    (height, width), (down, right) = geometry.extents, geometry.strides
+    if geometry.taps == 1:  # other pixels than those of the outputs are not rounded
+        down = right = 1
+    columns = (geometry.out_width - 1) * right + width
+    return pixel_bytes * ((rows - 1) * down + height) * columns
 
 
 @dataclass(frozen=True)

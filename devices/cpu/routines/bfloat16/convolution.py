@@ -11,8 +11,13 @@ from nnstretch.devices.base.constants import Prepared, Source, whole
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES, UNITS, ConvertedRows
-from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, geometry_parameters, lowering
+from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES, UNITS, ConvertedRows, rounded_rows_bytes
+from nnstretch.devices.cpu.routines.convolution.base import (
+    BlockedConvolution,
+    geometry_parameters,
+    lowering,
+    weights_of_vectors,
+)
 from nnstretch.devices.cpu.routines.convolution.patches import PatchConvolution
 from nnstretch.graph.dtypes import BFLOAT16, element_type
 from nnstretch.graph.layer import Layer
@@ -47,11 +52,7 @@ class Bfloat16Convolution(BlockedConvolution):
 
     def _bytes(self, geometry: KernelGeometry, rows: int) -> int:
         """Bytes of the rounded rows of some output rows."""
-        (height, width), (down, right) = geometry.extents, geometry.strides
-        if geometry.taps == 1:  # other pixels than those of the outputs are not rounded
-            down = right = 1
-        columns = (geometry.out_width - 1) * right + width
-        return rounded_bytes(geometry.channels) * ((rows - 1) * down + height) * columns
+        return rounded_rows_bytes(geometry, rows, rounded_bytes(geometry.channels))
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return self._work(layer).parameter_space()
@@ -114,17 +115,12 @@ def prepared_weights(weight: np.ndarray, groups: int, block: int) -> Prepared:
     A block has the parts of the rounded rows in which its pairs lie, with zeros for channels of other groups.
     """
     outputs, inputs, height, width = weight.shape
-    ranges, group_out = pair_ranges(inputs * groups, outputs, groups, block), outputs // groups
+    ranges = pair_ranges(inputs * groups, outputs, groups, block)
     parts = max(-(-end // PAIRS) - begin // PAIRS for begin, end in ranges)
 
     def by_block() -> np.ndarray:
-        made = np.zeros((len(ranges), block, parts * PAIRS * 2, height, width), np.float32)
-        for number, (begin, _) in enumerate(ranges):
-            first, last = number * block, min((number + 1) * block, outputs)
-            for group in range(first // group_out, (last - 1) // group_out + 1):
-                low, high = max(first, group * group_out), min(last, (group + 1) * group_out)
-                channel = group * inputs - begin // PAIRS * PAIRS * 2
-                made[number, low - first : high - first, channel : channel + inputs] = weight[low:high]
+        firsts = [begin // PAIRS * PAIRS * 2 for begin, _ in ranges]
+        made = weights_of_vectors(weight, groups, block, firsts, parts * PAIRS * 2)
         by_pair = rounded(made).reshape(-1, block, parts, PAIRS, 2, height, width)
         return by_pair.transpose(0, 2, 5, 6, 3, 1, 4)
 

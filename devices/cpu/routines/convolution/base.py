@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -104,6 +104,28 @@ def lowering(kernel: str, layer: Layer, weights: Constant, lanes: int, **paramet
         activation=activation_parameters(layer.activation),
     )
     return Lowering((call,), tuple(constants))
+
+
+def weights_of_vectors(weight: np.ndarray, groups: int, lanes: int, firsts: Sequence[int], channels: int) -> np.ndarray:
+    """Weights O,C/g,KH,KW as [output vector][lane][input channel][row][column], with zeros for channels of other groups.
+
+    Args:
+        weight: of all groups.
+        groups: number of groups.
+        lanes: outputs of a vector.
+        firsts: for each vector the first input channel that it has, counted in all groups.
+        channels: input channels of a vector.
+    """
+    outputs, inputs, *taps = weight.shape
+    group_out = outputs // groups
+    made = np.zeros((len(firsts), lanes, channels, *taps), np.float32)
+    for number, begin in enumerate(firsts):
+        first, last = number * lanes, min((number + 1) * lanes, outputs)
+        for group in range(first // group_out, (last - 1) // group_out + 1):
+            low, high = max(first, group * group_out), min(last, (group + 1) * group_out)
+            channel = group * inputs - begin
+            made[number, low - first : high - first, channel : channel + inputs] = weight[low:high]
+    return made
 
 
 class BlockedConvolution(Routine):

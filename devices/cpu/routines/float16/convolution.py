@@ -11,18 +11,23 @@ from nnstretch.devices.base.constants import Prepared, Source, whole
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES, UNITS, ConvertedRows
-from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, geometry_parameters, lowering
+from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES, UNITS, ConvertedRows, rounded_rows_bytes
+from nnstretch.devices.cpu.routines.convolution.base import (
+    BlockedConvolution,
+    geometry_parameters,
+    lowering,
+    weights_of_vectors,
+)
 from nnstretch.devices.cpu.routines.convolution.patches import PatchConvolution
 from nnstretch.graph.dtypes import FLOAT16, element_type
 from nnstretch.graph.layer import Layer
 
 FEATURES = frozenset({"asimdhp"})
 """CPU features: with one of them, products of float16 are faster than those of float32."""
-TERMS = 64, 128  # products that are added up in float16
-MOST_CHANNELS = (
-    1.5  # input channels that a vector multiplies, per channel of a group; with more, other routines are faster
-)
+TERMS = 64, 128
+"""Products that are added up in float16."""
+MOST_CHANNELS = 1.5
+"""Input channels that a vector multiplies, per channel of a group; with more, other routines are faster."""
 
 
 class Float16Convolution(BlockedConvolution):
@@ -61,12 +66,8 @@ class Float16Convolution(BlockedConvolution):
 
     def _bytes(self, geometry: KernelGeometry, rows: int) -> int:
         """Bytes of the rounded rows of some output rows."""
-        (height, width), (down, right) = geometry.extents, geometry.strides
-        if geometry.taps == 1:  # other pixels than those of the outputs are not rounded
-            down = right = 1
-        columns = (geometry.out_width - 1) * right + width
-        channels = -(-geometry.channels // self.lanes) * self.lanes
-        return channels * ((rows - 1) * down + height) * columns * element_type(FLOAT16).bytes
+        pixel = -(-geometry.channels // self.lanes) * self.lanes * element_type(FLOAT16).bytes
+        return rounded_rows_bytes(geometry, rows, pixel)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return with_terms(self._work(layer).parameter_space(), self._products(layer))
@@ -137,21 +138,15 @@ def prepared_weights(weight: np.ndarray, groups: int, lanes: int) -> Prepared:
     channels lie, with zeros for channels of other groups.
     """
     outputs, inputs, height, width = weight.shape
-    ranges, group_out = part_ranges(inputs * groups, outputs, groups, lanes), outputs // groups
+    ranges = part_ranges(inputs * groups, outputs, groups, lanes)
     parts = max(end - begin for begin, end in ranges)
 
     def by_vector() -> np.ndarray:
         factors = np.ones(len(ranges) * lanes, np.float32)
         factors[:outputs] = weight_factors(weight)
-        small = weight / factors[:outputs, None, None, None]
-        made = np.zeros((len(ranges), lanes, parts * lanes, height, width), np.float16)
-        for number, (begin, _) in enumerate(ranges):
-            first, last = number * lanes, min((number + 1) * lanes, outputs)
-            for group in range(first // group_out, (last - 1) // group_out + 1):
-                low, high = max(first, group * group_out), min(last, (group + 1) * group_out)
-                channel = group * inputs - begin * lanes
-                made[number, low - first : high - first, channel : channel + inputs] = small[low:high]
-        by_part = made.reshape(-1, lanes, parts, lanes, height, width).transpose(0, 2, 4, 5, 3, 1)
+        firsts = [begin * lanes for begin, _ in ranges]
+        made = weights_of_vectors(weight / factors[:outputs, None, None, None], groups, lanes, firsts, parts * lanes)
+        by_part = made.astype(np.float16).reshape(-1, lanes, parts, lanes, height, width).transpose(0, 2, 4, 5, 3, 1)
         halves = factors.reshape(-1, lanes).view(np.float16)
         return np.concatenate([halves, by_part.reshape(len(ranges), -1)], axis=1)
 
@@ -161,10 +156,10 @@ def prepared_weights(weight: np.ndarray, groups: int, lanes: int) -> Prepared:
 
 
 def weight_factors(weight: np.ndarray) -> np.ndarray:
-    """For each output of weights O,… the power of two by which its weights are divided, so that all are at most 1."""
+    """For each output of weights O,… the power of two by which its weights are divided; all below 2¹²⁷ are at most 1 then."""
     largest = np.abs(weight.reshape(len(weight), -1)).max(axis=1)
     _, exponents = np.frexp(largest)
-    factors: np.ndarray = np.ldexp(np.float32(1), np.clip(exponents, -126, 126))
+    factors: np.ndarray = np.ldexp(np.float32(1), np.clip(exponents, -126, 127))
     return factors
 
 

@@ -155,7 +155,7 @@ def test_inputs_that_are_no_finite_number_spoil_what_reads_them(routine: Float16
 
 def test_weights_are_stored_with_a_power_of_two_per_output() -> None:
     weight = np.array([0.75, -3e5, 1.0, 3e-9, 0, 3e38], np.float32).reshape(6, 1, 1, 1)
-    np.testing.assert_array_equal(weight_factors(weight), np.ldexp(1.0, [0, 19, 1, -28, 0, 126]))
+    np.testing.assert_array_equal(weight_factors(weight), np.ldexp(1.0, [0, 19, 1, -28, 0, 127]))
     stored = prepared_weights(weight, 1, 8).__array__()
     factors, numbers = stored[:16].view(np.float32), stored[16:].reshape(8, 8)
     np.testing.assert_array_equal(factors, [*weight_factors(weight), 1, 1])

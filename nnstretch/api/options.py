@@ -382,6 +382,12 @@ class StretchOptions:
         "Run the best design and rebalance its branches by their measured times; not on simulated processors.",
         default=True,
     )
+    fresh: bool = _option(
+        "--fresh",
+        "stretch",
+        "Run designs again, although the same search has run some before; measurements of layers are reused.",
+        default=False,
+    )
     time_limit: float | None = _option(
         "--time-limit SECONDS",
         "stretch",

@@ -114,6 +114,7 @@ def stretch_on(
         options.pareto,
         runner=runner,
         kept=None if runner is None else refinement_file(prepared, conditions),
+        fresh=options.fresh,
         time_limit=math.inf if options.time_limit is None else options.time_limit,
         best_effort=options.best_effort,
         even_if_slower=options.even_if_slower,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MethodType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _USUAL_SIZE = 224
 """Side in pixels of images where nothing says another one."""
+
+SIZE_IS_ASSUMED = "nnstretch.size_is_assumed"
+"""Key of `meta` of a graph that was made for images of the usual size because nobody said another one."""
 
 
 def load_any(
@@ -131,8 +134,10 @@ def load_model(spec: str, shapes: Mapping[str, tuple[int, ...]] | None = None, b
         raise UsageError(f"a batch of {batch} images holds nothing; give 1 or more")
     if is_model_file(spec):
         return load_file(spec, shapes, batch)
-    module, example = load_module(spec)
-    return _exported(module, batched(_reshaped(example, shapes or {}, spec), batch, spec))
+    made = make_module(spec)
+    graph = _exported(made.module, batched(_reshaped(made.example, shapes or {}, spec), batch, spec))
+    graph.meta[SIZE_IS_ASSUMED] = made.size_is_assumed and not shapes
+    return graph
 
 
 def load_file(
@@ -174,7 +179,27 @@ def load_network(spec: str, image_size: int | None = None) -> ConvertedNetwork:
     return to_torch(load_file(spec, image_size=image_size or _USUAL_SIZE), spec)
 
 
+class MadeModule(NamedTuple):
+    """A torch module with an input for it.
+
+    Attributes:
+        module: as its author left it.
+        example: the input.
+        size_is_assumed: whether the author said nothing of the input's size.
+    """
+
+    module: nn.Module
+    example: Tensor
+    size_is_assumed: bool = False
+
+
 def load_module(spec: str) -> tuple[nn.Module, Tensor]:
+    """The torch module that `spec` names, and an input for it; as `make_module`, without what was assumed."""
+    made = make_module(spec)
+    return made.module, made.example
+
+
+def make_module(spec: str) -> MadeModule:
     """The torch module that `spec` names, and an input for it.
 
     Args:
@@ -188,7 +213,7 @@ def load_module(spec: str) -> tuple[nn.Module, Tensor]:
     """
     if is_model_file(spec):
         network = load_network(spec)
-        return network.module, network.image
+        return MadeModule(network.module, network.image)
     file, colon, factory = spec.rpartition(":")
     if colon and file.endswith(".py"):
         return _from_factory(Path(file), factory)
@@ -196,7 +221,7 @@ def load_module(spec: str) -> tuple[nn.Module, Tensor]:
 
     if spec.endswith(".py"):
         raise ModelError(f"{spec} does not say which function makes the module; write {spec}:FACTORY")
-    return zoo.build(spec), zoo.example_input(spec)
+    return MadeModule(zoo.build(spec), zoo.example_input(spec))
 
 
 def stated_input_shape(spec: str) -> tuple[int, ...]:
@@ -276,11 +301,11 @@ def batched(example: Any, batch: int | None, spec: str) -> Any:
     return noise((batch, *example.shape[1:]), dtype=example.dtype)
 
 
-def _from_factory(file: Path, name: str) -> tuple[nn.Module, Tensor]:
+def _from_factory(file: Path, name: str) -> MadeModule:
     module, example = _call_factory(file, name)
     if example is None:
-        example = noise((1, _image_channels(module), _USUAL_SIZE, _USUAL_SIZE))
-    return module, example
+        return MadeModule(module, noise((1, _image_channels(module), _USUAL_SIZE, _USUAL_SIZE)), size_is_assumed=True)
+    return MadeModule(module, example)
 
 
 def _call_factory(file: Path, name: str) -> tuple[nn.Module, Any]:

@@ -48,7 +48,7 @@ def check_placements(graph: UnitGraph, pool: QueuePool) -> None:
         return
     count, example = last.placement + 1, example_processors(last.placement + 1)
     raise DesignError(
-        f"layer {last.name} is made for processor {count} of the design, but the processors are only "
+        f"the design is for {count} processors (layer {last.name} is for the last one), but there are only "
         f"{', '.join(_names(pool))}; name {count} with --processors, in the order of the design's search"
         f"{f', such as {example}' if example else ''} (`nnstretch devices` lists them)"
     )

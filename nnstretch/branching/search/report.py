@@ -130,9 +130,10 @@ class SearchReport:
         how = "split layer by layer over the processors" if where == "split" else f"on {where}"
         share = min(1.0, design.macs / max(design.original_macs, 1))
         network = "the control of equal MACs" if share < 1.0 else "the original network"
+        is_said = gain > 1 or self.unbranched_note(names)
         return (
             f"{gain:.2f}× as fast as the best alternative without branches is predicted for {design.id}: {network}, {how}, "
-            f"would take {share * others[where]:.3f} ms{'' if gain > 1 else '; retraining the design is not predicted to pay'}"
+            f"would take {share * others[where]:.3f} ms{'' if is_said else '; retraining the design is not predicted to pay'}"
         )
 
     def gain(self, design: Design) -> float | None:
@@ -264,20 +265,20 @@ def infeasibility(
     name = f"block{'s' * (longest.stop - longest.first > 1)} {latencies.blueprint.traced.name_of(longest)}"
     if not pruned.within[1]:
         return Infeasibility(
-            f"no segment can be branched: for {name} some processor has no branch that takes at most beta = "
+            f"no segment can be branched: for {name}, some processor has no branch that takes at most beta = "
             f"{limits.beta:g} of what it takes on the fastest; the least that can be reached is {pruned.best_beta:.2f}",
             "raise it (--beta), lower min_width or min_depth (--min-width, --min-depth), or leave alpha and beta out where "
             "nothing is within them (--best-effort)",
         )
     if not pruned.within[2]:
         return Infeasibility(
-            f"no segment can be branched: after {name} no meeting point takes at most alpha = {limits.alpha:g} of its "
+            f"no segment can be branched: after {name}, no meeting point takes at most alpha = {limits.alpha:g} of its "
             f"latency; the least that can be reached is {pruned.best_alpha:.3f}",
             "raise it (--alpha), search while nothing else runs, or leave alpha and beta out where nothing is within them "
             "(--best-effort)",
         )
     return Infeasibility(
-        f"no segment can be branched: for {name} no branches within beta = {limits.beta:g} have min_macs = "
+        f"no segment can be branched: for {name}, no branches within beta = {limits.beta:g} have min_macs = "
         f"{limits.min_macs:g} of its MACs; the most that can be reached is {pruned.best_macs:.2f}",
         "raise beta (--beta), or lower min_macs (--min-macs)",
     )

@@ -91,6 +91,7 @@ class SearchOptions:
         runner: runs designs for measurement-guided refinement, so that their layers need no measurement before; the
             fastest design that ran comes first. Ignored with `pareto` and with a latency target.
         kept: file for what the runs find (`refinement_file`): if it is there, no design runs; None: nothing is kept.
+        fresh: run designs although the file is there, and replace it.
         time_limit: seconds after which the search runs no further designs; predictions are always completed.
         best_effort: if no design is within alpha and beta, search without these two limits.
         even_if_slower: return branched designs only, even if the network without branches is predicted to be faster.
@@ -108,6 +109,7 @@ class SearchOptions:
     pareto: bool = False
     runner: DesignRunner | None = None
     kept: Path | None = None
+    fresh: bool = False
     time_limit: float = math.inf
     best_effort: bool = False
     even_if_slower: bool = False
@@ -273,17 +275,24 @@ class _Search:
         return found
 
     def _recalled(self) -> NetworkCandidate | None:
-        """The fastest network that ran in the same search before, with what was learned from these runs; None if none did."""
+        """The fastest network that ran in the same search before, with what was learned from these runs.
+
+        None if none did, if designs are to run again, or if a run is missing: that search did not tune a network which may be
+        returned now, as with `even_if_slower`.
+        """
         path, blueprint = self.options.kept, self.latencies.blueprint
-        earlier = None if path is None else read_refinement(path, blueprint)
+        earlier = None if path is None or self.options.fresh else read_refinement(path, blueprint)
         if earlier is None:
             return None
-        self.recalled = True
-        self.measured_ms.update(earlier.measured_ms)
         self.latencies.corrections.update(earlier.corrections)
         choices, head = tuple(choices_of(earlier.design)), head_of(earlier.design)
         branches = branch_seconds(self.latencies, choices)
         seconds = network_prediction(self.latencies, choices, branches, head).seconds
+        if not earlier.measured_ms and self._can_win(seconds):
+            self.latencies.corrections.clear()
+            return None
+        self.recalled = True
+        self.measured_ms.update(earlier.measured_ms)
         return NetworkCandidate(choices, seconds, earlier.design.macs, head)
 
     def _improved(self, best: NetworkCandidate, choices: SearchSpace, runner: DesignRunner) -> NetworkCandidate:

@@ -123,9 +123,9 @@ class TracedNetwork:
         return not any(inner.intersection(block.skips) for block in self.chain[segment.stop :])
 
     def name_of(self, segment: Segment) -> str:
-        """Names of a segment's first and last block, for people."""
+        """Names of a segment's first and last block, quoted, for people."""
         first, last = self.blocks[segment.first].name, self.blocks[segment.stop - 1].name
-        return first if first == last else f"{first} to {last}"
+        return repr(first) if first == last else f"{first!r} to {last!r}"
 
 
 def trace(module: nn.Module, example_input: Tensor) -> TracedNetwork:

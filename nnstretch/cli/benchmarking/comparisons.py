@@ -124,13 +124,15 @@ class Compared:
             self._only_model("--weights is for one network")
         if self.weights is not None or self.image_size is not None:
             series = replace(series, image_size=self.image_size, load=lambda model: self._source(model).load())
+        for model in dict.fromkeys(self.models):
+            report.note(self._source(model).note_of_weights)
         return compare_models(report, series, self.outputs, resume=self.resume)
 
     def _compare_streams(self, report: Reporter, streams: int) -> None:
         from nnstretch.bench.throughput import measure_throughput
         from nnstretch.report.tables.runs import memory_text, throughput_table
 
-        name, graph = self._graph("streams", "--streams is for one network")
+        name, graph = self._graph(report, "streams", "--streams is for one network")
         with report.progress("Comparing") as advance:
             found = measure_throughput(
                 name, graph, self.processors or "cpu", streams, self._measuring(_STREAMED_TURN), advance
@@ -143,7 +145,7 @@ class Compared:
         from nnstretch.report.tables.runs import idle_text, together_table
 
         names = several_processors(processors, "a comparison of all with each (--threads N takes N cores of one)")
-        name, graph = self._graph("processors", "--processors is for one network, which is placed on them")
+        name, graph = self._graph(report, "processors", "--processors is for one network, which is placed on them")
         with report.progress("Comparing") as advance:
             found = measure_together(name, graph, names, self._measuring(), advance)
         self._finish(report, found.to_json(), together_table(found), idle_text(found.idle))
@@ -246,8 +248,8 @@ class Compared:
 
         return Source(model, self.options, self.weights, image_size=self.image_size)
 
-    def _graph(self, compared: str, purpose: str) -> tuple[str, ir.Model]:
-        """Name and graph of the only model.
+    def _graph(self, report: Reporter, compared: str, purpose: str) -> tuple[str, ir.Model]:
+        """Name and graph of the only model; notes what was assumed of it.
 
         Raises:
             UsageError: it is a package or not the only one, or an output is no JSON file.
@@ -255,7 +257,9 @@ class Compared:
         """
         source = self._source(self._only_model(purpose))
         check_endings(self.outputs, f"a comparison of {compared} is", answer_endings())
-        return Path(source.model).name, source.load()
+        graph = source.load()
+        report.note(source.assumptions)
+        return Path(source.model).name, graph
 
     def _finish(self, report: Reporter, answer: Mapping[str, Any], table: Table, note: str) -> None:
         """Writes and shows an answer."""

@@ -161,7 +161,9 @@ def _show(report: Reporter, series: Series, results: Sequence[Result]) -> None:
 
 def _shapes_of_factories(results: Sequence[Result], series: Series) -> list[str]:
     """A line for each torch module whose input's shape nobody named."""
-    found = {one["model"]: one.get("inputs", {}) for one in results if ".py:" in one["model"] and not series.shapes}
+    if series.shapes or series.image_size is not None:
+        return []
+    found = {one["model"]: one.get("inputs", {}) for one in results if ".py:" in one["model"]}
     lines = []
     for model, shapes in found.items():
         for name, shape in shapes.items():

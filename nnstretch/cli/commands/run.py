@@ -176,6 +176,7 @@ def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool
         else:
             times = _time_runs(report, session, feeds, request.runs, request.timeline)
         plan = session.plan
+    report.note(source.assumptions)
     report.note(idle_text(plan.idle_processors))
     report.note(fallback_text(plan.fallback_layers))
     judgement = request.judge(error, plan)

@@ -146,6 +146,14 @@ def stretch_command(
         _check_needed("--predict-only", predict_only, {"--profile": profile})
         if options.learned is False:
             _check_alone("--measure-all", "runs layers", {"--predict-only": predict_only})
+        if options.fresh:
+            idle = {
+                "--no-measure": not options.measure,
+                "--pareto": options.pareto,
+                "--latency-target": options.target_ms,
+            }
+            idle |= {"--predict-only": predict_only, "--target": targets, "--published": published}
+            _check_alone("--fresh", "runs designs again", idle)
         if targets:
             _check_alone("--target", "measures layers on another machine", {**searching, "--published": published})
         if published is not None:
@@ -270,13 +278,11 @@ def _advise_unbranched(
     from nnstretch.devices.base.spec import is_simulated
 
     if found.is_elsewhere or any(map(is_simulated, processors.split(","))):
-        report.note(f"no branched design is predicted to pay: run the network without branches, on {processors}")
+        report.note(f"run the network without branches, on {processors}")
         return
     given = "" if weights is None else f" --weights {weights}"
-    report.note(
-        "no branched design is predicted to pay (--even-if-slower gives the best one all the same): prepare the network "
-        "without branches, with"
-    )
+    instead = " (--even-if-slower gives the best branched design all the same)" if found.design is None else ""
+    report.note(f"prepare the network without branches{instead}, with")
     report.command(f"nnstretch compile {network.spec}{given} -p {processors} -o {Path(network.spec).stem}.nns")
 
 

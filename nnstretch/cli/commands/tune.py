@@ -227,6 +227,7 @@ def _tune_on(
             answer |= findings(space, selection, request, advance)
     written = _write(answer, plan_file(compiled.plan, space, selection, usable), plans, reports)
     _show(report, answer, compiled, explain=request.explain)
+    report.note(source.assumptions)
     note_written(report, written)
     report.finish(answer)
 

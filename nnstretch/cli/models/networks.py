@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from nnstretch.branching.design.design import Design
+    from nnstretch.frontends.resolve import MadeModule
     from nnstretch.frontends.torch_from_onnx.convert import Interface
     from nnstretch.training.data.preprocessing import Preprocessing
     from nnstretch.training.quantization import QuantizedNetwork
@@ -63,6 +64,7 @@ class Network:
         design: of a branched network.
         about: metadata of the weights that were filled in.
         interface: names and metadata of the file that it comes from; None for other networks.
+        size_is_assumed: whether nobody said the size of its images.
     """
 
     spec: str
@@ -72,6 +74,7 @@ class Network:
     design: Design | None = None
     about: dict[str, Any] = field(default_factory=dict)
     interface: Interface | None = None
+    size_is_assumed: bool = False
 
     @property
     def inherits(self) -> bool:
@@ -140,10 +143,12 @@ class Network:
         The graph of a network from a file has the file's names of inputs and outputs, and its metadata. That of a network from
         quantisation-aware training is in int8.
         """
+        from nnstretch.frontends.resolve import SIZE_IS_ASSUMED
         from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
         from nnstretch.vision.classes import CLASS_NAMES_KEY
 
         graph = self._export()
+        graph.meta[SIZE_IS_ASSUMED] = self.size_is_assumed
         if self.preprocessing is not None:
             graph.metadata_props[PREPROCESSING_KEY] = self.preprocessing.to_json()
         if names := self.about.get("classes"):
@@ -186,8 +191,16 @@ def build_network(
     """
     about = read_about(weights) if weights else {}
     options = options.filled(known_options(about, design))
-    module, example, interface = _build(spec, options)
-    network = Network(spec, options, module, example, about=about, interface=interface)
+    made, interface = _build(spec, options)
+    network = Network(
+        spec,
+        options,
+        made.module,
+        made.example,
+        about=about,
+        interface=interface,
+        size_is_assumed=made.size_is_assumed and options.image_size is None,
+    )
     of_branched, quantization = bool(about.get("design")), about.get(_QUANTIZATION)
     if of_branched and design is None:
         raise UsageError(
@@ -317,28 +330,27 @@ def read_about(weights: Path) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor, Interface | None]:
+def _build(spec: str, options: NetworkOptions) -> tuple[MadeModule, Interface | None]:
     from nnstretch import zoo
     from nnstretch.frontends.modes import check_reads_images, run_once
-    from nnstretch.frontends.resolve import is_model_file, load_network
+    from nnstretch.frontends.resolve import MadeModule, is_model_file, load_network
 
-    module: nn.Module
     interface = None
     if not is_of_zoo(spec):
         if options.small_images:
             raise UsageError(f"--small-images is for zoo networks; {spec} is none")
         if is_model_file(spec):
             converted = load_network(spec, options.image_size)
-            module, example, interface = converted.module, converted.image, converted.interface
+            made, interface = MadeModule(converted.module, converted.image), converted.interface
         else:
-            module, example = _made(spec, options.seed)
-            check_reads_images(module, example, spec)
-        own, example = example, _resized(example, options)
+            made = _made(spec, options.seed)
+            check_reads_images(made.module, made.example, spec)
+        example = _resized(made.example, options)
         try:
-            run_once(module, example)  # a network of the caller's may want other images than data and options have
+            run_once(made.module, example)  # a network of the caller's may want other images than data and options have
         except ModelError as error:
-            raise ModelError(_refusal(error, spec, options, own.shape)) from error
-        return module.eval(), example, interface
+            raise ModelError(_refusal(error, spec, options, made.example.shape)) from error
+        return made._replace(module=made.module.eval(), example=example), interface
     entry = zoo.entry(spec)
     size = options.image_size or entry.input_size
     module = zoo.build(
@@ -348,21 +360,22 @@ def _build(spec: str, options: NetworkOptions) -> tuple[nn.Module, Tensor, Inter
         pretrained_seed=options.seed,
         in_channels=options.in_channels or 3,
     )
-    return module, _resized(zoo.example_input(spec, in_channels=options.in_channels or 3), options), None
+    example = zoo.example_input(spec, in_channels=options.in_channels or 3)
+    return MadeModule(module, _resized(example, options)), None
 
 
-def _made(spec: str, seed: int) -> tuple[nn.Module, Tensor]:
+def _made(spec: str, seed: int) -> MadeModule:
     """The module of a factory, which draws its weights from global generators, and its example input.
 
     Raises:
         ModelError: the factory is not found or fails.
     """
-    from nnstretch.frontends.resolve import load_module
+    from nnstretch.frontends.resolve import make_module
     from nnstretch.training.randomness import preserved_generators, seed_generators
 
     with preserved_generators():
         seed_generators(seed)
-        return load_module(spec)
+        return make_module(spec)
 
 
 def _refusal(error: ModelError, spec: str, options: NetworkOptions, own: Sequence[int]) -> str:

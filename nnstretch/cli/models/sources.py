@@ -117,17 +117,43 @@ class Source:
 
     @property
     def note(self) -> str:
-        """A line if the weights of the network, which must have been loaded, are random or not retrained; else empty."""
+        """Lines on weights that are random or not retrained, and on what was assumed; else empty. It must have been loaded."""
         from nnstretch import zoo
 
         if self.weights is None and self.model in zoo.names():
             return f"the weights of {self.model} are random; give trained ones with --weights"
         if self.is_package or self.weights is None or self.design is None or not self._made[1]:
-            return ""
-        return (
+            return self.assumptions
+        inherited = (
             f"{self.weights} are weights of the original; the branched network inherits them and needs those that `nnstretch "
             f"train {self.model} --design {self.design}` writes to be as accurate"
         )
+        return "\n".join(filter(None, (inherited, self.assumptions)))
+
+    @property
+    def assumptions(self) -> str:
+        """Lines on what a `module.py:factory`, which must have been loaded, leaves open; empty for other models."""
+        from nnstretch.frontends.resolve import SIZE_IS_ASSUMED
+
+        size = ""
+        if self.is_factory and self._graph.meta.get(SIZE_IS_ASSUMED):
+            option = "--shape or --image-size" if self.weights is None and self.design is None else "--image-size"
+            size = f"{self.inputs_text} is assumed, as {self.model} returns no example input; {option} names another"
+        return "\n".join(filter(None, (self.note_of_weights, size)))
+
+    @property
+    def note_of_weights(self) -> str:
+        """A line if the weights are those that a `module.py:factory` makes; else empty."""
+        if not self.is_factory or self.weights is not None:
+            return ""
+        return f"the weights are those that {self.model} makes, perhaps random; --weights gives trained ones"
+
+    @property
+    def is_factory(self) -> bool:
+        """Whether the model is meant as `module.py:factory`."""
+        from nnstretch.frontends.resolve import is_model_file
+
+        return ".py:" in self.model and not is_model_file(self.model)
 
     @property
     def inputs_text(self) -> str:
@@ -194,6 +220,11 @@ class GraphSource(Source):
 
     def check_exists(self) -> None:
         """It exists."""
+
+    @property
+    def is_factory(self) -> bool:
+        """It is none, whatever it is called."""
+        return False
 
     @cached_property
     def _made(self) -> tuple[ir.Model, bool]:

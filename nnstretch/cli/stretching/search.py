@@ -117,16 +117,20 @@ def show(report: Reporter, found: FoundDesigns, names: Sequence[str], profiled: 
             "a faster design"
         )
     if search.recalled:
-        report.note(
-            "branches are balanced by what designs took in the same search before, and none runs again; "
-            "`nnstretch profiles clear` forgets that, and deletes all measurements"
-        )
+        report.note(_recalled_note(search.measured_ms))
     if search.unpredicted:
         operators = ", ".join(name.removeprefix("torch/") for name in search.unpredicted)
         report.note(f"operations that the predictions leave out, and runs of designs include: {operators}")
     for name, error in found.errors.items():
         if error or found.uncertainty:  # without errors, a search on open processors has measured every layer
             report.note(f"{name}: predictions of layers that were not measured miss by {error or 'an unknown amount'}")
+
+
+def _recalled_note(measured: Mapping[str, float]) -> str:
+    """Says that no design ran, because designs ran in the same search before, and what the fastest of them took."""
+    fastest = min(measured, key=lambda name: measured[name], default="")
+    took = f" (the fastest is {fastest} with {ms_text(measured[fastest])} ms)" if fastest else ""
+    return f"branches are balanced by the runs of designs in the same search before{took}; --fresh runs designs again"
 
 
 def _slow_note(designs: Sequence[Design], measured: Mapping[str, float]) -> str:
@@ -136,8 +140,7 @@ def _slow_note(designs: Sequence[Design], measured: Mapping[str, float]) -> str:
         return ""
     return (
         "a design took much longer than predicted: either the machine was disturbed, or its layers are slow together; search "
-        "again on a quiet machine, after `nnstretch profiles clear`, which deletes all measurements: every layer of every "
-        "network is then measured again"
+        "again on a quiet machine, with --fresh"
     )
 
 

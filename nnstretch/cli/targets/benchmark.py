@@ -121,6 +121,8 @@ def measure_on_targets(
             usable = {name: device for name, device in devices.items() if ready[name]}
             models = {name: compiler.models_for(device) for name, device in usable.items()}
             files = compiler.tflite_files() if job.benchmark_tool is not None else []
+        for source in job.sources:
+            report.note(source.assumptions)
         for note in dict.fromkeys(model.note for found in models.values() for model in found if model.note):
             report.note(note)
         if job.has_alternatives:

@@ -198,6 +198,7 @@ STRETCH: dict[str, list[Any]] = {
     "time_limit": [-1, "x"],
     "best_effort": [3, "x"],
     "even_if_slower": [3, "x"],
+    "fresh": [3, "x"],
     "progress": [3],
     "options": [3, nns.CompileOptions()],
 }

@@ -223,7 +223,7 @@ def test_a_module_that_is_compiled_keeps_its_placement() -> None:
     network, image = branched(0.5), torch.zeros(1, 1, SIDE, SIDE)
     graph = load_any(network, image)
     assert {node.metadata_props.get(PLACEMENT_KEY) for node in graph.graph} == {None, "0", "1"}
-    expected = "made for processor 2 of the design, but the processors are only cpu:0; name 2 with --processors"
+    expected = "for 2 processors \\(layer .* is for the last one\\), but there are only cpu:0; name 2 with --processors"
     with pytest.raises(nns.NNStretchError, match=expected):
         nns.compile(network, image, processors="cpu:0", tune=False)
 

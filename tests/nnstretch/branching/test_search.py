@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -469,6 +470,24 @@ def test_a_design_that_cannot_win_is_not_tuned(ahead: float, even_if_slower: boo
     assert (design.meeting_points > 0) == even_if_slower
 
 
+def test_a_design_that_was_not_tuned_runs_again_where_it_may_be_returned(tmp_path: Path) -> None:
+    def runner(network: BranchedNetwork, /, *, tuned: bool) -> MeasuredDesign:
+        branches = tuple(tuple(1e-3 * (b.predicted_ms or 0.0) for b in s.branches) for s in network.design.segments)
+        return MeasuredDesign(sum(map(max, branches)), branches)
+
+    def searched(*, even_if_slower: bool) -> tuple[bool, int, bool]:
+        placed = SearchOptions(
+            2, runner=runner, kept=tmp_path / "kept.json", placed_seconds=lambda: 1e-9, even_if_slower=even_if_slower
+        )
+        (design, *_), report = search(prepared_small(), Rates(100e9, 100e9), placed)
+        return report.recalled, len(report.measured_ms), design.id in report.measured_ms
+
+    assert searched(even_if_slower=False) == (False, 0, False)
+    assert searched(even_if_slower=False) == (True, 0, False)
+    assert searched(even_if_slower=True) == (False, 1, True)
+    assert searched(even_if_slower=True) == (True, 1, True)
+
+
 def test_the_same_search_again_runs_no_design(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     runs: list[str] = []
 
@@ -483,9 +502,9 @@ def test_the_same_search_again_runs_no_design(tmp_path: Path, caplog: pytest.Log
 
     plan, file = prepared_small(), tmp_path / "kept.json"
 
-    def searched(rate: float = 100e9) -> tuple[list[Design], SearchReport]:
+    def searched(rate: float = 100e9, **more: Any) -> tuple[list[Design], SearchReport]:
         runs.clear()
-        return search(plan, Rates(100e9, rate), SearchOptions(2, designs=3, runner=runner, kept=file))
+        return search(plan, Rates(100e9, rate), SearchOptions(2, designs=3, runner=runner, kept=file, **more))
 
     designs, report = searched()
     assert runs and not report.recalled
@@ -495,6 +514,8 @@ def test_the_same_search_again_runs_no_design(tmp_path: Path, caplog: pytest.Log
     # Predictions that have moved since do not make it run again; what ran fastest still comes first.
     moved, _ = searched(101e9)
     assert not runs and moved[0].id == designs[0].id
+    renewed, report = searched(fresh=True)
+    assert runs and not report.recalled and renewed[0] == designs[0]
     text = file.read_text()
     for damaged in ("", "[]", "{}", text[:-20], text.replace('"stop": ', '"stop": 9'), text.replace("1.3", "-1.3")):
         assert damaged != text

@@ -201,6 +201,16 @@ def test_a_bad_prediction_is_told_directly_below_its_table(
     said = " ".join(capsys.readouterr().err.split())
     warning = "over predicted latency a design took much longer than predicted: "
     assert (warning in said) == (ratio > 2)
-    assert ("clear`, which deletes all measurements" in said) == (ratio > 2)
+    assert ("search again on a quiet machine, with --fresh" in said) == (ratio > 2)
     if ratio > 2:
         assert said.index(warning) < said.index("depth × width of the branches")
+
+
+def test_a_search_that_recalls_designs_says_what_the_fastest_took(
+    results: list[StretchResult], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = replace(results[0].report, measured_ms={"other": 9.0, results[0].design.id: 0.5}, recalled=True)
+    show(Reporter(sys.stderr, as_json=False), FoundDesigns([replace(results[0], report=ran)], {}), NAMES, None)
+    said = " ".join(capsys.readouterr().err.split())
+    fastest = f"in the same search before (the fastest is {results[0].design.id} with 0.500 ms); --fresh runs"
+    assert fastest in said

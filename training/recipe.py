@@ -16,6 +16,8 @@ from nnstretch.api.options import Option
 from nnstretch.errors import UsageError
 
 AMP_DTYPES = ("auto", "float32", "bfloat16", "float16")
+CHECKPOINTS = ("best", "last")
+"""Epochs whose weights may be the result."""
 SCHEDULES = ("cosine", "linear", "constant")
 RANGES = ("learned", "ema")
 """How ranges of activations follow a training through quantisation."""
@@ -109,6 +111,12 @@ class Recipe:
         "--evaluate-every N", "Epochs between evaluations on the validation images; 0: at the end only.", 1, 0,
         panel=_SCHEDULE,
     )  # fmt: skip
+    checkpoint: str = _setting(
+        "--checkpoint NAME",
+        "Epoch whose weights are the result: best (the first with the highest score on the validation images) or last.",
+        "best",
+        panel=_SCHEDULE,
+    )
     target_accuracy: float = _setting(
         "--target-accuracy PERCENT",
         "Top-1, mIoU or mAP on the validation images that ends the training; 0: none.",
@@ -320,7 +328,13 @@ class Recipe:
         for one in dataclasses.fields(self):
             if "range" in one.metadata:
                 self._check_range(one.name, *one.metadata["range"])
-        choices_of = {"amp_dtype": AMP_DTYPES, "sched": SCHEDULES, "qat_ranges": RANGES, "qat_method": METHODS}
+        choices_of = {
+            "amp_dtype": AMP_DTYPES,
+            "checkpoint": CHECKPOINTS,
+            "sched": SCHEDULES,
+            "qat_ranges": RANGES,
+            "qat_method": METHODS,
+        }
         for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise UsageError(f"recipe: {name} is {getattr(self, name)!r}; one of {', '.join(choices)} is wanted")

@@ -163,19 +163,25 @@ def quantised(network: Network, dataset: Dataset, recipe: Recipe, advance: Progr
     return replace(network, module=made.to(device))
 
 
-def what_was_lost(result: TrainingResult, kept: Path) -> str:
-    """Says that the weights were better before the training, or after an earlier epoch; empty if they were not.
+def on_chosen_epoch(result: TrainingResult, kept: Path) -> str:
+    """Says which epoch's weights are the result if not the last one's, or that others were better; else empty.
 
     Args:
         result: of the training.
         kept: the file with the weights of the best evaluation.
     """
     start, best = result.start_score, result.best_score
+    last = len(result.history)
     if result.history and start is not None and start > result.validation_score:
         return (
             f"the training made the network worse: {result.measure} {start:.2f} % of the validation images before its first "
-            f"epoch, {result.validation_score:.2f} % after its last; give a lower --lr (a tenth of it where the network has no "
-            "batch normalisation), or more --epochs or images"
+            f"epoch, {result.validation_score:.2f} % after epoch {result.epoch} of {last}; give a lower --lr (a tenth of it "
+            "where the network has no batch normalisation), or more --epochs or images"
+        )
+    if result.epoch < last:
+        return (
+            f"epoch {result.epoch} of {last} was the best on the validation images, and these are its weights; "
+            "--checkpoint last gives those of the last epoch"
         )
     if best is not None and best > result.validation_score:
         return f"an earlier epoch had {result.measure} {best:.2f} % of the validation images; its weights are in {kept}"

@@ -29,8 +29,8 @@ _KEY = "nnstretch.checkpoint"
 _VERSION = 4
 _READABLE = (3, 4)
 """Version 3 has neither the identity of data and teacher nor images that cannot be decoded."""
-# Fields that do not change what the weights become (but for rounding).
-_FREE_FIELDS = frozenset({"name", "threads", "workers", "channels_last", "torchcompile", "fsdp"})
+# Fields that do not change what the weights become in training (but for rounding).
+_FREE_FIELDS = frozenset({"name", "threads", "workers", "channels_last", "torchcompile", "fsdp", "checkpoint"})
 # Stands in the JSON of the optimiser's state for a tensor; its value is the tensor's name in the file.
 _TENSOR = "tensor:"
 

@@ -55,6 +55,7 @@ class TrainingResult:
         start_score: of the weights before the first step, as `validation_score`, for a student of a teacher; None for others,
             and if the training was resumed.
         best_score: the best of all evaluations, whose weights the run folder keeps.
+        epoch: whose weights are the result, counted from 1; 0 for those before the first step.
     """
 
     history: tuple[EpochRecord, ...]
@@ -66,6 +67,7 @@ class TrainingResult:
     unreadable: int = 0
     start_score: float | None = None
     best_score: float | None = None
+    epoch: int = 0
 
 
 def result_json(result: TrainingResult, key: str) -> dict[str, Any]:

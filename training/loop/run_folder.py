@@ -20,6 +20,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -105,9 +106,11 @@ class RunFolder:
         """
         self.options = options
         self._saved = time.monotonic()
+        checkpoints = options.last.parent
+        self._new = [one for one in (checkpoints, *checkpoints.parents) if not one.exists()]
         self._lock: IO[bytes] = lock_folder(options.folder, "--run-dir")
         try:
-            options.last.parent.mkdir(exist_ok=True)
+            checkpoints.mkdir(exist_ok=True)
         except OSError as error:
             self._lock.close()
             raise FileError(
@@ -116,10 +119,20 @@ class RunFolder:
         self._board: Any = None  # opened when it is known which step comes next
 
     def close(self) -> None:
-        """Lets others write to the folder."""
+        """Lets others write to the folder. What was made of it for a training that did not begin is removed."""
         if self._board is not None:
             self._board.close()
+        self._remove_if_empty()
         self._lock.close()
+
+    def _remove_if_empty(self) -> None:
+        """Removes the folders that were made for this training if they hold nothing but the lock."""
+        lock = Path(self._lock.name)
+        with suppress(OSError):  # one holds files, or is gone
+            for one in self._new:
+                if one == lock.parent and [path.name for path in one.iterdir()] == [lock.name]:
+                    lock.unlink()
+                one.rmdir()
 
     @property
     def checkpoint_is_due(self) -> bool:

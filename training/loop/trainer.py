@@ -49,7 +49,7 @@ from nnstretch.training.loop.torch_settings import (
 from nnstretch.training.randomness import permutation
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.tasks.base import CountedTask
-from nnstretch.training.weights import fill
+from nnstretch.training.weights import fill, load_weights
 
 FETCH_INTERVAL = 20
 """On accelerators, losses are fetched and reported after this many steps: fetching one waits for the device."""
@@ -71,8 +71,9 @@ def train(
 ) -> TrainingResult:
     """Trains `module` in place, on the device that it is on, and leaves it in evaluation mode.
 
-    The module ends with the averaged weights if the recipe has an average, and with batch-norm statistics taken at full image
-    size if it has precise ones. The same seed, module and number of threads give the same weights on a CPU, also when the
+    The module ends with the weights of the epoch that is the best on the validation images, or of the last one if the recipe
+    says so: with the averaged weights if the recipe has an average, and with batch-norm statistics taken at full image size if
+    it has precise ones. The same seed, module and number of threads give the same weights on a CPU, also when the
     training was stopped after any step and resumed. A recipe with a target accuracy or a patience ends it before its last
     epoch; the history is shorter then, or empty if a student has the target accuracy at the start.
 
@@ -183,7 +184,8 @@ class Trainer:
         self._evaluated: nn.Module | None = None  # the result if the training ended after the last epoch
         self._was_finished = False  # its log has the last evaluation
         self._blockwise: BlockwiseResult | None = None
-        self._has_folder = False  # of the first process
+        self._best: nn.Module | None = None  # the best result so far, if there is no folder that keeps it
+        self._run: RunOptions | None = None  # of the first process, which writes, and of all others
         self._start_accuracy: float | None = None  # if it was evaluated before the first epoch
         self._started = self._fetched = time.perf_counter()
         self._images_per_second = 0.0
@@ -203,7 +205,7 @@ class Trainer:
 
     def begin(self, run: RunOptions | None) -> None:
         """Resumes, if that is wanted and there is a checkpoint, and opens the run folder."""
-        self._has_folder = run is not None
+        self._run = run
         if run is not None and run.resume and run.last.exists():
             saved = load_checkpoint(run.last)
             saved.setup.check(self._setup)
@@ -480,9 +482,11 @@ class Trainer:
             self.state.counters.best = accuracy
             if self._folder is not None:
                 self._folder.keep_best(result)
+            elif self._run is None and self._recipe.checkpoint == "best":
+                self._best = result
 
     def _finish(self) -> TrainingResult:
-        """Leaves the result in the module, evaluates it, and puts that into the last epoch's record."""
+        """Leaves the result in the module, evaluates it and the last epoch, and puts that into the last epoch's record."""
         counters = self.state.counters
         measured = counters.history[-1].validation_score if counters.history else self._start_accuracy
         if self._evaluated is not None and measured is not None:
@@ -494,11 +498,10 @@ class Trainer:
             self._conclusion.conclude(self._module, self.state.average)
             accuracy = self._conclusion.accuracy(self._module)
             quick = accuracy
-            if self._has_folder and not self._conclusion.is_exact:
+            if self._may_choose and counters.best is not None and not self._conclusion.is_exact:
                 # Scores of earlier epochs are in the recipe's precision, so this one is compared in it.
                 quick = self._conclusion.quick_accuracy(self._module)
         self._keep_best(self._module, quick)
-        self._module.eval()
         history = list(counters.history)
         if history:
             last = history[-1]
@@ -506,6 +509,10 @@ class Trainer:
                 step = last.epoch * self._steps_per_epoch
                 self._report(step, last.image_size, last.loss, last.learning_rate, accuracy)
             history[-1] = dataclasses.replace(last, validation_score=accuracy, seconds=self._seconds())
+        epoch = self._chosen_epoch(quick)
+        if epoch < counters.epoch:
+            accuracy = self._return_to(epoch)
+        self._module.eval()
         measure = self._dataset.task.measure
         self._gather_unreadable()
         note = "; ".join(filter(None, (counters.start_note, self._batches.note)))
@@ -519,7 +526,41 @@ class Trainer:
             len(counters.unreadable),
             self._start_accuracy,
             counters.best,
+            epoch,
         )
         if self._folder is not None and not self._was_finished:
             self._folder.finish(result_json(result, self._dataset.task.key))
         return result
+
+    @property
+    def _may_choose(self) -> bool:
+        """Whether the last epoch is compared with others: to choose the result, or in the folder, which keeps the best."""
+        return self._run is not None or self._recipe.checkpoint == "best"
+
+    def _chosen_epoch(self, last: float) -> int:
+        """The epoch whose weights are the result, from 1; 0 if there was none.
+
+        Args:
+            last: score of the last one, as `Conclusion.quick_accuracy` measures it.
+        """
+        history = self.state.counters.history
+        if not history or self._recipe.checkpoint == "last":
+            return len(history)
+        scores = [-math.inf if one.validation_score is None else one.validation_score for one in history[:-1]]
+        return 1 + max(range(len(history)), key=[*scores, last].__getitem__)
+
+    def _return_to(self, epoch: int) -> float:
+        """Leaves the weights of the best evaluation, which was after `epoch`, in the module; returns their accuracy.
+
+        Raises:
+            FileError: they were in the run folder, and cannot be read.
+        """
+        if self._best is not None:
+            fill(self._module, self._best.state_dict(), "the best epoch")
+        elif self._run is not None:
+            self._ranks.wait()  # the first process writes them
+            load_weights(self._module, self._run.best)
+        measured = self.state.counters.history[epoch - 1].validation_score
+        if measured is not None and self._conclusion.is_exact:
+            return measured
+        return self._conclusion.accuracy(self._module)

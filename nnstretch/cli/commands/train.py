@@ -31,8 +31,8 @@ from nnstretch.cli.training import (
     blockwise_phase,
     event_shown,
     let_idle_threads_sleep,
+    on_chosen_epoch,
     training_images,
-    what_was_lost,
     with_given_head,
 )
 from nnstretch.errors import StoppedError, UsageError
@@ -182,6 +182,8 @@ class _Job:
         )
         dataset = with_given_head(dataset, self.head)
         report.note(dataset.note)
+        if cropping := dataset.preprocessing.cropping:
+            report.note(f"{dataset.name}: {cropping}; --crop-pct 1 keeps the rim")
         network, taught = self._networks(dataset)
         if self.recipe.qat:
             network = self._quantised(network, dataset, report)
@@ -202,7 +204,7 @@ class _Job:
                 f"{self.recipe.target_accuracy:g} % of the validation images are recognised, as the recipe asks "
                 f"(--target-accuracy): {_epochs_text(len(result.history), self.recipe.epochs)}"
             )
-        report.note(what_was_lost(result, options.best))
+        report.note(on_chosen_epoch(result, options.best))
         if Ranks.current().is_first:
             self._finish(report, network, dataset, result, about)
 
@@ -240,6 +242,7 @@ class _Job:
                         f"validation_{key}",
                         f"start_{key}",
                         f"best_{key}",
+                        "epoch",
                         "seconds",
                         "unreadable",
                         "blockwise",

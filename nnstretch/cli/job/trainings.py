@@ -11,7 +11,7 @@ from nnstretch.cli.job.networks import JobNetworks
 from nnstretch.cli.job.shared_cores import Share, all_threads, sharing_cores
 from nnstretch.cli.job.stages import Answer
 from nnstretch.cli.models.networks import Network
-from nnstretch.cli.training import blockwise_phase, event_shown, what_was_lost
+from nnstretch.cli.training import blockwise_phase, event_shown, on_chosen_epoch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,7 +62,7 @@ class Trainings:
                 result = train(network.module, networks.dataset, recipe, teacher, shown, run, stop, start)
         network.module.to("cpu")
         networks.report.note(result.note)
-        networks.report.note(what_was_lost(result, run.best))
+        networks.report.note(on_chosen_epoch(result, run.best))
         history = [asdict(record) for record in result.history]
         score = round(result.validation_score, 4)
         return {"history": history, "validation_top1": score, "unreadable": result.unreadable}

@@ -160,7 +160,10 @@ def test_the_last_epochs_and_the_best_weights_are_kept(few: Dataset, tmp_path: P
 def test_the_best_weights_may_be_those_of_any_epoch(
     few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amp_dtype: str, scores: tuple[float, ...], best: int
 ) -> None:
-    """The last epoch is compared in the precision of the others, where the float32 score of the result is higher."""
+    """The last epoch is compared in the precision of the others, where the float32 score of the result is higher.
+
+    The result has the best weights, with a run folder and without, or those of the last epoch if the recipe says so.
+    """
     left = list(scores)
 
     def accuracy(conclusion: Conclusion, module: nn.Module) -> float:
@@ -169,13 +172,25 @@ def test_the_best_weights_may_be_those_of_any_epoch(
     monkeypatch.setattr(Conclusion, "accuracy", accuracy)
     options = RunOptions(tmp_path, keep=3)
     recipe = replace(RECIPE, model_ema=False, precise_bn_samples=0, amp_dtype=amp_dtype)
-    train(digit_network(), few, recipe, run=options)
+    module = digit_network()
+    result = train(module, few, recipe, run=options)
     kept = load_checkpoint(options.last.with_name(f"epoch-{best}.safetensors"))
     assert same(read_tensors(options.best)[0], kept.group("weights"))
+    assert same(module.state_dict(), kept.group("weights"))
+    reached = scores[best - 1] if amp_dtype == "float32" else 99.0
+    assert (result.epoch, result.validation_score) == (best, reached)
     before = options.best.read_bytes()
-    left = [scores[-1]]
-    train(digit_network(4), few, recipe, run=replace(options, resume=True))  # finished: it gives its result again
+    for other, run in ((digit_network(4), replace(options, resume=True)), (digit_network(), None)):
+        left = [scores[-1]] if run else list(scores)  # a finished training gives its result again
+        again = train(other, few, recipe, run=run)
+        assert same(other.state_dict(), kept.group("weights"))
+        assert (again.epoch, again.validation_score) == (best, reached)
     assert options.best.read_bytes() == before
+    for run in (replace(options, resume=True), None):
+        left = [scores[-1]] if run else list(scores)
+        again = train(module := digit_network(), few, replace(recipe, checkpoint="last"), run=run)
+        assert same(module.state_dict(), load_checkpoint(options.last).group("weights"))
+        assert (again.epoch, again.validation_score) == (3, scores[-1] if amp_dtype == "float32" else 99.0)
 
 
 @pytest.mark.parametrize("changes", [{"epochs": 1}, {"epochs": 2, "evaluate_every": 0}, {"epochs": 0}])

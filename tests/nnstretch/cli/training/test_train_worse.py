@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from nnstretch.training.loop.conclusion import Conclusion
+from nnstretch.training.weights import read_tensors
 from tests.kits.command_line import Cli, answer_of
 
 NETWORK = """
@@ -32,3 +36,20 @@ def test_a_training_that_makes_the_network_worse_says_so(cli: Cli, folder: Path)
     assert (
         f"the training made the network worse: top-1 {first['validation_top1']:.2f} % of the validation images" in err
     )
+
+
+def test_the_weights_are_those_of_the_best_epoch(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("net.py").write_text(NETWORK)
+    scores = [50.0, 70.0, 60.0] * 2
+    monkeypatch.setattr(Conclusion, "accuracy", lambda *_: scores.pop(0))
+    train = ("train", *MODEL, "--epochs", "3", "--amp-dtype", "float32", "--json")
+    done = cli(*train, "-o", "w.safetensors")
+    answer = answer_of(done)
+    assert (answer["epoch"], answer["validation_top1"], answer["best_top1"]) == (2, 70.0, 70.0)
+    assert "epoch 2 of 3 was the best on the validation images, and these are its weights; --checkpoint last" in done[2]
+    best = read_tensors(Path("w.run/checkpoints/best.safetensors"))[0]
+    written = read_tensors(Path("w.safetensors"))[0]
+    assert all((written[name] == value).all() for name, value in best.items())
+    done = cli(*train, "-o", "last.safetensors", "--checkpoint", "last")
+    assert (answer_of(done)["epoch"], answer_of(done)["validation_top1"]) == (3, 60.0)
+    assert "an earlier epoch had top-1 70.00 % of the validation images" in done[2]

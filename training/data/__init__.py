@@ -96,15 +96,25 @@ def check_shape(image_size: int | None, channels: int | None) -> None:
 
 def _loaded(source: str, size: int | None, channels: int | None, split_seed: int) -> Dataset:
     name, _, argument = source.partition(":")
-    if source.endswith(".py") or source.rpartition(":")[0].endswith(".py"):
+    if _is_factory(source):
         name, argument = "factory", source
-    elif name not in SOURCES or (argument and ":" not in SOURCES[name]):
+    elif not names_data_set(source):
         meant = f"write folder:{source} for the images in that folder; " if Path(source).is_dir() else ""
         raise UsageError(f"no data set is called {source!r}; {meant}there are {usage()}")
     else:
         size = DEFAULT_SIZE if size is None else size
     dataset: Dataset = import_module(f"{__name__}.sources.{name}").load(argument, size, channels, split_seed)
     return dataset
+
+
+def names_data_set(source: str) -> bool:
+    """Whether a text is written as a data set; whether there is one is not looked at."""
+    name, _, argument = source.partition(":")
+    return _is_factory(source) or (name in SOURCES and not (argument and ":" not in SOURCES[name]))
+
+
+def _is_factory(source: str) -> bool:
+    return source.endswith(".py") or source.rpartition(":")[0].endswith(".py")
 
 
 def _check_labels(dataset: Dataset) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from nnstretch.errors import UsageError
 from nnstretch.support.extras import extras_named
-from nnstretch.training.data import check_shape, load_dataset
+from nnstretch.training.data import check_shape, load_dataset, names_data_set, usage
 from nnstretch.training.data.preprocessing import Images, Preprocessing, photo_preprocessing, pillow
 from nnstretch.training.data.sources.folder import unlabelled
 from nnstretch.training.data.sources.unlabelled import folder_of_images
@@ -68,6 +70,11 @@ def images_to_calibrate(
     """
     folder, (height, width) = folder_of_images(source), size
     if folder is None:
+        if not names_data_set(source) and not Path(source).is_dir():
+            raise UsageError(
+                f"no data set is called {source!r}, and it is neither a folder of images nor a .npz file with an array for "
+                f"every input, which are calibration data, too; there are {usage()}"
+            )
         dataset = load_dataset(source, height, channels, preprocessing=stated, width=width)
         return dataset.train, dataset.preprocessing
     pillow()

@@ -105,6 +105,15 @@ class Preprocessing:
             f"{self.interpolation} from {before} pixels"
         )
 
+    @property
+    def cropping(self) -> str:
+        """Which part of an image becomes the input, in a line; empty if nothing but the ends of its longer side is cut off."""
+        if self.crop_pct == 1:
+            return ""
+        size, covered = ("×".join(map(str, sides)) for sides in (self.shape, self.covered))
+        used = f"and their centre of {size} is used (crop_pct {self.crop_pct:.3g})"
+        return f"images are resized to cover {covered} pixels, {used}"
+
     def pixels(self, raw: Pixels) -> Pixels:
         """A decoded image (``H x W x C``, 1 or 3 channels) resized and cropped: ``height x width x channels``."""
         return self.cropped(in_channels(raw, self.channels))

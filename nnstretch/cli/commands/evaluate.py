@@ -189,6 +189,8 @@ def _evaluated(
         stated = classifier.preprocessing
         dataset = load_dataset(images.data, height, channels, preprocessing=stated, width=width)
         dataset, whole = with_given_head(dataset, images.head), len(dataset.test)
+        if cropping := dataset.preprocessing.cropping:
+            report.note(f"{dataset.name}: {cropping}{'' if stated is None else ', as the network states'}")
         classifier.check_outputs(dataset)
         if images.skip_unreadable:
             dataset = without_unreadable(dataset, ("test",))

@@ -18,14 +18,18 @@ from nnstretch.report.tables.text import count_text, plain_table
 def zoo_command(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Network to export; without it all are listed.", show_default=False),
+        typer.Argument(
+            metavar="[NAME]", help="Network to show or export; without it all are listed.", show_default=False
+        ),
     ] = None,
-    output: Annotated[Path | None, option("--output -o FILE", "The ONNX file.", shown="NAME.onnx")] = None,
+    output: Annotated[
+        Path | None, option("--output -o FILE", "Write the network as this ONNX file; without it none is written.")
+    ] = None,
     *,
     network: NetworkRequest,
     json: Json = False,
 ) -> None:
-    """List the reference networks, or export one as ONNX.
+    """List the reference networks, show one, or export it as ONNX.
 
     Example: nnstretch zoo resnet50 -o resnet50.onnx
     """
@@ -40,14 +44,19 @@ def zoo_command(
         from nnstretch.zoo import entry
 
         entry(name)
-        path = check_writable(output or Path(f"{name}.onnx"))
-        check_format(path, "a network is", ".onnx")
+        if output is not None:
+            check_format(check_writable(output), "a network is", ".onnx")
         made = network.build(name)
-        with report.progress("Exporting") as advance:
-            advance(0, 1, name)
-            save(export(made.module, made.example_input), path)
-        report.show(f"{path}: {count_text(made.macs)} MACs, {count_text(made.parameters)} parameters")
-        report.finish({"file": str(path), "macs": made.macs, "params": made.parameters})
+        if output is not None:
+            with report.progress("Exporting") as advance:
+                advance(0, 1, name)
+                save(export(made.module, made.example_input), output)
+        size = "×".join(map(str, made.example_input.shape))
+        report.show(
+            f"{output or name}: input {size}, {count_text(made.macs)} MACs, {count_text(made.parameters)} parameters"
+        )
+        report.note(f"nothing was written; -o {name}.onnx writes the network" if output is None else "")
+        report.finish({"file": output and str(output), "macs": made.macs, "params": made.parameters})
 
 
 def _list(report: Reporter) -> None:

@@ -146,7 +146,9 @@ class Source:
         """A line if the weights are those that a `module.py:factory` makes; else empty."""
         if not self.is_factory or self.weights is not None:
             return ""
-        return f"the weights are those that {self.model} makes, perhaps random; --weights gives trained ones"
+        return (
+            f"the weights are those that {self.model} makes, random ones unless it loads others; --weights takes a file"
+        )
 
     @property
     def is_factory(self) -> bool:

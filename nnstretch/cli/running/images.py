@@ -28,14 +28,14 @@ class ImageRequest:
 
     Attributes:
         path: the image.
-        confidence: least probability of a box.
-        overlap: largest intersection over union of two boxes of a class.
+        confidence: least probability of a box; None: not given.
+        overlap: largest intersection over union of two boxes of a class; None: not given.
         drawn: the picture that is to be made of it, if any.
     """
 
     path: Path
-    confidence: float
-    overlap: float
+    confidence: float | None
+    overlap: float | None
     drawn: Path | None
 
     def read(
@@ -54,6 +54,10 @@ class ImageRequest:
         from nnstretch.vision.answer import ImageInput, image_model, read_image
 
         model = image_model(inputs, outputs, source.metadata, source.preprocessing)
+        if model.detector is None and (self.confidence, self.overlap) != (None, None):
+            raise UsageError(
+                f"--conf and --iou choose boxes, and the outputs of {source.model} are {model.kind.value}; leave them out"
+            )
         if self.drawn is not None and not model.kind.is_drawn:
             raise UsageError(
                 f"-o {self.drawn}: the outputs are {model.kind.value}, which are not drawn; write them as .npz"
@@ -62,7 +66,13 @@ class ImageRequest:
 
     def answer(self, image: ImageInput, outputs: Mapping[str, np.ndarray]) -> Answer:
         """What the outputs say of the image."""
-        return image.answer(outputs, self.confidence, self.overlap)
+        from nnstretch.vision.detection import CONFIDENCE, OVERLAP
+
+        return image.answer(
+            outputs,
+            CONFIDENCE if self.confidence is None else self.confidence,
+            OVERLAP if self.overlap is None else self.overlap,
+        )
 
 
 def image_request(
@@ -73,8 +83,6 @@ def image_request(
     Raises:
         UsageError: they contradict each other.
     """
-    from nnstretch.vision.detection import CONFIDENCE, OVERLAP
-
     if path is None:
         if confidence is not None or overlap is not None:
             raise UsageError("--conf and --iou choose boxes on an image; add --image FILE")
@@ -88,8 +96,8 @@ def image_request(
             raise UsageError(f"{name} is {value:g}; 0 to 1 is wanted")
     return ImageRequest(
         path,
-        CONFIDENCE if confidence is None else confidence,
-        OVERLAP if overlap is None else overlap,
+        confidence,
+        overlap,
         output if output is not None and output.suffix.lower() in PICTURES else None,
     )
 

@@ -128,6 +128,11 @@ def load_json(path: Path) -> Answer:
             raise FileError(f"{path} is a page already; open it in a browser") from error
         if path.suffix == ".onnx":
             raise FileError(f"{path} is a model; `bench {path} -o report.html` makes a page of it") from error
+        if path.suffix == ".safetensors":
+            raise FileError(
+                f"{path} holds weights; give the folder of their training, or see "
+                f"`nnstretch evaluate MODEL -w {path} --data SET`"
+            ) from error
         reason = getattr(error, "strerror", None) or "it is not JSON"
         raise FileError(
             f"cannot read {path}: {reason}; give a study, the folder of a training, a package, a plan or an answer (.json)"

@@ -225,6 +225,11 @@ def test_zoo_lists_and_exports(cli: Cli, folder: Path) -> None:
     (y,) = session.run(None, {"x": np.zeros((1, 3, 64, 64), np.float32)})
     assert y.shape == (1, 7)
     assert answer["file"] == "s.onnx"
+    status, out, err = cli("zoo", "squeezenet1_1", "--num-classes", "7", "--image-size", "64")
+    assert (status, out.split(":")[0]) == (0, "squeezenet1_1")
+    assert "input 1×3×64×64, " in out
+    assert "nothing was written; -o squeezenet1_1.onnx writes the network" in err
+    assert [path.name for path in folder.glob("*.onnx")] == ["s.onnx"]
     assert answer["macs"] > 0
 
 
@@ -497,7 +502,7 @@ def test_quantize_refuses(cli: Cli, onnx_file: Path, folder: Path) -> None:
     refuses(cli(*options, "wrong.npz"), "float32[4,1]", name)
     refuses(cli(*options, "none.npz"), "0 examples")
     refuses(cli(*options, "absent.npz"), "absent.npz")
-    refuses(cli(*options, "letters"), "letters", "digits")
+    refuses(cli(*options, "letters"), "letters", "digits", "neither a folder of images nor a .npz file")
     refuses(cli(*options, "digits", "--method", "guess"), "guess", "minmax")
     assert not (folder / "q.onnx").exists()
 

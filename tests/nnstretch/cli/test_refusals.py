@@ -67,6 +67,8 @@ def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
     refuses(cli("bench", str(onnx_file), "--plan", "text.onnx"), "text.onnx is damaged")
     refuses(cli("bench", str(onnx_file), "--plan", "list.json"), "list.json is no plan", "tune -o")
     refuses(cli("report", "text.onnx"), "text.onnx is a model; `bench text.onnx -o report.html`")
+    (folder / "w.safetensors").write_bytes(b"\xff")
+    refuses(cli("report", "w.safetensors"), "w.safetensors holds weights", "nnstretch evaluate MODEL -w w.safetensors")
     refuses(cli("compile", str(onnx_file), "-o", "x.onnx"), "-o x.onnx", "written as .nns")
     refuses(cli("compile", str(onnx_file), "-o", "x.bin"), "-o x.bin", "written as .nns")
     refuses(cli("train", "net.py:small", "--data", "digits", "-o", "net.py"), "-o net.py", "written as .safetensors")
@@ -199,6 +201,10 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("sweep", "net.py:small"), "sweep is followed by one of designs", "nnstretch sweep designs net.py:small")
     refuses(cli("train", "resnet18", "--data", "nothing", "-o", "w.safetensors"), "nothing", "digits")
     refuses(cli("train", "resnet18", "--data", "digits", "--recipe", "stew", "-o", "w.safetensors"), "stew", "quick")
+    for run in ("w.run", "runs/new"):
+        opt = ("--opt", "stew", "-o", "w.safetensors", "--run-dir", run)
+        refuses(cli("train", "net.py:small", "--data", "digits", *opt), "opt is 'stew'")
+        assert not Path(Path(run).parts[0]).exists()
     refuses(
         cli("train", "resnet18", "--data", "digits", "--teacher", "resnet18", "-o", "w.safetensors"), "MODEL:WEIGHTS"
     )

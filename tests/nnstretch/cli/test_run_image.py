@@ -104,6 +104,7 @@ def test_what_cannot_be_shown_is_refused(cli: Cli, tmp_path: Path, image: str) -
         ("--image", image, "--input", "x=y.npy"): "--image is the input",
         ("--image", image, "--conf", "2"): "--conf is 2; 0 to 1",
         ("--iou", "0.5"): "add --image FILE",
+        ("--image", image, "--iou", "0.5"): "--conf and --iou choose boxes, and the outputs of ",
         ("-o", str(tmp_path / "x.png")): "add --image FILE",
     }
     for arguments, wanted in cases.items():

@@ -168,6 +168,10 @@ def without_mask(root: Path) -> None:
     (root / "train" / "masks" / "3.png").unlink()
 
 
+def without_images(root: Path) -> None:
+    (root / "train" / "images").rename(root / "train" / "pictures")
+
+
 def of_colours(root: Path) -> None:
     for number in range(12):
         Image.new("RGB", (SIDE, SIDE)).save(root / "train" / "masks" / f"{number}.png")
@@ -179,6 +183,10 @@ def of_colours(root: Path) -> None:
         (of_another_size, "the image has 32×32 pixels, its mask 8×8"),
         (of_many_classes, "3.png has the value 7; 0 to 2, and 255"),
         (without_mask, "there are no masks .*3.png; every image wants a PNG file of its name"),
+        (
+            without_images,
+            "train/images has no images; wanted images in .*train/images .*, and a mask of each in .*train/masks",
+        ),
         (of_colours, "12 of 12 training images cannot be decoded.*mode RGB|no image of class 0 can be decoded"),
     ],
 )

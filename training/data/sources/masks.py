@@ -41,15 +41,15 @@ def load(argument: str, size: int, channels: int | None, split_seed: int) -> Dat
         FileError: a folder, an image or a mask is missing.
     """
     if not argument:
-        raise UsageError("the data set masks needs a path; write masks:PATH")
+        raise UsageError(f"the data set masks needs a path; write masks:PATH for {_layout('PATH/train')}")
     root = Path(argument).expanduser()
     pillow()
     if not root.is_dir():
-        raise FileError(f"{root} is no folder; wanted {root}/train/images/*.jpg and {root}/train/masks/*.png")
+        raise FileError(f"{root} is no folder; wanted {_layout(root / _TRAIN_FOLDER)}")
     found = subfolders(root)
     whole = _IMAGES in found and _TRAIN_FOLDER not in found
     if not whole and _TRAIN_FOLDER not in found:
-        raise FileError(f"{root} is no folder of masks: wanted {root}/train/images/*.jpg and {root}/train/masks/*.png")
+        raise FileError(f"{root} is no folder of masks: wanted {_layout(root / _TRAIN_FOLDER)}")
     task, preprocessing = Segmentation(), photo_preprocessing(size, channels or 3)
     folders = [root] if whole else [root / name for name in (_TRAIN_FOLDER, *held_out_folders(root, found))]
     files = {folder.name: _files(folder) for folder in folders}
@@ -112,15 +112,20 @@ class MaskSplit(SpatialImages):
         return mask
 
 
+def _layout(folder: str | Path) -> str:
+    """What a folder with the images of a split holds, for messages."""
+    return f"images in {folder}/{_IMAGES} (NAME.jpg or others), and a mask of each in {folder}/{_MASKS} (NAME{_MASK_SUFFIX})"
+
+
 def _files(folder: Path) -> NDArray[np.bytes_]:
     """Names of the images of a folder, which all have a mask.
 
     Raises:
         FileError: there are none, or one has no mask.
     """
-    found = images_of(folder / _IMAGES)
+    found = images_of(folder / _IMAGES) if (folder / _IMAGES).is_dir() else []
     if not found:
-        raise FileError(f"{folder / _IMAGES} has no images; add some")
+        raise FileError(f"{folder / _IMAGES} has no images; wanted {_layout(folder)}")
     files = np.array([os.fsencode(name) for name in found])
     absent = [str(path) for file in files if not (path := _mask_path(folder, file)).is_file()]
     if absent:

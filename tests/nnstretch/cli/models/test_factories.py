@@ -35,7 +35,7 @@ def sized():
     return nn.Conv2d(3, 4, 3), torch.zeros(1, 3, 8, 8)
 """
 
-WEIGHTS = "the weights are those that net.py:{} makes, perhaps random; --weights gives trained ones"
+WEIGHTS = "the weights are those that net.py:{} makes, random ones unless it loads others; --weights takes a file"
 SIZE = "input 1×3×224×224 is assumed, as net.py:make returns no example input; {} names another"
 
 

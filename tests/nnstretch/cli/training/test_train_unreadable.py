@@ -45,6 +45,10 @@ def test_train_and_quantize_count_what_cannot_be_decoded(cli: Cli, folder: Path,
     assert status == 0, err
     assert json.loads(out)["unreadable"] == 1
     assert "1 of 24 training images cannot be decoded" in err
+    cropping = (
+        f"folder:{images}: images are resized to cover 9×9 pixels, and their centre of 8×8 is used (crop_pct 0.875)"
+    )
+    assert f"{cropping}; --crop-pct 1 keeps the rim\n" in " ".join(err.split(" "))
     assert json.loads((folder / "w.run" / "result.json").read_text())["unreadable"] == 1
     status, out, err = cli("quantize", "net.py:small", "-w", "w.safetensors", *data, "--images", "24", "-o", "q.onnx")
     assert answer_of((status, out, err))["unreadable"] == 1

@@ -43,6 +43,11 @@ class DeviceInfo:
     cpu_features: tuple[str, ...] = ()
     peak_gflops_per_core: float | None = None
 
+    def __str__(self) -> str:
+        """One line, such as "cpu:0-1: AMD …, 2 cores, float32, int8"."""
+        state = ", ".join(self.dtypes) if self.usable else f"not usable: {self.why_not}"
+        return f"{self.name}: {self.device}, {self.cores} core{'s' * (self.cores != 1)}, {state}"
+
     def to_json(self) -> dict[str, Any]:
         """The fields."""
         return dict(vars(self)) | {"dtypes": list(self.dtypes), "cpu_features": list(self.cpu_features)}

@@ -9,10 +9,11 @@ Light on purpose: `nnstretch --help` imports it.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
@@ -125,6 +126,7 @@ def with_options(kind: type) -> Callable[[Callable[..., Any]], Any]:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
+            _check_names(function.__name__, kwargs, signature.parameters, kind)
             given = signature.bind(*args, **kwargs).arguments
             chosen = given.pop("options", None)
             changed = {p.name: given.pop(p.name) for p in taken if p.name in given}
@@ -142,6 +144,21 @@ def with_options(kind: type) -> Callable[[Callable[..., Any]], Any]:
         return call
 
     return decorate
+
+
+def _check_names(function: str, given: Iterable[str], known: Collection[str], kind: type) -> None:
+    """Refuses arguments that a function does not have.
+
+    Raises:
+        TypeError: names the argument that the command line calls so, or one that is spelt alike.
+    """
+    for name in given:
+        if name not in known:
+            flag = f"--{name.replace('_', '-')}"
+            same = [field for field, (_, _, option) in declared_options(kind).items() if flag in option.flags]
+            alike = same or difflib.get_close_matches(name, known, 1)
+            meant = f"; did you mean {alike[0]!r}?" if alike else ""
+            raise TypeError(f"{function}() has no argument {name!r}{meant}")
 
 
 def _shapes(texts: Sequence[str] | None) -> Mapping[str, tuple[int, ...]] | None:

@@ -23,7 +23,7 @@ from nnstretch.compiler.placed_prediction import placed_predictor
 from nnstretch.compiler.pool import pool_of
 from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.errors import UsageError
-from nnstretch.frontends.resolve import is_model_file, load_module
+from nnstretch.frontends.resolve import load_module
 from nnstretch.support.extras import extras_named
 from nnstretch.support.progress import silent
 from nnstretch.support.settings import transfer_delay_us
@@ -68,8 +68,8 @@ def stretch(
 
     Args:
         module: any module that can be traced, which is not changed; or an ONNX or TFLite file, which becomes one with its
-            weights.
-        example_input: one input of the shape to run at, N,C,H,W. None for a file: noise of the shape that it is for.
+            weights, `module.py:factory`, or a zoo name.
+        example_input: one input of the shape to run at, N,C,H,W. None for a file or name: noise of the shape that it is for.
         options: all of these together.
 
     Returns:
@@ -81,12 +81,13 @@ def stretch(
         NNStretchError: what was found, what was wanted, and what to do.
     """
     if isinstance(module, str | Path):
-        if not is_model_file(str(module)):
-            raise UsageError(f"{str(module)!r} is no ONNX or TFLite file; give one, or a torch module")
         module, image = load_module(str(module))
         example_input = image if example_input is None else example_input
     if not isinstance(module, torch.nn.Module):
-        raise UsageError(f"module is of type {type(module).__name__}; give a torch Module, or an ONNX or TFLite file")
+        raise UsageError(
+            f"module is of type {type(module).__name__}; give a torch Module, an ONNX or TFLite file, "
+            "FILE.py:FACTORY or the name of a zoo network"
+        )
     if not isinstance(example_input, torch.Tensor):
         raise UsageError(f"example_input is of type {type(example_input).__name__}; give a torch Tensor")
     options.search_limits()  # refuses numbers out of range before processors are opened

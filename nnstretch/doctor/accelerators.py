@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.metadata
+import re
 from collections.abc import Iterator
 from importlib import import_module
 
@@ -13,6 +14,10 @@ from nnstretch.doctor.finding import Finding, State
 from nnstretch.errors import NNStretchError, first_line
 
 _INSTALL = "apt-get install pocl-opencl-icd (Debian, Ubuntu), or the driver of your GPU"
+_TORCH_INDEX = "https://download.pytorch.org/whl"
+"""Has an index of packages for each build of torch."""
+_OF_INDEX = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")
+"""Builds that have one there, as versions name them."""
 
 
 def opencl() -> Iterator[Finding]:
@@ -75,10 +80,10 @@ def torchvision() -> Iterator[Finding]:
 
 
 def _matching_torchvision(torch_version: str) -> str:
-    """The command that installs the torchvision for a torch; each requires one torch, of the same build."""
-    version, _, build = torch_version.partition("+")
-    index = f", from the index of {build} builds that torch came from" if build else ""
-    return f"pip install --force-reinstall torch=={version} torchvision{index}"
+    """The command that installs the torchvision for a torch, which stays; each requires one torch, of the same build."""
+    _, _, build = torch_version.partition("+")
+    index = f" --index-url {_TORCH_INDEX}/{build}" if _OF_INDEX.fullmatch(build) else ""
+    return f"pip uninstall -y torchvision && pip install torch=={torch_version} torchvision{index}"
 
 
 def opencl_loader() -> Iterator[Finding]:

@@ -23,7 +23,14 @@ from nnstretch.quantization.int8_file import folded, write_int8
 from nnstretch.quantization.keep_float import KeepFloat, own_weights
 from nnstretch.quantization.placement import carry_placement
 from nnstretch.quantization.ranges import Method, Range, activation_ranges, write_ranges
-from nnstretch.quantization.sensitivity import LayerError, OutputError, fewest_kept, layer_errors, layer_groups
+from nnstretch.quantization.sensitivity import (
+    LayerError,
+    OutputError,
+    fewest_kept,
+    layer_errors,
+    layer_groups,
+    signal_to_noise,
+)
 from nnstretch.support.progress import Progress, silent
 
 METHODS: Sequence[str] = get_args(Method)
@@ -82,6 +89,15 @@ class Quantized:
     sensitivity: tuple[LayerError, ...]
     equalized: int
     corrected: int
+
+    def __str__(self) -> str:
+        """One line, such as "23 layers in int8, 4 in float32; output error 0.0123 (38.2 dB)"."""
+        parts = [f"{self.int8} layers in int8, {self.others} in float32"]
+        parts += [f"pairs equalised: {self.equalized}"] if self.equalized else []
+        parts += [f"biases corrected: {self.corrected}"] if self.corrected else []
+        if self.error is not None:
+            parts.append(f"output error {self.error:.3g} ({signal_to_noise(self.error):.1f} dB)")
+        return "; ".join(parts)
 
 
 def quantize(

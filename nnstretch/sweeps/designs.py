@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import Trial
 
+_SHOWN = 8
+"""Designs of a front that its text names."""
+
 
 @dataclass(frozen=True)
 class SweepSpec:
@@ -118,6 +121,11 @@ class SweepPoint:
     form: Form = field(default_factory=Form)
     target: str = ""
 
+    def __str__(self) -> str:
+        """One line, such as "latency 5.31, macs 1021: design 1a2b3c: 4 meeting points, …"."""
+        values = ", ".join(f"{name} {value:.4g}" for name, value in self.values.items())
+        return f"{values}: {self.design}"
+
 
 @dataclass(frozen=True, eq=False)
 class SweepResult:
@@ -130,6 +138,14 @@ class SweepResult:
 
     front: tuple[SweepPoint, ...]
     study: Study
+
+    def __str__(self) -> str:
+        """A line on the study, and one for each design of the front, the first ones."""
+        trials = len(self.study.get_trials(deepcopy=False))
+        lines = [f"sweep: {len(self.front)} design{'s' * (len(self.front) != 1)} on the front of {trials} trials"]
+        lines += [f"  {point}" for point in self.front[:_SHOWN]]
+        more = len(self.front) - _SHOWN
+        return "\n".join([*lines, *([f"  … and {more} more in front"] if more > 0 else [])])
 
 
 @dataclass(frozen=True, eq=False)

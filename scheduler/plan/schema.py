@@ -152,6 +152,13 @@ class Plan:
     constant_ranges: Mapping[int, tuple[int, int]]
     version: int = PLAN_VERSION
 
+    def __str__(self) -> str:
+        """One line, such as "plan: 40 steps in 3 sub-graphs on cpu:0,opencl:0, 1814 M MACs, predicted 5.31 ms"."""
+        parts = len(self.subgraphs)
+        said = f"plan: {len(self.steps)} steps in {parts} sub-graph{'s' * (parts != 1)} on {','.join(self.processors)}"
+        predicted = "" if self.predicted_ms is None else f", predicted {self.predicted_ms:.2f} ms"
+        return f"{said}, {self.macs / 1e6:.4g} M MACs{predicted}"
+
     @property
     def macs(self) -> int:
         """Multiply-accumulates of convolutions and dense layers in one run, as those of designs."""

@@ -192,7 +192,7 @@ class RunningProgram:
     def _check_free(self) -> None:
         """Raises as `run` if no run can begin now."""
         if self._closed:
-            raise UsageError("the program is closed; make a new one")
+            raise UsageError("the session is closed; make a new one")  # users know the program as a session
         if self._stall:
             queue, where = self._stall
             raise DeviceError(f"still busy with an earlier run: {where}; run again when that is over", processor=queue)

@@ -145,6 +145,12 @@ class Compared:
         from nnstretch.report.tables.runs import idle_text, together_table
 
         names = several_processors(processors, "a comparison of all with each (--threads N takes N cores of one)")
+        for source in map(self._source, self.models):
+            if source.is_package:
+                raise UsageError(
+                    f"the processors of a package are fixed, and those of {source.model} are "
+                    f"{_processors_of(Path(source.model))}; leave -p out, or give the model that it was made from"
+                )
         name, graph = self._graph(report, "processors", "--processors is for one network, which is placed on them")
         with report.progress("Comparing") as advance:
             found = measure_together(name, graph, names, self._measuring(), advance)
@@ -268,6 +274,19 @@ class Compared:
         report.note(note)
         note_written(report, written)
         report.finish(answer)
+
+
+def _processors_of(package: Path) -> str:
+    """The processors of every plan of a package.
+
+    Raises:
+        FileError, PackageError: it cannot be read.
+    """
+    from nnstretch.package import read_package
+    from nnstretch.scheduler.plan.schema import Plan
+
+    plans = (Plan.from_json(one.plan) for one in read_package(package).plans.values())
+    return " or ".join(dict.fromkeys(",".join(plan.processors) for plan in plans))
 
 
 def _one_count(threads: str | None) -> int | None:

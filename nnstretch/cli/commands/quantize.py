@@ -137,7 +137,7 @@ def quantize_command(
             report.show(_table(made.sensitivity))
         if examples is not None and examples.preprocessing is not None:
             report.show(_images_text(examples.preprocessing, is_stated=examples.is_stated))
-        report.show(f"{output}: {_summary(made)}; {size_text(size)}")
+        report.show(f"{output}: {made}; {size_text(size)}")
         unreadable = len(calibration.unreadable) if calibration else 0
         report.finish(
             {
@@ -192,16 +192,6 @@ def _images_answer(examples: Examples | None) -> dict[str, Any] | None:
         return None
     order = examples.preprocessing.channel_order
     return {**examples.preprocessing.to_object(), "channel_order": order, "stated": examples.is_stated}
-
-
-def _summary(made: Quantized) -> str:
-    """What became of a network, in a line."""
-    layers = f"{made.int8} layers in int8, {made.others} in float32"
-    layers += f"; pairs equalised: {made.equalized}" if made.equalized else ""
-    layers += f"; biases corrected: {made.corrected}" if made.corrected else ""
-    if made.error is None:
-        return layers
-    return f"{layers}; output error {made.error:.3g} ({_errors(made.error)['snr_db']:.1f} dB)"
 
 
 def _answer(made: Quantized) -> dict[str, Any]:

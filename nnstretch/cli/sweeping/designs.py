@@ -303,7 +303,8 @@ class DesignJob:
         )
         trials = result.study.get_trials(deepcopy=False)
         warm = {trial.number for trial in trials if WARM in trial.user_attrs}
-        report.note(_warm_note(len(warm), len(trials)))
+        waiting = sum(trial.state.name == "WAITING" for trial in trials)
+        report.note(_warm_note(len(warm), len(trials), waiting))
         report.finish(
             {
                 "study": self.spec.study,
@@ -345,13 +346,19 @@ class DesignJob:
         return f"; `nnstretch bench {self.network.spec} --design FILE --target {target} -p {processors}` runs one"
 
 
-def _warm_note(warm: int, trials: int) -> str:
-    """One line if no trial was sampled; else ""."""
+def _warm_note(warm: int, trials: int, waiting: int) -> str:
+    """One line if no trial was sampled; else "".
+
+    Args:
+        warm: number of designs of the warm start.
+        trials: of the study, those that wait included.
+        waiting: trials that did not run.
+    """
     if not warm or warm < trials:
         return ""
     return (
-        "all trials are designs of the warm start, which `nnstretch stretch --pareto` finds, too; give more with --trials, or "
-        "another start with --warm-start"
+        f"all {trials - waiting} trials are designs of the warm start, which `nnstretch stretch --pareto` finds, too, and none "
+        f"was sampled: the start has {warm} designs, so --trials {2 * warm} samples {warm}; --warm-start 0 leaves it out"
     )
 
 

@@ -61,6 +61,7 @@ def test_models_and_devices_are_listed() -> None:
         nns.create_model("resnet5")
     steps: list[str] = []
     found = nns.list_devices(progress=lambda *step: steps.append(step[2]))
+    assert str(found[0]).startswith(f"{found[0].name}: {found[0].device}, {found[0].cores} core")
     assert found[0].kind == "cpu"
     assert steps[0] == "CPU"
 

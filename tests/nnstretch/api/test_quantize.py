@@ -41,6 +41,7 @@ def test_every_form_of_calibration_data_gives_the_same_file(file: Path, tmp_path
     assert made.kept == ()
     assert made.error is not None
     assert 0 < made.error < 0.1
+    assert str(made).startswith(f"{made.int8} layers in int8, {made.others} in float32; output error ")
     assert nns.quantize(file, tmp_path / "examples.npz", tmp_path / "b.onnx").error == made.error
     session = nns.compile(tmp_path / "a.onnx", tune=False)
     exact = module()(torch.from_numpy(EXAMPLES[0]["x"])).detach().numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,8 @@ def test_closed_sessions(here: Path) -> None:
     session = nns.compile("good.onnx", processors="cpu:0", tune=False)
     session.close()
     session.close()
-    refuses(lambda: session.run(None, FEEDS), nns.UsageError)
+    with pytest.raises(nns.UsageError, match="the session is closed"):
+        session.run(None, FEEDS)
     refuses(lambda: session.submit(FEEDS).result(), nns.UsageError)
     refuses(session.time, nns.UsageError)
     refuses(session.profile, nns.UsageError)
@@ -213,8 +215,23 @@ def test_options_of_stretch(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [None, 3, "x", [], X])
 def test_modules_of_stretch(wrong: Any) -> None:
-    refuses(lambda: nns.stretch(wrong, torch.zeros(1, 3, 8, 8)), nns.UsageError)
+    kind = nns.ModelError if isinstance(wrong, str) else nns.UsageError  # a name that nothing has
+    refuses(lambda: nns.stretch(wrong, torch.zeros(1, 3, 8, 8)), kind)
     refuses(lambda: nns.stretch(torch.nn.Conv2d(3, 3, 3), wrong), nns.UsageError)
+
+
+@pytest.mark.parametrize(("name", "size"), [("net.py:make", 224), ("net.py:sized", 16), ("squeezenet1_1", 224)])
+def test_names_that_stretch_takes(here: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: int) -> None:
+    (here / "net.py").write_text(
+        "import torch\ndef make():\n    return torch.nn.Conv2d(3, 4, 3)\n"
+        "def sized():\n    return make(), torch.zeros(1, 3, 16, 16)\n"
+    )
+    monkeypatch.setattr("nnstretch.api.stretch.stretch_on", lambda module, image, *_: [(module, image)])
+    calls: Any = nns.stretch
+    for given, wanted in ((None, size), (torch.zeros(1, 3, 8, 8), 8)):
+        ((module, image),) = calls(name, given, "sim:phone/cpu,sim:phone/gpu")
+        assert isinstance(module, torch.nn.Module)
+        assert image.shape == (1, 3, wanted, wanted)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +256,15 @@ def test_wrong_types_as_in_python(here: Path) -> None:
     api: Any = nns
     with api.compile("good.onnx", processors="cpu:0", tune=False) as session:
         refuses(api.compile, TypeError)
-        refuses(lambda: api.compile("good.onnx", nothing=1), TypeError)
+        for call, name, meant in (
+            (lambda: api.compile("good.onnx", nothing=1), "nothing", ""),
+            (lambda: api.compile("good.onnx", shape={}), "shape", "; did you mean 'shapes'?"),
+            (lambda: api.compile("good.onnx", procesors="cpu"), "procesors", "; did you mean 'processors'?"),
+            (lambda: api.stretch(None, None, top=3), "top", "; did you mean 'designs'?"),
+            (lambda: api.stretch(None, None, latency_target=3), "latency_target", "; did you mean 'target_ms'?"),
+        ):
+            with pytest.raises(TypeError, match=re.escape(f"() has no argument {name!r}{meant}") + "$"):
+                call()
         refuses(lambda: api.list_models(3), TypeError)
         refuses(lambda: api.create_model(3), TypeError)
         refuses(lambda: api.list_devices(progress=3), TypeError)

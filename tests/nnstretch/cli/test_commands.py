@@ -26,6 +26,7 @@ from nnstretch.cli.console import reporting
 from nnstretch.cli.main import main
 from nnstretch.cli.running.request import RunRequest
 from nnstretch.devices.engine.binding.library import engine
+from nnstretch.package import read_package
 from nnstretch.report.tables.text import plain_table
 from nnstretch.scheduler.measurement.store.rows import Measurement, Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
@@ -608,6 +609,10 @@ def test_bench_on_several_processors(cli: Cli, onnx_file: Path) -> None:
     refuses(cli(*command, str(onnx_file), "-p", ",".join(names)), "one network")
 
 
+def read_plan_of(package: Path) -> Plan:
+    return Plan.from_json(read_package(package).first.plan)
+
+
 def test_streams(cli: Cli, onnx_file: Path, package: Path) -> None:
     """Many inputs at a time: the same answer, a number of images per second, and who computes them."""
     options = ("--streams", "2", "--no-tune", "--json")
@@ -629,6 +634,12 @@ def test_streams(cli: Cli, onnx_file: Path, package: Path) -> None:
     assert found["max_rel_error"] < 1e-4
     refuses(cli("run", str(onnx_file), "--streams", "2", "--timeline", "t.json"), "--timeline", "--streams")
     refuses(cli("bench", str(package), "--streams", "2"), "package")
+    ours = ",".join(read_plan_of(package).processors)
+    assert str(read_plan_of(package)).startswith("plan: ") and f" on {ours}, " in str(read_plan_of(package))
+    refuses(
+        cli("bench", str(package), "-p", "cpu:0,cpu:1"),
+        f"a package are fixed, and those of {package} are {ours}; leave",
+    )
     refuses(cli("bench", "--streams", "2"), "--streams", "one network")
 
 

@@ -420,11 +420,12 @@ def test_a_sweep_whose_trials_are_all_its_warm_start_says_so(folder: Path, cli: 
     common = ("sweep", "designs", "net.py:tiny", "-p", PROCESSORS, *LIMITS, "--objectives", "latency,macs")
     status, _, error = cli(*common, "--warm-start", "2", "-n", "2")
     assert status == 0, error
-    said = "all trials are designs of the warm start, which `nnstretch stretch --pareto` finds, too; give more with --trials"
+    said = "all 2 trials are designs of the warm start, which `nnstretch stretch --pareto` finds, too, and none was sampled: "
+    said += "the start has 2 designs, so --trials 4 samples 2; --warm-start 0 leaves it out"
     assert said in " ".join(error.split())
     status, _, error = cli(*common, "--warm-start", "2", "-n", "4", "--resume")
     assert status == 0, error
-    assert "all trials are" not in error
+    assert "none was sampled" not in error
 
 
 def test_packages_of_the_front_run_and_compute_what_their_designs_compute(folder: Path, cli: Cli) -> None:
@@ -464,6 +465,10 @@ def test_the_public_function_takes_an_objective_in_a_few_lines(folder: Path) -> 
     both: Any = {"directions": ("minimize", "maximize"), "warm_start": 0, "options": limits}
     result = nns.sweep(network, image, PROCESSORS, work_per_branch, trials=12, **both)
     assert {point.values["value 1"] for point in result.front} <= {0.0, 1.0, 2.0, 3.0}
+    first, *points = str(result).splitlines()
+    assert first == f"sweep: {len(result.front)} designs on the front of 12 trials".replace("1 designs", "1 design")
+    assert points[0].startswith("  value 0 ")
+    assert points[0].endswith(f": {result.front[0].design}")
     again = nns.sweep(network, image, PROCESSORS, work_per_branch, trials=14, resume=True, **both)
     assert len(again.study.trials) >= 14
     default = nns.sweep(network, image, PROCESSORS, trials=6, study="default", options=limits)

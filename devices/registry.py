@@ -37,8 +37,8 @@ KINDS: dict[str, KindEntry] = {
 }
 """Name of a kind -> its module and form."""
 
-ALIASES: Mapping[str, str] = {"tflite": "litert"}
-"""Older names of engines in processors and packages -> current names."""
+ALIASES: Mapping[str, str] = {"tflite": "litert", "onnxruntime": "ort"}
+"""Older names of engines in processors and packages, and names of their libraries -> current names."""
 
 
 def specifications() -> tuple[str, ...]:
@@ -64,6 +64,7 @@ def routines_of_engines(names: Sequence[str]) -> tuple[ExternalRoutine, ...]:
         UsageError: a name is unknown or given twice.
         MissingExtraError: an engine is not installed.
     """
+    names = [ALIASES.get(name, name) for name in names]
     if not ENGINES.keys() >= set(names) or len(set(names)) != len(names):
         raise UsageError(
             f"engines {','.join(names)!r} are not understood; name each of {', '.join(ENGINES)} at most once"

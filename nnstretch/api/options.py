@@ -406,7 +406,7 @@ class StretchOptions:
         default=False,
     )
     time_limit: float | None = _option(
-        "--time-limit SECONDS",
+        "--timeout --time-limit SECONDS",
         "stretch",
         "Run no further designs after this many seconds of searching; layers are always measured and predicted first.",
         shown="none",

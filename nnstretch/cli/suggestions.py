@@ -25,6 +25,12 @@ _COMMANDS = {
 _OPTIONS = {
     "--model": "MODEL is given without an option, as in nnstretch {command} model.onnx",
     "--warmup": "runs that warm up need no option; {command} makes some before those that it times",
+    "bench --when-hot": "bench has no --when-hot: it pauses when the device is hot, and --stop-when-hot ends the measurement "
+    "instead",
+    "stretch --max-latency": "stretch has no --max-latency; --latency-target 12ms finds the designs with the most MACs that "
+    "are predicted to meet it",
+    "sweep designs --latency-target": "sweep designs has no --latency-target; --max-latency MS is the largest predicted "
+    "latency of a design",
     "tune --budget": "tune has no --budget: it takes as long as its layers need and keeps every measurement, so that it may be "
     "stopped at any time, and the same command goes on",
 }

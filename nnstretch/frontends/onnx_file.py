@@ -43,6 +43,7 @@ def load(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     batch: int | None = None,
     image_size: int | None = None,
+    called: str = "",
 ) -> ir.Model:
     """The model in an ONNX file, checked, with static input shapes and inferred shapes of all it computes.
 
@@ -53,6 +54,7 @@ def load(
         shapes: input name (or "" for the only input) -> shape, for inputs with dynamic dimensions.
         batch: first dimension of the inputs for which that is dynamic and no shape is given.
         image_size: height and width of the images where they are dynamic; a dynamic batch is then 1.
+        called: what warnings call the model; "" for the path.
 
     Raises:
         UsageError: a batch is given and no input's is dynamic.
@@ -66,7 +68,7 @@ def load(
     path = Path(path)
     message = read_message(path)
     model = _to_ir(_modernise(message, path), path)
-    _check_weights(model, path)
+    _check_weights(model, path, called or str(path))
     common.RemoveInitializersFromInputsPass()(model)
     if batch is not None:
         fix_batch(model, batch, shapes or {}, path)
@@ -265,8 +267,8 @@ def _holds_nan(array: np.ndarray[Any, Any]) -> bool:
         return bool(array.size and np.isnan(array.min()))
 
 
-def _check_weights(model: ir.Model, path: Path) -> None:
-    """Weights must have as many bytes as their shapes say, and should not hold NaN.
+def _check_weights(model: ir.Model, path: Path, called: str) -> None:
+    """Weights must have as many bytes as their shapes say, and should not hold NaN; a warning names the model as it is called.
 
     Those inside the file's message are taken out of it: whoever looks at one there gets a copy every time.
     """
@@ -285,7 +287,7 @@ def _check_weights(model: ir.Model, path: Path) -> None:
     if damaged:
         others = f" and {len(damaged) - 1} others" if len(damaged) > 1 else ""
         warnings.warn(
-            f"{path}: weight {damaged[0]!r}{others} holds NaN, so outputs will too; train or export it again",
+            f"{called}: weight {damaged[0]!r}{others} holds NaN, so outputs will too; train or export it again",
             ModelWarning,
             stacklevel=3,
         )

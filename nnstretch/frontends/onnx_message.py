@@ -59,8 +59,8 @@ def read_message(path: Path) -> Message:
     """
     message = _read(path)
     _sort_nodes(message.proto.graph)
-    external = _check_external_data(message.proto, path)
-    _check(message, path, external)
+    _check_external_data(message.proto, path)
+    _check(message, path)
     return message
 
 
@@ -244,13 +244,9 @@ def _names_read(node: onnx.NodeProto) -> Iterator[str]:
             yield from (value.name for value in graph.output)
 
 
-def _check(message: Message, path: Path, external: bool) -> None:
+def _check(message: Message, path: Path) -> None:
     try:
-        if external:
-            # Only the file's place says where its data must lie.
-            onnx.checker.check_model(str(path))
-        else:
-            onnx.checker.check_model(_as_the_checker_wants_it(message))
+        onnx.checker.check_model(_as_the_checker_wants_it(message))
     except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} is not a valid ONNX model: {first_line(error)}") from error
     if not message.proto.graph.output:
@@ -258,16 +254,17 @@ def _check(message: Message, path: Path, external: bool) -> None:
 
 
 def _as_the_checker_wants_it(message: Message) -> onnx.ModelProto:
-    """The model with single elements in the places of the weights that were taken out, whose sizes are known to be right.
+    """The model with single elements in the places of weights that are not in it, whose sizes or places are known to be right.
 
     Inputs and outputs without a shape, which ONNX Runtime takes, have that of a number.
     """
     model = onnx.ModelProto()
     model.CopyFrom(message.proto)
-    for tensor in model.graph.initializer:
-        if tensor.name in message.weights:
-            tensor.ClearField("dims")
-            tensor.raw_data = _ONE_ELEMENT
+    taken = [tensor for tensor in model.graph.initializer if tensor.name in message.weights]
+    for tensor in (*taken, *_external_tensors(model)):
+        for name in ("dims", "data_location", "external_data"):
+            tensor.ClearField(name)
+        tensor.raw_data = _ONE_ELEMENT
     for value in (*model.graph.input, *model.graph.output):
         if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
             value.type.tensor_type.shape.SetInParent()
@@ -291,16 +288,17 @@ def _tensors(nodes: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.Tenso
                 yield from _tensors(inner)
 
 
-def _check_external_data(proto: onnx.ModelProto, path: Path) -> bool:
-    """Whether there are weights in other files, which must be there, complete, and in the folder of the model."""
-    folder = path.resolve().parent
-    found = False
+def _external_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """The tensors whose data are in other files."""
     for part in (proto.graph, *proto.functions):
-        for tensor in _tensors(part):
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                found = True
-                _check_place(tensor, folder, path)
-    return found
+        yield from (tensor for tensor in _tensors(part) if tensor.data_location == onnx.TensorProto.EXTERNAL)
+
+
+def _check_external_data(proto: onnx.ModelProto, path: Path) -> None:
+    """Weights in other files must be there, complete, and in the folder of the model."""
+    folder = path.resolve().parent
+    for tensor in _external_tensors(proto):
+        _check_place(tensor, folder, path)
 
 
 def _check_place(tensor: onnx.TensorProto, folder: Path, path: Path) -> None:

@@ -87,7 +87,7 @@ def _load_content(
         with atomic_write(file) as opened:
             opened.write(content)
         try:
-            return load(file, shapes, batch)
+            return load(file, shapes, batch, called="the model")
         except FileError as error:
             raise ModelError("the model keeps weights in other files; give the path of its file") from error
         except ModelError as error:  # nobody knows the file that it names

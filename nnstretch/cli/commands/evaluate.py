@@ -18,7 +18,14 @@ from nnstretch.cli.accuracy_report import (
     score_table,
 )
 from nnstretch.cli.console import Reporter, reporting
-from nnstretch.cli.models.classifiers import ENGINES, Classifier, ClassifierSource, compared_source, open_classifier
+from nnstretch.cli.models.classifiers import (
+    ENGINE_ALIASES,
+    ENGINES,
+    Classifier,
+    ClassifierSource,
+    compared_source,
+    open_classifier,
+)
 from nnstretch.cli.options import (
     Data,
     DesignFile,
@@ -78,6 +85,7 @@ def evaluate_command(
     Example: nnstretch evaluate resnet18 --weights resnet18.safetensors --data digits
     """
     with reporting(as_json=json) as report:
+        engine = ENGINE_ALIASES.get(engine, engine)
         if engine not in ENGINES:
             raise UsageError(f"unknown engine {engine!r}; there are {', '.join(ENGINES)}")
         if compare_design is not None and compare is None:

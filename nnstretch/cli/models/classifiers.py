@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from nnstretch.training.data.split import Dataset
 
 ENGINES = ("nnstretch", "onnxruntime", "torch")
+ENGINE_ALIASES: Mapping[str, str] = {"ort": "onnxruntime"}
+"""Short names of engines, as `bench --against` takes them."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class StudyRequest:
         "--trials -n N", "Trials of the study, earlier ones included.", default=100, minimum=1, panel=PANEL
     )
     timeout: float | None = option_field(
-        "--timeout SECONDS", "Begin no further trial after this time.", minimum=0, panel=PANEL
+        "--timeout --time-limit SECONDS", "Begin no further trial after this time.", minimum=0, panel=PANEL
     )
     storage: str = option_field(
         "--storage FILE|URL",

@@ -231,9 +231,11 @@ def test_no_such_external_engine() -> None:
     kind = [TensorType((1, 4, 5, 5))]
     with pytest.raises(PackageError, match="cpu:float32/direct"):
         open_external_model("cpu:float32/direct", b"", (), kind, kind)
-    for names in (("abacus",), ("ort", "ort"), ("",)):
+    for names in (("abacus",), ("ort", "ort"), ("ort", "onnxruntime"), ("",)):
         with pytest.raises(UsageError, match="ort, litert"):
             routines_of_engines(names)
+    (routine,) = routines_of_engines(("onnxruntime",))
+    assert str(routine.descriptor) == ONNXRUNTIME
 
 
 def test_litert_cannot_express_some_layers() -> None:

@@ -45,6 +45,7 @@ def opened(spec: ProcessorSpec) -> ExternalProcessor:
 
 def test_the_alias_of_litert_is_accepted() -> None:
     assert written("tflite@1,tflite:builtin@2") == "litert@1,litert:builtin@2"
+    assert written("onnxruntime@1") == "ort@1"
     routine = LiteRtRoutine(Delegate())
     assert str(routine.descriptor) == "litert:float32/xnnpack"
     layer = Layer("relu", "Activation", (IMAGE,), (IMAGE,), activation=Activation(ActivationKind.RELU))

@@ -188,6 +188,12 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("run", "--model", "resnet18"), "MODEL is given without an option")
     refuses(cli("bench", "resnet18", "--warmup", "3"), "runs that warm up need no option; bench makes some")
     refuses(cli("run", "resnet18", "--warmup=3"), "runs that warm up need no option; run makes some")
+    refuses(cli("bench", "resnet18", "--when-hot", "stop"), "--stop-when-hot ends the measurement")
+    refuses(cli("stretch", "resnet18", "--max-latency", "9"), "stretch has no --max-latency; --latency-target 12ms")
+    refuses(cli("sweep", "designs", "resnet18", "--latency-target", "9ms"), "--max-latency MS is the largest predicted")
+    for words in (("stretch",), ("sweep", "designs")):
+        for seconds in ("--timeout", "--time-limit"):
+            refuses(cli(*words, "resnet18", seconds, "many"), "'--timeout' / '--time-limit'", "valid number")
     refuses(cli("tune", "resnet18", "--budget", "9"), "tune has no --budget", "the same command goes on")
     refuses(cli("run", "resnet18", "--budget", "9"), "run has no option --budget", "one of nnstretch stretch, bench")
     refuses(cli("bench", "resnet18", "--treads", "2"), "bench has no option --treads; did you mean --threads")

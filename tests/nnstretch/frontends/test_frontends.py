@@ -137,9 +137,12 @@ def test_inputs_and_outputs_may_lack_shapes(dynamic: Path) -> None:
     for value in (*proto.graph.input, *proto.graph.output):
         value.type.tensor_type.ClearField("shape")
     write(proto, dynamic)
-    with pytest.raises(ModelError, match="input 'x' has unknown shape; give --shape x=1,3,224,224"):
-        load(dynamic)
-    assert graph_outputs(load(dynamic, {"x": (2, 3, 8, 7)}))[0][1].shape == (2, 4)
+    outside = dynamic.with_name("outside.onnx")
+    onnx.save_model(proto, outside, save_as_external_data=True, location="weights.bin", size_threshold=16)
+    for path in (dynamic, outside):
+        with pytest.raises(ModelError, match="input 'x' has unknown shape; give --shape x=1,3,224,224"):
+            load(path)
+        assert graph_outputs(load(path, {"x": (2, 3, 8, 7)}))[0][1].shape == (2, 4)
 
 
 def test_unnamed_shape_among_several_inputs(tmp_path: Path) -> None:
@@ -246,6 +249,8 @@ def test_nan_in_weights_is_a_warning(tmp_path: Path) -> None:
     path = write(classifier(weight), tmp_path / "nan.onnx")
     with pytest.warns(ModelWarning, match="'w' holds NaN"):
         load(path, {"x": (1, 3, 8, 8)})
+    with pytest.warns(ModelWarning, match="^the model: weight 'w' holds NaN"):
+        load_any(path.read_bytes(), shapes={"x": (1, 3, 8, 8)})
 
 
 class TestExternalData:

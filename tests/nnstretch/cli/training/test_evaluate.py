@@ -42,7 +42,7 @@ def test_every_form_of_a_network_has_the_same_accuracy(cli: Cli, folder: Path) -
     forms: dict[str, tuple[str, ...]] = {
         "torch": (*network, "--engine", "torch"),
         "compiled": network,
-        "onnxruntime": (*network, "--engine", "onnxruntime"),
+        "onnxruntime": (*network, "--engine", "ort"),
         "package": ("w.nns",),
         "standalone": (str(model_file),),
         "int8": ("int8.onnx",),

@@ -95,12 +95,20 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
     except SafetensorError as error:
-        remedy = "write it again" if path.suffix == ".safetensors" else "give the .safetensors file of the network"
-        raise FileError(f"{path} is no whole safetensors file ({error}); {remedy}") from error
+        if path.suffix != ".safetensors":
+            raise FileError(f"{path} is no .safetensors file; {_instead(path)}") from error
+        raise FileError(f"{path} is no whole safetensors file ({error}); write it again") from error
     expected = metadata.pop(_CHECKSUM, None)
     if expected is not None and expected != str(_checksum(tensors, metadata)):
         raise FileError(f"{path} is damaged: its content does not have its checksum; write it again")
     return tensors, metadata
+
+
+def _instead(path: Path) -> str:
+    """What to give instead of a file of another format."""
+    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        return "write the state_dict in it with safetensors.torch.save_file, and give that"
+    return "give the file with the weights of the network"
 
 
 def save_weights(module: nn.Module, path: Path, metadata: Mapping[str, str] | None = None) -> None:

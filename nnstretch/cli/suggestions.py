@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ _COMMANDS = {
     "benchmark": "`bench` times a model beside other engines",
     "compare": "`bench` compares engines and models, `evaluate --compare` accuracies, and `report` files",
     "convert": "`export` writes ONNX, TFLite and .pt2 files",
+    "help": "`nnstretch --help` lists the commands, and `nnstretch COMMAND --help` the options of one",
     "infer": "`run` computes a model",
     "info": "`report` shows what a file holds, and `tune --explain` the layers of a model",
     "list": "`zoo` lists networks, `devices` processors, and `profiles` measurements",
@@ -35,6 +37,9 @@ _OPTIONS = {
     "stopped at any time, and the same command goes on",
 }
 """What other tools call an option, of one command or of any -> what is meant by it here."""
+
+_EXTRA = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)")
+"""What typer says of words that no argument takes."""
 
 _ALIKE = 0.8
 """Least likeness of a misspelt option and one that is suggested."""
@@ -59,6 +64,10 @@ def what_was_meant(given: Sequence[str], error: typer.TyperException) -> str:
         if alike := difflib.get_close_matches(given[1], parts, 1, _ALIKE):
             return f"{named} has no part {given[1]}; did you mean {named} {alike[0]}?"
         return f"{named} is followed by one of {', '.join(parts)}, as in nnstretch {named} {parts[0]} {given[1]}"
+    if named and (extra := _EXTRA.match(error.format_message())):
+        taken = [one.metavar or one.name.upper() for one in context.command.params if one.param_type_name == "argument"]
+        wanted = f"only {' '.join(taken)}" if taken else "nothing"
+        return f"{named} takes {wanted} without an option, so {extra[1]!r} is too much; see nnstretch {named} --help"
     option: str | None = getattr(error, "option_name", None)
     return "" if option is None or not named else _option_meant(option, named, context)
 

@@ -124,21 +124,27 @@ class Compared:
             self._only_model("--weights is for one network")
         if self.weights is not None or self.image_size is not None:
             series = replace(series, image_size=self.image_size, load=lambda model: self._source(model).load())
+        status = compare_models(report, series, self.outputs, resume=self.resume)
         for model in dict.fromkeys(self.models):
             report.note(self._source(model).note_of_weights)
-        return compare_models(report, series, self.outputs, resume=self.resume)
+        return status
 
     def _compare_streams(self, report: Reporter, streams: int) -> None:
         from nnstretch.bench.throughput import measure_throughput
         from nnstretch.report.tables.runs import memory_text, throughput_table
 
-        name, graph = self._graph(report, "streams", "--streams is for one network")
+        source, graph = self._graph("streams", "--streams is for one network")
         with report.progress("Comparing") as advance:
             found = measure_throughput(
-                name, graph, self.processors or "cpu", streams, self._measuring(_STREAMED_TURN), advance
+                Path(source.model).name,
+                graph,
+                self.processors or "cpu",
+                streams,
+                self._measuring(_STREAMED_TURN),
+                advance,
             )
         memory = memory_text(found.best.arrangement) if found.best.arrangement is not None else ""
-        self._finish(report, found.to_json(), throughput_table(found), memory)
+        self._finish(report, found.to_json(), throughput_table(found), memory, source.assumptions)
 
     def _compare_processors(self, report: Reporter, processors: str) -> None:
         from nnstretch.bench.placement import measure_together
@@ -151,10 +157,10 @@ class Compared:
                     f"the processors of a package are fixed, and those of {source.model} are "
                     f"{_processors_of(Path(source.model))}; leave -p out, or give the model that it was made from"
                 )
-        name, graph = self._graph(report, "processors", "--processors is for one network, which is placed on them")
+        source, graph = self._graph("processors", "--processors is for one network, which is placed on them")
         with report.progress("Comparing") as advance:
-            found = measure_together(name, graph, names, self._measuring(), advance)
-        self._finish(report, found.to_json(), together_table(found), idle_text(found.idle))
+            found = measure_together(Path(source.model).name, graph, names, self._measuring(), advance)
+        self._finish(report, found.to_json(), together_table(found), idle_text(found.idle), source.assumptions)
 
     def _compare_designs(self, report: Reporter, design: Path) -> None:
         from nnstretch.bench.ablation.ablation import ablate
@@ -254,8 +260,8 @@ class Compared:
 
         return Source(model, self.options, self.weights, image_size=self.image_size)
 
-    def _graph(self, report: Reporter, compared: str, purpose: str) -> tuple[str, ir.Model]:
-        """Name and graph of the only model; notes what was assumed of it.
+    def _graph(self, compared: str, purpose: str) -> tuple[Source, ir.Model]:
+        """The only model and its graph.
 
         Raises:
             UsageError: it is a package or not the only one, or an output is no JSON file.
@@ -263,15 +269,14 @@ class Compared:
         """
         source = self._source(self._only_model(purpose))
         check_endings(self.outputs, f"a comparison of {compared} is", answer_endings())
-        graph = source.load()
-        report.note(source.assumptions)
-        return Path(source.model).name, graph
+        return source, source.load()
 
-    def _finish(self, report: Reporter, answer: Mapping[str, Any], table: Table, note: str) -> None:
+    def _finish(self, report: Reporter, answer: Mapping[str, Any], table: Table, *notes: str) -> None:
         """Writes and shows an answer."""
         written = write_answer(self.outputs, answer)
         report.show(table)
-        report.note(note)
+        for note in notes:
+            report.note(note)
         note_written(report, written)
         report.finish(answer)
 

@@ -128,8 +128,8 @@ def quantize_command(
         check_distinct(output, model, weights, design)
         check_writable(output)
         source = Source(model, options, weights, design, image_size)
-        report.note(source.note)
         made, examples = _written(source.load(), data, images, output, wanted, report)
+        report.note(source.note)
         calibration = examples.images if examples else None
         report.note(calibration.note if calibration else "")
         size = output.stat().st_size

@@ -49,7 +49,7 @@ class Evaluated:
         predictions: its answers, of classification only.
         scorer: its score, of other tasks.
         skipped: images that were left out, because they cannot be decoded.
-        assumed: how images became inputs, in a line, where the network does not state it.
+        preparation: how images became inputs, in lines: what is cut off, and all of it where the network does not state it.
     """
 
     text: str
@@ -57,7 +57,7 @@ class Evaluated:
     predictions: Predictions | None = None
     scorer: Scorer | None = None
     skipped: int = 0
-    assumed: str = ""
+    preparation: str = ""
 
 
 def evaluated(

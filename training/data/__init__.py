@@ -100,6 +100,8 @@ def _loaded(source: str, size: int | None, channels: int | None, split_seed: int
         name, argument = "factory", source
     elif not names_data_set(source):
         meant = f"write folder:{source} for the images in that folder; " if Path(source).is_dir() else ""
+        if name in SOURCES:
+            meant = f"{name} takes nothing behind a colon; "
         raise UsageError(f"no data set is called {source!r}; {meant}there are {usage()}")
     else:
         size = DEFAULT_SIZE if size is None else size

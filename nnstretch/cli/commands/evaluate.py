@@ -100,7 +100,7 @@ def evaluate_command(
             other_source = compared_source(compare, compare_design, source)
             other = _evaluated(report, other_source, engine, options, images)
         report.note(dataset.note if skip_unreadable else "")
-        for note in dict.fromkeys((found.assumed, "" if other is None else other[0].assumed)):
+        for note in dict.fromkeys((found.preparation, "" if other is None else other[0].preparation)):
             report.note(note)
         if source.has_own_weights:
             report.note(
@@ -197,8 +197,6 @@ def _evaluated(
         stated = classifier.preprocessing
         dataset = load_dataset(images.data, height, channels, preprocessing=stated, width=width)
         dataset, whole = with_given_head(dataset, images.head), len(dataset.test)
-        if cropping := dataset.preprocessing.cropping:
-            report.note(f"{dataset.name}: {cropping}{'' if stated is None else ', as the network states'}")
         classifier.check_outputs(dataset)
         if images.skip_unreadable:
             dataset = without_unreadable(dataset, ("test",))
@@ -207,13 +205,20 @@ def _evaluated(
         except UnreadableImagesError:
             refuse_unreadable(dataset.test, "test")
             raise
-    assumed = ""
-    if classifier.preprocessing is None:
-        assumed = (
-            f"images (assumed, since the metadata of {source.model} have no nnstretch.preprocessing): "
-            f"{dataset.preprocessing.text}"
+    preparation = _preparation(dataset, source.model, is_stated=classifier.preprocessing is not None)
+    return replace(found, skipped=whole - len(dataset.test), preparation=preparation), dataset
+
+
+def _preparation(dataset: Dataset, model: str, *, is_stated: bool) -> str:
+    """How images became inputs, in lines."""
+    lines = []
+    if cropping := dataset.preprocessing.cropping:
+        lines.append(f"{dataset.name}: {cropping}{', as the network states' if is_stated else ''}")
+    if not is_stated:
+        lines.append(
+            f"images (assumed, since the metadata of {model} have no nnstretch.preprocessing): {dataset.preprocessing.text}"
         )
-    return replace(found, skipped=whole - len(dataset.test), assumed=assumed), dataset
+    return "\n".join(lines)
 
 
 def _batch(classifier: Classifier, engine: str) -> int:

@@ -147,13 +147,8 @@ def stretch_command(
         if options.learned is False:
             _check_alone("--measure-all", "runs layers", {"--predict-only": predict_only})
         if options.fresh:
-            idle = {
-                "--no-measure": not options.measure,
-                "--pareto": options.pareto,
-                "--latency-target": options.target_ms,
-            }
-            idle |= {"--predict-only": predict_only, "--target": targets, "--published": published}
-            _check_alone("--fresh", "runs designs again", idle)
+            elsewhere = {"--predict-only": predict_only, "--target": targets, "--published": published}
+            _check_alone("--fresh", "runs designs again", {**_without_runs(options), **elsewhere})
         if targets:
             _check_alone("--target", "measures layers on another machine", {**searching, "--published": published})
         if published is not None:
@@ -209,6 +204,15 @@ def _check_alone(option: str, does: str, others: Mapping[str, object]) -> None:
     given = [name for name, value in others.items() if value]
     if given:
         raise UsageError(f"{option} {does}; leave {', '.join(given)} out")
+
+
+def _without_runs(options: StretchOptions) -> dict[str, bool]:
+    """Options with which no design runs, and whether they are given."""
+    return {
+        "--no-measure": not options.measure,
+        "--pareto": options.pareto,
+        "--latency-target": options.target_ms is not None,
+    }
 
 
 def _names(options: StretchOptions, profiled: Profiled | None, opened: OpenTarget | None) -> tuple[str, ...]:

@@ -256,15 +256,15 @@ def test_wrong_types_as_in_python(here: Path) -> None:
     api: Any = nns
     with api.compile("good.onnx", processors="cpu:0", tune=False) as session:
         refuses(api.compile, TypeError)
-        for call, name, meant in (
-            (lambda: api.compile("good.onnx", nothing=1), "nothing", ""),
-            (lambda: api.compile("good.onnx", shape={}), "shape", "; did you mean 'shapes'?"),
-            (lambda: api.compile("good.onnx", procesors="cpu"), "procesors", "; did you mean 'processors'?"),
-            (lambda: api.stretch(None, None, top=3), "top", "; did you mean 'designs'?"),
-            (lambda: api.stretch(None, None, latency_target=3), "latency_target", "; did you mean 'target_ms'?"),
+        for function, name, meant in (
+            (api.compile, "nothing", ""),
+            (api.compile, "shape", "; did you mean 'shapes'?"),
+            (api.compile, "procesors", "; did you mean 'processors'?"),
+            (api.stretch, "top", "; did you mean 'designs'?"),
+            (api.stretch, "latency_target", "; did you mean 'target_ms'?"),
         ):
             with pytest.raises(TypeError, match=re.escape(f"() has no argument {name!r}{meant}") + "$"):
-                call()
+                function("good.onnx", **{name: 3})
         refuses(lambda: api.list_models(3), TypeError)
         refuses(lambda: api.create_model(3), TypeError)
         refuses(lambda: api.list_devices(progress=3), TypeError)

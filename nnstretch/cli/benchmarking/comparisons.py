@@ -150,17 +150,26 @@ class Compared:
         from nnstretch.bench.placement import measure_together
         from nnstretch.report.tables.runs import idle_text, together_table
 
+        self._refuse_packages()
         names = several_processors(processors, "a comparison of all with each (--threads N takes N cores of one)")
+        source, graph = self._graph("processors", "--processors is for one network, which is placed on them")
+        with report.progress("Comparing") as advance:
+            found = measure_together(Path(source.model).name, graph, names, self._measuring(), advance)
+        self._finish(report, found.to_json(), together_table(found), idle_text(found.idle), source.assumptions)
+
+    def _refuse_packages(self) -> None:
+        """Refuses packages where processors are chosen.
+
+        Raises:
+            UsageError: there is one.
+            FileError, PackageError: it cannot be read.
+        """
         for source in map(self._source, self.models):
             if source.is_package:
                 raise UsageError(
                     f"the processors of a package are fixed, and those of {source.model} are "
                     f"{_processors_of(Path(source.model))}; leave -p out, or give the model that it was made from"
                 )
-        source, graph = self._graph("processors", "--processors is for one network, which is placed on them")
-        with report.progress("Comparing") as advance:
-            found = measure_together(Path(source.model).name, graph, names, self._measuring(), advance)
-        self._finish(report, found.to_json(), together_table(found), idle_text(found.idle), source.assumptions)
 
     def _compare_designs(self, report: Reporter, design: Path) -> None:
         from nnstretch.bench.ablation.ablation import ablate

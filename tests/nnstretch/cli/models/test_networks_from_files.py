@@ -83,7 +83,7 @@ def test_teachers_in_files_have_weights(file: Path) -> None:
 
 
 def test_names_of_no_file_are_refused_by_stretch() -> None:
-    with pytest.raises(UsageError, match="is no ONNX or TFLite file"):
-        nns.stretch("resnet18")
+    with pytest.raises(ModelError, match="no zoo network is called 'resnet'; did you mean"):
+        nns.stretch("resnet")
     with pytest.raises(UsageError, match="example_input is of type NoneType"):
         nns.stretch(nn.ReLU())

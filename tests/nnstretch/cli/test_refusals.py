@@ -213,6 +213,9 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "integer")
     refuses(cli("sweep", "net.py:small"), "sweep is followed by one of designs", "nnstretch sweep designs net.py:small")
     refuses(cli("train", "resnet18", "--data", "nothing", "-o", "w.safetensors"), "nothing", "digits")
+    refuses(
+        cli("train", "resnet18", "--data", "digits:3", "-o", "w.safetensors"), "digits takes nothing behind a colon"
+    )
     refuses(cli("train", "resnet18", "--data", "digits", "--recipe", "stew", "-o", "w.safetensors"), "stew", "quick")
     for run in ("w.run", "runs/new"):
         opt = ("--opt", "stew", "-o", "w.safetensors", "--run-dir", run)

@@ -13,19 +13,30 @@ from nnstretch.devices.cpu.routines import REORDER_ROUTINE, native_routines
 from nnstretch.devices.engine.build.instruction_sets import ISAS
 from nnstretch.devices.opencl.backend import OPENCL
 from nnstretch.devices.opencl.routines import Reorder, Traits, routines
+from nnstretch.devices.opencl.routines.base import DTYPE
 from nnstretch.errors import DeviceError
 
 
 class ProfiledProcessor(Processor):
     """A processor of another machine. It has the routines of a local one, but runs and measures nothing."""
 
-    def __init__(self, description: Description, *, float_forms: bool = False, products: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        description: Description,
+        *,
+        float_forms: bool = False,
+        products: Collection[str] = (),
+        coherent: bool = True,
+        dtypes: Sequence[str] = (DTYPE,),
+    ) -> None:
         """Creates the processor of a description.
 
         Args:
             description: of the processor.
             float_forms: routines of a CPU for float32 compute int8 layers too.
             products: types to which routines of a CPU may round float32 before they multiply.
+            coherent: as of `Processor`, which plans that run there depend on.
+            dtypes: storage types of the routines of an OpenCL device.
 
         Raises:
             DeviceError: this version has no routines for such a processor.
@@ -34,7 +45,8 @@ class ProfiledProcessor(Processor):
         self.spec = description.spec
         self.backend = HOST if description.kind == "cpu" else OPENCL
         self.blocked = Layout(description.block)
-        self.routines, self.reorder = _routines(description, products)
+        self.coherent = coherent
+        self.routines, self.reorder = _routines(description, products, dtypes)
         if float_forms and description.kind == "cpu":
             self.routines = (*self.routines, *float_form_routines(self.routines))
 
@@ -50,7 +62,9 @@ class ProfiledProcessor(Processor):
         return self.description
 
 
-def _routines(description: Description, products: Collection[str]) -> tuple[Sequence[Routine], Routine]:
+def _routines(
+    description: Description, products: Collection[str], dtypes: Sequence[str]
+) -> tuple[Sequence[Routine], Routine]:
     """The routines for layers, and the one that changes layouts."""
     if description.kind == "opencl":
         traits = Traits(
@@ -61,7 +75,7 @@ def _routines(description: Description, products: Collection[str]) -> tuple[Sequ
             description.local_memory,
             description.group_items,
         )
-        return routines(traits), Reorder(traits)
+        return routines(traits, dtypes), Reorder(traits)
     isa = next((isa for isa in ISAS if isa.name == description.isa), None)
     if isa is None:
         raise DeviceError(

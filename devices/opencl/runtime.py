@@ -21,8 +21,8 @@ from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.devices.opencl import drivers
 from nnstretch.devices.opencl.crashes import compiling, name_driver
 from nnstretch.devices.opencl.drivers import DeviceInfo, probe
-from nnstretch.devices.opencl.routines.base import Traits
 from nnstretch.devices.opencl.sources import kernel_files, kernel_integers, kernel_source, sources_hash
+from nnstretch.devices.opencl.traits import traits_of
 from nnstretch.errors import BuildError, DeviceError
 from nnstretch.support.settings import atomic_write, cache_dir
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceInfo", "OpenCLRuntime", "kernel_files", "kernel_integers", "kernel_source", "probe", "sources_hash"]
 
-_GPU_BLOCK = 4  # numbers that a work item of a GPU loads at once
-_GPU_FLOATS = 64  # registers that a work item of a GPU may use for its tile
 _PAGE = 4096
 _SVM_ALIGNMENT = 128  # bytes of the largest type; drivers may reject more
 _INT32_MAX = (1 << 31) - 1
@@ -103,7 +101,7 @@ class OpenCLRuntime:
         if not self.info.usable:
             raise DeviceError(f"OpenCL device {spec.index} ({self.info.name}) does not work: {self.info.why_not}")
         self.threads = drivers.warn_if_short(self._cores) if self.info.on_cpu else 0
-        self.traits = _traits(self.info, self.threads)
+        self.traits = traits_of(self.info, self.threads, local_isa())
         self._sources = sources
         self._programs: dict[tuple[str, tuple[tuple[str, int], ...]], pyopencl.Program] = {}
         self._integers: dict[str, int] = {}  # kernel -> integers of its argument struct
@@ -353,19 +351,6 @@ class OpenCLRuntime:
         with atomic_write(path) as file:
             file.write(hashlib.sha256(binary).digest() + binary)
         return program
-
-
-def _traits(info: DeviceInfo, threads: int) -> Traits:
-    """Traits of a device. On the CPU, the block is that of the CPU engine, so that tensors keep their layout."""
-    isa = local_isa()
-    if not info.on_cpu:
-        vectors = _GPU_FLOATS // _GPU_BLOCK
-        return Traits(_GPU_BLOCK, False, info.compute_units, vectors, info.local_memory, info.group_items)
-    if info.scalar:
-        return Traits(isa.block, False, info.compute_units, max(_GPU_FLOATS // isa.block, 4))
-    # AVX-512 and NEON have 32 vector registers, older x86 16.
-    wide = isa.block == 16 or isa.name.startswith("aarch64")
-    return Traits(isa.block, True, threads, 32 if wide else 16)
 
 
 def _has_32_bits(value: int) -> bool:

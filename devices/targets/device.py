@@ -365,13 +365,17 @@ class Device(Closing):
 
     @cached_property
     def _runner_program(self) -> RunnerProgram:
-        target = self._build_target()
+        target = self.build_target
         file = build_runner(target)
         name = f"{hashlib.sha256(file.read_bytes()).hexdigest()[:20]}.run"
         return RunnerProgram(file, name, str(target))
 
-    def _build_target(self) -> BuildTarget:
-        """A static runner, which runs on every Linux and Android; one that can open libraries where that is asked for."""
+    @property
+    def build_target(self) -> BuildTarget:
+        """What programs for it are built for.
+
+        They are static, so that they run on every Linux and Android, but where they are to open libraries and can.
+        """
         system = self._transport.system
         if system is None:
             opens = self._opencl or self._litert is not None

@@ -120,12 +120,25 @@ class PowerSupply:
 
 @dataclass(frozen=True)
 class OpenCLDevice:
-    """An OpenCL device of the target."""
+    """An OpenCL device of the target, in the order in which `opencl:INDEX` counts.
+
+    Attributes:
+        platform, name, version, driver: as its driver names them.
+        on_cpu: whether it runs kernels on CPU cores.
+        unified, fine_grained, scalar, compute_units, local_memory, group_items: as of `DeviceInfo`.
+    """
 
     platform: str = ""
     name: str = ""
     version: str = ""
+    driver: str = ""
     on_cpu: bool | None = None
+    unified: bool = False
+    fine_grained: bool = False
+    scalar: bool = False
+    compute_units: int = 1
+    local_memory: int = 0
+    group_items: int = 0
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,11 @@ TRANSPORTS: Mapping[str, Callable[[str], Transport]] = {
 """Scheme -> what opens a transport from the text after the colon. A new kind of target is a class and an entry here."""
 
 
+def is_machine(text: str) -> bool:
+    """Whether a text names a target that is reached, not only a kind of machine, as "aarch64-linux-gnu" does."""
+    return text.partition(":")[0] in TRANSPORTS.keys() - {"local"}
+
+
 def open_device(text: str, *, keep: bool = False, opencl: bool = False, litert: LiteRtUse | None = None) -> Device:
     """Opens a target by its name on the command line.
 

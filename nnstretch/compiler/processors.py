@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -82,7 +82,7 @@ def build_processors(options: CompileOptions | str) -> Processors:
     if "*" not in options.processors:
         specs = tuple(_with_ratios(spec) for spec in specs)
     first = next((spec for spec in specs if spec.kind == "cpu"), None)
-    dtypes = ("float32", "float16") if options.tolerance >= HALF_TOLERANCE else ("float32",)
+    dtypes = stored_types(options)
     devices = [spec for spec in specs if spec.kind == "opencl"]
     if len(devices) > 1:
         _load_drivers(devices)
@@ -106,6 +106,11 @@ def rounded_products(options: CompileOptions) -> tuple[str, ...]:
     """The types to which routines of CPUs opened with options may round float32 before they multiply."""
     least = {BFLOAT16: BFLOAT16_TOLERANCE, FLOAT16: FLOAT16_TOLERANCE}
     return tuple(name for name, tolerance in least.items() if options.tolerance >= tolerance)
+
+
+def stored_types(options: CompileOptions) -> tuple[str, ...]:
+    """The types in which routines of OpenCL devices opened with options may store tensors."""
+    return ("float32", "float16") if options.tolerance >= HALF_TOLERANCE else ("float32",)
 
 
 def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int | None) -> tuple[ProcessorSpec, ...]:
@@ -163,7 +168,12 @@ def _open(
     return processor_kind(spec.kind).processor(spec)
 
 
-def foreign_processors(isa: Isa, options: CompileOptions, features: Collection[str] | None = None) -> Processors:
+def foreign_processors(
+    isa: Isa,
+    options: CompileOptions,
+    features: Collection[str] | None = None,
+    device: Callable[[ProcessorSpec], Processor] | None = None,
+) -> Processors:
     """Processors of another machine, for plans without measurements: groups of cores such as `cpu:0-3,cpu:4-7`, and LiteRT.
 
     A CPU without cores gets `options.threads` of them (1 by default).
@@ -172,23 +182,28 @@ def foreign_processors(isa: Isa, options: CompileOptions, features: Collection[s
         isa: its instruction set.
         options: name the cores.
         features: of that CPU; None for any with the instruction set, as for `CpuProcessor`.
+        device: gives its OpenCL devices, if they are known.
 
     Raises:
-        UsageError: the specification is wrong, or names a processor other than a CPU or LiteRT.
+        UsageError: the specification is wrong, or names a processor of another kind.
         MissingExtraError: the package that writes models of LiteRT is not installed here.
     """
     text = options.processors
     cores = ALL_CORES if re.search(r"\d", text) else ALL_CORES[: options.threads or 1]
     specs = parse_processors(text, cores)
-    if any(spec.kind not in ("cpu", *ENGINES) for spec in specs):
+    if any(spec.kind not in ("cpu", *ENGINES, *(["opencl"] if device else [])) for spec in specs):
         raise UsageError(
-            f"processors {text!r} of another machine: only groups of CPU cores and LiteRT can be planned for from here"
+            f"processors {text!r} of another machine: only groups of CPU cores and LiteRT can be planned for without it; "
+            "its OpenCL devices are known where --target names the machine itself, as in adb or ssh:HOST"
         )
     forms, products = computes_float_forms(options), rounded_products(options)
     cpu = partial(CpuProcessor, isa=isa, float_forms=forms, features=features, products=products)
-    named = tuple(
-        cpu(spec) if spec.kind == "cpu" else external_engine(spec.kind).foreign_processor(spec, isa)
-        for spec in _limit_threads(specs, options.threads)
-    )
+
+    def opened(spec: ProcessorSpec) -> Processor:
+        if spec.kind == "opencl" and device is not None:
+            return device(spec)
+        return cpu(spec) if spec.kind == "cpu" else external_engine(spec.kind).foreign_processor(spec, isa)
+
+    named = tuple(map(opened, _limit_threads(specs, options.threads)))
     host = next((processor for processor in named if processor.backend.serves_caller), None)
     return Processors(named, host or cpu(ProcessorSpec("cpu", cores=cores[:1])), options)

@@ -37,7 +37,7 @@ from nnstretch.devices.engine.build.standalone import (
 from nnstretch.errors import FileError, PackageError, UsageError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.package.standalone_calls import PlanCalls
-from nnstretch.package.standalone_devices import PlanDevices
+from nnstretch.package.standalone_devices import DeviceName, PlanDevices
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan, PlanStep
 from nnstretch.support.settings import atomic_write
@@ -65,7 +65,13 @@ def standalone_files(name: str, folder: Path) -> Mapping[str, Path]:
 
 
 def write_standalone(
-    compiled: Compiled, name: str, target: BuildTarget, folder: Path, *, runner: bool = False
+    compiled: Compiled,
+    name: str,
+    target: BuildTarget,
+    folder: Path,
+    *,
+    runner: bool = False,
+    devices: Sequence[DeviceName] | None = None,
 ) -> Mapping[str, Path]:
     """Writes a model and its binaries to an existing folder. Each file appears complete or not at all.
 
@@ -75,6 +81,7 @@ def write_standalone(
         target: of the binaries.
         folder: the destination; existing files of the same names are replaced.
         runner: whether the runner is written, too.
+        devices: as for `write_model_file`.
 
     Returns:
         The files, with the keys of `standalone_files`, and `runner`; those of `aar` by their paths in it.
@@ -93,7 +100,7 @@ def write_standalone(
             f"{target.isa.name}-linux-gnu, or for processors of kind cpu alone"
         )
     binaries = build_binaries(target)
-    write_model_file(compiled, name, target.isa, files["model"])
+    write_model_file(compiled, name, target.isa, files["model"], devices)
     contents = {
         "executable": binaries.executable.read_bytes(),
         "library": binaries.library.read_bytes(),
@@ -143,7 +150,9 @@ _KERNEL_STEP, _LAUNCH_STEP, _CALL_STEP = 0, 1, 2
 _ABSENT = -1
 
 
-def write_model_file(compiled: Compiled, name: str, isa: Isa, path: Path) -> None:
+def write_model_file(
+    compiled: Compiled, name: str, isa: Isa, path: Path, devices: Sequence[DeviceName] | None = None
+) -> None:
     """Writes a compiled model to `path`. The file appears complete or not at all.
 
     Args:
@@ -151,6 +160,8 @@ def write_model_file(compiled: Compiled, name: str, isa: Isa, path: Path) -> Non
         name: the model's name, which the executable prints.
         isa: the instruction set of the plan.
         path: the file.
+        devices: OpenCL devices of the machine that runs the plan, in the order in which `opencl:INDEX` counts; None: those of
+            this machine.
 
     Raises:
         UsageError: the plan has calls that a model file cannot hold, or no kernel has the type of an input or output; names
@@ -160,7 +171,7 @@ def write_model_file(compiled: Compiled, name: str, isa: Isa, path: Path) -> Non
     """
     check_standalone(compiled.plan)
     constants = _file_constants(compiled)
-    head = bytearray(encode_head(compiled, name, isa, constants.nbytes))
+    head = bytearray(encode_head(compiled, name, isa, constants.nbytes, devices))
     struct.pack_into("<Q", head, _CHECK_AT, check(head, constants.data))
     with atomic_write(path) as file:
         file.write(head)
@@ -195,7 +206,9 @@ def _file_constants(compiled: Compiled) -> np.ndarray:
     return constants
 
 
-def encode_head(compiled: Compiled, name: str, isa: Isa, constant_bytes: int) -> bytes:
+def encode_head(
+    compiled: Compiled, name: str, isa: Isa, constant_bytes: int, there: Sequence[DeviceName] | None = None
+) -> bytes:
     """The file up to the constants: header with a check of 0, 64-bit words, text and padding.
 
     Args:
@@ -203,6 +216,7 @@ def encode_head(compiled: Compiled, name: str, isa: Isa, constant_bytes: int) ->
         name: of the model.
         isa: the instruction set of the plan.
         constant_bytes: size of the constants.
+        there: as `devices` of `write_model_file`.
 
     Raises:
         PackageError: the plan is for another vector width.
@@ -210,7 +224,7 @@ def encode_head(compiled: Compiled, name: str, isa: Isa, constant_bytes: int) ->
     plan = compiled.plan
     if plan.block != isa.block:
         raise PackageError(f"the plan is made for vectors of {plan.block} floats, {isa.name} has {isa.block}")
-    devices, calls = PlanDevices(plan), PlanCalls(plan, compiled.models)
+    devices, calls = PlanDevices(plan, there), PlanCalls(plan, compiled.models)
     host_bytes = plan.constant_ranges.get(0, (0, 0))[1]
     kernels = sorted({step.kernel for step in plan.steps if step.kind == "kernel"})
     texts = [isa.name, name, *(t.name for t in (*plan.inputs, *plan.outputs)), *kernels]

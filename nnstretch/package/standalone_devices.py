@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -38,9 +38,15 @@ class DeviceName:
 
 @dataclass(frozen=True)
 class PlanDevices:
-    """The OpenCL queues of a plan, numbered from 0 in the order of its queues."""
+    """The OpenCL queues of a plan, numbered from 0 in the order of its queues.
+
+    Attributes:
+        plan: the plan.
+        there: devices of the machine that runs it, in the order in which `opencl:INDEX` counts; None: those of this machine.
+    """
 
     plan: Plan
+    there: Sequence[DeviceName] | None = None
 
     @cached_property
     def queues(self) -> tuple[int, ...]:
@@ -101,11 +107,18 @@ class PlanDevices:
     def texts(self) -> Iterable[str]:
         """The strings of the devices, in the order in which the words refer to them."""
         for queue in self.queues:
-            device = _device_name(self.plan.queues[queue])
+            device = self._named(self.plan.queues[queue])
             yield from (device.platform, device.name)
         yield from chain.from_iterable((name, kernel_source(name)) for name in self._sources)
         yield from (name for _, _, macros in self._programs for name, _ in macros)
         yield from (step.kernel for step in self.steps)
+
+    def _named(self, queue: PlanQueue) -> DeviceName:
+        """The device of a queue, without names if it is not known."""
+        index = _spec_index(queue)
+        if self.there is None:
+            return _device_here(index, queue.cores)
+        return self.there[index] if index < len(self.there) else DeviceName(index)
 
     @cached_property
     def _program_of(self) -> tuple[ProgramKey, ...]:
@@ -155,13 +168,12 @@ def _spec_index(queue: PlanQueue) -> int:
     return spec.index
 
 
-def _device_name(queue: PlanQueue) -> DeviceName:
-    """The device of a queue on this machine, without names if it is not here."""
+def _device_here(index: int, cores: tuple[int, ...]) -> DeviceName:
+    """A device of this machine, without names if it is not here."""
     from nnstretch.devices.opencl.drivers import device_info, load_drivers
 
-    index = _spec_index(queue)
     try:
-        if index >= len(load_drivers(queue.cores)):
+        if index >= len(load_drivers(cores)):
             return DeviceName(index)
     except DeviceError:
         return DeviceName(index)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +14,7 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.bench.comparison.subject import random_feeds, reference_outputs
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors, foreign_processors
+from nnstretch.compiler.targets.opencl import device_names, names_opencl, opencl_processor
 from nnstretch.compiler.targets.stored import plan_from_file, stored_plan
 from nnstretch.devices.base.spec import parse_processors
 from nnstretch.devices.cpu.manifest import families
@@ -21,6 +23,7 @@ from nnstretch.devices.targets.device import Device
 from nnstretch.errors import FeedError, ModelError, NNStretchError, PackageError, UsageError, first_line
 from nnstretch.package import read_package
 from nnstretch.package.standalone import check_standalone, write_model_file
+from nnstretch.package.standalone_devices import DeviceName
 from nnstretch.package.standalone_head import read_ends, read_head
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import unpackaged
@@ -74,7 +77,30 @@ class TargetModel:
 def compile_for_target(
     graph: ir.Model, name: str, device: Device, options: CompileOptions, file: Path, progress: Progress = silent
 ) -> TargetModel:
-    """Compiles a graph for the CPU of a target.
+    """Compiles a graph for the processors of a target, as `planned_for_target` says, and writes it to a model file.
+
+    Raises:
+        ModelError: a layer has no native routine.
+        NNStretchError: the model cannot be compiled.
+    """
+    planned = planned_for_target(graph, name, device, options, progress)
+    plan = planned.compiled.plan
+    write_for_target(planned.compiled, name, device.isa, file, device_names(device.probe))
+    return TargetModel(name, file, macs=plan.macs, note=planned.note, routines=planned.routines, plan=plan)
+
+
+class Planned(NamedTuple):
+    """A plan for a target, how its routines were chosen, and what the user should know of that."""
+
+    compiled: Compiled
+    routines: str
+    note: str
+
+
+def planned_for_target(
+    graph: ir.Model, name: str, device: Device, options: CompileOptions, progress: Progress = silent
+) -> Planned:
+    """Plans a graph for the processors of a target.
 
     Routines are those of the plan that the options name. Without one, they are chosen by measurements on the target, if the
     profile store has them; by measurements here, if this machine has the instruction set and the cores; else by estimates.
@@ -84,40 +110,32 @@ def compile_for_target(
         name: as the user wrote the model.
         device: the target.
         options: with the target's processors (`processors_of_target`).
-        file: the model file to write.
         progress: called while routines are measured.
 
     Raises:
-        ModelError: a layer has no native routine.
-        NNStretchError: the model cannot be compiled.
+        NNStretchError: the model cannot be planned.
     """
-    compiled, routines, note = _planned(graph, name, device, options, progress)
-    write_for_target(compiled, name, device.isa, file)
-    return TargetModel(name, file, macs=compiled.plan.macs, note=note, routines=routines, plan=compiled.plan)
-
-
-def _planned(
-    graph: ir.Model, name: str, device: Device, options: CompileOptions, progress: Progress
-) -> tuple[Compiled, str, str]:
-    """A plan for a target, how its routines were chosen, and what the user should know of that."""
     if options.plan is not None:
         found = plan_from_file(graph, device, options)
         here = (
             "" if found.is_of_this_kind else f"{options.plan} was tuned on another kind of device; see `nnstretch tune`"
         )
-        return found.compiled, TUNED, here
+        return Planned(found.compiled, TUNED, here)
     if options.tune and (stored := stored_plan(graph.clone(), device, options)) is not None:
-        return stored, TUNED, f"{name}: routines are those that are fastest by measurements on {device.name}"
+        return Planned(stored, TUNED, f"{name}: routines are those that are fastest by measurements on {device.name}")
     own = replace(options, target="local")
-    if device.isa == local_isa() and _are_cores_of_this_machine(options.processors):
+    is_known_here = device.is_here or not names_opencl(options.processors)
+    if is_known_here and device.isa == local_isa() and _are_cores_of_this_machine(options.processors):
         compiled = plan_model(graph, build_processors(own), tune=options.tune, progress=progress)
-        return compiled, TUNED if options.tune else ESTIMATED, ""
-    processors = foreign_processors(device.isa, own, device.probe.features)
+        return Planned(compiled, TUNED if options.tune else ESTIMATED, "")
+    processors = foreign_processors(
+        device.isa, own, device.probe.features, lambda spec: opencl_processor(device, spec, own)
+    )
     compiled = plan_model(graph, processors, tune=False, progress=progress)
     advice = (
         f"{name}: routines are chosen by estimates; `nnstretch tune {name} --target {device.name}` measures them there"
     )
-    return compiled, ESTIMATED, advice if options.tune else ""
+    return Planned(compiled, ESTIMATED, advice if options.tune else "")
 
 
 def model_file_for_target(path: Path, device: Device, feeds: Mapping[str, np.ndarray]) -> TargetModel:
@@ -146,7 +164,7 @@ def package_for_target(path: Path, device: Device, file: Callable[[], Path]) -> 
 
     Raises:
         FileError, PackageError: the package cannot be read, is damaged, or is for another instruction set.
-        ModelError: no plan can run there: a layer has no native routine, or is not for a CPU.
+        ModelError: no plan can run there: a layer has no native routine, or is for another kind of processor.
     """
     found: list[TargetModel] = []
     refused: list[ModelError] = []
@@ -181,22 +199,24 @@ def _check_instruction_set(plan: Plan, path: Path, device: Device) -> None:
     )
 
 
-def write_for_target(compiled: Compiled, name: str, isa: Isa, file: Path) -> None:
-    """Writes a model file.
+def write_for_target(
+    compiled: Compiled, name: str, isa: Isa, file: Path, devices: Sequence[DeviceName] | None = None
+) -> None:
+    """Writes a model file; `devices` are the OpenCL devices of the target, as for `write_model_file`.
 
     Raises:
-        ModelError: a layer has no native routine, or is not for a CPU.
+        ModelError: a layer has no native routine, or is for another kind of processor.
         FileError: the file cannot be written.
     """
     check_for_target(compiled, name)
-    write_model_file(compiled, Path(name).stem or name, isa, file)
+    write_model_file(compiled, Path(name).stem or name, isa, file, devices)
 
 
 def check_for_target(compiled: Compiled, name: str) -> None:
     """Refuses a plan that targets cannot run.
 
     Raises:
-        ModelError: a layer has no native routine, or is not for a CPU.
+        ModelError: a layer has no native routine, or is for another kind of processor.
     """
     if layers := compiled.plan.fallback_layers:
         raise ModelError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +30,7 @@ from nnstretch.report.tables.text import count_text, plain_table, size_text
 if TYPE_CHECKING:
     from nnstretch.cli.models.sources import Source
     from nnstretch.devices.engine.build.instruction_sets import BuildTarget
+    from nnstretch.package.standalone_devices import DeviceName
     from nnstretch.scheduler.plan.compiled import Compiled
     from nnstretch.scheduler.plan.schema import Plan
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
@@ -43,7 +46,8 @@ Target = Annotated[
     str | None,
     option(
         "--target NAME",
-        "Target of a standalone model: local, aarch64-linux-gnu, aarch64-linux-musl (static), x86-64-v3, …",
+        "Target of a standalone model: local, aarch64-linux-gnu, aarch64-linux-musl (static), x86-64-v3, …; or a machine, as "
+        "adb, ssh:HOST or qemu:aarch64, whose cores and OpenCL devices --processors names.",
         shown="local",
     ),
 ]
@@ -142,19 +146,23 @@ def _standalone(
     report: Reporter, source: Source, name: str, output: Path | None, target_name: str | None, *, runner: bool
 ) -> None:
     from nnstretch.devices.engine.build.instruction_sets import parse_target
+    from nnstretch.devices.targets.schemes import is_machine
     from nnstretch.package.standalone import standalone_files, write_standalone
     from nnstretch.training.data.preprocessing import write_preprocessing
 
-    target = parse_target(target_name or "local")
     name = re.sub(r"[^\w.+-]", "_", name)
     standalone_files(name, Path())  # refuses the name before the long work
     folder = output or Path(name)
     with results_directory(folder):
-        compiled = _compiled(report, source, target)
+        if target_name is not None and is_machine(target_name):
+            compiled, target, devices = _compiled_for_machine(report, source, target_name)
+        else:
+            target, devices = parse_target(target_name or "local"), None
+            compiled = _compiled(report, source, target)
         report.note(source.note)
         with report.progress("Building") as advance:
             advance(0, 0, f"the engine for {target}")
-            files = write_standalone(compiled, name, target, folder, runner=runner)
+            files = write_standalone(compiled, name, target, folder, runner=runner, devices=devices)
         if source.preprocessing is not None:
             files = {**files, "preprocessing": write_preprocessing(files["model"], source.preprocessing)}
     sizes = {what: path.stat().st_size for what, path in files.items()}
@@ -192,6 +200,33 @@ def _compiled(report: Reporter, source: Source, target: BuildTarget) -> Compiled
         tune = False
     with report.progress("Compiling") as advance:
         return plan_model(source.load(), usable, tune=tune, progress=advance)
+
+
+def _compiled_for_machine(
+    report: Reporter, source: Source, name: str
+) -> tuple[Compiled, BuildTarget, Sequence[DeviceName]]:
+    """The plan for the processors of another machine, what to build for it, and its OpenCL devices."""
+    from nnstretch.bench.targets.models import planned_for_target
+    from nnstretch.compiler.targets.opencl import device_names, names_opencl
+    from nnstretch.compiler.targets.processors import processors_of_target
+    from nnstretch.devices.external.litert import NAMES
+    from nnstretch.devices.targets.litert import LiteRtUse
+    from nnstretch.devices.targets.schemes import open_device
+
+    options = source.options
+    litert = LiteRtUse(None) if any(one in options.processors for one in NAMES) else None
+    with (
+        report.progress("Compiling") as advance,
+        open_device(name, opencl=names_opencl(options.processors), litert=litert) as device,
+    ):
+        advance(0, 0, f"for {name}")
+        if options.plan is None:
+            text = processors_of_target(device.probe, options.processors, options.threads, name)
+            options = replace(options, processors=text, threads=None)
+        planned = planned_for_target(source.load(), source.model, device, options, advance)
+        found = planned.compiled, device.build_target, device_names(device.probe)
+    report.note(planned.note)
+    return found
 
 
 def _summary(plan: Plan) -> str:

@@ -132,9 +132,11 @@ def _on_targets(
 ) -> list[GridResult]:
     """The results of all targets. Raises as `sweep_latency` does."""
     from nnstretch.cli.sweeping.target_runs import TargetRuns, opened_targets
+    from nnstretch.compiler.targets.opencl import names_opencl
 
     results: list[GridResult] = []
-    with opened_targets(targets) as (opened, failures), report.progress("Sweeping") as advance:
+    opencl = any(names_opencl(point.processors) for target in targets for point in points(target))
+    with opened_targets(targets, opencl=opencl) as (opened, failures), report.progress("Sweeping") as advance:
         for target in targets:
             if target in failures:
                 results += [GridResult(point, error=failures[target]) for point in points(target)]

@@ -69,8 +69,14 @@ class TargetRuns:
 
 
 @contextmanager
-def opened_targets(targets: Sequence[str]) -> Iterator[tuple[dict[str, tuple[Device, TargetSite]], dict[str, str]]]:
+def opened_targets(
+    targets: Sequence[str], *, opencl: bool
+) -> Iterator[tuple[dict[str, tuple[Device, TargetSite]], dict[str, str]]]:
     """Targets within the block, and why others cannot be used.
+
+    Args:
+        targets: as users write them.
+        opencl: whether models may have OpenCL queues.
 
     Raises:
         UsageError: a target is not understood.
@@ -81,7 +87,7 @@ def opened_targets(targets: Sequence[str]) -> Iterator[tuple[dict[str, tuple[Dev
     with ExitStack() as stack:
         for target in targets:
             try:
-                device = stack.enter_context(open_device(target))
+                device = stack.enter_context(open_device(target, opencl=opencl))
             except TargetError as error:
                 if len(targets) == 1:
                     raise

@@ -1,20 +1,24 @@
 """Model files of single layers, which the runner of a target races against each other.
 
 All files of a race have the same inputs: the layer's, once in every layout that a candidate reads. A candidate reads its own.
+Those for an OpenCL device have none: inputs lie where the weights are, in the device's memory, where a network has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.targets.results import arrays_of
 from nnstretch.graph.layer import TensorType
 from nnstretch.package.standalone import SUFFIX, write_model_file
+from nnstretch.package.standalone_devices import DeviceName
 from nnstretch.scheduler.costmodel.costs import Candidate
 from nnstretch.scheduler.measurement.caches import CacheSizes
 from nnstretch.scheduler.measurement.compare import repeats_of
@@ -62,20 +66,24 @@ class CandidateModels:
 
     Attributes:
         test: what the candidates compute.
-        isa: instruction set of the processor.
-        caches: of its machine.
+        isa: instruction set of the machine.
+        caches: of the machine.
         folder: where files are written.
+        devices: its OpenCL devices.
     """
 
     test: LayerUnderTest
     isa: Isa
     caches: CacheSizes
     folder: Path
+    devices: Sequence[DeviceName] = ()
     _arrays: list[np.ndarray] = field(default_factory=list)  # inputs of all models
     _first: dict[Hashable, int] = field(default_factory=dict)  # layouts of inputs -> number of their first array
 
     def add_layouts(self, candidates: Iterable[Candidate]) -> None:
         """Adds the inputs of candidates to those of all models. Comes before their files are written."""
+        if self._on_device:
+            return
         for candidate in candidates:
             layouts, _ = candidate.routine.layouts(self.test.layer, candidate.parameters)
             if layouts not in self._first:
@@ -104,15 +112,29 @@ class CandidateModels:
         """
         test = self.test
         lowering = candidate.routine.lower(test.layer, candidate.parameters)
-        single = SingleLayer(test.processor, candidate.routine, test.layer, candidate.parameters, lowering)
+        host = CpuProcessor(ProcessorSpec("cpu", cores=(0,)), isa=self.isa) if self._on_device else None
+        single = SingleLayer(
+            test.processor,
+            candidate.routine,
+            test.layer,
+            candidate.parameters,
+            lowering,
+            host=host,
+            shown=self._on_device,
+        )
         weights = max(1, lowering.weight_bytes)
         repeats = min(repeats_of(single, test.state), max(1, _COPIED * self.caches.own // weights))
         made = single_layer_plan(replace(single, repeats=repeats), test.case.packed(candidate))
         layouts, _ = candidate.routine.layouts(test.layer, candidate.parameters)
-        plan = self._with_all_inputs(made.plan, self._first[layouts])
+        plan = made.plan if self._on_device else self._with_all_inputs(made.plan, self._first[layouts])
         file = self.folder / f"{number}{SUFFIX}"
-        write_model_file(Compiled(plan, _constants(made)), str(candidate.routine.descriptor), self.isa, file)
+        name = str(candidate.routine.descriptor)
+        write_model_file(Compiled(plan, _constants(made)), name, self.isa, file, self.devices)
         return CandidateModel(file, repeats, tuple(tensor.type for tensor in made.plan.outputs))
+
+    @property
+    def _on_device(self) -> bool:
+        return self.test.processor.backend.own_memory
 
     def _with_all_inputs(self, plan: Plan, first: int) -> Plan:
         """A plan with the inputs of all models; its own begin at number `first`."""

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.compiler.processors import Processors
+from nnstretch.compiler.targets.opencl import names_opencl
 from nnstretch.compiler.targets.processors import target_processors
 from nnstretch.compiler.targets.site import TargetSite
 from nnstretch.devices.targets.device import Device
@@ -50,7 +51,7 @@ def open_target_processors(
         UsageError: the target or its processors are not understood.
         TargetError: it cannot be used.
     """
-    with open_device(options.target) as device, TargetSite(device) as site:
+    with open_device(options.target, opencl=names_opencl(options.processors)) as device, TargetSite(device) as site:
 
         def prepared() -> Processors:
             named = _clusters(device.probe) if clusters else options.processors

@@ -1,4 +1,4 @@
-"""The CPU processors of a target, with fingerprints for the profile store."""
+"""The processors of a target, with fingerprints for the profile store."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.compiler.processors import Processors, computes_float_forms, rounded_products
+from nnstretch.compiler.targets.opencl import OPENCL, opencl_processor
+from nnstretch.compiler.targets.opencl import fingerprint as opencl_fingerprint
 from nnstretch.devices.base.description import Description
 from nnstretch.devices.base.spec import ProcessorSpec, parse_processors
 from nnstretch.devices.engine.build.engine_library import engine_identity
@@ -16,6 +18,8 @@ from nnstretch.devices.targets.device import Device
 from nnstretch.devices.targets.probe import Probe
 from nnstretch.errors import UsageError, first_line
 from nnstretch.scheduler.measurement.site import MeasurementSite
+
+_TUNED = "cpu", OPENCL
 
 
 def processors_of_target(probe: Probe, text: str, threads: int | None, target: str) -> str:
@@ -43,37 +47,52 @@ def processors_of_target(probe: Probe, text: str, threads: int | None, target: s
 
 
 def target_processors(device: Device, options: CompileOptions, site: MeasurementSite) -> Processors:
-    """The CPU of a target, as groups of cores whose measurements have a place in the profile store.
+    """Groups of cores and OpenCL devices of a target, whose measurements have a place in the profile store.
 
     Args:
-        device: the target.
+        device: the target; opened for models with OpenCL queues if processors are such.
         options: name the processors as the user writes them.
         site: measures on the target, or knows only what the store has.
 
     Raises:
-        UsageError: a processor is not a CPU, or the target has no such core.
+        UsageError: a processor is neither, or the target has no such core or device.
         TargetError: the target cannot be described.
     """
     specs = _specs(device, options)
-    if other := next((spec for spec in specs if spec.kind != "cpu"), None):
+    if other := next((spec for spec in specs if spec.kind not in _TUNED), None):
         raise UsageError(
-            f"{device.name}: {other} is not a group of CPU cores; routines are tuned there for these alone"
+            f"{device.name}: {other} is neither a group of CPU cores nor an OpenCL device; routines are tuned there for "
+            "these alone"
         )
     forms, products = computes_float_forms(options), rounded_products(options)
-    named = tuple(ProfiledProcessor(_description(device, spec), float_forms=forms, products=products) for spec in specs)
-    own = replace(options, processors=",".join(map(str, specs)), threads=None)
-    return Processors(named, named[0], own, site=site)
+
+    def opened(spec: ProcessorSpec) -> ProfiledProcessor:
+        if spec.kind == OPENCL:
+            return opencl_processor(device, spec, options)
+        return ProfiledProcessor(_description(device, spec), float_forms=forms, products=products)
+
+    named = tuple(map(opened, specs))
+    host = next((one for one in named if one.backend.serves_caller), None) or opened(_first_core(device))
+    own = replace(options, processors=",".join(one.name for one in named), threads=None)
+    return Processors(named, host, own, site=site)
+
+
+def _first_core(device: Device) -> ProcessorSpec:
+    """A core that serves OpenCL devices."""
+    return ProcessorSpec("cpu", cores=(next(cpu.number for cpu in device.probe.cpus if cpu.usable),))
 
 
 def fingerprints_of(device: Device, options: CompileOptions) -> tuple[str, ...]:
-    """Fingerprints of the processors of a target that options name; none if one is not a CPU.
+    """Fingerprints of the processors of a target that options name; none if one is neither a CPU nor an OpenCL device.
 
     Raises:
-        UsageError: the target has no such core.
+        UsageError: the target has no such core or device.
         TargetError: the target cannot be described.
     """
     specs = _specs(device, options)
-    return tuple(fingerprint(device, spec) for spec in specs if all(one.kind == "cpu" for one in specs))
+    if any(spec.kind not in _TUNED for spec in specs):
+        return ()
+    return tuple((opencl_fingerprint if spec.kind == OPENCL else fingerprint)(device, spec) for spec in specs)
 
 
 def _specs(device: Device, options: CompileOptions) -> tuple[ProcessorSpec, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from nnstretch.compiler.targets.candidate_models import CandidateModel, CandidateModels
+from nnstretch.compiler.targets.opencl import device_names
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.targets.base import RunnerEndedError, TargetError, TargetTimeoutError
 from nnstretch.devices.targets.device import Device
@@ -83,7 +84,7 @@ class TargetSite(MeasurementSite):
     def compare(
         self, candidates: CandidateSet, test: LayerUnderTest, reference: ReferenceFrequency
     ) -> dict[int, Measurement]:
-        models = CandidateModels(test, self._device.isa, self.caches, self._folder)
+        models = CandidateModels(test, self._device.isa, self.caches, self._folder, device_names(self._device.probe))
         models.add_layouts(candidates.candidates)
         found: dict[int, Measurement] = {}
         files: dict[int, CandidateModel] = {}
@@ -131,7 +132,7 @@ class TargetSite(MeasurementSite):
         return seconds[:, fastest]
 
     def round_trip(self, host: Processor, device: Processor, tensor: TensorType) -> tuple[float, tuple[float, ...]]:
-        (result,) = self._run_plan(round_trip_plan(host, device, tensor), RACE, 1)
+        (result,) = self._run_plan(round_trip_plan(host, device, tensor), RACE, 1, "transfer")
         return undisturbed(result.samples), result.samples
 
     def close(self) -> None:
@@ -156,7 +157,7 @@ class TargetSite(MeasurementSite):
             TargetError: it does not run there.
         """
         file = self._folder / f"plan{SUFFIX}"
-        write_model_file(compiled, name, self._device.isa, file)
+        write_model_file(compiled, name, self._device.isa, file, device_names(self._device.probe))
         try:
             found = self._device.bench([file] * times, options)
         finally:

@@ -14,10 +14,13 @@ import onnx_ir as ir
 import pytest
 
 from nnstretch.api.options import CompileOptions
+from nnstretch.bench.targets.measure import measure_models
+from nnstretch.bench.targets.models import compile_for_target, with_drawn_inputs
 from nnstretch.cli.main import main
 from nnstretch.compiler.compile import measured_space, plan_model
 from nnstretch.compiler.costs import open_profiler
 from nnstretch.compiler.saved_plan import plan_file
+from nnstretch.compiler.targets.opencl import names_opencl
 from nnstretch.compiler.targets.processors import target_processors
 from nnstretch.compiler.targets.site import TargetSite
 from nnstretch.compiler.targets.stored import StoredSite, plan_from_file, stored_plan
@@ -25,8 +28,11 @@ from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.targets import schemes
 from nnstretch.devices.targets.base import RunnerEndedError, TargetError, TransientTargetError
 from nnstretch.devices.targets.device import Device
+from nnstretch.devices.targets.results import BenchOptions
 from nnstretch.errors import UsageError
+from nnstretch.frontends.onnx_file import save
 from nnstretch.graph.layers import layers
+from nnstretch.package.standalone_head import read_head
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.workload import transfer_bytes
 from nnstretch.scheduler.measurement.store.profiles_file import Profiles, read_profiles, write_profiles
@@ -47,6 +53,7 @@ NETWORK = """
 """
 DIRECT, WINOGRAD = "cpu:float32/direct", "cpu:float32/winograd"
 ONE = CompileOptions(threads=1)
+QUICK = BenchOptions(runs=1, warmup=0.0)
 
 
 @pytest.fixture
@@ -75,7 +82,8 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeBoard:
 
 
 def tuned(board: Board, graph: ir.Model, options: CompileOptions = ONE) -> Compiled:
-    with Device(board) as device, TargetSite(device) as site:
+    opencl = names_opencl(options.processors)
+    with Device(board, opencl=opencl) as device, TargetSite(device) as site:
         compiled = plan_model(graph.clone(), target_processors(device, options, site), coordinate_descent=False)
     assert board.left == []
     return compiled
@@ -83,7 +91,7 @@ def tuned(board: Board, graph: ir.Model, options: CompileOptions = ONE) -> Compi
 
 def from_store(board: Board, graph: ir.Model, options: CompileOptions = ONE) -> Compiled | None:
     before = board.measurements
-    with Device(board) as device:
+    with Device(board, opencl=names_opencl(options.processors)) as device:
         found = stored_plan(graph.clone(), device, options)
     assert board.measurements == before
     return found
@@ -122,6 +130,45 @@ def test_every_device_gets_the_routines_that_are_fastest_there(board: MakeBoard,
     alone = [row for row in rows(one) if row.routine in (DIRECT, WINOGRAD) and " in " not in row.workload]
     assert len(alone) >= 3
     assert all(row.measurement.error is not None and row.measurement.error < 1e-4 for row in alone)
+
+
+@pytest.mark.opencl
+def test_an_opencl_device_is_tuned_and_used_there(
+    board: MakeBoard,
+    graph: ir.Model,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its kernels are built and run there, on inputs in its memory; their answers are checked."""
+    made = board("board")
+    made.factors |= {"opencl:float32/direct": 1e-3, "opencl:float32/reorder": 1e-4, "transfer": 1e-4, "plan": 1e-2}
+    options = CompileOptions("cpu:0,opencl:0")
+    compiled = tuned(made, graph, options)
+    assert {(step.routine, step.kind) for step in compiled.plan.steps if step.op == "Conv"} == {
+        ("opencl:float32/direct", "opencl")
+    }
+    assert any("opencl:float32" in name for names in made.measured for name in names)
+    assert not failures(made)
+    assert routine(from_store(made, graph, options)) == "opencl:float32/direct"
+    with Device(made, opencl=True) as device:
+        for processors in (options, CompileOptions("opencl:0", tune=False)):
+            file = tmp_path / "model.nnm"
+            model = compile_for_target(graph.clone(), "m", device, processors, file)
+            (measured,) = measure_models(device, [with_drawn_inputs(model, graph, 0)], QUICK).measured
+            assert measured.error is not None
+            assert measured.error < 1e-5
+        with pytest.raises(UsageError, match=r"board has no opencl:9: it has opencl:0 \("):
+            target_processors(device, CompileOptions("opencl:9"), StoredSite())
+    monkeypatch.setitem(schemes.TRANSPORTS, "ssh", lambda _: made)
+    save(graph, tmp_path / "net.onnx")
+    command = ("compile", tmp_path / "net.onnx", "--standalone", "--target", "ssh:board", "-p", options.processors)
+    capsys.readouterr()
+    assert main([*map(str, command), "-o", str(tmp_path / "app"), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert "routines are those that are fastest by measurements on" in " ".join(shown.err.split())
+    assert read_head(Path(json.loads(shown.out)["files"]["model"]["file"])).has_devices
+    assert made.left == []
 
 
 @pytest.mark.parametrize(("dtype", "wanted"), [("int8", {"int8"}), ("hybrid", {"int8", "float32"})])
@@ -307,8 +354,9 @@ def test_two_groups_of_cores_are_tuned_there(board: MakeBoard, graph: ir.Model) 
 
 
 @pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")
+@pytest.mark.parametrize("kind", ["cpu:", pytest.param("opencl:0@", marks=pytest.mark.opencl)])
 def test_branches_are_made_for_the_processors_of_a_device(
-    board: MakeBoard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, board: MakeBoard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     used = board(winograd=0.1)
     monkeypatch.setitem(schemes.TRANSPORTS, "ssh", lambda _: used)
@@ -316,7 +364,8 @@ def test_branches_are_made_for_the_processors_of_a_device(
         "import torch\nfrom tests.kits.networks.tiny_branching import SIDE, original\n"
         "def made():\n    return original(), torch.zeros(1, 1, SIDE, SIDE)\n"
     )
-    first, second = usable_cores()[:2]
+    one, other = usable_cores()[:2]
+    first, second = f"cpu:{one}", f"{kind}{other}"
     limits = (
         "--alpha",
         "100",
@@ -333,11 +382,11 @@ def test_branches_are_made_for_the_processors_of_a_device(
     )
     network = ("stretch", f"{tmp_path / 'net.py'}:made", "--target", "ssh:board")
     capsys.readouterr()
-    assert main([*network, "-p", f"cpu:{first},cpu:{second}", *limits, "-o", str(tmp_path / "designs"), "--json"]) == 0
+    assert main([*network, "-p", f"{first},{second}", *limits, "-o", str(tmp_path / "designs"), "--json"]) == 0
     (design,) = json.loads(capsys.readouterr().out)["designs"]
-    assert {branch["processor"] for branch in design["branches"]} == {f"cpu:{first}", f"cpu:{second}"}
+    assert {branch["processor"] for branch in design["branches"]} == {first, second}
     assert Path(design["file"]).exists()
     assert any(row.workload.startswith("together with") for row in rows(used))
     assert used.left == []
-    assert main([*network, "-p", f"cpu:{first}", *limits]) == 2
+    assert main([*network, "-p", first, *limits]) == 2
     assert "names 1 processor" in capsys.readouterr().err

@@ -21,6 +21,9 @@ typedef struct {
     bool unified;      /* shares memory with the host */
     bool fine_grained; /* has fine-grained shared virtual memory */
     bool atomics;      /* running kernels see writes of the host to that memory */
+    bool scalar;       /* computes work items side by side and splits vectors into their elements, as GPUs do */
+    int64_t local_memory; /* bytes for a work group; 0 if it is global memory, which is no faster */
+    int64_t group_items;  /* work items of a work group, at most */
 } nns_ocl_device;
 
 /* Cores for drivers on the CPU. */

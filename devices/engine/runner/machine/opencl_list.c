@@ -11,8 +11,15 @@
 #include "threads/threads.h"
 
 static void list_here(const nns_opencl_options *options, nns_opencl_list *list) {
-    nns_opencl_devices(options, list->devices, NNS_MOST_LISTED_DEVICES, &list->count, list->error, sizeof list->error);
+    nns_report report = {0};
+    const nns_ocl_setup setup = {.library = options->library, .cache = options->cache};
+    if (nns_ocl_load_drivers(&setup, &report) == NNS_OK) list->count = nns_ocl_device_count();
     if (list->count > NNS_MOST_LISTED_DEVICES) list->count = NNS_MOST_LISTED_DEVICES;
+    for (int32_t i = 0; i < list->count; i++) {
+        list->devices[i] = *nns_ocl_device_at(i);
+        list->devices[i].id = NULL;
+    }
+    nns_answer(&report, list->error, sizeof list->error);
     if (!list->count && !list->error[0])
         snprintf(list->error, sizeof list->error, "the OpenCL drivers have no device");
 }
@@ -97,13 +104,19 @@ void nns_list_opencl(const nns_opencl_options *options, nns_opencl_list *list) {
 void nns_opencl_list_write(const nns_opencl_list *list, nns_json *json) {
     nns_json_array(json, "opencl");
     for (int32_t i = 0; i < list->count; i++) {
-        const nns_opencl_device *device = &list->devices[i];
+        const nns_ocl_device *device = &list->devices[i];
         nns_json_object(json, NULL);
         nns_json_text(json, "platform", device->platform);
         nns_json_text(json, "name", device->name);
         nns_json_text(json, "version", device->version);
         nns_json_text(json, "driver", device->driver);
-        nns_json_bool(json, "on_cpu", device->on_cpu != 0);
+        nns_json_bool(json, "on_cpu", device->on_cpu);
+        nns_json_bool(json, "unified", device->unified);
+        nns_json_bool(json, "fine_grained", device->fine_grained);
+        nns_json_bool(json, "scalar", device->scalar);
+        nns_json_integer(json, "compute_units", device->compute_units);
+        nns_json_integer(json, "local_memory", device->local_memory);
+        nns_json_integer(json, "group_items", device->group_items);
         nns_json_end_object(json);
     }
     nns_json_end_array(json);

@@ -3,12 +3,13 @@
 #define NNS_OPENCL_LIST_H
 
 #include "answer/json.h"
+#include "drivers/drivers.h"
 #include "nnstretch.h"
 
 enum { NNS_MOST_LISTED_DEVICES = 32, NNS_LIST_ERROR = 256 };
 
 typedef struct {
-    nns_opencl_device devices[NNS_MOST_LISTED_DEVICES];
+    nns_ocl_device devices[NNS_MOST_LISTED_DEVICES]; /* without their handles */
     int32_t count;
     char error[NNS_LIST_ERROR]; /* why there are none; "" if there are some */
 } nns_opencl_list;

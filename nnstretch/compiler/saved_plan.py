@@ -176,6 +176,17 @@ def _saved(unit: Unit, choice: Choice, groups: Mapping[tuple[int, ...], Sequence
     return SavedChoice(unit.name, choice.queue, routine, parameters, tuple(groups.get(numbers, ())))
 
 
+def named_processors(options: CompileOptions) -> str:
+    """The processors that options name, or those of their saved plan.
+
+    Raises:
+        FileError, PackageError: the plan cannot be read, is none, or is damaged.
+    """
+    if options.plan is None:
+        return options.processors
+    return ",".join(read_plan(Path(options.plan))[1].processors)
+
+
 def read_plan(path: Path) -> tuple[Plan, SavedSelection]:
     """A plan that `nnstretch tune -o` wrote, with the choices that it was made from.
 

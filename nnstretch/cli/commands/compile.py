@@ -207,6 +207,7 @@ def _compiled_for_machine(
 ) -> tuple[Compiled, BuildTarget, Sequence[DeviceName]]:
     """The plan for the processors of another machine, what to build for it, and its OpenCL devices."""
     from nnstretch.bench.targets.models import planned_for_target
+    from nnstretch.compiler.saved_plan import named_processors
     from nnstretch.compiler.targets.opencl import device_names, names_opencl
     from nnstretch.compiler.targets.processors import processors_of_target
     from nnstretch.devices.external.litert import NAMES
@@ -214,10 +215,11 @@ def _compiled_for_machine(
     from nnstretch.devices.targets.schemes import open_device
 
     options = source.options
-    litert = LiteRtUse(None) if any(one in options.processors for one in NAMES) else None
+    named = named_processors(options)
+    litert = LiteRtUse(None) if any(one in named for one in NAMES) else None
     with (
         report.progress("Compiling") as advance,
-        open_device(name, opencl=names_opencl(options.processors), litert=litert) as device,
+        open_device(name, opencl=names_opencl(named), litert=litert) as device,
     ):
         advance(0, 0, f"for {name}")
         if options.plan is None:

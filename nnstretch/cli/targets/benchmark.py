@@ -28,6 +28,8 @@ from nnstretch.cli.benchmarking.engine_comparison import answer_endings, write_a
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.models.sources import Source, source_of_package
 from nnstretch.cli.outputs import check_endings, note_written
+from nnstretch.compiler.saved_plan import named_processors
+from nnstretch.compiler.targets.opencl import names_opencl
 from nnstretch.compiler.targets.processors import fingerprints_of, processors_of_target
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.devices.external.litert import NAMES
@@ -194,7 +196,7 @@ def _uses_litert(source: Source) -> bool:
     if source.is_package:
         plans = unpackaged(read_package(Path(source.model))).values()
         return any(PlanCalls(compiled.plan, compiled.models).queues for compiled in plans)
-    return any(name in source.options.processors for name in NAMES)
+    return any(name in named_processors(source.options) for name in NAMES)
 
 
 def _uses_opencl(source: Source) -> bool:
@@ -203,7 +205,7 @@ def _uses_opencl(source: Source) -> bool:
         return read_head(Path(source.model)).has_devices
     if source.is_package:
         return bool(read_package(Path(source.model)).sources)
-    return "opencl" in source.options.processors
+    return names_opencl(named_processors(source.options))
 
 
 class _Compiler:

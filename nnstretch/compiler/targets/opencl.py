@@ -88,8 +88,7 @@ def _info(device: Device, index: int) -> DeviceInfo:
     found = device.probe.opencl
     if index >= len(found):
         known = ", ".join(f"opencl:{number} ({one.name})" for number, one in enumerate(found))
-        why = device.probe.opencl_error or "its drivers list none"
-        raise UsageError(f"{device.name} has no opencl:{index}: it has {known or f'no OpenCL device ({why})'}")
+        raise UsageError(f"{device.name} has no opencl:{index}: it has {known or _why_none(device.probe)}")
     one = found[index]
     return DeviceInfo(
         index=index,
@@ -108,3 +107,13 @@ def _info(device: Device, index: int) -> DeviceInfo:
         local_memory=one.local_memory,
         group_items=one.group_items,
     )
+
+
+def _why_none(probe: Probe) -> str:
+    """Why a target has no OpenCL devices, and what to do."""
+    if probe.is_static:
+        return (
+            "only static programs, which cannot open OpenCL; on Android set ANDROID_NDK_HOME, for QEMU QEMU_LD_PREFIX, other "
+            "systems need glibc"
+        )
+    return f"no OpenCL device ({probe.opencl_error or 'its drivers list none'})"

@@ -168,6 +168,11 @@ def test_an_opencl_device_is_tuned_and_used_there(
     shown = capsys.readouterr()
     assert "routines are those that are fastest by measurements on" in " ".join(shown.err.split())
     assert read_head(Path(json.loads(shown.out)["files"]["model"]["file"])).has_devices
+    there, plan = ("--target", "ssh:board"), str(tmp_path / "net.plan.json")
+    assert main(["tune", str(tmp_path / "net.onnx"), *there, "-p", options.processors, "-o", plan]) == 0
+    capsys.readouterr()
+    assert main(["run", str(tmp_path / "net.onnx"), "--plan", plan, *there, "--check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"]
     assert made.left == []
 
 

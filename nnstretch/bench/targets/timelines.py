@@ -33,7 +33,7 @@ def processor_names(result: ModelResult) -> tuple[str, ...]:
 
     A CPU queue without cores is left out: other processors do all of the work.
     """
-    return tuple(_name(queue) for queue in _queues(result) if queue["cores"] or queue.get("device"))
+    return tuple(_name(queue) for queue in _queues(result) if queue.get("cores") or queue.get("device"))
 
 
 def _queues(result: ModelResult) -> Sequence[Mapping[str, Any]]:

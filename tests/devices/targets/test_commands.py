@@ -238,6 +238,9 @@ def test_one_run_with_inputs_outputs_and_a_timeline(emulator: str, cli: Cli, net
     assert status == 1
     assert "beyond the allowed" in out
     refuses(cli("run", str(network), *target, "--input", "z=x.npy"), "the inputs are z", "has x")
+    refuses(
+        cli("run", str(network), *target, "-p", "opencl:0"), "has no opencl:0", "only static programs", "QEMU_LD_PREFIX"
+    )
 
 
 @pytest.mark.slow
@@ -498,10 +501,13 @@ def test_wrong_processors_and_layers_are_one_line(
     phone = plug_in()
     target = ("--target", f"adb:{phone.serial}")
     refuses(cli("bench", str(one_number), *target, "-p", "cpu:9"), f"adb:{phone.serial}", "core 9 cannot be used")
-    refuses(cli("bench", str(one_number), *target, "-p", "cpu:0,opencl:0"), "only groups of CPU cores")
+    refuses(cli("bench", str(one_number), *target, "-p", "cpu:0,opencl:0"), "has no opencl:0", "drivers list none")
     refuses(cli("bench", "nosuchnetwork", *target), "nosuchnetwork")
     refuses(cli("tune", str(one_number), *target, "-p", "cpu:9"), f"adb:{phone.serial}", "core 9 cannot be used")
-    refuses(cli("tune", str(one_number), *target, "-p", "cpu:0,opencl:0"), "is not a group of CPU cores")
+    refuses(cli("tune", str(one_number), *target, "-p", "cpu:0,opencl:0"), "has no opencl:0", "drivers list none")
+    refuses(
+        cli("tune", str(one_number), *target, "-p", "cpu:0,litert"), "neither a group of CPU cores nor an OpenCL device"
+    )
     refuses(cli("tune", str(one_number), *target, "--engines", "ort"), "--engines does not go with --target")
     fallback = one_number.with_name("fallback.onnx")
     graph = "m (float[1, 2] x) => (float[1, 2] y) { y = Hardmax(x) }"

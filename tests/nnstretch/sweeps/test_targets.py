@@ -239,7 +239,11 @@ def test_a_study_belongs_to_a_kind_of_device(boards: Boards, cli: Cli) -> None:
         (("--target", "ssh:a", "-p", "sim:phone/cpu,sim:phone/gpu"), ("simulated processors are on no target",)),
         (("--target", "ssh:a", "--workers", "2"), ("--workers 2 does not go with --target",)),
         (("--target", "ssh:a", "-p", "cpu:0"), ("names 1 processor",)),
-        (("--target", "ssh:a", "-p", "cpu:0,opencl:0"), ("ssh:a: opencl:0", "is not a group of CPU cores")),
+        (
+            ("--target", "ssh:a", "-p", "cpu:0,litert"),
+            ("ssh:a: litert", "neither a group of CPU cores nor an OpenCL device"),
+        ),
+        (("--target", "ssh:a", "-p", "cpu:0,opencl:9"), ("ssh:a has no opencl:9",)),
         (("--target", "ssh:a", "-p", "cpu:0,cpu:4095"), ("ssh:a", "4095")),
         (("--target", "ssh:old", "-p", TWO), ("ssh:old is mips; the engine has no kernels",)),
     ],

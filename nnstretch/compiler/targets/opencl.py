@@ -72,15 +72,16 @@ def opencl_processor(device: Device, spec: ProcessorSpec, options: CompileOption
 
 
 def fingerprint(device: Device, spec: ProcessorSpec) -> str:
-    """Key of a device's measurements: its driver, memory and cores, the kernels, and the engine.
+    """Key of a device's measurements: its driver, memory and size, the kernels, and the engine.
 
     Errors are those of `opencl_processor`.
     """
     info = _info(device, spec.index)
     driver = hashlib.sha256(f"{info.platform} {info.driver}".encode()).hexdigest()[:6]
-    cores = f" on {len(spec.cores)} cores" if info.on_cpu else ""
+    # GPUs of several sizes have one name.
+    size = f"{len(spec.cores)} cores" if info.on_cpu else f"{info.compute_units} units"
     engine = f"kernels {sources_hash()} runner {engine_identity(device.isa)}"
-    return f"opencl {info.name} [{driver}]|memory {info.sharing.name.lower()}{cores}|{engine}"
+    return f"opencl {info.name} [{driver}]|memory {info.sharing.name.lower()}, {size}|{engine}"
 
 
 def _info(device: Device, index: int) -> DeviceInfo:

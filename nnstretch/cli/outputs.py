@@ -62,11 +62,20 @@ def show_outputs(
     elif request.output is not None:
         write_outputs(request.output, outputs)
     report.show(outputs_table(outputs))
+    report.note(_note_of_numbers(outputs))
     note_written(report, [] if request.output is None else [request.output])
     if answer is not None and image is not None:
         report.show(answer_table(answer))
         report.note(image.model.assumption)
     return answer
+
+
+def _note_of_numbers(outputs: Mapping[str, np.ndarray]) -> str:
+    """A line on outputs that are not finite; else empty."""
+    import numpy as np
+
+    odd = [name for name, y in outputs.items() if y.dtype.kind == "f" and not np.isfinite(y).all()]
+    return f"numbers of {', '.join(odd)} are not finite (nan or inf)" if odd else ""
 
 
 def outputs_table(outputs: Mapping[str, np.ndarray]) -> Table:

@@ -34,6 +34,8 @@ _USUAL_SIZE = 224
 
 SIZE_IS_ASSUMED = "nnstretch.size_is_assumed"
 """Key of `meta` of a graph that was made for images of the usual size because nobody said another one."""
+NOTE_OF_SIZE = "nnstretch.note_of_size"
+"""Key of `meta` of a graph: a line if it reads squares and its network comes with another input, else empty."""
 
 
 def load_any(

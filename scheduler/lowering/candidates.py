@@ -78,7 +78,14 @@ def unit_choices(
                 unit.layer, pool.queue_of, pool, costs, near
             )
         if not found:
-            raise ModelError(f"no routine computes layer {unit.name} ({unit.layer.op}) on {', '.join(_names(pool))}")
+            why = (
+                "; none that was measured is right within the tolerance: raise it (--tolerance)"
+                if costs.measured
+                else ""
+            )
+            raise ModelError(
+                f"no routine computes layer {unit.name} ({unit.layer.op}) on {', '.join(_names(pool))}{why}"
+            )
         choices.append(found)
     if costs.measured:
         _add_fusion_groups(graph, pool, costs, choices)

@@ -24,9 +24,13 @@ class Classification(CountedTask):
         """Checks that there is a logit per image and class."""
         shape = getattr(outputs, "shape", None)
         if shape is None or tuple(shape) != (images, num_classes):
-            found = "no tensor" if shape is None else str(list(shape))
+            if shape is None:
+                raise ModelError(
+                    f"the network has no single output; a classifier's training and evaluation take one tensor, of "
+                    f"{[images, num_classes]} here: return that alone"
+                )
             raise ModelError(
-                f"the network writes {found} for {images} image{'' if images == 1 else 's'} of {num_classes} "
+                f"the network writes {list(shape)} for {images} image{'' if images == 1 else 's'} of {num_classes} "
                 f"classes; {[images, num_classes]} is wanted: use the data it was made for, or give its last layer "
                 f"{num_classes} outputs"
             )

@@ -280,7 +280,8 @@ def infeasibility(
     return Infeasibility(
         f"no segment can be branched: for {name}, no branches within beta = {limits.beta:g} have min_macs = "
         f"{limits.min_macs:g} of its MACs; the most that can be reached is {pruned.best_macs:.2f}",
-        "raise beta (--beta), or lower min_macs (--min-macs)",
+        "raise beta (--beta), lower min_macs (--min-macs), search while nothing else runs, or leave alpha and beta out where "
+        "nothing is within them (--best-effort)",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import closing
 from json import JSONDecoder
 from pathlib import Path
@@ -75,6 +76,9 @@ def _act(action: Action, file: Path | None, processor: str | None, store: Profil
         fingerprints = {row.processor for row in rows}
         return Profiles(rows, [one for one in profiles.processors if one.fingerprint in fingerprints])
 
+    given = read_profiles(file) if action == "merge" and file is not None else None
+    if processor is not None:
+        _check_known(processor, store.rows() if given is None else given.rows)
     if action == "list":
         _list([row for row in store.rows() if wanted(row)], store, report)
     elif action == "export" and file is not None:
@@ -83,8 +87,8 @@ def _act(action: Action, file: Path | None, processor: str | None, store: Profil
         count = len(profiles.rows)
         report.show(f"{file}: {count} measurements")
         report.finish({"file": str(file), "measurements": count})
-    elif action == "merge" and file is not None:
-        profiles = those_wanted(read_profiles(file))
+    elif given is not None:
+        profiles = those_wanted(given)
         store.describe(profiles.processors)
         count = store.merge(profiles.rows)
         report.show(f"{store.path}: {count} of {len(profiles.rows)} measurements added, the others were already stored")
@@ -96,6 +100,15 @@ def _act(action: Action, file: Path | None, processor: str | None, store: Profil
             search.unlink(missing_ok=True)
         report.show(f"{store.path}: {count} measurements deleted")
         report.finish({"store": str(store.path), "measurements": count})
+
+
+def _check_known(processor: str, rows: Iterable[Row]) -> None:
+    """Checks that a processor with measurements has a text in its name. Raises UsageError; names those that there are."""
+    known = sorted({row.processor for row in rows})
+    if not any(processor in name for name in known):
+        raise UsageError(
+            f"no measured processor has {processor!r} in its name; there are: {'; '.join(known) or 'none'}"
+        )
 
 
 def _list(rows: list[Row], store: ProfileStore, report: Reporter) -> None:

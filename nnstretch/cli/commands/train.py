@@ -185,6 +185,7 @@ class _Job:
         if cropping := dataset.preprocessing.cropping:
             report.note(f"{dataset.name}: {cropping}; --crop-pct 1 keeps the rim")
         network, taught = self._networks(dataset)
+        report.note(network.note_of_size)
         if self.recipe.qat:
             network = self._quantised(network, dataset, report)
         about = {**about_images(self.data, dataset), "recipe": self.recipe.name}

@@ -65,6 +65,7 @@ class Network:
         about: metadata of the weights that were filled in.
         interface: names and metadata of the file that it comes from; None for other networks.
         size_is_assumed: whether nobody said the size of its images.
+        own_size: height and width of the input that comes with it, if they differ and a square has taken their place.
     """
 
     spec: str
@@ -75,6 +76,18 @@ class Network:
     about: dict[str, Any] = field(default_factory=dict)
     interface: Interface | None = None
     size_is_assumed: bool = False
+    own_size: tuple[int, int] | None = None
+
+    @property
+    def note_of_size(self) -> str:
+        """A line if the network reads squares though it comes with an input that is none; else empty."""
+        if self.own_size is None:
+            return ""
+        own, here = ("×".join(map(str, size)) for size in (self.own_size, self.example_input.shape[-2:]))
+        return (
+            f"{self.spec} comes with an input of {own} pixels and reads {here} here: the images of trainings are squares, and "
+            "so are those of the weights that they give"
+        )
 
     @property
     def inherits(self) -> bool:
@@ -143,12 +156,13 @@ class Network:
         The graph of a network from a file has the file's names of inputs and outputs, and its metadata. That of a network from
         quantisation-aware training is in int8.
         """
-        from nnstretch.frontends.resolve import SIZE_IS_ASSUMED
+        from nnstretch.frontends.resolve import NOTE_OF_SIZE, SIZE_IS_ASSUMED
         from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
         from nnstretch.vision.classes import CLASS_NAMES_KEY
 
         graph = self._export()
         graph.meta[SIZE_IS_ASSUMED] = self.size_is_assumed
+        graph.meta[NOTE_OF_SIZE] = self.note_of_size
         if self.preprocessing is not None:
             graph.metadata_props[PREPROCESSING_KEY] = self.preprocessing.to_json()
         if names := self.about.get("classes"):
@@ -191,7 +205,7 @@ def build_network(
     """
     about = read_about(weights) if weights else {}
     options = options.filled(known_options(about, design))
-    made, interface = _build(spec, options)
+    made, interface, own_size = _build(spec, options)
     network = Network(
         spec,
         options,
@@ -200,6 +214,7 @@ def build_network(
         about=about,
         interface=interface,
         size_is_assumed=made.size_is_assumed and options.image_size is None,
+        own_size=own_size,
     )
     of_branched, quantization = bool(about.get("design")), about.get(_QUANTIZATION)
     if of_branched and design is None:
@@ -330,10 +345,11 @@ def read_about(weights: Path) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def _build(spec: str, options: NetworkOptions) -> tuple[MadeModule, Interface | None]:
+def _build(spec: str, options: NetworkOptions) -> tuple[MadeModule, Interface | None, tuple[int, int] | None]:
+    """A module with its example input, what a file calls its inputs and outputs, and `Network.own_size`."""
     from nnstretch import zoo
     from nnstretch.frontends.modes import check_reads_images, run_once
-    from nnstretch.frontends.resolve import MadeModule, is_model_file, load_network
+    from nnstretch.frontends.resolve import MadeModule, file_input_shape, is_model_file, load_network
 
     interface = None
     if not is_of_zoo(spec):
@@ -350,7 +366,11 @@ def _build(spec: str, options: NetworkOptions) -> tuple[MadeModule, Interface | 
             run_once(made.module, example)  # a network of the caller's may want other images than data and options have
         except ModelError as error:
             raise ModelError(_refusal(error, spec, options, made.example.shape)) from error
-        return made._replace(module=made.module.eval(), example=example), interface
+        own = file_input_shape(spec) if interface is not None else made.example.shape
+        height, width = own[-2:] if len(own) == 4 else (0, 0)
+        is_dropped = height and width and height != width and example.shape[-2:] != (height, width)
+        made = made._replace(module=made.module.eval(), example=example)
+        return made, interface, (height, width) if is_dropped else None
     entry = zoo.entry(spec)
     size = options.image_size or entry.input_size
     module = zoo.build(
@@ -361,7 +381,7 @@ def _build(spec: str, options: NetworkOptions) -> tuple[MadeModule, Interface | 
         in_channels=options.in_channels or 3,
     )
     example = zoo.example_input(spec, in_channels=options.in_channels or 3)
-    return MadeModule(module, _resized(example, options)), None
+    return MadeModule(module, _resized(example, options)), None, None
 
 
 def _made(spec: str, seed: int) -> MadeModule:

@@ -132,10 +132,15 @@ class Source:
 
     @property
     def assumptions(self) -> str:
-        """Lines on what a `module.py:factory`, which must have been loaded, leaves open; empty for other models."""
-        from nnstretch.frontends.resolve import SIZE_IS_ASSUMED
+        """Lines on what a `module.py:factory`, which must have been loaded, leaves open, and on an input that became a square.
 
-        size = ""
+        Empty for other models.
+        """
+        from nnstretch.frontends.resolve import NOTE_OF_SIZE, SIZE_IS_ASSUMED
+
+        if not self.is_factory and self.weights is None:
+            return ""
+        size = str(self._graph.meta.get(NOTE_OF_SIZE, ""))
         if self.is_factory and self._graph.meta.get(SIZE_IS_ASSUMED):
             option = "--shape or --image-size" if self.weights is None and self.design is None else "--image-size"
             size = f"{self.inputs_text} is assumed, as {self.model} returns no example input; {option} names another"

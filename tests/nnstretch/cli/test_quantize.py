@@ -34,6 +34,8 @@ def test_sensitivities_and_layers_that_stay(cli: Cli, command: tuple[str, ...]) 
     assert set(layers[:1]) <= set(answer["kept_float"])
     assert answer["error"] <= 0.001
     assert answer["sensitivity"][0]["snr_db"] == pytest.approx(-20 * np.log10(answer["sensitivity"][0]["error"]))
+    status, out, err = cli(*command, "--max-error", "1e-12")
+    assert (status, "no layer is in int8" in err) == (0, True)
     plain = json.loads(cli(*command, "--json")[1])
     assert (plain["sensitivity"], plain["kept_float"], plain["preprocessing"]) == ([], [], None)
     assert plain["snr_db"] == pytest.approx(-20 * np.log10(plain["error"]))

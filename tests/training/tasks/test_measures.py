@@ -15,7 +15,7 @@ from nnstretch.training.data.preprocessing import Preprocessing
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.recipe_files import load_recipe
 from nnstretch.training.tasks.base import SpatialTask
-from nnstretch.training.tasks.classification import CLASSIFICATION
+from nnstretch.training.tasks.classification import CLASSIFICATION, Classification
 from nnstretch.training.tasks.detection import Boxes, Detection
 from nnstretch.training.tasks.segmentation import IGNORED, Segmentation
 
@@ -64,6 +64,14 @@ def test_the_loss_of_masks_is_the_mean_over_the_pixels_that_count(form: object) 
     task.check_outputs(form(logits), 2, 3)
     with pytest.raises(ModelError, match=r"\[2, 3, 4, 4\] for 2 images with masks of 5 classes"):
         task.check_outputs(form(logits), 2, 5)
+
+
+def test_a_classifier_has_one_output() -> None:
+    both = (torch.zeros(1, 3), torch.zeros(1, 8))
+    with pytest.raises(ModelError, match=r"has no single output; .* take one tensor, of \[1, 3\] here"):
+        Classification().check_outputs(both, 1, 3)
+    with pytest.raises(ModelError, match=r"writes \[1, 8\] for 1 image of 3 classes"):
+        Classification().check_outputs(both[1], 1, 3)
 
 
 class Given:

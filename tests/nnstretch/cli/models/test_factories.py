@@ -12,6 +12,7 @@ import torch
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.models.networks import NetworkOptions, build_network
 from nnstretch.cli.models.sources import Source
+from nnstretch.frontends.onnx_file import save
 from nnstretch.training.weights import save_weights
 from tests.kits.command_line import Cli, said
 
@@ -33,6 +34,10 @@ def make():
 
 def sized():
     return nn.Conv2d(3, 4, 3), torch.zeros(1, 3, 8, 8)
+
+
+def wide():
+    return make(), torch.zeros(1, 3, 8, 12)
 """
 
 WEIGHTS = "the weights are those that net.py:{} makes, random ones unless it loads others; --weights takes a file"
@@ -53,6 +58,27 @@ def test_weights_are_those_of_the_seed_and_other_draws_stay_as_they_are(tmp_path
     assert torch.equal(torch.get_rng_state(), generators[1])
     assert all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
     assert not any(np.array_equal(one, two) for one, two in zip(first, other, strict=True))
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_input_that_becomes_a_square_is_said() -> None:
+    """Of a factory and of a file; without weights the input stays as it is."""
+    Path("net.py").write_text(FACTORY)
+    network = build_network("net.py:wide", NetworkOptions(image_size=16))
+    assert "net.py:wide comes with an input of 8×12 pixels and reads 16×16 here" in network.note_of_size
+    save_weights(network.module, Path("w.safetensors"), network.metadata())
+    source = Source("net.py:wide", CompileOptions(), Path("w.safetensors"))
+    assert source.inputs_text == "input 1×3×16×16"
+    assert "8×12" in source.note
+    own = Source("net.py:wide", CompileOptions())
+    assert own.inputs_text == "input 1×3×8×12"
+    assert "8×12" not in own.note
+    save(own.load(), Path("wide.onnx"))
+    assert (
+        "wide.onnx comes with an input of 8×12"
+        in build_network("wide.onnx", NetworkOptions(image_size=16)).note_of_size
+    )
+    assert build_network("net.py:sized", NetworkOptions(image_size=16)).note_of_size == ""
 
 
 @pytest.mark.usefixtures("folder")

@@ -23,7 +23,9 @@ for word in "$@"; do
     --target=aarch64-linux-android28) set -- "$@" -target aarch64-linux-musl -mcpu=baseline ;;
     --target=x86_64-linux-android28) set -- "$@" -target x86_64-linux-musl ;;
     -march=armv8-a) ;;
-    -march=armv8-a+*) set -- "$@" "-mcpu=baseline+${{word#-march=armv8-a+}}" ;;
+    -march=armv8-a+*)
+      features=$(echo "${{word#-march=armv8-a+}}" | sed s/fp16/fullfp16/)
+      set -- "$@" "-mcpu=baseline+$features" ;;
     -march=x86-64) set -- "$@" -mcpu=x86_64 ;;
     -march=x86-64-v[234]) set -- "$@" "-mcpu=x86_64_${{word#-march=x86-64-}}" ;;
     -mcpu=* | -target | --target=* | -march=*) echo "error: unknown argument '$word'" >&2; exit 1 ;;

@@ -35,6 +35,8 @@ from nnstretch.support.settings import atomic_write
 
 _COPIED = 2
 """Copies of a layer's weights have up to this many times the size of the core's own caches, so that they leave these."""
+_DEVICE_COPIES = 4 << 20
+"""Bytes of these copies for an OpenCL device: a run costs more to start there, and all of them are copied to the target."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +125,8 @@ class CandidateModels:
             shown=self._on_device,
         )
         weights = max(1, lowering.weight_bytes)
-        repeats = min(repeats_of(single, test.state), max(1, _COPIED * self.caches.own // weights))
+        most = _DEVICE_COPIES if self._on_device else _COPIED * self.caches.own
+        repeats = min(repeats_of(single, test.state), max(1, most // weights))
         made = single_layer_plan(replace(single, repeats=repeats), test.case.packed(candidate))
         layouts, _ = candidate.routine.layouts(test.layer, candidate.parameters)
         plan = made.plan if self._on_device else self._with_all_inputs(made.plan, self._first[layouts])

@@ -61,6 +61,18 @@ NNS_INLINE column_range columns_inside(const kernel_geometry *s, const rounded_r
                           nns_min_int(nns_ceil_div(s->pl + s->w, made->across), made->columns)};
 }
 
+/* Some of the units [begin, end) of the input's channels. */
+typedef struct {
+    int64_t begin, end;
+} channel_range;
+
+/* The channels that an output vector of `lanes` reads, those of the groups of its lanes, in units of `unit` channels. */
+NNS_INLINE channel_range channels_read(const kernel_geometry *s, int64_t groups, int64_t lanes, int64_t vector, int64_t unit) {
+    const int64_t inputs = s->c / groups, outputs = s->o / groups;
+    const int64_t first = vector * lanes, last = nns_min_int(first + lanes, s->o) - 1;
+    return (channel_range){first / outputs * inputs / unit, nns_ceil_div((last / outputs + 1) * inputs, unit)};
+}
+
 /* The image, output rows and output vectors of a unit. */
 typedef struct {
     int64_t image, begin, outputs, vector, end;

@@ -144,11 +144,8 @@ def stretch_command(
         searching = {"--predict-only": predict_only, "--learn-bounds": learn_bounds}
         _check_needed("--learn-bounds", learn_bounds, {"--data": data, "--budget": budget})
         _check_needed("--predict-only", predict_only, {"--profile": profile})
-        if options.learned is False:
-            _check_alone("--measure-all", "runs layers", {"--predict-only": predict_only})
-        if options.fresh:
-            elsewhere = {"--predict-only": predict_only, "--target": targets, "--published": published}
-            _check_alone("--fresh", "runs designs again", {**_without_runs(options), **elsewhere})
+        elsewhere = {"--predict-only": predict_only, "--target": targets, "--published": published}
+        _check_runs(options, elsewhere)
         if targets:
             _check_alone("--target", "measures layers on another machine", {**searching, "--published": published})
         if published is not None:
@@ -182,6 +179,22 @@ def stretch_command(
             return 0
 
         return for_each_target(report, targets or [""], work)
+
+
+def _check_runs(options: StretchOptions, elsewhere: Mapping[str, object]) -> None:
+    """Refuses options that say how layers and designs run together with those by which they do not run here.
+
+    Args:
+        options: of the search.
+        elsewhere: options by which this machine does not say what designs take, with their values.
+
+    Raises:
+        UsageError: two options contradict each other.
+    """
+    if options.learned is False:
+        _check_alone("--measure-all", "runs layers", {"--predict-only": elsewhere["--predict-only"]})
+    if options.fresh:
+        _check_alone("--fresh", "runs designs again", {**_without_runs(options), **elsewhere})
 
 
 def _check_needed(option: str, is_given: bool, others: Mapping[str, object]) -> None:

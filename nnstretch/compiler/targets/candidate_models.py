@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -114,14 +115,13 @@ class CandidateModels:
         """
         test = self.test
         lowering = candidate.routine.lower(test.layer, candidate.parameters)
-        host = CpuProcessor(ProcessorSpec("cpu", cores=(0,)), isa=self.isa) if self._on_device else None
         single = SingleLayer(
             test.processor,
             candidate.routine,
             test.layer,
             candidate.parameters,
             lowering,
-            host=host,
+            host=self._host if self._on_device else None,
             shown=self._on_device,
         )
         weights = max(1, lowering.weight_bytes)
@@ -134,6 +134,11 @@ class CandidateModels:
         name = str(candidate.routine.descriptor)
         write_model_file(Compiled(plan, _constants(made)), name, self.isa, file, self.devices)
         return CandidateModel(file, repeats, tuple(tensor.type for tensor in made.plan.outputs))
+
+    @cached_property
+    def _host(self) -> CpuProcessor:
+        """The CPU that starts a device and copies its outputs out."""
+        return CpuProcessor(ProcessorSpec("cpu", cores=(0,)), isa=self.isa)
 
     @property
     def _on_device(self) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.compiler.processors import stored_types
 from nnstretch.devices.base.description import Description
-from nnstretch.devices.base.spec import ProcessorSpec, parse_processors
+from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.engine.build.engine_library import engine_identity
 from nnstretch.devices.opencl.drivers import DeviceInfo
@@ -18,18 +19,15 @@ from nnstretch.devices.opencl.traits import traits_of
 from nnstretch.devices.remote import ProfiledProcessor
 from nnstretch.devices.targets.device import Device
 from nnstretch.devices.targets.probe import Probe
-from nnstretch.errors import NNStretchError, UsageError
+from nnstretch.errors import UsageError
 from nnstretch.package.standalone_devices import DeviceName
 
 OPENCL = "opencl"
 
 
 def names_opencl(processors: str) -> bool:
-    """Whether processors, as a user writes them, have an OpenCL device among them."""
-    try:
-        return any(spec.kind == OPENCL for spec in parse_processors(processors, (0,)))
-    except NNStretchError:  # what is wrong is said where the target's cores are known
-        return OPENCL in processors
+    """Whether processors, as a user writes them, have an OpenCL device among them; they may be wrong in other ways."""
+    return any(re.split("[:@]", name.strip())[0] == OPENCL for name in processors.split(","))
 
 
 def device_names(probe: Probe) -> Sequence[DeviceName]:

@@ -14,6 +14,7 @@ from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES, UNITS, ConvertedRows, rounded_rows_bytes
 from nnstretch.devices.cpu.routines.convolution.base import (
     BlockedConvolution,
+    channel_ranges,
     geometry_parameters,
     lowering,
     weights_of_vectors,
@@ -46,7 +47,9 @@ class Bfloat16Convolution(BlockedConvolution):
             return False
         most = max(
             end - begin
-            for begin, end in pair_ranges(geometry.channels, geometry.out_channels, geometry.groups, self.layout.block)
+            for begin, end in channel_ranges(
+                geometry.channels, geometry.out_channels, geometry.groups, self.layout.block, 2
+            )
         )
         return most <= MOST_PAIRS * geometry.group_in and self._bytes(geometry, 1) <= ROW_BYTES
 
@@ -92,30 +95,13 @@ def rounded_bytes(channels: int) -> int:
     return -(-channels // (2 * PAIRS)) * 2 * PAIRS * element_type(BFLOAT16).bytes
 
 
-def pair_ranges(inputs: int, outputs: int, groups: int, block: int) -> list[tuple[int, int]]:
-    """For each output block the pairs of channels [begin, end) that it reads: those of the groups of its lanes.
-
-    Args:
-        inputs: channels of all groups.
-        outputs: the same.
-        groups: number of groups.
-        block: outputs of a block.
-    """
-    found = []
-    for first in range(0, outputs, block):
-        last = min(first + block, outputs) - 1
-        begin, end = first * groups // outputs, last * groups // outputs + 1
-        found.append((begin * inputs // groups // 2, -(-end * inputs // groups // 2)))
-    return found
-
-
 def prepared_weights(weight: np.ndarray, groups: int, block: int) -> Prepared:
     """Weights O,C/g,KH,KW as [output block][part][kernel row][kernel column][pair][lane][2] of bfloat16.
 
     A block has the parts of the rounded rows in which its pairs lie, with zeros for channels of other groups.
     """
     outputs, inputs, height, width = weight.shape
-    ranges = pair_ranges(inputs * groups, outputs, groups, block)
+    ranges = channel_ranges(inputs * groups, outputs, groups, block, 2)
     parts = max(-(-end // PAIRS) - begin // PAIRS for begin, end in ranges)
 
     def by_block() -> np.ndarray:

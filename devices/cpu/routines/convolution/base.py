@@ -106,6 +106,24 @@ def lowering(kernel: str, layer: Layer, weights: Constant, lanes: int, **paramet
     return Lowering((call,), tuple(constants))
 
 
+def channel_ranges(inputs: int, outputs: int, groups: int, lanes: int, unit: int) -> list[tuple[int, int]]:
+    """For each output vector the units of channels [begin, end) that it reads: those of the groups of its lanes.
+
+    Args:
+        inputs: channels of all groups.
+        outputs: the same.
+        groups: number of groups.
+        lanes: outputs of a vector.
+        unit: input channels of a unit.
+    """
+    found = []
+    for first in range(0, outputs, lanes):
+        last = min(first + lanes, outputs) - 1
+        begin, end = first * groups // outputs, last * groups // outputs + 1
+        found.append((begin * inputs // groups // unit, -(-end * inputs // groups // unit)))
+    return found
+
+
 def weights_of_vectors(weight: np.ndarray, groups: int, lanes: int, firsts: Sequence[int], channels: int) -> np.ndarray:
     """Weights O,C/g,KH,KW as [output vector][lane][input channel][row][column], with zeros for channels of other groups.
 

@@ -14,6 +14,7 @@ from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES, UNITS, ConvertedRows, rounded_rows_bytes
 from nnstretch.devices.cpu.routines.convolution.base import (
     BlockedConvolution,
+    channel_ranges,
     geometry_parameters,
     lowering,
     weights_of_vectors,
@@ -60,7 +61,7 @@ class Float16Convolution(BlockedConvolution):
     def covers(self, geometry: KernelGeometry) -> bool:
         if self.features.isdisjoint(FEATURES):
             return False
-        ranges = part_ranges(geometry.channels, geometry.out_channels, geometry.groups, self.lanes)
+        ranges = channel_ranges(geometry.channels, geometry.out_channels, geometry.groups, self.lanes, self.lanes)
         most = max(end - begin for begin, end in ranges) * self.lanes
         return most <= MOST_CHANNELS * geometry.group_in and self._bytes(geometry, 1) <= ROW_BYTES
 
@@ -114,23 +115,6 @@ def with_terms(settings: Sequence[Parameters], products: int) -> Sequence[Parame
     return [{**setting, "terms": terms} for terms in some for setting in settings]
 
 
-def part_ranges(inputs: int, outputs: int, groups: int, lanes: int) -> list[tuple[int, int]]:
-    """For each output vector the parts [begin, end) that it reads: those of the groups of its lanes.
-
-    Args:
-        inputs: channels of all groups.
-        outputs: the same.
-        groups: number of groups.
-        lanes: outputs of a vector, and input channels of a part.
-    """
-    found = []
-    for first in range(0, outputs, lanes):
-        last = min(first + lanes, outputs) - 1
-        begin, end = first * groups // outputs, last * groups // outputs + 1
-        found.append((begin * inputs // groups // lanes, -(-end * inputs // groups // lanes)))
-    return found
-
-
 def prepared_weights(weight: np.ndarray, groups: int, lanes: int) -> Prepared:
     """Weights O,C/g,KH,KW as vectors: float32[lane], then float16[part][kernel row][kernel column][channel][lane].
 
@@ -138,7 +122,7 @@ def prepared_weights(weight: np.ndarray, groups: int, lanes: int) -> Prepared:
     channels lie, with zeros for channels of other groups.
     """
     outputs, inputs, height, width = weight.shape
-    ranges = part_ranges(inputs * groups, outputs, groups, lanes)
+    ranges = channel_ranges(inputs * groups, outputs, groups, lanes, lanes)
     parts = max(end - begin for begin, end in ranges)
 
     def by_vector() -> np.ndarray:

@@ -33,22 +33,16 @@ static void round_row(const kernel_geometry *s, const rounded_rows *made, const 
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
-/* The pairs of channels [begin, end) that an output vector reads: those of the groups of its lanes. */
-typedef struct {
-    int64_t begin, end;
-} pair_range;
-
-static pair_range pairs_of(const conv_bfloat16_parameters *p, int64_t vector) {
-    const int64_t inputs = p->geometry.c / p->groups, outputs = p->geometry.o / p->groups;
-    const int64_t first = vector * NNS_BLOCK, last = nns_min_int(first + NNS_BLOCK, p->geometry.o) - 1;
-    return (pair_range){first / outputs * inputs / 2, nns_ceil_div((last / outputs + 1) * inputs, 2)};
+/* The pairs of channels that an output vector reads. */
+static channel_range pairs_of(const conv_bfloat16_parameters *p, int64_t vector) {
+    return channels_read(&p->geometry, p->groups, NNS_BLOCK, vector, 2);
 }
 
 /* The most parts of the rounded rows that an output vector touches. */
 static int64_t most_parts(const conv_bfloat16_parameters *p) {
     int64_t most = 0;
     for (int64_t vector = 0; vector < blocks_of(p->geometry.o); vector++) {
-        const pair_range pairs = pairs_of(p, vector);
+        const channel_range pairs = pairs_of(p, vector);
         most = nns_max_int(most, nns_ceil_div(pairs.end, BF16_PAIRS) - pairs.begin / BF16_PAIRS);
     }
     return most;
@@ -71,7 +65,7 @@ static output_vector vector_of(const nns_args *args, const rounded_rows *rows, c
                                const unit_of_work *unit, int64_t vector) {
     const conv_bfloat16_parameters *p = (const void *)args->p;
     const kernel_geometry *s = &p->geometry;
-    const pair_range pairs = pairs_of(p, vector);
+    const channel_range pairs = pairs_of(p, vector);
     const int64_t part = pairs.begin / BF16_PAIRS;
     const int64_t out = ((unit->image * blocks_of(s->o) + vector) * s->oh + unit->begin) * s->ow * NNS_BLOCK;
     const float *bias = args->in[READ_BIAS], *residual = args->in[READ_RESIDUAL];

@@ -56,22 +56,15 @@ static nns_vec round_row(const kernel_geometry *s, const rounded_rows *made, con
 
 static int64_t vectors_of(const kernel_geometry *s) { return nns_ceil_div(s->o, F16_LANES); }
 
-/* The parts that an output vector reads: those of the groups of its lanes. */
-typedef struct {
-    int64_t begin, end;
-} part_range;
-
-static part_range parts_of(const conv_float16_parameters *p, int64_t vector) {
-    const int64_t inputs = p->geometry.c / p->groups, outputs = p->geometry.o / p->groups;
-    const int64_t first = vector * F16_LANES, last = nns_min_int(first + F16_LANES, p->geometry.o) - 1;
-    return (part_range){first / outputs * inputs / F16_LANES,
-                        nns_ceil_div((last / outputs + 1) * inputs, F16_LANES)};
+/* The parts that an output vector reads. */
+static channel_range parts_of(const conv_float16_parameters *p, int64_t vector) {
+    return channels_read(&p->geometry, p->groups, F16_LANES, vector, F16_LANES);
 }
 
 static int64_t most_parts(const conv_float16_parameters *p) {
     int64_t most = 0;
     for (int64_t vector = 0; vector < vectors_of(&p->geometry); vector++) {
-        const part_range parts = parts_of(p, vector);
+        const channel_range parts = parts_of(p, vector);
         most = nns_max_int(most, parts.end - parts.begin);
     }
     return most;
@@ -181,10 +174,10 @@ static void run_unit(unit_job *job) {
     if (job->factor != 1) round_unit(job, job->factor);
     job->parts = 0;
     for (int64_t vector = job->unit.vector, count; vector < job->unit.end; vector += count) {
-        const part_range parts = parts_of(p, vector);
+        const channel_range parts = parts_of(p, vector);
         count = 1;
         if (vector + 1 < job->unit.end) {
-            const part_range next = parts_of(p, vector + 1);
+            const channel_range next = parts_of(p, vector + 1);
             if (next.begin == parts.begin && next.end == parts.end) count = 2;
         }
         output_vectors of = vectors_at(job, vector, count);

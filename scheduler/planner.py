@@ -20,6 +20,7 @@ from nnstretch.scheduler.lowering.lower import UnitLowering
 from nnstretch.scheduler.lowering.selection_problem import selection_problem
 from nnstretch.scheduler.lowering.units import UnitGraph, unit_graph, working_set
 from nnstretch.scheduler.parameter_search.coordinate_descent import descend
+from nnstretch.scheduler.placement.bands import BandedSection
 from nnstretch.scheduler.plan.compiled import Compiled, PlacementReport
 from nnstretch.scheduler.plan.schema import QueuePool, queue_pool
 from nnstretch.scheduler.selection import default_selector
@@ -35,6 +36,7 @@ class ChoiceSpace:
         host: the CPU that serves queue 0 when no CPU was named.
         placement: report of the automatic placement that units and choices are restricted to, if there was one.
         splits: channels of every share of split layers, by the layer's name.
+        bands: sections whose bands are units of the graph.
     """
 
     graph: UnitGraph
@@ -45,6 +47,7 @@ class ChoiceSpace:
     problem: Problem
     placement: PlacementReport | None = None
     splits: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    bands: tuple[BandedSection, ...] = ()
 
     def chosen(self, assignment: Assignment) -> list[Choice]:
         """The choice of every unit in an assignment of the problem."""

@@ -25,6 +25,7 @@ from nnstretch.scheduler.costmodel.costs import Estimates
 from nnstretch.scheduler.lowering.candidates import fused_choices, is_native
 from nnstretch.scheduler.lowering.choices import Choice, Fused, FusionGroup, find_fusion_groups
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph, unit_graph
+from nnstretch.scheduler.placement.bands import BandedSection, banded_graph
 from nnstretch.scheduler.placement.splitting import Division, split_graph
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan, PlanTensor, QueuePool, json_reader, queue_pool
@@ -72,6 +73,7 @@ class SavedSelection:
         isa: instruction set that the routines are for; empty in files of earlier versions.
         fingerprints: of the processors, where the plan was tuned; empty in files of earlier versions.
         dtype: `CompileOptions.dtype` of the tuning; empty if none was given.
+        bands: sections that processors compute in bands of rows; none in files of earlier versions.
     """
 
     processors: tuple[str, ...]
@@ -82,6 +84,7 @@ class SavedSelection:
     isa: str = ""
     fingerprints: tuple[str, ...] = ()
     dtype: str = ""
+    bands: tuple[BandedSection, ...] = ()
 
 
 def plan_file(plan: Plan, space: ChoiceSpace, assignment: Assignment, processors: Processors) -> str:
@@ -102,6 +105,7 @@ def plan_file(plan: Plan, space: ChoiceSpace, assignment: Assignment, processors
         "" if described is None else described.isa,
         tuple(p.fingerprint for p in processors.named),
         processors.options.dtype or "",
+        space.bands,
     )
     return json.dumps({**json.loads(plan.to_json()), "selection": asdict(selection)}, indent=1)
 
@@ -236,7 +240,13 @@ def _pool(processors: Processors, plan: Plan) -> QueuePool:
 
 def _units(path: Path, model: ir.Model, processors: Processors, selection: SavedSelection) -> tuple[UnitGraph, _Groups]:
     """The graph's units, split and in the order of the plan, and its fusion groups."""
-    whole = unit_graph(model, is_native(queue_pool(processors.named, processors.host)))
+    pool = queue_pool(processors.named, processors.host)
+    whole = banded_graph(unit_graph(model, is_native(pool)), selection.bands)
+    if whole is None or any(not 0 <= p < len(pool.queue_of) for one in selection.bands for p in one.processors):
+        raise UsageError(
+            f"{path} is for another model: this one cannot be computed in the plan's bands of rows; run `nnstretch tune -o` "
+            "for this one"
+        )
     named = (([whole.units[u].name for u in group.units], group) for group in find_fusion_groups(whole))
     groups = {frozenset(names): (names, group) for names, group in named}
     divisions = {

@@ -9,8 +9,11 @@ Whole layers are placed first. Then long layers may be split (`splitting`). Shar
 time in proportion to their channels, and are measured once a placement uses them. Layers stay whole unless
 the network becomes clearly faster.
 
+At last sections of many layers may be computed in bands of rows (`bands`), where that is expected to be faster than what was
+found. Layers of bands are measured, and the rest of the network is placed and split again.
+
 Designs give layers to processors. Layers outside of branches (in segments that are not branched, or after the
-last meeting point) would run on one processor while the others wait; they are split in the same way.
+last meeting point) would run on one processor while the others wait; they are split, or computed in bands, in the same way.
 """
 
 from __future__ import annotations
@@ -22,12 +25,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from nnstretch.graph.bands import rows_of
 from nnstretch.graph.metadata import branch_of, branched_segments
-from nnstretch.graph.slices import LEAST_SHARE
-from nnstretch.scheduler.lowering.candidates import single_choices
+from nnstretch.graph.slices import LEAST_SHARE, bounds, share_name
+from nnstretch.scheduler.lowering.candidates import single_choices, unit_choices
 from nnstretch.scheduler.lowering.choices import Choice
 from nnstretch.scheduler.lowering.selection_problem import selection_problem
+from nnstretch.scheduler.lowering.units import UnitGraph
 from nnstretch.scheduler.placement.apply import Applied, apply, narrowed
+from nnstretch.scheduler.placement.band_choice import LayerSeconds, promising
+from nnstretch.scheduler.placement.bands import BandedSection, banded_graph
 from nnstretch.scheduler.placement.contraction import Contraction, contract
 from nnstretch.scheduler.placement.problem import Placement, PlacementProblem
 from nnstretch.scheduler.placement.regions import place
@@ -97,6 +104,8 @@ class _Joint:
     _interference: InterferenceModel
     _refine: Refine = lambda single: single
     _inside: dict[int, float] = field(default_factory=dict)
+    _parts: frozenset[str] = frozenset()
+    """Names of units that compute bands, which are not split further."""
 
     def placed(self) -> ChoiceSpace:
         queues = sorted(set(self._space.pool.queue_of))
@@ -114,34 +123,66 @@ class _Joint:
                 name: {names[queue]: channels for queue, channels in zip(split.queues, split.channels, strict=True)}
                 for name, split in best.splits.items()
             },
+            {
+                f"{one.first} to {one.last}": {
+                    self._space.pool.processors[self._space.pool.queue_of[processor]].name: rows
+                    for processor, rows in zip(one.processors, one.rows, strict=True)
+                }
+                for one in best.space.bands
+            },
         )
         return replace((best if pays else alone[fastest]).space, placement=report)
 
     def completed(self) -> ChoiceSpace:
-        """The space with layers outside of branches split if that pays."""
+        """The space with layers outside of branches split or computed in bands if that pays."""
         whole = self._candidate(self._space, self._interference)
         contraction = contract(self._space, [whole.chosen])
         seconds = self._first_seconds(contraction, {0: whole.chosen})
         divisions = self._divisions(contraction, self._seconds_beside_nobody(contraction, seconds))
-        if not divisions:
-            return self._space
-        best, _ = self._best(contraction, seconds, Divisions(divisions, contraction.sizes))
+        best = whole
+        if divisions:
+            split, _ = self._best(contraction, seconds, Divisions(divisions, contraction.sizes))
+            best = min(best, split, key=lambda candidate: candidate.seconds)
+        best = self._in_bands(best, self._alone_outside_of_branches(whole.chosen))
         return best.space if best.seconds < whole.seconds * (1 - _LITTLE) else self._space
 
     def _seconds_beside_nobody(self, contraction: Contraction, seconds: np.ndarray) -> np.ndarray:
         """`seconds`, completed by the times of long units outside of branches on all other queues."""
-        units, pool = self._space.graph.units, self._space.pool
-        branched = branched_segments(unit.name for unit in units)
+        units, pool, free = self._space.graph.units, self._space.pool, self._outside_of_branches()
         filled = seconds.copy()
         for group, number in _long_units(contraction, seconds):
             unit = units[number]
-            place = branch_of(unit.name)
-            if unit.placement is not None and (place is None or place[0] in branched):
+            if number not in free or unit.name in self._parts:
                 continue
             for queue in {*pool.queue_of} - {*np.flatnonzero(np.isfinite(seconds[group]))}:
                 found = single_choices(unit.layer, [queue], pool, self._space.costs)
                 filled[group, queue] = min((choice.seconds or 0.0 for choice in found), default=np.inf)
         return filled
+
+    def _outside_of_branches(self) -> set[int]:
+        """Numbers of the units that a design gives to a processor in a segment without branches, or to none."""
+        units = self._space.graph.units
+        branched = branched_segments(unit.name for unit in units)
+        places = [branch_of(unit.name) for unit in units]
+        return {
+            number
+            for number, (unit, place) in enumerate(zip(units, places, strict=True))
+            if unit.placement is None or (place is not None and place[0] not in branched)
+        }
+
+    def _alone_outside_of_branches(self, chosen: Sequence[Choice]) -> np.ndarray:
+        """Seconds of images' units (units, queues) outside of branches on every queue; else infinite."""
+        units, pool = self._space.graph.units, self._space.pool
+        seconds = np.full((len(units), len(pool.queues)), np.inf)
+        for number in self._outside_of_branches():
+            unit = units[number]
+            if unit.is_fallback or not rows_of(unit.layer.outputs[0]):
+                continue
+            for queue in {*pool.queue_of} - {chosen[number].queue}:
+                found = single_choices(unit.layer, [queue], pool, self._space.costs)
+                seconds[number, queue] = min((choice.seconds or 0.0 for choice in found), default=np.inf)
+            seconds[number, chosen[number].queue] = chosen[number].seconds or 0.0
+        return seconds
 
     # -- one processor -------------------------------------------------------------------------------------------
 
@@ -149,13 +190,17 @@ class _Joint:
         """Everything on one processor that it can compute. What is refined there is also known to the whole space."""
         single = only(self._space, queue)
         if single is None:
-            queues = [{queue} if any(c.queue == queue for c in options) else None for options in self._space.choices]
-            return self._candidate(narrowed(self._space, queues, range(len(queues))), self._interference)
+            return self._mostly_on(queue)
         refined = self._refine(single)
         self._space = with_costs(self._space, queue, refined)
         candidate = self._candidate(refined, _Relabelled(self._interference, {refined.pool.queue_of[0]: queue}))
         self._inside[queue] = _inside(single, candidate)
         return candidate
+
+    def _mostly_on(self, queue: int) -> _Candidate:
+        """All units that may be on a queue there, and the others where selection puts them."""
+        queues = [{queue} if any(c.queue == queue for c in options) else None for options in self._space.choices]
+        return self._candidate(narrowed(self._space, queues, range(len(queues))), self._interference)
 
     # -- all processors ------------------------------------------------------------------------------------------
 
@@ -170,7 +215,8 @@ class _Joint:
             return whole, bound
         divisions = Divisions(self._divisions(contraction, seconds), contraction.sizes)
         split, _ = self._best(contraction, seconds, divisions)
-        return (split if split.seconds < whole.seconds * (1 - _MARGIN) else whole), bound
+        best = split if split.seconds < whole.seconds * (1 - _MARGIN) else whole
+        return self._in_bands(best, _alone_seconds(plans, seconds.shape[1])), bound
 
     def _best(self, contraction: Contraction, seconds: np.ndarray, divisions: Divisions) -> tuple[_Candidate, float]:
         """The best placement found, and its bound; updates `seconds` and `divisions` by the times of units."""
@@ -189,6 +235,79 @@ class _Joint:
                 break
         assert best is not None
         return best, bound
+
+    def _in_bands(self, best: _Candidate, alone: np.ndarray) -> _Candidate:
+        """The best candidate with sections in bands; `best` if none is faster.
+
+        Args:
+            best: the best one without.
+            alone: (units, queues), see `LayerSeconds`.
+        """
+        graph, pool = self._space.graph, self._space.pool
+        found = promising(graph, LayerSeconds(alone, self._present(best), self._interference))
+        chosen = tuple(
+            BandedSection(
+                graph.units[one.section.first].name,
+                graph.units[one.section.last].name,
+                tuple(map(pool.queue_of.index, one.rows)),
+                tuple(one.rows.values()),
+            )
+            for one in found
+        )
+        made = banded_graph(graph, chosen) if chosen else None
+        if made is None:
+            return best
+        parts = {unit.name for unit in made.units} - {unit.name for unit in graph.units}
+        joint = replace(self, _space=self._banded_space(made, chosen), _parts=frozenset(parts))
+        banded = joint._around_bands()
+        return banded if banded.seconds < best.seconds * (1 - _LITTLE) else best
+
+    def _present(self, candidate: _Candidate) -> np.ndarray:
+        """Seconds of every unit of the whole graph in a candidate, with the meeting before a split layer."""
+        times = {
+            unit.name: choice.seconds or 0.0
+            for unit, choice in zip(candidate.space.graph.units, candidate.chosen, strict=True)
+        }
+        for name, division in candidate.splits.items():
+            shares = [share_name(name, *bound) for bound in bounds(division.channels)]
+            everyone = frozenset(division.queues)
+            times[name] = max(
+                times[share] + self._interference.transfer_seconds(queue, everyone - {queue}, 0)
+                for share, queue in zip(shares, division.queues, strict=True)
+            )
+        return np.array([times[unit.name] for unit in self._space.graph.units])
+
+    def _banded_space(self, made: UnitGraph, chosen: tuple[BandedSection, ...]) -> ChoiceSpace:
+        """The space of a graph with sections in bands. Units that stay whole take the times they had in the network."""
+        space = self._space
+        known = {
+            (unit.name, _identity(choice)): choice.seconds
+            for unit, options in zip(space.graph.units, space.choices, strict=True)
+            for choice in options
+        }
+        choices = [
+            [
+                replace(
+                    choice,
+                    seconds=known.get(
+                        (unit.name, _identity(choice)), self._inside.get(choice.queue, 1.0) * (choice.seconds or 0.0)
+                    ),
+                )
+                for choice in options
+            ]
+            for unit, options in zip(made.units, unit_choices(made, space.pool, space.costs), strict=True)
+        ]
+        problem = selection_problem(made, choices, space.pool, space.costs)
+        return replace(space, graph=made, choices=choices, problem=problem, bands=chosen)
+
+    def _around_bands(self) -> _Candidate:
+        """The best placement of what is in no band, with its long layers split."""
+        plans = {queue: self._mostly_on(queue).chosen for queue in sorted(set(self._space.pool.queue_of))}
+        contraction = contract(self._space, list(plans.values()))
+        seconds = self._first_seconds(contraction, plans)
+        divisions = self._divisions(contraction, self._seconds_beside_nobody(contraction, seconds))
+        best, _ = self._best(contraction, seconds, Divisions(divisions, contraction.sizes))
+        return best
 
     def _divisions(
         self, contraction: Contraction, seconds: np.ndarray
@@ -239,6 +358,21 @@ class _Joint:
         # Steps without a cost, unmeasured layout changes, take no time.
         priced = replace(plan, steps=tuple(replace(step, cost_ms=step.cost_ms or 0.0) for step in plan.steps))
         return _Candidate(space, assignment, simulate(priced, interference).total * 1e-9)
+
+
+def _alone_seconds(plans: Mapping[int, Sequence[Choice]], queues: int) -> np.ndarray:
+    """Seconds of every unit on every queue (units, queues) as the queues' own plans have them; infinite if none has it."""
+    seconds = np.full((len(next(iter(plans.values()))), queues), np.inf)
+    for chosen in plans.values():
+        for number, choice in enumerate(chosen):
+            seconds[number, choice.queue] = min(seconds[number, choice.queue], choice.seconds or 0.0)
+    return seconds
+
+
+def _identity(choice: Choice) -> tuple[object, ...]:
+    """What is equal for the same choice of a unit in two graphs."""
+    group = None if choice.group is None else choice.group.layer.name
+    return choice.queue, id(choice.routine), tuple(sorted(choice.parameters.items())), choice.is_head, group
 
 
 def _long_units(contraction: Contraction, seconds: np.ndarray) -> list[tuple[int, int]]:

@@ -25,6 +25,7 @@ class PlacementReport:
         alone: of everything on one processor, by the processor's name.
         pays: whether the placement is used; otherwise everything runs on the fastest processor.
         splits: name of a split layer -> processor -> number of channels.
+        bands: first and last layer of a section in bands -> processor -> number of rows.
     """
 
     together: float
@@ -32,6 +33,7 @@ class PlacementReport:
     alone: Mapping[str, float]
     pays: bool
     splits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    bands: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def fastest(self) -> str:

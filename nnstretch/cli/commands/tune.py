@@ -279,6 +279,7 @@ def _placement(report: PlacementReport) -> dict[str, Any]:
         "bound_ms": report.bound * 1e3,
         "alone_ms": {name: seconds * 1e3 for name, seconds in report.alone.items()},
         "splits": {layer: dict(shares) for layer, shares in report.splits.items()},
+        "bands": {section: dict(shares) for section, shares in report.bands.items()},
     }
 
 

@@ -195,7 +195,10 @@ def _placement(placement: Answer) -> Section:
     rows.append(["lower bound of any placement of whole layers", placement["bound_ms"]])
     chosen = 0 if placement["pays"] else 1 + list(alone.values()).index(min(alone.values()))
     split = ", ".join(placement["splits"])
-    text = f"Layers that are split over processors: {split}." if placement["pays"] and split else ""
+    bands = ", ".join(placement.get("bands", ()))
+    texts = [f"Sections that processors compute in bands of rows: {bands}."] if bands else []
+    texts += [f"Layers that are split over processors: {split}."] if split else []
+    text = " ".join(texts) if placement["pays"] else ""
     return Section("Processors", text, table=Table(("run", "predicted ms"), rows, marked=frozenset({chosen})))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nnstretch.report.tables.text import count_text, ms_text, plain_table, quietness_lines, times_text
@@ -59,16 +59,17 @@ def placement_text(report: PlacementReport, plan: Plan) -> str:
         f"{report.fastest} alone ({ms_text(alone)} ms); no placement of whole layers takes less than "
         f"{ms_text(report.bound * 1e3)} ms"
     )
-    return "\n".join([whole, *_split_lines(report)])
+    by_channels = _split_lines("layers split by their output channels:", report.splits)
+    return "\n".join([whole, *_split_lines("sections computed in bands of rows:", report.bands), *by_channels])
 
 
-def _split_lines(report: PlacementReport) -> list[str]:
-    """A heading and a line per split layer."""
+def _split_lines(heading: str, split: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """A heading and a line per split layer or region; nothing if there is none."""
     lines = [
-        f"  {layer}: " + " + ".join(f"{channels} on {name}" for name, channels in shares.items())
-        for layer, shares in report.splits.items()
+        f"  {what}: " + " + ".join(f"{count} on {name}" for name, count in shares.items())
+        for what, shares in split.items()
     ]
-    return ["layers split by their output channels:", *lines] if lines else []
+    return [heading, *lines] if lines else []
 
 
 def together_table(found: Together) -> Table:

@@ -16,6 +16,8 @@ from nnstretch.graph.layer import Layer, TensorType
 
 ROWS = 2
 """Axis of the rows of an image, N,C,H,W."""
+LEAST_ROWS = 4
+"""Least rows of a band behind a section of layers that are worth a part of their own."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,19 @@ def band_after(layer: Layer, bands: Sequence[Band]) -> Band | None:
     return None if found is None or found.right_begin >= found.right_end else found
 
 
+def can_be_in_bands(layer: Layer) -> bool:
+    """Whether a layer looks at few neighbours of each row, so that it can be computed in bands."""
+    images = [layer.type_of(row) for row in layer.activations]
+    return band_after(layer, [cut_band(0, rows_of(image)) for image in images]) is not None
+
+
+def halo_share(layer: Layer) -> float:
+    """The share of a layer's input rows on which the rows on both sides of a cut depend."""
+    rows = rows_of(layer.outputs[0])
+    upper, lower = rows_before(layer, 0, rows // 2), rows_before(layer, rows // 2, rows)
+    return max(0, upper[1] - lower[0]) / rows_of(layer.type_of(layer.activations[0]))
+
+
 def rows_before(layer: Layer, begin: int, end: int) -> tuple[int, int]:
     """The rows of its inputs that a layer needs for rows `begin` up to `end` of its output, if `band_after` can compute it."""
     before = rows_of(layer.type_of(layer.activations[0]))
@@ -106,6 +121,27 @@ def join_layer(name: str, bands: Sequence[TensorType]) -> Layer:
     """The layer that joins bands to an image."""
     whole = with_rows(bands[0], sum(map(rows_of, bands)))
     return Layer(name, "Concat", tuple(bands), (whole,), {"axis": ROWS})
+
+
+def shares_of_rows(rows: int, seconds: Mapping[int, float]) -> dict[int, int] | None:
+    """Rows of each processor's band with which all end at the same time, as nearly as whole rows allow.
+
+    Args:
+        rows: of the last tensor.
+        seconds: of the whole section by processor, each above 0.
+
+    Returns:
+        By processor, ascending, from the top of the image; None if one has too few.
+    """
+    total = sum(1 / s for s in seconds.values())
+    found: dict[int, int] = {}
+    done = reached = 0.0
+    for processor in sorted(seconds):
+        done += 1 / seconds[processor] / total
+        end = round(rows * done)
+        found[processor] = int(end - reached)
+        reached = end
+    return found if len(found) > 1 and min(found.values()) >= LEAST_ROWS else None
 
 
 # -- layers ------------------------------------------------------------------------------------------------------------

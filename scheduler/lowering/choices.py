@@ -45,7 +45,7 @@ def find_fusion_groups(graph: UnitGraph) -> list[FusionGroup]:
     - Pointwise units that make a rounded tensor of another one, and these with the unit that makes the latter.
     """
     readers = _readers(graph)
-    sequences = {tuple(range(a + 1, b + 1)) for a, b in _sequences(graph, cut_points(graph))}
+    sequences = {tuple(range(a + 1, b + 1)) for a, b in _sequences(graph, _cuts(graph))}
     pairs = _pairs(graph, readers)
     found = dict.fromkeys((*pairs, *_inverted_residuals(graph, pairs), *_pointwise(graph, readers), *sorted(sequences)))
     return [_fusion_group(graph, u, u in sequences) for u in found if len(u) > 1 and _is_closed(graph, u, readers)]
@@ -117,7 +117,7 @@ def _is_closed(graph: UnitGraph, units: Sequence[int], readers: _Readers) -> boo
     return all(name not in graph.outputs and readers[name] and set(readers[name]) <= inside for name in made)
 
 
-def cut_points(graph: UnitGraph) -> list[int]:
+def _cuts(graph: UnitGraph) -> list[int]:
     """Units whose single output is all that later units and the caller still read; -1 is the network's input.
 
     A network with several inputs starts with its first cut point.

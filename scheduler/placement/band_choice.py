@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnstretch.graph.bands import Band, band_after, cut_band, rows_of
+from nnstretch.graph.bands import Band, can_be_in_bands, rows_of, shares_of_rows
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph
-from nnstretch.scheduler.placement.bands import LEAST_ROWS, Section, bands_of, need, sections
+from nnstretch.scheduler.placement.bands import Section, bands_of, need, sections
 from nnstretch.scheduler.simulation.timing import InterferenceModel
 
 _LEAST_GAIN = 0.02
@@ -72,11 +72,11 @@ def promising(graph: UnitGraph, seconds: LayerSeconds) -> list[Promise]:
 
 def _hopes(graph: UnitGraph, seconds: LayerSeconds) -> Iterator[Promise]:
     """All sections on every group of queues, with halos as they are between halves of the image."""
-    able = np.array([_can_be_in_bands(unit) for unit in graph.units])
+    able = np.array([_is_able(unit) for unit in graph.units])
     blocked = np.isinf(seconds.alone) | ~able[:, None]
     alone, blocks, present = _sums(np.where(blocked, 0.0, seconds.alone)), _sums(blocked), _sums(seconds.present)
     repeated: dict[str, dict[str, float]] = {}
-    for section in sections(graph):
+    for section in sections(graph, able.tolist()):
         begin, end = section.first, section.last + 1
         taken = {
             queue: float(alone[end, queue] - alone[begin, queue])
@@ -102,12 +102,9 @@ def _sums(values: NDArray[Any]) -> NDArray[np.float64]:
     return np.concatenate([np.zeros((1, *values.shape[1:])), values.cumsum(axis=0, dtype=np.float64)])
 
 
-def _can_be_in_bands(unit: Unit) -> bool:
-    """Whether a unit's layer looks at few neighbours."""
-    if unit.is_fallback or not unit.inputs:
-        return False
-    images = [unit.layer.type_of(row) for row in unit.layer.activations]
-    return band_after(unit.layer, [cut_band(0, rows_of(image)) for image in images]) is not None
+def _is_able(unit: Unit) -> bool:
+    """Whether a unit can be part of a section in bands."""
+    return not unit.is_fallback and can_be_in_bands(unit.layer)
 
 
 def _work(unit: Unit) -> float:
@@ -151,24 +148,3 @@ def _with_halos(graph: UnitGraph, hopes: Sequence[Promise], seconds: LayerSecond
             work = shares_of_work(bands, graph, hope.section)
             present = float(seconds.present[hope.section.first : hope.section.last + 1].sum())
             yield replace(hope, gain=present - _slowest(graph, hope.section, hope.rows, work, seconds))
-
-
-def shares_of_rows(rows: int, seconds: Mapping[int, float]) -> dict[int, int] | None:
-    """Rows of each processor with which all end at the same time, as nearly as whole rows allow.
-
-    Args:
-        rows: of the last tensor.
-        seconds: of the whole section by processor, each above 0.
-
-    Returns:
-        By processor, ascending, from the top of the image; None if one has too few.
-    """
-    total = sum(1 / s for s in seconds.values())
-    found: dict[int, int] = {}
-    done = reached = 0.0
-    for processor in sorted(seconds):
-        done += 1 / seconds[processor] / total
-        end = round(rows * done)
-        found[processor] = int(end - reached)
-        reached = end
-    return found if len(found) > 1 and min(found.values()) >= LEAST_ROWS else None

@@ -7,11 +7,11 @@ layer meet after each. A section between two tensors that alone connect it with 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nnstretch.graph.bands import (
+    LEAST_ROWS,
     Band,
     band_after,
     band_name,
@@ -25,11 +25,7 @@ from nnstretch.graph.bands import (
 )
 from nnstretch.graph.layer import Layer
 from nnstretch.graph.slices import bounds
-from nnstretch.scheduler.lowering.choices import cut_points
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph
-
-LEAST_ROWS = 4
-"""Least rows of a band of the last tensor that are worth a part of their own."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +67,23 @@ class BandedSection:
     rows: tuple[int, ...]
 
 
-def sections(graph: UnitGraph) -> Iterator[Section]:
-    """All sections whose first and last tensor are images."""
-    given = [name for name in graph.inputs if any(name in unit.inputs for unit in graph.units)]
-    ends = [(cut, graph.units[cut].outputs[0] if cut >= 0 else given[0]) for cut in cut_points(graph)]
-    images = [(cut, name) for cut, name in ends if rows_of(graph.types[name]) >= 2 * LEAST_ROWS]
-    for (before, source), (last, sink) in itertools.combinations(images, 2):
-        yield Section(before + 1, last, source, sink)
+def sections(graph: UnitGraph, usable: Sequence[bool]) -> Iterator[Section]:
+    """All sections of `usable` units, by number, whose first and last tensor are images."""
+    last_use = {name: number for number, unit in enumerate(graph.units) for name in unit.inputs}
+    last_use |= dict.fromkeys(graph.outputs, len(graph.units))
+    for first in range(len(graph.units)):
+        read, made, wanted = set[str](), set[str](), set[str]()
+        for last in range(first, len(graph.units)):
+            unit = graph.units[last]
+            read |= {name for name in unit.inputs if name not in made}
+            if not usable[last] or len(unit.outputs) != 1 or len(read) > 1:
+                break
+            made |= {*unit.outputs}
+            wanted = {name for name in {*wanted, *unit.outputs} if last_use.get(name, -1) > last}
+            (sink,) = unit.outputs
+            images = [graph.types[name] for name in (*read, sink)]
+            if wanted == {sink} and len(read) == 1 and all(rows_of(image) >= 2 * LEAST_ROWS for image in images):
+                yield Section(first, last, next(iter(read)), sink)
 
 
 def bands_of(graph: UnitGraph, section: Section, rows: Sequence[int]) -> list[dict[str, Band]] | None:
@@ -141,7 +147,7 @@ def need(needed: dict[str, tuple[int, int]], unit: Unit) -> None:
 def banded_graph(graph: UnitGraph, split: Sequence[BandedSection]) -> UnitGraph | None:
     """The graph with some sections in bands; None if one cannot be: there is no such section, or it does not have the rows."""
     numbers = {unit.name: number for number, unit in enumerate(graph.units)}
-    by_ends = {(section.first, section.last): section for section in sections(graph)}
+    by_ends = {(one.first, one.last): one for one in sections(graph, [not unit.is_fallback for unit in graph.units])}
     units: list[Unit] = []
     begin = 0
     for one in sorted(split, key=lambda one: numbers.get(one.first, -1)):

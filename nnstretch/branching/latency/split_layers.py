@@ -1,7 +1,7 @@
 """Layers without branches that several processors compute one after another: each whole on one of them, or split by channels.
 
-A split layer costs what its slowest share takes, and before it every processor fetches what the others made. The scheduler
-splits layers in the same way when a network is compiled.
+A split layer costs what its slowest share takes, and before it every processor fetches what the others made. All layers may be
+computed in bands of rows instead. The scheduler does the same when a network is compiled.
 """
 
 from __future__ import annotations
@@ -13,6 +13,15 @@ from dataclasses import dataclass, field
 
 from nnstretch.branching.latency.prediction import LatencyPredictor
 from nnstretch.branching.latency.workloads import LayerRow
+from nnstretch.graph.bands import (
+    can_be_in_bands,
+    cut_layer,
+    halo_share,
+    join_layer,
+    rows_of,
+    shares_of_rows,
+    with_rows,
+)
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.slices import bounds, even_shares, is_divisible, layer_share
 
@@ -74,6 +83,8 @@ class SplitLayers:
                     fetch = self._fetch(row, number, held, (processor,))
                     _keep_least(reached[number + 2], (processor,), seconds + fetch + taken)
         ends = reached[-1]
+        for together in processor_groups(group):
+            _keep_least(ends, together, self.in_bands(row, together, home))
         if is_last and row.layers:
             gathered: dict[Home, float] = {}
             for held, seconds in ends.items():
@@ -83,6 +94,43 @@ class SplitLayers:
             ends = gathered
         end = min(ends, key=lambda place: ends[place])
         return SplitCost(ends[end], end)
+
+    def in_bands(self, row: LayerRow, group: Home, home: Home) -> float:
+        """Seconds of a row of layers where each processor computes a band of rows, from an input that lies at `home`.
+
+        Infinite if that is not possible. Each processor holds what it made. Layers take time in proportion to their rows. Halos
+        are those of a chain, which are the largest that layers can have.
+        """
+        if not row.layers or not all(map(can_be_in_bands, row.layers)):
+            return math.inf
+        source, result = row.layers[0].type_of(0), row.layers[-1].outputs[0]
+        alone = {p: self._alone(row, p) for p in group}
+        if not all(0 < seconds < math.inf for seconds in alone.values()):
+            return math.inf
+        rows = shares_of_rows(rows_of(result), alone)
+        if rows is None:
+            return math.inf
+        repeated = 1 + (len(group) - 1) * sum(map(halo_share, row.layers))
+        seconds = 0.0
+        for p, count in rows.items():
+            share = repeated * count / rows_of(result)
+            cuts = [cut_layer("cut", image, 0, round(share * rows_of(image))) for image in (source, result)]
+            taken = share * alone[p] + sum(self._seconds(cut, p) for cut in cuts) if share < 1 else math.inf
+            seconds = max(seconds, taken * self.predictor.contention_factor(p, frozenset(group) - {p}))
+        seconds += self.meeting(source, home, group)
+        join = join_layer("join", [with_rows(result, count) for count in rows.values()])
+        return seconds + self.meeting(result, group, group[:1]) + self._seconds(join, group[0])
+
+    def _alone(self, row: LayerRow, processor: int) -> float:
+        """Seconds of a row of layers on one processor, some of them fused in pairs."""
+        reached = [0.0, *(math.inf for _ in row.layers)]
+        for number, layer in enumerate(row.layers):
+            taken = reached[number] + self._seconds(layer, processor)
+            reached[number + 1] = min(reached[number + 1], taken)
+            if number in row.pairs:
+                fused = reached[number] + self.predictor.fused_seconds(row.joined[number], processor)
+                reached[number + 2] = min(reached[number + 2], fused)
+        return reached[-1]
 
     def _fetch(self, row: LayerRow, number: int, held: Home, to: Home) -> float:
         """Seconds of the transfer before a layer; an input that was read before is not fetched again where it was read."""

@@ -92,6 +92,7 @@ class LatencyTable:
     _merges: dict[tuple[tuple[int, ...], ...], float] = field(default_factory=dict)
     _meetings: dict[tuple[TensorType, Home, Home], float] = field(default_factory=dict)
     _splits: dict[tuple[ChannelPlan, tuple[tuple[int, bool], ...], Home, Home], SplitCost] = field(default_factory=dict)
+    _bands: dict[tuple[ChannelPlan, tuple[tuple[int, bool], ...], Home, Home], float] = field(default_factory=dict)
     _towers: dict[tuple[HeadChoice, tuple[int, ...]], float] = field(default_factory=dict)
 
     def branch(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> BranchCost:
@@ -208,7 +209,7 @@ class LatencyTable:
     def forget(self) -> None:
         """Clears all cached latencies, because the predictor has new measurements."""
         layers = (self._fixed, self._knots, self._costs, self._blocks, self._originals)
-        for known in (*layers, self._merges, self._splits, self._towers):
+        for known in (*layers, self._merges, self._splits, self._bands, self._towers):
             known.clear()
         self.__dict__.pop("_split_layers", None)
 
@@ -273,10 +274,28 @@ class LatencyTable:
 
     def split_near(self, plan: ChannelPlan, group: Home, home: Home, source: TensorChannels) -> SplitCost:
         """As `split`, with the channels of the input rounded up to a quarter of the original ones."""
-        step = max(1, channels_of(plan.source) // _KNOTS)
-        channels = source.channels if source.exact else -(-source.channels // step) * step
-        reads = {network_input(plan.source): TensorChannels(channels, source.exact)}
+        reads = {network_input(plan.source): TensorChannels(self._rounded(plan, source), source.exact)}
         return self.split(plan, group, home, reads)
+
+    def bands_near(self, segment: Segment, group: Home, home: Home, source: TensorChannels) -> float:
+        """Seconds of original blocks in bands of rows, which a group of processors compute, from an input at `home`.
+
+        The channels of the input are rounded as in `split_near`. Infinite if the blocks cannot be computed so: a layer looks at
+        too many rows, or a skip connection enters.
+        """
+        plan = self.blueprint.whole(segment)
+        reads = {network_input(plan.source): TensorChannels(self._rounded(plan, source), source.exact)}
+        inputs = inputs_of(plan, reads)
+        key = (plan, tuple((read.channels, read.exact) for read in inputs.values()), group, home)
+        if key not in self._bands:
+            row = part_layers(plan, kept_counts(plan, 1.0), reads)
+            self._bands[key] = self._split_layers.in_bands(row, group, home) if len(inputs) == 1 else math.inf
+        return self._bands[key]
+
+    def _rounded(self, plan: ChannelPlan, source: TensorChannels) -> int:
+        """The channels of the input of `plan`, rounded up to a quarter of the original ones unless they are exact."""
+        step = max(1, channels_of(plan.source) // _KNOTS)
+        return source.channels if source.exact else -(-source.channels // step) * step
 
     @cached_property
     def _split_layers(self) -> SplitLayers:

@@ -148,6 +148,7 @@ class DynamicProgram:
             for state, label in list(self._labels[block].items()):
                 self._whole(block, state, label)
                 self._split(block, state, label)
+                self._in_bands(block, state, label)
                 for segment in self.segments.get(block, ()):
                     self._branched(segment, state, label)
         progress(count, count)
@@ -176,6 +177,22 @@ class DynamicProgram:
             to = State(written, exact=True, home=cost.home)
             choice = SegmentChoice.split_over(segment, group)
             self._move(_Transition(state, segment, choice.branches, group), label, cost.seconds, macs, to)
+
+    def _in_bands(self, block: int, state: State, label: _Label) -> None:
+        """Transitions that compute several original blocks in bands of rows, if layers may be split."""
+        latencies, blueprint = self.latencies, self.latencies.blueprint
+        one, groups = Segment(block, block + 1), list(processor_groups(range(latencies.processors)))
+        first = latencies.branch(one, BranchChoice.whole(one, 0), state.channels, exact=state.exact).macs
+        for stop in range(block + 2, len(blueprint.traced.blocks) + 1) if latencies.splits else ():
+            segment = Segment(block, stop)
+            if not blueprint.traced.is_self_contained(segment):
+                continue
+            macs = first + latencies.original_macs(Segment(block + 1, stop))
+            for group in groups:
+                seconds = latencies.bands_near(segment, group, state.home, state)
+                choice = SegmentChoice.split_over(segment, group)
+                to = State(blueprint.channels_before(stop), exact=True, home=group)
+                self._move(_Transition(state, segment, choice.branches, group), label, seconds, macs, to)
 
     def _branched(self, segment: Segment, state: State, label: _Label) -> None:
         """Transitions that branch a segment."""
@@ -240,16 +257,22 @@ class DynamicProgram:
 
 
 def merged_choices(traced: TracedNetwork, choices: Sequence[SegmentChoice]) -> tuple[SegmentChoice, ...]:
-    """Consecutive segments; adjacent ones without branches on equal processors are merged where a segment may end."""
+    """Consecutive segments; adjacent ones without branches on equal processors are merged where a segment may end.
+
+    Segments of several blocks that are split may be computed in bands, which end where they do; these stay.
+    """
     merged: list[SegmentChoice] = []
+    grows = False  # whether the last one may be merged with the next
     for choice in choices:
-        last = merged[-1] if merged else None
+        is_single = not choice.split or len(choice.segment.blocks) == 1
+        last = merged[-1] if grows and is_single else None
         segment = Segment(last.segment.first if last else choice.segment.first, choice.segment.stop)
         if last is not None and _run_alike(last, choice) and traced.is_self_contained(segment):
             whole = SegmentChoice(segment, (BranchChoice.whole(segment, choice.branches[0].processor),))
             merged[-1] = SegmentChoice.split_over(segment, choice.split) if choice.split else whole
         else:
             merged.append(choice)
+        grows = is_single
     return tuple(merged)
 
 

@@ -83,6 +83,8 @@ def unbranched_plan(
         slowest: seconds of the slowest design to compare.
     """
     least = split_estimate(latencies)
+    if latencies.splits:  # bands meet less often than split blocks
+        least = min(least, split_seconds(latencies))
     # Routines that fuse layers of adjacent blocks save what the estimate does not know.
     if slowest < least and not latencies.fuses:
         return None
@@ -126,7 +128,7 @@ def pool_estimate(latencies: LatencyTable, pool: Pool) -> float:
 
 
 def split_seconds(latencies: LatencyTable) -> float:
-    """Predicted seconds of the network without branches, each block whole or split over the processors."""
+    """Predicted seconds of the network without branches: blocks are whole, split over the processors, or in bands of rows."""
     end = latencies.blueprint.head.source
 
     def whole_head(state: State) -> Sequence[HeadCandidate]:

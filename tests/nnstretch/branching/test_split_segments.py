@@ -10,19 +10,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.branching.channels.scaling import ORIGINAL, TensorChannels
-from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice
+from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import choices_of, make_design
 from nnstretch.branching.latency.split_layers import Home, SplitCost, SplitLayers, processor_groups
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.latency.workloads import LayerRow
+from nnstretch.branching.search.dynamic_programming import merged_choices
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.network_latency import branch_seconds, network_prediction, placed
 from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.unbranched import split_seconds
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import export_branched
@@ -51,9 +54,10 @@ class Pairs(Rates):
         return max((self.pairs[pair] * (1 + 1e-4 * tensor.elements) for pair in crossing), default=0.0)
 
 
-def conv(name: str, reads: int, writes: int, size: int = 8) -> Layer:
-    tensors = TensorType((1, reads, size, size)), TensorType((writes, reads, 1, 1))
-    attributes: dict[str, Attribute] = {"groups": 1, "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+def conv(name: str, reads: int, writes: int, size: int = 8, window: int = 1) -> Layer:
+    tensors = TensorType((1, reads, size, size)), TensorType((writes, reads, window, window))
+    pads = (window // 2,) * 4
+    attributes: dict[str, Attribute] = {"groups": 1, "strides": (1, 1), "pads": pads, "dilations": (1, 1)}
     weight = np.zeros(tensors[1].shape, np.float32)
     return Layer(name, "Conv", tensors, (TensorType((1, writes, size, size)),), attributes, constants={1: weight})
 
@@ -108,7 +112,8 @@ def test_the_least_seconds_are_those_of_brute_force(
 ) -> None:
     pairs = [frozenset(pair) for pair in ((0, 1), (0, 2), (1, 2))]
     predictor = Pairs(*rates, meeting=dict(zip(pairs, costs, strict=True)), together=together)
-    layers = [conv(f"c{n}", a, b) for n, (a, b) in enumerate(itertools.pairwise(widths))]
+    # Too few rows for bands.
+    layers = [conv(f"c{n}", a, b, size=7) for n, (a, b) in enumerate(itertools.pairwise(widths))]
     row = LayerRow(tuple(layers), rereads=frozenset(n for n in rereads if n < len(layers)))
     group = data.draw(st.sampled_from(list(processor_groups(range(len(rates))))))
     home = data.draw(st.sampled_from([(p,) for p in range(len(rates))] + [group]))
@@ -126,6 +131,35 @@ def test_the_least_seconds_are_those_of_brute_force(
     last = split.cost(row, group, home, is_last=True)
     gathered = [s + meeting(layers[-1].outputs[0], held, (p,)) for held, s in ends.items() for p in group]
     assert last.seconds == pytest.approx(min(gathered))
+
+
+@pytest.mark.parametrize(("meeting", "together"), [(0.0, 1.0), (1e-4, 1.1)])
+def test_layers_of_one_vector_are_computed_in_bands(meeting: float, together: float) -> None:
+    """A row above the cut and one below it are computed twice for each layer; cuts and joins take a little."""
+    predictor = Rates(1e9, 3e9, together=together)
+    row = LayerRow(tuple(conv(f"c{n}", 16, 16, 64, 3) for n in range(4)))
+    split = SplitLayers(predictor, lambda _, writers, readers: meeting * (writers != readers), 0.0, set())
+    alone = sum(predictor.layer_seconds(layer, 1) for layer in row.layers)
+    found = split.cost(row, (0, 1), (1,))
+    assert found.home == (0, 1)
+    assert found.seconds == pytest.approx(together * alone * 0.75 * (1 + 4 * 2 / 64) + 2 * meeting, rel=0.02)
+    with_pool = LayerRow((*row.layers, replace(conv("p", 16, 16, 64), op="GlobalPool")))
+    assert split.cost(with_pool, (0, 1), (1,)).home != (0, 1)
+
+
+@pytest.mark.parametrize("meeting", [0.0, 1e-4])
+def test_a_network_of_one_vector_is_predicted_in_bands(meeting: float) -> None:
+    """Its four blocks meet once."""
+    convolutions = [torch.nn.Conv2d(16 if n else 3, 16, 3, padding=1) for n in range(4)]
+    network = torch.nn.Sequential(
+        *convolutions, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 10)
+    )
+    plan, predictor = blueprint(network.eval(), IMAGES, 16), Rates(10e9, 10e9, meeting=meeting)
+    alone = LatencyTable(plan, predictor, 2).original(Segment(0, len(plan.traced.blocks)))[0]
+    seconds = split_seconds(LatencyTable(plan, predictor, 2, splits=True))
+    assert seconds < 0.62 * alone + 2 * meeting
+    choices = [SegmentChoice.split_over(Segment(0, 3), (0, 1)), SegmentChoice.split_over(Segment(3, 4), (0, 1))]
+    assert merged_choices(plan.traced, choices) == tuple(choices)
 
 
 def test_layers_that_take_no_time_are_not_split(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -296,7 +296,17 @@ class CompileOptions:
         check_fields(self, {name: hint for name, (_, hint, _) in declared_options(CompileOptions).items()})
         if self.dtype not in (None, *DTYPES):
             raise UsageError(f"dtype {self.dtype!r} is not supported; use {', '.join(DTYPES)}, or leave it out")
-        if self.dtype == _BFLOAT16 and 0 < self.tolerance < BFLOAT16_TOLERANCE:
+        if not 0 < self.tolerance < 1:
+            raise UsageError(
+                f"tolerance is {self.tolerance:g}; it must be a positive number below 1, a share of the output's range, such "
+                "as 1e-4"
+            )
+        if self.dtype == _BFLOAT16 and self.tolerance < BFLOAT16_TOLERANCE:
+            if self.tolerance != TOLERANCE:
+                raise UsageError(
+                    f"dtype bfloat16 needs a tolerance of {BFLOAT16_TOLERANCE:g} or more, and {self.tolerance:g} is given; "
+                    "leave one of them out"
+                )
             object.__setattr__(self, "tolerance", BFLOAT16_TOLERANCE)
         if self.streams is not None and (self.plans is not None or self.policy is not None):
             raise UsageError(

@@ -49,7 +49,8 @@ class Evaluated:
         predictions: its answers, of classification only.
         scorer: its score, of other tasks.
         skipped: images that were left out, because they cannot be decoded.
-        preparation: how images became inputs, in lines: what is cut off, and all of it where the network does not state it.
+        remarks: in lines: how names of classes differ, and how images became inputs: what is cut off, and all of it where the
+            network does not state it.
     """
 
     text: str
@@ -57,7 +58,7 @@ class Evaluated:
     predictions: Predictions | None = None
     scorer: Scorer | None = None
     skipped: int = 0
-    preparation: str = ""
+    remarks: str = ""
 
 
 def evaluated(

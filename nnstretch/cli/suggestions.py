@@ -31,7 +31,7 @@ _OPTIONS = {
     "instead",
     "stretch --max-latency": "stretch has no --max-latency; --latency-target 12ms finds the designs with the most MACs that "
     "are predicted to meet it",
-    "sweep designs --latency-target": "sweep designs has no --latency-target; --max-latency MS is the largest predicted "
+    "sweep designs --latency-target": "sweep designs has no --latency-target; --max-latency 12ms is the largest predicted "
     "latency of a design",
     "tune --budget": "tune has no --budget: it takes as long as its layers need and keeps every measurement, so that it may be "
     "stopped at any time, and the same command goes on",

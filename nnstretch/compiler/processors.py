@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -64,14 +63,12 @@ def build_processors(options: CompileOptions | str) -> Processors:
         options: a specification alone stands for the defaults of all other options.
 
     Raises:
-        UsageError: the specification is wrong, there is no such target or engine, the tolerance is not positive, or
-            simulated processors are mixed with others.
+        UsageError: the specification is wrong, there is no such target or engine, or simulated processors are mixed with
+            others.
         DeviceError: a processor does not exist or does not work.
         MissingExtraError: an engine is not installed.
     """
     options = CompileOptions(options) if isinstance(options, str) else options
-    if not 0 < options.tolerance < math.inf:
-        raise UsageError(f"tolerance is {options.tolerance}; it must be a positive number, such as 1e-4")
     machine = open_target(options.target)
     specs = _limit_threads(parse_processors(options.processors), options.threads)
     external_engines = routines_of_engines(options.engines)

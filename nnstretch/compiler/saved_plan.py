@@ -137,7 +137,7 @@ def compile_with_plan(graph: ir.Model, options: CompileOptions, machine: PlanMac
 
     Raises:
         FileError, PackageError: the file cannot be read, or is damaged.
-        UsageError: it is for another instruction set, for other processors, or for another model.
+        UsageError: it is for another instruction set, other processors, another tolerance or another model.
         DeviceError: a processor of the plan does not exist there.
     """
     path = Path(options.plan or "")
@@ -147,6 +147,11 @@ def compile_with_plan(graph: ir.Model, options: CompileOptions, machine: PlanMac
         raise UsageError(
             f"{path} is for {selection.isa}, {machine.name} has {machine.isa}; give the --target that it was tuned for, or "
             "tune for this one"
+        )
+    if options.tolerance not in (CompileOptions.tolerance, selection.tolerance):
+        raise UsageError(
+            f"{path} was tuned with a tolerance of {selection.tolerance:g}, not {options.tolerance:g}; leave it out, or tune "
+            "with this one"
         )
     _check_processors(path, selection, options, machine.cores)
     own = replace(options, plan=None, processors=",".join(selection.processors), engines=selection.engines)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nnstretch.errors import ModelError
+
 CLASS_NAMES_KEY = "nnstretch.classes"
 """Key of the metadata with names of classes, as a list or an object of index and name."""
 _KEYS = (CLASS_NAMES_KEY, "names")  # the latter is that of YOLO files
 _MOST_CHARACTERS = 1 << 20
+_CODE = re.compile(r"n?\d+")
+_NAMES_SHOWN = 3
 
 
 class ClassShare(NamedTuple):
@@ -34,6 +39,60 @@ def stated_names(metadata: Mapping[str, Any]) -> dict[int, str]:
         if isinstance(found, dict) and all(str(index).isdigit() for index in found):
             return {int(index): str(name) for index, name in found.items()}
     return {}
+
+
+def compare_names(stated: Mapping[int, str], given: Sequence[str], network: str, data: str) -> str:
+    """Compares the names of a network's classes with those of images, which are compared to its answers by their number.
+
+    Spelling is not compared where it is a matter of taste: case, underscores, and codes (numbers, WordNet's `n01440764`) for
+    names.
+
+    Args:
+        stated: names of the network's classes, by index; empty if they are not known.
+        given: names of the classes of the images, in the order of their numbers.
+        network: what messages call the network.
+        data: what messages call the images.
+
+    Returns:
+        A line if some names or their order differ; else empty.
+
+    Raises:
+        ModelError: no class of the images is one of the network's.
+    """
+    numbers = {_spelling(name): index for index, name in stated.items()}
+    names = [_spelling(name) for name in given]
+    if not numbers or not names or _are_codes(numbers) != _are_codes(names):
+        return ""
+    if not any(name in numbers for name in names):
+        raise ModelError(
+            f"no class of {data} ({_first(given)}) is one of {network} ({_first(list(stated.values()))}); give images of its "
+            "classes, in folders with their names"
+        )
+    unknown = [shown for shown, name in zip(given, names, strict=True) if name not in numbers]
+    moved = [index for index, name in enumerate(names) if numbers.get(name, index) != index]
+    remarks = []
+    if unknown:
+        remarks.append(f"{network} has no class {_first(unknown)}")
+    if len(stated) != len(given):
+        remarks.append(f"{data} has {len(given)} classes, {network} names {len(stated)}")
+    if moved:
+        here = moved[0]
+        remarks.append(f"class {here} is {given[here]!r} in {data} and {stated.get(here, 'not named')!r} in {network}")
+    return f"classes are compared by their number, and names differ: {'; '.join(remarks)}" if remarks else ""
+
+
+def _spelling(name: str) -> str:
+    return name.casefold().replace("_", " ").strip()
+
+
+def _are_codes(names: Iterable[str]) -> bool:
+    return all(_CODE.fullmatch(name) for name in names)
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first few names, quoted."""
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f"{', '.join(map(repr, names[:_NAMES_SHOWN]))}{more}"
 
 
 def _parsed(text: str) -> Any:

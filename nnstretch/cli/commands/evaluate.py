@@ -100,7 +100,7 @@ def evaluate_command(
             other_source = compared_source(compare, compare_design, source)
             other = _evaluated(report, other_source, engine, options, images)
         report.note(dataset.note if skip_unreadable else "")
-        for note in dict.fromkeys((found.preparation, "" if other is None else other[0].preparation)):
+        for note in dict.fromkeys((found.remarks, "" if other is None else other[0].remarks)):
             report.note(note)
         if source.has_own_weights:
             report.note(
@@ -182,12 +182,13 @@ def _evaluated(
     """What a network reaches on the test images, and the data set for its images.
 
     Raises:
-        ModelError: the data have other classes than the network.
+        ModelError: the data have other classes than the network, by their number or by all their names.
         FileError: images that cannot be decoded, unless they are to be left out.
     """
     from nnstretch.training.data import load_dataset
     from nnstretch.training.data.split import UnreadableImagesError
     from nnstretch.training.data.unreadable import refuse_unreadable, without_unreadable
+    from nnstretch.vision.classes import compare_names
 
     with (
         report.progress("Evaluating") as advance,
@@ -198,6 +199,7 @@ def _evaluated(
         dataset = load_dataset(images.data, height, channels, preprocessing=stated, width=width)
         dataset, whole = with_given_head(dataset, images.head), len(dataset.test)
         classifier.check_outputs(dataset)
+        differing = compare_names(classifier.class_names, dataset.class_names, source.model, dataset.name)
         if images.skip_unreadable:
             dataset = without_unreadable(dataset, ("test",))
         try:
@@ -206,7 +208,8 @@ def _evaluated(
             refuse_unreadable(dataset.test, "test")
             raise
     preparation = _preparation(dataset, source.model, is_stated=classifier.preprocessing is not None)
-    return replace(found, skipped=whole - len(dataset.test), preparation=preparation), dataset
+    remarks = "\n".join(filter(None, (differing, preparation)))
+    return replace(found, skipped=whole - len(dataset.test), remarks=remarks), dataset
 
 
 def _preparation(dataset: Dataset, model: str, *, is_stated: bool) -> str:

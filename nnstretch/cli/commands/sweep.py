@@ -26,6 +26,8 @@ from nnstretch.cli.sweeping.study_request import PANEL, StudyRequest, options_na
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.devices.targets.base import OTHER_MACHINES
 from nnstretch.errors import UsageError
+from nnstretch.support.durations import parse_milliseconds
+from nnstretch.support.sizes import parse_bytes
 from nnstretch.sweeps.objectives import FIDELITIES, REDUCTION, Fidelity, fidelity_of, objectives_help, parse_objectives
 from nnstretch.sweeps.samplers import find_sampler, limit_openmp
 from nnstretch.training.data import usage
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from nnstretch.sweeps.space import Form
 
 _BOUNDS, _TRAINING = "Limits of designs", "Training"
+_MIB = 2**20
 
 SweepTargets = Annotated[
     list[str] | None,
@@ -78,8 +81,12 @@ Dtypes = Annotated[
         "--dtypes LIST", "Types of numbers to choose from: float32, int8. Designs in int8 are calibrated by --data."
     ),
 ]
-MaxLatency = Annotated[float | None, option("--max-latency MS", "Largest predicted latency.", minimum=0, panel=_BOUNDS)]
-MaxMemory = Annotated[float | None, option("--max-memory MIB", "Largest predicted memory.", minimum=0, panel=_BOUNDS)]
+MaxLatency = Annotated[
+    str | None, option("--max-latency TIME", "Largest predicted latency, such as 12ms.", panel=_BOUNDS)
+]
+MaxMemory = Annotated[
+    str | None, option("--max-memory SIZE", "Largest predicted memory, such as 48MB; a number is MiB.", panel=_BOUNDS)
+]
 MaxMacs = Annotated[float | None, option("--max-macs MILLIONS", "Most multiply-accumulates.", minimum=0, panel=_BOUNDS)]
 Images = Annotated[str | None, option("--data SET", f"Images to train and validate on: {usage()}.", panel=_TRAINING)]
 RecipeName = Annotated[
@@ -151,7 +158,11 @@ def sweep_designs_command(
         spec = SweepSpec(
             forms=_forms(merges, image_sizes, dtypes),
             limits=options.search_limits(),
-            bounds=Bounds(max_latency, max_memory, max_macs),
+            bounds=Bounds(
+                None if max_latency is None else parse_milliseconds(max_latency),
+                None if max_memory is None else parse_bytes(max_memory, _MIB) / _MIB,
+                max_macs,
+            ),
             names=tuple(objective.name for objective in wanted),
             directions=tuple(objective.direction for objective in wanted),
             budget=study.budget,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,12 +68,14 @@ class Classifier:
         preprocessing: how images become inputs; None where the file does not say.
         outputs: shapes of the outputs, by which data for other classes are refused before the network is compiled; None where
             they are not known before the first run.
+        class_names: names of its classes by index, as file or weights state them; empty where they do not.
     """
 
     network: Callable[[], nn.Module | Callable[[np.ndarray], Any]]
     shape: tuple[int, ...]
     preprocessing: Preprocessing | None = None
     outputs: tuple[tuple[int, ...], ...] | None = None
+    class_names: Mapping[int, str] = field(default_factory=dict)
 
     def check_outputs(self, dataset: Dataset) -> None:
         """Checks that the outputs fit the classes of the data, as far as that is known before the network is compiled.
@@ -146,7 +148,8 @@ def _opened_module(
         raise UsageError(f"{source.model} is a package, which {engine} cannot run; use --engine nnstretch")
     network = build_network(source.model, NetworkOptions(image_size=source.image_size), source.weights, source.design)
     module = network.module.to(device)
-    yield Classifier(lambda: module, tuple(network.example_input.shape), network.preprocessing)
+    shape = tuple(network.example_input.shape)
+    yield Classifier(lambda: module, shape, network.preprocessing, class_names=network.class_names)
 
 
 @contextmanager
@@ -173,6 +176,7 @@ def _opened_graph(
     source: ClassifierSource, engine: str, options: CompileOptions, progress: Progress
 ) -> Iterator[Classifier]:
     from nnstretch.cli.models.sources import Source
+    from nnstretch.vision.classes import stated_names
 
     model = Source(source.model, options, source.weights, source.design, source.image_size)
     model = replace(model, image_size=None) if model.has_own_size else model  # `open_classifier` compares it
@@ -180,7 +184,8 @@ def _opened_graph(
         if engine != "nnstretch":
             raise UsageError(f"{source.model} is a package, which {engine} cannot run; use --engine nnstretch")
         with model.open(progress) as session:
-            yield Classifier(lambda: _running(session), session.get_inputs()[0].shape, model.preprocessing)
+            shape, names = session.get_inputs()[0].shape, stated_names(model.metadata)
+            yield Classifier(lambda: _running(session), shape, model.preprocessing, class_names=names)
         return
     graph = model.load()
     shape = _shape_of(graph.graph.inputs[0])
@@ -197,7 +202,7 @@ def _opened_graph(
                 return _running(stack.enter_context(model.open(progress)))
             return _onnxruntime(graph, options.threads)
 
-        yield Classifier(network, shape, model.preprocessing, outputs)
+        yield Classifier(network, shape, model.preprocessing, outputs, stated_names(model.metadata))
 
 
 def _shape_of(value: ir.Value) -> tuple[int, ...] | None:

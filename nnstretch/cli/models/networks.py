@@ -122,6 +122,14 @@ class Network:
             found = stated_preprocessing(self.interface.metadata, self.spec)
         return replace(found, image_size=self.example_input.shape[-1]) if found else None
 
+    @property
+    def class_names(self) -> dict[int, str]:
+        """Names of its classes by index, as weights or file say; empty if neither does."""
+        from nnstretch.vision.classes import CLASS_NAMES_KEY, stated_names
+
+        of_weights = stated_names({CLASS_NAMES_KEY: self.about.get("classes")})
+        return of_weights or (stated_names(self.interface.metadata) if self.interface else {})
+
     def metadata(self, **more: Any) -> dict[str, str]:
         """What a weights file says of this network."""
         about = {"model": self.spec, **asdict(self.options), "design": self.design.id if self.design else ""}

@@ -14,6 +14,7 @@ from nnstretch.api.options import HYBRID
 from nnstretch.cli.options import parse_assignments
 from nnstretch.cli.outputs import check_endings
 from nnstretch.errors import UsageError
+from nnstretch.support.sizes import parse_bytes
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -33,8 +34,7 @@ LATENCY = "latency"
 ACCURACY = "accuracy"
 """Limited by --limit; as an objective of --pareto the former name of the resource `error`."""
 _PLAN_ENDING = ".json"
-_FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-_AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(k|M|G|Ki|Mi|Gi|)(B?)")
+_NUMBER = re.compile(r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?")
 log = logging.getLogger(__name__)
 
 
@@ -121,11 +121,12 @@ def _amount(resource: str, text: str) -> float:
 
     if resource not in (*RESOURCES, ACCURACY):
         raise UsageError(f"--limit {resource} is not known; resources are {', '.join((*RESOURCES, ACCURACY))}")
-    found = _AMOUNT.fullmatch(text.strip())
-    if found is None or (resource != MEMORY and (found[2] or found[3])):
-        example = {MEMORY: "200MB", ACCURACY: "0.5"}.get(resource, "0.001")
+    if resource == MEMORY:
+        return parse_bytes(text)
+    if _NUMBER.fullmatch(text.strip()) is None:
+        example = "0.5" if resource == ACCURACY else "0.001"
         raise UsageError(f"--limit {resource}={text} is not understood; write a number such as {resource}={example}")
-    return float(found[1]) * _FACTORS[found[2]]
+    return float(text)
 
 
 def split_outputs(outputs: Sequence[Path]) -> tuple[list[Path], list[Path]]:

@@ -197,7 +197,9 @@ def test_usage(cli: Cli) -> None:
     refuses(cli("run", "resnet18", "--warmup=3"), "runs that warm up need no option; run makes some")
     refuses(cli("bench", "resnet18", "--when-hot", "stop"), "--stop-when-hot ends the measurement")
     refuses(cli("stretch", "resnet18", "--max-latency", "9"), "stretch has no --max-latency; --latency-target 12ms")
-    refuses(cli("sweep", "designs", "resnet18", "--latency-target", "9ms"), "--max-latency MS is the largest predicted")
+    refuses(cli("sweep", "designs", "resnet18", "--latency-target", "9ms"), "--max-latency 12ms is the largest")
+    refuses(cli("sweep", "designs", "net.py:small", "--max-latency", "soon"), "'soon' is no time above 0", "12ms")
+    refuses(cli("sweep", "designs", "net.py:small", "--max-memory", "lots"), "'lots' is no amount of memory", "200MB")
     for words in (("stretch",), ("sweep", "designs")):
         for seconds in ("--timeout", "--time-limit"):
             refuses(cli(*words, "resnet18", seconds, "many"), "'--timeout' / '--time-limit'", "valid number")

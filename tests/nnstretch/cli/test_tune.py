@@ -280,11 +280,14 @@ def test_a_prediction_that_is_far_off_is_explained(
         ("5", 5.0),
         ("2e6", 2e6),
         ("10 kB", 1e4),
+        ("10KB", 1e4),
+        ("1.5mb", 1.5e6),
+        ("2gib", 2.0**31),
     ],
 )
 def test_amounts_are_understood(text: str, amount: float | None) -> None:
     if amount is None:
-        with pytest.raises(UsageError, match="not understood"):
+        with pytest.raises(UsageError, match="no amount of memory; write one such as 200MB"):
             parse_limits([f"memory={text}"])
     else:
         assert parse_limits([f"memory={text}"]) == {"memory": amount}
@@ -325,7 +328,7 @@ def test_the_former_name_of_the_error_is_accepted_with_a_warning(caplog: pytest.
         (("--limit", "accuracy=1", "--dtype", "hybrid", "--data", "digits", "--target", "ssh:board"), "leave --target"),
         (("--data", "digits"), "add --limit accuracy=POINTS"),
         (("--limit", "error=3MB"), "error=0.001"),
-        (("--limit", "memory=lots"), "memory=200MB"),
+        (("--limit", "memory=lots"), "'lots' is no amount of memory; write one such as 200MB"),
         (("-o", "all.onnx"), "plans and reports are written as .json, .html"),
         (("-o", "plan.xyz"), "-o plan.xyz"),
         (("--limit", "memory=1", "--threads", "1"), "memory is limited to 1"),

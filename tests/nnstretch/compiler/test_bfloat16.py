@@ -31,6 +31,8 @@ def test_the_type_is_a_tolerance() -> None:
     assert CPU.tolerance == TOLERANCE
     assert OF_BFLOAT16.tolerance == BFLOAT16_TOLERANCE
     assert replace(OF_BFLOAT16, tolerance=0.1).tolerance == 0.1
+    with pytest.raises(UsageError, match=r"bfloat16 needs a tolerance of 0\.005 or more, and 0\.001 is given"):
+        CompileOptions("cpu:0", dtype=BFLOAT16, tolerance=1e-3)
     with pytest.raises(UsageError, match="tolerance is -1"):
         build_processors(CompileOptions("cpu:0", dtype=BFLOAT16, tolerance=-1.0))
 

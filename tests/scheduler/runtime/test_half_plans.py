@@ -209,7 +209,7 @@ def test_offsets_count_elements() -> None:
         launch.offsets((2, 2))
 
 
-@pytest.mark.parametrize("tolerance", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("tolerance", [0.0, -1.0, 1.0, math.nan, math.inf])
 def test_a_tolerance_that_is_no_positive_number_is_refused(tolerance: float) -> None:
     with pytest.raises(UsageError, match=r"^tolerance is .*; it must be a positive number"):
         build_processors(CompileOptions(f"cpu:{CORES[0]}", tolerance=tolerance))

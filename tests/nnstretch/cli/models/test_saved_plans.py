@@ -90,6 +90,7 @@ def test_plans_for_something_else_are_refused(cli: Cli, plan: Path, folder: Path
     other = f"cpu:{CORES[-1]}" if len(CORES) > 1 else "opencl"
     refuses(cli(*run, str(plan), "-p", other), "plan.json is for processors", other, "nnstretch tune -p")
     refuses(cli(*run, str(plan), "--threads", "1"), "a plan fixes", "threads")
+    refuses(cli(*run, str(plan), "--tolerance", "0.01"), "was tuned with a tolerance of 0.0001, not 0.01")
     refuses(cli(*run, "missing.json"), "no plan missing.json", "nnstretch tune MODEL -o missing.json")
     refuses(cli("run", "net.py:small", "--batch", "2", "--plan", str(plan)), "plan.json is for another model")
     raw = json.loads(plan.read_text())

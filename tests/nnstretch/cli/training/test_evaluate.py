@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import onnx
 import pytest
 from PIL import Image
 
@@ -112,6 +114,25 @@ def test_data_of_other_classes_are_refused_before_the_network_is_compiled(
     (folder / "three.py").write_text(LEARNING.replace("32 * 4, 10", "32 * 4, 3"))
     done = cli("evaluate", "three.py:network", "--data", "digits", "--engine", engine)
     refuses(done, "writes [1, 3] for 1 image of 10 classes; [1, 10] is wanted")
+
+
+def test_classes_of_other_names_are_refused_and_of_another_order_named(cli: Cli, folder: Path) -> None:
+    digits = "digits.onnx"
+    assert cli("export", "net.py:small", "-o", digits)[0] == 0
+    how = ("--data", "digits", "--engine", "onnxruntime")
+
+    def named(names: list[str]) -> tuple[int, str, str]:
+        model = onnx.load(digits)
+        onnx.helper.set_model_props(model, {"nnstretch.classes": json.dumps(names)})
+        onnx.save(model, digits)
+        return cli("evaluate", digits, *how)
+
+    numbers = [str(digit) for digit in range(10)]
+    refuses(named([str(100 + n) for n in range(10)]), "no class of digits ('0', '1', '2' and 7 more)", "'100', '101'")
+    for same in (numbers, [f"digit {n}" for n in numbers]):
+        assert "names differ" not in named(same)[2]
+    moved = " ".join(named(["0", "1", "3", "2", *numbers[4:9], "11"])[2].split())
+    assert "digits.onnx has no class '9'; class 2 is '2' in digits and '3' in digits.onnx" in moved
 
 
 def test_classes_one_by_one(cli: Cli) -> None:

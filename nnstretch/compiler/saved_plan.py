@@ -141,19 +141,8 @@ def compile_with_plan(graph: ir.Model, options: CompileOptions, machine: PlanMac
         DeviceError: a processor of the plan does not exist there.
     """
     path = Path(options.plan or "")
-    plan, selection = read_plan(path)
-    machine = machine or PlanMachine("this machine", local_isa().name, build_processors)
-    if selection.isa not in ("", machine.isa):
-        raise UsageError(
-            f"{path} is for {selection.isa}, {machine.name} has {machine.isa}; give the --target that it was tuned for, or "
-            "tune for this one"
-        )
-    if options.tolerance not in (CompileOptions.tolerance, selection.tolerance):
-        raise UsageError(
-            f"{path} was tuned with a tolerance of {selection.tolerance:g}, not {options.tolerance:g}; leave it out, or tune "
-            "with this one"
-        )
-    _check_processors(path, selection, options, machine.cores)
+    machine = machine or _this_machine()
+    plan, selection = check_plan(options, machine)
     own = replace(options, plan=None, processors=",".join(selection.processors), engines=selection.engines)
     usable = machine.processors(replace(own, tolerance=selection.tolerance, dtype=selection.dtype or None))
     units, groups = _units(path, optimize(graph), usable, selection)
@@ -170,6 +159,45 @@ def compile_with_plan(graph: ir.Model, options: CompileOptions, machine: PlanMac
     if difference := _difference(plan, Plan.from_json(made.plan.to_json())):
         raise UsageError(f"{path} is for another model: {difference}; run `nnstretch tune -o` for this one")
     return replace(made, plan=plan)
+
+
+def check_plan(options: CompileOptions, machine: PlanMachine | None = None) -> tuple[Plan, SavedSelection]:
+    """Reads the saved plan `options.plan` and looks whether it is for a machine, before a model is made.
+
+    Args:
+        options: name the file, and may name its processors.
+        machine: where the plan runs; this machine if None.
+
+    Raises:
+        FileError, PackageError: the file cannot be read, or is damaged.
+        UsageError: it is for another instruction set, other processors or another tolerance.
+    """
+    path = Path(options.plan or "")
+    plan, selection = read_plan(path)
+    machine = machine or _this_machine()
+    if selection.isa not in ("", machine.isa):
+        raise UsageError(
+            f"{path} is for {selection.isa}, {machine.name} has {machine.isa}; give the --target that it was tuned for, or "
+            "tune for this one"
+        )
+    if options.tolerance not in (CompileOptions.tolerance, selection.tolerance):
+        raise UsageError(
+            f"{path} was tuned with a tolerance of {selection.tolerance:g}, not {options.tolerance:g}; leave it out, or tune "
+            "with this one"
+        )
+    _check_processors(path, selection, options, machine.cores)
+    names = ",".join(selection.processors)
+    try:
+        parse_processors(names, machine.cores)
+    except UsageError as error:
+        raise UsageError(
+            f"{path} is for processors {names}, which {machine.name} lacks: {error}; run `nnstretch tune -o` for this one"
+        ) from error
+    return plan, selection
+
+
+def _this_machine() -> PlanMachine:
+    return PlanMachine("this machine", local_isa().name, build_processors)
 
 
 def _is_in(choice: Choice, group: FusionGroup) -> bool:

@@ -1,4 +1,4 @@
-"""Answers as JSON, which has neither infinities nor NaN."""
+"""Answers as JSON, which has neither infinities nor NaN, and what is wrong with text that is none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from nnstretch.errors import first_line
+
 
 def json_text(answer: Mapping[str, Any]) -> str:
     """An object as indented JSON; numbers that are not finite are null."""
@@ -14,6 +16,13 @@ def json_text(answer: Mapping[str, Any]) -> str:
         return json.dumps(answer, indent=1, allow_nan=False)
     except ValueError:
         return json.dumps(_finite(answer), indent=1, allow_nan=False)
+
+
+def json_fault(error: Exception) -> str:
+    """Where text is not JSON, as in `line 3, column 5: expecting value`; of other errors, their type and message."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {error.lineno}, column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}"
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _finite(value: Any) -> Any:

@@ -23,6 +23,7 @@ from nnstretch.devices.cpu.queues import HOST
 from nnstretch.errors import PackageError
 from nnstretch.graph.dtypes import ELEMENT_TYPES
 from nnstretch.graph.layer import RUN_TIME_PRODUCTS, TensorType
+from nnstretch.support.json_text import json_fault
 
 PLAN_VERSION = 2
 ALIGNMENT = 64
@@ -218,6 +219,9 @@ class Plan:
         """
         try:
             raw = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise PackageError(f"{source} is damaged: {json_fault(error)}; {remedy}") from error
+        try:
             if not isinstance(raw, dict) or "version" not in raw:
                 raise PackageError(f"{source} is no plan; {remedy}")
             version = raw["version"]

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnstretch.errors import FileError, UsageError, first_line
+from nnstretch.errors import FileError, UsageError
+from nnstretch.support.json_text import json_fault
 from nnstretch.support.settings import write_text
 
 Pixels = NDArray[np.uint8]
@@ -234,7 +235,7 @@ def preprocessing_beside(model: Path) -> Preprocessing | None:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FileError(
-            f"{path} states no preprocessing ({type(error).__name__}: {first_line(error)}); write it again, or remove it"
+            f"{path} states no preprocessing ({json_fault(error)}); write it again, or remove it"
         ) from error
     return preprocessing_from_json(stated, str(path))
 

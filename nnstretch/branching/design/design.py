@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nnstretch.errors import DesignError, FileError
+from nnstretch.support.json_text import json_fault
 from nnstretch.support.settings import atomic_write
 
 FORMAT_VERSION = 3
@@ -215,7 +216,7 @@ class Design:
         try:
             return _design(json.loads(text))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            reason = f"it has no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+            reason = f"it has no {error}" if isinstance(error, KeyError) else json_fault(error)
             raise DesignError(f"not a whole design ({reason}); make it again with `nnstretch stretch`") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ def parse_series(
         models: as users write them.
         suite: name of a suite of zoo networks, or None.
         against: engines, separated by commas; packages alone are run by ours alone.
-        threads: numbers of cores, separated by commas; None: one, or as many as the plans of packages were made for.
+        threads: numbers of cores, separated by commas; None: one, or as many as the plan or those of packages are for.
         timing: rounds, turns and budget.
         options: how our engine compiles the models.
         layers: whether the time of each of our layers is measured.
@@ -84,8 +85,8 @@ def parse_series(
     """
     from nnstretch.bench.comparison.compare import ComparisonOptions, parse_engines
     from nnstretch.bench.comparison.suite import Series, models_of_suite, parse_threads
-    from nnstretch.compiler.saved_plan import read_plan
-    from nnstretch.devices.base.spec import usable_cores
+    from nnstretch.compiler.saved_plan import check_plan, read_plan
+    from nnstretch.devices.base.spec import format_cores, usable_cores
     from nnstretch.devices.targets.workers import open_target
     from nnstretch.package.format import is_package, read_package
     from nnstretch.scheduler.plan.packaging import check_trusted
@@ -102,11 +103,13 @@ def parse_series(
     usable = usable_cores()
     if threads is None:
         planned = [len(Plan.from_json(read_package(path).first.plan).cores) for path in packages]
+        if options.plan is not None:
+            planned.append(len(read_plan(Path(options.plan))[0].cores))
         counts: tuple[int, ...] = (min(max((1, *planned)), len(usable)),)
     else:
         counts = parse_threads(threads)
-    if options.plan is not None:
-        read_plan(Path(options.plan))  # a file that is none is refused before anything is measured
+    for count in counts if options.plan is not None else ():  # a plan that is not for these is refused before the work
+        check_plan(replace(options, processors=f"cpu:{format_cores(usable[:count])}"))
     comparison = ComparisonOptions(
         (),
         timing,

@@ -184,13 +184,15 @@ def _compiled(report: Reporter, source: Source, target: BuildTarget) -> Compiled
     """The saved plan, or one for the target's CPU, with measured routines if this machine has the same instruction set."""
     from nnstretch.compiler.compile import plan_model
     from nnstretch.compiler.processors import ALL_CORES, build_processors, foreign_processors
-    from nnstretch.compiler.saved_plan import PlanMachine, compile_with_plan
+    from nnstretch.compiler.saved_plan import PlanMachine, check_plan, compile_with_plan
     from nnstretch.devices.engine.build.instruction_sets import local_isa
 
     options, tune = source.options, source.options.tune
     if options.plan is not None:
-        machine = PlanMachine(str(target), target.isa.name, lambda own: foreign_processors(target.isa, own), ALL_CORES)
-        return compile_with_plan(source.load(), options, None if target.isa == local_isa() else machine)
+        other = PlanMachine(str(target), target.isa.name, lambda own: foreign_processors(target.isa, own), ALL_CORES)
+        machine = None if target.isa == local_isa() else other
+        check_plan(options, machine)  # before a graph is made, which may take long
+        return compile_with_plan(source.load(), options, machine)
     if target.isa == local_isa():
         usable = build_processors(options)
     else:

@@ -203,10 +203,13 @@ class Source:
             NNStretchError: what was found, what was wanted and what to do.
         """
         from nnstretch.api.compile import compile_graph, open_package
+        from nnstretch.compiler.saved_plan import check_plan
         from nnstretch.package import read_package
 
         options = replace(self.options, progress=progress)
         if not self.is_package:
+            if options.plan is not None:
+                check_plan(options)  # before a graph is made, which may take long
             return compile_graph(self.load(), options)
         given = [name for name in ("weights", "design", "image_size") if getattr(self, name) is not None]
         options.check_package(self.model, given)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.compiler.compile import plan_model
-from nnstretch.compiler.processors import Processors
+from nnstretch.compiler.processors import ALL_CORES, Processors
 from nnstretch.compiler.saved_plan import PlanMachine, compile_with_plan, read_plan
 from nnstretch.compiler.targets.processors import fingerprints_of, target_processors
 from nnstretch.compiler.targets.site import TYPICAL_CACHES
@@ -98,7 +98,7 @@ def plan_from_file(graph: ir.Model, device: Device, options: CompileOptions) -> 
         return target_processors(device, own, StoredSite())
 
     cores = tuple(cpu.number for cpu in device.probe.cpus if cpu.usable)
-    compiled = compile_with_plan(graph, options, PlanMachine(device.name, device.isa.name, opened, cores or None))
+    compiled = compile_with_plan(graph, options, PlanMachine(device.name, device.isa.name, opened, cores or ALL_CORES))
     _, selection = read_plan(Path(options.plan or ""))
     own = replace(options, plan=None, processors=",".join(selection.processors))
     return FilePlan(compiled, selection.fingerprints in ((), fingerprints_of(device, own)))

@@ -16,6 +16,7 @@ from nnstretch.report.documents.latency_grid import latency_document
 from nnstretch.report.documents.targets import targets_document
 from nnstretch.report.documents.tuning import tuning_document
 from nnstretch.report.documents.ways import streams_document, together_document
+from nnstretch.support.json_text import json_fault
 
 Answer = Mapping[str, Any]
 
@@ -133,7 +134,7 @@ def load_json(path: Path) -> Answer:
                 f"{path} holds weights; give the folder of their training, or see "
                 f"`nnstretch evaluate MODEL -w {path} --data SET`"
             ) from error
-        reason = getattr(error, "strerror", None) or "it is not JSON"
+        reason = getattr(error, "strerror", None) or f"it is not JSON ({json_fault(error)})"
         raise FileError(
             f"cannot read {path}: {reason}; give a study, the folder of a training, a package, a plan or an answer (.json)"
         ) from error

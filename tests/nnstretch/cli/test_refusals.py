@@ -247,6 +247,11 @@ def test_usage(cli: Cli) -> None:
         size = cli(*command, "net.onnx", "--image-size", "64")
         refuses(size, "--image-size is for networks that torch builds; net.onnx")
     refuses(cli("bench", "resnet18", "--weights", "w.safetensors"), "w.safetensors")
+    Path("d.json").write_text('{"format": 1,\n "id": }')
+    refuses(
+        cli("train", "net.py:small", "--data", "digits", "--design", "d.json", "-o", "w.safetensors"),
+        "d.json: not a whole design (line 2, column 8: expecting value); make it again with `nnstretch stretch`",
+    )
     refuses(cli("zoo", "--num-classes", "3"), "the options are for one network")
     refuses(cli("run", "net.py:small", "--max-error", "0.1"), "--max-error needs --check")
     refuses(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, UsageError, first_line
+from nnstretch.support.json_text import json_fault
 from nnstretch.training.data.image_files import decode
 from nnstretch.training.data.preprocessing import Pixels, photo_preprocessing, pillow
 from nnstretch.training.data.split import Dataset, RawImages, SpatialImages, dataset_of, held_out
@@ -138,7 +139,7 @@ def _content(file: Path) -> dict[str, Any]:
         raise FileError(f"cannot read {file}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(
-            f"{file} is no COCO annotation ({type(error).__name__}: {first_line(error)}); an object with the lists images, "
+            f"{file} is no COCO annotation ({json_fault(error)}); an object with the lists images, "
             "annotations and categories is wanted"
         ) from error
     found: dict[str, Any] = content

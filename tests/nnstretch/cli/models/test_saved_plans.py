@@ -111,9 +111,28 @@ def test_plans_for_something_else_are_refused(cli: Cli, plan: Path, folder: Path
     (folder / "old.json").write_text(json.dumps(raw))
     refuses(cli(*run, "old.json"), "has no selection", "nnstretch tune -o")
     (folder / "half.json").write_text(plan.read_text()[:1000])
-    refuses(cli(*run, "half.json"), "damaged")
+    refuses(cli(*run, "half.json"), "half.json is damaged: line ", ", column ", "tune -o")
+    refuses(cli("report", "half.json"), "half.json: it is not JSON (line ")
     (folder / "bytes.json").write_bytes(b"\xff\xfe\x00")
     refuses(cli(*run, "bytes.json"), "not a plan")
+
+
+@pytest.mark.parametrize("command", [("run",), ("bench",), ("compile", "--standalone"), ("compile",)])
+def test_plans_for_other_machines_are_refused_before_a_model_is_made(
+    cli: Cli, plan: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    def made(*given: object) -> None:
+        raise AssertionError(given)
+
+    monkeypatch.setattr("nnstretch.cli.models.sources.Source.load", made)
+    monkeypatch.setattr("nnstretch.bench.comparison.suite.run_series", made)
+    raw = json.loads(plan.read_text())
+    for entries, words in (
+        ({"isa": "armv8.2"}, "plan.json is for armv8.2, this machine has"),
+        ({"processors": ["cpu:0-4095"]}, "plan.json is for processors cpu:0-4095, "),
+    ):
+        plan.write_text(json.dumps({**raw, "selection": {**raw["selection"], **entries}}))
+        refuses(cli(*command, "net.py:small", "--plan", str(plan)), words)
 
 
 def saved(space: ChoiceSpace, processors: Any, path: Path) -> list[np.ndarray]:

@@ -23,6 +23,7 @@ from itertools import pairwise
 from nnstretch.devices.base.cgroup import cpu_quota
 from nnstretch.devices.registry import ALIASES, KINDS, processor_kind, specifications
 from nnstretch.errors import UsageError
+from nnstretch.support.words import counted
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,8 @@ def _parse_ratios(text: str | None, whole: str, cores: tuple[int, ...]) -> tuple
     ratios = tuple(map(int, text.split(":")))
     if len(ratios) != len(cores):
         raise UsageError(
-            f"processor {whole!r} has {len(ratios)} ratios for {len(cores)} cores; write one number per core"
+            f"processor {whole!r} has {counted(len(ratios), 'ratio')} for {counted(len(cores), 'core')}; write one "
+            "number per core"
         )
     if 0 in ratios:
         raise UsageError(f"processor {whole!r}: a core with ratio 0 does nothing; leave the core out")

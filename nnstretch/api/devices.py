@@ -13,6 +13,7 @@ from nnstretch.devices.engine.build.instruction_sets import local_features, loca
 from nnstretch.devices.opencl.drivers import probe
 from nnstretch.devices.registry import ENGINES, external_engine
 from nnstretch.errors import BuildError, DeviceError, MissingExtraError
+from nnstretch.support.words import counted
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class DeviceInfo:
     def __str__(self) -> str:
         """One line, such as "cpu:0-1: AMD …, 2 cores, float32, int8"."""
         state = ", ".join(self.dtypes) if self.usable else f"not usable: {self.why_not}"
-        return f"{self.name}: {self.device}, {self.cores} core{'s' * (self.cores != 1)}, {state}"
+        return f"{self.name}: {self.device}, {counted(self.cores, 'core')}, {state}"
 
     def to_json(self) -> dict[str, Any]:
         """The fields."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,9 @@ from nnstretch.graph.dtypes import BFLOAT16, DEFAULT_DTYPE, FLOAT16
 from nnstretch.scheduler.measurement.runner.core_speeds import measured_ratios
 from nnstretch.scheduler.measurement.site import MeasurementSite
 from nnstretch.scheduler.simulation.costs import one_soc
+from nnstretch.support.words import counted
 
+log = logging.getLogger(__name__)
 ALL_CORES = tuple(range(MAX_CORES))
 """Cores that the CPU of another machine may have."""
 HALF_TOLERANCE = 1e-3
@@ -118,6 +121,8 @@ def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int | None) -> tup
         raise UsageError(f"threads is {threads}; it must be at least 1")
     if first is None:
         raise UsageError("threads limits a CPU's cores, but no CPU is among the processors")
+    if threads > (cores := len(specs[first].cores)):
+        log.warning("threads is %d; %s has %s, and no more are used", threads, specs[first], counted(cores, "core"))
     return tuple(s.limited(threads) if i == first else s for i, s in enumerate(specs))
 
 

@@ -16,6 +16,7 @@ from nnstretch.devices.engine.binding.library import engine
 from nnstretch.doctor.finding import Finding, State
 from nnstretch.errors import NNStretchError
 from nnstretch.support.other_programs import CoreWatch, OtherPrograms
+from nnstretch.support.words import counted
 
 _CPUS = Path("/sys/devices/system/cpu")
 _PROC = Path("/proc")
@@ -39,8 +40,10 @@ def cores(cpus: Path = _CPUS, proc: Path = _PROC) -> Iterator[Finding]:
         )
     quota = cpu_quota()
     if quota is not None and quota < len(usable):
-        found = f"the container may use the time of {quota} of its {len(usable)} cores"
-        yield Finding("CPU limit", State.NOTE, found, f"raise the limit, or give {quota} cores with --threads or -p")
+        found = f"the container may use the time of {quota} of its {counted(len(usable), 'core')}"
+        yield Finding(
+            "CPU limit", State.NOTE, found, f"raise the limit, or give {counted(quota, 'core')} with --threads or -p"
+        )
     yield from _siblings(usable, cpus)
     yield from _governor(usable, cpus)
     if _is_virtual(proc):
@@ -111,7 +114,7 @@ def _other_programs(others: OtherPrograms | None) -> Iterator[Finding]:
     """What they use; nothing if that is not known."""
     if others is None:
         return
-    found = f"keep {others.used:.1f} of {others.cores} core{'s' * (others.cores > 1)} busy"
+    found = f"keep {others.used:.1f} of {counted(others.cores, 'core')} busy"
     if others.is_noticed:
         remedy = "end them before you measure: times and choices of routines suffer"
         yield Finding("other programs", State.NOTE, found, remedy)

@@ -32,6 +32,7 @@ from nnstretch.quantization.sensitivity import (
     signal_to_noise,
 )
 from nnstretch.support.progress import Progress, silent
+from nnstretch.support.words import counted
 
 METHODS: Sequence[str] = get_args(Method)
 
@@ -92,7 +93,7 @@ class Quantized:
 
     def __str__(self) -> str:
         """One line, such as "23 layers in int8, 4 in float32; output error 0.0123 (38.2 dB)"."""
-        parts = [f"{self.int8} layers in int8, {self.others} in float32"]
+        parts = [f"{counted(self.int8, 'layer')} in int8, {self.others} in float32"]
         parts += [f"pairs equalised: {self.equalized}"] if self.equalized else []
         parts += [f"biases corrected: {self.corrected}"] if self.corrected else []
         if self.error is not None:

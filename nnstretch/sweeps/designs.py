@@ -27,6 +27,7 @@ from nnstretch.errors import DesignError, NNStretchError, UsageError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
 from nnstretch.support.progress import Progress, silent
+from nnstretch.support.words import counted
 from nnstretch.sweeps.evaluation import limited_design
 from nnstretch.sweeps.feasibility import Bounds, limits_reached
 from nnstretch.sweeps.measures.energy import EnergyMeter
@@ -142,7 +143,7 @@ class SweepResult:
     def __str__(self) -> str:
         """A line on the study, and one for each design of the front, the first ones."""
         trials = len(self.study.get_trials(deepcopy=False))
-        lines = [f"sweep: {len(self.front)} design{'s' * (len(self.front) != 1)} on the front of {trials} trials"]
+        lines = [f"sweep: {counted(len(self.front), 'design')} on the front of {trials} trials"]
         lines += [f"  {point}" for point in self.front[:_SHOWN]]
         more = len(self.front) - _SHOWN
         return "\n".join([*lines, *([f"  … and {more} more in front"] if more > 0 else [])])

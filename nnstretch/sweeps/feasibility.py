@@ -9,6 +9,7 @@ from nnstretch.branching.design.from_choices import choices_of
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.network_latency import states_before
+from nnstretch.support.words import counted
 from nnstretch.sweeps.objectives import Values
 from nnstretch.sweeps.space import PredictedDesign
 
@@ -104,4 +105,4 @@ def limits_reached(all_reached: Sequence[Mapping[str, float]], limits: SearchLim
             f"{name} is to be {'at least' if name == 'min_macs' else 'at most'} {limit:g}, the best is {best:.4g}"
         )
     reason = "; ".join(parts) or "each limit is met by some design, and all limits together by none"
-    return f"{len(all_reached)} designs were tried: {reason}; change these limits, or run more trials"
+    return f"{counted(len(all_reached), 'design')} tried: {reason}; change these limits, or run more trials"

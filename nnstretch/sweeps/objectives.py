@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any, Literal
 
 from nnstretch.errors import UsageError
+from nnstretch.support.words import counted
 
 Direction = Literal["minimize", "maximize"]
 """What becomes of a value, in Optuna's words."""
@@ -130,7 +131,9 @@ def checked_values(found: Any, count: int) -> tuple[float, ...]:
     """
     values = found if isinstance(found, Sequence) and not isinstance(found, str) else (found,)
     if len(values) != count:
-        raise UsageError(f"the objective returned {len(values)} values; the study has {count}: return one for each")
+        raise UsageError(
+            f"the objective returned {counted(len(values), 'value')}; the study has {count}: return one for each"
+        )
     try:
         numbers = tuple(float(value) for value in values)
     except (TypeError, ValueError) as error:

@@ -24,6 +24,7 @@ from nnstretch.errors import PackageError
 from nnstretch.graph.dtypes import ELEMENT_TYPES
 from nnstretch.graph.layer import RUN_TIME_PRODUCTS, TensorType
 from nnstretch.support.json_text import json_fault
+from nnstretch.support.words import counted
 
 PLAN_VERSION = 2
 ALIGNMENT = 64
@@ -156,7 +157,9 @@ class Plan:
     def __str__(self) -> str:
         """One line, such as "plan: 40 steps in 3 sub-graphs on cpu:0,opencl:0, 1814 M MACs, predicted 5.31 ms"."""
         parts = len(self.subgraphs)
-        said = f"plan: {len(self.steps)} steps in {parts} sub-graph{'s' * (parts != 1)} on {','.join(self.processors)}"
+        said = (
+            f"plan: {counted(len(self.steps), 'step')} in {counted(parts, 'sub-graph')} on {','.join(self.processors)}"
+        )
         predicted = "" if self.predicted_ms is None else f", predicted {self.predicted_ms:.2f} ms"
         return f"{said}, {self.macs / 1e6:.4g} M MACs{predicted}"
 

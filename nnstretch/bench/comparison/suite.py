@@ -22,6 +22,7 @@ from nnstretch.devices.base.spec import parse_counts
 from nnstretch.errors import FileError, NNStretchError, UsageError
 from nnstretch.support.other_programs import OtherPrograms
 from nnstretch.support.progress import Progress
+from nnstretch.support.words import counted
 
 Result = dict[str, Any]
 """One entry of the "results" of `bench --json`."""
@@ -59,8 +60,8 @@ class Series:
         most = max(self.threads)
         if most > len(self.cores):
             raise UsageError(
-                f"--threads {most}: this process may use {len(self.cores)} cores; give at most that many, since threads that "
-                "share a core measure nothing"
+                f"--threads {most}: this process may use {counted(len(self.cores), 'core')}; give at most that many, since "
+                "threads that share a core measure nothing"
             )
 
     @property
@@ -120,7 +121,7 @@ def run_series(
             with subject(model, series.shapes, series.seed, series.batch, load) as one, Workspace() as workspace:
                 for count in wanted:
                     options = replace(series.options, cores=series.cores[:count])
-                    title = f"{Path(model).name}, {count} thread{'s' * (count > 1)}"
+                    title = f"{Path(model).name}, {counted(count, 'thread')}"
                     with progress(f"{number}/{len(series.models)} {title}") as reporter:
                         found = compare(one, series.engines, options, workspace, reporter)
                     shapes = {name: list(array.shape) for name, array in one.feeds.items()}
@@ -226,7 +227,7 @@ def is_failure(result: Mapping[str, Any]) -> bool:
 
 def outcome(result: Mapping[str, Any]) -> str:
     """One line on a result, for logs."""
-    head = f"{Path(result['model']).name}, {result['threads']} thread{'s' * (result['threads'] > 1)}"
+    head = f"{Path(result['model']).name}, {counted(result['threads'], 'thread')}"
     ours = result["engines"].get(OURS, {})
     if is_failure(result):
         return f"{head}: failed: {result.get('error') or ours.get('error')}"

@@ -13,6 +13,7 @@ from nnstretch.bench.timing import TimingOptions
 from nnstretch.devices.base.spec import parse_counts, parse_processors, usable_cores
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import threads_text
+from nnstretch.support.words import counted
 
 DEFAULT_MODELS = (
     *("resnet18", "resnet50", "mobilenetv2", "squeezenet1_1", "googlenet"),
@@ -66,7 +67,7 @@ def parse_threads(text: str) -> tuple[int, ...]:
     if not counts:
         raise UsageError(f"--threads {text}: give numbers above 0, such as 1,2")
     if max(counts) > cores:
-        raise UsageError(f"--threads {text}: this process has {cores} core{'s' * (cores != 1)}")
+        raise UsageError(f"--threads {text}: this process has {counted(cores, 'core')}")
     return counts
 
 

@@ -13,6 +13,7 @@ from nnstretch.devices.targets.benchmark_model import NAME
 from nnstretch.devices.targets.device import Device
 from nnstretch.devices.targets.results import BenchOptions, ModelResult
 from nnstretch.errors import ModelError, first_line
+from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -78,7 +79,7 @@ def measure_tflite(
     """
     found = []
     for model in models:
-        name = f"{model.name} ({NAME}, {threads} thread{'s' * (threads != 1)})"
+        name = f"{model.name} ({NAME}, {counted(threads, 'thread')})"
         if model.error:
             result = ModelResult(model.name, model.name, model.error, raw={"name": name, "error": model.error})
         else:

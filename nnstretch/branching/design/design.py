@@ -17,6 +17,7 @@ from typing import Any
 from nnstretch.errors import DesignError, FileError
 from nnstretch.support.json_text import json_fault
 from nnstretch.support.settings import atomic_write
+from nnstretch.support.words import counted
 
 FORMAT_VERSION = 3
 """Version of designs whose head has branches."""
@@ -184,7 +185,7 @@ class Design:
     def __str__(self) -> str:
         """One line, such as "design 1a2b3c: 4 meeting points, 98.9 % of the MACs, predicted 5.31 ms"."""
         points = self.meeting_points
-        said = [f"{points} meeting point{'s' * (points != 1)}" if points else "without branches"]
+        said = [f"{counted(points, 'meeting point')}" if points else "without branches"]
         if self.original_macs:
             said.append(f"{100 * self.macs / self.original_macs:.1f} % of the MACs")
         if self.predicted_ms is not None:

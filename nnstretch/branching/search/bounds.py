@@ -26,6 +26,7 @@ from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
 from nnstretch.errors import DesignError
 from nnstretch.support.progress import Progress, silent
+from nnstretch.support.words import counted
 
 TOLERANCE = 0.2
 """Default tolerance: points of top-1 accuracy that a branched network may lose."""
@@ -220,8 +221,8 @@ class BoundsSearch:
         done = len(self.bounds.trainings)
         if self.budget is not None and done >= self.budget:
             raise DesignError(
-                f"the budget of {self.budget} trainings ended before all bounds were found; what is finished is kept: go on "
-                f"with --budget {max(self.expected, self.budget + 1)}"
+                f"the budget of {counted(self.budget, 'training')} ended before all bounds were found; what is finished is "
+                f"kept: go on with --budget {max(self.expected, self.budget + 1)}"
             )
         self.progress(done, max(self.expected, done + 1), what)
         return self.retrain(module, what)

@@ -73,6 +73,7 @@ from nnstretch.branching.search.unbranched import (
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError
 from nnstretch.support.progress import Progress, silent
+from nnstretch.support.words import counted
 
 _CONFIRMATIONS = 3  # maximum repetitions after estimated layers of the best designs were measured
 # Share by which the network without branches has to be ahead of a design that ran untuned, for the design not to be tuned.
@@ -134,8 +135,8 @@ def search(
     options.limits.check()
     if options.processors < 2 or options.designs < 1:
         raise DesignError(
-            f"the search has {options.processors} processor{'s' * (options.processors != 1)}, and is asked for "
-            f"{options.designs} design{'s' * (options.designs != 1)}; give 2 processors or more, and ask for 1 design or more"
+            f"the search has {counted(options.processors, 'processor')}, and is asked for "
+            f"{counted(options.designs, 'design')}; give 2 processors or more, and ask for 1 design or more"
         )
     if not options.time_limit > 0:
         raise DesignError(f"a time limit of {options.time_limit:g} seconds was asked for; give more than 0")
@@ -216,7 +217,7 @@ class _Search:
 
     def _report_progress(self, done: int, total: int, what: str) -> None:
         """Reports progress with the number of distinct layers predicted so far."""
-        self.options.progress(done, total, f"{what}, {len(self.latencies.workloads)} layers so far")
+        self.options.progress(done, total, f"{what}, {counted(len(self.latencies.workloads), 'layer')} so far")
 
     def _compare_processors(self) -> None:
         """Requests the contention factors of all groups of processors, which may have to be measured first."""

@@ -131,7 +131,7 @@ class Compared:
 
     def _compare_streams(self, report: Reporter, streams: int) -> None:
         from nnstretch.bench.throughput import measure_throughput
-        from nnstretch.report.tables.runs import memory_text, throughput_table
+        from nnstretch.report.tables.runs import fewer_streams_text, memory_text, throughput_table
 
         source, graph = self._graph("streams", "--streams is for one network")
         with report.progress("Comparing") as advance:
@@ -143,8 +143,9 @@ class Compared:
                 self._measuring(_STREAMED_TURN),
                 advance,
             )
-        memory = memory_text(found.best.arrangement) if found.best.arrangement is not None else ""
-        self._finish(report, found.to_json(), throughput_table(found), memory, source.assumptions)
+        best = found.best.arrangement
+        notes = () if best is None else (memory_text(best), fewer_streams_text(streams, best))
+        self._finish(report, found.to_json(), throughput_table(found), *notes, source.assumptions)
 
     def _compare_processors(self, report: Reporter, processors: str) -> None:
         from nnstretch.bench.placement import measure_together

@@ -26,6 +26,7 @@ from nnstretch.cli.options import (
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.runs import fallback_text, placement_text
 from nnstretch.report.tables.text import count_text, plain_table, size_text
+from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
     from nnstretch.cli.models.sources import Source
@@ -117,7 +118,7 @@ def _package(report: Reporter, source: Source, path: Path) -> None:
         session.save(path, about if options.plans else {**about, "processors": options.processors})
     plan, size = session.plan, path.stat().st_size
     if isinstance(session, AdaptiveSession):
-        report.show(f"{path}: {len(session.plans)} plans, {count_text(plan.macs)} MACs, {size_text(size)}")
+        report.show(f"{path}: {counted(len(session.plans), 'plan')}, {count_text(plan.macs)} MACs, {size_text(size)}")
         report.finish({"file": str(path), "bytes": size, "macs": plan.macs, "plans": _plans(report, session)})
         return
     report.show(f"{path}: {source.inputs_text}, {_summary(plan)}, for {','.join(plan.processors)}, {size_text(size)}")
@@ -235,7 +236,7 @@ def _compiled_for_machine(
 
 def _summary(plan: Plan) -> str:
     subgraphs = len(plan.subgraphs)
-    return f"{len(plan.steps)} steps in {subgraphs} sub-graph{'s' * (subgraphs != 1)}, {count_text(plan.macs)} MACs"
+    return f"{counted(len(plan.steps), 'step')} in {counted(subgraphs, 'sub-graph')}, {count_text(plan.macs)} MACs"
 
 
 def _facts(plan: Plan) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from nnstretch.cli.options import (
 )
 from nnstretch.cli.training import with_given_head
 from nnstretch.errors import UsageError
+from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
     from nnstretch.training.data.split import Dataset
@@ -118,7 +119,9 @@ def _report_one(report: Reporter, found: Evaluated, dataset: Dataset, engine: st
     """Shows the accuracy; returns it for `--json`."""
     images, size = len(dataset.test), {"image_size": dataset.image_size}
     skipped = f" ({found.skipped} more cannot be decoded)" if found.skipped else ""
-    report.show(f"{found.text} on {images} images of {dataset.name}{skipped} at {_size_text(dataset)}, with {engine}")
+    report.show(
+        f"{found.text} on {counted(images, 'image')} of {dataset.name}{skipped} at {_size_text(dataset)}, with {engine}"
+    )
     if dataset.width is not None:
         size["width"] = dataset.width
     return {"images": images, "skipped": found.skipped, **size, **found.json}

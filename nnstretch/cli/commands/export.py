@@ -21,6 +21,7 @@ from nnstretch.cli.options import (
     with_options,
 )
 from nnstretch.report.tables.text import size_text
+from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
     from nnstretch.cli.models.sources import Source
@@ -94,7 +95,7 @@ def export_command(
         inputs = f"{source.inputs_text}, " if suffix == ".onnx" else ""
         report.show(f"{output}: {made.format}, {inputs}{size_text(size)}{answer}")
         if per_branch is not None:
-            report.show(f"{per_branch / INDEX}: {len(made.branches)} files")
+            report.show(f"{per_branch / INDEX}: {counted(len(made.branches), 'file')}")
         report.finish(
             {
                 "model": model,

@@ -16,6 +16,7 @@ from nnstretch.cli.options import Json, check_format, check_writable, option
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import plain_table
 from nnstretch.support.settings import searches_dir
+from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
     from nnstretch.scheduler.measurement.store.rows import Row
@@ -85,7 +86,7 @@ def _act(action: Action, file: Path | None, processor: str | None, store: Profil
         profiles = those_wanted(stored_profiles(store))
         write_profiles(profiles, file)
         count = len(profiles.rows)
-        report.show(f"{file}: {count} measurements")
+        report.show(f"{file}: {counted(count, 'measurement')}")
         report.finish({"file": str(file), "measurements": count})
     elif given is not None:
         profiles = those_wanted(given)
@@ -98,7 +99,7 @@ def _act(action: Action, file: Path | None, processor: str | None, store: Profil
         count = sum(store.clear(fingerprint) for fingerprint in sorted(fingerprints))
         for search in searches_dir().glob("*.json") if fingerprints or processor is None else ():
             search.unlink(missing_ok=True)
-        report.show(f"{store.path}: {count} measurements deleted")
+        report.show(f"{store.path}: {counted(count, 'measurement')} deleted")
         report.finish({"store": str(store.path), "measurements": count})
 
 
@@ -140,7 +141,7 @@ def _list(rows: list[Row], store: ProfileStore, report: Reporter) -> None:
         for failure in failures:
             left_out.add_row(*(str(failure[name]) for name in ("routine", "op", "layers", "reason")))
         report.show(left_out)
-    report.show(f"{store.path}: {len(rows)} measurements")
+    report.show(f"{store.path}: {counted(len(rows), 'measurement')}")
     report.finish({"store": str(store.path), "processors": answer, "failures": failures})
 
 

@@ -27,7 +27,14 @@ from nnstretch.cli.running.request import RunRequest, parse_inputs
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target
 from nnstretch.errors import UsageError
-from nnstretch.report.tables.runs import fallback_text, idle_text, placement_text, timeline_table, timeline_text
+from nnstretch.report.tables.runs import (
+    fallback_text,
+    fewer_streams_text,
+    idle_text,
+    placement_text,
+    timeline_table,
+    timeline_text,
+)
 from nnstretch.report.tables.text import count_text
 
 if TYPE_CHECKING:
@@ -173,6 +180,7 @@ def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool
         error = _error(source, feeds, outputs) if check else None
         if isinstance(session, StreamSession):
             times = _time_streams(report, session, feeds, request.runs)
+            report.note(fewer_streams_text(source.options.streams or 1, session.arrangement))
         else:
             times = _time_runs(report, session, feeds, request.runs, request.timeline)
         plan = session.plan

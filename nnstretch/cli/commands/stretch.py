@@ -25,6 +25,7 @@ from nnstretch.cli.targets.several import for_each_target, path_for_target
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.devices.targets.base import OTHER_MACHINES
 from nnstretch.errors import UsageError
+from nnstretch.support.words import counted
 from nnstretch.training.data import usage
 from nnstretch.training.recipe_files import PRESETS
 
@@ -332,7 +333,7 @@ def _search(
         }
     )
     if files.folder is not None:
-        count = f"{len(paths)} design{'s' * (len(paths) != 1)}"
+        count = f"{counted(len(paths), 'design')}"
         report.note(f"wrote {count} to {files.folder}; {page} explains them")
     search = found.results[0].report
     return _Found(

@@ -184,8 +184,8 @@ def _opened_graph(
         if engine != "nnstretch":
             raise UsageError(f"{source.model} is a package, which {engine} cannot run; use --engine nnstretch")
         with model.open(progress) as session:
-            shape, names = session.get_inputs()[0].shape, stated_names(model.metadata)
-            yield Classifier(lambda: _running(session), shape, model.preprocessing, class_names=names)
+            size, names = session.get_inputs()[0].shape, stated_names(model.metadata)
+            yield Classifier(lambda: _running(session), size, model.preprocessing, class_names=names)
         return
     graph = model.load()
     shape = _shape_of(graph.graph.inputs[0])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.errors import FileError, ModelError, UsageError
+from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -423,7 +424,7 @@ def _refusal(error: ModelError, spec: str, options: NetworkOptions, own: Sequenc
     wanted = options.in_channels
     if wanted is not None and wanted != own[1]:
         return (
-            f"{spec} wants images of {own[1]} channel{'s' * (own[1] != 1)}, and those of the data or weights have {wanted}; "
+            f"{spec} wants images of {counted(own[1], 'channel')}, and those of the data or weights have {wanted}; "
             "return (module, example input) from it, and they are converted to the channels of that input"
         )
     return f"{error}, with --image-size or from {spec} as (module, example input)"

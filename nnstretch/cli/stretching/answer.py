@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnstretch.bench.timing import perfect_split
 from nnstretch.report.tables.text import count_text, macs_text, ms_text, plain_table, power_text, share_text, times_text
+from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -142,7 +143,7 @@ def _head(design: Design, processors: int) -> list[str]:
     cells = ["–"] * processors
     for branch in design.head:
         count = len(branch.towers)
-        cells[branch.processor] = f"{count} part{'s' * (count != 1)} × {branch.width:.2f}"
+        cells[branch.processor] = f"{counted(count, 'part')} × {branch.width:.2f}"
     return cells
 
 

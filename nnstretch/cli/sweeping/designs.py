@@ -16,6 +16,7 @@ from nnstretch.cli.sweeping.workers import run_workers
 from nnstretch.errors import UsageError
 from nnstretch.graph.int8_form import INT8
 from nnstretch.support.progress import Progress, silent
+from nnstretch.support.words import counted
 from nnstretch.sweeps.objectives import Fidelity, Objective
 from nnstretch.sweeps.study import WARM, states
 
@@ -296,10 +297,10 @@ class DesignJob:
         report.show(front_table(result.front, original, self.objectives, files, self.targets))
         if not any(point.design.meeting_points for point in result.front):
             report.note(f"no branched design is on the front: {sweep.limits_note(result.study)}")
-        counted = states(result.study)
+        by_state = states(result.study)
         report.note(
-            f"study {self.spec.study!r} in {self.spec.storage}: {counted['complete']} trials complete, {counted['pruned']} "
-            f"pruned, {counted['fail']} failed"
+            f"study {self.spec.study!r} in {self.spec.storage}: {counted(by_state['complete'], 'trial')} complete, "
+            f"{by_state['pruned']} pruned, {by_state['fail']} failed"
         )
         trials = result.study.get_trials(deepcopy=False)
         warm = {trial.number for trial in trials if WARM in trial.user_attrs}
@@ -311,7 +312,7 @@ class DesignJob:
                 "storage": self.spec.storage,
                 "objectives": [{"name": o.name, "unit": o.unit, "direction": o.direction} for o in self.objectives],
                 "fidelity": self.fidelity.label,
-                "trials": counted,
+                "trials": by_state,
                 "processors": sweep.names,
                 "original": {objective.name: original[objective.name] for objective in self.objectives},
                 "targets": list(self.targets),
@@ -333,7 +334,7 @@ class DesignJob:
             }
         )
         if self.output is not None:
-            report.note(f"wrote {len(files)} design{'s' * (len(files) != 1)} to {self.output}{self._advice(begun)}")
+            report.note(f"wrote {counted(len(files), 'design')} to {self.output}{self._advice(begun)}")
 
     def _advice(self, begun: BegunSweep) -> str:
         """What confirms the figures of the front."""

@@ -11,6 +11,7 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.cli.models.sources import Source
 from nnstretch.cli.stretching.files import DesignFiles, write_design
 from nnstretch.errors import FileError
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.graph.int8_form import INT8
 from nnstretch.report.tables.text import plain_table
 from nnstretch.sweeps.objectives import Objective, Values
@@ -130,6 +131,7 @@ def front_table(
 ) -> Table:
     """A row for the original and one per design of the front; with several types or targets it has those of the design."""
     more: dict[str, Sequence[str]] = {}
+    of_original = {"dtype": DEFAULT_DTYPE}
     if any(point.form.dtype == INT8 for point in points):
         more["dtype"] = [point.form.dtype for point in points]
     if len(targets) > 1:
@@ -144,7 +146,7 @@ def front_table(
     def shown(values: Values) -> list[str]:
         return [f"{values[objective.name]:.4g}" for objective in objectives]
 
-    table.add_row("original", *shown(original), "0", "", *("" for _ in more))
+    table.add_row("original", *shown(original), "0", "–", *(of_original.get(name, "–") for name in more))
     for number, point in enumerate(points):
         rest = (column[number] for column in more.values())
         table.add_row(point.design.id, *shown(point.values), str(point.design.meeting_points), str(point.number), *rest)

@@ -22,6 +22,7 @@ from nnstretch.report.tables.text import plain_table
 from nnstretch.support.json_text import json_text
 from nnstretch.support.progress import silent
 from nnstretch.support.settings import write_text
+from nnstretch.support.words import counted
 from nnstretch.sweeps.grid import GridPoint, GridResult, RunTimes, grid, measured, session_times
 
 if TYPE_CHECKING:
@@ -108,7 +109,9 @@ def _check_settings(
     """
     most, cores = max((count or 0 for count in threads), default=0), len(usable_cores())
     if not targets and most > cores:
-        raise UsageError(f"--thread-counts {most}: this process may use {cores} cores; give at most that many")
+        raise UsageError(
+            f"--thread-counts {most}: this process may use {counted(cores, 'core')}; give at most that many"
+        )
     files = [model for model in models if is_model_file(model)]
     if files and image_sizes != [None]:
         raise UsageError(

@@ -11,6 +11,7 @@ from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.tables.bench import dtypes_text, failures, fastest_engine
 from nnstretch.report.tables.text import parameters_text, quietness_lines, sentence, threads_text
 from nnstretch.support.other_programs import OtherPrograms
+from nnstretch.support.words import counted
 
 _METHOD = "every engine in a process of its own on the same cores, stopped while another one is timed."
 _SKYLINE = (
@@ -61,7 +62,7 @@ def bench_document(answer: Mapping[str, Any]) -> Document:
 
 def machine_text(machine: Mapping[str, Any]) -> str:
     """A sentence on the machine that an answer was measured on."""
-    cores = f"{machine['cores']} core{'s' * (machine['cores'] != 1)}"
+    cores = f"{counted(machine['cores'], 'core')}"
     return (
         f"Measured on {cores} of {machine['cpu']} ({machine['peak_gflops_per_core']:.0f} GFLOP/s per core in float32)."
     )

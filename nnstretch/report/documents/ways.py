@@ -8,6 +8,7 @@ from typing import Any
 from nnstretch.report.charts.bars import Bar, bars_panel
 from nnstretch.report.documents.bench import quietness_text
 from nnstretch.report.documents.document import Cell, Document, Section, Table
+from nnstretch.support.words import counted
 
 Answer = Mapping[str, Any]
 """The object of an answer. A field that is missing raises KeyError."""
@@ -31,7 +32,7 @@ def streams_document(answer: Answer) -> Document:
     ]
     failed = answer["onnxruntime_error"]
     lead = (
-        f"{answer['streams']} streams, batch {answer['batch']}. Chosen by prediction: {chosen}.",
+        f"{counted(answer['streams'], 'stream')}, batch {answer['batch']}. Chosen by prediction: {chosen}.",
         f"ONNX Runtime failed: {failed}." if failed else "",
         quietness_text(answer),
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.report.tables.text import count_text, number_text, parameters_text, plain_table, threads_text
+from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,7 +30,7 @@ def comparison_table(
     what = f"{dtypes} latency".lstrip()
     of_floats = "" if dtypes in ("", "float32") else "float32 "  # int8 may exceed it
     title = (
-        f"{what} in ms (median of rounds) on {threads} core{'s' * (threads > 1)} of {machine['cpu']}; "
+        f"{what} in ms (median of rounds) on {counted(threads, 'core')} of {machine['cpu']}; "
         f"{of_floats}multiply-add peak {machine['peak_gflops_per_core']:.0f} GFLOP/s per core"
     )
     numbers = (">× best", ">of peak", ">spread", ">error")
@@ -56,7 +57,7 @@ def _caption(summary: Mapping[str, Any]) -> str:
         return ""
     count = summary["models"]
     return (
-        f"{summary['geometric_mean']:.2f}× the best engine in the geometric mean of {count} model{'s' * (count != 1)}; "
+        f"{summary['geometric_mean']:.2f}× the best engine in the geometric mean of {counted(count, 'model')}; "
         f"not slower on {summary['not_slower']}, least {summary['least']:.2f}× on {Path(summary['least_model']).name}"
     )
 
@@ -93,7 +94,7 @@ def _start_caption(results: Results) -> str:
 
 def layer_table(result: Mapping[str, Any]) -> Table:
     """One line per layer of our plan, in execution order."""
-    title = f"{Path(result['model']).name} on {result['threads']} core{'s' * (result['threads'] > 1)}"
+    title = f"{Path(result['model']).name} on {counted(result['threads'], 'core')}"
     columns = ("layer", "op", "routine", "parameters", ">ms", ">share", ">GFLOP/s", ">of peak")
     shown = plain_table(*columns, title=title, optional=("op", "of peak", "share", "GFLOP/s"))
     for cells in layer_rows(result):

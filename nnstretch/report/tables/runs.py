@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nnstretch.report.tables.text import count_text, ms_text, plain_table, quietness_lines, times_text
+from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,7 +54,7 @@ def placement_text(report: PlacementReport, plan: Plan) -> str:
             f"{others} does not pay ({ms_text(together)} ms)"
         )
     steps = queue_names(plan)
-    shares = ", ".join(f"{steps.count(name)} steps on {name}" for name in dict.fromkeys(steps))
+    shares = ", ".join(f"{counted(steps.count(name), 'step')} on {name}" for name in dict.fromkeys(steps))
     whole = (
         f"placed by itself: {shares}; predicted {ms_text(together)} ms, {times_text(alone / together)} as fast as "
         f"{report.fastest} alone ({ms_text(alone)} ms); no placement of whole layers takes less than "
@@ -103,14 +104,22 @@ def arrangement_text(found: Arrangement) -> str:
     parts = []
     for (names, streams), count in counts.items():
         together = " together" if " and " in names else ""
-        parts.append(f"{names}{together}, {streams * count} stream{'s' * (streams * count > 1)}")
+        parts.append(f"{names}{together}, {counted(streams * count, 'stream')}")
     return "; ".join(parts)
+
+
+def fewer_streams_text(asked: int, found: Arrangement) -> str:
+    """A line if an arrangement computes fewer inputs at the same time than were asked for; else empty."""
+    if found.streams >= asked:
+        return ""
+    return f"--streams {asked}: {found.streams} of them are used, two per processor, which is as much as keeps it busy"
 
 
 def memory_text(found: Arrangement) -> str:
     """Memory of weights and streams as text."""
     weights, streams = count_text(found.weight_bytes), count_text(found.stream_bytes)
-    return f"weights take {weights}B, all {found.streams} streams {streams}B beside them"
+    computing = f"all {found.streams} streams" if found.streams > 1 else "the stream"
+    return f"weights take {weights}B, {computing} {streams}B beside them"
 
 
 def throughput_table(found: Throughput) -> Table:
@@ -119,7 +128,7 @@ def throughput_table(found: Throughput) -> Table:
     for rate in (found.alone, *found.rates, *found.baselines):
         shown.add_row(*_rate_cells(rate, found.batch, chosen=rate.how == found.chosen))
     words = [
-        f"{found.streams} streams, batch {found.batch}.",
+        f"{counted(found.streams, 'stream')}, batch {found.batch}.",
         f"Chosen by prediction: {found.chosen}, {times_text(found.best.per_second / found.alone.per_second)} one at a time",
     ]
     if found.baselines:
@@ -166,8 +175,8 @@ def _path_text(found: RunSummary) -> str:
     longest = sorted(found.path, key=lambda link: link.step.begin - link.step.end)[:_SHOWN]
     names = ", ".join(f"{_step(found, link.step)} {_ms(link.step.end - link.step.begin)} ms" for link in longest)
     return (
-        f"to the end of the run: {len(found.path)} steps, {_ms(between)} ms between them, {_ms(sum(transfers))} ms in "
-        f"{len(transfers)} transfers; longest: {names or '–'}"
+        f"to the end of the run: {counted(len(found.path), 'step')}, {_ms(between)} ms between them, "
+        f"{_ms(sum(transfers))} ms in {counted(len(transfers), 'transfer')}; longest: {names or '–'}"
     )
 
 

@@ -16,6 +16,7 @@ from nnstretch.report.tables.text import (
     times_text,
 )
 from nnstretch.support.other_programs import OtherPrograms
+from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -168,7 +169,7 @@ def front_table(front: Row) -> Table:
     for cells in front_rows(front):
         shown.add_row(*cells)
     points = len(front["points"])
-    count = f"{points} points" if points <= _MOST_POINTS else f"{_MOST_POINTS} of {points} points"
+    count = counted(points, "point") if points <= _MOST_POINTS else f"{_MOST_POINTS} of {points} points"
     missing = "" if front["gap"] is None else f", points left out gain at most {front['gap']:.2%}"
     shown.caption = count + ("" if front["complete"] else missing or ", not complete")
     return shown

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from nnstretch.support.words import counted
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -57,7 +59,7 @@ def parameters_text(parameters: Mapping[str, int]) -> str:
 
 def threads_text(count: int) -> str:
     """A number of threads, as in "2 threads"."""
-    return f"{count} thread{'s' * (count > 1)}"
+    return counted(count, "thread")
 
 
 def number_text(value: float | None, form: str) -> str:
@@ -92,7 +94,7 @@ def quietness_lines(width: float | None, others: OtherPrograms | None) -> list[s
         )
     if others is not None and others.is_noticed:
         lines.append(
-            f"other programs used {others.used:.1f} of {others.cores} core{'s' * (others.cores > 1)} while this was "
+            f"other programs used {others.used:.1f} of {counted(others.cores, 'core')} while this was "
             "measured; figures may be too large: end them and measure again"
         )
     return lines

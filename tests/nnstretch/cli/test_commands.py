@@ -25,6 +25,7 @@ from nnstretch.cli.commands.sweep import COMMANDS as SWEEPS
 from nnstretch.cli.console import reporting
 from nnstretch.cli.main import main
 from nnstretch.cli.running.request import RunRequest
+from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.package import read_package
 from nnstretch.report.tables.text import plain_table
@@ -297,6 +298,12 @@ def test_a_check_of_a_factory_uses_the_weights_that_ran(cli: Cli, folder: Path) 
     )
     answer = answer_of(cli("run", "drawn.py:net", "--check", "--no-tune", "--runs", "2", "--json"))
     assert answer["passed"] is True
+
+
+def test_more_threads_than_cores_are_named(cli: Cli, onnx_file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    core = f"cpu:{usable_cores()[0]}"
+    assert cli("run", str(onnx_file), "-p", core, "--threads", "99", "--no-tune", "-n", "1")[0] == 0
+    assert [one.getMessage() for one in caplog.records] == [f"threads is 99; {core} has 1 core, and no more are used"]
 
 
 def test_a_random_input_is_the_seeds(cli: Cli, onnx_file: Path) -> None:
@@ -634,6 +641,10 @@ def test_streams(cli: Cli, onnx_file: Path, package: Path) -> None:
     status, out, _ = cli("report", "streams.json")
     assert (status, out.count("ONNX Runtime, 2 at a time")) == (0, 1)
     assert found["max_rel_error"] < 1e-4
+    core = f"cpu:{usable_cores()[0]}"
+    for command in (("run",), ("bench", "-r", "1")):
+        said = cli(*command, str(onnx_file), "-p", core, "--streams", "8", "--no-tune")[2]
+        assert "--streams 8: 2 of them are used, two per processor" in " ".join(said.split())
     refuses(cli("run", str(onnx_file), "--streams", "2", "--timeline", "t.json"), "--timeline", "--streams")
     refuses(cli("bench", str(package), "--streams", "2"), "package")
     ours = ",".join(read_plan_of(package).processors)

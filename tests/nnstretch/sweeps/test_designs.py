@@ -139,7 +139,7 @@ def test_impossible_limits_are_said_with_the_best_that_was_reached(tmp_path: Pat
     study = sweep.open()
     sweep.run(study, evaluation(sweep, study, "latency,macs"))
     with pytest.raises(
-        DesignError, match=r"6 designs were tried: latency is to be at most 1e-06, the best is [0-9.]+; change"
+        DesignError, match=r"6 designs tried: latency is to be at most 1e-06, the best is [0-9.]+; change"
     ):
         sweep.result(study)
 
@@ -289,6 +289,12 @@ def test_the_table_of_a_front_says_which_macs_it_counts(objectives: str) -> None
     wanted = parse_objectives(objectives)
     caption = front_table([], {one.name: 1.0 for one in wanted}, wanted, []).caption
     assert caption == ("macs: of convolutions and dense layers" if "macs" in objectives else None)
+
+
+def test_the_row_of_the_original_has_no_empty_cell() -> None:
+    wanted = parse_objectives("latency")
+    table = front_table([], {"latency": 1.0}, wanted, [], ("adb:a", "adb:b"))
+    assert [list(column.cells) for column in table.columns] == [["original"], ["1"], ["0"], ["–"], ["–"]]
 
 
 def test_energy_is_read_from_power_zones(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from nnstretch.devices.engine.build.instruction_sets import local_features, loca
 from nnstretch.devices.opencl.drivers import probe
 from nnstretch.devices.registry import ENGINES, external_engine
 from nnstretch.errors import BuildError, DeviceError, MissingExtraError
+from nnstretch.support.interrupts import check_interrupted
 from nnstretch.support.words import counted
 
 
@@ -71,6 +72,7 @@ def list_devices(*, peak: bool = False, progress: Callable[[int, int, str], None
         if progress:
             progress(done, len(steps), what)
         found += step()
+        check_interrupted()
     return found
 
 

@@ -6,12 +6,8 @@ import errno
 import importlib
 import logging
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 
 import typer
 
@@ -20,6 +16,7 @@ from nnstretch.cli.commands.train import completed_resume
 from nnstretch.cli.suggestions import what_was_meant
 from nnstretch.errors import NNStretchError, StoppedError, UsageError
 from nnstretch.support.extras import extras_named
+from nnstretch.support.interrupts import noticed_interrupts
 from nnstretch.support.settings import NO_ROOM
 from nnstretch.support.stderr_lines import want_stderr_lines
 
@@ -91,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _check_completion(given)
-        with extras_named(), _noticed_interrupts() as interrupts:
+        with extras_named(), noticed_interrupts() as interrupts:
             if given[:1] == ["train"]:
                 given = completed_resume(given)
             status = make_app()(args=given, prog_name="nnstretch", standalone_mode=False)
@@ -117,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno in NO_ROOM:
             _drop_output()
         return _fail(_described(error))
-    if status == INTERRUPTED_STATUS:
+    if interrupts or status == INTERRUPTED_STATUS:  # an interrupt may be lost where Python runs callbacks
         return _interrupted(given)
     return status if isinstance(status, int) else 0
 
@@ -130,25 +127,6 @@ def _check_completion(given: Sequence[str]) -> None:
     """
     if len(given) > 1 and given[0] in _COMPLETION and not given[1].startswith("-"):
         raise UsageError(f"{given[0]} is for the shell that it is run in and takes no name; run it in {given[1]}")
-
-
-@contextmanager
-def _noticed_interrupts() -> Iterator[list[int]]:
-    """A list that Ctrl-C fills, because a library that is interrupted during its import may raise any other error instead."""
-    seen: list[int] = []
-
-    def notice(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        signal.default_int_handler(number, frame)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield seen
-        return
-    signal.signal(signal.SIGINT, notice)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _fail(message: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from nnstretch.doctor.finding import Check, Finding, State
+from nnstretch.support.interrupts import check_interrupted
 from nnstretch.support.progress import Progress, silent
 
 CHECKS: Mapping[str, str] = {
@@ -34,8 +35,10 @@ def diagnose(progress: Progress = silent) -> list[Finding]:
         try:
             check: Check = getattr(import_module(f"nnstretch.doctor.{module}"), name)
         except ImportError as error:
+            check_interrupted()
             remedy = "pip install --upgrade --force-reinstall nnstretch"
             found.append(Finding(what, State.PROBLEM, f"cannot be checked: {error}", remedy))
             continue
         found += check()
+        check_interrupted()
     return found

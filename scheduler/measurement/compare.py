@@ -29,6 +29,7 @@ from nnstretch.scheduler.measurement.runner.single_layer import SingleLayer, sin
 from nnstretch.scheduler.measurement.site import ReferenceFrequency
 from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement
 from nnstretch.support.closing import closed_on_failure
+from nnstretch.support.interrupts import check_interrupted
 
 _RULES = RaceRules()
 _DEVICE_RULES = RaceRules(most=11, narrow=0.02)
@@ -269,6 +270,7 @@ class _Group:
         except WorkerStartError:  # says nothing of the candidate
             raise
         except (NNStretchError, RunnerError) as error:
+            check_interrupted()
             self._failed[number] = Measurement(None, failure=str(error), state=self.test.state)
         except WrongAnswerError as error:
             self._failed[number] = error.measurement(self.test.state)

@@ -209,7 +209,8 @@ class CompileOptions:
     tune: bool = _option(
         "--tune/--no-tune",
         "evaluate compile run bench",
-        "Measure routines that have no stored measurement; --no-tune selects by estimates.",
+        "Measure routines that have no stored measurement; --no-tune selects by estimates, and the model "
+        "may take several times as long.",
         default=True,
         of_packages=True,
     )
@@ -333,10 +334,19 @@ class CompileOptions:
         declared = declared_options(CompileOptions).values()
         given = [f.name for f, _, option in declared if not option.of_packages and getattr(self, f.name) != f.default]
         if given := [*given, *others]:
+            own = [f"{name}{_processors_text(Path(package))}" if name == "processors" else name for name in given]
             raise UsageError(
-                f"{package} is a package, made with its own {' and '.join(given)}; leave these options out, or compile the "
+                f"{package} is a package, made with its own {' and '.join(own)}; leave these options out, or compile the "
                 "model again"
             )
+
+
+def _processors_text(package: Path) -> str:
+    """The processors of a package in parentheses; empty for another file."""
+    from nnstretch.package.format import is_package
+    from nnstretch.scheduler.plan.packaging import processors_of_package
+
+    return f" ({processors_of_package(package)})" if is_package(package) else ""
 
 
 _LIMITS = "Limits"

@@ -39,6 +39,17 @@ def field_of(option: Option, default: Any = None) -> Any:
     return field(default=default, metadata={"option": replace(option, commands=("*",))})
 
 
+def file_path(text: str) -> Path:
+    """The path of a file that is written; a `Path` would drop a slash at the end of the text.
+
+    Raises:
+        UsageError: it ends with a slash.
+    """
+    if text.endswith(os.sep):
+        raise UsageError(f"cannot write {text}: it is a directory; give a file name with -o, as in {text}NAME")
+    return Path(text)
+
+
 def _typer_option(option: Option) -> Any:
     text = option.help if option.shown is None else f"{option.help} [default: {option.shown}]"
     return typer.Option(
@@ -46,6 +57,7 @@ def _typer_option(option: Option) -> Any:
         help=re.sub(r"\[(?=[a-z#/@])", r"\\[", text),  # else rich takes it for markup
         metavar=option.metavar,
         min=option.minimum,
+        parser=file_path if "-o" in option.flags and option.metavar == "FILE" else None,
         show_default=option.shown is None,
         rich_help_panel=option.panel,
     )

@@ -66,6 +66,7 @@ def show_outputs(
     note_written(report, [] if request.output is None else [request.output])
     if answer is not None and image is not None:
         report.show(answer_table(answer))
+        report.note(image.model.others)
         report.note(image.model.assumption)
     return answer
 

@@ -25,6 +25,8 @@ _COMMANDS = {
 """What other tools call a command -> what does it here."""
 
 _OPTIONS = {
+    "--litert": "{command} has no --litert, which is of standalone models and nns-bench; LiteRT is a processor here "
+    "(-p litert), computes layers (--engines litert), or is measured beside nnstretch (bench --against litert)",
     "--model": "MODEL is given without an option, as in nnstretch {command} model.onnx",
     "--warmup": "runs that warm up need no option; {command} makes some before those that it times",
     "bench --when-hot": "bench has no --when-hot: it pauses when the device is hot, and --stop-when-hot ends the measurement "

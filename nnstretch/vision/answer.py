@@ -78,6 +78,14 @@ class ImageModel:
         return Kind.OTHER
 
     @property
+    def others(self) -> str:
+        """A line on outputs beside the first one, where that alone is shown; else empty."""
+        first, *rest = self.outputs or ("",)
+        if not rest or self.kind not in {Kind.CLASSES, Kind.CLASS_MAP}:
+            return ""
+        return f"the classes are those of output {first}; -o FILE.npz writes {', '.join(rest)}, too"
+
+    @property
     def assumption(self) -> str:
         """A line on the preprocessing where the file states none; else empty."""
         if self.preprocessing is not None:

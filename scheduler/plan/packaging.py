@@ -15,7 +15,7 @@ from nnstretch.devices.engine.binding.program import aligned_array
 from nnstretch.devices.opencl.sources import check_installed
 from nnstretch.devices.registry import loaded_library
 from nnstretch.errors import PackageError, UsageError
-from nnstretch.package import Package, PackagedPlan
+from nnstretch.package import Package, PackagedPlan, read_package
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan, PlanBuffer, aligned
 
@@ -86,6 +86,16 @@ def check_trusted(package: Package, path: str | Path) -> None:
                     f"{path} loads the library {library}; leave trusted sources out if you trust the package's author and "
                     "that file"
                 )
+
+
+def processors_of_package(path: Path) -> str:
+    """The processors of every plan of a package, as in `cpu:0 or cpu:0,opencl:0@1`.
+
+    Raises:
+        FileError, PackageError: it cannot be read.
+    """
+    plans = (Plan.from_json(one.plan) for one in read_package(path).plans.values())
+    return " or ".join(dict.fromkeys(",".join(plan.processors) for plan in plans))
 
 
 def check_alike(plans: Mapping[str, Compiled]) -> None:

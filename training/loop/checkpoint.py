@@ -172,9 +172,15 @@ class TrainingSetup:
             if None not in (before, after) and before != after
         ]
         if differences:
+            shorter = (
+                "; to end this one earlier, take the best weights so far, checkpoints/best.safetensors in its folder, by "
+                "--weights"
+                if now.recipe.epochs < self.recipe.epochs
+                else ""
+            )
             raise UsageError(
                 f"the checkpoint is of another training: {'; '.join(differences)}; use the same, or begin another one with "
-                "another --run-dir"
+                f"another --run-dir{shorter}"
             )
 
 

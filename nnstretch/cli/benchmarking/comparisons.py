@@ -165,11 +165,13 @@ class Compared:
             UsageError: there is one.
             FileError, PackageError: it cannot be read.
         """
+        from nnstretch.scheduler.plan.packaging import processors_of_package
+
         for source in map(self._source, self.models):
             if source.is_package:
                 raise UsageError(
                     f"the processors of a package are fixed, and those of {source.model} are "
-                    f"{_processors_of(Path(source.model))}; leave -p out, or give the model that it was made from"
+                    f"{processors_of_package(Path(source.model))}; leave -p out, or give the model that it was made from"
                 )
 
     def _compare_designs(self, report: Reporter, design: Path) -> None:
@@ -289,19 +291,6 @@ class Compared:
             report.note(note)
         note_written(report, written)
         report.finish(answer)
-
-
-def _processors_of(package: Path) -> str:
-    """The processors of every plan of a package.
-
-    Raises:
-        FileError, PackageError: it cannot be read.
-    """
-    from nnstretch.package import read_package
-    from nnstretch.scheduler.plan.schema import Plan
-
-    plans = (Plan.from_json(one.plan) for one in read_package(package).plans.values())
-    return " or ".join(dict.fromkeys(",".join(plan.processors) for plan in plans))
 
 
 def _one_count(threads: str | None) -> int | None:

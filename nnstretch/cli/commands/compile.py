@@ -19,6 +19,7 @@ from nnstretch.cli.options import (
     check_distinct,
     check_format,
     check_writable,
+    file_path,
     option,
     results_directory,
     with_options,
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 
 Product = Annotated[
-    Path | None,
-    option("--output -o FILE", "The package (.nns), or the folder of a standalone model.", shown="the model's name"),
+    str | None,
+    option("--output -o PATH", "The package (.nns), or the folder of a standalone model.", shown="the model's name"),
 ]
 Standalone = Annotated[bool, option("--standalone", "Make a folder with an executable, a C library and its header.")]
 WithRunner = Annotated[bool, option("--runner", "Add nns-bench, which times model files, to a standalone model.")]
@@ -91,9 +92,9 @@ def compile_command(
             raise UsageError(f"{model} is a package already; give the model that it was made from")
         name = Path(model.partition(":")[0]).stem
         if standalone:
-            _standalone(report, source, name, output, target, runner=runner)
+            _standalone(report, source, name, None if output is None else Path(output), target, runner=runner)
         else:
-            package = output or Path(f"{name}.nns")
+            package = file_path(output or f"{name}.nns")
             check_format(package, "packages are", ".nns")
             check_distinct(package, model, weights, design)
             _package(report, source, check_writable(package))

@@ -286,7 +286,11 @@ Files = Annotated[
 ]
 TuneModels = Annotated[
     bool,
-    option("--tune/--no-tune", "Tune models before they are measured; --no-tune selects routines by estimates."),
+    option(
+        "--tune/--no-tune",
+        "Tune models before they are measured; --no-tune selects routines by estimates, and models may take "
+        "several times as long.",
+    ),
 ]
 
 

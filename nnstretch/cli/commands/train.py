@@ -190,15 +190,16 @@ class _Job:
             network = self._quantised(network, dataset, report)
         about = {**about_images(self.data, dataset), "recipe": self.recipe.name}
         options = replace(self.run_options, metadata=network.metadata(**about))
-        if options.resume and options.result.exists():
-            report.note(f"the training in {options.folder} is finished; this is its result")
-        elif self.output.exists():
+        is_finished = options.resume and options.result.exists()
+        if not is_finished and self.output.exists():
             report.note(f"{self.output} is there; it is replaced when this training has ended")
         with report.progress("Training") as advance:
             start = self._blockwise(network, taught, dataset, advance)
             result = run_training(
                 network.module, dataset, self.recipe, taught, event_shown(advance), options, self.stop, start
             )
+        if is_finished:
+            report.note(f"the training in {options.folder} is finished; this is its result")
         report.note(result.note)
         if len(result.history) < self.recipe.epochs and 0 < self.recipe.target_accuracy <= result.validation_score:
             report.note(
@@ -378,8 +379,12 @@ def _teacher_parts(text: str) -> tuple[str, Path | None]:
         return text, None
     spec, colon, weights = text.rpartition(":")
     if not colon or not spec or not weights:
+        example = f"MODEL:{text}" if text.endswith(".safetensors") else "resnet18:resnet18.safetensors"
         raise UsageError(
-            f"--teacher {text!r} is not understood; write MODEL:WEIGHTS, as in resnet18:resnet18.safetensors, or the name of "
-            "an ONNX or TFLite file"
+            f"--teacher {text!r} is not understood; write MODEL:WEIGHTS, as in {example}, or the name of an ONNX or TFLite file"
+        )
+    if spec.endswith(".py"):
+        raise UsageError(
+            f"--teacher {text} names no weights; write FILE.py:FACTORY:WEIGHTS, as in {text}:teacher.safetensors"
         )
     return spec, Path(weights)

@@ -20,8 +20,8 @@ Targets = Annotated[
     list[str] | None,
     option(
         "--target TARGET",
-        f"A machine to measure on, by a runner that needs no Python: local or {OTHER_MACHINES}. "
-        "The option may be repeated; targets are measured at the same time.",
+        f"A machine to measure on, by a runner that needs no Python: {OTHER_MACHINES}; or local, by the runner beside others "
+        "or with an option below. The option may be repeated; targets are measured at the same time.",
         panel=_PANEL,
         shown="local, without the runner",
     ),

@@ -16,7 +16,8 @@ import pytest
 from nnstretch.cli.main import main
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.errors import FileError
-from nnstretch.package.format import FORMAT_VERSION
+from nnstretch.package.format import FORMAT_VERSION, read_package
+from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.support.settings import write_text
 from tests.kits.command_line import Answer, Cli, answer_of, refuses
 from tests.kits.processes.forks import Command
@@ -141,6 +142,11 @@ def test_shapes_and_feeds(cli: Cli, onnx_file: Path) -> None:
         )
 
 
+def test_packages_name_the_processors_that_they_keep(cli: Cli, package: Path) -> None:
+    own = ",".join(Plan.from_json(read_package(package).first.plan).processors)
+    refuses(cli("run", str(package), "-p", "cpu:0,opencl:0"), f"made with its own processors ({own}); leave")
+
+
 def test_packages_that_are_damaged_or_newer(cli: Cli, package: Path, folder: Path) -> None:
     data = package.read_bytes()
     flipped = bytearray(data)
@@ -226,6 +232,10 @@ def test_usage(cli: Cli) -> None:
     refuses(
         cli("train", "resnet18", "--data", "digits", "--teacher", "resnet18", "-o", "w.safetensors"), "MODEL:WEIGHTS"
     )
+    teacher = ("train", "net.py:small", "--data", "digits", "-o", "w.safetensors", "--teacher")
+    refuses(cli(*teacher, "t.safetensors"), "write MODEL:WEIGHTS, as in MODEL:t.safetensors")
+    refuses(cli(*teacher, "net.py:small"), "names no weights", "as in net.py:small:teacher.safetensors")
+    refuses(cli("run", "resnet18", "--litert", "lib.so"), "run has no --litert", "-p litert", "--engines litert")
     refuses(
         cli("train", "net.py:small", "--data", "digits", "--unlabelled", "textures", "-o", "w.safetensors"),
         "--unlabelled", "--design", "blockwise_epochs",
@@ -269,6 +279,8 @@ def test_places_that_cannot_be_written(cli: Cli, onnx_file: Path, folder: Path) 
         refuses(cli("tune", str(onnx_file), "-o", place), place)
         refuses(cli("train", "net.py:small", "--data", "digits", "-o", place), place)
     refuses(cli("compile", str(onnx_file), "-o", str(folder)), "directory")
+    for command in (("compile",), ("run", "--no-tune"), ("quantize", "--data", "digits")):
+        refuses(cli(*command, str(onnx_file), "-o", "new/"), "cannot write new/: it is a directory", "as in new/NAME")
     refuses(cli("stretch", "net.py:small", "-o", "file/x"), "file/x")
 
 

@@ -83,6 +83,16 @@ def test_classes_and_class_maps(cli: Cli, tmp_path: Path, image: str) -> None:
     assert Image.open(picture).size == (SIDE, SIDE)
 
 
+def test_outputs_that_are_not_shown_are_named(cli: Cli, tmp_path: Path, image: str) -> None:
+    path = tmp_path / "two.onnx"
+    model = onnx.load(write_network(path, np.zeros((1, 3))))
+    model.graph.node.append(helper.make_node("Relu", ["y"], ["z"]))
+    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 3]))
+    onnx.save(model, path)
+    said = cli("run", str(path), "--no-tune", "--image", image, "-n", "1")[2]
+    assert "the classes are those of output y; -o FILE.npz writes z, too" in said
+
+
 def test_an_input_that_is_not_square(cli: Cli, tmp_path: Path, image: str) -> None:
     scores = np.zeros((1, 2, 8, 16), np.float32)
     scores[0, 1, :, 4:] = 1

@@ -66,6 +66,8 @@ def test_a_run_folder_or_its_checkpoint_is_resumed(cli: Cli, folder: Path) -> No
         assert [one["loss"] for one in again["history"]] == [one["loss"] for one in whole["history"]]
         assert json.dumps(again["top1"]) == json.dumps(whole["top1"])
         assert read_tensors(folder / output)[0].keys() == read_tensors(folder / "w.safetensors")[0].keys()
+    shorter = cli(*TRAIN, "-o", "w.safetensors", "--resume", "--epochs", "1")
+    refuses(shorter, "epochs was 2 and is 1", "take the best weights so far, checkpoints/best.safetensors", "--weights")
     (folder / "empty.run").mkdir()
     refuses(cli(*TRAIN, "-o", "x.safetensors", "--resume", "empty.run"), "neither auto nor a run folder")
     refuses(cli(*TRAIN, "-o", "x.safetensors", "--resume", "w.run", "--run-dir", "y.run"), "give one of them")

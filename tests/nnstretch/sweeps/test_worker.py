@@ -191,7 +191,7 @@ def test_constraints_decide_what_is_on_the_front(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        ((1.0,), "returned 1 values; the study has 2"),
+        ((1.0,), "returned 1 value; the study has 2"),
         ((math.nan, 1.0), "return finite numbers"),
         (("fast", 1.0), "return a number for each direction"),
     ],

@@ -222,7 +222,7 @@ class Plan:
         """
         try:
             raw = json.loads(text)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise PackageError(f"{source} is damaged: {json_fault(error)}; {remedy}") from error
         try:
             if not isinstance(raw, dict) or "version" not in raw:

@@ -27,7 +27,6 @@ from nnstretch.scheduler.runtime.session import UNUSABLE, PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.support.closing import closed_on_failure
 from nnstretch.support.forks import Origin
-from nnstretch.support.words import counted
 
 HISTORY = 10_000
 """Number of runs, and of plan switches, that are kept."""
@@ -199,7 +198,7 @@ class AdaptiveSession(Session):
         if len(failures) == 1:
             raise failure
         why = str(failure) or type(failure).__name__
-        raise DeviceError(f"{counted(len(failures), 'plan')} failed, {first} because {why}") from failure
+        raise DeviceError(f"all {len(failures)} plans failed, {first} because {why}") from failure
 
     def profile(self, feeds: Feeds | None = None, runs: int = 9) -> Timeline:
         """As `PlanSession.profile`, of the plan in use; the policy does not observe these runs."""

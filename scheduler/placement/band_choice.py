@@ -15,7 +15,7 @@ from nnstretch.scheduler.lowering.units import Unit, UnitGraph
 from nnstretch.scheduler.placement.bands import Section, bands_of, need, sections
 from nnstretch.scheduler.simulation.timing import InterferenceModel
 
-_LEAST_GAIN = 0.02
+_LEAST_GAIN = 0.03
 """Least gain, as a share of the network's time, of a section that is worth measuring."""
 _TRIED = 20
 """Sections whose halos are worked out exactly."""

@@ -97,18 +97,18 @@ def rows_before(layer: Layer, begin: int, end: int) -> tuple[int, int]:
     return max(0, begin), min(before, end)
 
 
-def layer_in_band(layer: Layer, bands: Sequence[Band], made: Band) -> Layer:
-    """The layer that computes the band `made` of bands of its run-time inputs. Weights are not copied."""
+def layer_in_band(name: str, layer: Layer, bands: Sequence[Band], made: Band) -> Layer:
+    """The layer `name` that computes the band `made` of bands of another one's run-time inputs. Weights are not copied."""
     inputs = list(layer.inputs)
     for row, band in zip(layer.activations, bands, strict=True):
         inputs[row] = with_rows(layer.type_of(row), band.rows)
     outputs = (with_rows(layer.outputs[0], made.rows),)
-    return replace(layer, name=band_name(layer.name, made), inputs=tuple(inputs), outputs=outputs)
+    return replace(layer, name=name, inputs=tuple(inputs), outputs=outputs)
 
 
-def band_name(name: str, band: Band) -> str:
-    """Name of the part of a layer or tensor that makes or holds a band."""
-    return f"{name}[rows {band.begin}:{band.end}]"
+def band_name(name: str, number: int, band: Band) -> str:
+    """Name of the part of a layer or tensor that makes or holds a band. Numbers tell bands of the same rows apart."""
+    return f"{name}[band {number}, rows {band.begin}:{band.end}]"
 
 
 def cut_layer(name: str, tensor: TensorType, begin: int, end: int) -> Layer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,6 +68,15 @@ def promising(graph: UnitGraph, seconds: LayerSeconds) -> list[Promise]:
         taken = {*best.section.units}
         hopes = [hope for hope in hopes if taken.isdisjoint(hope.section.units)]
     return chosen
+
+
+def units_of_sections(graph: UnitGraph, usable: Collection[int]) -> set[int]:
+    """Numbers of the `usable` units that are part of a section which may be computed in bands."""
+    able = [number in usable and _is_able(unit) for number, unit in enumerate(graph.units)]
+    found: set[int] = set()
+    for section in sections(graph, able):
+        found.update(section.units)
+    return found
 
 
 def _hopes(graph: UnitGraph, seconds: LayerSeconds) -> Iterator[Promise]:

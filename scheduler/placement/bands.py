@@ -176,19 +176,21 @@ def _in_bands(
     source, whole = graph.types[section.source], graph.types[section.sink]
     first, last = graph.units[section.first], graph.units[section.last]
     joined: list[str] = []
-    for processor, (begin, end), some in zip(split.processors, bounds(split.rows), bands, strict=True):
-        names = {name: band_name(name, band) for name, band in some.items()}
+    shares = zip(split.processors, bounds(split.rows), bands, strict=True)
+    for number, (processor, (begin, end), some) in enumerate(shares):
+        names = {name: band_name(name, number, band) for name, band in some.items()}
         cut, made = some[section.source], some[section.sink]
         names[section.source] = f"{section.sink}/{names[section.source]}"  # another section may cut the same tensor
         layer = cut_layer(names[section.source], source, cut.begin, cut.end)
         yield _mover(first, layer, (section.source,), names[section.source], processor)
         for unit in graph.units[section.first : section.last + 1]:
             (output,) = unit.outputs
-            layer = layer_in_band(unit.layer, [some[name] for name in unit.inputs], some[output])
+            title = band_name(unit.name, number, some[output])
+            layer = layer_in_band(title, unit.layer, [some[name] for name in unit.inputs], some[output])
             yield _part(unit, layer, tuple(names[name] for name in unit.inputs), names[output], processor)
         joined.append(names[section.sink])
         if (made.begin, made.end) != (begin, end):
-            joined[-1] = f"{band_name(section.sink, cut_band(begin, end))}/kept"
+            joined[-1] = f"{band_name(section.sink, number, cut_band(begin, end))}/kept"
             layer = cut_layer(joined[-1], with_rows(whole, made.rows), begin - made.begin, end - made.begin)
             yield _mover(last, layer, (names[section.sink],), joined[-1], processor)
     join = join_layer(f"{section.sink}/joined", [with_rows(whole, rows) for rows in split.rows])

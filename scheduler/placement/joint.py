@@ -25,7 +25,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from nnstretch.graph.bands import rows_of
 from nnstretch.graph.metadata import branch_of, branched_segments
 from nnstretch.graph.slices import LEAST_SHARE, bounds, share_name
 from nnstretch.scheduler.lowering.candidates import single_choices, unit_choices
@@ -33,7 +32,7 @@ from nnstretch.scheduler.lowering.choices import Choice
 from nnstretch.scheduler.lowering.selection_problem import selection_problem
 from nnstretch.scheduler.lowering.units import UnitGraph
 from nnstretch.scheduler.placement.apply import Applied, apply, narrowed
-from nnstretch.scheduler.placement.band_choice import LayerSeconds, promising
+from nnstretch.scheduler.placement.band_choice import LayerSeconds, promising, units_of_sections
 from nnstretch.scheduler.placement.bands import BandedSection, banded_graph
 from nnstretch.scheduler.placement.contraction import Contraction, contract
 from nnstretch.scheduler.placement.problem import Placement, PlacementProblem
@@ -173,15 +172,12 @@ class _Joint:
         }
 
     def _alone_outside_of_branches(self, chosen: Sequence[Choice]) -> np.ndarray:
-        """Seconds of images' units (units, queues) outside of branches on every queue; else infinite."""
+        """Seconds (units, queues) on every queue of the units outside of branches that may be in bands; else infinite."""
         units, pool = self._space.graph.units, self._space.pool
         seconds = np.full((len(units), len(pool.queues)), np.inf)
-        for number in self._outside_of_branches():
-            unit = units[number]
-            if unit.is_fallback or not rows_of(unit.layer.outputs[0]):
-                continue
+        for number in units_of_sections(self._space.graph, self._outside_of_branches()):
             for queue in {*pool.queue_of} - {chosen[number].queue}:
-                found = single_choices(unit.layer, [queue], pool, self._space.costs)
+                found = single_choices(units[number].layer, [queue], pool, self._space.costs)
                 seconds[number, queue] = min((choice.seconds or 0.0 for choice in found), default=np.inf)
             seconds[number, chosen[number].queue] = chosen[number].seconds or 0.0
         return seconds

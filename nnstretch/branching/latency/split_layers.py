@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nnstretch.branching.latency.prediction import LatencyPredictor
@@ -44,6 +44,30 @@ class SplitCost:
 
     seconds: float
     home: Home
+
+
+@dataclass(frozen=True)
+class InBands:
+    """What bands of rows of consecutive layers cost.
+
+    Layers take time in proportion to their rows. Halos are those of a chain, which are the largest that layers can have.
+
+    Attributes:
+        source: the tensor that they read.
+        result: the one that they make.
+        alone: seconds of all rows by processor; infinite where one cannot compute a layer.
+        halo: the share of all rows that two neighbours compute both.
+    """
+
+    source: TensorType
+    result: TensorType
+    alone: Mapping[int, float]
+    halo: float
+
+    def then(self, following: InBands) -> InBands:
+        """These layers and those that read their result."""
+        alone = {p: seconds + following.alone[p] for p, seconds in self.alone.items()}
+        return InBands(self.source, following.result, alone, self.halo + following.halo)
 
 
 @dataclass(eq=False)
@@ -83,8 +107,10 @@ class SplitLayers:
                     fetch = self._fetch(row, number, held, (processor,))
                     _keep_least(reached[number + 2], (processor,), seconds + fetch + taken)
         ends = reached[-1]
-        for together in processor_groups(group):
-            _keep_least(ends, together, self.in_bands(row, together, home))
+        part = self.in_bands(row, group)
+        if part is not None:
+            for together in processor_groups(group):
+                _keep_least(ends, together, self.banded_seconds(part, together, home))
         if is_last and row.layers:
             gathered: dict[Home, float] = {}
             for held, seconds in ends.items():
@@ -95,31 +121,36 @@ class SplitLayers:
         end = min(ends, key=lambda place: ends[place])
         return SplitCost(ends[end], end)
 
-    def in_bands(self, row: LayerRow, group: Home, home: Home) -> float:
-        """Seconds of a row of layers where each processor computes a band of rows, from an input that lies at `home`.
-
-        Infinite if that is not possible. Each processor holds what it made. Layers take time in proportion to their rows. Halos
-        are those of a chain, which are the largest that layers can have.
-        """
+    def in_bands(self, row: LayerRow, processors: Iterable[int]) -> InBands | None:
+        """What bands of a row of layers cost on some processors; None if a layer looks at too many rows."""
         if not row.layers or not all(map(can_be_in_bands, row.layers)):
-            return math.inf
-        source, result = row.layers[0].type_of(0), row.layers[-1].outputs[0]
-        alone = {p: self._alone(row, p) for p in group}
+            return None
+        alone = {p: self._alone(row, p) for p in processors}
+        return InBands(row.layers[0].type_of(0), row.layers[-1].outputs[0], alone, sum(map(halo_share, row.layers)))
+
+    def banded_seconds(self, part: InBands, group: Home, home: Home) -> float:
+        """Seconds of layers where each processor of a group computes a band of rows, from an input that lies at `home`.
+
+        Infinite if a processor cannot compute a layer, or gets too few rows. Each processor holds what it made.
+        """
+        alone = {p: part.alone[p] for p in group}
         if not all(0 < seconds < math.inf for seconds in alone.values()):
             return math.inf
-        rows = shares_of_rows(rows_of(result), alone)
+        rows = shares_of_rows(rows_of(part.result), alone)
         if rows is None:
             return math.inf
-        repeated = 1 + (len(group) - 1) * sum(map(halo_share, row.layers))
+        repeated = 1 + (len(group) - 1) * part.halo
         seconds = 0.0
         for p, count in rows.items():
-            share = repeated * count / rows_of(result)
-            cuts = [cut_layer("cut", image, 0, round(share * rows_of(image))) for image in (source, result)]
-            taken = share * alone[p] + sum(self._seconds(cut, p) for cut in cuts) if share < 1 else math.inf
+            share = repeated * count / rows_of(part.result)
+            if share >= 1:
+                return math.inf
+            cuts = [cut_layer("cut", image, 0, round(share * rows_of(image))) for image in (part.source, part.result)]
+            taken = share * alone[p] + sum(self._seconds(cut, p) for cut in cuts)
             seconds = max(seconds, taken * self.predictor.contention_factor(p, frozenset(group) - {p}))
-        seconds += self.meeting(source, home, group)
-        join = join_layer("join", [with_rows(result, count) for count in rows.values()])
-        return seconds + self.meeting(result, group, group[:1]) + self._seconds(join, group[0])
+        join = join_layer("join", [with_rows(part.result, count) for count in rows.values()])
+        gathering = self.meeting(part.result, group, group[:1]) + self._seconds(join, group[0])
+        return self.meeting(part.source, home, group) + seconds + gathering
 
     def _alone(self, row: LayerRow, processor: int) -> float:
         """Seconds of a row of layers on one processor, some of them fused in pairs."""

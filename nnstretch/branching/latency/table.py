@@ -23,7 +23,7 @@ from nnstretch.branching.channels.scaling import (
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, HeadChoice
 from nnstretch.branching.design.from_choices import segment_cost
 from nnstretch.branching.latency.prediction import LatencyPredictor
-from nnstretch.branching.latency.split_layers import Home, SplitCost, SplitLayers
+from nnstretch.branching.latency.split_layers import Home, InBands, SplitCost, SplitLayers
 from nnstretch.branching.latency.workloads import (
     LayerFamily,
     LayerRow,
@@ -92,7 +92,7 @@ class LatencyTable:
     _merges: dict[tuple[tuple[int, ...], ...], float] = field(default_factory=dict)
     _meetings: dict[tuple[TensorType, Home, Home], float] = field(default_factory=dict)
     _splits: dict[tuple[ChannelPlan, tuple[tuple[int, bool], ...], Home, Home], SplitCost] = field(default_factory=dict)
-    _bands: dict[tuple[ChannelPlan, tuple[tuple[int, bool], ...], Home, Home], float] = field(default_factory=dict)
+    _bands: dict[tuple[int, int, bool], InBands | None] = field(default_factory=dict)
     _towers: dict[tuple[HeadChoice, tuple[int, ...]], float] = field(default_factory=dict)
 
     def branch(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> BranchCost:
@@ -277,20 +277,23 @@ class LatencyTable:
         reads = {network_input(plan.source): TensorChannels(self._rounded(plan, source), source.exact)}
         return self.split(plan, group, home, reads)
 
-    def bands_near(self, segment: Segment, group: Home, home: Home, source: TensorChannels) -> float:
-        """Seconds of original blocks in bands of rows, which a group of processors compute, from an input at `home`.
+    def block_in_bands(self, block: int, source: TensorChannels) -> InBands | None:
+        """What an original block costs in bands of rows, with the channels of its input rounded as in `split_near`.
 
-        The channels of the input are rounded as in `split_near`. Infinite if the blocks cannot be computed so: a layer looks at
-        too many rows, or a skip connection enters.
+        None if it cannot be computed so: a layer looks at too many rows, or a skip connection enters.
         """
-        plan = self.blueprint.whole(segment)
-        reads = {network_input(plan.source): TensorChannels(self._rounded(plan, source), source.exact)}
-        inputs = inputs_of(plan, reads)
-        key = (plan, tuple((read.channels, read.exact) for read in inputs.values()), group, home)
+        plan = self.blueprint.whole(Segment(block, block + 1))
+        read = TensorChannels(self._rounded(plan, source), source.exact)
+        key = (block, read.channels, read.exact)
         if key not in self._bands:
-            row = part_layers(plan, kept_counts(plan, 1.0), reads)
-            self._bands[key] = self._split_layers.in_bands(row, group, home) if len(inputs) == 1 else math.inf
+            reads = {network_input(plan.source): read}
+            row = part_layers(plan, kept_counts(plan, 1.0), reads) if len(inputs_of(plan, reads)) == 1 else LayerRow(())
+            self._bands[key] = self._split_layers.in_bands(row, range(self.processors))
         return self._bands[key]
+
+    def banded_seconds(self, part: InBands, group: Home, home: Home) -> float:
+        """See `SplitLayers.banded_seconds`."""
+        return self._split_layers.banded_seconds(part, group, home)
 
     def _rounded(self, plan: ChannelPlan, source: TensorChannels) -> int:
         """The channels of the input of `plan`, rounded up to a quarter of the original ones unless they are exact."""

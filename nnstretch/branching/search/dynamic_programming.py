@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from nnstretch.branching.channels.scaling import TensorChannels
 from nnstretch.branching.design.blueprint import BranchChoice, HeadChoice, SegmentChoice
 from nnstretch.branching.design.design import Merge
 from nnstretch.branching.latency.split_layers import processor_groups
@@ -181,17 +182,23 @@ class DynamicProgram:
     def _in_bands(self, block: int, state: State, label: _Label) -> None:
         """Transitions that compute several original blocks in bands of rows, if layers may be split."""
         latencies, blueprint = self.latencies, self.latencies.blueprint
+        if not latencies.splits:
+            return
         one, groups = Segment(block, block + 1), list(processor_groups(range(latencies.processors)))
         first = latencies.branch(one, BranchChoice.whole(one, 0), state.channels, exact=state.exact).macs
-        for stop in range(block + 2, len(blueprint.traced.blocks) + 1) if latencies.splits else ():
-            segment = Segment(block, stop)
+        part = latencies.block_in_bands(block, state)
+        for last in range(block + 1, len(blueprint.traced.blocks)):
+            following = latencies.block_in_bands(last, TensorChannels(blueprint.channels_before(last), exact=True))
+            if part is None or following is None:
+                break
+            part, segment = part.then(following), Segment(block, last + 1)
             if not blueprint.traced.is_self_contained(segment):
                 continue
-            macs = first + latencies.original_macs(Segment(block + 1, stop))
+            macs = first + latencies.original_macs(Segment(block + 1, segment.stop))
             for group in groups:
-                seconds = latencies.bands_near(segment, group, state.home, state)
+                seconds = latencies.banded_seconds(part, group, state.home)
                 choice = SegmentChoice.split_over(segment, group)
-                to = State(blueprint.channels_before(stop), exact=True, home=group)
+                to = State(blueprint.channels_before(segment.stop), exact=True, home=group)
                 self._move(_Transition(state, segment, choice.branches, group), label, seconds, macs, to)
 
     def _branched(self, segment: Segment, state: State, label: _Label) -> None:

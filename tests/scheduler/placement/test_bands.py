@@ -19,15 +19,13 @@ from onnx import TensorProto, helper, numpy_helper
 import nnstretch as nns
 from nnstretch.compiler.processors import build_processors
 from nnstretch.compiler.saved_plan import plan_file
-from nnstretch.devices.base.processor import Processor
-from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.errors import UsageError
+from nnstretch.frontends.onnx_file import load
 from nnstretch.graph.bands import Band, rows_of, shares_of_rows
-from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_layer, run_proto
 from nnstretch.passes import optimize
-from nnstretch.scheduler.costmodel.costs import CostModel
+from nnstretch.quantization.pipeline import quantize
 from nnstretch.scheduler.lowering.candidates import is_native
 from nnstretch.scheduler.lowering.units import UnitGraph, unit_graph
 from nnstretch.scheduler.placement.bands import BandedSection, Section, banded_graph, bands_of, sections
@@ -38,6 +36,7 @@ from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.simulation.timing import NoInterference
 from tests.kits.hypothesis_examples import examples
+from tests.kits.made_up_costs import Work
 
 CORES = sorted(os.sched_getaffinity(0))
 TWO_CPUS = f"cpu:{CORES[0]},cpu:{CORES[-1]}"
@@ -193,6 +192,8 @@ def test_bands_are_rows_of_the_whole(model: onnx.ModelProto, data: st.DataObject
     made = banded_graph(graph, [BandedSection(first, last, tuple(range(len(shares))), shares)])
     assume(made is not None)
     assert made is not None
+    assert len({unit.name for unit in made.units}) == len(made.units)
+    assert len({name for unit in made.units for name in unit.outputs}) == len(made.units)
     feeds = {"x": image_of(model)}
     for a, b in zip(run_graph(made, feeds), run_graph(graph, feeds), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * max(1e-3, float(np.abs(b).max())))
@@ -253,18 +254,6 @@ def test_what_looks_at_all_rows_is_in_no_band() -> None:
 # -- plans ---------------------------------------------------------------------------------------------------------
 
 
-class Work(CostModel):
-    """Seconds by multiply-adds, the same on all processors; a layer without any takes a little."""
-
-    measured = True
-
-    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        return 1e-9 * layer.macs + 1e-7
-
-    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
-        return 0.0
-
-
 def space_of(model: onnx.ModelProto, processors: str) -> ChoiceSpace:
     found = build_processors(processors)
     return choice_space(optimize(ir.from_proto(model)), found.named, found.host, Work())
@@ -293,6 +282,25 @@ def test_layers_of_one_vector_are_shared_out_in_bands(processors: str) -> None:
     assert section.startswith("conv0") and sum(rows.values()) == 64 and set(rows) == {*processors.split(",")}
     assert report.together < 0.6 * report.alone[report.fastest]
     check(space, model)
+
+
+@needs_two_cores
+def test_an_int8_network_in_bands_is_computed_right(tmp_path: Path) -> None:
+    """Rounding apart, the result is that of the network before it was quantised."""
+    model = chain()
+    feeds = {"x": image_of(model)}
+    quantize(ir.from_proto(model), [feeds], tmp_path / "int8.onnx")
+    found = build_processors(TWO_CPUS)
+    whole = choice_space(optimize(load(tmp_path / "int8.onnx")), found.named, found.host, Work())
+    space = placed(whole, NoInterference())
+    assert space.bands
+    outputs = []
+    for one in (whole, space):
+        with PlanSession(plan_of(one, default_selector().select(one.problem))) as session:
+            outputs += session.run(None, feeds)
+    (expected,) = run_proto(model, feeds)
+    assert relative_error(outputs[1], expected) < 0.05
+    assert relative_error(outputs[1], outputs[0]) < 0.02
 
 
 @needs_two_cores

@@ -18,18 +18,14 @@ from onnx import numpy_helper, parser
 
 from nnstretch.compiler.compile import plan_model, simulate_model
 from nnstretch.compiler.processors import build_processors
-from nnstretch.devices.base.processor import Processor
-from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.simulated.profile import SocProfile
 from nnstretch.errors import SelectionError
 from nnstretch.frontends.onnx_file import load
-from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.graph.slices import RESIDUAL, is_divisible, sliced_inputs
 from nnstretch.passes import optimize
 from nnstretch.quantization.pipeline import quantize
-from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.placement.apply import apply
 from nnstretch.scheduler.placement.contraction import contract
 from nnstretch.scheduler.placement.heuristics import by_rank, heft
@@ -44,6 +40,7 @@ from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.simulation.timing import NoInterference
 from tests.kits.graphs.graphs import RandomNetwork
 from tests.kits.hypothesis_examples import examples
+from tests.kits.made_up_costs import Work
 from tests.scheduler.simulation.test_simulation import NAMES, some_soc, specs
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -223,18 +220,6 @@ def test_problems_that_make_no_sense_are_refused(
 
 
 # -- networks ------------------------------------------------------------------------------------------------------
-
-
-class Work(CostModel):
-    """Seconds by multiply-adds, the same on all processors; a layer without any takes a little. Meetings are free."""
-
-    measured = True
-
-    def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
-        return 1e-9 * layer.macs + 1e-7
-
-    def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
-        return 0.0
 
 
 def inception(count: int = 2, size: int = 8) -> ir.Model:

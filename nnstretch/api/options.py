@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nnstretch.branching.search.limits import SearchLimits
 
 TOLERANCE = 1e-4
-"""Default of `CompileOptions.tolerance`."""
+"""`CompileOptions.largest_error` of float32 where no tolerance is given."""
 
 BFLOAT16_TOLERANCE = 5e-3
 """Smallest tolerance at which CPU routines may multiply numbers rounded to bfloat16, which has 8 bits where float16 has 11."""
@@ -237,13 +237,13 @@ class CompileOptions:
         text=str | None,
         parse=_names,
     )
-    tolerance: float = _option(
+    tolerance: float | None = _option(
         "--tolerance E",
         "evaluate tune compile run bench",
         "Largest error of a routine, relative to its output's range, that tuning accepts. From 1e-3 on, OpenCL "
         f"devices may store float16; from {FLOAT16_TOLERANCE:g} on, CPUs may multiply float16, and from "
         f"{BFLOAT16_TOLERANCE:g} on bfloat16.",
-        default=TOLERANCE,
+        shown=f"{TOLERANCE:g}; with bfloat16 {BFLOAT16_TOLERANCE:g}",
     )
     plan: str | Path | None = _option(
         "--plan FILE",
@@ -297,18 +297,16 @@ class CompileOptions:
         check_fields(self, {name: hint for name, (_, hint, _) in declared_options(CompileOptions).items()})
         if self.dtype not in (None, *DTYPES):
             raise UsageError(f"dtype {self.dtype!r} is not supported; use {', '.join(DTYPES)}, or leave it out")
-        if not 0 < self.tolerance < 1:
+        if not 0 < self.largest_error < 1:
             raise UsageError(
-                f"tolerance is {self.tolerance:g}; it must be a positive number below 1, a share of the output's range, such "
-                "as 1e-4"
+                f"tolerance is {self.largest_error:g}; it must be a positive number below 1, a share of the output's range, "
+                "such as 1e-4"
             )
-        if self.dtype == _BFLOAT16 and self.tolerance < BFLOAT16_TOLERANCE:
-            if self.tolerance != TOLERANCE:
-                raise UsageError(
-                    f"dtype bfloat16 needs a tolerance of {BFLOAT16_TOLERANCE:g} or more, and {self.tolerance:g} is given; "
-                    "leave one of them out"
-                )
-            object.__setattr__(self, "tolerance", BFLOAT16_TOLERANCE)
+        if self.dtype == _BFLOAT16 and self.largest_error < BFLOAT16_TOLERANCE:
+            raise UsageError(
+                f"dtype bfloat16 needs a tolerance of {BFLOAT16_TOLERANCE:g} or more, and {self.largest_error:g} is given; "
+                "leave one of them out"
+            )
         if self.streams is not None and (self.plans is not None or self.policy is not None):
             raise UsageError(
                 "streams are for throughput, plans and policy for one run at a time; leave one of them out"
@@ -320,6 +318,13 @@ class CompileOptions:
             raise UsageError(f"a plan fixes routines, processors and cores; leave {' and '.join(taken)} out")
         if self.plans is not None and not all(self.plans):
             raise UsageError(f"plans {';'.join(self.plans)!r} has an empty plan; name the processors of each plan")
+
+    @property
+    def largest_error(self) -> float:
+        """The tolerance, given or that of the type: largest error of a routine, relative to its output's range."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return BFLOAT16_TOLERANCE if self.dtype == _BFLOAT16 else TOLERANCE
 
     def check_package(self, package: str | Path, others: Sequence[str] = ()) -> None:
         """Refuses options that were fixed when a package was made.

@@ -56,7 +56,7 @@ def open_profiler(
         settings=all_settings if exhaustive else remembered_settings(store),
         fresh=fresh,
         exhaustive=exhaustive,
-        tolerance=processors.options.tolerance,
+        tolerance=processors.options.largest_error,
         site=site,
     )
 

@@ -73,7 +73,7 @@ def build_processors(options: CompileOptions | str) -> Processors:
     """
     options = CompileOptions(options) if isinstance(options, str) else options
     machine = open_target(options.target)
-    specs = _limit_threads(parse_processors(options.processors), options.threads)
+    specs = limit_threads(parse_processors(options.processors), options.threads)
     external_engines = routines_of_engines(options.engines)
     if external_engines and all(spec.kind != "cpu" for spec in specs):
         raise UsageError(
@@ -105,15 +105,20 @@ def computes_float_forms(options: CompileOptions) -> bool:
 def rounded_products(options: CompileOptions) -> tuple[str, ...]:
     """The types to which routines of CPUs opened with options may round float32 before they multiply."""
     least = {BFLOAT16: BFLOAT16_TOLERANCE, FLOAT16: FLOAT16_TOLERANCE}
-    return tuple(name for name, tolerance in least.items() if options.tolerance >= tolerance)
+    return tuple(name for name, tolerance in least.items() if options.largest_error >= tolerance)
 
 
 def stored_types(options: CompileOptions) -> tuple[str, ...]:
     """The types in which routines of OpenCL devices opened with options may store tensors."""
-    return ("float32", "float16") if options.tolerance >= HALF_TOLERANCE else ("float32",)
+    return ("float32", "float16") if options.largest_error >= HALF_TOLERANCE else ("float32",)
 
 
-def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int | None) -> tuple[ProcessorSpec, ...]:
+def limit_threads(specs: tuple[ProcessorSpec, ...], threads: int | None) -> tuple[ProcessorSpec, ...]:
+    """Processors whose first CPU has at most a number of cores; a warning if it has fewer.
+
+    Raises:
+        UsageError: the number is not positive, or there is no CPU.
+    """
     if threads is None:
         return specs
     first = next((i for i, s in enumerate(specs) if s.kind == "cpu"), None)
@@ -121,9 +126,14 @@ def _limit_threads(specs: tuple[ProcessorSpec, ...], threads: int | None) -> tup
         raise UsageError(f"threads is {threads}; it must be at least 1")
     if first is None:
         raise UsageError("threads limits a CPU's cores, but no CPU is among the processors")
-    if threads > (cores := len(specs[first].cores)):
-        log.warning("threads is %d; %s has %s, and no more are used", threads, specs[first], counted(cores, "core"))
+    warn_of_threads(specs[first], threads)
     return tuple(s.limited(threads) if i == first else s for i, s in enumerate(specs))
+
+
+def warn_of_threads(spec: ProcessorSpec, threads: int) -> None:
+    """Warns if a CPU has fewer cores than the threads that are wanted."""
+    if threads > (cores := len(spec.cores)):
+        log.warning("threads is %d; %s has %s, and no more are used", threads, spec, counted(cores, "core"))
 
 
 def check_listed(processors: str) -> None:
@@ -206,6 +216,6 @@ def foreign_processors(
             return device(spec)
         return cpu(spec) if spec.kind == "cpu" else external_engine(spec.kind).foreign_processor(spec, isa)
 
-    named = tuple(map(opened, _limit_threads(specs, options.threads)))
+    named = tuple(map(opened, limit_threads(specs, options.threads)))
     host = next((processor for processor in named if processor.backend.serves_caller), None)
     return Processors(named, host or cpu(ProcessorSpec("cpu", cores=cores[:1])), options)

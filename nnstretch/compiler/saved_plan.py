@@ -18,6 +18,7 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.base.spec import parse_processors
+from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.errors import FileError, PackageError, UsageError
 from nnstretch.passes import optimize
@@ -29,6 +30,7 @@ from nnstretch.scheduler.placement.bands import BandedSection, banded_graph
 from nnstretch.scheduler.placement.splitting import Division, split_graph
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan, PlanTensor, QueuePool, json_reader, queue_pool
+from nnstretch.scheduler.plan.tuned_on import to_metadata, warn_of_other_cpu
 from nnstretch.scheduler.planner import ChoiceSpace, plan_of_choices
 from nnstretch.scheduler.selection.problem import Assignment
 
@@ -74,6 +76,7 @@ class SavedSelection:
         fingerprints: of the processors, where the plan was tuned; empty in files of earlier versions.
         dtype: `CompileOptions.dtype` of the tuning; empty if none was given.
         bands: sections that processors compute in bands of rows; none in files of earlier versions.
+        cpu: name of the CPU that the plan was tuned on; empty if that was another machine's, and in files of earlier versions.
     """
 
     processors: tuple[str, ...]
@@ -85,6 +88,7 @@ class SavedSelection:
     fingerprints: tuple[str, ...] = ()
     dtype: str = ""
     bands: tuple[BandedSection, ...] = ()
+    cpu: str = ""
 
 
 def plan_file(plan: Plan, space: ChoiceSpace, assignment: Assignment, processors: Processors) -> str:
@@ -99,13 +103,14 @@ def plan_file(plan: Plan, space: ChoiceSpace, assignment: Assignment, processors
     selection = SavedSelection(
         tuple(p.name for p in processors.named),
         tuple(processors.options.engines),
-        processors.options.tolerance,
+        processors.options.largest_error,
         space.splits,
         tuple(_saved(unit, choice, groups) for unit, choice in zip(space.graph.units, chosen, strict=True)),
         "" if described is None else described.isa,
         tuple(p.fingerprint for p in processors.named),
         processors.options.dtype or "",
         space.bands,
+        cpu_model() if processors.site is None else "",
     )
     return json.dumps({**json.loads(plan.to_json()), "selection": asdict(selection)}, indent=1)
 
@@ -141,8 +146,11 @@ def compile_with_plan(graph: ir.Model, options: CompileOptions, machine: PlanMac
         DeviceError: a processor of the plan does not exist there.
     """
     path = Path(options.plan or "")
+    is_here = machine is None
     machine = machine or _this_machine()
     plan, selection = check_plan(options, machine)
+    if is_here:
+        warn_of_plan(path, selection)
     own = replace(options, plan=None, processors=",".join(selection.processors), engines=selection.engines)
     usable = machine.processors(replace(own, tolerance=selection.tolerance, dtype=selection.dtype or None))
     units, groups = _units(path, optimize(graph), usable, selection)
@@ -158,7 +166,7 @@ def compile_with_plan(graph: ir.Model, options: CompileOptions, machine: PlanMac
         ) from error
     if difference := _difference(plan, Plan.from_json(made.plan.to_json())):
         raise UsageError(f"{path} is for another model: {difference}; run `nnstretch tune -o` for this one")
-    return replace(made, plan=plan)
+    return replace(made, plan=plan, metadata=to_metadata(selection.cpu))
 
 
 def check_plan(options: CompileOptions, machine: PlanMachine | None = None) -> tuple[Plan, SavedSelection]:
@@ -180,7 +188,7 @@ def check_plan(options: CompileOptions, machine: PlanMachine | None = None) -> t
             f"{path} is for {selection.isa}, {machine.name} has {machine.isa}; give the --target that it was tuned for, or "
             "tune for this one"
         )
-    if options.tolerance not in (CompileOptions.tolerance, selection.tolerance):
+    if options.tolerance not in (None, selection.tolerance):
         raise UsageError(
             f"{path} was tuned with a tolerance of {selection.tolerance:g}, not {options.tolerance:g}; leave it out, or tune "
             "with this one"
@@ -194,6 +202,11 @@ def check_plan(options: CompileOptions, machine: PlanMachine | None = None) -> t
             f"{path} is for processors {names}, which {machine.name} lacks: {error}; run `nnstretch tune -o` for this one"
         ) from error
     return plan, selection
+
+
+def warn_of_plan(path: Path, selection: SavedSelection) -> None:
+    """Warns if a saved plan was tuned on another CPU than this machine's."""
+    warn_of_other_cpu(path, selection.cpu, "nnstretch tune -o")
 
 
 def _this_machine() -> PlanMachine:

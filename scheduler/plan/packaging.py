@@ -18,6 +18,7 @@ from nnstretch.errors import PackageError, UsageError
 from nnstretch.package import Package, PackagedPlan, read_package
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan, PlanBuffer, aligned
+from nnstretch.scheduler.plan.tuned_on import metadata_of_plan
 
 
 def packaged(plans: Mapping[str, Compiled], sources: Mapping[str, str], metadata: Mapping[str, Any]) -> Package:
@@ -38,7 +39,7 @@ def packaged(plans: Mapping[str, Compiled], sources: Mapping[str, str], metadata
         {name: PackagedPlan(one.plan.to_json(), one.models) for name, one in stored.items()},
         first.constants,
         sources,
-        {**first.metadata, **metadata},
+        {**metadata_of_plan(first.plan), **first.metadata, **metadata},
     )
 
 

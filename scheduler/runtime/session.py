@@ -14,6 +14,7 @@ from nnstretch.errors import BuildError, DeviceError, MissingExtraError
 from nnstretch.package import read_package, write_package
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import check_trusted, packaged, unpackaged
+from nnstretch.scheduler.plan.tuned_on import warn_of_package
 from nnstretch.scheduler.plan.validate import validate
 from nnstretch.scheduler.runtime.arguments import Arguments, check_deadline, checked_budget, is_empty
 from nnstretch.scheduler.runtime.base_session import Feeds, Outputs, Session
@@ -84,6 +85,7 @@ class PlanSession(Session):
         package = read_package(Path(path))
         if trusted_sources:
             check_trusted(package, path)
+        warn_of_package(path, package.metadata)
         failures: list[Exception] = []
         for name, compiled in unpackaged(package).items():
             try:

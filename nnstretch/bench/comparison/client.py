@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from nnstretch.api.options import BFLOAT16_TOLERANCE
+from nnstretch.api.options import BFLOAT16_TOLERANCE, CompileOptions
 from nnstretch.bench.engines import EngineEntry, Job, Start, engine_entry
 from nnstretch.bench.engines.settings import is_quantized
 from nnstretch.frontends.onnx_file import save
@@ -45,7 +45,7 @@ def _is_prepared(entry: EngineEntry, job: Job) -> bool:
         return bool(entry.prepares)
     if not job.onnx:
         return False
-    rounded = job.options.get("compile", {}).get("tolerance", 0) >= BFLOAT16_TOLERANCE
+    rounded = CompileOptions(**job.options.get("compile", {})).largest_error >= BFLOAT16_TOLERANCE
     return is_quantized(job.onnx_path) or (entry.prepares_rounded and rounded)
 
 

@@ -85,7 +85,7 @@ def parse_series(
     """
     from nnstretch.bench.comparison.compare import ComparisonOptions, parse_engines
     from nnstretch.bench.comparison.suite import Series, models_of_suite, parse_threads
-    from nnstretch.compiler.saved_plan import check_plan, read_plan
+    from nnstretch.compiler.saved_plan import check_plan, read_plan, warn_of_plan
     from nnstretch.devices.base.spec import format_cores, usable_cores
     from nnstretch.devices.targets.workers import open_target
     from nnstretch.package.format import is_package, read_package
@@ -101,6 +101,8 @@ def parse_series(
     for path in packages if options.trusted_sources else ():
         check_trusted(read_package(path), path)
     usable = usable_cores()
+    if options.plan is not None:
+        warn_of_plan(Path(options.plan), read_plan(Path(options.plan))[1])
     if threads is None:
         planned = [len(Plan.from_json(read_package(path).first.plan).cores) for path in packages]
         if options.plan is not None:

@@ -138,7 +138,9 @@ def run_command(
             raise UsageError("--litert-library is for other machines; add --target, or leave it out")
         asked = image_request(image, confidence, overlap, output, has_inputs=bool(inputs))
         files = parse_inputs(inputs or [])
-        request = RunRequest(files, asked, output, runs, timeline, options.tolerance, max_error, seed, litert_library)
+        request = RunRequest(
+            files, asked, output, runs, timeline, options.largest_error, max_error, seed, litert_library
+        )
         if timeline is not None:
             check_format(timeline, "a trace is", ".json", "--timeline")
         if output is not None and (asked is None or asked.drawn is None):

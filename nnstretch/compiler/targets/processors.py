@@ -7,7 +7,14 @@ from collections import Counter
 from dataclasses import replace
 
 from nnstretch.api.options import CompileOptions
-from nnstretch.compiler.processors import Processors, computes_float_forms, rounded_products
+from nnstretch.compiler.processors import (
+    ALL_CORES,
+    Processors,
+    computes_float_forms,
+    limit_threads,
+    rounded_products,
+    warn_of_threads,
+)
 from nnstretch.compiler.targets.opencl import OPENCL, opencl_processor
 from nnstretch.compiler.targets.opencl import fingerprint as opencl_fingerprint
 from nnstretch.devices.base.description import Description
@@ -35,15 +42,16 @@ def processors_of_target(probe: Probe, text: str, threads: int | None, target: s
         UsageError: they are not understood, or the target has no such core.
     """
     if text == "cpu":
-        return probe.processor(threads)
+        found = probe.processor(threads)
+        if threads is not None:
+            warn_of_threads(parse_processors(found, ALL_CORES)[0], threads)
+        return found
     usable = tuple(cpu.number for cpu in probe.cpus if cpu.usable)
     try:
         specs = parse_processors(text, usable or None)
     except UsageError as error:
         raise UsageError(f"{target}: {first_line(error)}") from error
-    if threads is not None:
-        specs = (specs[0].limited(threads), *specs[1:])
-    return ",".join(map(str, specs))
+    return ",".join(map(str, limit_threads(specs, threads)))
 
 
 def target_processors(device: Device, options: CompileOptions, site: MeasurementSite) -> Processors:

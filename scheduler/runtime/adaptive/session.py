@@ -18,6 +18,7 @@ from nnstretch.package import read_package, write_package
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import check_alike, check_metadata, check_trusted, packaged, unpackaged
 from nnstretch.scheduler.plan.schema import PlanQueue
+from nnstretch.scheduler.plan.tuned_on import warn_of_package
 from nnstretch.scheduler.runtime.adaptive.calibration import calibrate, from_metadata, to_metadata
 from nnstretch.scheduler.runtime.adaptive.estimator import Observation, PlanFacts
 from nnstretch.scheduler.runtime.adaptive.policies import PlanChoice, make_policy, parse_policy
@@ -116,6 +117,7 @@ class AdaptiveSession(Session):
         package = read_package(Path(path))
         if trusted_sources:
             check_trusted(package, path)
+        warn_of_package(path, package.metadata)
         plans = unpackaged(package)
         return cls(plans, policy, sources=package.sources, facts=from_metadata(package.metadata, list(plans)))
 

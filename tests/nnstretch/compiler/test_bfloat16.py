@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,13 +29,19 @@ OF_BFLOAT16 = replace(CPU, dtype=BFLOAT16)
 
 
 def test_the_type_is_a_tolerance() -> None:
-    assert CPU.tolerance == TOLERANCE
-    assert OF_BFLOAT16.tolerance == BFLOAT16_TOLERANCE
-    assert replace(OF_BFLOAT16, tolerance=0.1).tolerance == 0.1
-    with pytest.raises(UsageError, match=r"bfloat16 needs a tolerance of 0\.005 or more, and 0\.001 is given"):
-        CompileOptions("cpu:0", dtype=BFLOAT16, tolerance=1e-3)
+    assert CPU.largest_error == TOLERANCE
+    assert OF_BFLOAT16.largest_error == BFLOAT16_TOLERANCE
+    assert replace(OF_BFLOAT16, tolerance=0.1).largest_error == 0.1
     with pytest.raises(UsageError, match="tolerance is -1"):
         build_processors(CompileOptions("cpu:0", dtype=BFLOAT16, tolerance=-1.0))
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, TOLERANCE])
+def test_a_tolerance_that_excludes_the_type_is_refused(tolerance: float) -> None:
+    """That of float32, too, if it is given."""
+    wanted = f"bfloat16 needs a tolerance of 0.005 or more, and {tolerance:g} is given; leave one of them out"
+    with pytest.raises(UsageError, match=re.escape(wanted)):
+        CompileOptions("cpu:0", dtype=BFLOAT16, tolerance=tolerance)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from nnstretch.compiler.costs import open_profiler
 from nnstretch.compiler.processors import build_processors
 from nnstretch.compiler.saved_plan import plan_file
 from nnstretch.devices.base.spec import usable_cores
+from nnstretch.devices.cpu.processor import cpu_model
+from nnstretch.package import read_package
 from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.planner import ChoiceSpace, plan_of
 from nnstretch.scheduler.runtime.session import PlanSession
@@ -80,6 +82,40 @@ def test_commands_take_a_plan_and_measure_nothing(cli: Cli, plan: Path, monkeypa
     assert "error" not in found["results"][0]["engines"]["nnstretch"]
     cores = plan.parent / "standalone"
     answer_of(cli("compile", "net.py:small", "--plan", str(plan), "--standalone", "-o", str(cores), "--json"))
+
+
+def test_plans_and_packages_of_another_cpu_are_noted(
+    cli: Cli, plan: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = ("run", "net.py:small", "--plan", str(plan), "-n", "1")
+    answer_of(cli("compile", "net.py:small", "--plan", str(plan), "-o", "here.nns", "--json"))
+    for model in (run, ("run", "here.nns", "-n", "1")):
+        assert cli(*model)[0] == 0
+        assert not caplog.records
+    text = json.loads(plan.read_text())
+    here = cpu_model()
+    assert text["selection"]["cpu"] == here
+    text["selection"]["cpu"] = "Another CPU"
+    plan.write_text(json.dumps(text))
+    note = f"was tuned on Another CPU, and this machine has {here}; `nnstretch"
+    answer_of(cli("compile", "net.py:small", "--plan", str(plan), "-o", "there.nns", "--json"))
+    assert [one.getMessage() for one in caplog.records] == [f"{plan} {note} tune -o` here may give a faster one"]
+    caplog.clear()
+    for policy in ((), ("--policy", "fixed")):
+        assert cli("run", "there.nns", "-n", "1", *policy)[0] == 0
+        assert [one.getMessage() for one in caplog.records] == [f"there.nns {note} compile` here may give a faster one"]
+        caplog.clear()
+    answer_of(cli("compile", "net.py:small", "--no-tune", "-o", "untuned.nns", "--json"))
+    assert "cpu" not in read_package(Path("untuned.nns")).metadata
+
+
+def test_the_tolerance_of_a_plan_is_refused_where_another_is_given(cli: Cli, plan: Path) -> None:
+    """That by which commands tune without one, too."""
+    text = json.loads(plan.read_text())
+    text["selection"]["tolerance"] = 0.005
+    plan.write_text(json.dumps(text))
+    wanted = "was tuned with a tolerance of 0.005, not 0.0001"
+    refuses(cli("run", "net.py:small", "--plan", str(plan), "--tolerance", "1e-4"), wanted)
 
 
 def test_plans_for_something_else_are_refused(cli: Cli, plan: Path, folder: Path) -> None:

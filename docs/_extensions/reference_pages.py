@@ -21,7 +21,7 @@ from sphinx.application import Sphinx
 from sphinx.domains.python import PythonDomain
 
 import nnstretch
-from nnstretch.cli.main import make_app
+from nnstretch.cli.application import make_app
 from nnstretch.devices.base.spec import examples
 from nnstretch.devices.registry import specifications
 from nnstretch.errors import NNStretchError

@@ -243,7 +243,7 @@ class CompileOptions:
         "Largest error of a routine, relative to its output's range, that tuning accepts. From 1e-3 on, OpenCL "
         f"devices may store float16; from {FLOAT16_TOLERANCE:g} on, CPUs may multiply float16, and from "
         f"{BFLOAT16_TOLERANCE:g} on bfloat16.",
-        shown=f"{TOLERANCE:g}; with bfloat16 {BFLOAT16_TOLERANCE:g}",
+        shown=f"{TOLERANCE:g}, and {BFLOAT16_TOLERANCE:g} with bfloat16",
     )
     plan: str | Path | None = _option(
         "--plan FILE",

@@ -1,78 +1,14 @@
-"""`nnstretch`: the command line, and the exit status of its errors."""
+"""`nnstretch`: the entry of the command line. It loads the rest, which takes a while, where an interrupt is expected."""
 
 from __future__ import annotations
 
-import errno
-import importlib
-import logging
-import os
 import sys
-from collections.abc import Sequence
 
-import typer
+from nnstretch.cli.statuses import INTERRUPTED
 
-from nnstretch.cli.commands import COMMANDS
-from nnstretch.cli.commands.train import completed_resume
-from nnstretch.cli.suggestions import what_was_meant
-from nnstretch.errors import NNStretchError, StoppedError, UsageError
-from nnstretch.support.extras import extras_named
-from nnstretch.support.interrupts import noticed_interrupts
-from nnstretch.support.settings import NO_ROOM
-from nnstretch.support.stderr_lines import want_stderr_lines
-
-USAGE_STATUS = 2
-INTERRUPTED_STATUS = 130
-_ADVICE = {
-    NO_ROOM: "free some space and run it again",
-    frozenset({errno.EACCES, errno.EPERM, errno.EROFS}): "change its permissions or choose another place",
-    frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR}): "check the path",
-    frozenset({errno.EMFILE, errno.ENFILE}): "raise the limit of open files (ulimit -n)",
-    frozenset({errno.EAGAIN, errno.ENOMEM}): "close other programs or raise the limits of this one (ulimit -a)",
-}
-
-_MEASURING = frozenset({"bench", "compile", "run", "stretch", "tune"})
-"""Commands that keep times of routines in the profile store."""
-
-_COMPLETION = ("--install-completion", "--show-completion")
-"""Options of typer, which would leave out the words that follow."""
-
-
-def make_app() -> typer.Typer:
-    """The command line as a typer application."""
-    app = typer.Typer(
-        name="nnstretch",
-        help="Branches a trained CNN to fit the processors of a device, and runs the branches at the same time.",
-        epilog="Start with: nnstretch doctor; nnstretch devices; nnstretch bench model.onnx; nnstretch zoo",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    for name in COMMANDS:
-        module = importlib.import_module(f"nnstretch.cli.commands.{name}")
-        if hasattr(module, "COMMANDS"):
-            group = typer.Typer(help=_reflowed(module.HELP), no_args_is_help=True, rich_markup_mode="rich")
-            for inner, command in module.COMMANDS.items():
-                group.command(inner, help=_reflowed(command.__doc__))(command)
-            app.add_typer(group, name=name)
-        else:
-            command = getattr(module, f"{name}_command")
-            app.command(name, help=_reflowed(command.__doc__))(command)
-
-    @app.callback(invoke_without_command=True)
-    def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
-        if version:
-            import nnstretch
-
-            print(f"nnstretch {nnstretch.__version__}")
-            raise typer.Exit
-
-    return app
-
-
-def _reflowed(text: str) -> str:
-    """A docstring with every paragraph on one line: the terminal breaks lines where it ends."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+TYPE_CHECKING = False  # that of `typing`, whose import is saved
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,79 +17,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: success; 1: success, but the answer is no (`run --check`) or the reader closed the pipe; 2: an error that the caller
     can fix, in one line on the standard error; 130: interrupted; 128 and the number of the signal that stopped work which can
     resume. Any other exception is a bug and shows its traceback. A driver whose crash ends the process is named.
+
+    Args:
+        arguments: name and arguments of the command; None: those of the process.
     """
-    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", stream=sys.stderr)
-    want_stderr_lines()
     interrupts: list[int] = []
-    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        _check_completion(given)
-        with extras_named(), noticed_interrupts() as interrupts:
-            if given[:1] == ["train"]:
-                given = completed_resume(given)
-            status = make_app()(args=given, prog_name="nnstretch", standalone_mode=False)
-        sys.stdout.flush()
-    except StoppedError as error:
-        if str(error):
-            print(error, file=sys.stderr)
-        return error.status
-    except NNStretchError as error:
-        return _interrupted(given) if interrupts else _fail(str(error))
-    except typer.TyperException as error:
-        meant, said = what_was_meant(given, error), error.format_message().rstrip(".")
-        # Without a word, there were no arguments, and the help has been shown.
-        return _fail(meant or f"{said}; see --help") if meant or said else USAGE_STATUS
-    except (KeyboardInterrupt, typer.Abort):
-        return _interrupted(given)
-    except BrokenPipeError:
-        _drop_output()
-        return 1
-    except MemoryError as error:
-        return _fail(f"not enough memory{f': {error}' if str(error) else ''}; use a smaller model or --shape")
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            _drop_output()
-        return _fail(_described(error))
-    if interrupts or status == INTERRUPTED_STATUS:  # an interrupt may be lost where Python runs callbacks
-        return _interrupted(given)
-    return status if isinstance(status, int) else 0
+        from nnstretch.support.interrupts import noticed_interrupts
+
+        with noticed_interrupts() as interrupts:
+            from nnstretch.cli.application import run_command
+        return run_command(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:
+        return _interrupted()
+    except Exception:
+        if not interrupts:
+            raise
+        return _interrupted()
 
 
-def _check_completion(given: Sequence[str]) -> None:
-    """Refuses the name of a shell.
-
-    Raises:
-        UsageError: there is one.
-    """
-    if len(given) > 1 and given[0] in _COMPLETION and not given[1].startswith("-"):
-        raise UsageError(f"{given[0]} is for the shell that it is run in and takes no name; run it in {given[1]}")
-
-
-def _fail(message: str) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    return USAGE_STATUS
-
-
-def _described(error: OSError) -> str:
-    """An error of the system that nothing else reports: on what, what it was, and what to do."""
-    advice = next((text for numbers, text in _ADVICE.items() if error.errno in numbers), "mend that and run it again")
-    where = error.filename if error.filename is not None else "output" if error.errno in NO_ROOM else "the system"
-    return f"{where}: {error.strerror or str(error) or type(error).__name__}; {advice}"
-
-
-def _drop_output() -> None:
-    """Discards buffered output whose reader or disk space is gone, so that it does not fail again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _interrupted(given: Sequence[str]) -> int:
-    kept = (
-        "; measured routines are kept, and the same command goes on from there"
-        if _MEASURING.intersection(given[:1])
-        else ""
-    )
-    print(f"interrupted{kept}", file=sys.stderr)
-    return INTERRUPTED_STATUS
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import onnx
 import pytest
 import typer
 
-from nnstretch.cli.main import make_app
+from nnstretch.cli.application import make_app
 from scripts.run_docs import (
     ELSEWHERE,
     PAGES,

@@ -8,7 +8,7 @@ import typer
 
 import nnstretch
 from nnstretch.api.options import CompileOptions, declared_options
-from nnstretch.cli.main import make_app
+from nnstretch.cli.application import make_app
 from nnstretch.devices.base.spec import examples, parse_processors
 from nnstretch.devices.registry import KINDS, specifications
 
@@ -39,7 +39,8 @@ def test_values_and_defaults_are_shown() -> None:
     text = command_line()
     assert "```{option} -o FILE, --output FILE" in text
     assert "--search default|learned|exhaustive" in text
-    assert "Default: `0.0001`." in text
+    assert "Default: `tpe`." in text
+    assert "Default: 0.0001, and 0.005 with bfloat16." in text
     assert "Default: elimination." in text
     assert "Example: " not in text
     assert "[default" not in text

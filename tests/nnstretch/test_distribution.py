@@ -204,7 +204,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Enviro
 def forking(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     """The environment, whose commands are forks of one process that has imported what most of them do."""
     folder = tmp_path_factory.mktemp("forks")
-    server = Forks(folder, variables(), environment.python, ("nnstretch.api.compile", "nnstretch.cli.main"))
+    server = Forks(folder, variables(), environment.python, ("nnstretch.api.compile", "nnstretch.cli.application"))
     yield replace(environment, programs=folder)
     server.close()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.outputs import check_endings, note_written
+from nnstretch.cli.statuses import INTERRUPTED
 from nnstretch.errors import UsageError
 from nnstretch.support.json_text import json_text
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from nnstretch.bench.comparison.suite import Result, Series
     from nnstretch.bench.timing import TimingOptions
 
-_INTERRUPTED_STATUS = 130
 _STARTS = 3
 
 
@@ -52,7 +52,7 @@ def compare_models(report: Reporter, series: Series, outputs: Sequence[Path], *,
     _show(report, series, results)
     note_written(report, written)
     report.finish(_answer(series, results))
-    return _INTERRUPTED_STATUS if interrupted else int(any(map(is_failure, results)))
+    return INTERRUPTED if interrupted else int(any(map(is_failure, results)))
 
 
 def parse_series(

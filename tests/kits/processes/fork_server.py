@@ -30,7 +30,7 @@ PRELOADED = (
     *("jinja2", "pydantic", "typer._adapters", "xgboost"),
     "nnstretch.api.compile",
     "nnstretch.branching.stretch",
-    "nnstretch.cli.main",
+    "nnstretch.cli.application",
     "nnstretch.cli.models.networks",
     "nnstretch.cli.stretching.search",
     "nnstretch.training.loop.trainer",

@@ -12,8 +12,9 @@ import pytest
 
 import nnstretch as nns
 from nnstretch.api.options import declared_options
+from nnstretch.cli.application import make_app
 from nnstretch.cli.commands import COMMANDS
-from nnstretch.cli.main import main, make_app
+from nnstretch.cli.main import main
 from tests.kits.boards.cores import OWN_CORE
 
 CALLS = ((nns.compile, nns.CompileOptions), (nns.stretch, nns.StretchOptions))

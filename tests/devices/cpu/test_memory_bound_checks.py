@@ -132,6 +132,23 @@ def test_sizes_beyond_the_buffers_are_refused(name: str) -> None:
                     _run(layer, changed, inputs, outputs)
 
 
+@pytest.mark.parametrize("name", ["scale", "affine", "prelu"])
+def test_rows_that_lanes_do_not_divide_are_refused(name: str) -> None:
+    """Of as many floats in all: a row of 15 and of 16 floats, where a pixel has several lanes."""
+    layer = LAYERS[name]
+    refused = 0
+    for lowering, inputs, outputs in _settings(layer):
+        parameters = lowering.calls[0].parameters
+        place = 1 if lowering.calls[0].kernel == "eltwise/binary" else 0
+        row, lanes = parameters[place + 1 : place + 3]
+        if lanes > 1:
+            refused += 1
+            changed = _with_parameter(_with_parameter(lowering, place, 1), place + 1, row - 1)
+            with pytest.raises(PackageError, match="lanes"):
+                _run(layer, changed, inputs, outputs)
+    assert refused
+
+
 @pytest.mark.parametrize("name", sorted(LAYERS))
 def test_missing_operands_and_parameters_are_refused(name: str) -> None:
     layer = LAYERS[name]

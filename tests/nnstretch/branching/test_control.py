@@ -60,3 +60,12 @@ def test_unreachable_macs_are_refused_with_the_nearest() -> None:
     network = zoo.build("resnet18", num_classes=10, small_images=True)
     with pytest.raises(DesignError, match="no width of the network has 1000 MACs; the nearest has"):
         single_branch_control(network, IMAGES, 1000)
+
+
+def test_channels_are_rounded_less_until_the_macs_are_within_one_percent() -> None:
+    """Multiples of 64 of the only width, 320, are steps of a fifth of the MACs."""
+    images = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    network = nn.Sequential(nn.Conv2d(3, 320, 3, padding=1), nn.ReLU(), nn.Conv2d(320, 10, 3, padding=1))
+    target = round(count_macs(network, images) * 100.4 / 320)
+    control = single_branch_control(network, images, target, multiple=64)
+    assert abs(count_macs(control, images) - target) <= 0.01 * target

@@ -106,3 +106,27 @@ def test_operations_without_weights_are_exported_once(monkeypatch: pytest.Monkey
     assert exports == [6]
     assert exported(Operations()) == found
     assert exports == [6]
+
+
+class TwoReaders(nn.Module):
+    """A value that the next layer reads, and one after that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Conv2d(channels, 8, 3, padding=1) for channels in (3, 8, 8))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x = x + self.third(self.second(x))
+        result: Tensor = self.head(x.mean([2, 3]))
+        return result
+
+
+def test_a_value_that_two_layers_read_makes_no_pair() -> None:
+    plan = blueprint(TwoReaders().eval(), IMAGES)
+    part = plan.whole(Segment(0, len(plan.traced.blocks)))
+    found = fused_plan._BlocksGraph(part, part.blocks, (part.sources, part.results), ()).fused()
+    ops = [layer.layer.op for layer in found.layers]
+    assert ops[:3] == ["Conv", "Conv", "Conv"]
+    assert {0, 1} & found.pairs == {1}

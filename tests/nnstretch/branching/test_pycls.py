@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from nnstretch import zoo
 from nnstretch.branching.design.accounting import count_macs, count_parameters
@@ -37,6 +38,8 @@ from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import export_branched
 from nnstretch.errors import DesignError, FileError
 from nnstretch.frontends import onnx_file
+from nnstretch.zoo.blocks import Chain, classifier, conv_bn
+from nnstretch.zoo.mobilenet import InvertedRow, inverted_stages
 from tests.kits.networks.published_networks import BASELINES, MORE, SETTINGS, Setting, reference
 
 # Those of one network follow each other, so that it is traced once.
@@ -168,6 +171,39 @@ def test_first_version_begins_and_ends_branches_with_convolutions() -> None:
     assert layers["exit.conv"].weight.shape == (16, 32, 1, 1)
     # A stage that is not branched keeps all channels, so it needs no last convolution.
     assert "exit.conv" not in dict(branched.segments[1].branches[0].layers.named_modules())
+
+
+@pytest.mark.parametrize("branches", [1, 2])
+def test_inputs_that_are_gated_are_original_channels(branches: int) -> None:
+    """Concatenated outputs of branches are not: they would need a convolution before, which files do not have.
+
+    A block without expansion gates its input.
+    """
+    rows = [InvertedRow(6, 24, 1, 1), InvertedRow(1, 32, 1, 2)]
+    stem = nn.Sequential(*conv_bn(3, 16, 3, stride=2, activation=nn.ReLU6))
+    head = nn.Sequential(conv_bn(32, 64, 1, activation=nn.ReLU6), *classifier(64, 10))
+    module = Chain(stem, inverted_stages(16, rows, is_gated=True), head).eval()
+    plan = Blueprint(blueprint(module, torch.zeros(1, 3, 64, 64)).traced, merge=Merge.CONCAT)
+    setting = Setting(
+        "",
+        64,
+        ("simple_stem_in", 16),
+        "mbconv",
+        depths=[[1] * branches, [1]],
+        widths=[[24 // branches] * branches, [32]],
+        strides=[1, 2],
+        bottlenecks=[[6.0] * branches, [1.0]],
+        original_widths=[24, 32],
+        kernels=(3, 3),
+        head=64,
+        squeeze=True,
+    )
+    network = parse_published(setting.text())
+    if branches == 1:
+        assert len(design_of(network, plan).segments) == 4
+    else:
+        with pytest.raises(DesignError, match=r"stage 2, branch 1 .*its input meets layers other than convolutions"):
+            design_of(network, plan)
 
 
 def test_shortcuts_are_projected_where_pycls_projects_them() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,12 @@ def test_round_trip_and_parameter_order(path: Path) -> None:
     assert store.get("p", "w", "r", {}, "memory") == Measurement(None, (), "did not build")  # in every state
     store.close()
     assert len(ProfileStore(path)) == 2
+
+
+def test_the_store_has_a_write_ahead_log(path: Path) -> None:
+    """Readers and a writer do not wait for each other; the mode stays with the file."""
+    with closing(ProfileStore(path)), closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_rows_and_clear(path: Path) -> None:

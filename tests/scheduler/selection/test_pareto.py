@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.errors import SelectionError, UsageError
-from nnstretch.scheduler.selection.constraints.pareto import ParetoFront, pareto
+from nnstretch.scheduler.selection.constraints.pareto import ParetoFront, _undominated, pareto
 from nnstretch.scheduler.selection.exact.elimination import Elimination
 from nnstretch.scheduler.selection.problem import Assignment, Costs, Problem
 from tests.kits.selection.selection_problems import legal_values, network, problems
@@ -122,3 +122,16 @@ def test_unknown_resources_are_refused() -> None:
         pareto(Problem((np.zeros(2),), {}), ["power"])
     with pytest.raises(UsageError, match="got none"):
         pareto(Problem((np.zeros(2),), {}), [])
+
+
+def test_of_points_that_tie_the_undominated_stay() -> None:
+    """In any order: a tie in cost, in an amount, and equal points; the one with the first choices stays."""
+    points = [
+        Assignment((number,), cost, optimal=False, gap=1.0, amounts={"memory": memory, "loss": loss})
+        for number, (cost, memory, loss) in enumerate(
+            [(2.0, 5.0, 1.0), (1.0, 7.0, 1.0), (1.0, 5.0, 1.0), (1.0, 5.0, 1.0), (2.0, 4.0, 1.0), (2.0, 5.0, 0.5)]
+        )
+    ]
+    for ordered in (points, points[::-1]):
+        kept = _undominated(ordered, ["memory", "loss"])
+        assert [point.choices for point in kept] == [(2,), (4,), (5,)]

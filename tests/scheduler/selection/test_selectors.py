@@ -15,6 +15,7 @@ from nnstretch.scheduler.selection.baselines.dynamic_programming import Dprs, Gl
 from nnstretch.scheduler.selection.baselines.q_learning import QLearning, schedule
 from nnstretch.scheduler.selection.baselines.random_search import RandomSearch
 from nnstretch.scheduler.selection.bounds import reparametrised
+from nnstretch.scheduler.selection.constraints.limits import cheapest_within, check_limits
 from nnstretch.scheduler.selection.exact.best_first import Dijkstra, a_star
 from nnstretch.scheduler.selection.exact.elimination import Elimination
 from nnstretch.scheduler.selection.explanation import compare
@@ -271,3 +272,27 @@ def test_malformed_problems_are_refused(parts: tuple[object, ...], message: str)
 def test_brute_force_knows_limits() -> None:
     problem = Problem((np.array([1.0, 2.0]),), {}, {"memory": (np.array([9.0, 1.0]),)}, {"memory": 5.0})
     assert legal(problem) == [(1,)]
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(15.0, (0, 0, 0)), (21.0, (1, 1, 1)), (14.999, None)])
+def test_a_limit_may_be_reached(limit: float, kept: tuple[int, ...] | None) -> None:
+    sizes = (np.array([5.0, 7.0]),) * 3
+    problem = Problem((np.array([1.0, 0.0]),) * 3, {}, {"memory": sizes}, {"memory": limit})
+    if kept is not None:
+        assert tuple(cheapest_within(problem)[0]) == kept
+    for selector in EVERY:
+        if kept is not None:
+            assert selector.select(problem).choices == kept
+        else:
+            with pytest.raises(SelectionError, match=r"memory is limited to 14\.999, but every plan needs at least 15"):
+                selector.select(problem)
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "text"),
+    [("memory", 9999.0, "9999;"), ("memory", 1e4, r"0\.01 MB;"), ("loss", 1e4, "10000;")],
+)
+def test_amounts_of_memory_are_in_megabytes_where_they_are_large(resource: str, amount: float, text: str) -> None:
+    problem = Problem((np.zeros(1),), {}, {resource: (np.array([amount]),)}, {resource: 1.0})
+    with pytest.raises(SelectionError, match=f"{resource} is limited to 1, but every plan needs at least {text}"):
+        check_limits(problem)

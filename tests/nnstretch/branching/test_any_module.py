@@ -31,7 +31,7 @@ from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import export_branched
 from nnstretch.errors import DesignError
 from tests.kits.networks.any_module import ANY, Basic, ConvNext, Detector, Shuffled, Tail, UNet, conv, small
-from tests.nnstretch.branching.test_search import Rates
+from tests.kits.networks.searched_networks import Rates
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 

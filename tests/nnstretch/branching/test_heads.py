@@ -29,7 +29,7 @@ from nnstretch.errors import DesignError
 from nnstretch.exporters.splitting import split
 from nnstretch.graph.metadata import PLACEMENT_KEY
 from tests.kits.networks.any_module import Levels, small
-from tests.nnstretch.branching.test_search import Rates
+from tests.kits.networks.searched_networks import Rates
 
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 TOWERS = ("box.0", "classes.0", "box.1", "classes.1", "box.2", "classes.2")

@@ -37,7 +37,7 @@ from nnstretch.errors import DesignError
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 from nnstretch.graph.slices import bounds, even_shares, layer_share
 from tests.kits.hypothesis_examples import examples
-from tests.nnstretch.branching.test_search import IMAGES, Rates, every_design, tiny, within
+from tests.kits.networks.searched_networks import IMAGES, Rates, every_design, tiny, within
 
 LIMITS = SearchLimits(min_width=0.5, min_depth=0.5, beta=0.9, min_macs=0.7, max_segment=1.0)
 

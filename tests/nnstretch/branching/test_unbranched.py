@@ -32,7 +32,7 @@ from nnstretch.cli.stretching.answer import branches_table
 from nnstretch.errors import DesignError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.metadata import PLACEMENT_KEY
-from tests.nnstretch.branching.test_search import IMAGES, Rates, every_design, small, tiny, within
+from tests.kits.networks.searched_networks import IMAGES, Rates, every_design, small, tiny, within
 
 LIMITS = SearchLimits(min_width=0.5, min_depth=0.5, beta=0.9, min_macs=0.7, max_segment=1.0)
 NAMES = ("cpu:0", "opencl:0", "cpu:1", "cpu:2")

@@ -185,41 +185,89 @@ def test_no_opencl_driver(onnx_file: Path) -> None:
     assert kinds[0] == "cpu" and "opencl" not in kinds
 
 
-def test_usage(cli: Cli) -> None:
+def test_commands_that_do_not_exist(cli: Cli) -> None:
     refuses(cli("frobnicate"), "frobnicate")
     for option in ("--install-completion", "--show-completion"):
         refuses(cli(option, "zsh"), f"{option} is for the shell that it is run in", "run it in zsh")
     refuses(cli("compare", "a.onnx", "b.onnx"), "there is no command compare", "`bench`")
-    refuses(cli("run"), "MODEL")
     refuses(cli("help"), "`nnstretch --help` lists the commands")
+    refuses(cli("sweep", "dessigns", "net.py:small"), "sweep has no part dessigns; did you mean sweep designs?")
+    refuses(cli("sweep", "net.py:small"), "sweep is followed by one of designs", "nnstretch sweep designs net.py:small")
+
+
+def test_arguments_without_an_option(cli: Cli) -> None:
+    refuses(cli("run"), "MODEL")
     refuses(cli("run", "net.onnx", "runs", "3"), "run takes only MODEL without an option, so 'runs 3' is too much")
     refuses(cli("devices", "cpu"), "devices takes nothing without an option, so 'cpu' is too much")
-    Path("w.pt").write_bytes(b"PK")
-    refuses(cli("run", "net.py:small", "-w", "w.pt"), "w.pt is no .safetensors file", "safetensors.torch.save_file")
-    options = ("net.py:small", "--image-size", "16", "--data", "text.txt", "-o", "q.onnx")
-    refuses(cli("quantize", *options), "no data set is called 'text.txt'")
     refuses(cli("run", "--model", "resnet18"), "MODEL is given without an option")
+
+
+def test_options_that_a_command_lacks(cli: Cli) -> None:
     refuses(cli("bench", "resnet18", "--warmup", "3"), "runs that warm up need no option; bench makes some")
     refuses(cli("run", "resnet18", "--warmup=3"), "runs that warm up need no option; run makes some")
     refuses(cli("bench", "resnet18", "--when-hot", "stop"), "--stop-when-hot ends the measurement")
     refuses(cli("stretch", "resnet18", "--max-latency", "9"), "stretch has no --max-latency; --latency-target 12ms")
     refuses(cli("sweep", "designs", "resnet18", "--latency-target", "9ms"), "--max-latency 12ms is the largest")
+    refuses(cli("tune", "resnet18", "--budget", "9"), "tune has no --budget", "the same command goes on")
+    refuses(cli("run", "resnet18", "--budget", "9"), "run has no option --budget", "one of nnstretch stretch, bench")
+    refuses(cli("bench", "resnet18", "--treads", "2"), "bench has no option --treads; did you mean --threads")
+    refuses(cli("train", "--batch", "2"), "train has no option --batch; did you mean --batch-size?")
+    refuses(cli("sweep", "designs", "--bogus"), "see nnstretch sweep designs --help")
+    refuses(cli("run", "resnet18", "--litert", "lib.so"), "run has no --litert", "-p litert", "--engines litert")
+
+
+def test_values_of_options(cli: Cli) -> None:
     refuses(cli("sweep", "designs", "net.py:small", "--max-latency", "soon"), "'soon' is no time above 0", "12ms")
     refuses(cli("sweep", "designs", "net.py:small", "--max-memory", "lots"), "'lots' is no amount of memory", "200MB")
     for words in (("stretch",), ("sweep", "designs")):
         for seconds in ("--timeout", "--time-limit"):
             refuses(cli(*words, "resnet18", seconds, "many"), "'--timeout' / '--time-limit'", "valid number")
-    refuses(cli("tune", "resnet18", "--budget", "9"), "tune has no --budget", "the same command goes on")
-    refuses(cli("run", "resnet18", "--budget", "9"), "run has no option --budget", "one of nnstretch stretch, bench")
-    refuses(cli("bench", "resnet18", "--treads", "2"), "bench has no option --treads; did you mean --threads")
-    refuses(cli("sweep", "dessigns", "net.py:small"), "sweep has no part dessigns; did you mean sweep designs?")
-    refuses(cli("train", "--batch", "2"), "train has no option --batch; did you mean --batch-size?")
-    refuses(cli("sweep", "designs", "--bogus"), "see nnstretch sweep designs --help")
+    refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "integer")
+    refuses(
+        cli("sweep", "designs", "net.py:small", "-p", "cpu:0,cpu:1", "--image-sizes", "16,-1"), "--image-sizes has -1"
+    )
+    refuses(cli("sweep", "tune", "net.py:small", "-p", "cpu:0,cpu:1"), "--processors cpu:0,cpu:1 names several")
+
+
+def test_options_that_need_others(cli: Cli) -> None:
+    refuses(cli("bench", "resnet18", "--design", "d.json", "-o", "d.txt"), "d.txt", ".json, .html")
+    refuses(cli("bench", "resnet18", "--original-weights", "w.safetensors"), "--original-weights", "--design")
+    refuses(cli("zoo", "--num-classes", "3"), "the options are for one network")
+    refuses(cli("run", "net.py:small", "--max-error", "0.1"), "--max-error needs --check")
+
+
+def test_weights_and_networks(cli: Cli) -> None:
+    Path("w.pt").write_bytes(b"PK")
+    refuses(cli("run", "net.py:small", "-w", "w.pt"), "w.pt is no .safetensors file", "safetensors.torch.save_file")
     refuses(
         cli("bench", "resnet18", "-w", "3"), "cannot read 3: there is no such file; weights are a .safetensors file"
     )
-    refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "integer")
-    refuses(cli("sweep", "net.py:small"), "sweep is followed by one of designs", "nnstretch sweep designs net.py:small")
+    refuses(cli("zoo", "resnet18", "--weights", "missing.safetensors"), "missing.safetensors")
+    refuses(cli("bench", "resnet18", "vgg16", "--design", "d.json"), "one network")
+    refuses(cli("bench", "resnet18", "vgg16", "--weights", "w.safetensors"), "--weights is for one network; 2")
+    refuses(cli("bench", "resnet18", "--weights", "w.safetensors"), "w.safetensors")
+
+
+def test_the_size_of_images_is_for_networks_of_torch(cli: Cli) -> None:
+    for command in (
+        ["bench"],
+        ["run"],
+        ["tune"],
+        ["compile"],
+        ["quantize", "-o", "q.onnx"],
+        ["export", "-o", "x.onnx"],
+    ):
+        size = cli(*command, "net.onnx", "--image-size", "64")
+        refuses(size, "--image-size is for networks that torch builds; net.onnx")
+
+
+def test_data_sets_and_engines(cli: Cli) -> None:
+    options = ("net.py:small", "--image-size", "16", "--data", "text.txt", "-o", "q.onnx")
+    refuses(cli("quantize", *options), "no data set is called 'text.txt'")
+    refuses(cli("evaluate", "resnet18", "--data", "digits", "--engine", "abacus"), "abacus")
+
+
+def test_trainings_that_cannot_be(cli: Cli) -> None:
     refuses(cli("train", "resnet18", "--data", "nothing", "-o", "w.safetensors"), "nothing", "digits")
     refuses(
         cli("train", "resnet18", "--data", "digits:3", "-o", "w.safetensors"), "digits takes nothing behind a colon"
@@ -235,39 +283,15 @@ def test_usage(cli: Cli) -> None:
     teacher = ("train", "net.py:small", "--data", "digits", "-o", "w.safetensors", "--teacher")
     refuses(cli(*teacher, "t.safetensors"), "write MODEL:WEIGHTS, as in MODEL:t.safetensors")
     refuses(cli(*teacher, "net.py:small"), "names no weights", "as in net.py:small:teacher.safetensors")
-    refuses(cli("run", "resnet18", "--litert", "lib.so"), "run has no --litert", "-p litert", "--engines litert")
     refuses(
         cli("train", "net.py:small", "--data", "digits", "--unlabelled", "textures", "-o", "w.safetensors"),
         "--unlabelled", "--design", "blockwise_epochs",
     )  # fmt: skip
-    refuses(cli("evaluate", "resnet18", "--data", "digits", "--engine", "abacus"), "abacus")
-    refuses(cli("zoo", "resnet18", "--weights", "missing.safetensors"), "missing.safetensors")
-    refuses(cli("bench", "resnet18", "vgg16", "--design", "d.json"), "one network")
-    refuses(cli("bench", "resnet18", "--design", "d.json", "-o", "d.txt"), "d.txt", ".json, .html")
-    refuses(cli("bench", "resnet18", "--original-weights", "w.safetensors"), "--original-weights", "--design")
-    refuses(cli("bench", "resnet18", "vgg16", "--weights", "w.safetensors"), "--weights is for one network; 2")
-    for command in (
-        ["bench"],
-        ["run"],
-        ["tune"],
-        ["compile"],
-        ["quantize", "-o", "q.onnx"],
-        ["export", "-o", "x.onnx"],
-    ):
-        size = cli(*command, "net.onnx", "--image-size", "64")
-        refuses(size, "--image-size is for networks that torch builds; net.onnx")
-    refuses(cli("bench", "resnet18", "--weights", "w.safetensors"), "w.safetensors")
     Path("d.json").write_text('{"format": 1,\n "id": }')
     refuses(
         cli("train", "net.py:small", "--data", "digits", "--design", "d.json", "-o", "w.safetensors"),
         "d.json: not a whole design (line 2, column 8: expecting value); make it again with `nnstretch stretch`",
     )
-    refuses(cli("zoo", "--num-classes", "3"), "the options are for one network")
-    refuses(cli("run", "net.py:small", "--max-error", "0.1"), "--max-error needs --check")
-    refuses(
-        cli("sweep", "designs", "net.py:small", "-p", "cpu:0,cpu:1", "--image-sizes", "16,-1"), "--image-sizes has -1"
-    )
-    refuses(cli("sweep", "tune", "net.py:small", "-p", "cpu:0,cpu:1"), "--processors cpu:0,cpu:1 names several")
 
 
 def test_places_that_cannot_be_written(cli: Cli, onnx_file: Path, folder: Path) -> None:

@@ -108,8 +108,9 @@
     F(matmul, fma)
 
 #define ADDED(A)            \
-    A(conv_strassen, 5)     \
+    A(conv_strassen, 1)     \
     A(conv_strassen, 6)     \
+    A(conv_strassen, 7)     \
     A(conv_int8, 2)         \
     A(conv_int8_planar, 2)  \
     A(rows_int8, 4)         \

@@ -1,4 +1,4 @@
-"""Strassen's 1 × 1 convolutions: all supported shapes, also in place; other layers are refused."""
+"""Strassen's 1 × 1 convolutions and dense layers: all supported shapes, also in place; other layers are refused."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from nnstretch.devices.algorithms.strassen import strassen_weights
 from nnstretch.devices.base.routine import Routine
-from nnstretch.devices.cpu.routines.convolution.strassen import StrassenConvolution
+from nnstretch.devices.cpu.routines.convolution.strassen import StrassenConvolution, StrassenDense
 from nnstretch.errors import PackageError
+from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Layer
 from tests.kits.kernels.convolution_parity import (
     FOR_STRASSEN,
@@ -26,6 +27,7 @@ from tests.kits.kernels.convolution_parity import (
     pointwise_layers,
     reference,
 )
+from tests.kits.kernels.convolution_shapes import dense_layer
 from tests.kits.kernels.kernel_driver import run_lowering
 
 CHANNELS = st.sampled_from([24, 28, 48, 51, 77, 96, 97, 100, 112, 128, 130, 160])
@@ -63,9 +65,9 @@ def test_strided_layers(routines: Sequence[Routine], strides: tuple[int, int]) -
             check_setting(mine, layer, {**parameters, "tiles": tiles, "panels": panels}, wanted)
 
 
-@pytest.mark.parametrize("lacking", [5, 6])
+@pytest.mark.parametrize("lacking", [1, 6, 7])
 def test_steps_of_earlier_versions_lack_the_last_parameters(routines: Sequence[Routine], lacking: int) -> None:
-    """Packages hold steps of a kernel that knew no strides, or no divisions either."""
+    """Packages hold steps of a kernel that knew no rows, or no strides, or no divisions either."""
     layer = conv_layer((1, 128, 13, 13), 192, (1, 1), pads=(0, 0, 0, 0))
     (mine,) = [r for r in routines if isinstance(r, StrassenConvolution)]
     parameters = mine.parameter_space(layer)[0]
@@ -92,6 +94,46 @@ def test_other_layers_are_not_supported(routines: Sequence[Routine]) -> None:
     (mine,) = [r for r in routines if isinstance(r, StrassenConvolution)]
     assert mine.supports(FOR_STRASSEN)
     assert not any(mine.supports(layer) for layer in NOT_FOR_STRASSEN)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    layer=st.builds(
+        dense_layer,
+        st.sampled_from([2, 3, 9, 13, 14, 27, 28, 29, 49, 57]),
+        CHANNELS,
+        OUTPUTS,
+        bias=st.booleans(),
+        residual=st.booleans(),
+        activation=activations,
+    ),
+    in_place=st.booleans(),
+)
+def test_any_dense_layer(routines: Sequence[Routine], layer: Layer, in_place: bool) -> None:
+    mine = [r for r in routines if isinstance(r, StrassenDense) and r.supports(layer)]
+    if mine:
+        check(mine, layer, in_place=in_place and layer.has(3))
+
+
+def test_small_units_of_dense_layers(routines: Sequence[Routine]) -> None:
+    """Units of one tile copy their rows themselves; an odd number of rows has one in both ranges."""
+    layer = dense_layer(57, 130, 192, bias=True, residual=True, activation=Activation(ActivationKind.GELU))
+    (mine,) = [r for r in routines if isinstance(r, StrassenDense)]
+    assert mine.supports(layer)
+    wanted = reference(layer, feeds_of(layer))
+    for parameters in mine.parameter_space(layer):
+        for tiles, panels in ((1, 1), (2, 3)):
+            check_setting(mine, layer, {**parameters, "tiles": tiles, "panels": panels}, wanted)
+
+
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 128, 192), (57, 128, 190), (57, 20, 192)])
+def test_other_dense_layers_are_not_supported(
+    routines: Sequence[Routine], rows: int, inputs: int, outputs: int
+) -> None:
+    """One row, outputs that fill no whole block, few inputs."""
+    (mine,) = [r for r in routines if isinstance(r, StrassenDense)]
+    layer = dense_layer(rows, inputs, outputs, bias=True, residual=False, activation=Activation())
+    assert not mine.supports(layer)
 
 
 def test_weights_take_seven_quarters() -> None:

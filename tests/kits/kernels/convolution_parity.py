@@ -241,7 +241,7 @@ def check(
     if wanted_routines is not None:
         # What is worth a fast algorithm's sums depends on the block.
         algorithms = {routine.descriptor.algorithm for routine in supporting}
-        assert algorithms - {"strassen", "winograd", "winograd_int16"} == wanted_routines
+        assert algorithms - {"strassen", "strassen_rows", "winograd", "winograd_int16"} == wanted_routines
     for routine in supporting:
         for parameters in variants(routine, layer):
             check_setting(routine, layer, parameters, wanted, in_place=in_place)

@@ -72,6 +72,12 @@ def pointwise(layer: Layer, source: tuple[int, ...], result: TensorType) -> Laye
     return Layer(layer.name, "Conv", types, (result,), MappingProxyType(attributes), layer.activation, constants)
 
 
+def as_convolution(layer: Layer) -> Layer:
+    """A dense layer N,K -> N,M, without its residual, as the convolution 1,K,N,1 -> 1,M,N,1."""
+    rows, channels = layer.type_of(0).shape
+    return pointwise(layer, (1, channels, rows, 1), TensorType((1, layer.type_of(1).shape[0], rows, 1)))
+
+
 def operands(layer: Layer) -> tuple[Operand | None, ...]:
     """Operands that the kernels read: input, weights (constant 0), bias (constant 1), residual."""
     return (

@@ -23,10 +23,10 @@ from nnstretch.devices.base.routine import (
 )
 from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.base import (
+    as_convolution,
     has_native_operands,
     is_convolution,
     lowering,
-    pointwise,
 )
 from nnstretch.devices.cpu.routines.convolution.direct import DirectConvolution
 from nnstretch.devices.cpu.routines.data_movement import change_layout, copy_call
@@ -155,14 +155,14 @@ class DenseAsConvolution(Routine):
             return False
         if layer.type_of(0).shape[0] < 2 or layer.has(3):
             return False
-        inner = _as_convolution(layer)
+        inner = as_convolution(layer)
         return is_convolution(inner) and self.convolution.supports(inner)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        return self.convolution.parameter_space(_as_convolution(layer))
+        return self.convolution.parameter_space(as_convolution(layer))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        inner = _as_convolution(layer)
+        inner = as_convolution(layer)
         image, result = inner.type_of(0), inner.outputs[0]
         enter, leave = self._calls(image, inward=True), self._calls(result, inward=False)
         stages = [*enter, self.convolution.lower(inner, parameters), *leave]
@@ -186,12 +186,6 @@ class DenseAsConvolution(Routine):
 
 def _copy(sizes: tuple[int, ...], strides: tuple[int, ...]) -> Lowering:
     return Lowering((copy_call(StridedCopy(sizes, strides, 0), element_type(DEFAULT_DTYPE)),))
-
-
-def _as_convolution(layer: Layer) -> Layer:
-    """A dense layer N,K -> N,M as the convolution 1,K,N,1 -> 1,M,N,1."""
-    rows, channels = layer.type_of(0).shape
-    return pointwise(layer, (1, channels, rows, 1), TensorType((1, layer.type_of(1).shape[0], rows, 1)))
 
 
 ROUTINES = (Dense, DenseOfInt16Weights, DenseAsConvolution)

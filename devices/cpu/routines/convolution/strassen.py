@@ -1,15 +1,22 @@
-"""1 × 1 convolutions by Strassen's algorithm."""
+"""1 × 1 convolutions and dense layers by Strassen's algorithm."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from nnstretch.devices.algorithms.strassen import fitting_tiles, is_divisible, strassen_weights
 from nnstretch.devices.base.balance import balanced_grid, grid_units, imbalance
 from nnstretch.devices.base.geometry import KernelGeometry
-from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters, distinct, shares
+from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, lowering
+from nnstretch.devices.cpu.routines.convolution.base import (
+    BlockedConvolution,
+    as_convolution,
+    has_native_operands,
+    is_convolution,
+    lowering,
+)
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 
@@ -18,10 +25,8 @@ UNEVEN = 1.05  # imbalance of two threads from which on one more division of the
 MOST_PARTS = 32  # maximum parts into which a thorough search divides pixels and outputs
 
 
-class StrassenConvolution(BlockedConvolution):
-    """1 × 1 convolution with seven products of quarters instead of eight (Strassen's algorithm in Winograd's form, one step).
-
-    With strides, the pixels that are read are copied first.
+class _Strassen(BlockedConvolution):
+    """Seven products of quarters instead of eight (Strassen's algorithm in Winograd's form, one step).
 
     Routine parameters:
         pixels, vectors: the register tile, which names the kernel.
@@ -29,8 +34,6 @@ class StrassenConvolution(BlockedConvolution):
         tiles: maximum pairs of tiles per unit of work; their sums of inputs are computed once.
         panels: pairs of panels of outputs per unit of work.
     """
-
-    descriptor = Descriptor("cpu", "float32", "strassen")
 
     def __init__(self, isa: Isa) -> None:
         super().__init__(isa)
@@ -41,16 +44,16 @@ class StrassenConvolution(BlockedConvolution):
         return small and is_divisible(geometry, self.layout.block) and bool(self._fitting(geometry))
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        geometry = KernelGeometry.of(layer)
+        geometry = self._geometry(layer)
         return tuple(setting for tile in self._fitting(geometry) for setting in self._settings(geometry, tile))
 
     def default_parameters(self, layer: Layer) -> Parameters:
-        geometry = KernelGeometry.of(layer)
+        geometry = self._geometry(layer)
         tile = self._fitting(geometry)[0]
         return self._setting(geometry, tile, self._fewest(geometry, tile))
 
     def search_space(self, layer: Layer) -> Sequence[Parameters]:
-        geometry = KernelGeometry.of(layer)
+        geometry = self._geometry(layer)
         settings = (
             {**setting, "tiles": tiles, "panels": panels}
             for tile in self._fitting(geometry)
@@ -59,6 +62,10 @@ class StrassenConvolution(BlockedConvolution):
             for panels in shares(len(self._panels(geometry, tile[1])), MOST_PARTS)
         )
         return distinct(self.parameter_space(layer), settings)
+
+    @abstractmethod
+    def _geometry(self, layer: Layer) -> KernelGeometry:
+        """The geometry of the convolution that computes a layer."""
 
     def _panels(self, geometry: KernelGeometry, vectors: int) -> tuple[float, ...]:
         """Work of each pair of panels and of each unpaired vector, which has as many products as four quarters."""
@@ -89,7 +96,7 @@ class StrassenConvolution(BlockedConvolution):
         return {"pixels": pixels, "vectors": vectors, "divisions": divisions, "tiles": tiles, "panels": panels}
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        geometry = KernelGeometry.of(layer)
+        geometry = self._geometry(layer)
         block, vectors = self.layout.block, parameters["vectors"]
         kernel = family("conv_strassen").kernel(pixels=parameters["pixels"], vectors=vectors)
         lanes = -(-geometry.out_channels // block) * block
@@ -107,7 +114,43 @@ class StrassenConvolution(BlockedConvolution):
             panels=parameters["panels"],
             divisions=parameters["divisions"],
             **_selection(geometry),
+            rows=int(layer.op == "Dense"),
         )
+
+
+class StrassenConvolution(_Strassen):
+    """1 × 1 convolutions. With strides, the pixels that are read are copied first.
+
+    Routine parameters: those of `_Strassen`.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "strassen")
+
+    def _geometry(self, layer: Layer) -> KernelGeometry:
+        return KernelGeometry.of(layer)
+
+
+class StrassenDense(_Strassen):
+    """Dense layers of many rows, which are the pixels of a convolution and copied to blocks first.
+
+    Routine parameters: those of `_Strassen`.
+    """
+
+    descriptor = Descriptor("cpu", "float32", "strassen_rows")
+
+    def supports(self, layer: Layer) -> bool:
+        if layer.op != "Dense" or not has_native_operands(layer) or len(layer.type_of(0).shape) != 2:
+            return False
+        (rows, _), (outputs, _) = layer.type_of(0).shape, layer.type_of(1).shape
+        if rows < 2 or outputs % self.layout.block:
+            return False
+        return is_convolution(as_convolution(layer)) and self.covers(self._geometry(layer))
+
+    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        return (PLAIN,) * len(layer.activations), (PLAIN,)
+
+    def _geometry(self, layer: Layer) -> KernelGeometry:
+        return KernelGeometry.of(as_convolution(layer))
 
 
 def _selection(geometry: KernelGeometry) -> dict[str, int]:
@@ -118,4 +161,4 @@ def _selection(geometry: KernelGeometry) -> dict[str, int]:
     return {"ow": geometry.out_width, "h": geometry.height, "w": geometry.width, "sh": sh, "sw": sw}
 
 
-ROUTINES = (StrassenConvolution,)
+ROUTINES = (StrassenConvolution, StrassenDense)

@@ -1,9 +1,10 @@
-/* 1 × 1 convolutions of blocked tensors by one step of Strassen's algorithm, in Winograd's form with seven products
- * instead of eight, on tiles that stay in the near caches.
+/* 1 × 1 convolutions of blocked tensors, and dense layers of plain matrices, by one step of Strassen's algorithm, in
+ * Winograd's form with seven products instead of eight, on tiles that stay in the near caches.
  *
  * reads   x, weights, bias or NULL (one float per lane of the output), residual like the output or NULL
  * writes  y, which may be the residual's memory
- * p       as in the manifest; with strides, `ow` is the length of an output row, and the pixels read are copied first
+ * p       as in the manifest; with strides, `ow` is the length of an output row. The pixels read are copied first then, and
+ *         those of a dense layer, whose pixels are rows of the matrices
  *
  * Input channels are two halves of `half` full blocks each, then the rest. Output vectors are `pairs` panels of
  * VECTORS vectors in each half, then single vectors. Weights of a pair are float[channel][VECTORS][block] for X11,
@@ -49,7 +50,7 @@ typedef struct {
 typedef struct {
     float *to[2][2];
     const float *residual[2][2], *bias[2]; /* or NULL */
-    int64_t y_plane;
+    int64_t y_plane, y_step; /* floats between output vectors, and between pixels */
     epilogue finish;
     float *saved; /* 4 tiles */
 } strassen_results;
@@ -110,6 +111,13 @@ NNS_INLINE void strassen_add(const int count, const int vectors, nns_vec (*acc)[
     COMPUTE_FOR(p, count) COMPUTE_FOR(v, vectors) acc[p][v] += nns_load(from + (p * vectors + v) * NNS_BLOCK);
 }
 
+/* The second pass of the epilogue over `runs` runs of `n` floats that are `apart` floats apart. */
+NNS_INLINE void strassen_second_pass(const strassen_results *r, float *y, int64_t runs, int64_t apart, int64_t n) {
+    int64_t at[STRASSEN_PIXELS > STRASSEN_VECTORS ? STRASSEN_PIXELS : STRASSEN_VECTORS];
+    for (int64_t run = 0; run < runs; run++) at[run] = run * apart;
+    epilogue_rows(&r->finish, y, at, runs, n);
+}
+
 /* Applies the epilogue and writes the results, except the first `skip` pixels, which belong to the other range. */
 NNS_INLINE void strassen_finish(const int count, const int vectors, nns_vec (*acc)[STRASSEN_VECTORS],
                                const strassen_results *r, int range, int half, int64_t skip) {
@@ -120,14 +128,16 @@ NNS_INLINE void strassen_finish(const int count, const int vectors, nns_vec (*ac
         COMPUTE_FOR(p, count) acc[p][v] += bias;
         COMPUTE_FOR(p, count) {
             if (p < skip) continue;
-            const nns_vec sum = residual ? acc[p][v] + nns_load(residual + p * NNS_BLOCK) : acc[p][v];
-            nns_store(y + p * NNS_BLOCK, epilogue_clamp(&r->finish, sum));
+            const nns_vec sum = residual ? acc[p][v] + nns_load(residual + p * r->y_step) : acc[p][v];
+            nns_store(y + p * r->y_step, epilogue_clamp(&r->finish, sum));
         }
     }
     if (!r->finish.second_pass) return;
-    int64_t at[STRASSEN_VECTORS];
-    COMPUTE_FOR(v, vectors) at[v] = v * r->y_plane;
-    epilogue_rows(&r->finish, r->to[range][half] + skip * NNS_BLOCK, at, vectors, (count - skip) * NNS_BLOCK);
+    float *first = r->to[range][half] + skip * r->y_step;
+    if (r->y_step == NNS_BLOCK)
+        strassen_second_pass(r, first, vectors, r->y_plane, (count - skip) * NNS_BLOCK);
+    else
+        strassen_second_pass(r, first, count - skip, r->y_step, vectors * NNS_BLOCK);
 }
 
 /* All four products of a pair of panels, whose weights are at `w`. */
@@ -227,7 +237,7 @@ static strassen_grid grid_of(const conv_strassen_parameters *p, int64_t pixels, 
     g.tiles = nns_max_int(p->divisions, nns_ceil_div(p->pixels, 2 * pixels));
     g.groups = nns_ceil_div(g.tiles, p->tiles);
     g.chunks = nns_ceil_div(g.panels, p->panels);
-    g.copied = p->ow ? blocks_of(p->c) * 2 * pixels * NNS_BLOCK : 0;
+    g.copied = p->ow || p->rows ? blocks_of(p->c) * 2 * pixels * NNS_BLOCK : 0;
     g.memory = g.copied + 4 * g.half * pixels * NNS_BLOCK;
     return g;
 }
@@ -237,8 +247,11 @@ static int64_t pair_size(const strassen_grid *g, int64_t vectors) {
     return (7 * g->half * NNS_BLOCK + 3 * g->rest) * vectors * NNS_BLOCK;
 }
 
-/* Pixels of an image of the input. */
-static int64_t input_pixels(const conv_strassen_parameters *p) { return p->ow ? p->h * p->w : p->pixels; }
+/* Floats of an image of the input. */
+static int64_t input_size(const conv_strassen_parameters *p) {
+    if (p->rows) return NNS_PRODUCT(p->pixels, p->c);
+    return NNS_PRODUCT(blocks_of(p->c), NNS_BLOCK, p->ow ? NNS_PRODUCT(p->h, p->w) : p->pixels);
+}
 
 static const char *strassen_check(const nns_args *args, nns_work *work, int64_t pixels, int64_t vectors) {
     const conv_strassen_parameters *p = (const void *)args->p;
@@ -247,9 +260,10 @@ static const char *strassen_check(const nns_args *args, nns_work *work, int64_t 
     if (p->divisions > nns_ceil_div(p->pixels, 2)) return "there are more tiles than pairs of pixels";
     if (p->ow && ((nns_ceil_div(p->pixels, p->ow) - 1) * p->sh >= p->h || (p->ow - 1) * p->sw >= p->w))
         return "strides lead out of the image";
+    if (p->rows && (p->n > 1 || p->ow || p->o % NNS_BLOCK)) return "rows have neither images nor strides nor parts of blocks";
     const int64_t weights = g.pairs * pair_size(&g, vectors) + g.singles * p->c * NNS_BLOCK;
     const char *wrong =
-        NNS_CHECK_SIZES(conv_strassen, args, y, NNS_FLOAT_BYTES(n, blocks_of(p->c), NNS_BLOCK, input_pixels(p)),
+        NNS_CHECK_SIZES(conv_strassen, args, y, NNS_FLOAT_BYTES(n, input_size(p)),
                         NNS_FLOAT_BYTES(weights), NNS_FLOAT_BYTES(blocks_of(p->o), NNS_BLOCK), y);
     if (wrong) return wrong;
     const int64_t tiles = nns_min_int(p->tiles, g.tiles);
@@ -300,6 +314,16 @@ static void copy_pixels(const conv_strassen_parameters *p, const float *x, int64
     }
 }
 
+/* Copies the rows `begin` to `end` of the matrix `x` to planes of blocks, which are `plane` floats apart. */
+static void copy_rows(const conv_strassen_parameters *p, const float *x, int64_t begin, int64_t end, float *to,
+                      int64_t plane) {
+    for (const float *row = x + begin * p->c; begin < end; begin++, row += p->c, to += NNS_BLOCK) {
+        int64_t c = 0;
+        for (; c + NNS_BLOCK <= p->c; c += NNS_BLOCK) nns_store(to + c / NNS_BLOCK * plane, nns_load(row + c));
+        if (c < p->c) nns_store(to + c / NNS_BLOCK * plane, nns_load_some(row + c, p->c - c, 0));
+    }
+}
+
 /* Computes a panel for the pixels that begin at `first`; y and residual are the image's, bias and w the layer's. */
 static void run_panel(const strassen_grid *g, const strassen_pixels *pixels, const int64_t first[2], int64_t panel,
                       int64_t vectors, strassen_results *results, float *y, const float *bias, const float *residual,
@@ -311,7 +335,7 @@ static void run_panel(const strassen_grid *g, const strassen_pixels *pixels, con
         const int64_t vector = left + half * g->pairs * vectors;
         results->bias[half] = bias ? bias + vector * NNS_BLOCK : NULL;
         for (int range = 0; range < 2; range++) {
-            const int64_t at = vector * results->y_plane + first[range] * NNS_BLOCK;
+            const int64_t at = vector * results->y_plane + first[range] * results->y_step;
             results->to[range][half] = y + at;
             results->residual[range][half] = residual ? residual + at : NULL;
         }
@@ -328,10 +352,12 @@ static void strassen_run(const nns_args *args, int64_t unit_begin, int64_t unit_
     const conv_strassen_parameters *p = (const void *)args->p;
     const int64_t total = p->pixels;
     const strassen_grid g = grid_of(p, tile_pixels, vectors);
-    const int64_t x_image = blocks_of(p->c) * input_pixels(p) * NNS_BLOCK, stride = tile_pixels * NNS_BLOCK;
+    const int64_t x_image = input_size(p), stride = tile_pixels * NNS_BLOCK;
     const int64_t y_image = blocks_of(p->o) * total * NNS_BLOCK;
     const float *x = args->in[READ_X], *residual = args->in[READ_RESIDUAL];
-    strassen_results results = {.y_plane = total * NNS_BLOCK, .finish = epilogue_of(&p->activation)};
+    strassen_results results = {.y_plane = total * NNS_BLOCK, .y_step = NNS_BLOCK};
+    if (p->rows) results.y_plane = NNS_BLOCK, results.y_step = p->o;
+    results.finish = epilogue_of(&p->activation);
     int64_t *encoded = scratch;
     results.saved = (float *)scratch + STRASSEN_NOTE;
     float *memory = results.saved + 4 * tile_pixels * vectors * NNS_BLOCK;
@@ -347,7 +373,9 @@ static void strassen_run(const nns_args *args, int64_t unit_begin, int64_t unit_
                 int64_t first[2];
                 const strassen_pixels pixels = pixels_of(&g, x + image * x_image, total, t, stride, mine, first);
                 if (*encoded != number) {
-                    if (p->ow) copy_pixels(p, x + image * x_image, first[0], first[1] + pixels.count, mine, 2 * stride);
+                    const int64_t end = first[1] + pixels.count;
+                    if (p->ow) copy_pixels(p, x + image * x_image, first[0], end, mine, 2 * stride);
+                    if (p->rows) copy_rows(p, x, first[0], end, mine, 2 * stride);
                     tile->encode(&pixels, mine + g.copied);
                 }
                 run_panel(&g, &pixels, first, panel, vectors, &results, (float *)args->out[0] + image * y_image,

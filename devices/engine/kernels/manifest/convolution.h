@@ -75,7 +75,8 @@
     P(h, RANGE(0, MOST_EXTENT), BETWEEN(0, 0))                                                                        \
     P(w, RANGE(0, MOST_EXTENT), BETWEEN(0, 0))                                                                        \
     P(sh, RANGE(0, MOST_EXTENT), BETWEEN(0, 3))                                                                       \
-    P(sw, RANGE(0, MOST_EXTENT), BETWEEN(0, 3))
+    P(sw, RANGE(0, MOST_EXTENT), BETWEEN(0, 3))                                                                       \
+    P(rows, RANGE(0, 1), ONE_OF(0, 0, 0, 0, 0, 0, 1)) /* 1: x and y are matrices pixels × channels */
 #define READS_conv_strassen(REQUIRED, OPTIONAL) REQUIRED(X) REQUIRED(WEIGHTS) OPTIONAL(BIAS) OPTIONAL(RESIDUAL)
 #define COLUMNS_conv_strassen(pixels, vectors)
 #define KERNELS_conv_strassen(K)                      \
@@ -89,6 +90,10 @@
     if (p->ow) {                                                                     \
         p->h = (nns_ceil_div(p->pixels, p->ow) - 1) * p->sh + 1 + (p->c + p->o) % 3; \
         p->w = (p->ow - 1) * p->sw + 1 + p->o % 3;                                   \
+    }                                                                                \
+    if (p->rows) {                                                                   \
+        p->n = 1, p->ow = 0;                                                         \
+        p->o = nns_ceil_div(p->o, NNS_BLOCK) * NNS_BLOCK;                            \
     }
 
 /* ---- depthwise: convolution/depthwise.c ------------------------------------------------------------------------- */

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -137,23 +138,84 @@ def lower_split(node: ir.Node) -> bool:
 
 
 def lower_gather(node: ir.Node) -> bool:
-    """Gather of one place, or of places at equal distances, becomes Slice, and Reshape where the axis goes."""
+    """Gather of places at equal distances, along each axis of its indices, becomes Slice, Reshape, Transpose and Concat.
+
+    One place, a range of them, a view of a dense tensor (`as_strided` as torch exports it), and windows (`unfold`).
+    """
     source, shape = node.inputs[0], float_shape(node.inputs[0])
-    places, result = constant(node.inputs[1]), float_shape(node.outputs[0])
-    if source is None or not shape or result is None or places is None or constant(source) is not None:
+    indices, result = constant(node.inputs[1]), float_shape(node.outputs[0])
+    if source is None or not shape or not result or indices is None or constant(source) is not None or 0 in result:
         return False
     axis = node.attributes.get_int("axis", 0) % len(shape)
-    taken = [int(place) % shape[axis] for place in places.reshape(-1)]
-    distances = {b - a for a, b in itertools.pairwise(taken)} or {1}
-    if places.ndim > 1 or len(distances) > 1 or min(distances) < 1:
+    first, distances = _evenly(indices.astype(np.int64) % shape[axis])
+    long_axes = [index for index in range(indices.ndim) if indices.shape[index] > 1]
+    if any(distances[index] < 1 for index in long_axes):
         return False
+    cut = partial(_cut, node, source, axis)
+    outer, inner = shape[:axis], shape[axis + 1 :]
+    order = sorted(long_axes, key=lambda index: -distances[index])
+    sizes = [indices.shape[index] for index in order]
+    spans = itertools.pairwise(order)
+    if all(distances[far] == distances[near] * indices.shape[near] for far, near in spans):  # each place once
+        step = distances[order[-1]] if order else 1
+        if indices.ndim == 1:
+            return become(node, "Slice", (source,), _bounds_of(shape, axis, first, step))
+        taken = cut(first, step, indices.size)
+        apart = insert(node, "Reshape", (taken,), (*outer, *sizes, *inner))
+        return _reordered(node, apart, axis, order)
+    if len(order) != 2:
+        return False
+    window = min(order, key=lambda index: indices.shape[index])  # the fewest pieces
+    along = next(index for index in order if index != window)
+    count, size = indices.shape[window], indices.shape[along]
+    if count > _MOST_WINDOWS:
+        return False
+    pieces = [cut(first + number * distances[window], distances[along], size) for number in range(count)]
+    joined = insert(node, "Concat", pieces, (*outer, count * size, *inner), {"axis": axis})
+    apart = insert(node, "Reshape", (joined,), (*outer, count, size, *inner))
+    return _reordered(node, apart, axis, [window, along])
+
+
+_MOST_WINDOWS = 16
+"""Pieces that a Gather of windows that overlap becomes at most; with more, a copy of each costs more than the fallback."""
+
+
+def _evenly(indices: np.ndarray) -> tuple[int, list[int]]:
+    """The first index and the distance of neighbours along each axis; distances of 0 if they are not equal."""
+    first = int(indices.flat[0])
+    seconds = (np.take(indices, min(1, extent - 1), axis) for axis, extent in enumerate(indices.shape))
+    distances = [int(second.flat[0]) - first for second in seconds]
+    even = np.full(indices.shape, first)
+    for axis, distance in enumerate(distances):
+        even += np.indices(indices.shape)[axis] * distance
+    return first, distances if np.array_equal(even, indices) else [0] * indices.ndim
+
+
+def _cut(node: ir.Node, source: ir.Value, axis: int, start: int, step: int, count: int) -> ir.Value:
+    """The places start, start + step, … of an axis, before `node`; the source if these are all."""
+    shape = float_shape(source) or ()
+    if (start, step, count) == (0, 1, shape[axis]):
+        return source
+    result = (*shape[:axis], count, *shape[axis + 1 :])
+    return insert(node, "Slice", (source,), result, _bounds_of(shape, axis, start, step))
+
+
+def _bounds_of(shape: Sequence[int], axis: int, start: int, step: int) -> dict[str, Attribute]:
+    """Attributes of a Slice that takes every `step`-th place of one axis, from `start` on, and all of the others."""
     starts, steps = [0] * len(shape), [1] * len(shape)
-    starts[axis], steps[axis] = taken[0], distances.pop()
-    attributes = {"starts": tuple(starts), "steps": tuple(steps)}
-    if places.ndim == 1:
-        return become(node, "Slice", (source,), attributes)
-    sliced = insert(node, "Slice", (source,), (*shape[:axis], 1, *shape[axis + 1 :]), attributes)
-    return become(node, "Reshape", (sliced,))
+    starts[axis], steps[axis] = start, step
+    return {"starts": tuple(starts), "steps": tuple(steps)}
+
+
+def _reordered(node: ir.Node, value: ir.Value, axis: int, order: Sequence[int]) -> bool:
+    """Makes a node of a value whose axes from `axis` on are those of the indices in `order`."""
+    shape = float_shape(value) or ()
+    places = [axis + order.index(index) for index in sorted(order)]
+    perm = (*range(axis), *places, *range(axis + len(order), len(shape)))
+    if places == sorted(places):
+        return become(node, "Reshape", (value,))
+    moved = insert(node, "Transpose", (value,), [shape[place] for place in perm], {"perm": perm})
+    return become(node, "Reshape", (moved,))
 
 
 _BROADCASTING = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Pow", "Where")

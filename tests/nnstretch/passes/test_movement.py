@@ -220,3 +220,43 @@ def test_assignment_to_a_part(check: Check, source: str, indices: np.ndarray, ex
     weights = {"i": indices} | ({} if source else {"x": normal(2, 4, 5)})
     nodes = check(model_of(text, weights))
     assert expected <= {node.layer.op for node in nodes} <= expected | {"Activation", "Slice", "Reshape"}
+
+
+_WINDOWS = np.arange(2)[:, None] * 8 + np.arange(12)
+
+
+@pytest.mark.parametrize(
+    ("indices", "wanted"),
+    [
+        (np.arange(20).reshape(1, 20, 1, 1), ["Reshape"]),  # `as_strided` of a dense tensor
+        (np.arange(20).reshape(2, 5, 2), ["Reshape"]),
+        (np.arange(6).reshape(2, 3) - 14, ["Slice", "Reshape"]),
+        (np.arange(20).reshape(5, 4).T, ["Reshape", "Transpose"]),  # windows side by side
+        (3 + 2 * np.arange(8).reshape(2, 2, 2).transpose(2, 0, 1), ["Slice", "Reshape", "Transpose"]),
+        (_WINDOWS, ["Slice", "Slice", "Concat", "Reshape"]),  # windows that overlap
+        (_WINDOWS.T, ["Slice", "Slice", "Concat", "Reshape", "Transpose"]),
+        (
+            np.arange(3)[:, None] * 7 + np.arange(4),
+            ["Slice", "Slice", "Slice", "Concat", "Reshape"],
+        ),  # gaps between them
+        (np.array(-3), ["Slice", "Reshape"]),
+        (np.array([4, 7, 10]), ["Slice"]),
+    ],
+)
+def test_gather_of_places_at_equal_distances(check: Check, indices: np.ndarray, wanted: list[str]) -> None:
+    shape = ",".join(map(str, (3, *indices.shape, 5)))
+    text = f"g (float[3,20,5] x) => (float[{shape}] y) {{ g = Gather<axis=1>(x, places) y = Relu(g) }}"
+    nodes = check(model_of(text, {"places": indices}))
+    assert [node.layer.op for node in nodes if node.layer.op != "Activation"] == wanted
+
+
+@pytest.mark.parametrize(
+    "indices", [[[0, 1], [2, 4]], [[3, 2], [1, 0]], [[1, 1], [2, 2]], np.arange(40).reshape(20, 2) % 7]
+)
+def test_gather_of_other_places_is_kept(check: Check, indices: list[list[int]]) -> None:
+    places = np.array(indices)
+    shape = ",".join(map(str, (3, *places.shape, 5)))
+    nodes = check(
+        model_of(f"g (float[3,20,5] x) => (float[{shape}] y) {{ y = Gather<axis=1>(x, places) }}", {"places": places})
+    )
+    assert "onnx:Gather" in [node.layer.op for node in nodes]

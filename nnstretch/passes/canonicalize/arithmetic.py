@@ -132,18 +132,24 @@ def _line(op_type: str, operand: np.ndarray, first: bool) -> tuple[np.ndarray, n
 def _lower_with_constant(node: ir.Node) -> bool:
     first = constant(node.inputs[0]) is not None
     source, operand = node.inputs[1 if first else 0], constant(node.inputs[0 if first else 1])
-    shape = float_shape(source)
-    if operand is None or shape is None or shape != float_shape(node.outputs[0]):
+    shape, result = float_shape(source), float_shape(node.outputs[0])
+    if operand is None or shape is None or result is None:
         return False
     line = _line(node.op_type, operand, first)
+    if line is None and node.op_type not in ("Max", "Min"):
+        return False
+    if shape != result:
+        if math.prod(result) > _LARGEST_OPERAND:
+            return False
+        source = insert(node, "Expand", (source,), result)
     if line is None:
-        return node.op_type in ("Max", "Min") and _lower_spread(node, node.op_type, source, operand)
-    if len(shape) >= 2 and _per_channel(operand.shape, shape):
+        return _lower_spread(node, node.op_type, source, operand)
+    if len(result) >= 2 and _per_channel(operand.shape, result):
         roles = zip(("scale", "shift"), line, strict=True)
-        scale, shift = (float_initializer(node, role, np.broadcast_to(v.reshape(-1), shape[1:2])) for role, v in roles)
+        scale, shift = (float_initializer(node, role, np.broadcast_to(v.reshape(-1), result[1:2])) for role, v in roles)
         return become(node, "Affine", (source, scale, shift))
     if first and node.op_type == "Sub":
-        minus = insert(node, "Mul", (source, float_initializer(node, "sign", np.array(-1.0))), shape)
+        minus = insert(node, "Mul", (source, float_initializer(node, "sign", np.array(-1.0))), result)
         return _lower_spread(node, "Add", minus, line[1])
     op_type, value = ("Mul", line[0]) if node.op_type in ("Mul", "Div") else ("Add", line[1])
     return _lower_spread(node, op_type, source, value)

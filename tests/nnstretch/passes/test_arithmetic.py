@@ -63,6 +63,21 @@ def test_arithmetic_with_constants_alone(check: Check, operation: str, operand: 
 
 
 @pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        ("Mul(x, c)", "Expand Mul"),
+        ("Sub(c, x)", "Expand Mul Add"),
+        ("Max(x, c)", "Expand Max"),
+        ("Div(c, x)", "onnx:Div"),
+    ],
+)
+def test_tensors_that_broadcast_to_a_constant(check: Check, operation: str, expected: str) -> None:
+    """As the products with a unit matrix by which attention over rows and columns repeats its weights."""
+    model = model_of(f"g (float[2,3,1,1] x) => (float[2,3,4,5] y) {{ y = {operation} }}", {"c": normal(4, 5)})
+    assert operators(check(model)) == [f"{op}+none" for op in expected.split()]
+
+
+@pytest.mark.parametrize(
     ("operation", "other", "expected"),
     [
         ("Div(x, z)", "2,3,4,5", "Div"),

@@ -2,10 +2,11 @@
 
     .venv/bin/python scripts/studies/model_files.py -o models [NAME…]
 
-A file that exists is kept. A model that cannot be made is named with the reason, and the others are written. The libraries
-are no dependencies of nnstretch: timm and torchvision come with the extra `train`; ultralytics, which is licensed under
-AGPL-3.0, is installed by who wants its models, in a virtual environment of their own. `scripts/studies/model_benchmark.py`
-measures the files.
+A NAME is one of this script's, or `timm:` and any name that timm knows. Weights that a library starts with the same number,
+such as zeros of a head, are random, too, so that no part of a network computes nothing. A file that exists is kept. A model
+that cannot be made is named with the reason, and the others are written. The libraries are no dependencies of nnstretch: timm
+and torchvision come with the extra `train`; ultralytics, which is licensed under AGPL-3.0, is installed by who wants its
+models, in a virtual environment of their own. `scripts/studies/model_benchmark.py` measures the files.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +41,7 @@ _TIMM = (
     "hrnet_w18_small", "ese_vovnet19b_dw", "seresnet50", "swin_tiny_patch4_window7_224", "maxvit_tiny_tf_224",
     "edgenext_xx_small",
 )  # fmt: skip
+_OF_TIMM = "timm:"
 _YOLO = ("yolov8n", "yolo11n", "yolo26n")
 _INSTALLED_BY = MappingProxyType(
     {
@@ -56,12 +58,12 @@ class Recipe:
 
     Attributes:
         network: makes the network; the caller has seeded torch.
-        size: side of the square image, in pixels.
+        size: side of the square image, in pixels; None: that of the network's `default_cfg`.
         export: writes the network to a file; may raise whatever the library raises.
     """
 
     network: Callable[[], nn.Module]
-    size: int = 224
+    size: int | None = 224
     export: Callable[[nn.Module, int, Path], None] | None = None
 
 
@@ -69,8 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the files; returns the exit status."""
     recipes = all_recipes()
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all by default: {', '.join(recipes)}")
+    named = f"timm:NAME, or one of these, which are the default: {', '.join(recipes)}"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=named)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder of the files")
+    parser.add_argument("--dynamo", action="store_true", help="use torch's newer exporter")
     given = parser.parse_args(arguments)
     return exit_status(lambda: write_all(given, recipes))
 
@@ -78,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def all_recipes() -> Mapping[str, Recipe]:
     """Every model by name."""
     return {
-        **{name: Recipe(partial(timm_network, name)) for name in _TIMM},
+        **{name: timm_recipe(name) for name in _TIMM},
         "deeplabv3_mobilenet_v3_large": Recipe(segmentation_network),
         **{name: Recipe(partial(ultralytics_network, name), 640, export_by_ultralytics) for name in _YOLO},
         "unet": Recipe(UNet),
@@ -93,19 +97,31 @@ def write_all(given: Namespace, recipes: Mapping[str, Recipe]) -> int:
         UsageError: an unknown name.
         FileError: the folder cannot be made.
     """
-    unknown = [name for name in given.names if name not in recipes]
-    if unknown:
-        raise UsageError(f"unknown model {unknown[0]!r}; there are {', '.join(recipes)}")
+    wanted = {name.removeprefix(_OF_TIMM): recipe_of(name, recipes) for name in given.names or recipes}
     make_folder(given.output)
     failed = 0
-    for name in given.names or recipes:
+    for name, recipe in wanted.items():
         path = given.output / f"{name}.onnx"
+        chosen = replace(recipe, export=export_by_dynamo) if given.dynamo and recipe.export is None else recipe
         try:
-            made = "kept" if path.exists() else f"{write(recipes[name], path) / 1e6:.1f} MB"
+            made = "kept" if path.exists() else f"{write(chosen, path) / 1e6:.1f} MB"
         except NNStretchError as error:
             failed, made = FAILED, f"failed: {error}"
         print(f"{path}: {made}", file=sys.stderr if made.startswith("failed") else sys.stdout, flush=True)
     return failed
+
+
+def recipe_of(name: str, recipes: Mapping[str, Recipe]) -> Recipe:
+    """How a model is made.
+
+    Raises:
+        UsageError: an unknown name.
+    """
+    if name.startswith(_OF_TIMM):
+        return timm_recipe(name.removeprefix(_OF_TIMM))
+    if name not in recipes:
+        raise UsageError(f"unknown model {name!r}; there are {', '.join(recipes)}, and {_OF_TIMM}NAME")
+    return recipes[name]
 
 
 def write(recipe: Recipe, path: Path) -> int:
@@ -121,7 +137,8 @@ def write(recipe: Recipe, path: Path) -> int:
         try:
             with quiet():
                 torch.manual_seed(0)
-                export(seeded(recipe.network()), recipe.size, made)
+                network = seeded(recipe.network())
+                export(network, recipe.size or image_size(network), made)
         except ModuleNotFoundError as error:
             raise ModelError(not_installed(error)) from error
         except Exception as error:  # libraries and exporters raise what they like
@@ -140,13 +157,22 @@ def not_installed(error: ModuleNotFoundError) -> str:
 
 
 def seeded(network: nn.Module) -> nn.Module:
-    """The network with running statistics as a trained one may have."""
+    """The network with running statistics as a trained one may have, and without weights that are all the same."""
     torch.manual_seed(0)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None and module.running_var is not None:
             module.running_mean.uniform_(-0.1, 0.1)
             module.running_var.uniform_(0.5, 1.5)
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            if not name.endswith("bias") and weight.numel() > 1 and bool((weight == weight.flatten()[0]).all()):
+                weight.uniform_(0.5, 1) if weight.dim() == 1 else weight.normal_(0, 0.02)
     return network
+
+
+def image_size(network: nn.Module) -> int:
+    """The side of a network's images, as timm states it."""
+    return int(network.default_cfg["input_size"][-1])  # type: ignore[index]
 
 
 def export_by_torch(network: nn.Module, size: int, path: Path) -> None:
@@ -155,11 +181,21 @@ def export_by_torch(network: nn.Module, size: int, path: Path) -> None:
     torch.onnx.export(network.eval(), (image,), str(path), opset_version=OPSET, dynamo=False, input_names=["x"])
 
 
+def export_by_dynamo(network: nn.Module, size: int, path: Path) -> None:
+    """Writes the same as torch's newer exporter does, with an opset of its choice."""
+    torch.onnx.export(network.eval(), (torch.zeros(1, 3, size, size),), str(path), dynamo=True, external_data=False)
+
+
 def export_by_ultralytics(network: nn.Module, size: int, path: Path) -> None:
     """Writes the file as users of ultralytics get it; the library writes into the current folder."""
     with chdir(path.parent):
         written = network.export(format="onnx", opset=OPSET, imgsz=size, simplify=False)  # type: ignore[operator]
     Path(path.parent / written).replace(path)
+
+
+def timm_recipe(name: str) -> Recipe:
+    """A model of timm, with images of the size that it is meant for."""
+    return Recipe(partial(timm_network, name), size=None)
 
 
 def timm_network(name: str) -> nn.Module:

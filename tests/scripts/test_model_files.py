@@ -37,7 +37,7 @@ RECIPES: Mapping[str, Recipe] = {
 
 
 def test_a_model_that_fails_is_named_and_ends_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = Namespace(names=[], output=tmp_path / "new" / "models")
+    given = Namespace(names=[], output=tmp_path / "new" / "models", dynamo=False)
     assert model_files.write_all(given, RECIPES) == model_files.FAILED
     said = capsys.readouterr()
     assert [path.name for path in given.output.iterdir()] == ["small.onnx"]
@@ -47,7 +47,7 @@ def test_a_model_that_fails_is_named_and_ends_no_other(tmp_path: Path, capsys: p
 
     made = (given.output / "small.onnx").read_bytes()
     (given.output / "small.onnx").write_bytes(b"mine")
-    assert model_files.write_all(Namespace(names=["small"], output=given.output), RECIPES) == 0
+    assert model_files.write_all(Namespace(names=["small"], output=given.output, dynamo=False), RECIPES) == 0
     assert "small.onnx: kept" in capsys.readouterr().out
     assert (given.output / "small.onnx").read_bytes() == b"mine"
     model_files.write(RECIPES["small"], given.output / "again.onnx")
@@ -66,12 +66,36 @@ def test_statistics_are_those_of_a_trained_network(tmp_path: Path) -> None:
     assert "BatchNormalization" not in {node.op_type for node in model.graph.node}  # folded: evaluation mode
 
 
+def test_any_model_of_timm_by_either_exporter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images have the size that the library states."""
+
+    def network(name: str) -> nn.Module:
+        made = small()
+        made.__dict__["default_cfg"] = {"input_size": (3, 24, 24)}
+        return made
+
+    monkeypatch.setattr(model_files, "timm_network", network)
+    for dynamo in (False, True):
+        folder = tmp_path / str(dynamo)
+        assert model_files.write_all(Namespace(names=["timm:small"], output=folder, dynamo=dynamo), RECIPES) == 0
+        (image,) = onnx.load(folder / "small.onnx").graph.input
+        assert [axis.dim_value for axis in image.type.tensor_type.shape.dim] == [1, 3, 24, 24]
+
+
+def test_no_weights_are_all_the_same() -> None:
+    network = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    for weight in network.parameters():
+        nn.init.zeros_(weight)
+    model_files.seeded(network)
+    assert [bool(weight.std() > 0) for weight in network.parameters()] == [True, False, True, False]  # not biases
+
+
 def test_names_and_folders_that_do_not_work_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown model 'large'; there are refusing, detector, small"):
-        model_files.write_all(Namespace(names=["large"], output=tmp_path), RECIPES)
+    with pytest.raises(UsageError, match="unknown model 'large'; there are refusing, detector, small, and timm:NAME"):
+        model_files.write_all(Namespace(names=["large"], output=tmp_path, dynamo=False), RECIPES)
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="choose another folder with -o"):
-        model_files.write_all(Namespace(names=["small"], output=tmp_path / "file"), RECIPES)
+        model_files.write_all(Namespace(names=["small"], output=tmp_path / "file", dynamo=False), RECIPES)
     with pytest.raises(FileError, match="cannot write"):
         model_files.write(RECIPES["small"], tmp_path / "absent" / "small.onnx")
     with pytest.raises(ModelError, match="install cv2"):

@@ -5,7 +5,8 @@ heads by reshapes, transpositions, splits and slices of one tensor or of three. 
 follows the queries, keys and values up to the tensor that holds their elements, and computes which element each is. If the
 heads turn out to be ranges of channels of the same tokens, the layer reads these channels; if they are channels in another
 order (heads that hold query, key and value beside each other), the columns of the product that makes them are reordered.
-Whatever else it finds, such as a convolution between the heads, it leaves as it is.
+If heads are computed one by one, as by rotary position embeddings or normalisations of queries and keys, every head becomes an
+image of its own. Whatever else it finds, such as a convolution between the heads, it leaves as it is.
 
 Layers of this pass read tensors B,L,C; `nnstretch.passes.tokens.views` makes them read N,C,W,L where that saves transpositions.
 """
@@ -40,6 +41,10 @@ from nnstretch.passes.rewriting import (
 
 _MOST_ELEMENTS = 1 << 24
 """Elements up to which a tensor's origin and biases are computed."""
+
+
+_Addends = Sequence[ir.Value | np.ndarray]
+"""Tensors of four axes that are added to scores B,H,L,S and broadcast to them."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,14 @@ def fuse_attention(node: ir.Node) -> bool:
     if scores is None or shape is None or result is None or len(shape) < 3 or len(result) != len(shape):
         return False
     whole = (math.prod(shape[:-3]), *shape[-3:])
+    addends = _addends(scores, whole)
+    if addends is None:
+        return False
+    return _fused_channels(node, scores, addends, whole, swapped) or _fused_heads(node, scores, addends, whole, swapped)
+
+
+def _fused_channels(node: ir.Node, scores: Scores, addends: _Addends, whole: tuple[int, ...], swapped: bool) -> bool:
+    """The node becomes Attention of heads that are channels of tokens; `whole` is the scores' shape B,H,L,S."""
     queries = _selection(scores.product.inputs[0], (0, 2, 1, 3))
     keys = _selection(scores.product.inputs[1], (0, 3, 1, 2))
     values = _selection(node.inputs[0 if swapped else 1], (0, 3, 1, 2) if swapped else (0, 2, 1, 3))
@@ -100,9 +113,8 @@ def fuse_attention(node: ir.Node) -> bool:
     groups = len(keys.channels) // depth
     if len(queries.channels) != whole[1] * depth or groups not in (1, whole[1]) or len(values.channels) % groups:
         return False
-    addends = _addends(scores, whole)
     selections = _in_ranges(node, (queries, keys, values))
-    if addends is None or selections is None:
+    if selections is None:
         return False
     batch, heads, rows, columns = whole
     inputs = [_tokens(node, s, batch, size) for s, size in zip(selections, (rows, columns, columns), strict=True)]
@@ -113,10 +125,67 @@ def fuse_attention(node: ir.Node) -> bool:
     tokens = insert(node, "Attention", inputs, (batch, rows, heads * width), attributes)
     split = insert(node, "Reshape", (tokens,), (batch, rows, heads, width))
     order = (0, 2, 3, 1) if swapped else (0, 2, 1, 3)
-    if len(result) == 4:
+    if len(float_shape(node.outputs[0]) or ()) == 4:
         return become(node, "Transpose", (split,), {"perm": order})
     moved = tuple((batch, rows, heads, width)[axis] for axis in order)
     return become(node, "Reshape", (insert(node, "Transpose", (split,), moved, {"perm": order}),))
+
+
+def _fused_heads(node: ir.Node, scores: Scores, addends: _Addends, whole: tuple[int, ...], swapped: bool) -> bool:
+    """The node becomes Attention of one head, whose images are the heads; `whole` is the scores' shape B,H,L,S."""
+    batch, heads, rows, _ = whole
+    images = batch * heads
+    operands = (*scores.product.inputs[:2], node.inputs[0 if swapped else 1])
+    shapes = [float_shape(operand) or () for operand in operands]
+    outer = (float_shape(scores.product.outputs[0]) or ())[:-2]
+    if any(shape[:-2] != outer for shape in shapes) or any(constant(operand) is not None for operand in operands):
+        return False
+    biases = [_bias_of_images(node, addend, batch, heads) for addend in addends]
+    if None in biases:
+        return False
+    (queries, of_queries), (keys, of_keys) = map(_without_factor, operands[:2])
+    inputs = (
+        _matrices(node, queries, images, flipped=False),
+        _matrices(node, keys, images, flipped=True),
+        _matrices(node, operands[2], images, flipped=swapped),
+        *biases,
+    )
+    width = shapes[2][-2 if swapped else -1]
+    attributes: dict[str, Attribute] = {"heads": 1, "groups": 1, "scale": scores.factor * of_queries * of_keys}
+    made = insert(node, "Attention", inputs, (images, rows, width), attributes)
+    if swapped:
+        made = insert(node, "Transpose", (made,), (images, width, rows), {"perm": (0, 2, 1)})
+    return become(node, "Reshape", (made,))
+
+
+def _without_factor(value: ir.Value | None) -> tuple[ir.Value | None, float]:
+    """What `value` is a multiple of, and the factor."""
+    factor = 1.0
+    while (scaled := _scaled(producer_of(value))) is not None:
+        value, factor = scaled[0], factor * scaled[1]
+    return value, factor
+
+
+def _matrices(node: ir.Node, value: ir.Value | None, images: int, *, flipped: bool) -> ir.Value | None:
+    """The matrices that are the last two axes of `value`, as a tensor of three axes; `flipped`: their transposes."""
+    producer, shape = producer_of(value), float_shape(value) or ()
+    if flipped and is_canonical(producer, "Transpose") and _swaps_last_two(integers(producer, "perm", ())):
+        return _matrices(node, producer.inputs[0], images, flipped=False)
+    flat = (images, *shape[-2:])
+    if shape != flat:
+        value = insert(node, "Reshape", (value,), flat)
+    return insert(node, "Transpose", (value,), (images, *flat[:0:-1]), {"perm": (0, 2, 1)}) if flipped else value
+
+
+def _bias_of_images(node: ir.Node, addend: ir.Value | np.ndarray, batch: int, heads: int) -> ir.Value | None:
+    """A bias that broadcasts to B,H,L,S as one that broadcasts to B·H,1,L,S; None if that takes a copy for each image."""
+    shape = addend.shape if isinstance(addend, np.ndarray) else float_shape(addend) or ()
+    flat = (shape[0] * shape[1], 1, *shape[2:])
+    if flat[0] not in (1, batch * heads):
+        return None
+    if isinstance(addend, np.ndarray):
+        return float_initializer(node, "bias", addend.reshape(flat))
+    return insert(node, "Reshape", (addend,), flat) if shape != flat else addend
 
 
 def _is_swapped(node: ir.Node) -> bool:
@@ -125,12 +194,13 @@ def _is_swapped(node: ir.Node) -> bool:
     if not is_canonical(producer, "Transpose") or not sole_use(producer.outputs[0]):
         return False
     order = integers(producer, "perm", ())
+    return _swaps_last_two(order) and _is_row_softmax(producer_of(producer.inputs[0]))
+
+
+def _swaps_last_two(order: Sequence[int]) -> bool:
+    """Whether a permutation transposes matrices, and moves no other axis."""
     rank = len(order)
-    return (
-        rank > 2
-        and order == (*range(rank - 2), rank - 1, rank - 2)
-        and _is_row_softmax(producer_of(producer.inputs[0]))
-    )
+    return rank > 2 and tuple(order) == (*range(rank - 2), rank - 1, rank - 2)
 
 
 def _is_row_softmax(node: ir.Node | None) -> TypeGuard[ir.Node]:

@@ -67,6 +67,8 @@ def canonicalization() -> tuple[ir.passes.PassBase, ...]:
         common.RemoveUnusedNodesPass(),
         TokensArePixels(),
         common.RemoveUnusedNodesPass(),
+        each_operator(attention.OF_HEADS),
+        common.RemoveUnusedNodesPass(),
         each_operator(*(module.LOWERINGS for module in _OPERATORS)),
         each_operator(quantization.LOWERINGS),
     )

@@ -84,26 +84,58 @@ class Scores:
     addends: tuple[tuple[ir.Value | np.ndarray, tuple[int, ...]], ...]
 
 
+@dataclass(frozen=True)
+class WeightedSum:
+    """A product of Softmax(scores) and values.
+
+    Attributes:
+        scores: what Softmax reads.
+        shape: of the scores, B,H,L,S; B counts all axes before the heads as one.
+        swapped: whether the product is that of transposed values and transposed weights.
+    """
+
+    scores: Scores
+    shape: tuple[int, int, int, int]
+    swapped: bool
+
+
 def fuse_attention(node: ir.Node) -> bool:
-    """A MatMul of Softmax(scores) and values, …,H,L,S by …,H,S,E, becomes Attention. The axes … are the images."""
+    """A MatMul of Softmax(scores) and values, …,H,L,S by …,H,S,E, becomes Attention. The axes … are the images.
+
+    The heads are channels of tokens.
+    """
+    found = _weighted_sum(node)
+    addends = None if found is None else _addends(found.scores, found.shape)
+    return found is not None and addends is not None and _fused_channels(node, found, addends)
+
+
+def fuse_heads(node: ir.Node) -> bool:
+    """The same of heads that are no channels of tokens: each becomes an image.
+
+    For graphs whose tokens are pixels already (`nnstretch.passes.tokens`): what makes the heads keeps its form.
+    """
+    found = _weighted_sum(node)
+    addends = None if found is None else _addends(found.scores, found.shape)
+    return found is not None and addends is not None and _fused_heads(node, found, addends)
+
+
+def _weighted_sum(node: ir.Node) -> WeightedSum | None:
+    """What a MatMul adds up, if that is attention's."""
     swapped = _is_swapped(node)
     softmax = producer_of(node.inputs[1 if swapped else 0])
     if swapped and softmax is not None:
         softmax = producer_of(softmax.inputs[0])
     if not _is_row_softmax(softmax) or not sole_use(softmax.outputs[0]):
-        return False
+        return None
     scores, shape, result = _scores(softmax.inputs[0]), float_shape(softmax.outputs[0]), float_shape(node.outputs[0])
     if scores is None or shape is None or result is None or len(shape) < 3 or len(result) != len(shape):
-        return False
-    whole = (math.prod(shape[:-3]), *shape[-3:])
-    addends = _addends(scores, whole)
-    if addends is None:
-        return False
-    return _fused_channels(node, scores, addends, whole, swapped) or _fused_heads(node, scores, addends, whole, swapped)
+        return None
+    *outer, heads, rows, columns = shape
+    return WeightedSum(scores, (math.prod(outer), heads, rows, columns), swapped)
 
 
-def _fused_channels(node: ir.Node, scores: Scores, addends: _Addends, whole: tuple[int, ...], swapped: bool) -> bool:
-    """The node becomes Attention of heads that are channels of tokens; `whole` is the scores' shape B,H,L,S."""
+def _fused_channels(node: ir.Node, found: WeightedSum, addends: _Addends) -> bool:
+    scores, whole, swapped = found.scores, found.shape, found.swapped
     queries = _selection(scores.product.inputs[0], (0, 2, 1, 3))
     keys = _selection(scores.product.inputs[1], (0, 3, 1, 2))
     values = _selection(node.inputs[0 if swapped else 1], (0, 3, 1, 2) if swapped else (0, 2, 1, 3))
@@ -131,31 +163,36 @@ def _fused_channels(node: ir.Node, scores: Scores, addends: _Addends, whole: tup
     return become(node, "Reshape", (insert(node, "Transpose", (split,), moved, {"perm": order}),))
 
 
-def _fused_heads(node: ir.Node, scores: Scores, addends: _Addends, whole: tuple[int, ...], swapped: bool) -> bool:
-    """The node becomes Attention of one head, whose images are the heads; `whole` is the scores' shape B,H,L,S."""
-    batch, heads, rows, _ = whole
-    images = batch * heads
-    operands = (*scores.product.inputs[:2], node.inputs[0 if swapped else 1])
+def _fused_heads(node: ir.Node, found: WeightedSum, addends: _Addends) -> bool:
+    scores, (batch, heads, rows, _), images = found.scores, found.shape, found.shape[0] * found.shape[1]
+    operands = (*scores.product.inputs[:2], node.inputs[1])
     shapes = [float_shape(operand) or () for operand in operands]
     outer = (float_shape(scores.product.outputs[0]) or ())[:-2]
     if any(shape[:-2] != outer for shape in shapes) or any(constant(operand) is not None for operand in operands):
         return False
+    (queries, of_queries), (keys, of_keys) = map(_without_factor, operands[:2])
+    depth, width = shapes[0][-1], shapes[2][-1]
+    # MatMul reads a transposed matrix as fast as another; Attention needs a copy of it.
+    if found.swapped or _is_transposed(queries) or _is_transposed(operands[2]):
+        return False
+    if not _is_transposed(keys) and _COPIED * depth > rows:
+        return False
     biases = [_bias_of_images(node, addend, batch, heads) for addend in addends]
     if None in biases:
         return False
-    (queries, of_queries), (keys, of_keys) = map(_without_factor, operands[:2])
-    inputs = (
-        _matrices(node, queries, images, flipped=False),
-        _matrices(node, keys, images, flipped=True),
-        _matrices(node, operands[2], images, flipped=swapped),
-        *biases,
-    )
-    width = shapes[2][-2 if swapped else -1]
+    inputs = (_images(node, queries, images), _rows(node, keys, images), _images(node, operands[2], images), *biases)
     attributes: dict[str, Attribute] = {"heads": 1, "groups": 1, "scale": scores.factor * of_queries * of_keys}
-    made = insert(node, "Attention", inputs, (images, rows, width), attributes)
-    if swapped:
-        made = insert(node, "Transpose", (made,), (images, width, rows), {"perm": (0, 2, 1)})
-    return become(node, "Reshape", (made,))
+    return become(node, "Reshape", (insert(node, "Attention", inputs, (images, rows, width), attributes),))
+
+
+_COPIED = 2
+"""Least ratio of scores to elements of keys from which on a transposed copy of the keys costs less than the scores' traffic."""
+
+
+def _is_transposed(value: ir.Value | None) -> bool:
+    """Whether the matrices that are the last two axes of `value` are transposes of others."""
+    producer = producer_of(value)
+    return is_canonical(producer, "Transpose") and _swaps_last_two(integers(producer, "perm", ()))
 
 
 def _without_factor(value: ir.Value | None) -> tuple[ir.Value | None, float]:
@@ -166,15 +203,21 @@ def _without_factor(value: ir.Value | None) -> tuple[ir.Value | None, float]:
     return value, factor
 
 
-def _matrices(node: ir.Node, value: ir.Value | None, images: int, *, flipped: bool) -> ir.Value | None:
-    """The matrices that are the last two axes of `value`, as a tensor of three axes; `flipped`: their transposes."""
-    producer, shape = producer_of(value), float_shape(value) or ()
-    if flipped and is_canonical(producer, "Transpose") and _swaps_last_two(integers(producer, "perm", ())):
-        return _matrices(node, producer.inputs[0], images, flipped=False)
+def _images(node: ir.Node, value: ir.Value | None, images: int) -> ir.Value | None:
+    """A tensor with all axes before the last two as one."""
+    shape = float_shape(value) or ()
     flat = (images, *shape[-2:])
-    if shape != flat:
-        value = insert(node, "Reshape", (value,), flat)
-    return insert(node, "Transpose", (value,), (images, *flat[:0:-1]), {"perm": (0, 2, 1)}) if flipped else value
+    return insert(node, "Reshape", (value,), flat) if shape != flat else value
+
+
+def _rows(node: ir.Node, keys: ir.Value | None, images: int) -> ir.Value | None:
+    """The transposes of keys …,D,S, as one tensor of S,D for each image."""
+    producer = producer_of(keys)
+    if producer is not None and _is_transposed(keys):
+        return _images(node, producer.inputs[0], images)
+    flat = _images(node, keys, images)
+    _, depth, columns = float_shape(flat) or (0, 0, 0)
+    return insert(node, "Transpose", (flat,), (images, columns, depth), {"perm": (0, 2, 1)})
 
 
 def _bias_of_images(node: ir.Node, addend: ir.Value | np.ndarray, batch: int, heads: int) -> ir.Value | None:
@@ -489,3 +532,4 @@ def _tokens(node: ir.Node, selection: Selection, batch: int, size: int) -> ir.Va
 
 
 LOWERINGS: Lowerings = {"MatMul": (fuse_attention,)}
+OF_HEADS: Lowerings = {"MatMul": (fuse_heads,)}

@@ -2,11 +2,12 @@
 
     .venv/bin/python scripts/studies/model_files.py -o models [NAME…]
 
-A NAME is one of this script's, or `timm:` and any name that timm knows. Weights that a library starts with the same number,
-such as zeros of a head, are random, too, so that no part of a network computes nothing. A file that exists is kept. A model
-that cannot be made is named with the reason, and the others are written. The libraries are no dependencies of nnstretch: timm
-and torchvision come with the extra `train`; ultralytics, which is licensed under AGPL-3.0, is installed by who wants its
-models, in a virtual environment of their own. `scripts/studies/model_benchmark.py` measures the files.
+A NAME is one of this script's, or `timm:` and any name that timm knows, with images of the size that timm states. Weights that
+a library starts with the same number, such as zeros of a head, are random, too, so that no part of a network computes nothing.
+A file that exists is kept. A model that cannot be made is named with the reason, and the others are written. The libraries are
+no dependencies of nnstretch: timm and torchvision come with the extra `train`; ultralytics, which is licensed under AGPL-3.0,
+is installed by who wants its models, in a virtual environment of their own. `scripts/studies/model_benchmark.py` measures the
+files.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def all_recipes() -> Mapping[str, Recipe]:
     """Every model by name."""
     return {
-        **{name: timm_recipe(name) for name in _TIMM},
+        **{name: Recipe(partial(timm_network, name)) for name in _TIMM},
         "deeplabv3_mobilenet_v3_large": Recipe(segmentation_network),
         **{name: Recipe(partial(ultralytics_network, name), 640, export_by_ultralytics) for name in _YOLO},
         "unet": Recipe(UNet),
@@ -118,7 +119,7 @@ def recipe_of(name: str, recipes: Mapping[str, Recipe]) -> Recipe:
         UsageError: an unknown name.
     """
     if name.startswith(_OF_TIMM):
-        return timm_recipe(name.removeprefix(_OF_TIMM))
+        return Recipe(partial(timm_network, name.removeprefix(_OF_TIMM)), size=None)
     if name not in recipes:
         raise UsageError(f"unknown model {name!r}; there are {', '.join(recipes)}, and {_OF_TIMM}NAME")
     return recipes[name]
@@ -191,11 +192,6 @@ def export_by_ultralytics(network: nn.Module, size: int, path: Path) -> None:
     with chdir(path.parent):
         written = network.export(format="onnx", opset=OPSET, imgsz=size, simplify=False)  # type: ignore[operator]
     Path(path.parent / written).replace(path)
-
-
-def timm_recipe(name: str) -> Recipe:
-    """A model of timm, with images of the size that it is meant for."""
-    return Recipe(partial(timm_network, name), size=None)
 
 
 def timm_network(name: str) -> nn.Module:

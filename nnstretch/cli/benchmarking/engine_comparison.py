@@ -101,12 +101,13 @@ def parse_series(
     for path in packages if options.trusted_sources else ():
         check_trusted(read_package(path), path)
     usable = usable_cores()
-    if options.plan is not None:
-        warn_of_plan(Path(options.plan), read_plan(Path(options.plan))[1])
+    saved = None if options.plan is None else read_plan(Path(options.plan))
+    if saved is not None:
+        warn_of_plan(Path(options.plan or ""), saved[1])
     if threads is None:
         planned = [len(Plan.from_json(read_package(path).first.plan).cores) for path in packages]
-        if options.plan is not None:
-            planned.append(len(read_plan(Path(options.plan))[0].cores))
+        if saved is not None:
+            planned.append(len(saved[0].cores))
         counts: tuple[int, ...] = (min(max((1, *planned)), len(usable)),)
     else:
         counts = parse_threads(threads)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -148,32 +147,39 @@ def lower_gather(node: ir.Node) -> bool:
         return False
     axis = node.attributes.get_int("axis", 0) % len(shape)
     first, distances = _evenly(indices.astype(np.int64) % shape[axis])
-    long_axes = [index for index in range(indices.ndim) if indices.shape[index] > 1]
-    if any(distances[index] < 1 for index in long_axes):
+    order = sorted(
+        (index for index, extent in enumerate(indices.shape) if extent > 1), key=lambda index: -distances[index]
+    )
+    if any(distances[index] < 1 for index in order):
         return False
-    cut = partial(_cut, node, source, axis)
-    outer, inner = shape[:axis], shape[axis + 1 :]
-    order = sorted(long_axes, key=lambda index: -distances[index])
-    sizes = [indices.shape[index] for index in order]
-    spans = itertools.pairwise(order)
-    if all(distances[far] == distances[near] * indices.shape[near] for far, near in spans):  # each place once
-        step = distances[order[-1]] if order else 1
-        if indices.ndim == 1:
-            return become(node, "Slice", (source,), _bounds_of(shape, axis, first, step))
-        taken = cut(first, step, indices.size)
-        apart = insert(node, "Reshape", (taken,), (*outer, *sizes, *inner))
-        return _reordered(node, apart, axis, order)
-    if len(order) != 2:
-        return False
-    window = min(order, key=lambda index: indices.shape[index])  # the fewest pieces
-    along = next(index for index in order if index != window)
-    count, size = indices.shape[window], indices.shape[along]
+    sizes, steps = [indices.shape[index] for index in order], [distances[index] for index in order]
+    step = steps[-1] if order else 1
+    if any(far != near * size for (far, near), size in zip(itertools.pairwise(steps), sizes[1:], strict=True)):
+        return len(order) == 2 and _lower_windows(node, axis, first, [*zip(order, sizes, steps, strict=True)])
+    if indices.ndim == 1:
+        return become(node, "Slice", (source,), _bounds_of(shape, axis, first, step))
+    taken = _cut(node, axis, first, step, indices.size)
+    return _reordered(node, insert(node, "Reshape", (taken,), (*shape[:axis], *sizes, *shape[axis + 1 :])), axis, order)
+
+
+def _lower_windows(node: ir.Node, axis: int, first: int, axes: Sequence[tuple[int, int, int]]) -> bool:
+    """Gather of windows that overlap, or have gaps between them, becomes Slices and their Concat.
+
+    Args:
+        node: the Gather.
+        axis: that it takes places of.
+        first: the first place.
+        axes: index, extent and distance of the two axes of the indices.
+    """
+    (window, count, apart), (along, size, step) = sorted(axes, key=lambda one: one[1])  # the fewest pieces
     if count > _MOST_WINDOWS:
         return False
-    pieces = [cut(first + number * distances[window], distances[along], size) for number in range(count)]
+    shape = float_shape(node.inputs[0]) or ()
+    outer, inner = shape[:axis], shape[axis + 1 :]
+    pieces = [_cut(node, axis, first + number * apart, step, size) for number in range(count)]
     joined = insert(node, "Concat", pieces, (*outer, count * size, *inner), {"axis": axis})
-    apart = insert(node, "Reshape", (joined,), (*outer, count, size, *inner))
-    return _reordered(node, apart, axis, [window, along])
+    windows = insert(node, "Reshape", (joined,), (*outer, count, size, *inner))
+    return _reordered(node, windows, axis, [window, along])
 
 
 _MOST_WINDOWS = 16
@@ -182,18 +188,17 @@ _MOST_WINDOWS = 16
 
 def _evenly(indices: np.ndarray) -> tuple[int, list[int]]:
     """The first index and the distance of neighbours along each axis; distances of 0 if they are not equal."""
-    first = int(indices.flat[0])
-    seconds = (np.take(indices, min(1, extent - 1), axis) for axis, extent in enumerate(indices.shape))
-    distances = [int(second.flat[0]) - first for second in seconds]
-    even = np.full(indices.shape, first)
-    for axis, distance in enumerate(distances):
-        even += np.indices(indices.shape)[axis] * distance
-    return first, distances if np.array_equal(even, indices) else [0] * indices.ndim
+    even = first = indices.flat[0]
+    distances = []
+    for axis, extent in enumerate(indices.shape):
+        distances.append(int(np.take(indices, min(1, extent - 1), axis).flat[0] - first))
+        even = np.add.outer(even, np.arange(extent) * distances[-1])
+    return int(first), distances if np.array_equal(even, indices) else [0] * indices.ndim
 
 
-def _cut(node: ir.Node, source: ir.Value, axis: int, start: int, step: int, count: int) -> ir.Value:
-    """The places start, start + step, … of an axis, before `node`; the source if these are all."""
-    shape = float_shape(source) or ()
+def _cut(node: ir.Node, axis: int, start: int, step: int, count: int) -> ir.Value | None:
+    """The places start, start + step, … of an axis of what `node` reads, in front of it; that itself if these are all."""
+    source, shape = node.inputs[0], float_shape(node.inputs[0]) or ()
     if (start, step, count) == (0, 1, shape[axis]):
         return source
     result = (*shape[:axis], count, *shape[axis + 1 :])

@@ -43,8 +43,8 @@ _MOST_ELEMENTS = 1 << 24
 """Elements up to which a tensor's origin and biases are computed."""
 
 
-_Addends = Sequence[ir.Value | np.ndarray]
-"""Tensors of four axes that are added to scores B,H,L,S and broadcast to them."""
+_COPIED = 2
+"""Least ratio of scores to elements of keys from which on a transposed copy of the keys costs less than the scores' traffic."""
 
 
 @dataclass(frozen=True)
@@ -100,41 +100,13 @@ class WeightedSum:
 
 
 def fuse_attention(node: ir.Node) -> bool:
-    """A MatMul of Softmax(scores) and values, …,H,L,S by …,H,S,E, becomes Attention. The axes … are the images.
+    """A MatMul of Softmax(scores) and values, …,H,L,S by …,H,S,E, becomes Attention of heads that are channels of tokens.
 
-    The heads are channels of tokens.
+    The axes … are the images.
     """
     found = _weighted_sum(node)
-    addends = None if found is None else _addends(found.scores, found.shape)
-    return found is not None and addends is not None and _fused_channels(node, found, addends)
-
-
-def fuse_heads(node: ir.Node) -> bool:
-    """The same of heads that are no channels of tokens: each becomes an image.
-
-    For graphs whose tokens are pixels already (`nnstretch.passes.tokens`): what makes the heads keeps its form.
-    """
-    found = _weighted_sum(node)
-    addends = None if found is None else _addends(found.scores, found.shape)
-    return found is not None and addends is not None and _fused_heads(node, found, addends)
-
-
-def _weighted_sum(node: ir.Node) -> WeightedSum | None:
-    """What a MatMul adds up, if that is attention's."""
-    swapped = _is_swapped(node)
-    softmax = producer_of(node.inputs[1 if swapped else 0])
-    if swapped and softmax is not None:
-        softmax = producer_of(softmax.inputs[0])
-    if not _is_row_softmax(softmax) or not sole_use(softmax.outputs[0]):
-        return None
-    scores, shape, result = _scores(softmax.inputs[0]), float_shape(softmax.outputs[0]), float_shape(node.outputs[0])
-    if scores is None or shape is None or result is None or len(shape) < 3 or len(result) != len(shape):
-        return None
-    *outer, heads, rows, columns = shape
-    return WeightedSum(scores, (math.prod(outer), heads, rows, columns), swapped)
-
-
-def _fused_channels(node: ir.Node, found: WeightedSum, addends: _Addends) -> bool:
+    if found is None:
+        return False
     scores, whole, swapped = found.scores, found.shape, found.swapped
     queries = _selection(scores.product.inputs[0], (0, 2, 1, 3))
     keys = _selection(scores.product.inputs[1], (0, 3, 1, 2))
@@ -145,8 +117,9 @@ def _fused_channels(node: ir.Node, found: WeightedSum, addends: _Addends) -> boo
     groups = len(keys.channels) // depth
     if len(queries.channels) != whole[1] * depth or groups not in (1, whole[1]) or len(values.channels) % groups:
         return False
+    addends = _addends(scores, whole)
     selections = _in_ranges(node, (queries, keys, values))
-    if selections is None:
+    if addends is None or selections is None:
         return False
     batch, heads, rows, columns = whole
     inputs = [_tokens(node, s, batch, size) for s, size in zip(selections, (rows, columns, columns), strict=True)]
@@ -163,8 +136,16 @@ def _fused_channels(node: ir.Node, found: WeightedSum, addends: _Addends) -> boo
     return become(node, "Reshape", (insert(node, "Transpose", (split,), moved, {"perm": order}),))
 
 
-def _fused_heads(node: ir.Node, found: WeightedSum, addends: _Addends) -> bool:
-    scores, (batch, heads, rows, _), images = found.scores, found.shape, found.shape[0] * found.shape[1]
+def fuse_heads(node: ir.Node) -> bool:
+    """The same of heads that are no channels of tokens: each becomes an image.
+
+    For graphs whose tokens are pixels already (`nnstretch.passes.tokens`): what makes the heads keeps its form.
+    """
+    found = _weighted_sum(node)
+    if found is None:
+        return False
+    scores, (batch, heads, rows, _) = found.scores, found.shape
+    images = batch * heads
     operands = (*scores.product.inputs[:2], node.inputs[1])
     shapes = [float_shape(operand) or () for operand in operands]
     outer = (float_shape(scores.product.outputs[0]) or ())[:-2]
@@ -177,7 +158,8 @@ def _fused_heads(node: ir.Node, found: WeightedSum, addends: _Addends) -> bool:
         return False
     if not _is_transposed(keys) and _COPIED * depth > rows:
         return False
-    biases = [_bias_of_images(node, addend, batch, heads) for addend in addends]
+    addends = _addends(scores, found.shape)
+    biases = [None] if addends is None else [_bias_of_images(node, addend, batch, heads) for addend in addends]
     if None in biases:
         return False
     inputs = (_images(node, queries, images), _rows(node, keys, images), _images(node, operands[2], images), *biases)
@@ -185,8 +167,19 @@ def _fused_heads(node: ir.Node, found: WeightedSum, addends: _Addends) -> bool:
     return become(node, "Reshape", (insert(node, "Attention", inputs, (images, rows, width), attributes),))
 
 
-_COPIED = 2
-"""Least ratio of scores to elements of keys from which on a transposed copy of the keys costs less than the scores' traffic."""
+def _weighted_sum(node: ir.Node) -> WeightedSum | None:
+    """What a MatMul adds up, if that is attention's."""
+    swapped = _is_swapped(node)
+    softmax = producer_of(node.inputs[1 if swapped else 0])
+    if swapped and softmax is not None:
+        softmax = producer_of(softmax.inputs[0])
+    if not _is_row_softmax(softmax) or not sole_use(softmax.outputs[0]):
+        return None
+    scores, shape, result = _scores(softmax.inputs[0]), float_shape(softmax.outputs[0]), float_shape(node.outputs[0])
+    if scores is None or shape is None or result is None or len(shape) < 3 or len(result) != len(shape):
+        return None
+    *outer, heads, rows, columns = shape
+    return WeightedSum(scores, (math.prod(outer), heads, rows, columns), swapped)
 
 
 def _is_transposed(value: ir.Value | None) -> bool:
@@ -533,3 +526,4 @@ def _tokens(node: ir.Node, selection: Selection, batch: int, size: int) -> ir.Va
 
 LOWERINGS: Lowerings = {"MatMul": (fuse_attention,)}
 OF_HEADS: Lowerings = {"MatMul": (fuse_heads,)}
+"""What is tried once tokens are pixels."""

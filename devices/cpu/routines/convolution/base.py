@@ -78,6 +78,16 @@ def as_convolution(layer: Layer) -> Layer:
     return pointwise(layer, (1, channels, rows, 1), TensorType((1, layer.type_of(1).shape[0], rows, 1)))
 
 
+def has_rows_of_pixels(layer: Layer) -> bool:
+    """Whether `as_convolution` computes a layer with native operands: a dense layer of two rows or more.
+
+    With one row, `Dense` reads every weight once and nothing is faster.
+    """
+    if layer.op != "Dense" or not has_native_operands(layer) or len(layer.type_of(0).shape) != 2:
+        return False
+    return layer.type_of(0).shape[0] > 1 and is_convolution(as_convolution(layer))
+
+
 def operands(layer: Layer) -> tuple[Operand | None, ...]:
     """Operands that the kernels read: input, weights (constant 0), bias (constant 1), residual."""
     return (

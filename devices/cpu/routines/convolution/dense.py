@@ -25,6 +25,7 @@ from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.base import (
     as_convolution,
     has_native_operands,
+    has_rows_of_pixels,
     is_convolution,
     lowering,
 )
@@ -151,12 +152,9 @@ class DenseAsConvolution(Routine):
         self.convolution = DirectConvolution(isa)
 
     def supports(self, layer: Layer) -> bool:
-        if layer.op != "Dense" or not has_native_operands(layer) or len(layer.type_of(0).shape) != 2:
+        if not has_rows_of_pixels(layer) or layer.has(3):
             return False
-        if layer.type_of(0).shape[0] < 2 or layer.has(3):
-            return False
-        inner = as_convolution(layer)
-        return is_convolution(inner) and self.convolution.supports(inner)
+        return self.convolution.supports(as_convolution(layer))
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return self.convolution.parameter_space(as_convolution(layer))

@@ -13,8 +13,7 @@ from nnstretch.devices.cpu.manifest import family
 from nnstretch.devices.cpu.routines.convolution.base import (
     BlockedConvolution,
     as_convolution,
-    has_native_operands,
-    is_convolution,
+    has_rows_of_pixels,
     lowering,
 )
 from nnstretch.devices.engine.build.instruction_sets import Isa
@@ -139,12 +138,10 @@ class StrassenDense(_Strassen):
     descriptor = Descriptor("cpu", "float32", "strassen_rows")
 
     def supports(self, layer: Layer) -> bool:
-        if layer.op != "Dense" or not has_native_operands(layer) or len(layer.type_of(0).shape) != 2:
+        """Outputs fill whole blocks: the kernel writes no parts of them."""
+        if not has_rows_of_pixels(layer) or layer.type_of(1).shape[0] % self.layout.block:
             return False
-        (rows, _), (outputs, _) = layer.type_of(0).shape, layer.type_of(1).shape
-        if rows < 2 or outputs % self.layout.block:
-            return False
-        return is_convolution(as_convolution(layer)) and self.covers(self._geometry(layer))
+        return self.covers(self._geometry(layer))
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         return (PLAIN,) * len(layer.activations), (PLAIN,)

@@ -13,6 +13,7 @@ from nnstretch.api.options import StretchOptions, with_options
 from nnstretch.branching.design.accounting import working_set
 from nnstretch.branching.design.blueprint import blueprint
 from nnstretch.branching.design.design import parse_merge
+from nnstretch.branching.latency.network_layers import original_layers
 from nnstretch.branching.search.kept_refinement import refinement_file
 from nnstretch.branching.search.search import SearchOptions
 from nnstretch.branching.stretch import StretchResult
@@ -24,6 +25,7 @@ from nnstretch.compiler.pool import pool_of
 from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_module
+from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
 from nnstretch.support.extras import extras_named
 from nnstretch.support.progress import silent
 from nnstretch.support.settings import transfer_delay_us
@@ -105,6 +107,8 @@ def stretch_on(
     progress(0, 0, "tracing the network")
     multiple = usable.host.blocked.block if options.multiple is None else options.multiple
     prepared = blueprint(module, example_input, multiple, merge)
+    if isinstance(predicting, ProfilePredictor):
+        predicting.prepare(original_layers(prepared), progress)
     fingerprints = [processor.fingerprint for processor in (usable.host, *usable.named)]
     conditions = (*fingerprints, transfer_delay_us(), limits, options.best_effort, options.learned)
     runner = design_runner(usable, example_input, predicting) if options.measure else None

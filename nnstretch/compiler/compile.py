@@ -15,7 +15,7 @@ from nnstretch.graph.layers import layers
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel, Estimates
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
-from nnstretch.scheduler.lowering.candidates import is_native
+from nnstretch.scheduler.lowering.candidates import is_native, queue_workloads
 from nnstretch.scheduler.lowering.units import unit_graph
 from nnstretch.scheduler.measurement.integrated import NEAR, refined, with_known_times
 from nnstretch.scheduler.measurement.profiler import Profiler
@@ -33,7 +33,7 @@ from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.selection.hybrid import FLOAT32, INT8, TYPES, restricted, selected, without_integers
 from nnstretch.scheduler.simulation.costs import SimulatedCosts, one_soc
 from nnstretch.scheduler.simulation.timing import MeasuredInterference, ProfiledInterference, simulate
-from nnstretch.support.progress import Progress
+from nnstretch.support.progress import Progress, silent
 
 
 def plan_model(
@@ -127,6 +127,7 @@ def measured_space(
     """
     dtype, optimized = processors.options.dtype, optimize(model)
     check_dtype(optimized, processors)
+    _prepare(optimized, processors, costs, progress or silent)
     space = choice_space(
         optimized,
         processors.named,
@@ -146,6 +147,16 @@ def measured_space(
     if is_placed(space):
         return completed(space, interference)
     return placed(space, interference, lambda single: inside(single, costs))
+
+
+def _prepare(model: ir.Model, processors: Processors, costs: Profiler, progress: Progress) -> None:
+    """Prepares to measure the layers of an optimised graph on devices."""
+    pool = queue_pool(processors.named, processors.host)
+    devices = [queue for queue in pool.queue_of if pool.backend(queue).own_memory]
+    graph = unit_graph(model, is_native(pool)) if devices else None
+    for queue in devices:
+        assert graph is not None
+        costs.prepare(pool.processors[queue], [layer for layer, _ in queue_workloads(graph, pool, queue)], progress)
 
 
 def unmeasured_space(model: ir.Model, processors: Processors, progress: Progress | None = None) -> ChoiceSpace:

@@ -23,6 +23,7 @@ from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.lowering.calls import crossing_seconds, inner_seconds
 from nnstretch.scheduler.lowering.views import becomes_view
 from nnstretch.scheduler.measurement.profiler import Profiler
+from nnstretch.support.progress import Progress
 
 _FIRST = 40  # measurements before the first training
 _HOPEFUL = 1.25  # candidates above this multiple of the fastest prediction are not measured
@@ -72,6 +73,12 @@ class ProfilePredictor:
     def pace(self, processor: Processor) -> float:
         """Current frequency of a processor over the reference frequency, which predictions are normalised to."""
         return self.profiler.pace(processor)
+
+    def prepare(self, layers: Sequence[Layer], progress: Progress) -> None:
+        """Prepares to measure layers of a network and of its branches (`MeasurementSite.prepare`)."""
+        for processor in self.processors:
+            if processor.backend.own_memory:
+                self.profiler.prepare(processor, layers, progress, branched=True)
 
     def seconds(self, layers: Sequence[Layer], processor: int) -> float:
         """Predicted seconds of `layers`, one after another, on the processor of that number; `inf` if it cannot."""

@@ -8,8 +8,9 @@ import numpy as np
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.engine.binding.library import engine
+from nnstretch.devices.opencl.backend import OPENCL
 from nnstretch.errors import FeedError
-from nnstretch.graph.layer import TensorType
+from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.measurement.caches import CacheSizes, cache_sizes
 from nnstretch.scheduler.measurement.candidate_set import CandidateSet
 from nnstretch.scheduler.measurement.compare import OpenCandidates, compare
@@ -20,6 +21,7 @@ from nnstretch.scheduler.measurement.site import MeasurementSite, ReferenceFrequ
 from nnstretch.scheduler.measurement.store.rows import Measurement
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.runtime.session import PlanSession
+from nnstretch.support.progress import Progress
 
 _BUDGET = 0.4
 """Seconds to run a plan in for the times of its steps, within `_FEWEST_RUNS` and `_MOST_RUNS`."""
@@ -52,6 +54,18 @@ class LocalSite(MeasurementSite):
         self, candidates: CandidateSet, test: LayerUnderTest, reference: ReferenceFrequency
     ) -> dict[int, Measurement]:
         return compare(candidates, test, self._open, self._host, reference)
+
+    def prepare(
+        self, processor: Processor, layers: Sequence[Layer], progress: Progress, *, branched: bool = False
+    ) -> None:
+        """Compiles the programs of an OpenCL device on all cores."""
+        if processor.backend is not OPENCL:
+            return
+        from nnstretch.devices.opencl.processor import OpenCLProcessor
+        from nnstretch.scheduler.measurement.programs.builds import build_programs
+
+        assert isinstance(processor, OpenCLProcessor)
+        build_programs(layers, processor, self._host, progress, branched=branched)
 
     def seconds(self, compiled: Compiled) -> Sequence[float]:
         with PlanSession(compiled) as session:

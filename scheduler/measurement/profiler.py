@@ -34,6 +34,7 @@ from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement, 
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.support.closing import Closing
+from nnstretch.support.progress import Progress, silent
 
 TOLERANCE = 1e-4
 """Default of a routine's largest error against the reference, relative to the output's range."""
@@ -130,6 +131,12 @@ class Profiler(CostModel, Closing):
         state = self._state(layer)
         keys = self._measured(processor, layer, candidates, state, exhaustive=self._exhaustive)
         return [self._known[key].seconds if key in self._known else None for key in keys]
+
+    def prepare(
+        self, processor: Processor, layers: Sequence[Layer], progress: Progress = silent, *, branched: bool = False
+    ) -> None:
+        """Prepares to measure layers of a network (`MeasurementSite.prepare`)."""
+        self._site.prepare(processor, layers, progress, branched=branched)
 
     def measure(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[Measurement]:
         """The measurement of each candidate; measures all unknown ones.

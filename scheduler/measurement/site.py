@@ -10,13 +10,14 @@ import numpy as np
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.errors import NNStretchError
-from nnstretch.graph.layer import TensorType
+from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.measurement.caches import CacheSizes
 from nnstretch.scheduler.measurement.candidate_set import CandidateSet
 from nnstretch.scheduler.measurement.reference_cases import LayerUnderTest
 from nnstretch.scheduler.measurement.store.rows import Measurement
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.support.closing import Closing
+from nnstretch.support.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,11 @@ class MeasurementSite(Closing):
         Raises:
             DeviceError: the machine cannot measure.
         """
+
+    def prepare(
+        self, processor: Processor, layers: Sequence[Layer], progress: Progress, *, branched: bool = False
+    ) -> None:
+        """Prepares to measure layers of a network, and those of branches of it if `branched`, so that this takes less time."""
 
     @abstractmethod
     def seconds(self, compiled: Compiled) -> Sequence[float]:

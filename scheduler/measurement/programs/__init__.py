@@ -1,0 +1,1 @@
+"""OpenCL programs of layers, compiled before the layers are measured."""

@@ -32,6 +32,12 @@ Attention     q N,H·D,W,L; k N,G·D,W,S; v N,G·E,W,S; up to two      heads (H)
               result as tokens B,L,C instead, with N·W = B
 MatMul        x …,M,K; y …,K,N: the images … broadcast -> …,M,N     transpose_x, transpose_y (0/1): the last two axes of the
                                                                     operand are swapped
+Recurrence    x T,B,D·G·H or B,T,D·G·H or N,D·G·H,…: sums of the    cell: "lstm" | "gru" | "gru_reset_after" with G = 4, 3, 3
+              gates from the layer's input and biases; weight       gates in ONNX's order (the last: linear_before_reset);
+              D,G·H,H [c]; bias D,H [c][o] of the candidate's       axis: of the steps, 0 or 1, or of a 4-D x 2 or 3 (then
+              product ("gru_reset_after"); first hidden states      B is N and the other axis); direction: "forward" |
+              D,B,H [o]; first cell states D,B,H [o] ("lstm") ->    "reverse" (from the last step on) | "bidirectional"
+              the hidden states of all steps, with D·H channels     (D = 2)
 Resize        x N,C,H,W -> N,C,OH,OW                                mode: "nearest" | "linear" | "cubic" |
                                                                     "linear_antialias" | "cubic_antialias"; coordinates:
                                                                     "half_pixel" | "half_pixel_symmetric" |
@@ -95,7 +101,7 @@ FUSION_GROUP = "Chain"
 OPERATORS: Mapping[str, str] = {
     "Conv": "conv",
     "Dense": "dense",
-    **dict.fromkeys(("Attention", "MatMul"), "dense"),
+    **dict.fromkeys(("Attention", "MatMul", "Recurrence"), "dense"),
     **dict.fromkeys(("MaxPool", "AveragePool", "GlobalPool"), "pool"),
     **dict.fromkeys(
         (
@@ -280,6 +286,9 @@ def multiply_accumulates(
     if op == "Attention" and inputs[0] and inputs[1]:
         # Every query meets all keys of its window: the last axis, or axis 1 of rows of channels.
         return (math.prod(inputs[0]) + results) * inputs[1][-1 if len(inputs[1]) == 4 else 1]
+    if op == "Recurrence" and inputs[0] and inputs[1]:
+        # Every gate meets all hidden states of its direction.
+        return math.prod(inputs[0]) * inputs[1][-1]
     if op == "onnx:ConvTranspose" and inputs[0] and inputs[1]:
         # Each input meets its filters' whole kernels, even where padding crops the output.
         return math.prod(inputs[0]) * math.prod(inputs[1][1:])

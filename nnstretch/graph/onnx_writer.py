@@ -315,6 +315,33 @@ def _attention(writer: OnnxWriter, layer: Layer, inputs: _Inputs, output: str) -
         writer.add("Transpose", (last,), output, perm=(0, 3, 1, 2))
 
 
+def _recurrence(writer: OnnxWriter, layer: Layer, inputs: _Inputs, output: str) -> None:
+    """LSTM or GRU of steps T,B,C, whose input weights hand every direction its gates."""
+    shape, axis = layer.type_of(0).shape, layer.integer("axis")
+    directions, gates, hidden = layer.type_of(1).shape
+    steps = shape[axis]
+    # The axes of x as steps, images and sequences, channels; a tensor of rank 3 has no images.
+    order = (axis, 1 - axis, 2) if len(shape) == 3 else (axis, 0, 5 - axis, 1)
+
+    def reshape(value: str, shape: Sequence[int]) -> str:
+        return writer.add("Reshape", (value, writer.constant("shape", np.array(shape, np.int64))))
+
+    x = reshape(writer.add("Transpose", inputs[:1], perm=order), (steps, -1, directions * gates))
+    selected = np.eye(directions * gates, dtype=np.float32).reshape(directions, gates, -1)
+    biases = np.zeros((directions, 2 * gates), np.float32)
+    if layer.has(2):
+        biases[:, -hidden:] = layer.constants[2]
+    operands = (x, writer.constant("weight", selected), inputs[1], writer.constant("bias", biases), None, *inputs[3:])
+    cell = str(layer.attributes["cell"])
+    more: dict[str, Any] = {} if cell == "lstm" else {"linear_before_reset": int(cell == "gru_reset_after")}
+    operator = cell.partition("_")[0].upper()
+    direction = layer.attributes["direction"]
+    states = writer.add(operator, operands, direction=direction, hidden_size=hidden, **more)
+    rows = writer.add("Transpose", (states,), perm=(0, 2, 1, 3))
+    last = reshape(rows, (*(shape[i] for i in order[:-1]), directions * hidden))
+    writer.add("Transpose", (last,), output, perm=[order.index(i) for i in range(len(order))])
+
+
 def _matmul(writer: OnnxWriter, layer: Layer, inputs: _Inputs, output: str) -> None:
     operands = []
     for index, attribute in enumerate(("transpose_x", "transpose_y")):
@@ -415,6 +442,7 @@ _WRITERS: Mapping[str, Callable[[OnnxWriter, Layer, _Inputs, str], None]] = {
     "Attention": _attention,
     "Resize": _resize,
     "MatMul": _matmul,
+    "Recurrence": _recurrence,
     "Rearrange": _rearrange,
     "Reshape": _reshape,
     "Slice": _slice,

@@ -13,6 +13,7 @@ from nnstretch.passes.canonicalize import (
     arithmetic,
     data_movement,
     normalization,
+    recurrence,
     reductions,
     spatial,
     transposed,
@@ -43,11 +44,26 @@ from nnstretch.passes.tokens.operators import TokensArePixels
 
 __all__ = ["canonicalization", "fusion", "optimize", "pipeline"]
 
-_OPERATORS = (normalization, spatial, reductions, transposed, arithmetic, affine, activations, data_movement)
+_OPERATORS = (
+    normalization,
+    recurrence,
+    spatial,
+    reductions,
+    transposed,
+    arithmetic,
+    affine,
+    activations,
+    data_movement,
+)
 """Modules whose `LOWERINGS` make ONNX operators canonical, in the order in which those of one operator are tried."""
 
 
-_EXPANSIONS: Lowerings = {"Einsum": (expand_einsum,), "ScatterND": (expand_assignment,), "Pad": (crop_first,)}
+_EXPANSIONS: Lowerings = {
+    "Einsum": (expand_einsum,),
+    "ScatterND": (expand_assignment,),
+    "Pad": (crop_first,),
+    **recurrence.EXPANSIONS,
+}
 """Operators that become others of ONNX, before any of these is lowered."""
 
 

@@ -16,6 +16,7 @@ from nnstretch.devices.cpu.routines import (
     matmul,
     normalization,
     pool,
+    recurrence,
     reduce,
 )
 from nnstretch.devices.cpu.routines.bfloat16 import attention as bfloat16_attention
@@ -64,6 +65,7 @@ _MODULES = (
     dense,
     attention,
     matmul,
+    recurrence,
     pool,
     reduce,
     eltwise,

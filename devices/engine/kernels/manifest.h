@@ -37,6 +37,7 @@
 #include "manifest/convolution.h"
 #include "manifest/winograd.h"
 #include "manifest/attention.h"
+#include "manifest/recurrence.h"
 #include "manifest/memory_bound.h"
 #include "manifest/int8.h"
 #include "manifest/bfloat16.h"
@@ -48,6 +49,7 @@
     FAMILIES_convolution(F)  \
     FAMILIES_winograd(F)     \
     FAMILIES_attention(F)    \
+    FAMILIES_recurrence(F)   \
     FAMILIES_memory_bound(F) \
     FAMILIES_int8(F)         \
     FAMILIES_bfloat16(F)     \
@@ -105,7 +107,8 @@
     F(conv_float16, asimdhp)                                       \
     F(dense_float16, asimdhp)                                      \
     F(attention, fma)                                              \
-    F(matmul, fma)
+    F(matmul, fma)                                                 \
+    F(recurrence, fma)
 
 #define ADDED(A)            \
     A(conv_strassen, 1)     \

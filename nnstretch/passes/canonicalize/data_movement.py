@@ -295,6 +295,8 @@ def merge_reshapes(node: ir.Node) -> bool:
     if not is_canonical(producer, "Reshape") or not sole_use(source):
         return False
     absorb(producer, node)
+    if float_shape(producer.inputs[0]) == float_shape(producer.outputs[0]):
+        bypass(producer)
     return True
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.graph.layer import DOMAIN
+from nnstretch.passes.canonicalize.recurrence import recurrent_layer
 from nnstretch.passes.rewriting import (
     DEFAULT_DOMAINS,
     argument,
@@ -22,8 +23,15 @@ from nnstretch.passes.rewriting import (
     remembered_names,
     scalar,
 )
-from nnstretch.passes.tokens.movement import Factor, merged
-from nnstretch.passes.tokens.views import Rewriting, Tokens, View, base_shape, compose_movement
+from nnstretch.passes.tokens.movement import Factor, Movement, merged
+from nnstretch.passes.tokens.views import (
+    Rewriting,
+    Tokens,
+    View,
+    base_shape,
+    compose_movement,
+    sequence_axes,
+)
 
 _LEAST_ROWS = 8
 """Rows from which on a product with a constant matrix is a convolution. With fewer, reading the weights takes all the time."""
@@ -310,6 +318,32 @@ def attention(rewriting: Rewriting, node: ir.Node) -> bool:
     return rewriting.set_tokens(node, _again(rewriting, node, [*parts, *node.inputs[3:]], target), 2)
 
 
+def recurrence(rewriting: Rewriting, node: ir.Node) -> bool:
+    """LSTM or GRU whose steps are the rows or the columns of images: a 1×1 convolution and a Recurrence along that axis."""
+    source, found = node.inputs[0], recurrent_layer(node)
+    view = None if source is None or found is None or not rewriting.is_view(source) else rewriting.view(source)
+    if found is None or view is None or view.channel != 2:
+        return False
+    steps, pixels = found.steps, view.shape[2] * view.shape[3]
+    axes = [axis for axis in (2, 3) if sequence_axes(view.shape, steps, axis) == view.movement.axes[:2]]
+    if not axes:
+        return False
+    batch, axis = view.shape[0], axes[0]
+    rows = (steps, pixels // steps) if axis == 2 else (pixels // steps, steps)
+    weight = float_initializer(node, "weight", found.weight[:, :, None, None])
+    bias = () if found.bias is None else (float_initializer(node, "bias", found.bias),)
+    base = rewriting.shaped(view.base, *rows, node)
+    gates = rewriting.make(node, "Conv", (base, weight, *bias), (batch, len(found.weight), *rows), domain="")
+    channels = found.directions * found.hidden
+    attributes = {**found.attributes, "axis": axis}
+    inputs = (gates, *found.operands(node))
+    result = rewriting.make(node, "Recurrence", inputs, (batch, channels, *rows), attributes)
+    of_steps, of_sequences = sequence_axes(base_shape(result), steps, axis)
+    directions = merged((Factor(found.directions, found.hidden * pixels),))
+    units = merged((Factor(found.hidden, pixels),))
+    return rewriting.set_view(node, View(result, Movement((of_steps, directions, of_sequences, units))))
+
+
 _Handler = Callable[[Rewriting, ir.Node], bool]
 CANONICAL: Mapping[str, _Handler] = {
     "Activation": unary,
@@ -325,6 +359,7 @@ RAW: Mapping[str, _Handler] = {
     **dict.fromkeys(_UNARY, unary),
     **dict.fromkeys(_BINARY, binary),
     "BatchNormalization": batch_norm,
+    **dict.fromkeys(("LSTM", "GRU"), recurrence),
     "MatMul": dense,
     "ReduceMean": mean,
 }

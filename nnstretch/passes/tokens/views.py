@@ -111,6 +111,20 @@ def base_shape(value: ir.Value) -> tuple[int, int, int, int]:
     return batch, channels, height, width
 
 
+def sequence_axes(
+    shape: tuple[int, int, int, int], steps: int, axis: int
+) -> tuple[tuple[Factor, ...], tuple[Factor, ...]]:
+    """Factors of the steps and of the sequences of N,C,H,W, if the steps are its axis `axis` (2 or 3), which has `steps`.
+
+    The sequences are the images, outermost, and the pixels along the other axis.
+    """
+    batch, channels, height, width = shape
+    other = height * width // steps
+    step, sequence = (other, 1) if axis == 2 else (1, steps)
+    images = Factor(batch, channels * height * width)
+    return merged((Factor(steps, step),)), merged((images, Factor(other, sequence)))
+
+
 def _pixel_factors(shape: tuple[int, int, int, int]) -> tuple[Factor, ...]:
     """Factors of the pixels of N,C,H,W in their order."""
     batch, channels, height, width = shape

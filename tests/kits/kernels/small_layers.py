@@ -12,6 +12,7 @@ from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 from tests.kits.kernels.convolution_parity import ACTIVATIONS, conv_layer, random
+from tests.kits.kernels.recurrent_layers import GATES, recurrent_layer
 from tests.kits.kernels.token_layers import attention_layer, product_layer
 
 Shape = tuple[int, ...]
@@ -107,6 +108,8 @@ SMALL_LAYERS: tuple[Layer, ...] = (
     product_layer(((3,), (3,)), (5, 9, 17), constant=random((3, 9, 17), 4)),
     attention_layer((1, 2, 13, 17, 9, 11), heads=2, groups=1),
     attention_layer((2, 1, 30, 41, 8, 12), heads=3, groups=3, rows=True, biases=[(2, 1, 1, 41)]),
+    *(recurrent_layer(cell, (3, 13), 9) for cell in GATES),
+    *(recurrent_layer(cell, (2, 7, 4), 12, axis=3, states=["input"]) for cell in GATES),
 )  # fmt: skip
 
 NEAR, FAR = QuantizationParameters(1 / 16, 3), QuantizationParameters(3 / 64, -7)

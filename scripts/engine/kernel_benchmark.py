@@ -110,8 +110,23 @@ def typical_layers() -> Iterator[Layer]:
     yield _layer("Attention", (tokens,) * 3, tokens, {"heads": 3, "groups": 3, "scale": 0.125})
     left, right = TensorType((8, 196, 64)), TensorType((8, 64, 196))
     yield _layer("MatMul", (left, right), TensorType((8, 196, 196)), {"transpose_x": 0, "transpose_y": 0})
+    yield from _recurrent_layers()
     yield from _int8_layers()
     yield from _memory_bound_layers()
+
+
+def _recurrent_layers() -> Iterator[Layer]:
+    """A recogniser of text, and a block of Sequencer2D."""
+    for cell, gates, height, width, hidden in (
+        ("lstm", 4, 32, 1, 256),
+        ("lstm", 4, 16, 16, 96),
+        ("gru", 3, 16, 16, 96),
+        ("gru_reset_after", 3, 16, 16, 96),
+    ):
+        weights = {1: np.full((2, gates * hidden, hidden), 0.01, np.float32)}
+        x, result = TensorType((1, 2 * gates * hidden, height, width)), TensorType((1, 2 * hidden, height, width))
+        attributes: dict[str, Attribute] = {"cell": cell, "axis": 2, "direction": "bidirectional"}
+        yield _layer("Recurrence", (x, TensorType(weights[1].shape)), result, attributes, weights)
 
 
 def _int8_layers() -> Iterator[Layer]:

@@ -78,10 +78,10 @@ def recurrent_layer(node: ir.Node) -> RecurrentLayer | None:
     shape, weight, recurrent = float_shape(node.inputs[0]), constant(argument(node, 1)), constant(argument(node, 2))
     if shape is None or weight is None or recurrent is None or not _has_default_form(node):
         return None
-    directions, hidden = recurrent.shape[0], recurrent.shape[2]
     used = [output.uses() or output.is_graph_output() for output in node.outputs]
     if any(used[2:]) or not _is_one_length(node, shape) or not _fit(node, weight, recurrent):
         return None
+    directions, _, hidden = recurrent.shape
     biases = _biases(node, directions, hidden)
     wanted = (directions, shape[1], hidden)
     given = [argument(node, index) for index in range(_FIRST_STATES, _FIRST_STATES + _STATES[node.op_type])]
@@ -136,7 +136,8 @@ def _fit(node: ir.Node, weight: np.ndarray, recurrent: np.ndarray) -> bool:
     directions = _DIRECTIONS[node.attributes.get_string("direction", "forward")]
     hidden = node.attributes.get_int("hidden_size", recurrent.shape[-1])
     shape = (directions, _GATES[node.op_type] * hidden, hidden)
-    return weight.dtype == recurrent.dtype == np.float32 and recurrent.shape == shape and weight.shape[:2] == shape[:2]
+    fits = recurrent.shape == shape and weight.ndim == 3 and weight.shape[:2] == shape[:2]
+    return fits and weight.dtype == recurrent.dtype == np.float32
 
 
 def _biases(node: ir.Node, directions: int, hidden: int) -> np.ndarray | None:
@@ -211,7 +212,7 @@ def lower_recurrence(node: ir.Node) -> bool:
     gates = insert(node, "Reshape", (product,), (steps, sequences, sums))
     channels = (steps, sequences, directions * hidden)
     states = insert(node, "Recurrence", (gates, *found.operands(node)), channels, {**found.attributes, "axis": 0})
-    if directions == 1:
+    if directions == 1 or sequences == 1:
         return become(node, "Reshape", (states,))
     parts = insert(node, "Reshape", (states,), (steps, sequences, directions, hidden))
     for reader in tuple(node.outputs[0].consumers()):

@@ -126,9 +126,10 @@ def _has_default_form(node: ir.Node) -> bool:
 
 def _is_one_length(node: ir.Node, shape: tuple[int, ...]) -> bool:
     """Whether all sequences have all steps, and there are no peepholes."""
-    lengths, peepholes = argument(node, 4), argument(node, _PEEPHOLES)
+    lengths = argument(node, 4)
     found = constant(lengths)
-    return peepholes is None and (lengths is None or (found is not None and bool((found == shape[0]).all())))
+    same = lengths is None or (found is not None and bool((found == shape[0]).all()))
+    return same and _is_zero(argument(node, _PEEPHOLES))
 
 
 def _fit(node: ir.Node, weight: np.ndarray, recurrent: np.ndarray) -> bool:

@@ -34,6 +34,7 @@ def weights_of(operator: str, inputs: int, hidden: int, directions: int, sequenc
         "zeros": np.zeros((directions, sequences, hidden), np.float32),
         "channels": np.array([0, 0, -1]),
         "peepholes": normal(directions, 3 * hidden),
+        "no_peepholes": np.zeros((directions, 3 * hidden), np.float32),
         "lengths": np.array([4, 2, 3], np.int32),
         "all_steps": np.array([4, 4, 4], np.int32),
     }
@@ -188,6 +189,11 @@ def test_a_recogniser_of_text(check: Check) -> None:
 def test_others_stay(check: Check, operator: str, changes: dict[str, Any]) -> None:
     model = sequence_model(operator, **changes)
     assert f"onnx:{operator}" in found(check(model))
+
+
+def test_peepholes_of_zero_are_none(check: Check) -> None:
+    layers = found(check(sequence_model("LSTM", operands="x, w, r, b, , , , no_peepholes")))
+    assert layers == {"Dense": 1, "Recurrence": 1}
 
 
 def test_lengths_of_all_steps_and_usual_activations(check: Check) -> None:

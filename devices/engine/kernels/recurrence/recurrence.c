@@ -34,11 +34,10 @@ typedef struct {
 /* What all units of a step share. */
 typedef struct {
     const recurrence_parameters *p;
-    int64_t gates, blocks, padded;          /* blocks of hidden units, and the units in whole blocks */
-    bool staged;                            /* sums of gates begin within blocks, and are copied */
-    int64_t pixels;                         /* of an image */
+    int64_t gates, blocks, padded;            /* blocks of hidden units, and the units in whole blocks */
+    bool staged;                              /* sums of gates begin within blocks, and are copied */
     int64_t between_steps, between_sequences; /* pixels */
-    int64_t chunks;                         /* per image */
+    int64_t chunks;                           /* per image */
     channel_steps x, y;
     int64_t next, cell, reset, stage, floats; /* offsets in private memory, and its size */
 } recurrence_plan;
@@ -55,7 +54,6 @@ static recurrence_plan plan_of(const recurrence_parameters *p, int64_t gates) {
     recurrence_plan plan = {.p = p, .gates = gates, .blocks = blocks_of(p->hidden)};
     plan.padded = plan.blocks * NNS_BLOCK;
     plan.staged = plan.padded != p->hidden;
-    plan.pixels = p->steps * p->sequences;
     plan.between_steps = p->steps_inner ? 1 : p->sequences;
     plan.between_sequences = p->steps_inner ? p->steps : 1;
     plan.chunks = nns_ceil_div(p->sequences, p->chunk);
@@ -98,7 +96,8 @@ typedef struct {
 } gates_product;
 
 /* Adds the products of element k of each row with row k of the weights. */
-NNS_INLINE void gates_add(const int count, const int gates, nns_vec acc[][MOST_GATES], const gates_product *product, int64_t k) {
+NNS_INLINE void gates_add(const int count, const int gates, nns_vec acc[][MOST_GATES], const gates_product *product,
+                          int64_t k) {
     const float *weights = product->weights + k * gates * NNS_BLOCK;
     nns_vec left[TILE_ROWS];
     COMPUTE_FOR(r, count) left[r] = nns_broadcast(product->states[r * product->of_row + k]);

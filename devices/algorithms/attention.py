@@ -6,11 +6,35 @@ from nnstretch.graph.layer import Layer
 
 BIASES = (3, 4)
 """Inputs that are added to the scores."""
+FACTOR = 5
+"""Constant input by which the products of queries and keys are multiplied."""
+OF_SCORES = (*BIASES, FACTOR)
+"""Inputs beside queries, keys and values."""
 
 
 def attention_biases(layer: Layer) -> tuple[int, ...]:
     """The biases that a layer has."""
     return tuple(index for index in BIASES if layer.has(index))
+
+
+def attention_fits(layer: Layer) -> bool:
+    """Whether kernels take the inputs.
+
+    Queries, keys and values are computed at run time, factors are constant, and biases broadcast over images, heads and queries
+    only.
+    """
+    if any(index in layer.constants for index in range(3)) or (layer.has(FACTOR) and FACTOR not in layer.constants):
+        return False
+    keys = attention_extents(layer)["keys"]
+    return all(len(layer.type_of(i).shape) == 4 and layer.type_of(i).shape[-1] == keys for i in attention_biases(layer))
+
+
+def attention_numbers(layer: Layer) -> tuple[float, float]:
+    """The attributes `scale` and `epsilon`; the latter is 0 where queries and keys are not divided by their norms."""
+    scale, epsilon = layer.attributes["scale"], layer.attributes.get("epsilon", 0.0)
+    assert isinstance(scale, float | int)
+    assert isinstance(epsilon, float | int)
+    return float(scale), float(epsilon)
 
 
 def attention_extents(layer: Layer) -> dict[str, int]:
@@ -31,6 +55,12 @@ def attention_extents(layer: Layer) -> dict[str, int]:
         "width": v[channel] // groups,
         "rows": int(rows),
     }
+
+
+def factor_strides(layer: Layer) -> dict[str, int]:
+    """Floats between images and heads of the factors as the kernels' parameters; 0 where one is repeated or absent."""
+    images, heads = layer.type_of(FACTOR).shape[:2] if layer.has(FACTOR) else (1, 1)
+    return {"factor_image": heads if images > 1 else 0, "factor_head": int(heads > 1)}
 
 
 def bias_strides(layer: Layer) -> dict[str, int]:

@@ -26,10 +26,12 @@ LayerNorm     x any shape; scale L [c][o]; shift L [c][o], with    axis (>= 0); 
               the extent L of the axis                              subtracted)
 GroupNorm     x N,C,…; scale C [c][o]; shift C [c][o]               groups; epsilon: over the channels of a group and all
                                                                     pixels; instance normalisation has C groups
-Attention     q N,H·D,W,L; k N,G·D,W,S; v N,G·E,W,S; up to two      heads (H); groups (G, 1 or H); scale
-              biases that broadcast to N·W,H,L,S [o] -> N,H·E,W,L:
-              W windows of L queries and S keys; or q, k, v and
-              result as tokens B,L,C instead, with N·W = B
+Attention     q N,H·D,W,L; k N,G·D,W,S; v N,G·E,W,S; two biases     heads (H); groups (G, 1 or H); scale; epsilon: where it
+              that broadcast to N·W,H,L,S [o]; factors of the       is above 0, queries and keys of a head are divided by
+              products of queries and keys that broadcast to        max(their Euclidean norm, epsilon); 0 if it is missing
+              N·W,H,1,1 [c][o] -> N,H·E,W,L: W windows of L
+              queries and S keys; or q, k, v and result as tokens
+              B,L,C instead, with N·W = B
 MatMul        x …,M,K; y …,K,N: the images … broadcast -> …,M,N     transpose_x, transpose_y (0/1): the last two axes of the
                                                                     operand are swapped
 Recurrence    x T,B,D·G·H or B,T,D·G·H or N,D·G·H,…: sums of the    cell: "lstm" | "gru" | "gru_reset_after" with G = 4, 3, 3

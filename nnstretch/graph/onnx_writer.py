@@ -286,6 +286,7 @@ def _reshape(writer: OnnxWriter, layer: Layer, inputs: _Inputs, output: str) -> 
 def _attention(writer: OnnxWriter, layer: Layer, inputs: _Inputs, output: str) -> None:
     """Products and softmax of heads B,H,L,D."""
     heads, groups, scale = layer.integer("heads"), layer.integer("groups"), layer.attributes["scale"]
+    epsilon = layer.attributes.get("epsilon", 0.0)
 
     def reshape(value: str, shape: Sequence[int], output: str | None = None) -> str:
         return writer.add("Reshape", (value, writer.constant("shape", np.array(shape, np.int64))), output)
@@ -298,10 +299,20 @@ def _attention(writer: OnnxWriter, layer: Layer, inputs: _Inputs, output: str) -
             name, shape = writer.add("Transpose", (name,), perm=(0, 2, 3, 1)), (shape[0] * shape[2], shape[3], shape[1])
         return writer.add("Transpose", (reshape(name, (*shape[:2], count, shape[2] // count)),), perm=order)
 
+    def normalised(value: str, axis: int) -> str:
+        """Heads divided by their norms over `axis`."""
+        norms = writer.add("ReduceL2", (value, writer.constant("axes", np.array([axis]))), keepdims=1)
+        least = writer.constant("epsilon", np.array(epsilon, np.float32))
+        return writer.add("Div", (value, writer.add("Clip", (norms, least))))
+
     queries, keys = split(0, heads, (0, 2, 1, 3)), split(1, groups, (0, 2, 3, 1))
+    if epsilon:
+        queries, keys = normalised(queries, 3), normalised(keys, 2)
     factor = writer.constant("scale", np.array(scale, np.float32))
     scores = writer.add("Mul", (writer.add("MatMul", (queries, keys)), factor))
-    for bias in inputs[3:]:
+    if layer.has(5):
+        scores = writer.add("Mul", (scores, inputs[5]))
+    for bias in inputs[3:5]:
         scores = scores if bias is None else writer.add("Add", (scores, bias))
     weights = writer.add("Softmax", (scores,), axis=-1)
     rows = writer.add(

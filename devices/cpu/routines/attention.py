@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnstretch.devices.algorithms.attention import BIASES, attention_biases, attention_extents, bias_strides
+from nnstretch.devices.algorithms.attention import (
+    OF_SCORES,
+    attention_extents,
+    attention_fits,
+    attention_numbers,
+    bias_strides,
+    factor_strides,
+)
 from nnstretch.devices.base.routine import (
     PLAIN,
     Descriptor,
@@ -39,16 +46,10 @@ class Attention(Routine):
         self.tiles = family(self.family).tiles(isa, "queries", "vectors")
 
     def supports(self, layer: Layer) -> bool:
-        """Queries, keys and values are computed at run time; biases broadcast over images, heads and queries only."""
-        if layer.op != "Attention" or layer.activation != NO_ACTIVATION or any(i in layer.constants for i in range(3)):
+        if layer.op != "Attention" or layer.activation != NO_ACTIVATION:
             return False
         types = [t for t in (*layer.inputs, *layer.outputs) if t is not None]
-        if any(t.dtype != DEFAULT_DTYPE or not t.elements for t in types):
-            return False
-        keys = attention_extents(layer)["keys"]
-        return all(
-            len(layer.type_of(i).shape) == 4 and layer.type_of(i).shape[-1] == keys for i in attention_biases(layer)
-        )
+        return all(t.dtype == DEFAULT_DTYPE and t.elements for t in types) and attention_fits(layer)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return tuple({"queries": queries, "vectors": vectors} for queries, vectors in self.tiles)
@@ -56,23 +57,21 @@ class Attention(Routine):
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """Tensors of rank 4 are blocked; rows of channels and biases are plain."""
         layout = Layout(self.block) if len(layer.outputs[0].shape) == 4 else PLAIN
-        return tuple(PLAIN if index in BIASES else layout for index in layer.activations), (layout,)
+        return tuple(PLAIN if index in OF_SCORES else layout for index in layer.activations), (layout,)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         reads: list[Operand | None] = [Operand("input", index) for index in range(3)]
         constants: list[np.ndarray] = []
-        for index in BIASES:
+        for index in OF_SCORES:
             if index in layer.constants:
                 reads.append(Operand("constant", len(constants)))
                 constants.append(layer.constants[index].astype(np.float32))
             else:
                 reads.append(Operand("input", index) if layer.has(index) else None)
-        scale = layer.attributes["scale"]
-        assert isinstance(scale, float | int)
+        scale, epsilon = map(float_bits, attention_numbers(layer))
+        strides = bias_strides(layer) | factor_strides(layer)
         kernel = family(self.family).kernel(**parameters)
-        call = kernel_call(
-            kernel, tuple(reads), **attention_extents(layer), scale=float_bits(float(scale)), **bias_strides(layer)
-        )
+        call = kernel_call(kernel, tuple(reads), **attention_extents(layer), scale=scale, epsilon=epsilon, **strides)
         return Lowering((call,), tuple(constants))
 
 

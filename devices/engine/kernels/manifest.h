@@ -22,8 +22,8 @@
  * COLUMNS_family names the tile's columns.
  *
  * VARIANTS lists the families that are compiled again with CPU features beyond the engine's instruction set. ADDED lists
- * those that got parameters at the end after packages had been written, and how many since each earlier version: in a step
- * that lacks them they are 0.
+ * those that got parameters, or optional operands that they read, at the end after packages had been written, and how many of
+ * each since each earlier version: in a step that lacks them parameters are 0, and operands absent.
  *
  * Readers: the C preprocessor (family.h, registry.c, the families' files, tests/devices/cpu/kernel_fuzz.c),
  * devices/cpu/manifest.py, which reads only the C syntax that these lists use, and the build (VARIANTS).
@@ -110,14 +110,17 @@
     F(matmul, fma)                                                 \
     F(recurrence, fma)
 
-#define ADDED(A)            \
-    A(conv_strassen, 1)     \
-    A(conv_strassen, 6)     \
-    A(conv_strassen, 7)     \
-    A(conv_int8, 2)         \
-    A(conv_int8_planar, 2)  \
-    A(rows_int8, 4)         \
-    A(depthwise_int8, 2)    \
-    A(dense_int8, 2)
+/* A(family, parameters, reads) */
+#define ADDED(A)               \
+    A(conv_strassen, 1, 0)     \
+    A(conv_strassen, 6, 0)     \
+    A(conv_strassen, 7, 0)     \
+    A(conv_int8, 2, 0)         \
+    A(conv_int8_planar, 2, 0)  \
+    A(rows_int8, 4, 0)         \
+    A(depthwise_int8, 2, 0)    \
+    A(dense_int8, 2, 0)        \
+    A(attention, 3, 1)         \
+    A(attention_bfloat16, 3, 1)
 
 #endif

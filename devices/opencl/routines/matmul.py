@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnstretch.devices.algorithms.attention import BIASES, attention_biases, attention_extents, bias_strides
+from nnstretch.devices.algorithms.attention import (
+    OF_SCORES,
+    attention_extents,
+    attention_fits,
+    attention_numbers,
+    bias_strides,
+    factor_strides,
+)
 from nnstretch.devices.algorithms.matrices import matrix_images
 from nnstretch.devices.base.routine import Lowering, Operand, Parameters
 from nnstretch.devices.opencl.routines.base import PlainRoutine, ceil_div, constant
@@ -72,13 +79,8 @@ class Attention(PlainRoutine):
     ops = ("Attention",)
 
     def _supports(self, layer: Layer) -> bool:
-        if layer.activation != NO_ACTIVATION or any(index in layer.constants for index in range(3)):
-            return False
-        extents = attention_extents(layer)
-        shapes = [layer.type_of(index).shape for index in attention_biases(layer)]
-        return extents["width"] <= _MOST_WIDTH and all(
-            len(shape) == 4 and shape[-1] == extents["keys"] for shape in shapes
-        )
+        fits = layer.activation == NO_ACTIVATION and attention_fits(layer)
+        return fits and attention_extents(layer)["width"] <= _MOST_WIDTH
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         if not self.traits.on_cpu:
@@ -91,19 +93,19 @@ class Attention(PlainRoutine):
         extents = attention_extents(layer)
         operands: list[Operand | None] = [Operand("input", index) for index in range(3)]
         constants: list[np.ndarray] = []
-        for index in BIASES:
+        for index in OF_SCORES:
             if index in layer.constants:
                 operands.append(constant(len(constants)))
                 constants.append(self.stored(layer.constants[index]))
             else:
                 operands.append(Operand("input", index) if layer.has(index) else None)
-        scale = layer.attributes["scale"]
-        assert isinstance(scale, float | int)
+        scale, epsilon = map(float_bits, attention_numbers(layer))
         places = [step for index in range(3) for step in _places(layer.type_of(index).shape)]
         places += _places(layer.outputs[0].shape)
-        has = (int(layer.has(index)) for index in BIASES)
+        has = (int(layer.has(index)) for index in OF_SCORES)
         sizes = (extents[name] for name in ("windows", "groups", "queries", "keys", "depth"))
-        words = (*sizes, float_bits(float(scale)), *has, *places, *bias_strides(layer).values())
+        strides = (*bias_strides(layer).values(), *factor_strides(layer).values())
+        words = (*sizes, scale, epsilon, *has, *places, *strides)
         queries = parameters["queries"]
         size = (ceil_div(extents["queries"], queries), extents["heads"], extents["batch"] * extents["windows"])
         adjacent = all(_places(layer.type_of(index).shape)[-1] == 1 for index in (1, 2))
@@ -113,6 +115,7 @@ class Attention(PlainRoutine):
             ("DEPTH", extents["depth"]),
             ("WIDTH", extents["width"]),
             ("ADJACENT", int(adjacent)),
+            ("NORMALISED", int(epsilon > 0)),
         )
         kernel = "attention_of_queries" if queries == self.traits.block else "attention"
         return Lowering((self.call(kernel, operands, words, size, defines),), tuple(constants))

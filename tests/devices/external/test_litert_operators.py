@@ -24,6 +24,7 @@ from nnstretch.frontends.torch_module import export
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.reference import relative_error, run_layer
+from tests.kits.kernels.token_layers import attention_layer
 
 pytest.importorskip("ai_edge_litert.interpreter")
 
@@ -116,6 +117,17 @@ ATTENTIONS = {
     "windows with a bias of positions": attention((2, 8, 3, 5), (2, 8, 3, 5), (2, 8, 3, 5), 2, 2, (1, 2, 5, 5)),
     "windows with bias and mask": attention((1, 8, 3, 5), (1, 8, 3, 5), (1, 8, 3, 5), 2, 2, (1, 2, 5, 5), (3, 1, 5, 5)),
     "one token": attention((1, 1, 4), (1, 1, 4), (1, 1, 4), 1, 1),
+}
+
+
+_FACTOR = np.array([0.5, 3.0], np.float32).reshape(1, 2, 1, 1)
+_POSITIONS = np.linspace(-1, 1, 50, dtype=np.float32).reshape(1, 2, 5, 5)
+ATTENTIONS |= {
+    "cosines": attention_layer(
+        (1, 3, 5, 5, 4, 4), heads=2, groups=2, biases=[_POSITIONS], factor=_FACTOR, epsilon=1e-12
+    ),
+    "cosines of tokens": attention_layer((2, 1, 5, 7, 4, 3), heads=2, groups=1, rows=True, factor=_FACTOR, epsilon=2.0),
+    "a factor of each head": attention_layer((2, 1, 5, 7, 4, 3), heads=2, groups=1, rows=True, factor=_FACTOR),
 }
 
 

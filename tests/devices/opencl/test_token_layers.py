@@ -34,6 +34,14 @@ def test_attention_of_a_network_and_of_masked_keys(processor: OpenCLProcessor) -
     check(processor, layer, {"attention"}, traits=GPU)
 
 
+def test_attention_of_cosines(processor: OpenCLProcessor) -> None:
+    factor = np.array([0.5, 3.0], np.float32).reshape(1, 2, 1, 1)
+    layer = attention_layer((1, 4, 11, 19, 7, 9), heads=2, groups=2, factor=factor, epsilon=1e-12)
+    check(processor, layer, {"attention"})
+    layer = attention_layer((1, 3, 5, 9, 7, 9), heads=2, groups=1, rows=True, factor=factor, epsilon=3.0)
+    check(processor, layer, {"attention"}, traits=GPU)
+
+
 @given(st.data())
 @some
 def test_matmul(processor: OpenCLProcessor, data: st.DataObject) -> None:

@@ -108,6 +108,7 @@ SMALL_LAYERS: tuple[Layer, ...] = (
     product_layer(((3,), (3,)), (5, 9, 17), constant=random((3, 9, 17), 4)),
     attention_layer((1, 2, 13, 17, 9, 11), heads=2, groups=1),
     attention_layer((2, 1, 30, 41, 8, 12), heads=3, groups=3, rows=True, biases=[(2, 1, 1, 41)]),
+    attention_layer((1, 2, 13, 17, 9, 11), heads=2, groups=2, factor=random((1, 2, 1, 1), 5), epsilon=1e-12),
     *(recurrent_layer(cell, (3, 13), 9) for cell in GATES),
     *(recurrent_layer(cell, (2, 7, 4), 12, axis=3, states=["input"]) for cell in GATES),
 )  # fmt: skip

@@ -64,7 +64,7 @@ LAYERS = (
     product_layer(((2,), ()), (5, 6, 7)),
     product_layer(((2,), (2,)), (5, 6, 7), transposed=(False, True)),
     attention_layer((1, 2, 5, 9, 6, 5), heads=2, groups=1, biases=[(1, 2, 1, 9), numbers((1, 1, 5, 9))]),
-    attention_layer((2, 1, 3, 4, 5, 6), heads=1, groups=1, rows=True),
+    attention_layer((2, 1, 3, 4, 5, 6), heads=1, groups=1, rows=True, factor=numbers((2, 1, 1, 1)), epsilon=1.0),
     make_layer("Slice", [(1, 9, 3, 4)], (1, 5, 3, 2), {"starts": (0, 4, 0, 0), "steps": (1, 1, 1, 2)}),
 )
 KINDS = (

@@ -6,7 +6,7 @@
 
 /* ---- attention: attention/attention.c ------------------------------------------------------------------------------ */
 
-/* Tokens are the pixels of blocked tensors, or rows of channels. Strides of bias and mask are in floats. */
+/* Tokens are the pixels of blocked tensors, or rows of channels. Strides of bias, mask and factor are in floats. */
 #define PARAMETERS_attention(P, A, G)                                      \
     P(batch, RANGE(1, MOST_EXTENT), BETWEEN(1, 2))                         \
     P(windows, RANGE(1, MOST_EXTENT), BETWEEN(1, 3)) /* per image */       \
@@ -23,8 +23,12 @@
     P(bias_query, RANGE(0, MOST_INT32), BETWEEN(0, 90))                    \
     P(mask_image, RANGE(0, MOST_INT32), BETWEEN(0, 90))                    \
     P(mask_head, RANGE(0, MOST_INT32), BETWEEN(0, 90))                     \
-    P(mask_query, RANGE(0, MOST_INT32), BETWEEN(0, 0))
-#define READS_attention(REQUIRED, OPTIONAL) REQUIRED(Q) REQUIRED(K) REQUIRED(V) OPTIONAL(BIAS) OPTIONAL(MASK)
+    P(mask_query, RANGE(0, MOST_INT32), BETWEEN(0, 0))                     \
+    P(epsilon, RANGE(0, MOST_INT32), ONE_OF(0, 0x2b8cbccc)) /* bits of a float32; 1e-12 */ \
+    P(factor_image, RANGE(0, MOST_INT32), BETWEEN(0, 3))                   \
+    P(factor_head, RANGE(0, MOST_INT32), BETWEEN(0, 1))
+#define READS_attention(REQUIRED, OPTIONAL) \
+    REQUIRED(Q) REQUIRED(K) REQUIRED(V) OPTIONAL(BIAS) OPTIONAL(MASK) OPTIONAL(FACTOR)
 #define COLUMNS_attention(queries, vectors)
 #define KERNELS_attention(K)                              \
     K(q14v2, "attention_q14v2", BLOCK_16, 14, 2)          \

@@ -173,14 +173,15 @@ static int32_t parse_operands(parser *r, nns_step *step, int64_t i) {
     return NNS_OK;
 }
 
-/* Gives a step of an earlier version the parameters that its kernel got since. */
-static int32_t add_parameters(parser *r, nns_step *step, const nns_family *family) {
-    const int64_t lacking = nns_lacking_parameters(family, &step->args);
-    if (!lacking) return NNS_OK;
-    MAKE(r, step->parameters, step->args.n_p + lacking);
+/* Gives a step of an earlier version the parameters and the absent operands that its kernel got since. */
+static int32_t complete_step(parser *r, nns_step *step, const nns_family *family) {
+    const nns_counts lacking = nns_lacking(family, &step->args);
+    step->args.n_in += lacking.reads;
+    if (!lacking.parameters) return NNS_OK;
+    MAKE(r, step->parameters, step->args.n_p + lacking.parameters);
     memcpy(step->parameters, step->args.p, (size_t)step->args.n_p * sizeof *step->parameters);
     step->args.p = step->parameters;
-    step->args.n_p += (int32_t)lacking;
+    step->args.n_p += lacking.parameters;
     return NNS_OK;
 }
 
@@ -190,7 +191,7 @@ static int32_t check_kernel(parser *r, nns_step *step, int64_t i) {
         return INVALID(r, "step %lld asks for kernel %lld; the engine has none of that number", (long long)i,
                        (long long)step->id);
     const nns_family *family = nns_family_of(step->id);
-    TRY(add_parameters(r, step, family));
+    TRY(complete_step(r, step, family));
     if (!nns_counts_fit(family, &step->args))
         return INVALID(r, "step %lld, kernel %s: wrong number of reads (%d), writes (%d) or parameters (%d)",
                        (long long)i, step->kernel->name, (int)step->args.n_in, (int)step->args.n_out,

@@ -16,12 +16,12 @@ VARIANTS(DECLARE_VARIANT)
 #define POINT_TO_VARIANT(family, feature, ...) &nns_family_##family##_##feature,
 static const nns_family *const families[] = {FAMILIES(POINT_TO) VARIANTS(POINT_TO_VARIANT)};
 
-/* Families that got parameters at their end, and how many. */
-#define COUNT_OF(family, count) {#family, count},
+/* Families that got parameters and reads at their end, and how many. */
+#define COUNTS_OF(family, parameters, reads) {#family, {parameters, reads}},
 static const struct {
     const char *family;
-    int64_t count;
-} added[] = {ADDED(COUNT_OF)};
+    nns_counts counts;
+} added[] = {ADDED(COUNTS_OF)};
 
 /* ---- the choice of variants, made once -------------------------------------------------------------------- */
 
@@ -98,13 +98,15 @@ bool nns_counts_fit(const nns_family *family, const nns_args *args) {
     return reads && args->n_out == 1 && args->n_p == count;
 }
 
-int64_t nns_lacking_parameters(const nns_family *family, const nns_args *args) {
+nns_counts nns_lacking(const nns_family *family, const nns_args *args) {
     for (int64_t i = 0; i < NNS_ARRAY_LENGTH(added); i++) {
+        const nns_counts counts = added[i].counts;
         if (strcmp(family->name, added[i].family) != 0) continue;
         bool per_read;
-        if (count_parameters(family, args->n_in, &per_read) - args->n_p == added[i].count) return added[i].count;
+        const bool same_reads = args->n_in + counts.reads == family->n_in;
+        if (same_reads && count_parameters(family, family->n_in, &per_read) - args->n_p == counts.parameters) return counts;
     }
-    return 0;
+    return (nns_counts){0};
 }
 
 static bool is_legal(const nns_parameter *parameter, int64_t value) {

@@ -31,8 +31,12 @@ const nns_family *nns_family_of(int64_t id);
 /* Whether the numbers of operands and parameters are those of the family. */
 bool nns_counts_fit(const nns_family *family, const nns_args *args);
 
-/* How many parameters at its end a step of an earlier version lacks: those that the family got since; else 0. */
-int64_t nns_lacking_parameters(const nns_family *family, const nns_args *args);
+typedef struct {
+    int32_t parameters, reads;
+} nns_counts;
+
+/* How many parameters and reads at their ends a step of an earlier version lacks: those that the family got since; else 0. */
+nns_counts nns_lacking(const nns_family *family, const nns_args *args);
 
 /* The index of the first of the parameters, whose number fits, that is not legal, and what it should be; or -1. */
 int64_t nns_illegal_parameter(const nns_family *family, const nns_args *args, const nns_parameter **found);

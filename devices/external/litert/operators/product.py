@@ -63,13 +63,17 @@ class Products(OperatorFamily):
         queries, keys, values = (
             self._heads(node, index, count) for index, count in ((0, heads), (1, groups), (2, groups))
         )
+        if layer.attributes.get("epsilon", 0.0):
+            queries, keys = self._normalised(node, queries), self._normalised(node, keys)
         batch, _, length, _ = self._file.shape(queries)
         factor = self._file.constant(np.array(scale, np.float32), f"{layer.name}:scale")
         scaled = self._computed("MUL", [queries, factor], self._file.shape(queries), table="MulOptions")
         extents = (batch, heads, length, self._file.shape(keys)[2])
         scores = self._file.tensor(extents, f"{layer.name}:scores")
         self._product([scaled, keys], scores, transpose_x=False, transpose_y=True)
-        for index in range(3, len(layer.inputs)):
+        if layer.has(5):
+            scores = self._computed("MUL", [scores, self._operand(node, 5)], extents, table="MulOptions")
+        for index in (3, 4):
             if layer.has(index):
                 scores = self._computed(
                     "ADD", [scores, self._tensors.read(node, index, "plain")], extents, table="AddOptions"
@@ -81,6 +85,18 @@ class Products(OperatorFamily):
         rows = self._transposed(mixed, (0, 2, 1, 3))
         with self._before_activation(node, "last" if len(shape) == 4 else "plain") as result:
             self._tensors.reshaped(rows, result)
+
+    def _normalised(self, node: GraphNode, heads: int) -> int:
+        """B,heads,L,D of an attention, divided by the norms over D."""
+        *outer, depth = self._file.shape(heads)
+        norms, name = (*outer, 1), node.layer.name
+        squares = self._computed("MUL", [heads, heads], (*outer, depth), table="MulOptions")
+        axes = self._integers((3,), f"{name}:axes")
+        sums = self._computed("SUM", [squares, axes], norms, {"keepDims": True}, table="ReducerOptions")
+        least = self._file.constant(np.array(node.layer.attributes["epsilon"], np.float32), f"{name}:epsilon")
+        roots = self._computed("SQRT", [sums], norms)
+        divisors = self._computed("MAXIMUM", [roots, least], norms, table="MaximumMinimumOptions")
+        return self._computed("DIV", [heads, divisors], (*outer, depth), table="DivOptions")
 
     def _heads(self, node: GraphNode, index: int, count: int) -> int:
         """Input `index` of an attention with `count` heads, as B,heads,L,D."""

@@ -2,7 +2,8 @@
  * appears.
  *
  * Macros: QUERIES, of a work item of `attention`; DEPTH and WIDTH, keys and values of a head; KEYS, of a group of
- * `attention_of_queries`; ADJACENT, 1 if tokens of keys and values are neighbours.
+ * `attention_of_queries`; ADJACENT, 1 if tokens of keys and values are neighbours; NORMALISED, 1 if every query and key of a head is
+ * divided by its Euclidean norm, or by epsilon where that is more.
  *
  * An image is a window of a batch image. A tensor's place of (batch image, window, channel, token) is
  * batch image * image + window * window + channel * channel + token * token, by its strides.
@@ -19,10 +20,11 @@ typedef struct {
 } score_strides;
 
 typedef struct {
-    int q_offset, k_offset, v_offset, bias_offset, mask_offset, y_offset;
-    int windows, groups, queries, keys, depth, scale, has_bias, has_mask;
+    int q_offset, k_offset, v_offset, bias_offset, mask_offset, factor_offset, y_offset;
+    int windows, groups, queries, keys, depth, scale, epsilon, has_bias, has_mask, has_factor;
     place_strides q, k, v, y;
     score_strides bias, mask;
+    int factor_image, factor_head;
 } attention_arguments;
 
 static inline const global float *place_of(const global float *tensor, const place_strides step, int image, int window,
@@ -37,19 +39,28 @@ static inline const global float *scores_of(const global float *tensor, const sc
     return tensor + (long)image * step.image + (long)head * step.head + (long)query * step.query;
 }
 
+/* The factor of the scores of a head. */
+static inline float scale_of(const global float *factor, int image, int head, const attention_arguments given)
+{
+    const float scale = as_float(given.scale);
+    if (!given.has_factor)
+        return scale;
+    return scale * factor[given.factor_offset + (long)image * given.factor_image + (long)head * given.factor_head];
+}
+
 /* Vectors of B keys. Work items: (group of queries, head, image). */
 kernel void attention(const global float *q_buffer, const global float *k_buffer, const global float *v_buffer,
-                      const global float *bias_buffer, const global float *mask_buffer, global float *y_buffer,
-                      const attention_arguments given)
+                      const global float *bias_buffer, const global float *mask_buffer,
+                      const global float *factor_buffer, global float *y_buffer, const attention_arguments given)
 {
     const int first = (int)get_global_id(0) * QUERIES, head = get_global_id(1), image = get_global_id(2);
     const int batch = image / given.windows, window = image % given.windows, group = given.groups == 1 ? 0 : head;
     const int depth = given.depth, keys = given.keys;
-    const float scale = as_float(given.scale);
+    const float epsilon = as_float(given.epsilon);
     const global float *k = place_of(k_buffer + given.k_offset, given.k, batch, window, group * depth);
     const global float *v = place_of(v_buffer + given.v_offset, given.v, batch, window, group * WIDTH);
     const global float *q[QUERIES], *bias[QUERIES], *mask[QUERIES];
-    float largest[QUERIES], total[QUERIES];
+    float largest[QUERIES], total[QUERIES], scale[QUERIES];
     floatb sum[QUERIES][WIDTH];
     UNROLL for (int i = 0; i < QUERIES; i++) {
         const int query = min(first + i, given.queries - 1);
@@ -58,6 +69,13 @@ kernel void attention(const global float *q_buffer, const global float *k_buffer
         mask[i] = scores_of(mask_buffer + given.mask_offset, given.mask, image, head, query);
         largest[i] = -INFINITY;
         total[i] = 0.0f;
+        scale[i] = scale_of(factor_buffer, image, head, given);
+#if NORMALISED
+        float squares = 0.0f;
+        for (int d = 0; d < depth; d++)
+            squares += q[i][(long)d * given.q.channel] * q[i][(long)d * given.q.channel];
+        scale[i] /= fmax(sqrt(squares), epsilon);
+#endif
         for (int e = 0; e < WIDTH; e++)
             sum[i][e] = (floatb)(0.0f);
     }
@@ -66,13 +84,18 @@ kernel void attention(const global float *q_buffer, const global float *k_buffer
         floatb score[QUERIES];
         UNROLL for (int i = 0; i < QUERIES; i++)
             score[i] = (floatb)(0.0f);
+        floatb squares = 0.0f;
         for (int d = 0; d < depth; d++) {
             const floatb values = load_some(k + (long)d * given.k.channel + (long)key * given.k.token, given.k.token, count, 0.0f);
+            if (NORMALISED)
+                squares = fma(values, values, squares);
             UNROLL for (int i = 0; i < QUERIES; i++)
                 score[i] = fma(values, (floatb)(q[i][(long)d * given.q.channel]), score[i]);
         }
         UNROLL for (int i = 0; i < QUERIES; i++) {
-            floatb all = score[i] * scale;
+            floatb all = score[i] * scale[i];
+            if (NORMALISED)
+                all /= fmax(sqrt(squares), (floatb)(epsilon));
             if (given.has_bias)
                 all += load_some(bias[i] + key, 1, count, 0.0f);
             if (given.has_mask)
@@ -116,15 +139,24 @@ INLINE void add_keys(const floatb q[DEPTH], floatb sum[WIDTH], floatb *largest, 
                      const attention_arguments given)
 {
     floatb score[KEYS];
-    UNROLL for (int j = 0; j < KEYS; j++)
+    float squares[KEYS];
+    UNROLL for (int j = 0; j < KEYS; j++) {
         score[j] = (floatb)(0.0f);
+        squares[j] = 0.0f;
+    }
     for (int d = 0; d < DEPTH; d++) {
         const global float *at = k + (long)d * given.k.channel;
-        UNROLL for (int j = 0; j < KEYS; j++)
-            score[j] = fma((floatb)(at[(long)min(j, count - 1) * STEP(given.k)]), q[d], score[j]);
+        UNROLL for (int j = 0; j < KEYS; j++) {
+            const float element = at[(long)min(j, count - 1) * STEP(given.k)];
+            score[j] = fma((floatb)(element), q[d], score[j]);
+            if (NORMALISED)
+                squares[j] = fma(element, element, squares[j]);
+        }
     }
     floatb now = *largest;
     UNROLL for (int j = 0; j < KEYS; j++) {
+        if (NORMALISED)
+            score[j] /= fmax(sqrt(squares[j]), as_float(given.epsilon));
         if (given.has_bias)
             score[j] += load_some(bias + min(j, count - 1), given.bias.query, queries, 0.0f);
         if (given.has_mask)
@@ -153,8 +185,8 @@ INLINE void add_keys(const floatb q[DEPTH], floatb sum[WIDTH], floatb *largest, 
 
 /* Vectors of B queries, which need no operation between lanes. Work items: (group of queries, head, image). */
 kernel void attention_of_queries(const global float *q_buffer, const global float *k_buffer, const global float *v_buffer,
-                                 const global float *bias_buffer, const global float *mask_buffer, global float *y_buffer,
-                                 const attention_arguments given)
+                                 const global float *bias_buffer, const global float *mask_buffer,
+                                 const global float *factor_buffer, global float *y_buffer, const attention_arguments given)
 {
     const int first = (int)get_global_id(0) * B, head = get_global_id(1), image = get_global_id(2);
     const int batch = image / given.windows, window = image % given.windows, group = given.groups == 1 ? 0 : head;
@@ -164,11 +196,17 @@ kernel void attention_of_queries(const global float *q_buffer, const global floa
     const global float *v = place_of(v_buffer + given.v_offset, given.v, batch, window, group * WIDTH);
     const global float *bias = scores_of(bias_buffer + given.bias_offset, given.bias, image, head, first);
     const global float *mask = scores_of(mask_buffer + given.mask_offset, given.mask, image, head, first);
-    floatb q[DEPTH], sum[WIDTH], largest = -INFINITY, total = 0.0f;
+    floatb q[DEPTH], sum[WIDTH], largest = -INFINITY, total = 0.0f, squares = 0.0f;
     for (int d = 0; d < DEPTH; d++) {
         const global float *at = from + (long)d * given.q.channel + (long)first * given.q.token;
-        q[d] = load_some(at, given.q.token, queries, 0.0f) * as_float(given.scale);
+        q[d] = load_some(at, given.q.token, queries, 0.0f);
+        squares = fma(q[d], q[d], squares);
     }
+    floatb scale = scale_of(factor_buffer, image, head, given);
+    if (NORMALISED)
+        scale /= fmax(sqrt(squares), (floatb)(as_float(given.epsilon)));
+    for (int d = 0; d < DEPTH; d++)
+        q[d] *= scale;
     for (int e = 0; e < WIDTH; e++)
         sum[e] = (floatb)(0.0f);
     int key = 0;

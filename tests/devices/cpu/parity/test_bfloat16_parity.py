@@ -108,6 +108,7 @@ def test_attention_of_many_keys_and_channels(routines: Sequence[Routine]) -> Non
     """Odd numbers of keys that pass in tiles, and of channels that are multiplied in parts."""
     check_attention(routines, attention_layer((1, 1, 20, 601, 7, 9), heads=2, groups=1))
     check_attention(routines, attention_layer((1, 2, 9, 31, 603, 5), heads=1, groups=1, scale=0.05))
+    check_attention(routines, attention_layer((1, 2, 9, 31, 603, 5), heads=1, groups=1, scale=3.0, epsilon=1e-12))
 
 
 def check_attention(routines: Sequence[Routine], layer: Layer) -> None:

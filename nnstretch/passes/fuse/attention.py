@@ -1,12 +1,14 @@
 """Attention: MatMul, Softmax and MatMul become one layer that keeps no scores.
 
-The scores of head h are scale · q kᵀ, plus constants or tensors that broadcast (position biases, masks). Exporters write the
-heads by reshapes, transpositions, splits and slices of one tensor or of three. This pass does not match their forms: it
+The scores of head h are scale · q kᵀ, times a constant of the head, plus constants or tensors that broadcast (position biases,
+masks). Queries and keys of a head may be divided by their norms (cosine attention); the layer does this itself. Exporters write
+the heads by reshapes, transpositions, splits and slices of one tensor or of three. This pass does not match their forms: it
 follows the queries, keys and values up to the tensor that holds their elements, and computes which element each is. If the
 heads turn out to be ranges of channels of the same tokens, the layer reads these channels; if they are channels in another
 order (heads that hold query, key and value beside each other), the columns of the product that makes them are reordered.
-If heads are computed one by one, as by rotary position embeddings or normalisations of queries and keys, every head becomes an
-image of its own. Whatever else it finds, such as a convolution between the heads, it leaves as it is.
+If heads are computed one by one, as by rotary position embeddings or layer normalisation of queries and keys, or are ranges of
+tokens (cross-covariance), every head becomes an image of its own. Whatever else it finds, such as a convolution between the
+heads, it leaves as it is.
 
 Layers of this pass read tensors B,L,C; `nnstretch.passes.tokens.views` makes them read N,C,W,L where that saves transpositions.
 """
@@ -15,13 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 import numpy as np
 import onnx_ir as ir
 
 from nnstretch.graph.layer import Attribute
+from nnstretch.passes.fuse.unit_vectors import UnitVectors, unit_vectors
 from nnstretch.passes.rewriting import (
     Lowerings,
     argument,
@@ -41,7 +44,8 @@ from nnstretch.passes.rewriting import (
 
 _MOST_ELEMENTS = 1 << 24
 """Elements up to which a tensor's origin and biases are computed."""
-
+_MOST_ADDENDS = 2
+"""Biases of a layer."""
 
 _COPIED = 2
 """Least ratio of scores to elements of keys from which on a transposed copy of the keys costs less than the scores' traffic."""
@@ -56,12 +60,14 @@ class Selection:
         channels: the channel of `source` that each of the C channels is.
         first: whether the channels of `source` are on axis 1.
         factor: by which the elements are multiplied.
+        epsilon: 0, or the least number by which the norm of each head of a token divides it, before `factor`.
     """
 
     source: ir.Value
     channels: np.ndarray
     first: bool
     factor: float
+    epsilon: float = 0.0
 
     @property
     def is_range(self) -> bool:
@@ -76,11 +82,13 @@ class Scores:
     Attributes:
         product: the MatMul of queries and keys.
         factor: by which it is multiplied.
+        of_heads: constants by which each matrix of it is multiplied, too, and the shape to which they broadcast.
         addends: tensors that are added, and the shape to which they broadcast.
     """
 
     product: ir.Node
     factor: float
+    of_heads: tuple[tuple[np.ndarray, tuple[int, ...]], ...]
     addends: tuple[tuple[ir.Value | np.ndarray, tuple[int, ...]], ...]
 
 
@@ -108,27 +116,27 @@ def fuse_attention(node: ir.Node) -> bool:
     if found is None:
         return False
     scores, whole, swapped = found.scores, found.shape, found.swapped
-    queries = _selection(scores.product.inputs[0], (0, 2, 1, 3))
-    keys = _selection(scores.product.inputs[1], (0, 3, 1, 2))
+    operands = _queries_and_keys(scores.product)
     values = _selection(node.inputs[0 if swapped else 1], (0, 3, 1, 2) if swapped else (0, 2, 1, 3))
-    if queries is None or keys is None or values is None or values.factor != 1.0:
+    if operands is None or values is None or values.factor != 1.0:
         return False
+    queries, keys = operands
     depth = (float_shape(scores.product.inputs[0]) or (0,))[-1]
     groups = len(keys.channels) // depth
     if len(queries.channels) != whole[1] * depth or groups not in (1, whole[1]) or len(values.channels) % groups:
         return False
-    addends = _addends(scores, whole)
+    addends, factors = _addends(scores, whole), _factors(scores, whole)
     selections = _in_ranges(node, (queries, keys, values))
-    if addends is None or selections is None:
+    if addends is None or factors is None or selections is None:
         return False
     batch, heads, rows, columns = whole
-    inputs = [_tokens(node, s, batch, size) for s, size in zip(selections, (rows, columns, columns), strict=True)]
-    inputs += [float_initializer(node, "bias", a) if isinstance(a, np.ndarray) else a for a in addends]
+    tokens = [_tokens(node, s, batch, size) for s, size in zip(selections, (rows, columns, columns), strict=True)]
+    biases = [float_initializer(node, "bias", a) if isinstance(a, np.ndarray) else a for a in addends]
     width = len(values.channels) // groups
-    scale = scores.factor * queries.factor * keys.factor
-    attributes: dict[str, Attribute] = {"heads": heads, "groups": groups, "scale": scale}
-    tokens = insert(node, "Attention", inputs, (batch, rows, heads * width), attributes)
-    split = insert(node, "Reshape", (tokens,), (batch, rows, heads, width))
+    attributes = _attributes(heads, groups, scores.factor * queries.factor * keys.factor, queries.epsilon)
+    inputs = _inputs(node, tokens, biases, factors)
+    result = insert(node, "Attention", inputs, (batch, rows, heads * width), attributes)
+    split = insert(node, "Reshape", (result,), (batch, rows, heads, width))
     order = (0, 2, 3, 1) if swapped else (0, 2, 1, 3)
     if len(float_shape(node.outputs[0]) or ()) == 4:
         return become(node, "Transpose", (split,), {"perm": order})
@@ -153,18 +161,69 @@ def fuse_heads(node: ir.Node) -> bool:
         return False
     (queries, of_queries), (keys, of_keys) = map(_without_factor, operands[:2])
     depth, width = shapes[0][-1], shapes[2][-1]
+    queries, keys, epsilon = _without_norms(queries, keys)
     # MatMul reads a transposed matrix as fast as another; Attention needs a copy of it.
     if found.swapped or _is_transposed(queries) or _is_transposed(operands[2]):
         return False
     if not _is_transposed(keys) and _COPIED * depth > rows:
         return False
-    addends = _addends(scores, found.shape)
-    biases = [None] if addends is None else [_bias_of_images(node, addend, batch, heads) for addend in addends]
+    addends, factors = _addends(scores, found.shape), _factors(scores, found.shape)
+    if addends is None or factors is None:
+        return False
+    biases = [_bias_of_images(node, addend, batch, heads) for addend in addends]
     if None in biases:
         return False
-    inputs = (_images(node, queries, images), _rows(node, keys, images), _images(node, operands[2], images), *biases)
-    attributes: dict[str, Attribute] = {"heads": 1, "groups": 1, "scale": scores.factor * of_queries * of_keys}
+    tensors = (_images(node, queries, images), _rows(node, keys, images), _images(node, operands[2], images))
+    factors = factors if factors.size == 1 else np.broadcast_to(factors, (batch, heads, 1, 1)).reshape(images, 1, 1, 1)
+    attributes = _attributes(1, 1, scores.factor * of_queries * of_keys, epsilon)
+    inputs = _inputs(node, tensors, biases, factors)
     return become(node, "Reshape", (insert(node, "Attention", inputs, (images, rows, width), attributes),))
+
+
+def _attributes(heads: int, groups: int, scale: float, epsilon: float) -> dict[str, Attribute]:
+    """Attributes of a layer; `epsilon` only where queries and keys are divided by their norms."""
+    attributes: dict[str, Attribute] = {"heads": heads, "groups": groups, "scale": scale}
+    return attributes | {"epsilon": epsilon} if epsilon else attributes
+
+
+def _inputs(
+    node: ir.Node, tensors: Sequence[ir.Value | None], biases: Sequence[ir.Value | None], factors: np.ndarray
+) -> list[ir.Value | None]:
+    """Inputs of a layer, with `factors` only where not all are 1."""
+    inputs = [*tensors, *biases]
+    if (factors == 1.0).all():
+        return inputs
+    return [*inputs, *(None,) * (_MOST_ADDENDS - len(biases)), float_initializer(node, "factor", factors)]
+
+
+def _queries_and_keys(product: ir.Node) -> tuple[Selection, Selection] | None:
+    """Where the operands of the product of queries and keys come from; their norms are part of both or of none."""
+    for normalised in (True, False):
+        queries = _selection(product.inputs[0], (0, 2, 1, 3), normalised=normalised)
+        keys = _selection(product.inputs[1], (0, 3, 1, 2), normalised=normalised)
+        if queries is not None and keys is not None and queries.epsilon == keys.epsilon:
+            return queries, keys
+    return None
+
+
+def _without_norms(queries: ir.Value | None, keys: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None, float]:
+    """Queries …,L,D and transposed rows of keys whose norms divide both, with the least divisor; else the same and 0."""
+    transposed = producer_of(keys)
+    rows = transposed.inputs[0] if transposed is not None and _is_transposed(keys) else None
+    found = unit_vectors(producer_of(queries)), unit_vectors(producer_of(rows))
+    last = (len(float_shape(queries) or ()) - 1,)
+    if (
+        transposed is None
+        or found[0] is None
+        or found[1] is None
+        or found[0].axes != last
+        or found[1].axes != last
+        or found[0].epsilon != found[1].epsilon
+    ):
+        return queries, keys, 0.0
+    order = integers(transposed, "perm", ())
+    plain = insert(transposed, "Transpose", (found[1].source,), float_shape(keys) or (), {"perm": order})
+    return found[0].source, plain, found[0].epsilon
 
 
 def _weighted_sum(node: ir.Node) -> WeightedSum | None:
@@ -267,22 +326,41 @@ def _scaled(node: ir.Node | None) -> tuple[ir.Value, float] | None:
     return left, factor
 
 
+def _scaled_by_head(node: ir.Node | None) -> tuple[ir.Value, np.ndarray] | None:
+    """The input and the factors of a multiplication by a constant for each matrix of the last two axes, or division by it."""
+    if not is_onnx(node, "Mul", "Div") or len(node.inputs) != 2:
+        return None
+    left, right = node.inputs
+    if node.op_type == "Mul" and constant(left) is not None:
+        left, right = right, left
+    factors, shape = constant(right), float_shape(left)
+    if left is None or factors is None or constant(left) is not None or shape != float_shape(node.outputs[0]):
+        return None
+    if any(size > 1 for size in factors.shape[-2:]) or (node.op_type == "Div" and not factors.all()):
+        return None
+    return left, factors if node.op_type == "Mul" else np.float32(1.0) / factors
+
+
 def _scores(value: ir.Value | None) -> Scores | None:
-    """The product of queries and keys that `value` is, up to a factor, sums and reshapes."""
+    """The product of queries and keys that `value` is, up to factors, sums and reshapes."""
     factor = 1.0
+    of_heads: list[tuple[np.ndarray, tuple[int, ...]]] = []
     addends: list[tuple[ir.Value | np.ndarray, tuple[int, ...]]] = []
     while True:
         node, shape = producer_of(value), float_shape(value)
         if node is None or shape is None or not sole_use(value):
             return None
         if is_onnx(node, "MatMul"):
-            return Scores(node, factor, tuple(addends))
-        scaled = _scaled(node)
+            return Scores(node, factor, tuple(of_heads), tuple(addends))
+        scaled, by_head = _scaled(node), _scaled_by_head(node)
         if scaled is not None:
             value, factor = scaled[0], factor * scaled[1]
+        elif by_head is not None:
+            value = by_head[0]
+            of_heads.append((by_head[1], shape))
         elif is_canonical(node, "Reshape"):
             value = node.inputs[0]
-        elif is_onnx(node, "Add"):
+        elif is_onnx(node, "Add") and not of_heads:
             found = [source for source in node.inputs if source is not None and _leads_to_product(source, shape)]
             if not found:
                 return None
@@ -307,7 +385,7 @@ def _leads_to_product(value: ir.Value, shape: tuple[int, ...]) -> bool:
         node = producer_of(value)
         if node is None or is_onnx(node, "MatMul"):
             return node is not None and constant(node.inputs[1]) is None and constant(node.inputs[0]) is None
-        scaled = _scaled(node)
+        scaled = _scaled(node) or _scaled_by_head(node)
         if scaled is not None:
             value = scaled[0]
         elif is_canonical(node, "Reshape") or is_onnx(node, "Add"):
@@ -318,6 +396,19 @@ def _leads_to_product(value: ir.Value, shape: tuple[int, ...]) -> bool:
         else:
             return False
     return False
+
+
+def _factors(scores: Scores, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Factors beside `scores.factor` that broadcast to the axes B,H,1,1 of scores of `shape`; None if there are others."""
+    factors = np.ones((1, 1, 1, 1), np.float32)
+    for some, whole in scores.of_heads:
+        if whole[-2:] != shape[-2:] or some.ndim > len(whole):
+            return None
+        factors = factors * np.broadcast_to(some, (*whole[:-2], 1, 1)).reshape(*shape[:2], 1, 1)
+    for axis in (0, 1):
+        first = factors.take([0], axis)
+        factors = first if (factors == first).all() else factors
+    return factors
 
 
 def _addends(scores: Scores, shape: tuple[int, ...]) -> list[ir.Value | np.ndarray] | None:
@@ -346,41 +437,51 @@ def _addends(scores: Scores, shape: tuple[int, ...]) -> list[ir.Value | np.ndarr
             array = np.broadcast_to(array, (*array.shape[:-1], shape[-1]))
         by_shape[array.shape] = by_shape[array.shape] + array if array.shape in by_shape else array
     found = [*by_shape.values(), *tensors]
-    while len(found) > 2 and isinstance(found[1], np.ndarray) and isinstance(found[0], np.ndarray):
+    while len(found) > _MOST_ADDENDS and isinstance(found[1], np.ndarray) and isinstance(found[0], np.ndarray):
         found[:2] = [found[0] + found[1]]
-    return found if len(found) <= 2 else None
+    return found if len(found) <= _MOST_ADDENDS else None
 
 
-def _selection(value: ir.Value | None, order: Sequence[int]) -> Selection | None:
+def _selection(value: ir.Value | None, order: Sequence[int], *, normalised: bool = False) -> Selection | None:
     """Where queries, keys or values come from.
 
     Args:
         value: a tensor of three axes or more; those before the last three are the images B.
         order: its axes, B counted as one, as B, L, H, D.
+        normalised: whether heads of tokens may be divided by their norms.
     """
     shape = float_shape(value)
     if value is None or shape is None or len(shape) < 3 or math.prod(shape) > _MOST_ELEMENTS:
         return None
-    chain, factor, best = [value], 1.0, None
+    factor, epsilon, best = 1.0, 0.0, None
     moves: list[ir.Node] = []
     while True:
-        found = _channels_of(chain[-1], moves, order)
+        found = _channels_of(value, moves, order)
         if found is not None:
-            best = Selection(chain[-1], found[0], found[1], factor)
-        node = producer_of(chain[-1])
-        scaled = _scaled(node)
+            best = Selection(value, found[0], found[1], factor, epsilon)
+        node = producer_of(value)
+        # What is multiplied before its norm divides it is not scaled by that.
+        scaled = None if epsilon else _scaled(node)
+        vectors = unit_vectors(node) if normalised and not epsilon else None
         if scaled is not None:
-            chain.append(scaled[0])
-            factor *= scaled[1]
-            continue
-        if (
-            not _moves(node)
-            or node.inputs[0] is None
-            or math.prod(float_shape(node.inputs[0]) or (0,)) > _MOST_ELEMENTS
-        ):
+            value, factor = scaled[0], factor * scaled[1]
+        elif vectors is not None and _are_heads(vectors, moves, order):
+            value, epsilon, best = vectors.source, vectors.epsilon, None
+        elif _moves(node) and node.inputs[0] is not None:
+            if math.prod(float_shape(node.inputs[0]) or ()) > _MOST_ELEMENTS:
+                return best
+            moves.append(node)
+            value = node.inputs[0]
+        else:
             return best
-        moves.append(node)
-        chain.append(node.inputs[0])
+
+
+def _are_heads(vectors: UnitVectors, moves: Sequence[ir.Node], order: Sequence[int]) -> bool:
+    """Whether each vector is, after `moves` (last first), the channels D of a head of a token of B, L, H, D."""
+    shape = float_shape(vectors.source) or ()
+    norms = [1 if axis in vectors.axes else size for axis, size in enumerate(shape)]
+    index = _as_heads(np.broadcast_to(np.arange(math.prod(norms)).reshape(norms), shape), moves, order)
+    return index.shape[3] * math.prod(norms) == math.prod(shape) and bool((index == index[..., :1]).all())
 
 
 def _moves(node: ir.Node | None) -> TypeGuard[ir.Node]:
@@ -401,15 +502,19 @@ def _moved(array: np.ndarray, node: ir.Node) -> np.ndarray:
     return array[tuple(slice(start, start + (size - 1) * step + 1, step) for start, step, size in ranges)]
 
 
+def _as_heads(array: np.ndarray, moves: Sequence[ir.Node], order: Sequence[int]) -> np.ndarray:
+    """What `moves` (last first) make of `array`, as B, L, H, D."""
+    for node in reversed(moves):
+        array = _moved(array, node)
+    return array.reshape(-1, *array.shape[-3:]).transpose(order)
+
+
 def _channels_of(source: ir.Value, moves: Sequence[ir.Node], order: Sequence[int]) -> tuple[np.ndarray, bool] | None:
     """The channels of `source` that the tokens after `moves` (last first) have, and whether they come first."""
     shape = float_shape(source)
     if shape is None or len(shape) < 2:
         return None
-    index = np.arange(math.prod(shape)).reshape(shape)
-    for node in reversed(moves):
-        index = _moved(index, node)
-    index = index.reshape(-1, *index.shape[-3:]).transpose(order)
+    index = _as_heads(np.arange(math.prod(shape)).reshape(shape), moves, order)
     tokens, channels = math.prod(index.shape[:2]), math.prod(index.shape[2:])
     index = index.reshape(tokens, channels)
     of_token = math.prod(shape) // tokens
@@ -438,7 +543,7 @@ def _in_ranges(node: ir.Node, selections: Sequence[Selection]) -> list[Selection
         return None
     ends = np.cumsum([len(selection.channels) for selection in selections])
     return [
-        Selection(made, np.arange(end - len(selection.channels), end), first, selection.factor)
+        replace(selection, source=made, channels=np.arange(end - len(selection.channels), end))
         for selection, end in zip(selections, ends, strict=True)
     ]
 

@@ -446,7 +446,7 @@ class StretchOptions:
         "--even-if-slower",
         "stretch",
         "Return branched designs even if the network without branches is predicted to be as fast; otherwise it is then "
-        "returned as a design without branches.",
+        "returned as a design without branches. Designs stay within --alpha, --beta and --min-macs (see --best-effort).",
         default=False,
     )
     merge: str = _option(

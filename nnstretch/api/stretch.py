@@ -66,7 +66,7 @@ def _typed(
 def stretch(
     module: torch.nn.Module | str | Path, example_input: torch.Tensor | None = None, *, options: StretchOptions
 ) -> Sequence[StretchResult]:
-    """Finds branched designs of a trained module for processors, best first.
+    """Finds branched designs of a trained module for processors, best first: the one that ran before those that are predicted.
 
     Args:
         module: any module that can be traced, which is not changed; or an ONNX or TFLite file, which becomes one with its

@@ -144,11 +144,16 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def what_is_kept(given: Sequence[str]) -> str:
+    """How an interrupted command goes on, as the end of a line; empty if it begins again."""
+    if _MEASURING.intersection(given[:1]):
+        same = "the same command without --fresh" if "--fresh" in given else "the same command"
+        return f"; measured routines are kept, and {same} goes on from there"
+    if given[:1] == ["sweep"] and any(word.split("=")[0] == "--storage" for word in given):
+        return "; what was measured is kept, and the same command with --resume goes on from there"
+    return ""
+
+
 def _interrupted(given: Sequence[str]) -> int:
-    kept = (
-        "; measured routines are kept, and the same command goes on from there"
-        if _MEASURING.intersection(given[:1])
-        else ""
-    )
-    print(f"interrupted{kept}", file=sys.stderr)
+    print(f"interrupted{what_is_kept(given)}", file=sys.stderr)
     return INTERRUPTED

@@ -63,8 +63,8 @@ class Arguments:
             given: Any = feeds[tensor.name]
             if not isinstance(given, np.ndarray) or (array.size and not np.shares_memory(array, given)):
                 raise FeedError(
-                    f"input {tensor.name!r} is no contiguous numpy array, so runs would not see what is written into it; "
-                    "bind what numpy.ascontiguousarray makes of it"
+                    f"input {tensor.name!r} is no contiguous numpy array in this machine's byte order, so runs would not "
+                    "see what is written into it; bind what numpy.ascontiguousarray makes of it"
                 )
         return found
 
@@ -150,6 +150,8 @@ def _checked(tensor: PlanTensor, given: Any) -> np.ndarray:
         raise FeedError(
             f"input {tensor.name!r} has shape {list(array.shape)}; the model wants {list(tensor.type.shape)}"
         )
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))  # the same numbers
     if array.dtype.name == tensor.type.dtype:
         array = array.view(tensor.type.element.storage)  # bfloat16 is its bits from here on
     if array.dtype != tensor.type.element.storage:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -47,14 +48,12 @@ class Binding:
     """Arrays that many runs of a session use; `Session.bind` makes it.
 
     Attributes:
-        inputs: an array for each input. Write the values of the next run into it.
+        inputs: an array for each input. Write the values of the next run into it; another array cannot take its place.
         outputs: an array for each output, which every run overwrites.
     """
 
-    def __init__(
-        self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray], run: Callable[[], None]
-    ) -> None:
-        self.inputs, self.outputs, self._run = inputs, outputs, run
+    def __init__(self, inputs: dict[str, np.ndarray], outputs: dict[str, np.ndarray], run: Callable[[], None]) -> None:
+        self.inputs, self.outputs, self._run = MappingProxyType(inputs), MappingProxyType(outputs), run
 
     def run(self) -> Mapping[str, np.ndarray]:
         """Runs the session once and returns `outputs`. Concurrent runs of a binding would use the same arrays.

@@ -189,7 +189,7 @@ def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool
     report.note(source.assumptions)
     report.note(idle_text(plan.idle_processors))
     report.note(fallback_text(plan.fallback_layers))
-    judgement = request.judge(error, plan)
+    judgement = request.judge(error, plan, outputs)
     if judgement is not None:
         report.show(str(judgement))
     report.finish(

@@ -206,6 +206,8 @@ class _Job:
                 f"{self.recipe.target_accuracy:g} % of the validation images are recognised, as the recipe asks "
                 f"(--target-accuracy): {_epochs_text(len(result.history), self.recipe.epochs)}"
             )
+        if not self.recipe.epochs:
+            report.note("no epoch was trained (--epochs 0): the weights are those that the training began with")
         report.note(on_chosen_epoch(result, options.best))
         if Ranks.current().is_first:
             self._finish(report, network, dataset, result, about)

@@ -285,7 +285,7 @@ def read_feeds(files: Mapping[str, str], inputs: Sequence[str]) -> dict[str, np.
 
 
 def read_array(path: Path) -> np.ndarray:
-    """The array of a .npy file; objects are refused.
+    """The array of a .npy file, in the byte order of this machine; objects are refused.
 
     Raises:
         FileError: it cannot be read or is no .npy file.
@@ -301,4 +301,4 @@ def read_array(path: Path) -> np.ndarray:
         raise FileError(f"{path} is not a .npy file with numbers; {wish}") from error
     if not isinstance(loaded, np.ndarray):
         raise FileError(f"{path} holds several arrays; give one .npy file per input")
-    return loaded
+    return loaded.astype(loaded.dtype.newbyteorder("="), copy=False)

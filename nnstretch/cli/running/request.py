@@ -11,6 +11,8 @@ from nnstretch.cli.options import parse_assignments
 from nnstretch.cli.running.images import ImageRequest
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from nnstretch.scheduler.plan.schema import Plan
 
 _ERRORS_OF_OUTPUTS = 5.0
@@ -54,38 +56,51 @@ class RunRequest:
     seed: int
     litert_library: Path | None = None
 
-    def judge(self, error: float | None, plan: Plan | None) -> Judgement | None:
+    def judge(self, error: float | None, plan: Plan | None, outputs: Mapping[str, np.ndarray]) -> Judgement | None:
         """Compares an error with the largest one allowed; None if it was not measured.
 
         Args:
             error: of the outputs, relative to their range.
             plan: that made them; None if it is not known.
+            outputs: the outputs.
         """
         if error is None:
             return None
+        from numpy import isfinite
+
+        is_compared = any(isfinite(y).any() for y in outputs.values())
         if self.max_error is not None:
-            return Judgement(error, self.max_error)
+            return Judgement(error, self.max_error, is_compared)
         from nnstretch.graph.reference import rounding_error
 
         steps = [] if plan is None else [step for step in plan.steps if step.op != "Dequantize"]
         rounding = len({step.layer for step in steps if ":int8/" in step.routine})
-        return Judgement(error, _ERRORS_OF_OUTPUTS * self.tolerance + rounding_error(rounding))
+        return Judgement(error, _ERRORS_OF_OUTPUTS * self.tolerance + rounding_error(rounding), is_compared)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The error of outputs beside the largest one allowed, both relative to the outputs' range."""
+    """The error of outputs beside the largest one allowed, both relative to the outputs' range.
+
+    Attributes:
+        error: of the outputs.
+        allowed: the largest one.
+        is_compared: whether there are finite numbers; those that are not say nothing of the others.
+    """
 
     error: float
     allowed: float
+    is_compared: bool = True
 
     @property
     def passes(self) -> bool:
-        """Whether the error is allowed."""
-        return self.error <= self.allowed
+        """Whether numbers were compared, and the error is allowed."""
+        return self.is_compared and self.error <= self.allowed
 
     def __str__(self) -> str:
         """One line."""
+        if not self.is_compared and self.error <= self.allowed:
+            return "ONNX Runtime's outputs have no finite numbers, either, so nothing was compared; give other inputs"
         place = "within" if self.passes else "beyond"
         found = f"largest error against ONNX Runtime {self.error:.1e} of the output's range"
         return f"{found}, {place} the allowed {self.allowed:.0e}"

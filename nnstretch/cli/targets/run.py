@@ -59,7 +59,7 @@ def run_on_target(report: Reporter, source: Source, request: RunRequest) -> bool
         write_text(request.timeline, timeline.to_chrome_json())
     report.show(targets_table([run]))
     report.note(few_runs_text(run, "--runs"))
-    judgement = request.judge(measured.error, measured.model.plan)
+    judgement = request.judge(measured.error, measured.model.plan, measured.outputs)
     passed = judgement is None or judgement.passes
     if judgement is not None:
         report.show(str(judgement))

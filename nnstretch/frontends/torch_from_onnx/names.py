@@ -15,6 +15,8 @@ _OF_A_LAYER = frozenset({"weight", "kernel", "gamma", "scale", "w", "W", "B", "w
 """Last parts of the names that exporters give to the weight of a layer, after the layer's path."""
 _TEMPORARY = re.compile(r"^(onnx::|val_|/|_|const|tensor|node_)|^\d+$|_output_\d+$", re.IGNORECASE)
 """Names that say nothing of the network's author."""
+_OF_GRAPH_MODULES = frozenset({"training", "meta"})
+"""Attributes that every `torch.fx.GraphModule` has beside those of its class."""
 
 
 class Paths:
@@ -76,4 +78,5 @@ def _path_of_name(node: ir.Node) -> str:
 def _identifier(text: str) -> str:
     """A name that an attribute of a module can have."""
     name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")
-    return f"{name}_" if keyword.iskeyword(name) or hasattr(nn.Module, name) or name == "training" else name
+    is_taken = keyword.iskeyword(name) or hasattr(nn.Module, name) or name in _OF_GRAPH_MODULES
+    return f"{name}_" if is_taken else name

@@ -250,7 +250,12 @@ def test_run_writes_outputs_that_are_onnxruntimes(cli: Cli, onnx_file: Path) -> 
         assert 0 < answer["min_ms"] <= answer["p50_ms"] <= answer["p90_ms"]
     refuses(cli("run", str(onnx_file), "-i", "other=x.npy", "--no-tune"), f"the model's inputs are {name}, not other")
     np.save("nan.npy", np.full_like(x, np.nan))
-    assert "are not finite" in cli("run", str(onnx_file), "-i", f"{name}=nan.npy", "--no-tune")[2]
+    once = ("run", str(onnx_file), "--no-tune", "--runs", "1")
+    assert "are not finite" in cli(*once, "-i", f"{name}=nan.npy")[2]
+    status, out, _ = cli(*once, "-i", f"{name}=nan.npy", "--check")
+    assert (status, "nothing was compared" in out) == (1, True)
+    np.save("swapped.npy", x.astype(x.dtype.newbyteorder()))
+    assert answer_of(cli(*once, "-i", f"{name}=swapped.npy", "--check", "--json"))["passed"] is True
 
 
 def test_run_checks_against_onnxruntime(cli: Cli, onnx_file: Path) -> None:
@@ -280,16 +285,19 @@ def test_a_judgement_compares_with_what_plan_and_tolerance_explain(onnx_file: Pa
     with nns.compile(onnx_file, tune=False) as session:
         plan = session.plan
     rounding = replace(plan, steps=tuple(replace(step, routine="cpu:int8/direct") for step in plan.steps))
-    request = RunRequest({}, None, None, 1, None, 1e-4, None, 0)
-    assert request.judge(None, plan) is None
+    request, outputs = RunRequest({}, None, None, 1, None, 1e-4, None, 0), {"y": np.array([1.0, np.nan])}
+    assert request.judge(None, plan, outputs) is None
     for error, ran, passes in ((0.01, rounding, True), (0.5, rounding, False), (0.01, plan, False), (4e-4, None, True)):
-        judgement = request.judge(error, ran)
+        judgement = request.judge(error, ran, outputs)
         assert judgement is not None
         assert judgement.passes is passes
         assert ("within" if passes else "beyond") in str(judgement)
-    strict = replace(request, max_error=0.0).judge(1e-9, rounding)
+    strict = replace(request, max_error=0.0).judge(1e-9, rounding, outputs)
     assert strict is not None
     assert not strict.passes
+    nothing = request.judge(0.0, plan, {"y": np.array([np.nan])})
+    assert nothing is not None
+    assert not nothing.passes
 
 
 def test_a_check_of_a_factory_uses_the_weights_that_ran(cli: Cli, folder: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from nnstretch.cli.application import what_is_kept
 from nnstretch.cli.main import main
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.errors import FileError
@@ -416,3 +417,20 @@ def test_a_bug_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nnstretch.cli.commands.zoo._list", broken)
     with pytest.raises(ZeroDivisionError):
         main(["zoo"])
+
+
+@pytest.mark.parametrize(
+    ("command", "end"),
+    [
+        ("tune model.onnx", "the same command goes on from there"),
+        ("tune model.onnx --fresh", "the same command without --fresh goes on from there"),
+        ("sweep designs model.py:net --storage s.journal", "the same command with --resume goes on from there"),
+        ("sweep designs model.py:net --storage=s.journal", "the same command with --resume goes on from there"),
+        ("sweep designs model.py:net", ""),
+        ("doctor", ""),
+    ],
+)
+def test_an_interrupted_command_says_how_it_goes_on(command: str, end: str) -> None:
+    said = what_is_kept(command.split())
+    assert said.endswith(end)
+    assert bool(said) == bool(end)

@@ -346,6 +346,15 @@ def test_several_inputs_are_named() -> None:
         _ = converted.image
 
 
+def test_modules_may_be_called_as_torch_calls_its_own_attributes() -> None:
+    module = nn.Sequential()
+    module.meta = nn.Linear(3, 4)
+    x = torch.randn(2, 3)
+    converted = to_torch(export(module, x), "meta.onnx")
+    torch.testing.assert_close(converted.module(x), module(x))
+    assert "meta_.weight" in converted.module.state_dict()
+
+
 def test_half_precision_is_refused() -> None:
     model = export(nn.ReLU(), torch.zeros(1, 2, dtype=torch.float16))
     with pytest.raises(ModelError, match="FLOAT16; networks are branched and trained in float32"):
@@ -361,8 +370,8 @@ def test_where_the_images_lie_after_a_reshape() -> None:
 
 def test_paths_are_valid_and_apart() -> None:
     paths = Paths()
-    assert [paths.reserve(name, "conv") for name in ("a.b", "a.b", "a.b.c", "a", "forward", "class.1", "::", "")] == [
-        "a.b", "a.b_2", "a.b_3.c", "a_2", "forward_", "class_.1", "conv", "conv_2",
+    assert [paths.reserve(name, "conv") for name in ("a.b", "a.b", "a.b.c", "a", "forward", "meta.0", "class.1", "::", "")] == [
+        "a.b", "a.b_2", "a.b_3.c", "a_2", "forward_", "meta_.0", "class_.1", "conv", "conv_2",
     ]  # fmt: skip
 
 

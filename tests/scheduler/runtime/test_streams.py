@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -276,7 +276,11 @@ def test_bound_arrays_are_read_and_written_by_every_run() -> None:
             for wrong in ({"other": x}, {"x": x[..., :-1]}, {"x": x.astype(np.float64)}, {}):
                 with pytest.raises(FeedError):
                     session.bind(wrong)
-            views: list[Any] = [x.data, np.repeat(x, 2, axis=-1)[..., ::2]]
+            swapped = x.astype(x.dtype.newbyteorder())
+            assert same(session.run(None, {"x": swapped}), session.run(None, {"x": x}))
+            with pytest.raises(TypeError, match="assignment"):
+                cast("dict[str, np.ndarray]", binding.inputs)["x"] = x
+            views: list[Any] = [x.data, np.repeat(x, 2, axis=-1)[..., ::2], swapped]
             for copied in views:
                 with pytest.raises(FeedError, match="'x' is no contiguous numpy array"):
                     session.bind({"x": copied})

@@ -27,7 +27,11 @@ _COMMANDS = {
 _OPTIONS = {
     "--litert": "{command} has no --litert, which is of standalone models and nns-bench; LiteRT is a processor here "
     "(-p litert), computes layers (--engines litert), or is measured beside nnstretch (bench --against litert)",
+    "--fp16": "{command} has no --fp16; export --float16 stores the weights of a TFLite file as float16, and a --tolerance of "
+    "0.003 or more lets processors that can multiply float16 do so",
     "--model": "MODEL is given without an option, as in nnstretch {command} model.onnx",
+    "--providers": "{command} has no --providers; --processors names what computes (cpu, opencl, ort, litert), and bench "
+    "--against the engines to compare",
     "--warmup": "runs that warm up need no option; {command} makes some before those that it times",
     "bench --when-hot": "bench has no --when-hot: it pauses when the device is hot, and --stop-when-hot ends the measurement "
     "instead",

@@ -100,9 +100,18 @@ def _pads_for(size: Sequence[int], result: Sequence[int], window: _Window) -> tu
 
 
 def lower_global_pool(node: ir.Node) -> bool:
-    """Global pools, and means and maxima over H and W, become GlobalPool and, where they keep no axes, Reshape."""
+    """Global pools, and means and maxima over H and W, become GlobalPool and, where they keep no axes, Reshape.
+
+    A global pool over N,C,L is one over N,C,1,L.
+    """
     source, result = float_shape(node.inputs[0]), float_shape(node.outputs[0])
-    if source is None or result is None or len(source) != 4:
+    if source is None or result is None:
+        return False
+    if len(source) == 3 and node.op_type.startswith("Global"):
+        image = (insert(node, "Reshape", node.inputs[:1], (*source[:2], 1, source[2])),)
+        pool = insert(node, "GlobalPool", image, (*source[:2], 1, 1), {"mode": _GLOBAL_MODES[node.op_type]})
+        return become(node, "Reshape", (pool,))
+    if len(source) != 4:
         return False
     if node.op_type.startswith("Reduce"):
         axes = constant_integers(node, "axes", 1)

@@ -211,6 +211,8 @@ def test_options_that_a_command_lacks(cli: Cli) -> None:
     refuses(cli("sweep", "designs", "resnet18", "--latency-target", "9ms"), "--max-latency 12ms is the largest")
     refuses(cli("tune", "resnet18", "--budget", "9"), "tune has no --budget", "the same command goes on")
     refuses(cli("run", "resnet18", "--budget", "9"), "run has no option --budget", "one of nnstretch stretch, bench")
+    refuses(cli("export", "resnet18", "--fp16"), "export has no --fp16; export --float16 stores")
+    refuses(cli("bench", "resnet18", "--providers", "CPUExecutionProvider"), "--processors names what computes")
     refuses(cli("bench", "resnet18", "--treads", "2"), "bench has no option --treads; did you mean --threads")
     refuses(cli("train", "--batch", "2"), "train has no option --batch; did you mean --batch-size?")
     refuses(cli("sweep", "designs", "--bogus"), "see nnstretch sweep designs --help")

@@ -206,6 +206,12 @@ def test_affine_goes_forward_into_a_padded_convolution_if_it_shifts_no_channel(
     assert len(check(model_of(text, constants))) == layers_left
 
 
+@pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool"])
+def test_a_global_pool_of_a_line_is_one_of_an_image(check: Check, operator: str) -> None:
+    text = f"g (float[2,4,7] x) => (float[2,4,1] y) {{ y = {operator}(x) }}"
+    assert operators(check(model_of(text))) == ["Reshape+none", "GlobalPool+none", "Reshape+none"]
+
+
 def test_squeeze_and_excite_keeps_the_large_operand_first(check: Check) -> None:
     text = "g (float[2,4,5,5] x) => (float[2,4,5,5] y) { p = GlobalAveragePool(x) s = Sigmoid(p) y = Mul(s, x) }"
     nodes = check(model_of(text))

@@ -186,7 +186,9 @@ def check_limits(problem: Problem) -> None:
 
 def _amount_text(resource: str, amount: float) -> str:
     """An amount with its unit, where that is known."""
-    return f"{amount / 1e6:.2f} MB" if resource == "memory" and amount >= _SMALLEST_MB else f"{amount:.6g}"
+    if resource != "memory":
+        return f"{amount:.6g}"
+    return f"{amount / 1e6:.2f} MB" if amount >= _SMALLEST_MB else f"{amount:.6g} byte{'s' * (amount != 1)}"
 
 
 def _only(problem: Problem, resource: str) -> Problem:

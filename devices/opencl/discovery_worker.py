@@ -6,12 +6,11 @@ The worker writes the frame {"devices": their number} to its standard output. A 
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 
 from nnstretch.devices.opencl.drivers import describe, list_devices
-from nnstretch.support.child_process import die_with_parent
+from nnstretch.support.child_process import die_with_parent, frames_to_parent
 from nnstretch.support.frames import write_frame
 
 
@@ -20,8 +19,7 @@ def main() -> int:
     die_with_parent(int(sys.argv[1]))
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))  # a crash is expected and leaves no file
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # keeps the output of drivers out of the frames
+    answers = frames_to_parent()
     devices = list_devices()
     for index, device in enumerate(devices):
         describe(index, device)

@@ -12,7 +12,6 @@ The worker writes frames to its standard output. A driver may end the process be
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ from nnstretch.devices.opencl.semaphores import make_semaphores, takes_semaphore
 from nnstretch.errors import BuildError, DeviceError
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Attribute, Layer, TensorType
-from nnstretch.support.child_process import die_with_parent
+from nnstretch.support.child_process import die_with_parent, frames_to_parent
 from nnstretch.support.frames import write_frame
 
 if TYPE_CHECKING:
@@ -218,8 +217,7 @@ def _buffer(runtime: OpenCLRuntime, values: np.ndarray) -> pyopencl.Buffer:
 def main() -> int:
     """Tests the device that the first argument names."""
     die_with_parent(int(sys.argv[2]))
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # keeps the output of drivers out of the frames
+    answers = frames_to_parent()
     import_pyopencl()
     import pyopencl as cl
 

@@ -153,9 +153,10 @@ def _prepare(model: ir.Model, processors: Processors, costs: Profiler, progress:
     """Prepares to measure the layers of an optimised graph on devices."""
     pool = queue_pool(processors.named, processors.host)
     devices = [queue for queue in pool.queue_of if pool.backend(queue).own_memory]
-    graph = unit_graph(model, is_native(pool)) if devices else None
+    if not devices:
+        return
+    graph = unit_graph(model, is_native(pool))
     for queue in devices:
-        assert graph is not None
         costs.prepare(pool.processors[queue], [layer for layer, _ in queue_workloads(graph, pool, queue)], progress)
 
 

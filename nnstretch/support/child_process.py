@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+from typing import IO
 
 _SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 
@@ -18,3 +19,10 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit(1)
+
+
+def frames_to_parent() -> IO[bytes]:
+    """The standard output, for frames alone: what libraries print goes to the standard errors from now on."""
+    frames = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return frames

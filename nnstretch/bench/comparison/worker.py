@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from nnstretch.support.child_process import die_with_parent
+from nnstretch.support.child_process import die_with_parent, frames_to_parent
 from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def main() -> int:
     arguments = json.loads(sys.argv[1])
     die_with_parent(arguments["parent"])
     os.sched_setaffinity(0, arguments["job"]["cores"])
-    frames = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print must not come between frames
+    frames = frames_to_parent()
     from nnstretch.bench.engines import Job
     from nnstretch.errors import NNStretchError
 

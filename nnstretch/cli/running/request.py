@@ -68,7 +68,8 @@ class RunRequest:
             return None
         from numpy import isfinite
 
-        is_compared = any(isfinite(y).any() for y in outputs.values())
+        filled = [y for y in outputs.values() if y.size]
+        is_compared = not filled or any(isfinite(y).any() for y in filled)
         if self.max_error is not None:
             return Judgement(error, self.max_error, is_compared)
         from nnstretch.graph.reference import rounding_error
@@ -85,7 +86,7 @@ class Judgement:
     Attributes:
         error: of the outputs.
         allowed: the largest one.
-        is_compared: whether there are finite numbers; those that are not say nothing of the others.
+        is_compared: whether there are finite numbers, or none at all.
     """
 
     error: float
@@ -94,7 +95,7 @@ class Judgement:
 
     @property
     def passes(self) -> bool:
-        """Whether numbers were compared, and the error is allowed."""
+        """Whether the error is allowed, and says anything."""
         return self.is_compared and self.error <= self.allowed
 
     def __str__(self) -> str:

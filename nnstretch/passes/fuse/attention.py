@@ -17,14 +17,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeGuard
 
 import numpy as np
 import onnx_ir as ir
 
 from nnstretch.graph.layer import Attribute
-from nnstretch.passes.fuse.unit_vectors import UnitVectors, unit_vectors
+from nnstretch.passes.fuse.head_channels import (
+    MOST_ELEMENTS,
+    Selection,
+    in_ranges,
+    scaled_input,
+    selection_of,
+    tokens_of,
+)
+from nnstretch.passes.fuse.unit_vectors import unit_vectors
 from nnstretch.passes.rewriting import (
     Lowerings,
     argument,
@@ -38,41 +46,14 @@ from nnstretch.passes.rewriting import (
     is_canonical,
     is_onnx,
     producer_of,
-    scalar,
     sole_use,
 )
 
-_MOST_ELEMENTS = 1 << 24
-"""Elements up to which a tensor's origin and biases are computed."""
 _MOST_ADDENDS = 2
 """Biases of a layer."""
 
 _COPIED = 2
 """Least ratio of scores to elements of keys from which on a transposed copy of the keys costs less than the scores' traffic."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Tokens B·L,C as channels of another tensor.
-
-    Attributes:
-        source: the tensor: its last axis are the channels, or its axis 1 if they come `first`.
-        channels: the channel of `source` that each of the C channels is.
-        first: whether the channels of `source` are on axis 1.
-        factor: by which the elements are multiplied.
-        epsilon: 0, or the least number by which the norm of each head of a token divides it, before `factor`.
-    """
-
-    source: ir.Value
-    channels: np.ndarray
-    first: bool
-    factor: float
-    epsilon: float = 0.0
-
-    @property
-    def is_range(self) -> bool:
-        """Whether the channels are neighbours in order."""
-        return bool((np.diff(self.channels) == 1).all())
 
 
 @dataclass(frozen=True)
@@ -117,7 +98,7 @@ def fuse_attention(node: ir.Node) -> bool:
         return False
     scores, whole, swapped = found.scores, found.shape, found.swapped
     operands = _queries_and_keys(scores.product)
-    values = _selection(node.inputs[0 if swapped else 1], (0, 3, 1, 2) if swapped else (0, 2, 1, 3))
+    values = selection_of(node.inputs[0 if swapped else 1], (0, 3, 1, 2) if swapped else (0, 2, 1, 3))
     if operands is None or values is None or values.factor != 1.0:
         return False
     queries, keys = operands
@@ -126,11 +107,11 @@ def fuse_attention(node: ir.Node) -> bool:
     if len(queries.channels) != whole[1] * depth or groups not in (1, whole[1]) or len(values.channels) % groups:
         return False
     addends, factors = _addends(scores, whole), _factors(scores, whole)
-    selections = _in_ranges(node, (queries, keys, values))
+    selections = in_ranges(node, (queries, keys, values))
     if addends is None or factors is None or selections is None:
         return False
     batch, heads, rows, columns = whole
-    tokens = [_tokens(node, s, batch, size) for s, size in zip(selections, (rows, columns, columns), strict=True)]
+    tokens = [tokens_of(node, s, batch, size) for s, size in zip(selections, (rows, columns, columns), strict=True)]
     biases = [float_initializer(node, "bias", a) if isinstance(a, np.ndarray) else a for a in addends]
     width = len(values.channels) // groups
     attributes = _attributes(heads, groups, scores.factor * queries.factor * keys.factor, queries.epsilon)
@@ -199,8 +180,8 @@ def _inputs(
 def _queries_and_keys(product: ir.Node) -> tuple[Selection, Selection] | None:
     """Where the operands of the product of queries and keys come from; their norms are part of both or of none."""
     for normalised in (True, False):
-        queries = _selection(product.inputs[0], (0, 2, 1, 3), normalised=normalised)
-        keys = _selection(product.inputs[1], (0, 3, 1, 2), normalised=normalised)
+        queries = selection_of(product.inputs[0], (0, 2, 1, 3), normalised=normalised)
+        keys = selection_of(product.inputs[1], (0, 3, 1, 2), normalised=normalised)
         if queries is not None and keys is not None and queries.epsilon == keys.epsilon:
             return queries, keys
     return None
@@ -250,7 +231,7 @@ def _is_transposed(value: ir.Value | None) -> bool:
 def _without_factor(value: ir.Value | None) -> tuple[ir.Value | None, float]:
     """What `value` is a multiple of, and the factor."""
     factor = 1.0
-    while (scaled := _scaled(producer_of(value))) is not None:
+    while (scaled := scaled_input(producer_of(value))) is not None:
         value, factor = scaled[0], factor * scaled[1]
     return value, factor
 
@@ -309,23 +290,6 @@ def _is_row_softmax(node: ir.Node | None) -> TypeGuard[ir.Node]:
     return node.attributes.get_int("axis", -1 if opset >= 13 else 1) % len(shape) == len(shape) - 1
 
 
-def _scaled(node: ir.Node | None) -> tuple[ir.Value, float] | None:
-    """The input and the factor of a multiplication by one number, or division by it; None if `node` is neither."""
-    if not is_onnx(node, "Mul", "Div") or len(node.inputs) != 2:
-        return None
-    left, right = node.inputs
-    if left is None or right is None:
-        return None
-    if node.op_type == "Mul" and scalar(left) is not None:
-        left, right = right, left
-    factor = scalar(right)
-    if factor is None or scalar(left) is not None or float_shape(left) != float_shape(node.outputs[0]):
-        return None
-    if node.op_type == "Div":
-        return None if factor == 0.0 else (left, 1.0 / factor)
-    return left, factor
-
-
 def _scaled_by_head(node: ir.Node | None) -> tuple[ir.Value, np.ndarray] | None:
     """The input and the factors of a multiplication by a constant for each matrix of the last two axes, or division by it."""
     if not is_onnx(node, "Mul", "Div") or len(node.inputs) != 2:
@@ -352,7 +316,7 @@ def _scores(value: ir.Value | None) -> Scores | None:
             return None
         if is_onnx(node, "MatMul"):
             return Scores(node, factor, tuple(of_heads), tuple(addends))
-        scaled, by_head = _scaled(node), _scaled_by_head(node)
+        scaled, by_head = scaled_input(node), _scaled_by_head(node)
         if scaled is not None:
             value, factor = scaled[0], factor * scaled[1]
         elif by_head is not None:
@@ -385,7 +349,7 @@ def _leads_to_product(value: ir.Value, shape: tuple[int, ...]) -> bool:
         node = producer_of(value)
         if node is None or is_onnx(node, "MatMul"):
             return node is not None and constant(node.inputs[1]) is None and constant(node.inputs[0]) is None
-        scaled = _scaled(node) or _scaled_by_head(node)
+        scaled = scaled_input(node) or _scaled_by_head(node)
         if scaled is not None:
             value = scaled[0]
         elif is_canonical(node, "Reshape") or is_onnx(node, "Add"):
@@ -417,7 +381,7 @@ def _addends(scores: Scores, shape: tuple[int, ...]) -> list[ir.Value | np.ndarr
     tensors: list[ir.Value | np.ndarray] = []
     for addend, whole in scores.addends:
         if isinstance(addend, np.ndarray):
-            if math.prod(shape) > _MOST_ELEMENTS or addend.ndim > len(whole):
+            if math.prod(shape) > MOST_ELEMENTS or addend.ndim > len(whole):
                 return None
             spread = np.broadcast_to(addend, whole).reshape(shape)
             for axis in range(4):
@@ -440,193 +404,6 @@ def _addends(scores: Scores, shape: tuple[int, ...]) -> list[ir.Value | np.ndarr
     while len(found) > _MOST_ADDENDS and isinstance(found[1], np.ndarray) and isinstance(found[0], np.ndarray):
         found[:2] = [found[0] + found[1]]
     return found if len(found) <= _MOST_ADDENDS else None
-
-
-def _selection(value: ir.Value | None, order: Sequence[int], *, normalised: bool = False) -> Selection | None:
-    """Where queries, keys or values come from.
-
-    Args:
-        value: a tensor of three axes or more; those before the last three are the images B.
-        order: its axes, B counted as one, as B, L, H, D.
-        normalised: whether heads of tokens may be divided by their norms.
-    """
-    shape = float_shape(value)
-    if value is None or shape is None or len(shape) < 3 or math.prod(shape) > _MOST_ELEMENTS:
-        return None
-    factor, epsilon, best = 1.0, 0.0, None
-    moves: list[ir.Node] = []
-    while True:
-        found = _channels_of(value, moves, order)
-        if found is not None:
-            best = Selection(value, found[0], found[1], factor, epsilon)
-        node = producer_of(value)
-        # What is multiplied before its norm divides it is not scaled by that.
-        scaled = None if epsilon else _scaled(node)
-        vectors = unit_vectors(node) if normalised and not epsilon else None
-        if scaled is not None:
-            value, factor = scaled[0], factor * scaled[1]
-        elif vectors is not None and _are_heads(vectors, moves, order):
-            value, epsilon, best = vectors.source, vectors.epsilon, None
-        elif _moves(node) and node.inputs[0] is not None:
-            if math.prod(float_shape(node.inputs[0]) or ()) > _MOST_ELEMENTS:
-                return best
-            moves.append(node)
-            value = node.inputs[0]
-        else:
-            return best
-
-
-def _are_heads(vectors: UnitVectors, moves: Sequence[ir.Node], order: Sequence[int]) -> bool:
-    """Whether each vector is, after `moves` (last first), the channels D of a head of a token of B, L, H, D."""
-    shape = float_shape(vectors.source) or ()
-    norms = [1 if axis in vectors.axes else size for axis, size in enumerate(shape)]
-    index = _as_heads(np.broadcast_to(np.arange(math.prod(norms)).reshape(norms), shape), moves, order)
-    return index.shape[3] * math.prod(norms) == math.prod(shape) and bool((index == index[..., :1]).all())
-
-
-def _moves(node: ir.Node | None) -> TypeGuard[ir.Node]:
-    """Whether a node only selects and moves elements of its first input."""
-    return is_canonical(node, "Reshape", "Transpose", "Slice") and float_shape(node.inputs[0]) is not None
-
-
-def _moved(array: np.ndarray, node: ir.Node) -> np.ndarray:
-    """What a node of `_moves` makes of `array`."""
-    shape = float_shape(node.outputs[0])
-    assert shape is not None
-    if node.op_type == "Reshape":
-        return array.reshape(shape)
-    if node.op_type == "Transpose":
-        return array.transpose(integers(node, "perm", ()))
-    starts, steps = integers(node, "starts", ()), integers(node, "steps", ())
-    ranges = zip(starts, steps, shape, strict=True)
-    return array[tuple(slice(start, start + (size - 1) * step + 1, step) for start, step, size in ranges)]
-
-
-def _as_heads(array: np.ndarray, moves: Sequence[ir.Node], order: Sequence[int]) -> np.ndarray:
-    """What `moves` (last first) make of `array`, as B, L, H, D."""
-    for node in reversed(moves):
-        array = _moved(array, node)
-    return array.reshape(-1, *array.shape[-3:]).transpose(order)
-
-
-def _channels_of(source: ir.Value, moves: Sequence[ir.Node], order: Sequence[int]) -> tuple[np.ndarray, bool] | None:
-    """The channels of `source` that the tokens after `moves` (last first) have, and whether they come first."""
-    shape = float_shape(source)
-    if shape is None or len(shape) < 2:
-        return None
-    index = _as_heads(np.arange(math.prod(shape)).reshape(shape), moves, order)
-    tokens, channels = math.prod(index.shape[:2]), math.prod(index.shape[2:])
-    index = index.reshape(tokens, channels)
-    of_token = math.prod(shape) // tokens
-    for first in (False, True):
-        if (shape[0] * math.prod(shape[2:]) if first else math.prod(shape[:-1])) != tokens:
-            continue
-        pixels = tokens // shape[0] if first else 1
-        start = np.arange(tokens) // pixels * (of_token * pixels) + np.arange(tokens) % pixels
-        offsets = index[0] - start[0]
-        if (index == start[:, None] + offsets).all():
-            return offsets // pixels, first
-    return None
-
-
-def _in_ranges(node: ir.Node, selections: Sequence[Selection]) -> list[Selection] | None:
-    """The same selections as ranges of channels, of a product with reordered columns if necessary; None if that cannot be."""
-    if all(selection.is_range for selection in selections):
-        return list(selections)
-    source = selections[0].source
-    order = np.concatenate([selection.channels for selection in selections])
-    first = selections[0].first
-    if any(selection.source is not source or selection.first != first for selection in selections):
-        return None
-    made = _reordered(node, source, order, 1 if first else -1)
-    if made is None:
-        return None
-    ends = np.cumsum([len(selection.channels) for selection in selections])
-    return [
-        replace(selection, source=made, channels=np.arange(end - len(selection.channels), end))
-        for selection, end in zip(selections, ends, strict=True)
-    ]
-
-
-def _reordered(before: ir.Node, value: ir.Value | None, order: np.ndarray, axis: int) -> ir.Value | None:
-    """`value` with its channels in another order, computed by layers with reordered constants in front of `before`.
-
-    Only a MatMul or Conv with constant weights makes channels in any order; biases, normalisations by constants and reshapes
-    that leave the channels alone may follow.
-
-    Args:
-        before: the layers go in front of this node.
-        value: the tensor.
-        order: the channel that each channel of the result is; a permutation.
-        axis: of the channels, 1 or -1.
-    """
-    node, shape = producer_of(value), float_shape(value)
-    if node is None or shape is None or not np.array_equal(np.sort(order), np.arange(shape[axis])):
-        return None
-    channel = axis % len(shape)
-    if is_canonical(node, "Reshape"):
-        kept = float_shape(node.inputs[0])
-        if kept is None or kept[axis] != shape[axis] or (axis == 1 and kept[0] != shape[0]):
-            return None
-        source = _reordered(before, node.inputs[0], order, axis)
-        return None if source is None else insert(before, "Reshape", (source,), shape)
-    if is_onnx(node, "Add"):
-        return _reordered_sum(before, node, order, axis)
-    arrays = [constant(operand) for operand in node.inputs[1:]]
-    if any(array is None and operand is not None for array, operand in zip(arrays, node.inputs[1:], strict=True)):
-        return None
-    source, along = node.inputs[0], 0
-    if is_onnx(node, "BatchNormalization") and channel == 1 and len(node.outputs) == 1:
-        source = _reordered(before, node.inputs[0], order, axis)
-    elif is_onnx(node, "MatMul") and axis == -1 and arrays[0] is not None and arrays[0].ndim == 2:
-        along = 1
-    elif not is_onnx(node, "Conv") or axis != 1 or node.attributes.get_int("group", 1) != 1:
-        return None
-    if source is None:
-        return None
-    attributes = {name: ir.Attr(name, own.type, own.value) for name, own in node.attributes.items()}
-    taken = [
-        None if array is None else float_initializer(before, "weight", array.take(order, along)) for array in arrays
-    ]
-    return insert(before, node.op_type, (source, *taken), shape, attributes, domain="")
-
-
-def _reordered_sum(before: ir.Node, node: ir.Node, order: np.ndarray, axis: int) -> ir.Value | None:
-    """`_reordered` of an Add of a constant."""
-    shape = float_shape(node.outputs[0])
-    index = 0 if constant(node.inputs[0]) is not None else 1
-    addend = constant(node.inputs[index])
-    if shape is None or addend is None or float_shape(node.inputs[1 - index]) != shape:
-        return None
-    source = _reordered(before, node.inputs[1 - index], order, axis)
-    place = axis % len(shape) - len(shape) + addend.ndim
-    if place >= 0 and addend.shape[place] > 1:
-        addend = addend.take(order, place)
-    return (
-        None
-        if source is None
-        else insert(before, "Add", (source, float_initializer(before, "bias", addend)), shape, domain="")
-    )
-
-
-def _tokens(node: ir.Node, selection: Selection, batch: int, size: int) -> ir.Value:
-    """The tokens B,L,C of a selection that is a range."""
-    source, shape = selection.source, float_shape(selection.source)
-    assert shape is not None
-    channels = shape[1] if selection.first else shape[-1]
-    if selection.first:
-        flat = (shape[0], channels, math.prod(shape[2:]))
-        source = insert(node, "Reshape", (source,), flat) if shape != flat else source
-        last = (flat[0], flat[2], channels)
-        source = insert(node, "Transpose", (source,), last, {"perm": (0, 2, 1)})
-        shape = last
-    whole = (batch, size, channels)
-    source = insert(node, "Reshape", (source,), whole) if shape != whole else source
-    taken = len(selection.channels)
-    if taken == channels:
-        return source
-    bounds = {"starts": (0, 0, int(selection.channels[0])), "steps": (1, 1, 1)}
-    return insert(node, "Slice", (source,), (batch, size, taken), bounds)
 
 
 LOWERINGS: Lowerings = {"MatMul": (fuse_attention,)}

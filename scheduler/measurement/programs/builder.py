@@ -8,19 +8,17 @@ process runs the plan once with zeros, by which the driver compiles what it need
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 from nnstretch.errors import NNStretchError
-from nnstretch.support.child_process import die_with_parent
+from nnstretch.support.child_process import die_with_parent, frames_to_parent
 from nnstretch.support.frames import read_frame, write_frame
 
 
 def main() -> int:
     """Answers until the input ends."""
     die_with_parent(json.loads(sys.argv[1])["parent"])
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # keeps the output of libraries out of the frames
+    answers = frames_to_parent()
     # Only now: libraries may print, and may end the process, while they are loaded.
     from nnstretch.devices.engine.binding.program import aligned_array
     from nnstretch.scheduler.measurement.programs.plans import run_once

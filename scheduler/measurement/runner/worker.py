@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nnstretch.errors import NNStretchError
-from nnstretch.support.child_process import die_with_parent
+from nnstretch.support.child_process import die_with_parent, frames_to_parent
 from nnstretch.support.frames import read_frame, write_frame
 
 _FIRST_TO_END = "1000"  # oom_score_adj: the system ends this process before all others if memory runs out
@@ -36,8 +36,7 @@ def main() -> int:
     die_with_parent(arguments["parent"])
     with suppress(OSError):  # some systems do not let a process set it
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_END)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # keeps the output of libraries out of the frames
+    answers = frames_to_parent()
     # Only now: libraries may print, and may end the process, while they are loaded.
     from nnstretch.scheduler.measurement.runner.executor import Executor
 

@@ -298,6 +298,9 @@ def test_a_judgement_compares_with_what_plan_and_tolerance_explain(onnx_file: Pa
     nothing = request.judge(0.0, plan, {"y": np.array([np.nan])})
     assert nothing is not None
     assert not nothing.passes
+    empty = request.judge(0.0, plan, {"y": np.zeros((0, 6))})
+    assert empty is not None
+    assert empty.passes
 
 
 def test_a_check_of_a_factory_uses_the_weights_that_ran(cli: Cli, folder: Path) -> None:

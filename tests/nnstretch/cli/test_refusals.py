@@ -426,6 +426,7 @@ def test_a_bug_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("tune model.onnx", "the same command goes on from there"),
         ("tune model.onnx --fresh", "the same command without --fresh goes on from there"),
+        ("stretch model.onnx --fresh", "the same command goes on from there"),
         ("sweep designs model.py:net --storage s.journal", "the same command with --resume goes on from there"),
         ("sweep designs model.py:net --storage=s.journal", "the same command with --resume goes on from there"),
         ("sweep designs model.py:net", ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,9 @@ def test_networks_are_measured_once_and_a_failure_is_a_row(tmp_path: Path) -> No
     titles, _, measured = rows(done.stdout)
     assert titles == list(alternatives.COLUMNS)
     assert len(measured) == len(titles)
-    assert all(float(cell.split()[0].rstrip("×")) > 0 for cell in measured[1:-1])
+    figures = dict(zip(titles[1:-1], measured[1:-1], strict=True))
+    assert [figures.pop(title) for title in ("predicted", "search s")] == ["–", "–"]  # the design was given
+    assert all(float(cell.split()[0].rstrip("×%")) > 0 for cell in figures.values())
     assert "nnstretch bench net.py:small --design design.json" in done.stderr
 
     again = run(tmp_path, *command, missing)
@@ -80,9 +82,9 @@ def test_networks_are_measured_once_and_a_failure_is_a_row(tmp_path: Path) -> No
 def test_a_network_without_a_design_is_searched_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[Sequence[str]] = []
 
-    def kept(file: Path, command: Sequence[str], announce: Callable[[str], None]) -> dict[str, Any]:
+    def kept(file: Path, command: Sequence[str], announce: Callable[[str], None], _: object) -> dict[str, Any]:
         commands.append(command)
-        return {"designs": [{"file": "best.json"}, {"file": "second.json"}]} if "stretch" in command else answer()
+        return search() if "stretch" in command else answer()
 
     monkeypatch.setattr(alternatives, "kept_answer", kept)
     networks = ("resnet18", "net.py:small")
@@ -91,6 +93,30 @@ def test_a_network_without_a_design_is_searched_first(tmp_path: Path, monkeypatc
     assert [("--image-size" in command) for command in commands] == [True, True, False, False]
     assert all(command[command.index("--design") + 1] == "best.json" for command in commands[1::2])
     assert all("0.95" in command for command in commands[::2])
+
+
+def test_every_search_has_an_empty_store_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores: list[Path] = []
+
+    def kept(file: Path, command: Sequence[str], announce: object, environment: Mapping[str, str]) -> dict[str, Any]:
+        stores.append(Path(environment["NNSTRETCH_CACHE_DIR"]))
+        return search() if "stretch" in command else answer()
+
+    monkeypatch.setattr(alternatives, "kept_answer", kept)
+    table = tmp_path / "table.md"
+    command = ["resnet18", "-p", "cpu:0,cpu:1", "--searches", "2", "--work", str(tmp_path / "work"), "-o", str(table)]
+    assert alternatives.main(command) == 0
+    assert stores[0] == stores[1] != stores[2] == stores[3]
+    for store in stores:
+        assert {path.name for path in store.iterdir()} == {"engine"}
+        assert list((store / "engine").glob("*.so"))
+    assert [row[0] for row in rows(table.read_text())[2:]] == ["resnet18, search 1", "resnet18, search 2"]
+
+
+def search() -> dict[str, Any]:
+    """An answer of `nnstretch stretch`."""
+    designs = [{"file": "best.json", "predicted_ms": 2.4}, {"file": "second.json", "predicted_ms": 2.6}]
+    return {"designs": designs, "search_s": 61.2}
 
 
 def answer(**changes: Any) -> dict[str, Any]:
@@ -105,6 +131,8 @@ def answer(**changes: Any) -> dict[str, Any]:
         "control_onnxruntime_ms": None,
         "branched_ms": 2.5,
         "speedup_best_alternative": 1.2,
+        "speedup_equal_macs": 2.0,
+        "split_share": 0.91,
         "best_alternative": {"network": "control", "how": "split layer by layer", "processors": "cpu:0,opencl:0@1"},
         "intervals": {"speedup_best_alternative": [1.1, 1.3]},
         "rows": rows,
@@ -113,12 +141,20 @@ def answer(**changes: Any) -> dict[str, Any]:
 
 
 def row(**changes: Any) -> dict[str, str]:
-    return dict(zip(alternatives.COLUMNS, alternatives.cells("net", answer(**changes)), strict=True))
+    return dict(
+        zip(
+            alternatives.COLUMNS,
+            alternatives.cells("net", alternatives.Comparison(search(), answer(**changes))),
+            strict=True,
+        )
+    )
 
 
 def test_a_row_has_the_gain_its_interval_and_the_best_alternative() -> None:
     found = row()
     assert found["× best alternative (95 % interval)"] == "1.20× (1.10–1.30)"
+    assert (found["predicted"], found["search s"]) == ("2.400", "61")
+    assert (found["at equal MACs"], found["of the perfect split"]) == ("2.00×", "91%")
     assert found["best alternative"] == "the control, split layer by layer, on cpu:0,opencl:0@1"
     assert found["original: fastest processor"] == "4.000 (opencl:0@1)"
     assert found["control: fastest processor"] == "5.000 (cpu:0)"

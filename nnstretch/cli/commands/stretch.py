@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -321,12 +322,15 @@ def _search(
     from nnstretch.cli.stretching.search import find, show, uncertainty_object
 
     names = options.processors.split(",")
+    began = time.perf_counter()
     found = find(report, network, options, profiled, target)
+    seconds = time.perf_counter() - began
     paths, page = write_all(report, files, network, names, found.results)
     show(report, found, names, profiled)
     report.finish(
         {
             **answer(found.results, names, paths, found.errors),
+            "search_s": seconds,
             "page": page,
             **({"bounds": bounds_object(bounded)} if bounded else {}),
             **(uncertainty_object(found, names) if found.uncertainty else {}),

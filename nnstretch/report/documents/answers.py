@@ -87,6 +87,7 @@ def _stretch(name: str, answer: Answer) -> Document:
         "designs": len(designs),
         "million MACs of the original": answer["original_macs"] / 1e6,
         "predicted ms of the best design": min((one["predicted_ms"] for one in designs), default=None),
+        "seconds of search": answer.get("search_s"),
         **{f"ms of the original on {processor}": ms for processor, ms in dict(answer.get("original_ms") or {}).items()},
     }
     text = "Best first. " + (

@@ -21,6 +21,7 @@ from nnstretch.cli.job.transform_and_train import TransformAndTrain
 from nnstretch.cli.job.transform_options import SKIPPABLE, STAGES, TransformOptions
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import UsageError
+from nnstretch.support.image_size import parse_image_size
 from nnstretch.training.data import usage
 from nnstretch.training.recipe_files import PRESETS
 
@@ -57,7 +58,7 @@ def make_parser() -> ArgumentParser:
         metavar="FIELD=VALUE",
         help="change a field of all recipes, such as epochs=5; given again, another one",
     )
-    add("--image-size", type=int, metavar="PIXELS", help="side of the images")
+    add("--image-size", metavar="SIZE", help="side of the images in pixels, or height and width, as in 48x160")
     add("--device", metavar="NAME", help="that trains: cpu, cuda:0 … (default: cuda:0 where there is one)")
     add(
         "--at-once",
@@ -104,8 +105,9 @@ def run(given: Namespace) -> None:
     search = {"designs": given.designs, **parse_changes("--search", given.search)}
     options = TransformOptions(
         given.model, given.data, given.processors, given.output, given.weights, given.recipe, given.retrain_recipe,
-        parse_changes("--set", given.changes), given.device, search, given.max_drop, given.int8, given.image_size,
-        frozenset(given.skip), given.redo, given.design, given.int8_recipe, at_once=given.at_once,
+        parse_changes("--set", given.changes), given.device, search, given.max_drop, given.int8,
+        parse_image_size(given.image_size), frozenset(given.skip), given.redo, given.design, given.int8_recipe,
+        at_once=given.at_once,
     )  # fmt: skip
     with reporting(as_json=given.json) as report:
         answer = TransformAndTrain(options, report, "go on with the same command, without --redo").run()

@@ -37,7 +37,7 @@ _LONGEST_TRANSLATION = 0.45  # of the side; timm's
 
 
 def image_transform(recipe: Recipe, preprocessing: Preprocessing) -> ImageTransform | None:
-    """What makes ``S x S x C`` pixels of a whole image by random crops, automatic augmentation and colour jitter.
+    """What makes ``height x width x C`` pixels of a whole image by random crops, automatic augmentation and colour jitter.
 
     It draws from the global generators. None if the recipe wants none of these.
 
@@ -71,9 +71,16 @@ def _crop(recipe: Recipe, preprocessing: Preprocessing) -> Callable[[Pixels], An
     if recipe.scale is None:
         return lambda raw: opened(preprocessing.cropped(raw))
     crop = library("timm.data.transforms").RandomResizedCropAndInterpolation(
-        preprocessing.image_size, scale=recipe.scale, ratio=recipe.ratio, interpolation=preprocessing.interpolation
+        preprocessing.shape, recipe.scale, _crop_ratio(recipe, preprocessing), interpolation=preprocessing.interpolation
     )
     return lambda raw: crop(opened(raw))
+
+
+def _crop_ratio(recipe: Recipe, preprocessing: Preprocessing) -> tuple[float, float]:
+    """The least and the largest aspect ratio of random crops."""
+    height, width = preprocessing.shape
+    low, high = (ratio * width / height for ratio in recipe.ratio)
+    return low, high
 
 
 def _color_transforms(recipe: Recipe, preprocessing: Preprocessing) -> list[Callable[[Any], Any]]:
@@ -92,7 +99,7 @@ def _automatic(policy: str, preprocessing: Preprocessing) -> Callable[[Any], Any
     makers = library("timm.data.auto_augment")
     mean = preprocessing.mean if preprocessing.channels == 3 else preprocessing.mean * 3
     settings: dict[str, Any] = {
-        "translate_const": int(preprocessing.image_size * _LONGEST_TRANSLATION),
+        "translate_const": int(min(preprocessing.shape) * _LONGEST_TRANSLATION),
         "img_mean": tuple(min(255, round(255 * value)) for value in mean),
         "interpolation": library("timm.data.transforms").str_to_pil_interp(preprocessing.interpolation),
     }
@@ -112,7 +119,7 @@ def _automatic(policy: str, preprocessing: Preprocessing) -> Callable[[Any], Any
 
 
 def spatial_transform(recipe: Recipe, preprocessing: Preprocessing, task: SpatialTask) -> SpatialTransform:
-    """What makes an input's pixels ``S x S x C`` and its target of a whole image and its own.
+    """What makes an input's pixels ``height x width x C`` and its target of a whole image and its own.
 
     Random crops, flips, shifts, rotations and zooms are torchvision's, which move masks and boxes with the pixels. What lies
     outside an image has the mean colour. Crops and colour jitter draw from the global generators.
@@ -137,10 +144,13 @@ def _spatial_steps(
 ) -> list[Any]:
     """The transforms of torchvision that a recipe wants, in their order."""
     interpolation = transforms.InterpolationMode[preprocessing.interpolation.upper()]
-    size = preprocessing.image_size
     steps = []
     if recipe.scale is not None:
-        steps.append(transforms.RandomResizedCrop(size, recipe.scale, recipe.ratio, interpolation=interpolation))
+        steps.append(
+            transforms.RandomResizedCrop(
+                preprocessing.shape, recipe.scale, _crop_ratio(recipe, preprocessing), interpolation=interpolation
+            )
+        )
     if recipe.hflip:
         steps.append(transforms.RandomHorizontalFlip(recipe.hflip))
     if recipe.shift or recipe.rotation or recipe.zoom:
@@ -168,14 +178,15 @@ def augmented(images: Tensor, draws: ImageDraws, recipe: Recipe, std: Sequence[f
     """A batch of inputs with random shift, rotation, zoom, flip, colours and erased parts.
 
     Args:
-        images: normalised, ``N x C x S x S``; changed in place or returned as another tensor.
+        images: normalised, ``N x C x H x W``; changed in place or returned as another tensor.
         draws: the random numbers of these images.
         recipe: the largest changes. Every image draws its own amounts, uniformly but for colours. What lies outside an image
             repeats its border.
         std: by which the images were divided.
     """
     if recipe.shift or recipe.rotation or recipe.zoom:
-        grid = functional.affine_grid(affine_maps(draws, recipe), list(images.shape), align_corners=False)
+        maps = affine_maps(draws, recipe, aspect=images.shape[3] / images.shape[2])
+        grid = functional.affine_grid(maps, list(images.shape), align_corners=False)
         images = functional.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
     elif recipe.hflip:
         flipped = torch.from_numpy(_flips(draws, recipe.hflip))
@@ -191,8 +202,14 @@ def augmented(images: Tensor, draws: ImageDraws, recipe: Recipe, std: Sequence[f
     return images
 
 
-def affine_maps(draws: ImageDraws, recipe: Recipe) -> Tensor:
-    """Affine maps from output to input coordinates, ``N x 2 x 3``, both in [-1, 1]; they also flip."""
+def affine_maps(draws: ImageDraws, recipe: Recipe, aspect: float = 1.0) -> Tensor:
+    """Affine maps from output to input coordinates, ``N x 2 x 3``, both in [-1, 1]; they also flip.
+
+    Args:
+        draws: the random numbers of the images.
+        recipe: the largest changes.
+        aspect: width of the images over their height: coordinates of unlike sides have pixels of unlike lengths.
+    """
     amounts = 2 * draws.uniforms("affine", 5) - 1
     angle = math.radians(recipe.rotation) * amounts[:, 0]
     zoom_x, zoom_y = np.exp(math.log1p(recipe.zoom) * amounts[:, 1:3].T)
@@ -200,7 +217,8 @@ def affine_maps(draws: ImageDraws, recipe: Recipe) -> Tensor:
     shift_x, shift_y = 2 * recipe.shift * amounts[:, 3:5].T
     side = np.where(_flips(draws, recipe.hflip), -1.0, 1.0)
     cos, sin = np.cos(angle), np.sin(angle)
-    rows = [[cos * zoom_x * side, -sin * zoom_y, shift_x], [sin * zoom_x * side, cos * zoom_y, shift_y]]
+    across, down = sin * zoom_y / aspect, sin * zoom_x * side * aspect
+    rows = [[cos * zoom_x * side, -across, shift_x], [down, cos * zoom_y, shift_y]]
     return torch.from_numpy(np.array(rows).transpose(2, 0, 1).astype(np.float32))
 
 
@@ -222,7 +240,7 @@ def mixed(images: Tensor, labels: Tensor, recipe: Recipe, num_classes: int, seed
     """A batch with mixup or CutMix as timm does it: image ``i`` with image ``N - 1 - i``, one draw for the batch.
 
     Args:
-        images: ``N x C x S x S``, N even; changed in place.
+        images: ``N x C x H x W``, N even; changed in place.
         labels: int64, ``N``.
         recipe: `mixup`, `cutmix`, their probabilities and `smoothing`.
         num_classes: number of classes.

@@ -14,6 +14,7 @@ from typing import Any
 
 from nnstretch.api.options import Option
 from nnstretch.errors import UsageError
+from nnstretch.support.image_size import LEAST_SIDE, parse_image_size, sides
 
 AMP_DTYPES = ("auto", "float32", "bfloat16", "float16")
 CHECKPOINTS = ("best", "last")
@@ -73,11 +74,13 @@ class Recipe:
     name: str = field(default="custom", metadata={"option": Option("Its name in reports.", "")})
     epochs: int = _setting("--epochs N", "Passes over the training images.", 10, 0)
     batch_size: int = _setting("--batch-size N", "Images per batch, over all processes.", 32, 2)
-    image_size: int | None = _setting(
-        "--image-size PIXELS",
-        "Side of the images; by default that of the weights, the design, the factory's example input or the recipe.",
+    image_size: int | tuple[int, int] | None = _setting(
+        "--image-size SIZE",
+        "Side of the images, or height and width, as in 48x160; by default that of the weights, the design, the factory's "
+        "example input or the recipe.",
         None,
-        8,
+        text=str | None,
+        parse=parse_image_size,
     )
     seed: int = _setting("--seed N", "Seed of all random numbers.", 0, 0, 2**63 - 1)
     threads: int | None = _setting("--threads -t N", "CPU threads; torch's setting by default.", None, 1)
@@ -160,7 +163,7 @@ class Recipe:
     )
     ratio: tuple[float, float] = _setting(
         "--ratio MIN,MAX",
-        "Aspect ratio of random resized crops.",
+        "Aspect ratio of random resized crops, over that of the input.",
         (3 / 4, 4 / 3),
         0.1,
         10,
@@ -346,6 +349,8 @@ class Recipe:
             raise UsageError(
                 "recipe: target_accuracy and patience need evaluations between epochs; set evaluate_every to 1 or more"
             )
+        if self.image_size is not None and min(sides(self.image_size)) < LEAST_SIDE:
+            raise UsageError(f"recipe: image_size is {self.image_size}; sides of {LEAST_SIDE} or more are wanted")
         if self.scales:
             if any(epochs < 1 or not 0 < scale <= 1 for epochs, scale in self.scales):
                 raise UsageError("recipe: scales wants pairs of epochs (1 or more) and scale (above 0, up to 1)")
@@ -428,6 +433,6 @@ class Recipe:
         """The recipe as JSON values; `recipe_files.recipe_from_json` reads them back."""
         values = dataclasses.asdict(self)
         values["scales"] = [list(stage) for stage in self.scales]
-        for name in ("scale", "ratio"):
-            values[name] = None if values[name] is None else list(values[name])
+        for name in ("image_size", "scale", "ratio"):
+            values[name] = list(values[name]) if isinstance(values[name], tuple) else values[name]
         return values

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from nnstretch.errors import FileError, UsageError
+from nnstretch.support.image_size import as_image_size
 from nnstretch.support.settings import write_text
 from nnstretch.training.recipe import Recipe
 
@@ -189,6 +190,8 @@ def _typed(name: str, value: Any) -> Any:
     options = get_args(kinds[name])
     if value is None and type(None) in options:
         return None
+    if name == "image_size":
+        return as_image_size(value)
     if name == "scales":
         return _scales(value)
     if name in ("scale", "ratio"):

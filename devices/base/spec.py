@@ -25,6 +25,16 @@ from nnstretch.devices.registry import ALIASES, KINDS, processor_kind, specifica
 from nnstretch.errors import UsageError
 from nnstretch.support.words import counted
 
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("cuda", "gpu", "igpu", "metal", "rocm", "vulkan"), "GPUs are opencl:N, as `nnstretch devices` lists them"
+    ),
+    **dict.fromkeys(("onnx", "onnxruntime"), "ONNX Runtime is ort"),
+    **dict.fromkeys(("tflite", "xnnpack"), "LiteRT is litert"),
+    **dict.fromkeys(("arm", "big", "little", "x86"), "a CPU's cores are cpu:N, as in cpu:0-3"),
+}
+"""What other programs call a processor -> what it is here."""
+
 
 @dataclass(frozen=True)
 class ProcessorSpec:
@@ -175,7 +185,9 @@ def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
     match = re.fullmatch(r"(\w+)(?::([^@*]*))?(?:@([^*]*))?(?:\*(.*))?", text)
     kind = ALIASES.get(match[1], match[1]) if match else ""
     if not match or kind not in ("cpu", "opencl", *KINDS):
-        raise UsageError(f"unknown processor {text!r}; write one of {', '.join(specifications())}")
+        meant = _ELSEWHERE.get(match[1].lower(), "") if match else ""
+        advice = f"{meant}; " if meant else ""
+        raise UsageError(f"unknown processor {text!r}; {advice}write one of {', '.join(specifications())}")
     _, argument, cores, ratios = match.groups()
     if kind == "cpu":
         if cores is not None:

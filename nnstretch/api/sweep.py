@@ -13,6 +13,7 @@ from nnstretch.branching.design.design import Design
 from nnstretch.errors import UsageError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.support.extras import extras_named
+from nnstretch.support.image_size import ImageSize
 from nnstretch.support.progress import Progress, silent
 from nnstretch.sweeps.designs import DesignSweep, SweepResult, SweepSpec, evaluation_by
 from nnstretch.sweeps.measures.place import open_place
@@ -48,7 +49,7 @@ def sweep(
     warm_start: int = 8,
     options: StretchOptions | None = None,
     merges: Sequence[str] = (),
-    image_sizes: Sequence[int] = (),
+    image_sizes: Sequence[ImageSize] = (),
     dtypes: Sequence[str] = (),
     target: str = "",
     progress: Progress | None = None,
@@ -75,7 +76,7 @@ def sweep(
         warm_start: designs of the analytic search's front that come first.
         options: limits, merge mode and measurements; the other fields are not used.
         merges: merge modes to choose from, as `concat` and `add`; by default that of `options`.
-        image_sizes: sides of the images to choose from, in pixels; by default that of `example_input`.
+        image_sizes: sides of the images to choose from in pixels, or heights and widths; by default that of `example_input`.
         dtypes: types to choose from: float32, int8; by default float32. Latencies of int8 designs are predicted from measured
             int8 layers; whoever uses such a design quantises it after its training.
         target: machine whose measurements latencies are predicted from, as `--target` takes it; this one by default. There,

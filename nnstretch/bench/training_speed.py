@@ -146,8 +146,8 @@ def training_speed(
     """Times both loops on random images.
 
     Args:
-        network: from `N x C x S x S` images to `N x classes` logits; it is not changed.
-        image: an example input, `N x C x S x S`, for the sizes of the images.
+        network: from `N x C x H x W` images to `N x classes` logits; it is not changed.
+        image: an example input, `N x C x H x W`, for the sizes of the images.
         num_classes: number of logits.
         settings: of both.
         device: that trains.

@@ -14,7 +14,7 @@ import typer
 from nnstretch.cli.commands import COMMANDS
 from nnstretch.cli.commands.train import completed_resume
 from nnstretch.cli.statuses import INTERRUPTED, USAGE
-from nnstretch.cli.suggestions import what_was_meant
+from nnstretch.cli.suggestions import message_of, what_was_meant
 from nnstretch.errors import NNStretchError, StoppedError, UsageError
 from nnstretch.support.extras import extras_named
 from nnstretch.support.interrupts import noticed_interrupts
@@ -98,7 +98,7 @@ def run_command(given: Sequence[str]) -> int:
     except NNStretchError as error:
         return _interrupted(given) if interrupts else _fail(str(error))
     except typer.TyperException as error:
-        meant, said = what_was_meant(given, error), error.format_message().rstrip(".")
+        meant, said = what_was_meant(given, error), message_of(error)
         # Without a word, there were no arguments, and the help has been shown.
         return _fail(meant or f"{said}; see --help") if meant or said else USAGE
     except (KeyboardInterrupt, typer.Abort):

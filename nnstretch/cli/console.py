@@ -73,9 +73,9 @@ class Reporter:
 
         columns = (
             TextColumn("{task.description}", style="bold", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
             TimeElapsedColumn(),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),  # of what is being done: other parts of the work have other numbers
             TextColumn("{task.fields[what]}", style="dim", markup=False),
         )
         with Bar(*columns, console=self._console(sys.stderr), transient=True) as bar:
@@ -95,8 +95,8 @@ class Reporter:
             nonlocal last
             if time.monotonic() - last >= _BETWEEN_LINES:
                 last = time.monotonic()
-                count = f", {done} of {total}" if total else ""
-                self.note(f"{PROGRESS_MARK}{title}{count}: {what}")
+                count = f" ({done} of {total})" if total else ""
+                self.note(f"{PROGRESS_MARK}{title}: {what}{count}")
 
         return advance
 

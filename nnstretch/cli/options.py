@@ -20,6 +20,7 @@ import typer
 
 from nnstretch.api.options import Option, declared_options
 from nnstretch.errors import FileError, UsageError
+from nnstretch.support.image_size import parse_image_size
 from nnstretch.support.settings import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, check_replaceable
 from nnstretch.training.data import usage
 
@@ -50,14 +51,14 @@ def file_path(text: str) -> Path:
     return Path(text)
 
 
-def _typer_option(option: Option) -> Any:
+def _typer_option(option: Option, parse: Callable[[str], Any] | None = None) -> Any:
     text = option.help if option.shown is None else f"{option.help} [default: {option.shown}]"
     return typer.Option(
         *option.flags,
         help=re.sub(r"\[(?=[a-z#/@])", r"\\[", text),  # else rich takes it for markup
         metavar=option.metavar,
         min=option.minimum,
-        parser=file_path if "-o" in option.flags and option.metavar == "FILE" else None,
+        parser=file_path if "-o" in option.flags and option.metavar == "FILE" else parse,
         show_default=option.shown is None,
         rich_help_panel=option.panel,
     )
@@ -86,10 +87,15 @@ Network = Annotated[
 Json = Annotated[bool, option("--json", "Print one JSON object on the standard output instead of tables.")]
 SEED = Option("Seed of all random numbers.", "--seed N", minimum=0)
 WEIGHTS = Option("Weights of the network (.safetensors).", "--weights -w FILE")
-IMAGE_SIZE = Option("Side of the square input.", "--image-size PIXELS", minimum=8)
+IMAGE_SIZE = Option(
+    "Side of the images, or height and width, as in 480x640.",
+    "--image-size SIZE",
+    text=str | None,
+    parse=parse_image_size,
+)
 Seed = Annotated[int, _typer_option(SEED)]
 Weights = Annotated[Path | None, _typer_option(WEIGHTS)]
-ImageSize = Annotated[int | None, _typer_option(IMAGE_SIZE)]
+ImageSizeOption = Annotated[Any, _typer_option(IMAGE_SIZE, parse_image_size)]  # typer takes no unions
 DesignFile = Annotated[Path | None, option("--design FILE", "A design that `nnstretch stretch` wrote.")]
 Data = Annotated[str, option("--data SET", f"Images: {usage()}.")]
 

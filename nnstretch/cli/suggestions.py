@@ -47,8 +47,16 @@ _OPTIONS = {
 _EXTRA = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)")
 """What typer says of words that no argument takes."""
 
+_CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
+"""What typer says of a word that is none of those that an argument or option takes."""
+
 _ALIKE = 0.8
-"""Least likeness of a misspelt option and one that is suggested."""
+"""Least likeness of a misspelt word and one that is suggested."""
+
+
+def message_of(error: typer.TyperException) -> str:
+    """Why a command line is refused, without a full stop and the words of the library that checks its values."""
+    return error.format_message().rstrip(".").replace(": Value error, ", ": ")
 
 
 def what_was_meant(given: Sequence[str], error: typer.TyperException) -> str:
@@ -70,10 +78,13 @@ def what_was_meant(given: Sequence[str], error: typer.TyperException) -> str:
         if alike := difflib.get_close_matches(given[1], parts, 1, _ALIKE):
             return f"{named} has no part {given[1]}; did you mean {named} {alike[0]}?"
         return f"{named} is followed by one of {', '.join(parts)}, as in nnstretch {named} {parts[0]} {given[1]}"
-    if named and (extra := _EXTRA.match(error.format_message())):
+    if named and (extra := _EXTRA.match(message_of(error))):
         taken = [one.metavar or one.name.upper() for one in context.command.params if one.param_type_name == "argument"]
         wanted = f"only {' '.join(taken)}" if taken else "nothing"
         return f"{named} takes {wanted} without an option, so {extra[1]!r} is too much; see nnstretch {named} --help"
+    if choice := _CHOICE.search(message := message_of(error)):
+        alike = difflib.get_close_matches(choice[1], re.findall(r"'([^']*)'", choice[2]), 1, _ALIKE)
+        return f"{message}; did you mean {alike[0]}?" if alike else ""
     option: str | None = getattr(error, "option_name", None)
     return "" if option is None or not named else _option_meant(option, named, context)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.errors import UsageError
+from nnstretch.support.image_size import ImageSize
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,7 +43,7 @@ def training_images(
     model: str,
     recipe: Recipe,
     *,
-    image_size: int | None = None,
+    image_size: ImageSize | None = None,
     weights: Path | None = None,
     design: Path | None = None,
     teacher: Path | None = None,
@@ -53,7 +54,7 @@ def training_images(
         data: as `load_dataset` reads it.
         model: zoo name, `module.py:factory`, or an ONNX or TFLite file.
         recipe: of the training.
-        image_size: side of the images; None: that of the weights, the design, the file or factory, or the recipe, in this
+        image_size: of the images; None: that of the weights, the design, the file or factory, or the recipe, in this
             order.
         weights: of the network, whose preprocessing the images get.
         design: a file.
@@ -63,13 +64,13 @@ def training_images(
         NNStretchError: the images or a file cannot be read, or they do not fit each other.
     """
     from nnstretch.cli.models.networks import known_options, known_preprocessing, preprocessing_of_file, read_about
-    from nnstretch.frontends.resolve import square_side, stated_input_shape
+    from nnstretch.frontends.resolve import stated_image_size, stated_input_shape
     from nnstretch.training.data import load_dataset
     from nnstretch.training.data.unreadable import without_unreadable
 
     about = read_about(weights) if weights else {}
     shape = stated_input_shape(model)
-    size = image_size or known_options(about, design).image_size or square_side(shape)
+    size = image_size or known_options(about, design).image_size or stated_image_size(shape)
     stated = known_preprocessing(about, str(weights)) or preprocessing_of_file(model)
     if stated is None and teacher is not None:
         stated = known_preprocessing(read_about(teacher), str(teacher))
@@ -107,7 +108,7 @@ def with_given_head(dataset: Dataset, head: str | None) -> Dataset:
 
     if not isinstance(dataset.task, Detection):
         raise UsageError(f"--head is for detection; {dataset.name} is for {dataset.task.name}")
-    return replace(dataset, task=with_head(dataset.task, head, dataset.num_classes, dataset.preprocessing.shape))
+    return replace(dataset, task=with_head(dataset.task, head, dataset.num_classes, dataset.image_size))
 
 
 def check_classification(dataset: Dataset, what: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from nnstretch.errors import ModelError, UsageError
+from nnstretch.support.image_size import ImageSize, sides
 
 # A single shape that is given without the name of its input.
 UNNAMED = ""
@@ -80,12 +81,12 @@ def fix_batch(model: ir.Model, batch: int, shapes: Mapping[str, tuple[int, ...]]
         _forget_computed_shapes(model)
 
 
-def fix_images(model: ir.Model, size: int) -> None:
+def fix_images(model: ir.Model, size: ImageSize) -> None:
     """Make the dynamic batch of an input 1, and the dynamic height and width of one with four axes `size`."""
     for value in model.graph.inputs:
         if value.shape is None or value.shape.is_static():
             continue
-        usual = [1, None, size, size] if len(value.shape) == 4 else [1]
+        usual = [1, None, *sides(size)] if len(value.shape) == 4 else [1]
         dims = [
             usual[i] if i < len(usual) and usual[i] is not None and not isinstance(n, int) else n
             for i, n in enumerate(value.shape)

@@ -22,6 +22,7 @@ from nnstretch.frontends.half_precision import compute_in_float32
 from nnstretch.frontends.input_shapes import fix_batch, fix_images, fix_shapes
 from nnstretch.frontends.mean_variance import expand_mean_variance
 from nnstretch.frontends.onnx_message import Message, read_message
+from nnstretch.support.image_size import ImageSize
 from nnstretch.support.onnxruntime_errors import refusals
 from nnstretch.support.settings import atomic_write
 
@@ -42,7 +43,7 @@ def load(
     path: str | Path,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     batch: int | None = None,
-    image_size: int | None = None,
+    image_size: ImageSize | None = None,
     called: str = "",
 ) -> ir.Model:
     """The model in an ONNX file, checked, with static input shapes and inferred shapes of all it computes.
@@ -53,7 +54,7 @@ def load(
         path: the file. Weights outside of it must lie in its folder.
         shapes: input name (or "" for the only input) -> shape, for inputs with dynamic dimensions.
         batch: first dimension of the inputs for which that is dynamic and no shape is given.
-        image_size: height and width of the images where they are dynamic; a dynamic batch is then 1.
+        image_size: of the images where height and width are dynamic; a dynamic batch is then 1.
         called: what warnings call the model; "" for the path.
 
     Raises:

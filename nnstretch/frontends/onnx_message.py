@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, ModelError, first_line
 from nnstretch.support.foreign_files import in_place_of_folder, instead_of
+from nnstretch.support.near_files import advice_for_missing
 
 LARGE = 1 << 16
 """Bytes from which on a weight is taken out of the message."""
@@ -78,7 +79,10 @@ def _read(path: Path) -> Message:
     except OSError as error:
         if path.is_dir():
             raise FileError(in_place_of_folder(path)) from error
-        raise FileError(f"cannot read {path}: {error.strerror}; give an ONNX file") from error
+        advice = "give an ONNX file"
+        if isinstance(error, FileNotFoundError):
+            advice = advice_for_missing(path, advice)
+        raise FileError(f"cannot read {path}: {error.strerror}; {advice}") from error
     except ValueError as error:  # a null byte
         raise FileError(f"cannot read {str(path)!r}: {error}; give an ONNX file") from error
     if not content:

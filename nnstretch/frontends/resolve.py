@@ -20,6 +20,7 @@ from nnstretch.frontends.half_precision import compute_in_float32
 from nnstretch.frontends.noise import noise
 from nnstretch.frontends.onnx_file import load
 from nnstretch.frontends.onnx_message import read_message
+from nnstretch.support.image_size import ImageSize, size_of
 from nnstretch.support.settings import atomic_write
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ _USUAL_SIZE = 224
 
 SIZE_IS_ASSUMED = "nnstretch.size_is_assumed"
 """Key of `meta` of a graph that was made for images of the usual size because nobody said another one."""
-NOTE_OF_SIZE = "nnstretch.note_of_size"
-"""Key of `meta` of a graph: a line if it reads squares and its network comes with another input, else empty."""
 
 
 def load_any(
@@ -120,13 +119,19 @@ def _check_is_input(example: Any) -> None:
         raise UsageError(f"example_input is of type {kinds or 'tuple'}; give a torch Tensor, or a tuple of them")
 
 
-def load_model(spec: str, shapes: Mapping[str, tuple[int, ...]] | None = None, batch: int | None = None) -> ir.Model:
+def load_model(
+    spec: str,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    batch: int | None = None,
+    image_size: ImageSize | None = None,
+) -> ir.Model:
     """The graph, not fused, of what `spec` names.
 
     Args:
         spec: path of an ONNX or TFLite file, name of a zoo network, or `file.py:factory`.
         shapes: input name (or "" for the only input) -> shape. A torch module is exported for that shape.
         batch: images per run: the first dimension of a module's input, and of an ONNX file's inputs where that is dynamic.
+        image_size: of a file's images, where height and width are dynamic.
 
     Raises:
         UsageError: a batch below 1, or one that no input can have.
@@ -135,7 +140,7 @@ def load_model(spec: str, shapes: Mapping[str, tuple[int, ...]] | None = None, b
     if batch is not None and batch < 1:
         raise UsageError(f"a batch of {batch} images holds nothing; give 1 or more")
     if is_model_file(spec):
-        return load_file(spec, shapes, batch)
+        return load_file(spec, shapes, batch, image_size)
     made = make_module(spec)
     graph = _exported(made.module, batched(_reshaped(made.example, shapes or {}, spec), batch, spec))
     graph.meta[SIZE_IS_ASSUMED] = made.size_is_assumed and not shapes
@@ -146,7 +151,7 @@ def load_file(
     path: str,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     batch: int | None = None,
-    image_size: int | None = None,
+    image_size: ImageSize | None = None,
 ) -> ir.Model:
     """The graph in an ONNX or TFLite file, not fused, with static shapes.
 
@@ -166,12 +171,12 @@ def load_file(
     return load(path, shapes, batch, image_size)
 
 
-def load_network(spec: str, image_size: int | None = None) -> ConvertedNetwork:
+def load_network(spec: str, image_size: ImageSize | None = None) -> ConvertedNetwork:
     """The network in an ONNX or TFLite file as a torch module with the file's weights, and what the file calls its ends.
 
     Args:
         spec: the file.
-        image_size: side of the images where the file leaves it open; None: 224 pixels. A dynamic batch becomes 1.
+        image_size: of the images where the file leaves it open; None: 224×224 pixels. A dynamic batch becomes 1.
 
     Raises:
         ModelError, FileError: the file cannot be read, or has operators that torch does not have.
@@ -244,9 +249,9 @@ def stated_input_shape(spec: str) -> tuple[int, ...]:
     return tuple(getattr(example, "shape", ()))
 
 
-def square_side(shape: tuple[int, ...]) -> int | None:
-    """Side in pixels of the square images of a stated input shape; None if they are not square or of any size."""
-    return int(shape[3]) if len(shape) == 4 and shape[3] and shape[2] == shape[3] else None
+def stated_image_size(shape: tuple[int, ...]) -> ImageSize | None:
+    """The size of the images of a stated input shape; None if it has none, or leaves a side open."""
+    return size_of(int(shape[2]), int(shape[3])) if len(shape) == 4 and all(shape[2:]) else None
 
 
 def file_input_shape(path: str) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ from nnstretch.compiler.targets.site import TargetSite
 from nnstretch.errors import DesignError, NNStretchError, UsageError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
+from nnstretch.support.image_size import ImageSize, json_size, sides, size_of
 from nnstretch.support.progress import Progress, silent
 from nnstretch.support.words import counted
 from nnstretch.sweeps.evaluation import limited_design
@@ -191,11 +192,11 @@ class DesignSweep:
         limits = self.spec.limits.for_family(family_of(self._blueprint(self.spec.forms[0]).traced))
         return DesignSpace(self._latencies, self.spec.forms, self.names, limits)
 
-    def original(self, image_size: int | None) -> Tensor:
+    def original(self, image_size: ImageSize | None) -> Tensor:
         """An example input of this size."""
-        if image_size is None or self.example_input.shape[-1] == image_size:
+        if image_size is None or self.example_input.shape[2:] == sides(image_size):
             return self.example_input
-        shape = (*self.example_input.shape[:2], image_size, image_size)
+        shape = (*self.example_input.shape[:2], *sides(image_size))
         return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
     def _blueprint(self, form: Form) -> Blueprint:
@@ -248,7 +249,7 @@ class DesignSweep:
             "processors": self.names,
             "devices": self.devices,
             "merge": [form.merge.value for form in spec.forms],
-            "image sizes": [self.original(form.image_size).shape[-1] for form in spec.forms],
+            "image sizes": [json_size(size_of(*self.original(form.image_size).shape[2:])) for form in spec.forms],
             **spec.about,
         }
         if any(form.dtype != DEFAULT_DTYPE for form in spec.forms):

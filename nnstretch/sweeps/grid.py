@@ -12,6 +12,7 @@ import numpy as np
 from nnstretch.devices.targets.base import TransientTargetError
 from nnstretch.errors import NNStretchError, StoppedError, first_line
 from nnstretch.scheduler.runtime.base_session import Session
+from nnstretch.support.image_size import ImageSize, json_size
 from nnstretch.support.progress import Progress
 
 _WARMUP = 3
@@ -27,7 +28,7 @@ class GridPoint:
         model: as the user named it.
         processors: as the user wrote them.
         threads: cores of the first CPU.
-        image_size: side of the images in pixels.
+        image_size: of the images.
         batch: images per run.
         target: machine that runs it; None: this one.
     """
@@ -35,7 +36,7 @@ class GridPoint:
     model: str
     processors: str
     threads: int | None
-    image_size: int | None
+    image_size: ImageSize | None
     batch: int | None
     target: str | None = None
 
@@ -63,7 +64,7 @@ class GridResult:
     def row(self) -> dict[str, Any]:
         """The fields of the point and of the measurement, for CSV and JSON."""
         values = {name: value for name, value in asdict(self).items() if name != "point"}
-        return {**asdict(self.point), **values}
+        return {**asdict(self.point), "image_size": json_size(self.point.image_size), **values}
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def grid(
     models: Sequence[str],
     processors: Sequence[str],
     threads: Sequence[int | None],
-    image_sizes: Sequence[int | None],
+    image_sizes: Sequence[ImageSize | None],
     batches: Sequence[int | None],
     target: str | None = None,
 ) -> list[GridPoint]:

@@ -40,12 +40,12 @@ from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError, UsageError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.graph.int8_form import INT8
+from nnstretch.support.image_size import LEAST_SIDE, ImageSize, as_image_size, of_size_key, sides, size_key
 from nnstretch.support.progress import silent
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-_MIN_SIDE = 8  # pixels
 _WIDTH_STEPS = 32  # width ratios that round to the same layers become the smallest multiple of 1/32 among them
 
 Parameters = Mapping[str, Any]
@@ -58,29 +58,30 @@ class Form:
 
     Attributes:
         merge: how branches are merged.
-        image_size: side of the images in pixels; None: that of the example input.
+        image_size: of the images; None: that of the example input.
         dtype: float32, or int8: the network is quantised after its training.
     """
 
     merge: Merge = Merge.CONCAT
-    image_size: int | None = None
+    image_size: ImageSize | None = None
     dtype: str = DEFAULT_DTYPE
 
 
-def forms_of(merges: Sequence[str], image_sizes: Sequence[int], dtypes: Sequence[str]) -> tuple[Form, ...]:
+def forms_of(merges: Sequence[str], image_sizes: Sequence[ImageSize], dtypes: Sequence[str]) -> tuple[Form, ...]:
     """All combinations of merge modes, image sizes and types.
 
     Args:
         merges: names of merge modes.
-        image_sizes: sides in pixels; none: that of the example input.
+        image_sizes: sides in pixels, or heights and widths; none: that of the example input.
         dtypes: float32, int8 or both.
 
     Raises:
         UsageError: a size is too small, or a type is unknown.
         DesignError: a merge mode is unknown.
     """
-    if small := [size for size in image_sizes if size < _MIN_SIDE]:
-        raise UsageError(f"`image_sizes` has {small[0]}; give sides of {_MIN_SIDE} pixels or more")
+    image_sizes = [as_image_size(size) for size in image_sizes]
+    if small := [size for size in image_sizes if min(sides(size)) < LEAST_SIDE]:
+        raise UsageError(f"`image_sizes` has {size_key(small[0])}; give sides of {LEAST_SIDE} pixels or more")
     if not dtypes or not {*dtypes} <= {DEFAULT_DTYPE, INT8}:
         raise UsageError(f"`dtypes` is {', '.join(dtypes) or 'empty'}; give float32, int8, or both")
     modes = [parse_merge(merge) for merge in merges]
@@ -154,7 +155,7 @@ class DesignSpace:
         assert self.limits.min_width is not None
         space: dict[str, BaseDistribution] = {}
         merges = list(dict.fromkeys(form.merge.value for form in self.forms))
-        sizes = list(dict.fromkeys(form.image_size for form in self.forms))
+        sizes = list(dict.fromkeys(size_key(form.image_size) for form in self.forms))
         dtypes = list(dict.fromkeys(form.dtype for form in self.forms))
         if len(merges) > 1:
             space["merge"] = CategoricalDistribution(merges)
@@ -196,7 +197,7 @@ class DesignSpace:
         """The form of the network with these parameters."""
         return Form(
             Merge(parameters.get("merge", self.forms[0].merge.value)),
-            parameters.get("image_size", self.forms[0].image_size),
+            of_size_key(parameters["image_size"]) if "image_size" in parameters else self.forms[0].image_size,
             parameters.get("dtype", self.forms[0].dtype),
         )
 
@@ -214,7 +215,11 @@ class DesignSpace:
         if form is None:
             raise DesignError(f"design {design.id} merges by {design.merge.value}, which the sweep does not have")
         latencies = self.latencies(form)
-        values: dict[str, Any] = {"merge": form.merge.value, "image_size": form.image_size, "dtype": form.dtype}
+        values: dict[str, Any] = {
+            "merge": form.merge.value,
+            "image_size": size_key(form.image_size),
+            "dtype": form.dtype,
+        }
         values |= dict.fromkeys((f"meet.{block}" for block in self.boundaries[1:-1]), False)
         for choice in choices_of(design):
             values |= self._values(latencies, choice)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, ModelError, UsageError
+from nnstretch.support.image_size import size_of
 from nnstretch.training.data.image_files import decode
 from nnstretch.training.data.preprocessing import (
     Images,
@@ -197,7 +198,7 @@ class ImageInput:
             ModelError: that of the file is for another input.
         """
         _, channels, height, width = self.model.shape
-        found = self.model.preprocessing or replace(photo_preprocessing(height, channels), width=width)
+        found = self.model.preprocessing or photo_preprocessing(size_of(height, width), channels)
         if (*found.shape, found.channels) != (height, width, channels):
             raise ModelError(
                 f"the file states a preprocessing to {found.channels}×{found.shape[0]}×{found.shape[1]}, its input is "

@@ -78,9 +78,13 @@ def test_areas_change_by_the_zoom_alone(recipe: Recipe, low: float, high: float)
         assert float(areas.max()) > 1.5
 
 
-def test_rotation_stays_within_its_angle() -> None:
-    maps = affine_maps(draws(500), Recipe(rotation=30))
-    angles = torch.rad2deg(torch.atan2(maps[:, 1, 0], maps[:, 0, 0]))
+@pytest.mark.parametrize(("height", "width"), [(16, 16), (16, 48)])
+def test_rotation_stays_within_its_angle_and_bends_nothing(height: int, width: int) -> None:
+    maps = affine_maps(draws(500), Recipe(rotation=30), aspect=width / height)[:, :, :2]
+    sides = torch.tensor([width, height], dtype=torch.float32)
+    turns = maps * sides[:, None] / sides  # from coordinates to pixels
+    torch.testing.assert_close(turns @ turns.transpose(1, 2), torch.eye(2).expand(500, 2, 2), atol=1e-5, rtol=0)
+    angles = torch.rad2deg(torch.atan2(turns[:, 1, 0], turns[:, 0, 0]))
     assert 28 < float(angles.abs().max()) <= 30.001
     assert abs(float(angles.mean())) < 3
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from nnstretch.errors import UsageError
 from nnstretch.support.extras import extras_named
+from nnstretch.support.image_size import LEAST_SIDE, ImageSize, as_image_size, sides, size_text
 
 if TYPE_CHECKING:
     from nnstretch.training.data.preprocessing import Preprocessing
@@ -31,7 +32,6 @@ SOURCES: Mapping[str, str] = {
 """Name of the data set and of its module in `sources` -> how it is written."""
 
 DEFAULT_SIZE = 64
-_MIN_SIZE = 8
 _FACTORY = "FILE.py:FACTORY"
 
 
@@ -43,38 +43,37 @@ def usage() -> str:
 @extras_named()
 def load_dataset(
     source: str,
-    image_size: int | None = None,
+    image_size: ImageSize | None = None,
     channels: int | None = None,
     split_seed: int = 0,
     *,
     crop_pct: float | None = None,
     preprocessing: Preprocessing | None = None,
-    width: int | None = None,
 ) -> Dataset:
     """Loads a data set.
 
     Args:
         source: a name of `SOURCES` and its argument, if it has one, or ``module.py:factory``.
-        image_size: side of the images in pixels, or height; 64 by default, or what a factory chooses.
+        image_size: side of the images in pixels, or height and width; 64 by default, or what a factory chooses.
         channels: 1 (grey) or 3; the data set's own by default.
         split_seed: draws the splits that the data set does not fix.
         crop_pct: side of the images over that of what whole ones cover, where these are cropped.
-        preprocessing: that of a trained network, in the place of the data set's own; `image_size` and `width` go before its
-            size.
-        width: of the images in pixels; None: `image_size`, which is the height of images that are not square.
+        preprocessing: that of a trained network, in the place of the data set's own; `image_size` goes before its size.
 
     Raises:
         UsageError: an unknown data set, an impossible size or number of channels, or labels out of range.
         FileError: a file or folder is missing, or has no images.
         MissingExtraError: a library of the data set is not installed.
     """
+    if image_size is not None:
+        image_size = as_image_size(image_size)
     if preprocessing is not None:
         if image_size is not None:
-            preprocessing = replace(preprocessing, image_size=image_size, width=width)
+            preprocessing = replace(preprocessing, image_size=image_size)
         image_size, channels = preprocessing.image_size, preprocessing.channels
     check_shape(image_size, channels)
     dataset = _loaded(source, image_size, channels, split_seed)
-    preprocessing = preprocessing or replace(dataset.preprocessing, width=width)
+    preprocessing = preprocessing or dataset.preprocessing
     if crop_pct is not None and preprocessing.crop_pct < 1:
         preprocessing = replace(preprocessing, crop_pct=crop_pct)
     dataset = dataset.preprocessed(preprocessing)
@@ -82,19 +81,19 @@ def load_dataset(
     return dataset
 
 
-def check_shape(image_size: int | None, channels: int | None) -> None:
+def check_shape(image_size: ImageSize | None, channels: int | None) -> None:
     """Refuses shapes that no image has; None stands for a data set's own.
 
     Raises:
         UsageError: the images would be too small, or have neither 1 nor 3 channels.
     """
-    if image_size is not None and image_size < _MIN_SIZE:
-        raise UsageError(f"images of {image_size} x {image_size} pixels are too small; give {_MIN_SIZE} or more")
+    if image_size is not None and min(sides(image_size)) < LEAST_SIDE:
+        raise UsageError(f"images of {size_text(image_size)} pixels are too small; give sides of {LEAST_SIDE} or more")
     if channels not in {None, 1, 3}:
         raise UsageError(f"{channels} channels were asked for; images have 1 or 3")
 
 
-def _loaded(source: str, size: int | None, channels: int | None, split_seed: int) -> Dataset:
+def _loaded(source: str, size: ImageSize | None, channels: int | None, split_seed: int) -> Dataset:
     name, _, argument = source.partition(":")
     if _is_factory(source):
         name, argument = "factory", source

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nnstretch.errors import UsageError
 from nnstretch.support.extras import extras_named
+from nnstretch.support.image_size import size_of
 from nnstretch.training.data import check_shape, load_dataset, names_data_set, usage
 from nnstretch.training.data.preprocessing import Images, Preprocessing, photo_preprocessing, pillow
 from nnstretch.training.data.sources.folder import unlabelled
@@ -68,16 +69,16 @@ def images_to_calibrate(
     Raises:
         NNStretchError: there are no such images, or the network cannot read them.
     """
-    folder, (height, width) = folder_of_images(source), size
+    folder, image_size = folder_of_images(source), size_of(*size)
     if folder is None:
         if not names_data_set(source) and not Path(source).is_dir():
             raise UsageError(
                 f"no data set is called {source!r}, and it is neither a folder of images nor a .npz file with an array for "
                 f"every input, which are calibration data, too; there are {usage()}"
             )
-        dataset = load_dataset(source, height, channels, preprocessing=stated, width=width)
+        dataset = load_dataset(source, image_size, channels, preprocessing=stated)
         return dataset.train, dataset.preprocessing
     pillow()
-    check_shape(height, channels)
-    preprocessing = replace(stated or photo_preprocessing(height, channels), image_size=height, width=width)
+    check_shape(image_size, channels)
+    preprocessing = replace(stated or photo_preprocessing(image_size, channels), image_size=image_size)
     return unlabelled(folder, preprocessing), preprocessing

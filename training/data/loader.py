@@ -40,7 +40,7 @@ class Batch:
     """Training images of one step, those of one process.
 
     Attributes:
-        images: augmented and normalised, mixed if the recipe mixes: float32, ``N x C x S x S``.
+        images: augmented and normalised, mixed if the recipe mixes: float32, ``N x C x H x W``.
         targets: what the task compares outputs to. Of classification: int64 ``N``; or float32 ``N x classes`` with smoothing,
             mixup or CutMix.
         labels: of the images before they were mixed: int64, ``N``.

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, UsageError
+from nnstretch.support.image_size import ImageSize, as_image_size, sides, size_of, size_text
 from nnstretch.support.json_text import json_fault
 from nnstretch.support.settings import write_text
 
 Pixels = NDArray[np.uint8]
-"""``H x W x C``, or ``N x S x S x C``."""
+"""``H x W x C``, or ``N x H x W x C``."""
 Images = NDArray[np.float32]
-"""``N x C x S x S``."""
+"""``N x C x H x W``."""
 
 PREPROCESSING_KEY = "nnstretch.preprocessing"
 """Key of the JSON in the metadata of ONNX files and packages."""
@@ -38,35 +39,32 @@ class Preprocessing:
     """How an image becomes an input: it is resized to cover the input, the centre is cut out, values 0 … 1 are normalised.
 
     Attributes:
-        image_size: side of the square input in pixels; height of another one.
+        image_size: of the input.
         channels: 1 (grey) or 3 (red, green, blue).
         mean, std: of the normalisation, per channel.
         crop_pct: side of the input over that of what the resized image covers.
         interpolation: of the resizing, one of `INTERPOLATIONS`.
-        width: of an input that is not square, in pixels; data sets have square ones.
     """
 
-    image_size: int
+    image_size: ImageSize
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     crop_pct: float = CROP_PCT
     interpolation: str = "bilinear"
-    width: int | None = None
 
     def __post_init__(self) -> None:
-        """Checks every value. The width of a square is None.
+        """Checks every value; `image_size` may be a list of height and width.
 
         Raises:
             UsageError: a value out of its range; names it and the range.
         """
-        if self.width == self.image_size:
-            object.__setattr__(self, "width", None)
+        object.__setattr__(self, "image_size", as_image_size(self.image_size))
         if self.channels not in {1, 3}:
             raise UsageError(f"preprocessing: channels is {self.channels}; 1 or 3 is wanted")
-        for name, size in (("image_size", self.image_size), ("width", self.shape[1])):
-            if size not in range(1, _LARGEST + 1):
-                raise UsageError(f"preprocessing: {name} is {size}; 1 to {_LARGEST} is wanted")
+        for side in self.shape:
+            if side not in range(1, _LARGEST + 1):
+                raise UsageError(f"preprocessing: a side of image_size is {side}; 1 to {_LARGEST} is wanted")
         if not 0 < self.crop_pct <= 1:
             raise UsageError(f"preprocessing: crop_pct is {self.crop_pct}; above 0 and up to 1 is wanted")
         if self.interpolation not in INTERPOLATIONS:
@@ -82,7 +80,7 @@ class Preprocessing:
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the input in pixels."""
-        return self.image_size, self.image_size if self.width is None else self.width
+        return sides(self.image_size)
 
     @property
     def covered(self) -> tuple[int, int]:
@@ -99,10 +97,10 @@ class Preprocessing:
     def text(self) -> str:
         """All of it in one line."""
         mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.std))
-        size, covered = ("×".join(map(str, sides)) for sides in (self.shape, self.covered))
-        before = f"{self.covered[0]}" if self.width is None else covered
+        covered = size_of(*self.covered)
+        before = size_text(covered) if isinstance(covered, tuple) else f"{covered}"
         return (
-            f"{size} pixels, {self.channel_order}, of values 0 to 1 mean {mean} and std {std}, "
+            f"{size_text(self.image_size)} pixels, {self.channel_order}, of values 0 to 1 mean {mean} and std {std}, "
             f"{self.interpolation} from {before} pixels"
         )
 
@@ -111,9 +109,8 @@ class Preprocessing:
         """Which part of an image becomes the input, in a line; empty if nothing but the ends of its longer side is cut off."""
         if self.crop_pct == 1:
             return ""
-        size, covered = ("×".join(map(str, sides)) for sides in (self.shape, self.covered))
-        used = f"and their centre of {size} is used (crop_pct {self.crop_pct:.3g})"
-        return f"images are resized to cover {covered} pixels, {used}"
+        used = f"and their centre of {size_text(self.image_size)} is used (crop_pct {self.crop_pct:.3g})"
+        return f"images are resized to cover {size_text(size_of(*self.covered))} pixels, {used}"
 
     def pixels(self, raw: Pixels) -> Pixels:
         """A decoded image (``H x W x C``, 1 or 3 channels) resized and cropped: ``height x width x channels``."""
@@ -154,13 +151,13 @@ class Preprocessing:
         return np.array(image.crop((left, top, left + self.shape[1], top + self.shape[0])), np.uint8)
 
     def normalised(self, pixels: Pixels) -> Images:
-        """``N x S x S x C`` pixels as inputs: ``N x C x S x S``."""
+        """``N x H x W x C`` pixels as inputs: ``N x C x H x W``."""
         images = pixels.transpose(0, 3, 1, 2).astype(np.float32, order="C")
         images /= 255
         return normalise(images, self.mean, self.std)
 
     def denormalised(self, images: Images) -> Pixels:
-        """The pixels of inputs ``N x C x S x S``, rounded: ``N x S x S x C``."""
+        """The pixels of inputs ``N x C x H x W``, rounded: ``N x H x W x C``."""
         mean, std = (np.array(values, np.float32).reshape(1, -1, 1, 1) for values in (self.mean, self.std))
         pixels = np.rint((images * std + mean) * 255).clip(0, 255).astype(np.uint8)
         return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
@@ -170,8 +167,8 @@ class Preprocessing:
         return json.dumps(self.to_object())
 
     def to_object(self) -> dict[str, Any]:
-        """What `to_json` writes, without the width of a square."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """What `to_json` writes."""
+        return asdict(self)
 
 
 def preprocessing_from_json(text: str, source: str) -> Preprocessing:
@@ -189,8 +186,10 @@ def preprocessing_from_json(text: str, source: str) -> Preprocessing:
         fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
+        if "width" in fields:  # as earlier versions wrote inputs that are not square
+            fields["image_size"] = fields["image_size"], fields.pop("width")
         return Preprocessing(**fields)
-    except (ValueError, TypeError, AttributeError, UsageError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, UsageError) as error:
         raise FileError(
             f"{source} states a preprocessing that cannot be read ({error}); write the file again"
         ) from error
@@ -244,16 +243,16 @@ def _beside(model: Path) -> Path:
     return model.with_name(f"{model.name}.json")
 
 
-def default_crop_pct(image_size: int) -> float:
+def default_crop_pct(size: ImageSize) -> float:
     """`crop_pct` for photographs of a size, unless a recipe says another."""
-    return _CROP_PCTS.get(image_size, CROP_PCT)
+    return CROP_PCT if isinstance(size, tuple) else _CROP_PCTS.get(size, CROP_PCT)
 
 
-def photo_preprocessing(image_size: int, channels: int) -> Preprocessing:
+def photo_preprocessing(size: ImageSize, channels: int) -> Preprocessing:
     """The preprocessing of photographs whose own statistics are not known."""
     mean = PHOTO_MEAN if channels == 3 else (sum(PHOTO_MEAN) / 3,)
     std = PHOTO_STD if channels == 3 else (sum(PHOTO_STD) / 3,)
-    return Preprocessing(image_size, channels, mean, std, default_crop_pct(image_size))
+    return Preprocessing(size, channels, mean, std, default_crop_pct(size))
 
 
 def in_channels(raw: Pixels, channels: int) -> Pixels:
@@ -273,7 +272,7 @@ def in_channels(raw: Pixels, channels: int) -> Pixels:
 
 
 def normalise(pixels: Images, mean: Sequence[float], std: Sequence[float]) -> Images:
-    """Pixels ``N x C x S x S`` minus ``mean``, divided by ``std``, per channel; computed in place and returned."""
+    """Pixels ``N x C x H x W`` minus ``mean``, divided by ``std``, per channel; computed in place and returned."""
     pixels -= np.array(mean, np.float32).reshape(1, -1, 1, 1)
     pixels /= np.array(std, np.float32).reshape(1, -1, 1, 1)
     return pixels

@@ -1,6 +1,6 @@
 """Splits of labelled images, and data sets.
 
-Inputs are float32 ``N x C x S x S`` arrays, normalised (`training.data.preprocessing`). Nothing here needs torch, but the
+Inputs are float32 ``N x C x H x W`` arrays, normalised (`training.data.preprocessing`). Nothing here needs torch, but the
 images as tensors do: ONNX models are calibrated and evaluated without it.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, UsageError
+from nnstretch.support.image_size import ImageSize
 from nnstretch.training.data.preprocessing import Images, Pixels, Preprocessing, normalise
 from nnstretch.training.tasks.base import SpatialTask, Targets, Task
 from nnstretch.training.tasks.classification import CLASSIFICATION
@@ -50,7 +51,7 @@ class Split(Protocol):
         """Number of images."""
 
     def arrays(self, indices: Indices) -> Images:
-        """The images at ``indices`` as inputs: ``len(indices) x C x S x S``, contiguous, the caller's to change."""
+        """The images at ``indices`` as inputs: ``len(indices) x C x H x W``, contiguous, the caller's to change."""
 
     def images(self, indices: Tensor) -> Tensor:
         """`arrays` as a tensor; ``indices`` are int64, on the CPU."""
@@ -308,7 +309,7 @@ class Dataset:
         name: the text that :func:`load_dataset` read.
         num_classes: number of classes; labels are 0 … ``num_classes - 1``.
         channels: channels of an image.
-        image_size: side of the square images in pixels; height of others.
+        image_size: of the inputs.
         class_names: names of the classes.
         mean, std: statistics of the normalisation of pixels (0 … 1), per channel.
         train: images to learn from, and to calibrate with.
@@ -317,7 +318,6 @@ class Dataset:
         note: how the splits were made, if the data set does not fix them; one line, or empty.
         crop_pct, interpolation: the rest of the preprocessing (`Preprocessing`).
         task: what networks are trained for, and what the targets are.
-        width: of images that are not square, in pixels; networks are trained with square ones.
 
     The three splits are disjoint.
     """
@@ -325,7 +325,7 @@ class Dataset:
     name: str
     num_classes: int
     channels: int
-    image_size: int
+    image_size: ImageSize
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -336,12 +336,11 @@ class Dataset:
     crop_pct: float = 1.0
     interpolation: str = "bilinear"
     task: Task = CLASSIFICATION
-    width: int | None = None
 
     @property
     def preprocessing(self) -> Preprocessing:
         """From a whole image to an input."""
-        rest = self.crop_pct, self.interpolation, self.width
+        rest = self.crop_pct, self.interpolation
         return Preprocessing(self.image_size, self.channels, self.mean, self.std, *rest)
 
     def preprocessed(self, preprocessing: Preprocessing) -> Dataset:

@@ -27,7 +27,7 @@ def top1(network: nn.Module | Predict, split: Split, num_classes: int, batch: in
 
     Args:
         network: a module, run in evaluation mode, without gradients and on its own device; or any function from a
-            float32 array ``batch x C x S x S`` to logits ``batch x classes``, such as a session's ``run``. A function
+            float32 array ``batch x C x H x W`` to logits ``batch x classes``, such as a session's ``run``. A function
             always gets whole batches: the last one is filled up with repeated images that do not count.
         split: labelled images: the validation split to select something, the test split to report accuracy.
         num_classes: number of classes.

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from nnstretch.branching.search.bounds_file import weights_digest
 from nnstretch.errors import FileError, ModelError, UsageError
+from nnstretch.support.image_size import ImageSize, as_image_size
 from nnstretch.training.data.split import Split
 from nnstretch.training.distillation.objectives import Objective
 from nnstretch.training.loop.averaging import WeightAverage
@@ -41,7 +42,7 @@ class EpochRecord:
 
     Attributes:
         epoch: counted from 1.
-        image_size: side of the training images in pixels.
+        image_size: of the training images.
         loss: mean over the training images.
         train_top1: of the network in training, on the changed images, in percent; None where an image is neither right nor
             wrong.
@@ -51,7 +52,7 @@ class EpochRecord:
     """
 
     epoch: int
-    image_size: int
+    image_size: ImageSize
     loss: float
     train_top1: float | None
     learning_rate: float
@@ -256,6 +257,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 def _epoch_record(fields: dict[str, Any]) -> EpochRecord:
     """A record from JSON; `validation_top1` is a former name."""
+    fields["image_size"] = as_image_size(fields["image_size"])
     if "validation_top1" in fields:
         fields["validation_score"] = fields.pop("validation_top1")
     return EpochRecord(**fields)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from nnstretch.support.image_size import ImageSize
 from nnstretch.training.distillation.blockwise import BlockwiseResult
 from nnstretch.training.loop.checkpoint import EpochRecord
 
@@ -18,7 +19,7 @@ class TrainingEvent:
     Attributes:
         epoch, epochs: the epoch, counted from 1, and how many there are.
         step, steps: steps taken in all epochs so far, and in all. A step is one update of the weights.
-        image_size: side of the images in pixels.
+        image_size: of the images.
         loss: of this step; in an evaluation's event, the epoch's mean.
         learning_rate: of this step.
         validation_score: the task's measure on the validation images, in percent, in an evaluation's event; else None.
@@ -31,7 +32,7 @@ class TrainingEvent:
     epochs: int
     step: int
     steps: int
-    image_size: int
+    image_size: ImageSize
     loss: float
     learning_rate: float
     validation_score: float | None

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from nnstretch.support.image_size import ImageSize, sides
 from nnstretch.training.data.loader import Batch
 from nnstretch.training.data.split import Dataset
 from nnstretch.training.loop.checkpoint import TrainingState
@@ -28,14 +29,14 @@ class TakenStep(NamedTuple):
     """A step whose loss may still be computed by the device.
 
     Attributes:
-        size: side of the images that the network read, in pixels.
+        size: of the images that the network read.
         rate: learning rate.
         loss: mean over the images of this process.
         right: images of this process that the network recognised before the step; 0 where the task does not count them.
         images: images of all processes.
     """
 
-    size: int
+    size: ImageSize
     rate: float
     loss: Tensor
     right: Tensor
@@ -62,12 +63,12 @@ class Stepper:
     ranks: Ranks
     device: torch.device
 
-    def take(self, group: Sequence[Batch], size: int, rate: float) -> TakenStep:
+    def take(self, group: Sequence[Batch], size: ImageSize, rate: float) -> TakenStep:
         """Updates the weights once, by the mean gradient of some batches.
 
         Args:
             group: the batches, or this process's parts of them.
-            size: side of the images that the network reads, in pixels.
+            size: of the images that the network reads.
             rate: learning rate.
         """
         state = self.state
@@ -99,7 +100,7 @@ class Stepper:
         images = sum(len(batch.labels) for batch in group) * self.ranks.count
         return TakenStep(size, rate, torch.stack(losses).mean(), torch.stack(right).sum(), images)
 
-    def _backward(self, batch: Batch, number: int, size: int, share: int) -> tuple[Tensor, Tensor]:
+    def _backward(self, batch: Batch, number: int, size: ImageSize, share: int) -> tuple[Tensor, Tensor]:
         """Adds the gradients of one batch over `share`; returns its loss and how many images were recognised before it."""
         counters, recipe, task = self.state.counters, self.recipe, self.dataset.task
         place = (counters.step * recipe.grad_accum_steps + number) * self.ranks.count + self.ranks.rank
@@ -119,7 +120,7 @@ class Stepper:
         return loss.detach(), right
 
 
-def _resized(images: Tensor, size: int) -> Tensor:
-    if images.shape[-1] == size:
+def _resized(images: Tensor, size: ImageSize) -> Tensor:
+    if images.shape[-2:] == sides(size):
         return images
-    return functional.interpolate(images, size=(size, size), mode="bilinear", antialias=True, align_corners=False)
+    return functional.interpolate(images, size=sides(size), mode="bilinear", antialias=True, align_corners=False)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from nnstretch.errors import ModelError, UsageError
+from nnstretch.support.image_size import ImageSize, scaled
 from nnstretch.training.data.loader import TrainingBatches, lost_workers_named
 from nnstretch.training.data.split import Dataset, image_names
 from nnstretch.training.distillation.blockwise import BlockwiseResult
@@ -81,7 +82,7 @@ def train(
     same weights. The first process writes and reports.
 
     Args:
-        module: from `N x C x S x S` images to the outputs of the data set's task, such as `N x classes` logits, for all image
+        module: from `N x C x H x W` images to the outputs of the data set's task, such as `N x classes` logits, for all image
             sizes that the recipe uses.
         dataset: images to learn from and to validate on, and the task; its test images are not read.
         recipe: the settings.
@@ -275,7 +276,7 @@ class Trainer:
     def _run_epoch(self) -> None:
         """Trains for the rest of the running epoch and adds its record to the history."""
         counters, accumulated = self.state.counters, self._recipe.grad_accum_steps
-        size = max(1, round(self._dataset.image_size * self._recipe.image_scale(counters.epoch)))
+        size = scaled(self._dataset.image_size, self._recipe.image_scale(counters.epoch))
         batches = self._batches.epoch(counters.epoch, counters.step * accumulated)
         self._stepper.network.train()
         self._fetched = time.perf_counter()
@@ -381,7 +382,7 @@ class Trainer:
             f"for values that are not finite in weights and in the training images of this step, {images}"
         )
 
-    def _report(self, step: int, size: int, loss: float, rate: float, accuracy: float | None) -> None:
+    def _report(self, step: int, size: ImageSize, loss: float, rate: float, accuracy: float | None) -> None:
         if not self._ranks.is_first:
             return
         steps = self._recipe.epochs * self._steps_per_epoch
@@ -425,7 +426,7 @@ class Trainer:
 
     # -- epochs and evaluations ----------------------------------------------------------------------------------
 
-    def _close_epoch(self, size: int) -> None:
+    def _close_epoch(self, size: ImageSize) -> None:
         """Evaluates if the recipe does so here, and writes the checkpoint after the epoch.
 
         Raises:

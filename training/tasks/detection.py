@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import import_file
+from nnstretch.support.image_size import ImageSize
 from nnstretch.training.tasks.base import Scorer, SpatialTask, Targets, as_array
 
 if TYPE_CHECKING:
@@ -253,14 +254,14 @@ def _mean(values: NDArray[np.float64]) -> float | None:
     return 100.0 * float(known.mean()) if known.size else None
 
 
-def with_head(task: Detection, text: str, num_classes: int, size: tuple[int, int]) -> Detection:
+def with_head(task: Detection, text: str, num_classes: int, image_size: ImageSize) -> Detection:
     """The task with the head that `FILE.py:FACTORY` makes.
 
     Args:
         task: detection.
-        text: names the function. Its parameters `num_classes`, `image_size` and `width`, where it has them, get these values.
+        text: names the function. Its parameters `num_classes` and `image_size`, where it has them, get these values.
         num_classes: number of classes.
-        size: height and width of the inputs in pixels.
+        image_size: of the inputs.
 
     Raises:
         UsageError: there is no such function, or what it returns is no head.
@@ -272,7 +273,7 @@ def with_head(task: Detection, text: str, num_classes: int, size: tuple[int, int
     factory = getattr(import_file(Path(file)), name, None)
     if not callable(factory):
         raise UsageError(f"{file} has no function {name!r} that makes a head; write FILE.py:FACTORY")
-    values = {"num_classes": num_classes, "image_size": size[0], "width": size[1]}
+    values = {"num_classes": num_classes, "image_size": image_size}
     wanted = inspect.signature(factory).parameters
     head = factory(**{key: value for key, value in values.items() if key in wanted})
     if not isinstance(head, DetectionHead):

@@ -1,4 +1,4 @@
-"""Segmentation: every pixel has a class. Outputs are logits, `N x classes x H x W`; targets are masks, int64 `N x S x S`."""
+"""Segmentation: every pixel has a class. Outputs are logits, `N x classes x H x W`; targets are masks, int64 `N x H x W`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Segmentation(SpatialTask):
         return as_array(wrapped)
 
     def collated(self, targets: Sequence[Mask]) -> Targets:
-        """The masks: int64 ``N x S x S``."""
+        """The masks: int64 ``N x H x W``."""
         return np.stack(targets).astype(np.int64)
 
     def check_size(self, raw: Mask, height: int, width: int) -> str:

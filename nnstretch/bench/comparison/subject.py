@@ -18,6 +18,7 @@ from nnstretch.package import read_package
 from nnstretch.package.format import is_package
 from nnstretch.scheduler.plan.schema import Plan, PlanStep
 from nnstretch.support.foreign_files import in_place_of_folder
+from nnstretch.support.near_files import advice_for_missing
 from nnstretch.support.onnxruntime_errors import refusals
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -53,9 +54,8 @@ def check_exists(model: str) -> None:
     if path.is_dir():
         raise FileError(in_place_of_folder(path))
     if path.suffix or len(path.parts) > 1:
-        raise FileError(
-            f"cannot read {path}: No such file; give an ONNX file, a package, a zoo name or FILE.py:FACTORY"
-        )
+        advice = advice_for_missing(path, "give an ONNX file, a package, a zoo name or FILE.py:FACTORY")
+        raise FileError(f"cannot read {path}: No such file; {advice}")
     from nnstretch.zoo import entry
 
     entry(model)

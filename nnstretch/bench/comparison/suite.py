@@ -20,6 +20,7 @@ from nnstretch.bench.engines import EngineEntry
 from nnstretch.bench.timing import geometric_mean, significant, widest
 from nnstretch.devices.base.spec import parse_counts
 from nnstretch.errors import FileError, NNStretchError, UsageError
+from nnstretch.support.image_size import ImageSize, json_size
 from nnstretch.support.other_programs import OtherPrograms
 from nnstretch.support.progress import Progress
 from nnstretch.support.words import counted
@@ -41,7 +42,7 @@ class Series:
         shapes: of inputs with dynamic dimensions, by name.
         seed: of the inputs.
         batch: images per run; None for the batch of the models.
-        image_size: side of the images in pixels, for networks that torch builds; None for that of the models.
+        image_size: of the images, for models that take any; None for that of the models.
         load: makes the graph of a model, with this batch and images; None: models are read as they are written.
     """
 
@@ -53,7 +54,7 @@ class Series:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     seed: int = 0
     batch: int | None = None
-    image_size: int | None = None
+    image_size: ImageSize | None = None
     load: Callable[[str], ir.Model] | None = None
 
     def __post_init__(self) -> None:
@@ -125,7 +126,7 @@ def run_series(
                     with progress(f"{number}/{len(series.models)} {title}") as reporter:
                         found = compare(one, series.engines, options, workspace, reporter)
                     shapes = {name: list(array.shape) for name, array in one.feeds.items()}
-                    given = {"batch": series.batch, "image_size": series.image_size}
+                    given = {"batch": series.batch, "image_size": json_size(series.image_size)}
                     yield {**found.to_json(), **given, "inputs": shapes}
         except NNStretchError as error:
             if len(series.models) == 1:
@@ -136,7 +137,7 @@ def run_series(
 def _is_complete(result: Mapping[str, Any], series: Series) -> bool:
     """Whether an earlier result has everything the options ask for."""
     has_layers = "layers" in result or not series.options.layers
-    same_images = (result.get("batch"), result.get("image_size")) == (series.batch, series.image_size)
+    same_images = (result.get("batch"), result.get("image_size")) == (series.batch, json_size(series.image_size))
     inputs = result.get("inputs", {})
     same_shapes = all(inputs.get(name) == list(shape) for name, shape in series.shapes.items())
     return (

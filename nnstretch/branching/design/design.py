@@ -14,7 +14,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from nnstretch.errors import DesignError, FileError
+from nnstretch.errors import DesignError, FileError, UsageError
+from nnstretch.support.image_size import ImageSize, as_image_size
 from nnstretch.support.json_text import json_fault
 from nnstretch.support.settings import atomic_write
 from nnstretch.support.words import counted
@@ -143,7 +144,7 @@ class Design:
         params: learnable scalars of the branched network.
         predicted_ms: predicted latency of the network; None if not predicted.
         merge: how branches are merged.
-        image_size: side in pixels of the square images that it was made for; None for other inputs and in older files.
+        image_size: of the images that it was made for; None for other inputs and in older files.
         head: branches of the head, each tower in one of them; empty: the head is not branched.
         pool: whether all CPU cores that the processors compute on work as one processor, with number 0; only without branches.
     """
@@ -157,7 +158,7 @@ class Design:
     params: int
     predicted_ms: float | None = None
     merge: Merge = Merge.CONCAT
-    image_size: int | None = None
+    image_size: ImageSize | None = None
     head: tuple[HeadBranch, ...] = ()
     pool: bool = False
 
@@ -216,7 +217,7 @@ class Design:
         """
         try:
             return _design(json.loads(text))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else json_fault(error)
             raise DesignError(f"not a whole design ({reason}); make it again with `nnstretch stretch`") from error
 
@@ -301,7 +302,7 @@ def _design(fields: Mapping[str, Any]) -> Design:
         params=whole_of(fields, "params"),
         predicted_ms=_ms(fields),
         merge=Merge(fields["merge"]),
-        image_size=None if fields.get("image_size") is None else whole_of(fields, "image_size", least=1),
+        image_size=None if fields.get("image_size") is None else as_image_size(fields["image_size"]),
         head=tuple(_head_branch(branch) for branch in _list(fields, "head")) if "head" in fields else (),
         pool=_flag(fields, "pool"),
     )

@@ -15,6 +15,7 @@ from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.merge import merged_channels
 from nnstretch.branching.transform.variants import Ends
 from nnstretch.errors import DesignError
+from nnstretch.support.image_size import size_of
 
 
 def make_design(
@@ -67,7 +68,6 @@ def make_design(
         for i, (branch, cost) in enumerate(zip(head, costs, strict=True))
     )
     original = blueprint.original_cost
-    height, width = blueprint.traced.example_input.shape[2:]
     return Design(
         id=design_id(segments, blueprint.multiple, blueprint.merge, made_head, pool=pool),
         segments=tuple(segments),
@@ -78,7 +78,7 @@ def make_design(
         params=total.params,
         predicted_ms=predicted_ms,
         merge=blueprint.merge,
-        image_size=height if height == width else None,
+        image_size=size_of(*blueprint.traced.example_input.shape[2:]),
         head=made_head,
         pool=pool,
     )

@@ -19,6 +19,7 @@ from nnstretch.cli.options import several_processors
 from nnstretch.cli.outputs import check_endings, note_written
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import UsageError
+from nnstretch.support.image_size import ImageSize
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -51,7 +52,7 @@ class Compared:
     design: Path | None
     weights: Path | None
     original_weights: Path | None
-    image_size: int | None
+    image_size: ImageSize | None
     processors: str | None
     outputs: Sequence[Path]
     options: CompileOptions

@@ -12,7 +12,7 @@ from nnstretch.cli.benchmarking.comparisons import Compared
 from nnstretch.cli.console import reporting
 from nnstretch.cli.options import (
     DesignFile,
-    ImageSize,
+    ImageSizeOption,
     Json,
     Seed,
     Weights,
@@ -92,7 +92,7 @@ def bench_command(
     design: DesignFile = None,
     weights: Weights = None,
     original_weights: OriginalWeights = None,
-    image_size: ImageSize = None,
+    image_size: ImageSizeOption = None,
     processors: ProcessorsOfBench = None,
     targets: Targets = None,
     there: TargetTiming,

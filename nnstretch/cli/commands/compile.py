@@ -12,7 +12,7 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     DesignFile,
-    ImageSize,
+    ImageSizeOption,
     Json,
     ModelToCompile,
     Weights,
@@ -66,7 +66,7 @@ def compile_command(
     options: CompileOptions,
     weights: Weights = None,
     design: DesignFile = None,
-    image_size: ImageSize = None,
+    image_size: ImageSizeOption = None,
     json: Json = False,
 ) -> None:
     """Plan a model for processors and write it as a package that `run` opens without planning.

@@ -30,7 +30,7 @@ from nnstretch.cli.options import (
     Data,
     DesignFile,
     HeadFactory,
-    ImageSize,
+    ImageSizeOption,
     Json,
     ModelToEvaluate,
     Weights,
@@ -39,6 +39,7 @@ from nnstretch.cli.options import (
 )
 from nnstretch.cli.training import with_given_head
 from nnstretch.errors import UsageError
+from nnstretch.support.image_size import size_of, size_text
 from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def evaluate_command(
     engine: Annotated[str, option("--engine NAME", "nnstretch, onnxruntime or torch.")] = "nnstretch",
     weights: Weights = None,
     design: DesignFile = None,
-    image_size: ImageSize = None,
+    image_size: ImageSizeOption = None,
     device: Annotated[
         str | None,
         option("--device NAME", "With --engine torch: cpu, cuda:0, mps …", shown="cuda:0 where there is one, else cpu"),
@@ -117,19 +118,13 @@ def evaluate_command(
 
 def _report_one(report: Reporter, found: Evaluated, dataset: Dataset, engine: str) -> dict[str, Any]:
     """Shows the accuracy; returns it for `--json`."""
-    images, size = len(dataset.test), {"image_size": dataset.image_size}
+    images = len(dataset.test)
     skipped = f" ({found.skipped} more cannot be decoded)" if found.skipped else ""
     report.show(
-        f"{found.text} on {counted(images, 'image')} of {dataset.name}{skipped} at {_size_text(dataset)}, with {engine}"
+        f"{found.text} on {counted(images, 'image')} of {dataset.name}{skipped} at "
+        f"{size_text(dataset.image_size)}, with {engine}"
     )
-    if dataset.width is not None:
-        size["width"] = dataset.width
-    return {"images": images, "skipped": found.skipped, **size, **found.json}
-
-
-def _size_text(dataset: Dataset) -> str:
-    """Height and width of the images."""
-    return "×".join(map(str, dataset.preprocessing.shape))
+    return {"images": images, "skipped": found.skipped, "image_size": dataset.image_size, **found.json}
 
 
 def _report_classes(report: Reporter, found: Evaluated, dataset: Dataset) -> list[dict[str, Any]]:
@@ -153,7 +148,7 @@ def _report_comparison(
     from nnstretch.training.evaluation.predictions import Comparison
 
     second, dataset = other
-    report.show(f"{name}: {second.text} at {_size_text(dataset)}")
+    report.show(f"{name}: {second.text} at {size_text(dataset.image_size)}")
     if found.predictions is None or second.predictions is None:
         return {"model": name, **second.json}
     both = Comparison(found.predictions, second.predictions)
@@ -199,7 +194,7 @@ def _evaluated(
     ):
         _, channels, height, width = classifier.shape
         stated = classifier.preprocessing
-        dataset = load_dataset(images.data, height, channels, preprocessing=stated, width=width)
+        dataset = load_dataset(images.data, size_of(height, width), channels, preprocessing=stated)
         dataset, whole = with_given_head(dataset, images.head), len(dataset.test)
         classifier.check_outputs(dataset)
         differing = compare_names(classifier.class_names, dataset.class_names, source.model, dataset.name)

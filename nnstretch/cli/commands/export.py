@@ -9,7 +9,7 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import reporting
 from nnstretch.cli.options import (
     DesignFile,
-    ImageSize,
+    ImageSizeOption,
     Json,
     ModelToCompile,
     Weights,
@@ -57,7 +57,7 @@ def export_command(
     output: ExportedFile,
     weights: Weights = None,
     design: DesignFile = None,
-    image_size: ImageSize = None,
+    image_size: ImageSizeOption = None,
     float16: Float16 = False,
     channels_first: ChannelsFirst = False,
     per_branch: PerBranch = None,

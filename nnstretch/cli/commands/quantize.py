@@ -10,7 +10,7 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import reporting
 from nnstretch.cli.options import (
     DesignFile,
-    ImageSize,
+    ImageSizeOption,
     Json,
     ModelToCompile,
     Weights,
@@ -99,7 +99,7 @@ def quantize_command(
     bias_correction: BiasCorrection = False,
     weights: Weights = None,
     design: DesignFile = None,
-    image_size: ImageSize = None,
+    image_size: ImageSizeOption = None,
     *,
     options: CompileOptions,
     json: Json = False,

@@ -10,7 +10,7 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     DesignFile,
-    ImageSize,
+    ImageSizeOption,
     Json,
     Model,
     Seed,
@@ -112,7 +112,7 @@ def run_command(
     options: CompileOptions,
     weights: Weights = None,
     design: DesignFile = None,
-    image_size: ImageSize = None,
+    image_size: ImageSizeOption = None,
     targets: OneAfterAnother = None,
     litert_library: LiteRtLibrary = None,
     seed: Seed = 0,

@@ -27,6 +27,7 @@ from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.devices.targets.base import OTHER_MACHINES
 from nnstretch.errors import UsageError
 from nnstretch.support.durations import parse_milliseconds
+from nnstretch.support.image_size import parse_image_sizes
 from nnstretch.support.sizes import parse_bytes
 from nnstretch.sweeps.objectives import FIDELITIES, REDUCTION, Fidelity, fidelity_of, objectives_help, parse_objectives
 from nnstretch.sweeps.samplers import find_sampler, limit_openmp
@@ -73,7 +74,8 @@ Workers = Annotated[int, option("--workers N", "Processes that share the study."
 Worker = Annotated[int | None, typer.Option("--worker", hidden=True)]
 Merges = Annotated[str, option("--merges LIST", "Merge modes to choose from: concat, concat+1x1, add.")]
 ImageSizes = Annotated[
-    str | None, option("--image-sizes LIST", "Sides of the images to choose from, such as 160,192,224; without --data.")
+    str | None,
+    option("--image-sizes LIST", "Sizes of the images to choose from, such as 160,192,48x160; without --data."),
 ]
 Dtypes = Annotated[
     str,
@@ -222,7 +224,7 @@ def _check_training(
         network: its options.
         last: the fidelity of the study's values.
         data: the images.
-        image_sizes: sides of images to choose from.
+        image_sizes: sizes of images to choose from.
 
     Raises:
         UsageError: image sizes beside data, or accuracies of a network of the zoo without weights.
@@ -243,13 +245,7 @@ def _forms(merges: str, image_sizes: str | None, dtypes: str) -> tuple[Form, ...
     """
     from nnstretch.sweeps.space import forms_of
 
-    try:
-        sizes = [] if image_sizes is None else [int(size) for size in image_sizes.split(",")]
-    except ValueError:
-        raise UsageError(
-            f"--image-sizes {image_sizes} is not understood; write sides in pixels, such as 160,192,224"
-        ) from None
-    return forms_of(_names(merges), sizes, _names(dtypes))
+    return forms_of(_names(merges), parse_image_sizes(image_sizes), _names(dtypes))
 
 
 def _names(text: str) -> list[str]:
@@ -265,7 +261,9 @@ Batches = Annotated[str | None, option("--batches LIST", "Images per run, such a
 ThreadCounts = Annotated[
     str | None, option("--thread-counts LIST", "Cores of the first CPU, such as 1,2.", shown="all")
 ]
-Sides = Annotated[str | None, option("--image-sizes LIST", "Sides of the images, such as 160,224; not for ONNX files.")]
+LatencySizes = Annotated[
+    str | None, option("--image-sizes LIST", "Sizes of the images, such as 160,48x160; not for files of a fixed size.")
+]
 ProcessorSets = Annotated[
     list[str] | None,
     option("--processors -p LIST", "Processors to run on; repeatable, to compare several sets.", shown="cpu"),
@@ -298,7 +296,7 @@ def sweep_latency_command(
     models: Models,
     batches: Batches = None,
     thread_counts: ThreadCounts = None,
-    image_sizes: Sides = None,
+    image_sizes: LatencySizes = None,
     processors: ProcessorSets = None,
     targets: LatencyTargets = None,
     tune: TuneModels = True,
@@ -327,7 +325,7 @@ def sweep_latency_command(
             models,
             processors or ["cpu"],
             parse_list("--thread-counts", thread_counts, int),
-            parse_list("--image-sizes", image_sizes, int),
+            parse_image_sizes(image_sizes) or [None],
             parse_list("--batches", batches, int),
             CompileOptions(tune=tune),
             seconds,

@@ -36,6 +36,7 @@ from nnstretch.cli.training import (
     with_given_head,
 )
 from nnstretch.errors import StoppedError, UsageError
+from nnstretch.support.image_size import ImageSize, size_text
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.recipe_files import PRESETS, load_recipe
 
@@ -156,7 +157,7 @@ class _Job:
     data: str
     output: Path
     recipe: Recipe
-    image_size: int | None
+    image_size: ImageSize | None
     design: Path | None
     weights: Path | None
     teacher: str | None
@@ -185,7 +186,6 @@ class _Job:
         if cropping := dataset.preprocessing.cropping:
             report.note(f"{dataset.name}: {cropping}; --crop-pct 1 keeps the rim")
         network, taught = self._networks(dataset)
-        report.note(network.note_of_size)
         if self.recipe.qat:
             network = self._quantised(network, dataset, report)
         about = {**about_images(self.data, dataset), "recipe": self.recipe.name}
@@ -230,7 +230,7 @@ class _Job:
         report.show(
             f"{self.output}: {reached.text} on {len(dataset.test)} test images "
             f"({result.validation_score:.2f} % on {len(dataset.validation)} validation images) of "
-            f"{dataset.image_size}×{dataset.image_size}, {result.seconds:.0f} s"
+            f"{size_text(dataset.image_size)}, {result.seconds:.0f} s"
         )
         values = result_json(result, key)
         report.finish(

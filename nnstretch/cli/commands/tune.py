@@ -13,7 +13,7 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.cli.console import Reporter, reporting
 from nnstretch.cli.options import (
     DesignFile,
-    ImageSize,
+    ImageSizeOption,
     Json,
     ModelToCompile,
     Seed,
@@ -95,7 +95,7 @@ def tune_command(
     options: CompileOptions,
     weights: Weights = None,
     design: DesignFile = None,
-    image_size: ImageSize = None,
+    image_size: ImageSizeOption = None,
     targets: OneAfterAnother = None,
     search: SearchParameters = "default",
     fresh: Fresh = False,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.cli.job.stages import Stage
 from nnstretch.cli.models.networks import Network, branch
 from nnstretch.cli.training import about_images, check_classification, training_images
+from nnstretch.support.image_size import size_text
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -81,7 +82,7 @@ class JobNetworks:
         check_classification(dataset, "this job")
         self.report.note(dataset.note)
         if options.image_size is None:
-            self.report.note(f"images are {dataset.image_size}×{dataset.image_size}; --image-size names another size")
+            self.report.note(f"images are {size_text(dataset.image_size)}; --image-size names another size")
         return dataset
 
     @property

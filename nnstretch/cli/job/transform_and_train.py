@@ -32,6 +32,7 @@ from nnstretch.cli.job.trainings import Trainings
 from nnstretch.cli.job.transform_options import BASELINE, DESIGNS, INT8, MEASURE, RETRAIN, TransformOptions
 from nnstretch.errors import NNStretchError, UsageError
 from nnstretch.frontends.resolve import is_model_file
+from nnstretch.support.image_size import json_size
 from nnstretch.support.locks import lock_folder
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class TransformAndTrain:
     def baseline(self) -> Candidate:
         """The trained model."""
         options = self.options
-        settings = {"model": options.model, "data": options.data, "image_size": options.image_size}
+        settings = {"model": options.model, "data": options.data, "image_size": json_size(options.image_size)}
         if options.weights is not None or is_model_file(options.model):
             given = {**settings, "weights": fingerprint(options.weights or Path(options.model))}
             stage = self.stage(BASELINE, "evaluating the model", given, self._take_baseline)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nnstretch.errors import UsageError
+from nnstretch.support.image_size import ImageSize
 
 BASELINE, DESIGNS, RETRAIN, INT8, MEASURE = "baseline", "designs", "retrain", "int8", "measure"
 STAGES = (BASELINE, DESIGNS, RETRAIN, INT8, MEASURE)
@@ -36,7 +37,7 @@ class TransformOptions:
         turn: seconds for which one of a dozen candidates runs in a round of the measurement.
         coordinate_descent: tune measured networks beyond the routines' short lists.
         int8_recipe: of quantisation-aware training, with the original in float32 as the teacher; None: calibration alone.
-        image_size: side of the images; None: that of the weights, the factory or the recipe.
+        image_size: of the images; None: that of the weights, the factory or the recipe.
         skip: stages that are left out.
         redo: the first stage whose products are given up.
         design: file of the design that is retrained; None: designs are searched.
@@ -54,7 +55,7 @@ class TransformOptions:
     search: Mapping[str, Any] = field(default_factory=dict)
     max_drop: float = 0.2
     int8: bool = False
-    image_size: int | None = None
+    image_size: ImageSize | None = None
     skip: frozenset[str] = frozenset()
     redo: str | None = None
     design: Path | None = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnstretch.api.options import CompileOptions
 from nnstretch.errors import ModelError, UsageError
+from nnstretch.support.image_size import ImageSize, sides, size_text
 from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
@@ -34,14 +35,14 @@ class ClassifierSource:
     Attributes:
         model: an ONNX file, a package, a standalone model, a zoo name or `module.py:factory`.
         weights, design: of a network that torch builds.
-        image_size: side of the images in pixels; None: that of the weights, the design or the network.
+        image_size: of the images; None: that of the weights, the design or the network.
         device: on which torch computes; None: CUDA's first one if there is one, else the CPU.
     """
 
     model: str
     weights: Path | None = None
     design: Path | None = None
-    image_size: int | None = None
+    image_size: ImageSize | None = None
     device: str | None = None
 
     @property
@@ -126,10 +127,10 @@ def open_classifier(
         shape = classifier.shape
         if len(shape) != 4:
             raise ModelError(f"the input of {source.model} has the shape {list(shape)}; images N,C,H,W are wanted")
-        if source.image_size is not None and shape[2:] != (source.image_size, source.image_size):
+        if source.image_size is not None and shape[2:] != sides(source.image_size):
             raise UsageError(
-                f"{source.model} is for images of {shape[2]}×{shape[3]} pixels, --image-size is {source.image_size}; leave it "
-                "out, or give the network that the file was made from"
+                f"{source.model} is for images of {shape[2]}×{shape[3]} pixels, --image-size is "
+                f"{size_text(source.image_size)}; leave it out, or give the network that the file was made from"
             )
         yield classifier
 

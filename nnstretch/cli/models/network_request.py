@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nnstretch.cli.options import IMAGE_SIZE, SEED, WEIGHTS, field_of, option_field
 from nnstretch.errors import UsageError
+from nnstretch.support.image_size import ImageSize
 
 if TYPE_CHECKING:
     from nnstretch.cli.models.networks import Network
@@ -20,7 +21,7 @@ class NetworkRequest:
     Attributes:
         weights: file of the network's weights.
         num_classes, small_images: of a zoo network.
-        image_size: side of the square input in pixels.
+        image_size: of the input.
         seed: of weights that are not filled in from a file.
     """
 
@@ -29,7 +30,7 @@ class NetworkRequest:
     small_images: bool = option_field(
         "--small-images", "A zoo network with a stem for images of about 64 x 64.", default=False
     )
-    image_size: int | None = field_of(IMAGE_SIZE)
+    image_size: ImageSize | None = field_of(IMAGE_SIZE)
     seed: int = field_of(SEED, default=0)
 
     def build(self, spec: str) -> Network:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.errors import FileError, ModelError, UsageError
+from nnstretch.support.image_size import ImageSize, as_image_size, sides, size_of
 from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
@@ -37,14 +38,14 @@ class NetworkOptions:
 
     Attributes:
         num_classes, small_images, in_channels: of a zoo network.
-        image_size: side of the square input in pixels.
+        image_size: of the input.
         seed: of weights that are not filled in from a file.
     """
 
     num_classes: int | None = None
     small_images: bool | None = None
     in_channels: int | None = None
-    image_size: int | None = None
+    image_size: ImageSize | None = None
     seed: int = 0
 
     def filled(self, other: NetworkOptions) -> NetworkOptions:
@@ -66,7 +67,6 @@ class Network:
         about: metadata of the weights that were filled in.
         interface: names and metadata of the file that it comes from; None for other networks.
         size_is_assumed: whether nobody said the size of its images.
-        own_size: height and width of the input that comes with it, if they differ and a square has taken their place.
     """
 
     spec: str
@@ -77,18 +77,6 @@ class Network:
     about: dict[str, Any] = field(default_factory=dict)
     interface: Interface | None = None
     size_is_assumed: bool = False
-    own_size: tuple[int, int] | None = None
-
-    @property
-    def note_of_size(self) -> str:
-        """A line if the network reads squares though it comes with an input that is none; else empty."""
-        if self.own_size is None:
-            return ""
-        own, here = ("×".join(map(str, size)) for size in (self.own_size, self.example_input.shape[-2:]))
-        return (
-            f"{self.spec} comes with an input of {own} pixels and reads {here} here: the images of trainings are squares, and "
-            "so are those of the weights that they give"
-        )
 
     @property
     def inherits(self) -> bool:
@@ -121,7 +109,7 @@ class Network:
         found = known_preprocessing(self.about, f"the weights of {self.spec}")
         if found is None and self.interface is not None:
             found = stated_preprocessing(self.interface.metadata, self.spec)
-        return replace(found, image_size=self.example_input.shape[-1]) if found else None
+        return replace(found, image_size=size_of(*self.example_input.shape[2:])) if found else None
 
     @property
     def class_names(self) -> dict[int, str]:
@@ -165,13 +153,12 @@ class Network:
         The graph of a network from a file has the file's names of inputs and outputs, and its metadata. That of a network from
         quantisation-aware training is in int8.
         """
-        from nnstretch.frontends.resolve import NOTE_OF_SIZE, SIZE_IS_ASSUMED
+        from nnstretch.frontends.resolve import SIZE_IS_ASSUMED
         from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
         from nnstretch.vision.classes import CLASS_NAMES_KEY
 
         graph = self._export()
         graph.meta[SIZE_IS_ASSUMED] = self.size_is_assumed
-        graph.meta[NOTE_OF_SIZE] = self.note_of_size
         if self.preprocessing is not None:
             graph.metadata_props[PREPROCESSING_KEY] = self.preprocessing.to_json()
         if names := self.about.get("classes"):
@@ -214,7 +201,7 @@ def build_network(
     """
     about = read_about(weights) if weights else {}
     options = options.filled(known_options(about, design))
-    made, interface, own_size = _build(spec, options)
+    made, interface = _build(spec, options)
     network = Network(
         spec,
         options,
@@ -223,7 +210,6 @@ def build_network(
         about=about,
         interface=interface,
         size_is_assumed=made.size_is_assumed and options.image_size is None,
-        own_size=own_size,
     )
     of_branched, quantization = bool(about.get("design")), about.get(_QUANTIZATION)
     if of_branched and design is None:
@@ -288,6 +274,8 @@ def known_options(about: Mapping[str, Any], design: Path | None) -> NetworkOptio
     from nnstretch.branching.design.design import load_design
 
     of_weights: dict[str, Any] = {f.name: about.get(f.name) for f in fields(NetworkOptions) if f.name != "seed"}
+    if of_weights["image_size"] is not None:
+        of_weights["image_size"] = as_image_size(of_weights["image_size"])
     of_design = NetworkOptions(image_size=load_design(design).image_size if design else None)
     return NetworkOptions(**of_weights).filled(of_design)
 
@@ -354,11 +342,11 @@ def read_about(weights: Path) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def _build(spec: str, options: NetworkOptions) -> tuple[MadeModule, Interface | None, tuple[int, int] | None]:
-    """A module with its example input, what a file calls its inputs and outputs, and `Network.own_size`."""
+def _build(spec: str, options: NetworkOptions) -> tuple[MadeModule, Interface | None]:
+    """A module with its example input, and what a file calls its inputs and outputs."""
     from nnstretch import zoo
     from nnstretch.frontends.modes import check_reads_images, run_once
-    from nnstretch.frontends.resolve import MadeModule, file_input_shape, is_model_file, load_network
+    from nnstretch.frontends.resolve import MadeModule, is_model_file, load_network
 
     interface = None
     if not is_of_zoo(spec):
@@ -375,22 +363,18 @@ def _build(spec: str, options: NetworkOptions) -> tuple[MadeModule, Interface | 
             run_once(made.module, example)  # a network of the caller's may want other images than data and options have
         except ModelError as error:
             raise ModelError(_refusal(error, spec, options, made.example.shape)) from error
-        own = file_input_shape(spec) if interface is not None else made.example.shape
-        height, width = own[-2:] if len(own) == 4 else (0, 0)
-        is_dropped = height and width and height != width and example.shape[-2:] != (height, width)
-        made = made._replace(module=made.module.eval(), example=example)
-        return made, interface, (height, width) if is_dropped else None
+        return made._replace(module=made.module.eval(), example=example), interface
     entry = zoo.entry(spec)
-    size = options.image_size or entry.input_size
+    side = min(sides(options.image_size or entry.input_size))
     module = zoo.build(
         spec,
         num_classes=options.num_classes,
-        small_images=size <= _SMALL if options.small_images is None else options.small_images,
+        small_images=side <= _SMALL if options.small_images is None else options.small_images,
         pretrained_seed=options.seed,
         in_channels=options.in_channels or 3,
     )
     example = zoo.example_input(spec, in_channels=options.in_channels or 3)
-    return MadeModule(module, _resized(example, options)), None, None
+    return MadeModule(module, _resized(example, options)), None
 
 
 def _made(spec: str, seed: int) -> MadeModule:
@@ -408,7 +392,7 @@ def _made(spec: str, seed: int) -> MadeModule:
 
 
 def _refusal(error: ModelError, spec: str, options: NetworkOptions, own: Sequence[int]) -> str:
-    """The message for a network that does not run on an input with the side and channels of the options.
+    """The message for a network that does not run on an input with the size and channels of the options.
 
     Args:
         error: why it does not.
@@ -419,8 +403,8 @@ def _refusal(error: ModelError, spec: str, options: NetworkOptions, own: Sequenc
     from nnstretch.frontends.resolve import file_input_shape, is_model_file
 
     if is_model_file(spec):
-        sides = "×".join(str(n or "?") for n in file_input_shape(spec)[1:])
-        return f"{error}: {spec} is for images of {sides}, which --image-size or the data contradict"
+        own_shape = "×".join(str(n or "?") for n in file_input_shape(spec)[1:])
+        return f"{error}: {spec} is for images of {own_shape}, which --image-size or the data contradict"
     wanted = options.in_channels
     if wanted is not None and wanted != own[1]:
         return (
@@ -431,15 +415,15 @@ def _refusal(error: ModelError, spec: str, options: NetworkOptions, own: Sequenc
 
 
 def _resized(example: Tensor, options: NetworkOptions) -> Tensor:
-    """The example input with the side and channels of the options."""
+    """The example input with the size and channels of the options."""
     from nnstretch.frontends.noise import noise
 
     if options.image_size is None and options.in_channels is None:
         return example
     if example.ndim != 4:
         raise ModelError(f"the network takes an input of {example.ndim} axes; images have 4: N,C,H,W")
-    size = options.image_size or example.shape[-1]
-    shape = (example.shape[0], options.in_channels or example.shape[1], size, size)
+    size = example.shape[2:] if options.image_size is None else sides(options.image_size)
+    shape = (example.shape[0], options.in_channels or example.shape[1], *size)
     return noise(shape, options.seed)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.api.options import CompileOptions
 from nnstretch.errors import FileError, UsageError
 from nnstretch.support.foreign_files import is_image
+from nnstretch.support.image_size import ImageSize, as_image_size, json_size
 from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
@@ -29,14 +30,14 @@ class Source:
         model: an ONNX or TFLite file, a package, a zoo name or `module.py:factory`.
         options: its shapes and batch, and how it is compiled.
         weights, design: of a network that torch builds.
-        image_size: side of that network's images in pixels; None: that of the weights, the design or the network.
+        image_size: of that network's images; None: that of the weights, the design or the network.
     """
 
     model: str
     options: CompileOptions
     weights: Path | None = None
     design: Path | None = None
-    image_size: int | None = None
+    image_size: ImageSize | None = None
 
     @property
     def is_package(self) -> bool:
@@ -48,10 +49,24 @@ class Source:
 
     @property
     def has_own_size(self) -> bool:
-        """Whether the model is a file for images of its own size."""
+        """Whether the model is a file for images of its own size, which it does not leave open.
+
+        Raises:
+            NNStretchError: the file is not found or cannot be read.
+        """
+        from nnstretch.frontends.resolve import file_input_shape
+
+        if not self._is_file:
+            return self.is_package
+        shape = file_input_shape(self.model)
+        return len(shape) != 4 or any(shape[2:])
+
+    @property
+    def _is_file(self) -> bool:
+        """Whether the model is an ONNX or TFLite file that is read as it is, without torch."""
         from nnstretch.frontends.resolve import is_model_file
 
-        return self.is_package or (self.weights is None and self.design is None and is_model_file(self.model))
+        return not self.is_package and self.weights is None and self.design is None and is_model_file(self.model)
 
     def check_image_size(self) -> None:
         """Refuses an image size for a file that has its own.
@@ -61,7 +76,8 @@ class Source:
         """
         if self.image_size is not None and self.has_own_size:
             raise UsageError(
-                f"--image-size is for networks that torch builds; {self.model} is for images of its own size, or takes --shape"
+                f"--image-size is for networks that torch builds and files that leave height and width open; {self.model} is "
+                "for images of its own size: leave the option out"
             )
 
     def check_exists(self) -> None:
@@ -104,7 +120,7 @@ class Source:
             "weights": str(self.weights) if self.weights else None,
             "design": str(self.design) if self.design else None,
             "batch": self.options.batch,
-            "image_size": self.image_size,
+            "image_size": json_size(self.image_size),
         }
 
     def load(self) -> ir.Model:
@@ -132,16 +148,16 @@ class Source:
 
     @property
     def assumptions(self) -> str:
-        """Lines on what a `module.py:factory`, which must have been loaded, leaves open, and on an input that became a square.
+        """Lines on what a `module.py:factory`, which must have been loaded, leaves open.
 
         Empty for other models.
         """
-        from nnstretch.frontends.resolve import NOTE_OF_SIZE, SIZE_IS_ASSUMED
+        from nnstretch.frontends.resolve import SIZE_IS_ASSUMED
 
-        if not self.is_factory and self.weights is None:
+        if not self.is_factory:
             return ""
-        size = str(self._graph.meta.get(NOTE_OF_SIZE, ""))
-        if self.is_factory and self._graph.meta.get(SIZE_IS_ASSUMED):
+        size = ""
+        if self._graph.meta.get(SIZE_IS_ASSUMED):
             option = "--shape or --image-size" if self.weights is None and self.design is None else "--image-size"
             size = f"{self.inputs_text} is assumed, as {self.model} returns no example input; {option} names another"
         return "\n".join(filter(None, (self.note_of_weights, size)))
@@ -183,14 +199,14 @@ class Source:
         if self.is_package:
             raise UsageError(f"{self.model} is a package with fixed plans; give the model that it was made from")
         self.check_image_size()
-        if self.weights is None and self.design is None and self.image_size is None:
-            from nnstretch.frontends.resolve import load_any
-
-            return load_any(self.model, None, dict(options.shapes or {}), options.batch), False
-        if options.shapes:
+        if options.shapes and (self.weights or self.design or self.image_size):
             raise UsageError(
                 "--shape does not go with --weights, --design or --image-size, which say for which images they are"
             )
+        if self._is_file or (self.weights is None and self.design is None and self.image_size is None):
+            from nnstretch.frontends.resolve import load_model
+
+            return load_model(self.model, dict(options.shapes or {}), options.batch, self.image_size), False
         from nnstretch.cli.models.networks import NetworkOptions, build_network
 
         network = build_network(self.model, NetworkOptions(image_size=self.image_size), self.weights, self.design)
@@ -264,7 +280,8 @@ def source_of_package(path: Path) -> Source:
     shapes = {str(name): tuple(map(int, shape)) for name, shape in about.get("shapes", {}).items()}
     weights, design = (Path(about[key]) if about.get(key) else None for key in ("weights", "design"))
     options = CompileOptions(shapes=shapes, batch=about.get("batch"))
-    return Source(about["model"], options, weights, design, about.get("image_size"))
+    size = about.get("image_size")
+    return Source(about["model"], options, weights, design, None if size is None else as_image_size(size))
 
 
 def read_feeds(files: Mapping[str, str], inputs: Sequence[str]) -> dict[str, np.ndarray]:

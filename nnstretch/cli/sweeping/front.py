@@ -14,6 +14,7 @@ from nnstretch.errors import FileError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.graph.int8_form import INT8
 from nnstretch.report.tables.text import plain_table
+from nnstretch.support.image_size import ImageSize, sides
 from nnstretch.sweeps.objectives import Objective, Values
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class FrontFiles:
 
         size = point.design.image_size
         original = self.network
-        if size is not None and size != original.example_input.shape[-1]:
+        if size is not None and sides(size) != original.example_input.shape[2:]:
             original = _resized(original, size)
         module = rebuild(original.module, original.example_input, point.design).eval()
         if point.weights is not None:
@@ -114,11 +115,11 @@ class FrontFiles:
         return path
 
 
-def _resized(network: Network, size: int) -> Network:
+def _resized(network: Network, size: ImageSize) -> Network:
     """The network with an example input of another size."""
     import torch
 
-    image = torch.randn((*network.example_input.shape[:2], size, size), generator=torch.Generator().manual_seed(0))
+    image = torch.randn((*network.example_input.shape[:2], *sides(size)), generator=torch.Generator().manual_seed(0))
     return replace(network, example_input=image, options=replace(network.options, image_size=size))
 
 

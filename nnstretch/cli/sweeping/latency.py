@@ -15,10 +15,10 @@ from nnstretch.cli.models.sources import Source
 from nnstretch.compiler.environment import environment, with_environment
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.errors import UsageError
-from nnstretch.frontends.resolve import is_model_file
 from nnstretch.report.documents.answers import read_answer
 from nnstretch.report.documents.writers import write
 from nnstretch.report.tables.text import plain_table
+from nnstretch.support.image_size import ImageSize, size_key
 from nnstretch.support.json_text import json_text
 from nnstretch.support.progress import silent
 from nnstretch.support.settings import write_text
@@ -56,7 +56,7 @@ def sweep_latency(
     models: Sequence[str],
     processors: Sequence[str],
     threads: Sequence[int | None],
-    image_sizes: Sequence[int | None],
+    image_sizes: Sequence[ImageSize | None],
     batches: Sequence[int | None],
     options: CompileOptions,
     seconds: float,
@@ -72,7 +72,7 @@ def sweep_latency(
     """
     for model in models:
         Source(model, options).check_exists()
-    _check_settings(models, threads, image_sizes, targets)
+    _check_settings([Source(model, options) for model in models], threads, image_sizes, targets)
 
     def here(point: GridPoint) -> RunTimes:
         with _source(point, options).open(silent) as session:
@@ -100,7 +100,10 @@ def sweep_latency(
 
 
 def _check_settings(
-    models: Sequence[str], threads: Sequence[int | None], image_sizes: Sequence[int | None], targets: Sequence[str]
+    models: Sequence[Source],
+    threads: Sequence[int | None],
+    image_sizes: Sequence[ImageSize | None],
+    targets: Sequence[str],
 ) -> None:
     """Refuses settings that would change nothing, and whose rows would then be wrong.
 
@@ -112,11 +115,11 @@ def _check_settings(
         raise UsageError(
             f"--thread-counts {most}: this process may use {counted(cores, 'core')}; give at most that many"
         )
-    files = [model for model in models if is_model_file(model)]
-    if files and image_sizes != [None]:
+    fixed = [] if image_sizes == [None] else [model for model in models if model.has_own_size]
+    if fixed:
         raise UsageError(
-            f"--image-sizes is for networks by name and module.py:factory; {files[0]} is a file: measure it without, or "
-            "export it for each size"
+            "--image-sizes is for networks by name, module.py:factory and files that leave height and width open; "
+            f"{fixed[0].model} is for images of its own size: measure it without, or export it for each size"
         )
 
 
@@ -154,7 +157,7 @@ def _csv(results: Sequence[GridResult]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, [*results[0].row(), *stamp], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({**one.row(), **stamp} for one in results)
+    writer.writerows({**one.row(), "image_size": size_key(one.point.image_size), **stamp} for one in results)
     return text.getvalue()
 
 

@@ -10,6 +10,7 @@ from nnstretch.report.charts.bars import Bar, bars_panel
 from nnstretch.report.charts.curves import curve_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.tables.text import threads_text
+from nnstretch.support.image_size import as_image_size, size_text
 
 _AXES = {"batch": "images per run", "threads": "threads", "image_size": "side of the images in pixels"}
 """Setting that may be an axis -> its title."""
@@ -27,7 +28,7 @@ Row = Mapping[str, Any]
 
 def latency_document(name: str, answer: Mapping[str, Any]) -> Document:
     """The document of an answer. A field that is missing raises KeyError."""
-    rows: Sequence[Row] = [{"target": None, **row} for row in answer["results"]]  # which earlier answers do not have
+    rows = [_completed(row) for row in answer["results"]]
     run = [row for row in rows if row["p50_ms"] is not None]
     varied = [setting for setting in _SETTINGS if len({row[setting] for row in rows}) > 1]
     figures: dict[str, Cell] = {
@@ -38,7 +39,8 @@ def latency_document(name: str, answer: Mapping[str, Any]) -> Document:
         of_model = [row for row in run if row["model"] == model]
         figures[f"lowest p50 in ms, {model}"] = min(row["p50_ms"] for row in of_model)
         figures[f"most images per second, {model}"] = max(row["images_per_s"] for row in of_model)
-    sections = [section for axis in _AXES if axis in varied for section in _curves(run, axis, varied)]
+    axes = [axis for axis in _AXES if axis in varied and not any(isinstance(row[axis], tuple) for row in rows)]
+    sections = [section for axis in axes for section in _curves(run, axis, varied)]
     if run and not sections:
         sections = [_bars(run, varied)]
     sections.append(Section("All", "Images per second are those at p50.", table=_table(run, varied)))
@@ -54,6 +56,12 @@ def latency_document(name: str, answer: Mapping[str, Any]) -> Document:
     models = list(dict.fromkeys(Path(row["model"]).name for row in rows))
     title = ", ".join([*models[:3], "…"] if len(models) > 3 else models) or name
     return Document(f"Latencies of {title}", lead, figures, sections)
+
+
+def _completed(row: Row) -> Row:
+    """A row with the target, which earlier answers do not have; height and width of images are a tuple."""
+    size = row["image_size"]
+    return {"target": None, **row, "image_size": None if size is None else as_image_size(size)}
 
 
 def _curves(rows: Sequence[Row], axis: str, varied: Sequence[str]) -> Iterator[Section]:
@@ -99,7 +107,7 @@ def _setting(row: Row, setting: str) -> str:
         return "all threads" if value is None else threads_text(value)
     if setting == "batch":
         return f"batch {value or 1}"
-    return "its own image size" if value is None else f"{value}×{value} pixels"
+    return "its own image size" if value is None else f"{size_text(value)} pixels"
 
 
 def _table(rows: Sequence[Row], varied: Sequence[str]) -> Table:

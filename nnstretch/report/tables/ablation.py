@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nnstretch.bench.ablation.result import GOOD_PREDICTION
+from nnstretch.bench.timing import MIN_ROUNDS
 from nnstretch.report.tables.text import count_text, interval_text, ms_text, plain_table, quietness_lines
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ def ablation_table(ablation: Ablation) -> Table:
         f"{ablation.split_share:.0%}{between('split_share', '.0%')} of the perfect split; "
         f"largest error {ablation.max_rel_error:.0e}"
     )
-    shown.caption = "\n".join([shown.caption, *quietness_lines(ablation.widest_interval, ablation.other_programs)])
+    lines = [shown.caption, *quietness_lines(ablation.widest_interval, ablation.other_programs)]
+    if not ablation.intervals:
+        lines.append(f"95 % intervals need {MIN_ROUNDS} rounds or more (--rounds)")
+    shown.caption = "\n".join(lines)
     return shown
 
 

@@ -22,7 +22,7 @@ class Made(RawImages):
         if index in self.bad:
             raise UnreadableImageError(f"{index}.jpg (truncated)")
         generator = np.random.default_rng([index, epoch])
-        side, channels = self.preprocessing.image_size, self.preprocessing.channels
+        side, channels = max(self.preprocessing.shape), self.preprocessing.channels
         return generator.integers(0, 256, (int(generator.integers(side, 2 * side)), side + 4, channels), dtype=np.uint8)
 
 

@@ -198,7 +198,7 @@ def test_long_work_writes_lines_where_there_is_no_bar(
             advance(number, 4 if number < 3 else 0, what)
     out, err = capsys.readouterr()
     assert not out
-    assert err == "… Compiling, 1 of 4: two\n… Compiling: four\n"
+    assert err == "… Compiling: two (1 of 4)\n… Compiling: four\n"
 
 
 # -- what commands answer ------------------------------------------------------------------------------------------

@@ -227,7 +227,7 @@ def test_values_of_options(cli: Cli) -> None:
             refuses(cli(*words, "resnet18", seconds, "many"), "'--timeout' / '--time-limit'", "valid number")
     refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "integer")
     refuses(
-        cli("sweep", "designs", "net.py:small", "-p", "cpu:0,cpu:1", "--image-sizes", "16,-1"), "--image-sizes has -1"
+        cli("sweep", "designs", "net.py:small", "-p", "cpu:0,cpu:1", "--image-sizes", "16,-1"), "--image-sizes -1 is no"
     )
     refuses(cli("sweep", "tune", "net.py:small", "-p", "cpu:0,cpu:1"), "--processors cpu:0,cpu:1 names several")
 
@@ -249,19 +249,6 @@ def test_weights_and_networks(cli: Cli) -> None:
     refuses(cli("bench", "resnet18", "vgg16", "--design", "d.json"), "one network")
     refuses(cli("bench", "resnet18", "vgg16", "--weights", "w.safetensors"), "--weights is for one network; 2")
     refuses(cli("bench", "resnet18", "--weights", "w.safetensors"), "w.safetensors")
-
-
-def test_the_size_of_images_is_for_networks_of_torch(cli: Cli) -> None:
-    for command in (
-        ["bench"],
-        ["run"],
-        ["tune"],
-        ["compile"],
-        ["quantize", "-o", "q.onnx"],
-        ["export", "-o", "x.onnx"],
-    ):
-        size = cli(*command, "net.onnx", "--image-size", "64")
-        refuses(size, "--image-size is for networks that torch builds; net.onnx")
 
 
 def test_data_sets_and_engines(cli: Cli) -> None:

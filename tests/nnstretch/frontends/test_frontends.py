@@ -26,7 +26,7 @@ from nnstretch.frontends import onnx_file
 from nnstretch.frontends.input_shapes import parse_shapes
 from nnstretch.frontends.modes import check_reads_images, run_once
 from nnstretch.frontends.onnx_file import ModelWarning, load, save
-from nnstretch.frontends.resolve import load_any, load_model, load_module, square_side, stated_input_shape
+from nnstretch.frontends.resolve import load_any, load_model, load_module, stated_image_size, stated_input_shape
 from nnstretch.frontends.torch_module import export
 from nnstretch.graph.layers import GraphNode, graph_inputs, graph_outputs, layers
 from nnstretch.graph.metadata import module_path
@@ -609,9 +609,9 @@ def test_load_by_factory(tmp_path: Path) -> None:
     assert load_module(f"{file}:grey")[1].shape == (1, 1, 224, 224)
     assert load_module(f"{file}:late")[1].shape == (1, 3, 224, 224)  # no convolution reads an image
     assert graph_outputs(load_model(f"{file}:with_input"))[0][1].shape == (3, 2)
-    assert square_side(stated_input_shape(f"{file}:sized")) == 48
+    assert stated_image_size(stated_input_shape(f"{file}:sized")) == 48
     for unsized in (f"{file}:plain", f"{file}:with_input", "resnet18"):
-        assert square_side(stated_input_shape(unsized)) is None
+        assert stated_image_size(stated_input_shape(unsized)) is None
     for spec, message in {
         f"{file}:missing": "has no function 'missing'",
         f"{file}:made": "made is a module; write FILE.py:FACTORY with a function that returns it",

@@ -26,6 +26,7 @@ from nnstretch.cli.sweeping.front import front_table
 from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import DesignError, UsageError
 from nnstretch.scheduler.costmodel.costs import Estimates
+from nnstretch.support.image_size import ImageSize
 from nnstretch.sweeps.designs import DesignSweep, SweepSpec, evaluation_by
 from nnstretch.sweeps.evaluation import DesignEvaluation, predicted_values
 from nnstretch.sweeps.feasibility import Bounds
@@ -491,7 +492,7 @@ def test_the_public_function_takes_an_objective_in_a_few_lines(folder: Path) -> 
 
 
 def test_the_public_function_chooses_among_forms_as_the_command_does(folder: Path) -> None:
-    seen: set[tuple[int | None, str, str]] = set()
+    seen: set[tuple[ImageSize | None, str, str]] = set()
 
     def objective(design: Design, dtype: str) -> float:
         seen.add((design.image_size, design.merge.value, dtype))
@@ -526,8 +527,8 @@ def test_what_a_sweep_refuses_leaves_no_study(folder: Path, cli: Cli, monkeypatc
         (("--objectives", "accuracy", "--data", "digits", "--device", "cpu", "--device", "nosuch"), "nosuch"),
         (("--sampler", "auto"), "pip install 'nnstretch[auto]'"),
         (("--data", "digits", "--image-sizes", "16,32"), "--image-sizes is for sweeps without --data"),
-        (("--image-sizes", "large"), "--image-sizes large is not understood"),
-        (("--image-sizes", "4"), "--image-sizes has 4"),
+        (("--image-sizes", "large"), "--image-sizes large is no size"),
+        (("--image-sizes", "4"), "--image-sizes 4 is too small"),
         (("--dtypes", "int4"), "--dtypes is int4"),
         (("--merges", "sum"), "concat"),
     ):

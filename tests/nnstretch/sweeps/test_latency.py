@@ -56,7 +56,7 @@ def test_every_combination_is_a_row_and_one_that_cannot_run_has_its_reason(folde
         (("net.py:network", "--batches", "0,2"), "--batches 0,2 is not understood"),
         (("net.py:network", "--thread-counts", "many"), "--thread-counts many is not understood"),
         (("net.py:network", "--thread-counts", "1,9999"), "--thread-counts 9999: this process may use"),
-        (("net.py:network", "file.onnx", "--image-sizes", "32"), "file.onnx is a file"),
+        (("net.py:network", "file.onnx", "--image-sizes", "32"), "file.onnx is empty"),
         (("nosuch",), "'nosuch'"),
         (("net.py:network", "-o", "a.pdf"), "a.pdf"),
     ],

@@ -109,7 +109,7 @@ def test_batches_cover_a_split_in_order() -> None:
     [
         ("mnist", 64, None, "mnist"),
         ("folder:", 64, None, "folder:"),
-        ("digits", 4, None, "4 x 4"),
+        ("digits", 4, None, "4×4"),
         ("digits", 8, 2, "2"),
     ],
 )

@@ -84,7 +84,7 @@ def test_the_preprocessing_that_a_network_states_goes_before_that_of_photographs
 
 def test_inputs_that_are_not_square(tmp_path: Path) -> None:
     split, preprocessing = images_to_calibrate(str(photos(tmp_path, "a.png")), (16, 24), 3, None)
-    assert (preprocessing.image_size, preprocessing.width) == (16, 24)
+    assert preprocessing.image_size == (16, 24)
     (images,) = CalibrationImages(split, 1)
     assert images.shape == (1, 3, 16, 24)
     split, preprocessing = images_to_calibrate("digits", (16, 24), 1, None)
@@ -96,7 +96,7 @@ def test_shapes_that_no_image_has_are_refused(tmp_path: Path) -> None:
     source = str(photos(tmp_path, "a.png"))
     with pytest.raises(UsageError, match="2 channels were asked for"):
         images_to_calibrate(source, (16, 16), 2, None)
-    with pytest.raises(UsageError, match="4 x 4 pixels are too small"):
+    with pytest.raises(UsageError, match="4×4 pixels are too small"):
         images_to_calibrate(source, (4, 4), 3, None)
     with pytest.raises(UsageError, match="no data set is called"):
         images_to_calibrate(f"{source}/absent", (16, 16), 3, None)

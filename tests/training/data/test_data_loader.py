@@ -98,13 +98,14 @@ def test_without_changes_images_are_those_of_an_evaluation() -> None:
         assert batch.labels.tolist() == dataset.train.labels[batch.indices.numpy()].tolist()
 
 
-def test_digits_are_augmented_with_and_without_whole_images() -> None:
-    dataset = load_dataset("digits", SIDE)
+@pytest.mark.parametrize("width", [SIDE, 2 * SIDE])
+def test_digits_are_augmented_with_and_without_whole_images(width: int) -> None:
+    dataset = load_dataset("digits", (SIDE, width))
     plain = next(TrainingBatches(dataset, recipe()).epoch(0))
     assert np.array_equal(plain.images.numpy(), dataset.train.arrays(plain.indices.numpy()))
     assert TrainingBatches(dataset, recipe(workers=None)).workers == 0
     cropped = next(TrainingBatches(dataset, recipe(scale=(0.9, 1.0))).epoch(0))
-    assert cropped.images.shape == (8, 1, SIDE, SIDE)
+    assert cropped.images.shape == (8, 1, SIDE, width)
     assert torch.corrcoef(torch.stack((plain.images.flatten(), cropped.images.flatten())))[0, 1] > 0.8
 
 

@@ -37,9 +37,9 @@ def test_images_of_any_shape_become_square(height: int, width: int, interpolatio
 
 @pytest.mark.parametrize(("height", "width"), [(8, 24), (100, 9), (9, 100), (1, 1), (60, 120)])
 def test_an_image_covers_an_input_that_is_not_square(height: int, width: int) -> None:
-    wide = Preprocessing(8, 1, (0.5,), (0.25,), 0.5, width=16)
+    wide = Preprocessing((8, 16), 1, (0.5,), (0.25,), 0.5)
     assert wide.covered == (16, 32)
-    assert replace(wide, width=8) == replace(wide, width=None)
+    assert replace(wide, image_size=(8, 8)).image_size == 8
     columns = np.linspace(0, 255, width).astype(np.uint8)
     made = wide.pixels(np.repeat(columns[None, :, None], height, axis=0))
     assert made.shape == (8, 16, 1)
@@ -48,6 +48,8 @@ def test_an_image_covers_an_input_that_is_not_square(height: int, width: int) ->
     resized = np.asarray(Image.fromarray(columns[None]).resize((broad, 1), Image.Resampling.BILINEAR))[0]
     assert np.abs(made[0, :, 0].astype(int) - resized[left : left + 16]).max() <= 1
     assert preprocessing_from_json(wide.to_json(), "a file") == wide
+    earlier = wide.to_json().replace("[8, 16]", "8").replace("}", ', "width": 16}')
+    assert preprocessing_from_json(earlier, "a file") == wide
 
 
 def test_an_image_of_the_right_size_is_left_alone() -> None:

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from nnstretch.errors import FileError, NNStretchError, UsageError
+from nnstretch.support.image_size import ImageSize
 from nnstretch.training.data import load_dataset
 from nnstretch.training.data.loader import Batch, TrainingBatches
 from nnstretch.training.data.split import Dataset
@@ -27,9 +28,12 @@ RECIPE = Recipe(batch_size=4, workers=0, threads=1)
 MOVED = replace(RECIPE, scale=(0.5, 1.0), hflip=0.5, shift=0.1, rotation=10.0, zoom=0.1, color_jitter=0.1)
 
 
-def whole(source: str) -> Dataset:
-    """A data set whose inputs are whole images."""
-    dataset = load_dataset(source, SIDE)
+SIZES = pytest.mark.parametrize("size", [SIDE, (SIDE, SIDE + SIDE // 2)])
+
+
+def whole(source: str, size: ImageSize = SIDE) -> Dataset:
+    """A data set whose inputs are whole images, which squares are."""
+    dataset = load_dataset(source, size)
     return dataset.preprocessed(replace(dataset.preprocessing, crop_pct=1.0))
 
 
@@ -101,9 +105,10 @@ def color_of(image: torch.Tensor, dataset: Dataset) -> np.ndarray:
     return pixels
 
 
-def test_masks_move_with_the_pixels(masks: Path) -> None:
+@SIZES
+def test_masks_move_with_the_pixels(masks: Path, size: ImageSize) -> None:
     """Squares are red and discs are blue, wherever they are."""
-    dataset = whole(f"masks:{masks}")
+    dataset = whole(f"masks:{masks}", size)
     moved = 0
     for batch in all_batches(dataset, MOVED):
         plain = dataset.train.targets(batch.indices.numpy())
@@ -118,9 +123,10 @@ def test_masks_move_with_the_pixels(masks: Path) -> None:
     assert moved == 12
 
 
-def test_boxes_move_with_the_pixels(coco: Path) -> None:
+@SIZES
+def test_boxes_move_with_the_pixels(coco: Path, size: ImageSize) -> None:
     """A box holds its shape: its middle has the shape's colour, and it is not much larger than what has that colour."""
-    dataset = whole(f"coco:{coco}")
+    dataset = whole(f"coco:{coco}", size)
     boxes = 0
     for batch in all_batches(dataset, replace(MOVED, rotation=0.0)):
         for image, rows in zip(batch.images, batch.targets.numpy(), strict=True):

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from nnstretch.errors import FileError, UsageError, first_line
+from nnstretch.support.image_size import ImageSize
 from nnstretch.training.data.preprocessing import Pixels, Preprocessing
 from nnstretch.training.data.split import Dataset, ImagesInMemory, Indices, dataset_of, held_out
 
@@ -66,13 +67,13 @@ class PixelSplit(ImagesInMemory):
         return whole
 
 
-def load_archive(archive: Archive, argument: str, size: int, channels: int | None, split_seed: int) -> Dataset:
+def load_archive(archive: Archive, argument: str, size: ImageSize, channels: int | None, split_seed: int) -> Dataset:
     """60,000 photographs of 32 x 32, 10,000 of them for testing and a tenth of the others for validation.
 
     Args:
         archive: which of the two.
         argument: path of the archive, or of a folder with its files.
-        size: side of the inputs in pixels.
+        size: of the inputs.
         channels: 1, or 3 (default).
         split_seed: draws the validation images.
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, UsageError, first_line
+from nnstretch.support.image_size import ImageSize
 from nnstretch.support.json_text import json_fault
 from nnstretch.training.data.image_files import decode
 from nnstretch.training.data.preprocessing import Pixels, photo_preprocessing, pillow
@@ -22,7 +23,7 @@ from nnstretch.training.tasks.detection import Boxes, Detection
 _NAMES = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 
 
-def load(argument: str, size: int, channels: int | None, split_seed: int) -> Dataset:
+def load(argument: str, size: ImageSize, channels: int | None, split_seed: int) -> Dataset:
     """Images and annotations of training, validation and test.
 
     For a split NAME (``train``, ``val``, ``test``) the annotations are in ``PATH/NAME.json`` and the images in ``PATH/NAME/``.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nnstretch.support.image_size import ImageSize, sides
 from nnstretch.training.data.preprocessing import Images, Preprocessing, normalise
 from nnstretch.training.data.split import ArraySplit, Dataset, Indices, stratified_split
 
@@ -19,16 +20,16 @@ _SLOPE = -0.75
 """Slope of the cubic kernel at distance 1, as in torch and OpenCV."""
 
 
-def load(argument: str, size: int, channels: int | None, split_seed: int) -> Dataset:
+def load(argument: str, size: ImageSize, channels: int | None, split_seed: int) -> Dataset:
     """The digits of scikit-learn: 1797 grey images of 8 x 8 in 10 classes, enlarged by bicubic interpolation.
 
-    Of every class, 30 % are the test split and 14 % the validation split, drawn with ``split_seed``. With 3 channels
-    the grey one is repeated.
+    Images that are no squares are stretched. Of every class, 30 % are the test split and 14 % the validation split, drawn with
+    ``split_seed``. With 3 channels the grey one is repeated.
     """
     pixels_8x8, labels = _read_digits()
     small = pixels_8x8.astype(np.float32).reshape(-1, 1, _SIDE, _SIDE) / _MAX_VALUE
-    enlarge = bicubic(_SIDE, size)
-    pixels = enlarge @ small @ enlarge.T
+    height, width = sides(size)
+    pixels = bicubic(_SIDE, height) @ small @ bicubic(_SIDE, width).T
     pixels.clip(0, 1, out=pixels)
 
     others, test = stratified_split(labels, _TEST_SHARE, split_seed)
@@ -36,7 +37,7 @@ def load(argument: str, size: int, channels: int | None, split_seed: int) -> Dat
     train, validation = others[kept], others[chosen]
     mean, std = float(pixels[train].mean()), float(pixels[train].std(ddof=1))
     channels = channels or 1
-    pixels = np.broadcast_to(normalise(pixels, (mean,), (std,)), (len(labels), channels, size, size))
+    pixels = np.broadcast_to(normalise(pixels, (mean,), (std,)), (len(labels), channels, height, width))
     preprocessing = Preprocessing(size, channels, (mean,) * channels, (std,) * channels, crop_pct=1.0)
 
     def split(chosen: Indices) -> ArraySplit:

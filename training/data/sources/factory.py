@@ -11,16 +11,18 @@ import numpy as np
 
 from nnstretch.errors import NNStretchError, UsageError, first_line, place_in
 from nnstretch.frontends.resolve import import_file
+from nnstretch.support.image_size import ImageSize
 from nnstretch.training.data.split import Dataset
 from nnstretch.training.data.unreadable import inputs_to_learn_from
 
 
-def load(source: str, size: int | None, channels: int | None, split_seed: int) -> Dataset:
+def load(source: str, size: ImageSize | None, channels: int | None, split_seed: int) -> Dataset:
     """What a factory returns.
 
     Args:
-        source: ``module.py:factory``. The function may have parameters `image_size`, `channels` and `split_seed`.
-        size: side of the images in pixels; None leaves it to the factory.
+        source: ``module.py:factory``. The function may have parameters `image_size` (the side of squares, or height
+            and width), `channels` and `split_seed`.
+        size: of the images; None leaves it to the factory.
         channels: of an image; None leaves it to the factory.
         split_seed: draws splits.
 
@@ -67,7 +69,7 @@ def _called(factory: Any, source: str, values: dict[str, Any]) -> Any:
         ) from error
 
 
-def _adapted(dataset: Dataset, size: int | None, channels: int | None) -> Dataset:
+def _adapted(dataset: Dataset, size: ImageSize | None, channels: int | None) -> Dataset:
     """The data set with images of a size, where its preprocessing can be changed."""
     if channels not in {None, dataset.channels}:
         raise UsageError(
@@ -85,7 +87,7 @@ def _check_images(dataset: Dataset) -> None:
         if not len(split):
             raise UsageError(f"{dataset.name}: {name} has no images")
     found = inputs_to_learn_from(dataset.train, np.arange(1))
-    wanted = (1, dataset.channels, dataset.image_size, dataset.image_size)
+    wanted = (1, dataset.channels, *dataset.preprocessing.shape)
     if found.shape != wanted or found.dtype != np.float32:
         raise UsageError(
             f"{dataset.name}: an image is {found.dtype} {list(found.shape)}; float32 {list(wanted)} is wanted"

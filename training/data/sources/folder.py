@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, UsageError
+from nnstretch.support.image_size import ImageSize
 from nnstretch.training.data.image_files import SUFFIXES, decode
 from nnstretch.training.data.preprocessing import Pixels, Preprocessing, photo_preprocessing, pillow
 from nnstretch.training.data.split import Dataset, Indices, RawImages, dataset_of, held_out, names
@@ -19,7 +20,7 @@ _VALIDATION_FOLDERS = ("val", "valid", "validation")
 _TEST_FOLDER = "test"
 
 
-def load(argument: str, size: int, channels: int | None, split_seed: int) -> Dataset:
+def load(argument: str, size: ImageSize, channels: int | None, split_seed: int) -> Dataset:
     """Image files in ``PATH/train/CLASS/``, ``PATH/val/CLASS/`` and ``PATH/test/CLASS/``; ``argument`` is PATH.
 
     One of ``val`` and ``test`` may be absent. The other is then the test split, as with ImageNet, and the validation split is

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, UsageError, first_line
+from nnstretch.support.image_size import ImageSize
 from nnstretch.training.data.image_files import decode
 from nnstretch.training.data.preprocessing import Pixels, photo_preprocessing, pillow
 from nnstretch.training.data.sources.folder import held_out_folders, images_of, subfolders
@@ -29,7 +30,7 @@ _TRAIN_FOLDER, _IMAGES, _MASKS, _CLASSES = "train", "images", "masks", "classes.
 _MASK_SUFFIX = ".png"
 
 
-def load(argument: str, size: int, channels: int | None, split_seed: int) -> Dataset:
+def load(argument: str, size: ImageSize, channels: int | None, split_seed: int) -> Dataset:
     """Images in ``PATH/train/images/`` and their masks, PNG files of the same names, in ``PATH/train/masks/``.
 
     ``val`` and ``test`` beside ``train`` may be absent, as with ``folder:PATH``. ``PATH`` may also hold ``images`` and

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, UsageError, first_line
+from nnstretch.support.image_size import ImageSize
 from nnstretch.support.settings import atomic_write, cache_dir
 from nnstretch.training.data.image_files import decode
 from nnstretch.training.data.preprocessing import Pixels, Preprocessing, photo_preprocessing, pillow
@@ -62,7 +63,7 @@ class ShardIndex:
     labels: Indices
 
 
-def load(argument: str, size: int, channels: int | None, split_seed: int) -> Dataset:
+def load(argument: str, size: ImageSize, channels: int | None, split_seed: int) -> Dataset:
     """The samples of all tar files that match ``argument``.
 
     PATTERN is a path with ``{000..009}`` for numbers, or with ``*`` and ``?``. Files with `val` or `test` as a word of

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import UsageError
+from nnstretch.support.image_size import ImageSize
 from nnstretch.training.data.preprocessing import Pixels, Preprocessing
 from nnstretch.training.data.sources.patterns import PATTERNS, Canvas, Numbers, Plane
 from nnstretch.training.data.split import Dataset, Indices, RawImages, dataset_of
@@ -70,7 +71,7 @@ class Difficulty:
 DIFFICULTY = Difficulty()
 
 
-def load(argument: str, size: int, channels: int | None, split_seed: int) -> Dataset:
+def load(argument: str, size: ImageSize, channels: int | None, split_seed: int) -> Dataset:
     """20,000 training images an epoch, 5,000 validation and 10,000 test images; ``argument`` is the number of classes or empty.
 
     Raises:
@@ -115,9 +116,9 @@ class TextureSplit(RawImages):
         return False
 
     def raw(self, index: int, epoch: int) -> Pixels:
-        """The image at ``index``, of the size that inputs have."""
+        """The image at ``index``: a square with the larger side of the inputs."""
         numbers = Numbers(self.seed, epoch if self.endless else 0, index)
-        return texture(int(self.labels[index]), self.preprocessing.image_size, numbers, self.difficulty)
+        return texture(int(self.labels[index]), max(self.preprocessing.shape), numbers, self.difficulty)
 
 
 def texture(label: int, size: int, numbers: Numbers, difficulty: Difficulty = DIFFICULTY) -> Pixels:

@@ -61,24 +61,18 @@ def test_weights_are_those_of_the_seed_and_other_draws_stay_as_they_are(tmp_path
 
 
 @pytest.mark.usefixtures("folder")
-def test_an_input_that_becomes_a_square_is_said() -> None:
-    """Of a factory and of a file; without weights the input stays as it is."""
+def test_images_that_are_no_squares_are_those_of_the_input() -> None:
+    """Of a factory, of weights that were trained with others, and of a file."""
     Path("net.py").write_text(FACTORY)
-    network = build_network("net.py:wide", NetworkOptions(image_size=16))
-    assert "net.py:wide comes with an input of 8×12 pixels and reads 16×16 here" in network.note_of_size
+    assert Source("net.py:wide", CompileOptions()).inputs_text == "input 1×3×8×12"
+    network = build_network("net.py:wide", NetworkOptions(image_size=(16, 32)))
+    assert network.example_input.shape == (1, 3, 16, 32)
     save_weights(network.module, Path("w.safetensors"), network.metadata())
     source = Source("net.py:wide", CompileOptions(), Path("w.safetensors"))
-    assert source.inputs_text == "input 1×3×16×16"
-    assert "8×12" in source.note
-    own = Source("net.py:wide", CompileOptions())
-    assert own.inputs_text == "input 1×3×8×12"
-    assert "8×12" not in own.note
-    save(own.load(), Path("wide.onnx"))
-    assert (
-        "wide.onnx comes with an input of 8×12"
-        in build_network("wide.onnx", NetworkOptions(image_size=16)).note_of_size
-    )
-    assert build_network("net.py:sized", NetworkOptions(image_size=16)).note_of_size == ""
+    assert source.inputs_text == "input 1×3×16×32"
+    save(source.load(), Path("wide.onnx"))
+    assert build_network("wide.onnx", NetworkOptions()).example_input.shape == (1, 3, 16, 32)
+    assert Source("net.py:wide", CompileOptions(), image_size=16).inputs_text == "input 1×3×16×16"
 
 
 @pytest.mark.usefixtures("folder")

@@ -16,7 +16,7 @@ from nnstretch.cli.models.networks import Network, NetworkOptions, build_network
 from nnstretch.cli.training import training_images
 from nnstretch.errors import ModelError, UsageError
 from nnstretch.frontends.onnx_file import save
-from nnstretch.frontends.resolve import square_side, stated_input_shape
+from nnstretch.frontends.resolve import stated_image_size, stated_input_shape
 from nnstretch.frontends.torch_module import export
 from nnstretch.training.data.preprocessing import PREPROCESSING_KEY, Preprocessing
 from nnstretch.training.recipe_files import load_recipe
@@ -58,7 +58,7 @@ def test_a_branched_network_keeps_names_and_preprocessing(file: Path) -> None:
 
 
 def test_images_are_those_of_the_file(file: Path) -> None:
-    assert square_side(stated_input_shape(str(file))) == 24
+    assert stated_image_size(stated_input_shape(str(file))) == 24
     stated = preprocessing_of_file(str(file))
     assert stated is not None
     np.testing.assert_allclose(stated.mean, (0.1, 0.2, 0.3))

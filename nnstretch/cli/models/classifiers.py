@@ -180,7 +180,8 @@ def _opened_graph(
     from nnstretch.vision.classes import stated_names
 
     model = Source(source.model, options, source.weights, source.design, source.image_size)
-    model = replace(model, image_size=None) if model.has_own_size else model  # `open_classifier` compares it
+    if model.image_size is not None and model.has_own_size:
+        model = replace(model, image_size=None)  # `open_classifier` compares it
     if model.is_package:
         if engine != "nnstretch":
             raise UsageError(f"{source.model} is a package, which {engine} cannot run; use --engine nnstretch")

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("network", metavar="NET", help="zoo name or FILE.py:FACTORY")
     parser.add_argument("-p", "--processors", required=True, metavar="LIST", help="such as cpu:0,cpu:1")
     parser.add_argument("--delays", default=",".join(map(str, DELAYS)), metavar="US", help="default: %(default)s")
-    parser.add_argument("--image-size", metavar="N", help="side of the images in pixels")
+    parser.add_argument("--image-size", metavar="SIZE", help="as of nnstretch stretch")
     parser.add_argument("--rounds", default="10", help="as of nnstretch bench (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="run no designs and tune nothing, to see that all works")
     parser.add_argument("--work", type=Path, default=Path("out/meeting-cost"), metavar="DIR", help="kept answers")

@@ -79,7 +79,7 @@ def _crop(recipe: Recipe, preprocessing: Preprocessing) -> Callable[[Pixels], An
 def _crop_ratio(recipe: Recipe, preprocessing: Preprocessing) -> tuple[float, float]:
     """The least and the largest aspect ratio of random crops."""
     height, width = preprocessing.shape
-    low, high = (ratio * width / height for ratio in recipe.ratio)
+    low, high = (ratio * (width / height) for ratio in recipe.ratio)
     return low, high
 
 

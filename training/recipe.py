@@ -14,7 +14,7 @@ from typing import Any
 
 from nnstretch.api.options import Option
 from nnstretch.errors import UsageError
-from nnstretch.support.image_size import LEAST_SIDE, parse_image_size, sides
+from nnstretch.support.image_size import LEAST_SIDE, as_image_size, parse_image_size, sides, size_key
 
 AMP_DTYPES = ("auto", "float32", "bfloat16", "float16")
 CHECKPOINTS = ("best", "last")
@@ -76,8 +76,8 @@ class Recipe:
     batch_size: int = _setting("--batch-size N", "Images per batch, over all processes.", 32, 2)
     image_size: int | tuple[int, int] | None = _setting(
         "--image-size SIZE",
-        "Side of the images, or height and width, as in 48x160; by default that of the weights, the design, the factory's "
-        "example input or the recipe.",
+        "Side of the images, or height and width, as in 48x160; by default that of the weights, the design, the model file or "
+        "the factory's example input, the recipe, or 64.",
         None,
         text=str | None,
         parse=parse_image_size,
@@ -134,7 +134,7 @@ class Recipe:
 
     crop_pct: float | None = _setting(
         "--crop-pct SHARE",
-        "Image size over the size that the shorter side is resized to for evaluation; the data set's by default.",
+        "Image size over the size that an image is scaled to cover for evaluation; the data set's by default.",
         None,
         0.01,
         1,
@@ -349,8 +349,7 @@ class Recipe:
             raise UsageError(
                 "recipe: target_accuracy and patience need evaluations between epochs; set evaluate_every to 1 or more"
             )
-        if self.image_size is not None and min(sides(self.image_size)) < LEAST_SIDE:
-            raise UsageError(f"recipe: image_size is {self.image_size}; sides of {LEAST_SIDE} or more are wanted")
+        self._take_image_size()
         if self.scales:
             if any(epochs < 1 or not 0 < scale <= 1 for epochs, scale in self.scales):
                 raise UsageError("recipe: scales wants pairs of epochs (1 or more) and scale (above 0, up to 1)")
@@ -360,6 +359,15 @@ class Recipe:
 
         if self.qat:
             self._check_qat()
+
+    def _take_image_size(self) -> None:
+        """Checks the size of images, which may be a list."""
+        if self.image_size is None:
+            return
+        size = as_image_size(self.image_size)
+        object.__setattr__(self, "image_size", size)
+        if min(sides(size)) < LEAST_SIDE:
+            raise UsageError(f"recipe: image_size is {size_key(size)}; sides of {LEAST_SIDE} or more are wanted")
 
     def _check_qat(self) -> None:
         """Refuses what a network with the roundings of its int8 graph does not have."""

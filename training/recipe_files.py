@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from nnstretch.errors import FileError, UsageError
-from nnstretch.support.image_size import as_image_size
+from nnstretch.support.image_size import ImageSize, as_image_size, of_size_key
 from nnstretch.support.settings import write_text
 from nnstretch.training.recipe import Recipe
 
@@ -191,7 +191,7 @@ def _typed(name: str, value: Any) -> Any:
     if value is None and type(None) in options:
         return None
     if name == "image_size":
-        return as_image_size(value)
+        return _image_size(value)
     if name == "scales":
         return _scales(value)
     if name in ("scale", "ratio"):
@@ -219,6 +219,14 @@ def _range(name: str, value: Any) -> tuple[float, float]:
         case [int() | float() as low, int() | float() as high]:
             return float(low), float(high)
     raise UsageError(f"recipe: {name} is {json.dumps(value)}; a pair [lowest, highest] is wanted")
+
+
+def _image_size(value: Any) -> ImageSize:
+    """A size as options take it, or the side or both sides."""
+    try:
+        return of_size_key(value) if isinstance(value, str) else as_image_size(value)
+    except UsageError as error:
+        raise UsageError(f"recipe: image_size is {json.dumps(value)}; 224, 48x160 or [48, 160] is wanted") from error
 
 
 def _scales(value: Any) -> tuple[tuple[int, float], ...]:

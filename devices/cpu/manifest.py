@@ -58,6 +58,10 @@ class Parameter:
     among: bool = False
     group: tuple[Parameter, ...] = ()
 
+    def takes(self, value: int) -> bool:
+        """Whether a value of one parameter is legal."""
+        return value in self.legal if self.among else self.legal[0] <= value <= self.legal[1]
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -133,6 +137,10 @@ class Family:
         for group in groups:
             found = _named(found, group).group
         return _named(found, name).legal
+
+    def takes(self, values: Mapping[str, int]) -> bool:
+        """Whether these values of parameters, by name, are legal."""
+        return all(_named(self.parameters, name).takes(value) for name, value in values.items())
 
     def pack(self, values: Mapping[str, Values]) -> tuple[int, ...]:
         """The parameters of a step in the order in which kernels read them.

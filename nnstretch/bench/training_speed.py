@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 from nnstretch.errors import UsageError
+from nnstretch.support.image_size import size_of
 from nnstretch.support.progress import Progress, silent
 from nnstretch.training.data.loader import Batch, TrainingBatches
 from nnstretch.training.data.split import ArraySplit, Dataset
@@ -177,17 +178,17 @@ def training_speed(
 def _random_images(image: torch.Tensor, num_classes: int, settings: SpeedSettings) -> Dataset:
     """A data set for one epoch of both loops."""
     draw = np.random.default_rng(0)
-    _, channels, size, _ = image.shape
+    _, channels, height, width = image.shape
 
     def split(count: int) -> ArraySplit:
-        pixels = draw.standard_normal((count, channels, size, size), np.float32)
+        pixels = draw.standard_normal((count, channels, height, width), np.float32)
         return ArraySplit(pixels, draw.integers(0, num_classes, count, np.int64))
 
     few = split(2)
     names = tuple(map(str, range(num_classes)))
     train_split = split((settings.warmup + settings.steps) * settings.batch)
     zeros, ones = (0.0,) * channels, (1.0,) * channels
-    return Dataset("random", num_classes, channels, size, names, zeros, ones, train_split, few, few)
+    return Dataset("random", num_classes, channels, size_of(height, width), names, zeros, ones, train_split, few, few)
 
 
 def _training(module: nn.Module, dataset: Dataset, settings: SpeedSettings, recipe: Recipe) -> Part:

@@ -121,6 +121,8 @@ def _fix_shape(name: str, value: ir.Value, shape: tuple[int, ...] | None) -> boo
         found = "unknown shape" if current is None else f"dynamic shape {_written(current)}"
         example = (1, 3, 224, 224) if current is None else tuple(_example(current))
         advice = f"--shape {name}={','.join(map(str, example))} (in Python shapes={{{name!r}: {example}}})"
+        if current is not None and len(current) == 4 and not any(isinstance(side, int) for side in list(current)[2:]):
+            advice = f"--image-size {example[2]}, or {advice}"
         raise ModelError(f"input {name!r} has {found}; give {advice}")
     fits = current is None or (
         len(current) == len(shape)

@@ -68,7 +68,7 @@ def band_after(layer: Layer, bands: Sequence[Band]) -> Band | None:
     images = (*(layer.type_of(i) for i in layer.activations), *layer.outputs)
     if len(layer.outputs) != 1 or not bands or not all(map(rows_of, images)):
         return None
-    found = _after(layer, _together(bands)) if len({(band.begin, band.end) for band in bands}) == 1 else None
+    found = _after_window(layer, bands) if layer.op in _WINDOWS else _after(layer, bands)
     return None if found is None or found.right_begin >= found.right_end else found
 
 
@@ -147,8 +147,10 @@ def shares_of_rows(rows: int, seconds: Mapping[int, float]) -> dict[int, int] | 
 # -- layers ------------------------------------------------------------------------------------------------------------
 
 
-def _together(bands: Sequence[Band]) -> Band:
-    """Bands of the same rows as one, which is right where all are."""
+def _together(bands: Sequence[Band]) -> Band | None:
+    """Bands of the same rows as one, which is right where all are; None if they are of other rows."""
+    if len({(band.begin, band.end) for band in bands}) > 1:
+        return None
     return replace(
         bands[0],
         right_begin=max(band.right_begin for band in bands),
@@ -156,9 +158,11 @@ def _together(bands: Sequence[Band]) -> Band:
     )
 
 
-def _after(layer: Layer, band: Band) -> Band | None:
-    if layer.op in _WINDOWS:
-        return _after_window(layer, band)
+def _after(layer: Layer, bands: Sequence[Band]) -> Band | None:
+    """The band behind a layer without a window."""
+    band = _together(bands)
+    if band is None:
+        return None
     if layer.op == "Resize":
         return _after_resize(layer, band)
     if layer.op == "DepthToSpace":
@@ -178,8 +182,9 @@ def _window(layer: Layer) -> tuple[int, int, int, int]:
     return (size - 1) * dilation + 1, layer.ints("strides")[0], pads[0], pads[2]
 
 
-def _after_window(layer: Layer, band: Band) -> Band | None:
-    """The band behind a layer that moves a window over the image."""
+def _after_window(layer: Layer, bands: Sequence[Band]) -> Band | None:
+    """The band behind a layer that moves a window over the image, and may add others to what it makes."""
+    band, *added = bands
     before, after = rows_of(layer.type_of(0)), rows_of(layer.outputs[0])
     extent, step, top, bottom = _window(layer)
 
@@ -192,7 +197,7 @@ def _after_window(layer: Layer, band: Band) -> Band | None:
     end = begin + places(band.rows)
     first = 0 if band.right_begin == 0 else -(-(band.right_begin + top) // step)
     last = after if band.right_end == before else (band.right_end - extent + top) // step + 1
-    return Band(begin, end, max(first, begin), min(last, end))
+    return _together([Band(begin, end, max(first, begin), min(last, end)), *added])
 
 
 _REACH: Mapping[str, int] = MappingProxyType({"nearest": 1, "linear": 1, "cubic": 2})
@@ -200,11 +205,12 @@ _REACH: Mapping[str, int] = MappingProxyType({"nearest": 1, "linear": 1, "cubic"
 
 
 def _after_resize(layer: Layer, band: Band) -> Band | None:
-    """The band behind an enlargement by a whole number."""
+    """The band behind an enlargement by a whole number, where rows of a band lie as those of the image."""
     before, after = rows_of(layer.type_of(0)), rows_of(layer.outputs[0])
-    reach = _REACH.get(str(layer.attributes["mode"]))
+    reach, scales = _REACH.get(str(layer.attributes["mode"])), layer.attributes["scales"]
+    assert isinstance(scales, tuple)
     is_local = layer.attributes["coordinates"] in ("half_pixel", "asymmetric") and reach is not None
-    if not is_local or after % before:
+    if not is_local or scales[0] * before != after or after % before:
         return None
     assert reach is not None
     kept = replace(

@@ -41,7 +41,16 @@ _PAGE = 4096
 _TFLITE = b"TFL3"  # bytes 4 to 7 of such a file
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 # What reading a damaged package raises; RuntimeError if it says that it needs a later version of ZIP.
-_DAMAGED = (zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, RuntimeError, struct.error)
+_DAMAGED = (
+    zipfile.BadZipFile,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RuntimeError,
+    struct.error,
+)
 
 
 @dataclass(frozen=True)

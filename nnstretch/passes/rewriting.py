@@ -216,6 +216,11 @@ def sole_use(value: ir.Value | None) -> bool:
     return value is not None and len(value.uses()) == 1 and not value.is_graph_output()
 
 
+def has_one_result(node: ir.Node) -> bool:
+    """Whether nothing reads more than the first output of a node, and no other is an output of the graph."""
+    return not any(output.uses() or output.is_graph_output() for output in node.outputs[1:])
+
+
 def activation_of(node: ir.Node) -> Activation:
     """The activation that a canonical node ends with."""
     if "activation" not in node.attributes:

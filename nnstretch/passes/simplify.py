@@ -10,6 +10,7 @@ from nnstretch.passes.rewriting import (
     argument,
     bypass,
     constant,
+    has_one_result,
     integers,
     is_onnx,
     scalar,
@@ -30,7 +31,7 @@ def remove_no_op(node: ir.Node) -> bool:
 def _changes_nothing(node: ir.Node) -> bool:
     source, result = node.inputs[0], node.outputs[0]
     assert source is not None
-    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+    if not has_one_result(node):
         return False
     if is_onnx(node, "Identity"):
         return True

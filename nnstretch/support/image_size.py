@@ -77,9 +77,13 @@ def size_key(size: ImageSize | None) -> int | str | None:
     return "x".join(map(str, size)) if isinstance(size, tuple) else size
 
 
-def of_size_key(key: int | str | None) -> ImageSize | None:
-    """The size that `size_key` wrote."""
-    return parse_image_size(key) if isinstance(key, str) else key
+def of_size_key(key: int | str) -> ImageSize:
+    """The size that `size_key` wrote.
+
+    Raises:
+        UsageError: a text that it does not write.
+    """
+    return _parsed(key, "image size") if isinstance(key, str) else key
 
 
 def as_image_size(value: Any) -> ImageSize:

@@ -197,9 +197,15 @@ class DesignSpace:
         """The form of the network with these parameters."""
         return Form(
             Merge(parameters.get("merge", self.forms[0].merge.value)),
-            of_size_key(parameters["image_size"]) if "image_size" in parameters else self.forms[0].image_size,
+            self._image_size(parameters),
             parameters.get("dtype", self.forms[0].dtype),
         )
+
+    def _image_size(self, parameters: Parameters) -> ImageSize | None:
+        if "image_size" not in parameters:
+            return self.forms[0].image_size
+        key = parameters["image_size"]
+        return None if key is None else of_size_key(key)
 
     def parameters(self, design: Design, form: Form | None = None) -> dict[str, Any]:
         """Parameters whose design equals `design`, for warm starts.

@@ -22,6 +22,8 @@ from nnstretch.zoo.resnet import resnet50
 
 _IMAGE = 512
 _SMALL_IMAGE = 64
+IMAGE_SIZES = (_SMALL_IMAGE, _IMAGE)
+"""Sides in pixels of the squares that there are anchors for."""
 _EXTRA_WIDTHS = (512, 512, 256, 256)
 _BASE_WIDTHS = (1024, 2048)
 _BOX = 4  # numbers that describe a box

@@ -234,7 +234,7 @@ class Plan:
                 )
             plan: Plan = json_reader(Plan)(raw)
             return plan
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise PackageError(f"{source} is damaged: {error!r}; {remedy}") from error
 
 

@@ -115,6 +115,10 @@ def _region_sizes(plan: Plan) -> dict[tuple[Memory, int], int]:
 def _check_buffers(plan: Plan) -> None:
     sizes = [plan.host_bytes, *plan.shared_bytes, *plan.device_bytes.values()]
     sizes += [n for r in plan.constant_ranges.values() for n in r]
+    ends = [*plan.inputs, *plan.outputs]
+    if any(length < 0 for tensor in ends for length in tensor.type.shape):
+        raise _fail("an input or output has a negative length")
+    sizes += [PLAIN.bytes(tensor.type) for tensor in ends]
     if any(not 0 <= size < _LIMIT for size in sizes):
         raise _fail("a memory region has an impossible size")
     if len(plan.shared_queues) != len(plan.shared_bytes):

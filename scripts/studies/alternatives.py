@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("networks", nargs="+", metavar="NET", help="zoo name or FILE.py:FACTORY, or NET=DESIGN.json")
     parser.add_argument("-p", "--processors", required=True, metavar="LIST", help="such as cpu:0,opencl:0@1")
     parser.add_argument(
-        "--image-size", metavar="N", help="side of zoo networks' images in pixels; factories say theirs"
+        "--image-size", metavar="SIZE", help="of zoo networks' images, as of nnstretch stretch; factories say theirs"
     )
     parser.add_argument("--min-macs", default="0.95", help="as of nnstretch stretch (default: %(default)s)")
     parser.add_argument("--searches", type=int, metavar="N", help="this many per network, each from an empty store")

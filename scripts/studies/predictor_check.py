@@ -40,6 +40,7 @@ from nnstretch.branching.tracing.trace import Segment
 from nnstretch.cli.console import exit_status, print_answer
 from nnstretch.errors import DesignError, FileError, UsageError
 from nnstretch.report.charts.svg import box, dot, label, line, picture, tick_text
+from nnstretch.support.image_size import ImageSize, parse_image_size
 from nnstretch.support.settings import write_text
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processors", default="cpu,opencl", help="two or more, such as cpu:0,opencl:0@1")
     parser.add_argument("--models", default="resnet18,resnet50,mobilenetv2", help="zoo names or module.py:factory")
     parser.add_argument("-n", "--designs", type=int, default=50, help="how many, shared out among the models")
-    parser.add_argument("--image-size", type=int, help="side of the input in pixels")
+    parser.add_argument("--image-size", help="of the input, such as 224 or 48x160")
     parser.add_argument(
         "--measure-all", action="store_true", help="do without the cost model: `guess` is measured, too"
     )
@@ -102,7 +103,7 @@ def check(options: argparse.Namespace) -> dict[str, Any]:
     for turn, model in enumerate(models):
         count = len(range(turn, options.designs, len(models)))
         missing = [number for number in range(count) if (model, number) not in designs]
-        subject = checking.subject(model, options.image_size) if missing else None
+        subject = checking.subject(model, parse_image_size(options.image_size)) if missing else None
         for number in missing:
             assert subject is not None
             designs[model, number] = checking.design(subject, number, options.seed)
@@ -170,7 +171,7 @@ class Checking:
         names = tuple(processor.name for processor in opened.named)
         return Checking(names, opened.host.blocked.block, opened, learned)
 
-    def subject(self, model: str, image_size: int | None) -> Subject:
+    def subject(self, model: str, image_size: ImageSize | None) -> Subject:
         """A network prepared for branching, and the predictor of its layers."""
         from nnstretch.branching.design.accounting import working_set
         from nnstretch.cli.models.networks import NetworkOptions, build_network

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nnstretch.cli.console import exit_status, print_answer, reporting, script_parser
+from nnstretch.support.image_size import parse_image_size, size_of, size_text
 from nnstretch.training.recipe import AMP_DTYPES
 
 
@@ -28,7 +29,7 @@ def make_parser() -> ArgumentParser:
     parser = script_parser(__doc__)
     add = parser.add_argument
     add("model", metavar="MODEL", help="zoo name or FILE.py:FACTORY")
-    add("--image-size", type=int, metavar="PIXELS", help="side of the images; the network's by default")
+    add("--image-size", metavar="SIZE", help="such as 224 or 48x160; the network's by default")
     add("--num-classes", type=int, default=10, metavar="N", help="default: 10")
     add("--batch-size", type=int, default=32, metavar="N", help="images per step (default: 32)")
     add("--steps", type=int, default=10, metavar="N", help="timed steps per round (default: 10)")
@@ -61,13 +62,15 @@ def run(given: Namespace) -> None:
         given.torchcompile, given.threads, given.workers,
     )  # fmt: skip
     device = find_device(given.device)
-    network = build_network(given.model, NetworkOptions(given.num_classes, None, None, given.image_size))
+    network = build_network(
+        given.model, NetworkOptions(given.num_classes, None, None, parse_image_size(given.image_size))
+    )
     with reporting(as_json=given.json) as report, report.progress("Timing") as advance:
         found = training_speed(network.module, network.example_input, given.num_classes, settings, device, advance)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
     answer = {
         "model": given.model,
-        "image_size": network.example_input.shape[-1],
+        "image_size": size_of(*network.example_input.shape[2:]),
         "device": str(device),
         "device_name": name,
         "torch": torch.__version__,
@@ -80,7 +83,7 @@ def show(answer: dict[str, Any]) -> None:
     """Prints the medians and their ratio."""
     rates = answer["images_per_second"]
     print(
-        f"{answer['model']} at {answer['image_size']}×{answer['image_size']} on {answer['device']} ({answer['device_name']}): "
+        f"{answer['model']} at {size_text(answer['image_size'])} on {answer['device']} ({answer['device_name']}): "
         f"training {rates['training']:.1f} images/s, plain loop {rates['plain']:.1f} images/s, ratio {answer['ratio']:.3f}"
     )
 

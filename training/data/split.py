@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, UsageError
-from nnstretch.support.image_size import ImageSize
+from nnstretch.support.image_size import ImageSize, as_image_size
 from nnstretch.training.data.preprocessing import Images, Pixels, Preprocessing, normalise
 from nnstretch.training.tasks.base import SpatialTask, Targets, Task
 from nnstretch.training.tasks.classification import CLASSIFICATION
@@ -336,6 +336,10 @@ class Dataset:
     crop_pct: float = 1.0
     interpolation: str = "bilinear"
     task: Task = CLASSIFICATION
+
+    def __post_init__(self) -> None:
+        """Takes a list of height and width, too."""
+        object.__setattr__(self, "image_size", as_image_size(self.image_size))
 
     @property
     def preprocessing(self) -> Preprocessing:

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from nnstretch.branching.search.bounds_file import weights_digest
 from nnstretch.errors import FileError, ModelError, UsageError
-from nnstretch.support.image_size import ImageSize, as_image_size
+from nnstretch.support.image_size import ImageSize, as_image_size, size_key
 from nnstretch.training.data.split import Split
 from nnstretch.training.distillation.objectives import Objective
 from nnstretch.training.loop.averaging import WeightAverage
@@ -115,6 +115,7 @@ class TrainingSetup:
         teacher: digest of the teacher's weights; None without a teacher, or where it is not known.
         images: number of training images; None where it is not known.
         labels: digest of their labels; None where it is not known.
+        image_size: of its images; None where it is not known.
     """
 
     recipe: Recipe
@@ -123,9 +124,17 @@ class TrainingSetup:
     teacher: str | None = None
     images: int | None = None
     labels: str | None = None
+    image_size: ImageSize | None = None
 
     @classmethod
-    def of(cls, recipe: Recipe, dataset: str, train: Split, teacher: nn.Module | None) -> TrainingSetup:
+    def of(
+        cls,
+        recipe: Recipe,
+        dataset: str,
+        train: Split,
+        teacher: nn.Module | None,
+        image_size: ImageSize | None = None,
+    ) -> TrainingSetup:
         """The setup of a training.
 
         Args:
@@ -133,6 +142,7 @@ class TrainingSetup:
             dataset: name of the data set.
             train: the training images.
             teacher: whose weights the training depends on.
+            image_size: of the training images.
         """
         labels = np.ascontiguousarray(train.labels, np.int64)
         return cls(
@@ -142,6 +152,7 @@ class TrainingSetup:
             None if teacher is None else weights_digest(teacher),
             len(train),
             hashlib.sha256(labels.tobytes()).hexdigest()[:16],
+            image_size,
         )
 
     def check(self, now: TrainingSetup) -> None:
@@ -169,6 +180,7 @@ class TrainingSetup:
                 ("digest of the teacher's weights", self.teacher, now.teacher),
                 ("number of training images", self.images, now.images),
                 ("digest of the training labels", self.labels, now.labels),
+                ("size of the images", size_key(self.image_size), size_key(now.image_size)),
             )
             if None not in (before, after) and before != after
         ]
@@ -250,6 +262,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise FileError(f"{path} is a checkpoint of version {version}; this nnstretch reads {readable}: {advice}")
     setup, counters = header.pop("setup"), header.pop("counters")
     setup["recipe"] = recipe_from_json(setup["recipe"])
+    if setup.get("image_size") is not None:
+        setup["image_size"] = as_image_size(setup["image_size"])
     counters["history"] = [_epoch_record(record) for record in counters["history"]]
     counters["unreadable"] = {int(index): name for index, name in counters.get("unreadable", {}).items()}
     return Checkpoint(TrainingSetup(**setup), TrainingCounters(**counters), tensors=tensors, **header)

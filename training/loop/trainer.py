@@ -161,7 +161,7 @@ class Trainer:
         self._module, self._dataset, self._recipe, self._ranks = module, dataset, recipe, ranks
         self._progress, self._folder, self._stop = progress, folder, stop
         self._device = _device(module)
-        self._setup = TrainingSetup.of(recipe, dataset.name, dataset.train, teacher)
+        self._setup = TrainingSetup.of(recipe, dataset.name, dataset.train, teacher, dataset.image_size)
         self._batches = TrainingBatches(dataset, recipe, rank=ranks.rank, ranks=ranks.count, device=self._device)
         self._steps_per_epoch = math.ceil(self._batches.steps_per_epoch / recipe.grad_accum_steps)
         self._conclusion = Conclusion(

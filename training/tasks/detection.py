@@ -275,7 +275,14 @@ def with_head(task: Detection, text: str, num_classes: int, image_size: ImageSiz
         raise UsageError(f"{file} has no function {name!r} that makes a head; write FILE.py:FACTORY")
     values = {"num_classes": num_classes, "image_size": image_size}
     wanted = inspect.signature(factory).parameters
-    head = factory(**{key: value for key, value in values.items() if key in wanted})
+    given = {key: value for key, value in values.items() if key in wanted}
+    try:
+        inspect.signature(factory).bind(**given)
+    except TypeError as error:
+        raise UsageError(
+            f"{text} cannot be called with num_classes and image_size alone ({error}); wrap it in a function"
+        ) from error
+    head = factory(**given)
     if not isinstance(head, DetectionHead):
         raise UsageError(f"{text} returned {type(head).__name__}; an object with loss and detections is wanted")
     return replace(task, head=head)

@@ -49,7 +49,9 @@ class Attention(Routine):
         if layer.op != "Attention" or layer.activation != NO_ACTIVATION:
             return False
         types = [t for t in (*layer.inputs, *layer.outputs) if t is not None]
-        return all(t.dtype == DEFAULT_DTYPE and t.elements for t in types) and attention_fits(layer)
+        if not all(t.dtype == DEFAULT_DTYPE and t.elements for t in types) or not attention_fits(layer):
+            return False
+        return family(self.family).takes(attention_extents(layer) | bias_strides(layer) | factor_strides(layer))
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return tuple({"queries": queries, "vectors": vectors} for queries, vectors in self.tiles)

@@ -31,7 +31,9 @@ class MatMul(Routine):
         if layer.op != "MatMul" or (0 in layer.constants and 1 in layer.constants):
             return False
         types = (layer.type_of(0), layer.type_of(1), layer.outputs[0])
-        return all(t.dtype == DEFAULT_DTYPE and t.elements for t in types) and len(matrix_images(layer)) <= 2
+        if not all(t.dtype == DEFAULT_DTYPE and t.elements for t in types) or len(matrix_images(layer)) > 2:
+            return False
+        return family("matmul").takes(_extents(layer))
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return tuple({"rows": rows, "vectors": vectors} for rows, vectors in self.tiles)
@@ -45,29 +47,33 @@ class MatMul(Routine):
                 constants.append(np.ascontiguousarray(layer.constants[index], np.float32))
             else:
                 reads.append(Operand("input", index))
-        images = [(1, 0, 0)] * 2 + matrix_images(layer)
-        (outer, x_outer, y_outer), (inner, x_inner, y_inner) = images[-2:]
-        m, n = layer.outputs[0].shape[-2:]
-        k = layer.type_of(0).shape[-2 if layer.integer("transpose_x") else -1]
-        call = kernel_call(
-            family("matmul").kernel(**parameters),
-            tuple(reads),
-            outer=outer,
-            inner=inner,
-            m=m,
-            k=k,
-            n=n,
-            x_outer=x_outer,
-            x_inner=x_inner,
-            m_step=1 if layer.integer("transpose_x") else k,
-            xk_step=m if layer.integer("transpose_x") else 1,
-            y_outer=y_outer,
-            y_inner=y_inner,
-            yk_step=1 if layer.integer("transpose_y") else n,
-            n_step=k if layer.integer("transpose_y") else 1,
-            activation=activation_parameters(layer.activation),
-        )
+        activation = activation_parameters(layer.activation)
+        kernel = family("matmul").kernel(**parameters)
+        call = kernel_call(kernel, tuple(reads), **_extents(layer), activation=activation)
         return Lowering((call,), tuple(constants))
+
+
+def _extents(layer: Layer) -> dict[str, int]:
+    """Sizes and steps as the kernels' parameters."""
+    images = [(1, 0, 0)] * 2 + matrix_images(layer)
+    (outer, x_outer, y_outer), (inner, x_inner, y_inner) = images[-2:]
+    m, n = layer.outputs[0].shape[-2:]
+    k = layer.type_of(0).shape[-2 if layer.integer("transpose_x") else -1]
+    return {
+        "outer": outer,
+        "inner": inner,
+        "m": m,
+        "k": k,
+        "n": n,
+        "x_outer": x_outer,
+        "x_inner": x_inner,
+        "m_step": 1 if layer.integer("transpose_x") else k,
+        "xk_step": m if layer.integer("transpose_x") else 1,
+        "y_outer": y_outer,
+        "y_inner": y_inner,
+        "yk_step": 1 if layer.integer("transpose_y") else n,
+        "n_step": k if layer.integer("transpose_y") else 1,
+    }
 
 
 ROUTINES = (MatMul,)

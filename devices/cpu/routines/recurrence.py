@@ -63,7 +63,7 @@ class Recurrence(Routine):
             return False
         if any(index not in layer.constants for index in (1, 2) if layer.has(index)):
             return False
-        return layer.type_of(1).shape[-1] <= family(_FAMILY).limits("hidden")[1]
+        return family(_FAMILY).takes({"hidden": layer.type_of(1).shape[-1], **_extents(layer)})
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         extents, (_, most) = _extents(layer), family(_FAMILY).limits(_CHUNK)

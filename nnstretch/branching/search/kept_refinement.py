@@ -61,7 +61,16 @@ def read_refinement(path: Path, prepared: Blueprint) -> KeptRefinement | None:
         check_head(prepared, head_of(found.design))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, NNStretchError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        NNStretchError,
+    ) as error:
         log.warning("%s is no result of a search (%s); the designs run again", path, error)
         return None
     return found

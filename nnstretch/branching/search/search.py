@@ -98,8 +98,8 @@ class SearchOptions:
         even_if_slower: return branched designs only, even if the network without branches is predicted to be faster.
         placed_seconds: predicts the network without branches as the scheduler runs it; None: such plans are not compared.
             Ignored with `even_if_slower`.
-        pool: all cores as one processor, if the processors compute on the cores of one CPU; such a plan of the network
-            without branches is compared, too, and is not returned with `even_if_slower`.
+        pool: the cores of this machine's CPU that at least two processors compute on, as one processor; such a plan of the
+            network without branches is compared, too, and is not returned with `even_if_slower`.
         splits: the layers of segments without branches may be split over the processors, as the scheduler does.
         progress: called as progress(done, total, what).
     """

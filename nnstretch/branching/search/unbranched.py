@@ -1,8 +1,8 @@
 """Plans of the original network without branches, which a design must beat.
 
 NN-Stretch compares a branched network with the original on the fastest processor. Two other plans use all processors without
-branches: whole blocks on the processors that suit them, and layers that the scheduler places and splits. Where all processors
-compute on the cores of one CPU, these cores can also be one processor, a pool.
+branches: whole blocks on the processors that suit them, and layers that the scheduler places and splits. Where at least two
+processors compute on cores of this machine's CPU, and none has all of these, the cores can also be one processor, a pool.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class _Job:
         dataset = with_given_head(dataset, self.head)
         report.note(dataset.note)
         if cropping := dataset.preprocessing.cropping:
-            report.note(f"{dataset.name}: {cropping}; --crop-pct 1 keeps the rim")
+            report.note(f"{dataset.name}: {cropping}; --crop-pct 1 keeps the most of them")
         network, taught = self._networks(dataset)
         if self.recipe.qat:
             network = self._quantised(network, dataset, report)

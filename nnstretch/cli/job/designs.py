@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nnstretch.cli.job.stages import Answer
 from nnstretch.cli.options import several_processors
@@ -27,12 +26,26 @@ def search_options(options: TransformOptions) -> tuple[Sequence[str], StretchOpt
     """
     from nnstretch.api.options import StretchOptions
 
-    for name in options.search:
-        if name not in {one.name for one in fields(StretchOptions)}:
-            raise UsageError(f"the search has no option {name!r}; `nnstretch stretch --help` lists them")
-    search = StretchOptions(options.processors, **options.search)
+    search = StretchOptions(options.processors, **dict(map(_search_field, options.search.items())))
     search.search_limits()
     return several_processors(options.processors, "a branching"), search
+
+
+def _search_field(given: tuple[str, Any]) -> tuple[str, Any]:
+    """A field of `StretchOptions` with its value, by the field's name or by that of an option of `nnstretch stretch`.
+
+    Raises:
+        UsageError: there is no such field or option.
+    """
+    from nnstretch.api.options import StretchOptions, declared_options
+
+    name, value = given
+    for field, (_, _, option) in declared_options(StretchOptions).items():
+        if field == name:
+            return given
+        if f"--{name.replace('_', '-')}" in option.flags:
+            return field, option.parse(str(value)) if option.parse else value
+    raise UsageError(f"the search has no option {name!r}; `nnstretch stretch --help` lists them")
 
 
 def searched(report: Reporter, network: Network, names: Sequence[str], search: StretchOptions, folder: Path) -> Answer:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nnstretch.frontends.torch_from_onnx.convert import Interface
     from nnstretch.training.data.preprocessing import Preprocessing
     from nnstretch.training.quantization import QuantizedNetwork
+    from nnstretch.zoo.registry import ZooEntry
 
 METADATA_KEY = "nnstretch.network"
 _QUANTIZATION = "quantization"
@@ -274,8 +275,6 @@ def known_options(about: Mapping[str, Any], design: Path | None) -> NetworkOptio
     from nnstretch.branching.design.design import load_design
 
     of_weights: dict[str, Any] = {f.name: about.get(f.name) for f in fields(NetworkOptions) if f.name != "seed"}
-    if of_weights["image_size"] is not None:
-        of_weights["image_size"] = as_image_size(of_weights["image_size"])
     of_design = NetworkOptions(image_size=load_design(design).image_size if design else None)
     return NetworkOptions(**of_weights).filled(of_design)
 
@@ -339,7 +338,14 @@ def read_about(weights: Path) -> dict[str, Any]:
         about = json.loads(metadata.get(METADATA_KEY, "{}"))
     except ValueError:
         return {}
-    return about if isinstance(about, dict) else {}
+    if not isinstance(about, dict):
+        return {}
+    if about.get("image_size") is not None:
+        try:
+            about["image_size"] = as_image_size(about["image_size"])
+        except UsageError as error:
+            raise FileError(f"{weights}: {error}; train again, or remove it from the metadata") from error
+    return about
 
 
 def _build(spec: str, options: NetworkOptions) -> tuple[MadeModule, Interface | None]:
@@ -365,7 +371,8 @@ def _build(spec: str, options: NetworkOptions) -> tuple[MadeModule, Interface | 
             raise ModelError(_refusal(error, spec, options, made.example.shape)) from error
         return made._replace(module=made.module.eval(), example=example), interface
     entry = zoo.entry(spec)
-    side = min(sides(options.image_size or entry.input_size))
+    _check_anchors(entry, options.image_size)
+    side = max(sides(options.image_size or entry.input_size))
     module = zoo.build(
         spec,
         num_classes=options.num_classes,
@@ -375,6 +382,18 @@ def _build(spec: str, options: NetworkOptions) -> tuple[MadeModule, Interface | 
     )
     example = zoo.example_input(spec, in_channels=options.in_channels or 3)
     return MadeModule(module, _resized(example, options)), None
+
+
+def _check_anchors(entry: ZooEntry, size: ImageSize | None) -> None:
+    """Refuses images of another size than the anchors of a detector of the zoo.
+
+    Raises:
+        UsageError: the network is a detector, and has no anchors for this size.
+    """
+    from nnstretch.zoo.ssd import IMAGE_SIZES
+
+    if entry.family == "ssd" and size is not None and size not in IMAGE_SIZES:
+        raise UsageError(f"{entry.name} has anchors for images of {entry.input_size} pixels; leave --image-size out")
 
 
 def _made(spec: str, seed: int) -> MadeModule:

@@ -77,7 +77,7 @@ class Source:
         if self.image_size is not None and self.has_own_size:
             raise UsageError(
                 f"--image-size is for networks that torch builds and files that leave height and width open; {self.model} is "
-                "for images of its own size: leave the option out"
+                "for images of its own size: leave the option out, or give --shape where it leaves dimensions open"
             )
 
     def check_exists(self) -> None:

@@ -11,6 +11,7 @@ from nnstretch.api.options import StretchOptions
 from nnstretch.cli.options import check_writable
 from nnstretch.cli.training import check_classification
 from nnstretch.errors import FileError, UsageError
+from nnstretch.support.image_size import size_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -154,7 +155,7 @@ def _learned(
     recipe = load_recipe(learning.recipe, network.spec)
     # All networks train equally long: their accuracies are compared.
     recipe = replace(recipe, seed=network.options.seed, evaluate_every=0, target_accuracy=0.0, patience=0)
-    size, channels = network.example_input.shape[-1], network.example_input.shape[1]
+    size, channels = size_of(*network.example_input.shape[2:]), network.example_input.shape[1]
     dataset = load_dataset(learning.data or "", size, channels, preprocessing=network.preprocessing)
     dataset = without_unreadable(dataset, ("validation",))
     if dataset.note:

@@ -94,10 +94,12 @@ def _write_yaml(path: Path, original: Network, design: Design, names: Sequence[s
     from nnstretch.branching.pycls.files import write_published
     from nnstretch.branching.pycls.from_design import published_of
 
+    height, size = original.example_input.shape[2:]
+    if height != size:
+        return "published files are for square images"
     with torch.no_grad():
         classes = int(original.module(original.example_input).shape[-1])
     prepared = blueprint(original.module, original.example_input, design.multiple, design.merge)
-    size = original.example_input.shape[-1]
     sections = {
         "MODEL": {"TYPE": "mbanynet", "NUM_CLASSES": classes},
         "TRAIN": {"IM_SIZE": size},

@@ -15,6 +15,7 @@ from nnstretch.cli.sweeping.places import check_one_kind, opened_place
 from nnstretch.cli.sweeping.workers import run_workers
 from nnstretch.errors import UsageError
 from nnstretch.graph.int8_form import INT8
+from nnstretch.support.image_size import size_of
 from nnstretch.support.progress import Progress, silent
 from nnstretch.support.words import counted
 from nnstretch.sweeps.objectives import Fidelity, Objective
@@ -241,7 +242,8 @@ class DesignJob:
 
         assert self.data is not None
         image = self.network.example_input
-        dataset = load_dataset(self.data, image.shape[-1], image.shape[1], preprocessing=self.network.preprocessing)
+        size, channels = size_of(*image.shape[2:]), image.shape[1]
+        dataset = load_dataset(self.data, size, channels, preprocessing=self.network.preprocessing)
         check_classification(dataset, "a sweep for accuracy")
         return dataset
 

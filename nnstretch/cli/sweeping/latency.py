@@ -188,6 +188,7 @@ def latency_table(results: Sequence[GridResult]) -> Table:
     table = plain_table(*columns, ">p50 ms", ">p90 ms", ">images/s", *(["error"] if errors else []))
     for one in results:
         values = ["" if value is None else f"{value:.4g}" for value in (one.p50_ms, one.p90_ms, one.images_per_s)]
-        cells = [str(getattr(one.point, name) or "") for name in settings]
+        point = {**vars(one.point), "image_size": size_key(one.point.image_size)}
+        cells = [str(point[name] or "") for name in settings]
         table.add_row(*cells, *values, *([one.error] if errors else []))
     return table

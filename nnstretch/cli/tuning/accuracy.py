@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnstretch.errors import ModelError
+from nnstretch.support.image_size import size_of
 from nnstretch.support.progress import Progress
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def validation_images(graph: ir.Model, data: str) -> ValidationImages:
     """The validation images of a data set for a network.
 
     Raises:
-        ModelError: the network does not read square images alone, or is no classifier.
+        ModelError: the network does not read images alone, or is no classifier.
         NNStretchError: there is no such data set, or it does not fit.
     """
     from nnstretch.training.data import load_dataset
@@ -70,13 +71,12 @@ def validation_images(graph: ir.Model, data: str) -> ValidationImages:
 
     inputs = [(str(v.name), () if v.shape is None else tuple(v.shape.numpy())) for v in graph.graph.inputs]
     (name, shape), *others = inputs
-    if others or len(shape) != 4 or shape[2] != shape[3] or len(graph.graph.outputs) != 1:
+    if others or len(shape) != 4 or len(graph.graph.outputs) != 1:
         wanted = ", ".join(f"{n} {list(s)}" for n, s in inputs)
-        raise ModelError(
-            f"the model's inputs are {wanted}; top-1 needs a classifier with one input of square images N,C,S,S"
-        )
+        raise ModelError(f"the model's inputs are {wanted}; top-1 needs a classifier with one input of images N,C,H,W")
     preprocessing = stated_preprocessing(graph.metadata_props, "the model")
-    return ValidationImages(load_dataset(data, shape[2], shape[1], preprocessing=preprocessing), name, shape[0])
+    dataset = load_dataset(data, size_of(*shape[2:]), shape[1], preprocessing=preprocessing)
+    return ValidationImages(dataset, name, shape[0])
 
 
 def accurate_answer(

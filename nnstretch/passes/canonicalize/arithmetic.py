@@ -233,7 +233,7 @@ def _take_bias(node: ir.Node, columns: int) -> ir.Value | None:
     """The constant row that the only reader of `node` adds; that Add becomes a Reshape."""
     value = node.outputs[0]
     reader = next(iter(value.consumers()), None) if sole_use(value) else None
-    if not is_onnx(reader, "Add"):
+    if not is_onnx(reader, "Add") or reader.graph is not node.graph:  # bodies of control flow stay as they are
         return None
     row = constant(reader.inputs[1 if reader.inputs[0] is value else 0])
     if row is None or row.size != columns or row.shape[-1:] != (columns,) or row.ndim > len(value.shape or ()):

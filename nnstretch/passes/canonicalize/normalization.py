@@ -20,6 +20,7 @@ from nnstretch.passes.rewriting import (
     constant_integers,
     float_initializer,
     float_shape,
+    has_one_result,
     insert,
     is_canonical,
     is_onnx,
@@ -32,7 +33,7 @@ from nnstretch.passes.rewriting import (
 def lower_layer_normalization(node: ir.Node) -> bool:
     """LayerNormalization and RMSNormalization over their last axes, with constant scale and shift."""
     shape = float_shape(node.inputs[0])
-    if not shape or shape != float_shape(node.outputs[0]) or any(output.uses() for output in node.outputs[1:]):
+    if not shape or shape != float_shape(node.outputs[0]) or not has_one_result(node):
         return False
     axis = node.attributes.get_int("axis", -1) % len(shape)
     factors = [_broadcast(argument(node, index), shape[axis:]) for index in (1, 2)]

@@ -17,6 +17,7 @@ from nnstretch.passes.rewriting import (
     float_initializer,
     float_shape,
     graph_of,
+    has_one_result,
     initializer,
     insert,
     integers,
@@ -180,7 +181,7 @@ def take_last_states(node: ir.Node) -> bool:
     value = insert(node, "Concat", taken, (directions, sequences, hidden), {"axis": 0}, "")
     last.replace_all_uses_with(value, replace_graph_outputs=True)
     value.name, last.name = last.name, None
-    if not any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+    if has_one_result(node):
         node.resize_outputs(1)
     first = apart.producer()
     assert first is not None
@@ -202,7 +203,7 @@ def _sliced(before: ir.Node, value: ir.Value, axis: int, start: int, size: int) 
 def lower_recurrence(node: ir.Node) -> bool:
     """An LSTM or GRU whose input is no view of an image: on rows of channels."""
     found = recurrent_layer(node)
-    if found is None or any(output.uses() for output in node.outputs[1:]):
+    if found is None or not has_one_result(node):
         return False
     steps, sequences, directions, hidden = found.steps, found.sequences, found.directions, found.hidden
     rows, sums = steps * sequences, len(found.weight)

@@ -22,6 +22,7 @@ from nnstretch.passes.rewriting import (
     float_initializer,
     float_shape,
     graph_of,
+    has_one_result,
     initializer,
     insert,
     integers,
@@ -56,7 +57,7 @@ def lower_pool(node: ir.Node) -> bool:
     source, result = float_shape(node.inputs[0]), float_shape(node.outputs[0])
     if source is None or result is None or len(source) not in (3, 4):
         return False
-    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+    if not has_one_result(node):
         return False
     if len(source) == 3:
         return _lower_line(node, source, lower_pool)

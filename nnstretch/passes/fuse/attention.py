@@ -51,6 +51,8 @@ from nnstretch.passes.rewriting import (
 
 _MOST_ADDENDS = 2
 """Biases of a layer."""
+_MOST_CHANNELS = 4096
+"""Channels of a head: kernels of attention take no more, those that multiply matrices do."""
 
 _COPIED = 2
 """Least ratio of scores to elements of keys from which on a transposed copy of the keys costs less than the scores' traffic."""
@@ -103,17 +105,24 @@ def fuse_attention(node: ir.Node) -> bool:
         return False
     queries, keys = operands
     depth = (float_shape(scores.product.inputs[0]) or (0,))[-1]
-    groups = len(keys.channels) // depth
-    if len(queries.channels) != whole[1] * depth or groups not in (1, whole[1]) or len(values.channels) % groups:
+    groups, width = len(keys.channels) // depth, (float_shape(node.outputs[0]) or (0,))[-2 if swapped else -1]
+    channels = len(queries.channels), len(values.channels)
+    if (
+        channels != (whole[1] * depth, groups * width)
+        or groups not in (1, whole[1])
+        or max(depth, width) > _MOST_CHANNELS
+    ):
         return False
+    batch, heads, rows, columns = whole
+    sizes = (rows, columns, columns)
+    if any(s.tokens != batch * size for s, size in zip((queries, keys, values), sizes, strict=True)):
+        return False  # an operand is broadcast to the images of another
     addends, factors = _addends(scores, whole), _factors(scores, whole)
     selections = in_ranges(node, (queries, keys, values))
     if addends is None or factors is None or selections is None:
         return False
-    batch, heads, rows, columns = whole
-    tokens = [tokens_of(node, s, batch, size) for s, size in zip(selections, (rows, columns, columns), strict=True)]
+    tokens = [tokens_of(node, s, batch, size) for s, size in zip(selections, sizes, strict=True)]
     biases = [float_initializer(node, "bias", a) if isinstance(a, np.ndarray) else a for a in addends]
-    width = len(values.channels) // groups
     attributes = _attributes(heads, groups, scores.factor * queries.factor * keys.factor, queries.epsilon)
     inputs = _inputs(node, tokens, biases, factors)
     result = insert(node, "Attention", inputs, (batch, rows, heads * width), attributes)
@@ -142,6 +151,8 @@ def fuse_heads(node: ir.Node) -> bool:
         return False
     (queries, of_queries), (keys, of_keys) = map(_without_factor, operands[:2])
     depth, width = shapes[0][-1], shapes[2][-1]
+    if max(depth, width) > _MOST_CHANNELS:
+        return False
     queries, keys, epsilon = _without_norms(queries, keys)
     # MatMul reads a transposed matrix as fast as another; Attention needs a copy of it.
     if found.swapped or _is_transposed(queries) or _is_transposed(operands[2]):

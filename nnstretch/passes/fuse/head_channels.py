@@ -46,6 +46,12 @@ class Selection:
     epsilon: float = 0.0
 
     @property
+    def tokens(self) -> int:
+        """The number B·L."""
+        shape = float_shape(self.source) or ()
+        return math.prod(shape) // shape[1 if self.first else -1]
+
+    @property
     def is_range(self) -> bool:
         """Whether the channels are neighbours in order."""
         return bool((np.diff(self.channels) == 1).all())

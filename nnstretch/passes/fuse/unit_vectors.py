@@ -18,8 +18,8 @@ from nnstretch.passes.rewriting import (
     scalar,
 )
 
-_LEAST_NORM = 1e-23
-"""No float32 number above zero is the root of a smaller sum of squares in float32."""
+_LEAST_NORM = 1.0842022e-19
+"""The root of the least float32 number that is not denormal: smaller sums of squares become zero when a network runs."""
 
 
 @dataclass(frozen=True)

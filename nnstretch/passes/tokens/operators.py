@@ -17,6 +17,7 @@ from nnstretch.passes.rewriting import (
     constant_integers,
     float_initializer,
     float_shape,
+    has_one_result,
     initializer,
     integers,
     is_onnx,
@@ -105,8 +106,10 @@ def _broadcast(rewriting: Rewriting, node: ir.Node, left: ir.Value, right: ir.Va
     tokens, gate = rewriting.tokens(wide, node), rewriting.tokens(narrow, node)
     if tokens is None or gate is None or gate.channel + len(shape) - len(small) != tokens.channel:
         return False
-    if gate.shape != (*tokens.shape[:2], 1, 1) or (tokens.shape[0] > 1 and small[0] != shape[0]):
+    if gate.shape != (*tokens.shape[:2], 1, 1):
         return False
+    if tokens.shape[0] > 1 and (len(small), small[0]) != (len(shape), shape[0]):
+        return False  # its first axis is another one than that of the images
     inputs: list[ir.Value | None] = [tokens.base, gate.base] if wide is left else [gate.base, tokens.base]
     return rewriting.set_tokens(node, _again(rewriting, node, inputs, tokens.shape), tokens.channel)
 
@@ -294,7 +297,7 @@ def batch_norm(rewriting: Rewriting, node: ir.Node) -> bool:
     """BatchNormalization whose axis 1 is the channels of a view, such as tokens that were flattened to rows."""
     source = node.inputs[0]
     view = None if source is None or not rewriting.is_view(source) else rewriting.view(source)
-    more = any(output.uses() or output.is_graph_output() for output in node.outputs[1:])
+    more = not has_one_result(node)
     if view is None or view.channel != 1 or more or node.attributes.get_int("training_mode", 0) != 0:
         return False
     result = _again(rewriting, node, [view.base, *node.inputs[1:]], view.shape)

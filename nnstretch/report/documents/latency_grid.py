@@ -10,7 +10,7 @@ from nnstretch.report.charts.bars import Bar, bars_panel
 from nnstretch.report.charts.curves import curve_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.tables.text import threads_text
-from nnstretch.support.image_size import as_image_size, size_text
+from nnstretch.support.image_size import as_image_size, size_key, size_text
 
 _AXES = {"batch": "images per run", "threads": "threads", "image_size": "side of the images in pixels"}
 """Setting that may be an axis -> its title."""
@@ -39,8 +39,7 @@ def latency_document(name: str, answer: Mapping[str, Any]) -> Document:
         of_model = [row for row in run if row["model"] == model]
         figures[f"lowest p50 in ms, {model}"] = min(row["p50_ms"] for row in of_model)
         figures[f"most images per second, {model}"] = max(row["images_per_s"] for row in of_model)
-    axes = [axis for axis in _AXES if axis in varied and not any(isinstance(row[axis], tuple) for row in rows)]
-    sections = [section for axis in axes for section in _curves(run, axis, varied)]
+    sections = [section for axis in _AXES if axis in varied for section in _curves(run, axis, varied)]
     if run and not sections:
         sections = [_bars(run, varied)]
     sections.append(Section("All", "Images per second are those at p50.", table=_table(run, varied)))
@@ -68,7 +67,11 @@ def _curves(rows: Sequence[Row], axis: str, varied: Sequence[str]) -> Iterator[S
     """Charts over a setting: a line per combination of the others, a chart per model and value."""
     rest = [setting for setting in varied if setting not in {"model", axis}]
     for model in dict.fromkeys(row["model"] for row in rows):
-        of_model = [row for row in rows if row["model"] == model and row[axis] is not None]
+        of_model = [
+            row for row in rows if row["model"] == model and isinstance(row[axis], int)
+        ]  # sizes of squares only
+        if len({row[axis] for row in of_model}) < 2:
+            continue
         for value, (heading, title) in _VALUES.items():
             lines: dict[str, list[tuple[float, float]]] = {}
             for row in sorted(of_model, key=lambda row: row[axis]):
@@ -110,10 +113,16 @@ def _setting(row: Row, setting: str) -> str:
     return "its own image size" if value is None else f"{size_text(value)} pixels"
 
 
+def _cell(row: Row, setting: str) -> Cell:
+    """A setting of a row in a table."""
+    value: Cell = size_key(row[setting]) if setting == "image_size" else row[setting]
+    return value
+
+
 def _table(rows: Sequence[Row], varied: Sequence[str]) -> Table:
     settings = [setting for setting in _SETTINGS if setting == "model" or setting in varied]
     titles = [*(setting.replace("_", " ") for setting in settings), *_TITLES.values(), "runs"]
     cells: list[Sequence[Cell]] = [
-        (*(row[name] for name in settings), *(row[name] for name in _TITLES), row["runs"]) for row in rows
+        (*(_cell(row, name) for name in settings), *(row[name] for name in _TITLES), row["runs"]) for row in rows
     ]
     return Table(titles, cells, sum(name in settings for name in _NAMES))

@@ -13,16 +13,19 @@ have no "processors": they can be merged, but do not suffice to predict latencie
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from nnstretch.devices.base.description import Description, description_of
 from nnstretch.errors import FileError
 from nnstretch.scheduler.measurement.store.rows import Row, checked_row, row_fields
 from nnstretch.scheduler.measurement.store.store import FORMAT, ProfileStore
-from nnstretch.support.settings import atomic_write
+from nnstretch.support.settings import TEMPORARY_PREFIX, atomic_write
 
 NAME = "nnstretch-profiles"
 _SQLITE = b"SQLite format 3\x00"
@@ -79,11 +82,22 @@ def read_profiles(path: Path) -> Profiles:
 
 
 def _of_store(path: Path) -> Profiles:
-    store = ProfileStore(path)
-    try:
-        return stored_profiles(store)
-    finally:
-        store.close()
+    """The contents of a store, which is read only: a copy is brought to this version's form."""
+    with TemporaryDirectory(prefix=TEMPORARY_PREFIX) as folder:
+        copy = Path(folder) / path.name
+        try:
+            with (
+                closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
+                closing(sqlite3.connect(copy)) as target,
+            ):
+                source.backup(target)
+        except sqlite3.Error as error:
+            raise FileError(f"cannot read the profile store {path}: {error}; export it where it was made") from error
+        try:
+            with closing(ProfileStore(copy)) as store:
+                return stored_profiles(store)
+        except FileError as error:  # nobody knows the copy
+            raise FileError(str(error).replace(str(copy), str(path))) from error
 
 
 def _of_json(path: Path, data: bytes) -> Profiles:

@@ -21,6 +21,7 @@ from nnstretch.branching.design.design import (
     save_design,
 )
 from nnstretch.errors import DesignError, FileError
+from nnstretch.support.image_size import size_of
 
 TIMES = st.none() | st.floats(0, 1e9)
 COUNTS = st.integers(0, 2**60)
@@ -60,7 +61,7 @@ DESIGNS = st.builds(
     params=COUNTS,
     predicted_ms=TIMES,
     merge=st.sampled_from(Merge),
-    image_size=st.none() | st.integers(1, 512),
+    image_size=st.none() | st.builds(size_of, st.integers(1, 512), st.integers(1, 512)),
 )
 
 
@@ -166,6 +167,8 @@ BRANCH = ("segments", 0, "branches", 0)
         (("macs",), True),
         (("image_size",), 0),
         (("image_size",), "224"),
+        (("image_size",), [224]),
+        (("image_size",), [0, 8]),
         (("predicted_ms",), "fast"),
         (("predicted_ms",), float("nan")),
         (("segments",), []),

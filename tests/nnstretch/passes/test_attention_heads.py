@@ -77,3 +77,35 @@ def test_other_products_are_kept(check: Check, queries: str, scores: str, result
         "axis": np.array([2]),
     }
     assert "Softmax" in {node.layer.op for node in check(model_of(text, weights))}
+
+
+_TOKENS = "a = Reshape(q, of_q) b = Transpose<perm=[0,2,1,3]>(a) c = Reshape(m, of_m) d = Transpose<perm=[0,2,3,1]>(c)"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "of_q", "of_m", "values", "result"),
+    [
+        ("float[1,16,32] q, float[4,20,32] m", (1, 16, 4, 8), (4, 20, 4, 8), "Transpose<perm=[0,2,1,3]>(c)", "4,4,16,8"),
+        ("float[4,16,32] q, float[1,20,32] m", (4, 16, 4, 8), (1, 20, 4, 8), "Transpose<perm=[0,2,1,3]>(c)", "4,4,16,8"),
+        (
+            "float[1,16,32] q, float[1,20,32] m, float[1,1,20,8] n",
+            (1, 16, 4, 8), (1, 20, 4, 8), "Relu(n)", "1,4,16,8",
+        ),
+        (
+            "float[1,16,32] q, float[1,20,8] m, float[1,4,20,8] n",
+            (1, 16, 4, 8), (1, 20, 1, 8), "Relu(n)", "1,4,16,8",
+        ),
+    ],
+)  # fmt: skip
+def test_operands_that_broadcast_to_others(
+    check: Check, inputs: str, of_q: tuple[int, ...], of_m: tuple[int, ...], values: str, result: str
+) -> None:
+    """Images of queries for all memories and the other way round; values and keys of unlike numbers of heads."""
+    text = f"""g ({inputs}) => (float[{result}] y) {{
+        {_TOKENS}
+        v = {values}
+        s = MatMul(b, d)
+        p = Softmax(s)
+        y = MatMul(p, v)
+    }}"""
+    check(model_of(text, {"of_q": np.array(of_q), "of_m": np.array(of_m)}))

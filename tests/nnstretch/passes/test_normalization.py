@@ -168,3 +168,10 @@ def test_silu_is_not_lost_where_a_norm_is_gated(check: Check) -> None:
     model = export(Calls(lambda x: fn.gelu(fn.layer_norm(x, (5,)))), (torch.from_numpy(normal(*SHAPE)),))
     (node,) = check(model)
     assert (node.layer.op, node.layer.activation.kind) == ("LayerNorm", ActivationKind.GELU)
+
+
+def test_a_mean_that_is_an_output_is_computed(check: Check) -> None:
+    text = """g (float[1,8,16] x) => (float[1,8,16] y, float[1,8,1] mean) {
+        y, mean = LayerNormalization<axis=-1>(x, scale)
+    }"""
+    assert len(check(model_of(text, {"scale": normal(16)}))) == 1

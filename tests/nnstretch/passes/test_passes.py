@@ -148,6 +148,23 @@ def test_control_flow_reads_what_it_captures() -> None:
     assert layers(optimize(model))[1].inputs == ("c", "t")
 
 
+def test_a_bias_that_a_branch_adds_stays_there() -> None:
+    text = """g (bool[1] c, float[1,4,8] x) => (float[1,4,6] y) {
+        t = MatMul(x, w)
+        y = If(c) <
+            then_branch = yes () => (float[1,4,6] a) { a = Add(t, b) },
+            else_branch = no () => (float[1,4,6] d) { e = Constant<value_float=2.0>() d = Expand(e, s) }
+        >
+    }"""
+    model = model_of(text, {"w": normal(8, 6), "b": normal(6), "s": np.array([1, 4, 6])})
+    x = normal(1, 4, 8)
+    for flag in (True, False):
+        feeds = {"c": np.array([flag]), "x": x}
+        (wanted,) = run_proto(ir.to_proto(model), feeds)
+        (result,) = run_layers(optimize(model), feeds)
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_shared_weights_are_folded_apart(check: Check) -> None:
     text = """g (float[1,3,6,6] x) => (float[1,4,4,4] y, float[1,4,4,4] z) {
         t = Conv(x, w, b)

@@ -294,3 +294,21 @@ def test_products_of_plain_tokens_stay_dense_layers(check: Check) -> None:
     nodes = "m = MatMul(x, w)  y = Add(b, m)"
     found = counts(check(model_of("float[2,12,6] x", "float[2,12,9] y", nodes, weights)))
     assert found == {"Dense": 1}
+
+
+def test_a_gate_whose_first_axis_is_that_of_pixels(check: Check) -> None:
+    """Two images of two pixels: what has a row per pixel has one per image elsewhere."""
+    nodes = """
+        c = Conv(x, w)
+        r = Reshape(c, rows)
+        t = Transpose<perm=[0,2,1]>(r)
+        p = GlobalAveragePool(c)
+        g = Reshape(p, gates)
+        m = Mul(t, g)
+        u = Transpose<perm=[0,2,1]>(m)
+        v = Reshape(u, pixels)
+        y = Conv(v, w2)
+    """
+    weights = {"w": normal(8, 4, 1, 1), "w2": normal(8, 8, 1, 1)}
+    weights |= {"rows": shape(2, 8, 2), "gates": shape(2, 8), "pixels": shape(2, 8, 1, 2)}
+    check(model_of("float[2,4,1,2] x", "float[2,8,1,2] y", nodes, weights))

@@ -11,7 +11,7 @@ import pytest
 from nnstretch.devices.base.description import Description
 from nnstretch.errors import FileError
 from nnstretch.scheduler.measurement.store.profiles_file import Profiles, read_profiles, write_profiles
-from nnstretch.scheduler.measurement.store.rows import Measurement, Row
+from nnstretch.scheduler.measurement.store.rows import Measurement, Row, row_fields
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 
 ROWS = [
@@ -50,6 +50,7 @@ def test_profiles_of_another_store(tmp_path: Path) -> None:
 
 CPU = PROCESSORS[0].to_json()
 GOOD = {"format": "nnstretch-profiles", "version": 2, "measurements": []}
+ROW = json.loads(json.dumps(row_fields(ROWS[0])))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,7 @@ GOOD = {"format": "nnstretch-profiles", "version": 2, "measurements": []}
         (json.dumps({**GOOD, "version": 3}), "version 3"),
         (json.dumps({**GOOD, "measurements": [7]}), "measurement 0 is damaged"),
         (json.dumps({**GOOD, "measurements": [{"processor": "p"}]}), "measurement 0 is damaged"),
+        (json.dumps({**GOOD, "measurements": [{**ROW, "seconds": 10**400}]}), "seconds is"),
         (json.dumps({**GOOD, "processors": {}}), "processors are no list"),
         (json.dumps({**GOOD, "processors": [7]}), "processor 0 is damaged: a processor is not an object"),
         (json.dumps({**GOOD, "processors": [{**CPU, "kind": "tpu"}]}), "kind is 'tpu'"),

@@ -18,6 +18,7 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import NNStretchError, PackageError
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import Plan
+from nnstretch.scheduler.plan.validate import validate
 from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs.graphs import RandomNetwork
 
@@ -78,12 +79,20 @@ def test_the_engine_trusts_no_plan(data: st.DataObject) -> None:
         (("buffers", 0, "bytes"), None),
         (("inputs", 0, "type", "dtype"), "float33"),
         (("queues", 0, "processor"), 7),
+        (("steps", 0, "cost_ms"), 10**400),
         (("steps", 0, "launch"), {"source": "a", "defines": [], "global_size": [1] * 6, "local_size": None}),
     ],
 )
 def test_values_of_other_types(place: Path, value: object) -> None:
     with pytest.raises(PackageError, match=r"plan is damaged: .*; compile it again"):
         Plan.from_json(altered((place, value)))
+
+
+@pytest.mark.parametrize("shape", [[-1], [-2, -3], [1 << 45]])
+@pytest.mark.parametrize("end", ["inputs", "outputs"])
+def test_impossible_shapes_of_inputs_and_outputs(end: str, shape: list[int]) -> None:
+    with pytest.raises(PackageError, match=r"plan is inconsistent: .*; compile it again"):
+        validate(Plan.from_json(altered(((end, 0, "type", "shape"), shape))))
 
 
 def test_another_version_names_the_source_and_the_remedy() -> None:

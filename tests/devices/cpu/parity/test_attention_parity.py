@@ -161,3 +161,10 @@ def test_the_onnx_form_computes_the_same(rows: bool, epsilon: float) -> None:
     session = onnxruntime.InferenceSession(expand(layer).SerializeToString(), providers=["CPUExecutionProvider"])
     (result,) = session.run(None, {f"x{i}": feed for i, feed in enumerate(feeds)})
     np.testing.assert_allclose(result, reference_of_attention(layer, feeds), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("place", ["depth", "width"])
+@pytest.mark.parametrize(("channels", "is_native"), [(4096, True), (4097, False)])
+def test_wider_heads_than_kernels_take_are_left_to_others(place: str, channels: int, is_native: bool) -> None:
+    sizes = (1, 1, 2, 3, channels, 8) if place == "depth" else (1, 1, 2, 3, 8, channels)
+    assert ROUTINE.supports(attention_layer(sizes, heads=1, groups=1)) == is_native

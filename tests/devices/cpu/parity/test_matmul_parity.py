@@ -63,3 +63,10 @@ def test_a_constant_per_image() -> None:
 
 def test_images_that_broadcast_in_three_dimensions_are_not_taken() -> None:
     assert not ROUTINE.supports(product_layer(((2, 1, 2), (1, 3, 1)), (2, 2, 2)))
+
+
+@pytest.mark.parametrize(("length", "is_native"), [(1 << 20, True), ((1 << 20) + 1, False)])
+def test_longer_sums_than_kernels_take_are_left_to_others(length: int, is_native: bool) -> None:
+    for transposed in ((False, False), (True, True)):
+        layer = product_layer(((), ()), (2, length, 3), transposed=transposed)
+        assert ROUTINE.supports(layer) == is_native

@@ -90,3 +90,8 @@ def test_what_it_does_not_support() -> None:
     assert not ROUTINE.supports(replace(layer, op="Attention"))
     half = replace(layer.outputs[0], dtype="float16")
     assert not ROUTINE.supports(replace(layer, outputs=(half,)))
+
+
+@pytest.mark.parametrize(("steps", "is_native"), [(1 << 20, True), ((1 << 20) + 1, False)])
+def test_more_steps_than_kernels_take_are_left_to_others(steps: int, is_native: bool) -> None:
+    assert ROUTINE.supports(recurrent_layer("lstm", (steps, 1), 4)) == is_native

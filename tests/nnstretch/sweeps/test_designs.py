@@ -313,7 +313,7 @@ def test_energy_is_read_from_power_zones(tmp_path: Path) -> None:
 
 
 def test_a_design_is_planned_and_run(tmp_path: Path) -> None:
-    sweep = replace(sweep_of(tmp_path), example_input=torch.randn(1, 1, 16, 16))  # as images of digits are
+    sweep = replace(sweep_of(tmp_path), example_input=torch.randn(1, 1, 16, 20))  # as images of digits are
     predicted = sweep.space.design(random_parameters(sweep.space, 0))
     here = build_processors("cpu:0,cpu:1")
     found = DesignTimer(here, Estimates(), tune=False, seconds=0.05)(predicted)
@@ -383,7 +383,7 @@ def block(read, written, stride=1):
 def tiny():
     torch.manual_seed(0)
     body = [block(1, 16, 2), block(16, 16), block(16, 32, 2), block(32, 32)]
-    return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)).eval(), torch.randn(1, 1, 16, 16)
+    return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)).eval(), torch.randn(1, 1, 16, 20)
 """
 LIMITS = ("--alpha", "10000", "--beta", "10000", "--min-macs", "0.01", "--max-segment", "1")
 
@@ -402,6 +402,7 @@ def test_the_command_writes_a_front_of_distilled_designs(folder: Path, cli: Cli)
         design = load_design(Path(one["file"]))
         assert design.id == one["id"]
         assert set(one["values"]) == {"latency", "memory", "accuracy"}
+        assert one["image_size"] == [16, 20]
         assert Path(one["file"]).with_suffix(".safetensors").is_file()
     status, _, error = cli(*common, *wanted)
     assert status == 2
@@ -441,7 +442,7 @@ def test_packages_of_the_front_run_and_compute_what_their_designs_compute(folder
     status, out, error = cli("sweep", "designs", *common, "--warm-start", "0", "-n", "2", "-o", "front")
     assert status == 0, error
     file = Path(json.loads(out)["front"][0]["file"])
-    image = np.random.default_rng(0).random((1, 1, 16, 16), np.float32)
+    image = np.random.default_rng(0).random((1, 1, 16, 20), np.float32)
     with nns.compile(str(file.with_suffix(".nns"))) as session:
         (found,) = session.run(None, {session.get_inputs()[0].name: image})
     with nns.compile(str(file.with_suffix(".onnx")), processors="cpu:0,cpu:1", tune=False) as session:
@@ -499,7 +500,7 @@ def test_the_public_function_chooses_among_forms_as_the_command_does(folder: Pat
         assert design.predicted_ms is not None
         return design.predicted_ms
 
-    network, image = original(), torch.randn(1, 1, 16, 16)
+    network, image = original(), torch.randn(1, 1, 16, 20)
     common: Any = {"warm_start": 0, "sampler": "random", "options": nns.StretchOptions(limits=LOOSE)}
     forms: Any = {"merges": ("concat", "add"), "image_sizes": (12, 16), "dtypes": ("float32", "int8")}
     (best,) = nns.sweep(network, image, "cpu:0,cpu:1", objective, trials=8, **forms, **common).front

@@ -35,14 +35,17 @@ static void unary_run(const nns_args *args, int64_t begin, int64_t end, void *sc
 
 /* ---- eltwise/binary: reads x, y; writes activation(x op y). ------------------------------------------------------ */
 
+/* The larger and the smaller of two numbers is NaN if one of them is, as in NumPy and ONNX Runtime: x is taken where it
+ * is NaN, and y where a comparison with it fails. */
+
 NNS_INLINE f32x16 apply16(int64_t op, f32x16 x, f32x16 y) {
     switch (op) {
     case OP_ADD: return x + y;
     case OP_SUBTRACT: return x - y;
     case OP_MULTIPLY: return x * y;
     case OP_DIVIDE: return x / y;
-    case OP_MAXIMUM: return CHOOSE(x > y, x, y);
-    default: return CHOOSE(x < y, x, y);
+    case OP_MAXIMUM: return CHOOSE((x > y) | (x != x), x, y);
+    default: return CHOOSE((x < y) | (x != x), x, y);
     }
 }
 
@@ -52,8 +55,8 @@ NNS_INLINE float apply1(int64_t op, float x, float y) {
     case OP_SUBTRACT: return x - y;
     case OP_MULTIPLY: return x * y;
     case OP_DIVIDE: return x / y;
-    case OP_MAXIMUM: return x > y ? x : y;
-    default: return x < y ? x : y;
+    case OP_MAXIMUM: return x > y || x != x ? x : y;
+    default: return x < y || x != x ? x : y;
     }
 }
 

@@ -172,6 +172,21 @@ def test_pool_shapes(op: str, include: int, shape: Shape, kernel: Shape, strides
     assert np.ptp(wanted) > 0
 
 
+@pytest.mark.parametrize("op", ["Max", "Min"])
+@pytest.mark.parametrize("second", [(1, 19, 3, 5), (1, 19, 1, 1)])
+def test_the_larger_of_two_numbers_is_nan_if_one_of_them_is(op: str, second: Shape) -> None:
+    shape = (1, 19, 3, 5)
+    layer = make_layer(op, [shape, second], shape)
+    feeds = [values(shape, 1), values(second, 2)]
+    feeds[0][0, ::3, 0, ::2] = np.nan
+    feeds[1][0, ::4] = np.nan
+    wanted = (np.maximum if op == "Max" else np.minimum)(*feeds)
+    for routine, parameters in settings_of(layer):
+        inputs, outputs = routine.layouts(layer, parameters)
+        (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, inputs, outputs, CORES[0])
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_pool_refuses_windows_of_padding_alone() -> None:
     assert not any(
         r.supports(pool_layer("MaxPool", (1, 3, 4, 4), (2, 2), (1, 1), (2, 0, 0, 0))) for r in MEMORY_BOUND_ROUTINES

@@ -67,7 +67,7 @@ def without_test_images(*arguments: Any, **keywords: Any) -> Dataset:
 
 
 def test_bounds_are_learned_kept_and_used(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = ("--data", "digits", "--image-size", "16", "--threads", "1", "--epochs", "2", "-o", "w.safetensors")
+    training = ("--data", "digits", "--image-size", "16x20", "--threads", "1", "--epochs", "2", "-o", "w.safetensors")
     answer_of(cli("train", "net.py:small", *training, "--json"))
     monkeypatch.setattr("nnstretch.training.data.load_dataset", without_test_images)
     stretch = ("stretch", "net.py:small", "-w", "w.safetensors", *SIMULATED, "--json")

@@ -261,7 +261,7 @@ def test_a_network_that_is_not_branched_is_not_retrained(
     """The design is the original, and so is its control; both keep its weights, and the first line says why."""
     shutil.copytree(finished[0] / "baseline", tmp_path / "baseline")
     with trainings(lambda *_: None) as count:
-        answer = run(model, tmp_path, search={"designs": 1})
+        answer = run(model, tmp_path, search={"top": 1})
     assert count == [0]
     design, control = answer["candidates"]
     assert design["name"] == answer["chosen"]

@@ -313,7 +313,7 @@ def test_energy_is_read_from_power_zones(tmp_path: Path) -> None:
 
 
 def test_a_design_is_planned_and_run(tmp_path: Path) -> None:
-    sweep = replace(sweep_of(tmp_path), example_input=torch.randn(1, 1, 16, 20))  # as images of digits are
+    sweep = replace(sweep_of(tmp_path), example_input=torch.randn(1, 1, 16, 16))  # as images of digits are
     predicted = sweep.space.design(random_parameters(sweep.space, 0))
     here = build_processors("cpu:0,cpu:1")
     found = DesignTimer(here, Estimates(), tune=False, seconds=0.05)(predicted)
@@ -500,7 +500,7 @@ def test_the_public_function_chooses_among_forms_as_the_command_does(folder: Pat
         assert design.predicted_ms is not None
         return design.predicted_ms
 
-    network, image = original(), torch.randn(1, 1, 16, 20)
+    network, image = original(), torch.randn(1, 1, 16, 16)
     common: Any = {"warm_start": 0, "sampler": "random", "options": nns.StretchOptions(limits=LOOSE)}
     forms: Any = {"merges": ("concat", "add"), "image_sizes": (12, 16), "dtypes": ("float32", "int8")}
     (best,) = nns.sweep(network, image, "cpu:0,cpu:1", objective, trials=8, **forms, **common).front

@@ -59,7 +59,10 @@ def failing_drivers() -> dict[Path, str]:
 def icd_files() -> tuple[Path, ...]:
     """The files that name the drivers, in the order of their names."""
     place = Path(next(filter(None, map(os.environ.get, _VARIABLES)), _VENDORS))
-    return tuple(sorted(place.glob("*.icd"))) if place.is_dir() else (place,) if place.is_file() else ()
+    files = sorted(place.glob("*.icd")) if place.is_dir() else [place]
+    return tuple(
+        file for file in files if file.is_file() and os.access(file, os.R_OK)
+    )  # as the loader leaves others out
 
 
 def environment_without(failing: Mapping[Path, str]) -> dict[str, str]:
@@ -73,7 +76,7 @@ def environment_without(failing: Mapping[Path, str]) -> dict[str, str]:
 
 def _only(files: Iterable[Path]) -> dict[str, str]:
     """Environment variables that name a folder in the cache with copies of .icd files."""
-    texts = {file.name: file.read_text() for file in files}
+    texts = {file.name: file.read_text(errors="replace") for file in files}
     folder = cache_dir(f"opencl/vendors-{_hash(texts.items())}")
     for name, text in texts.items():
         if not (folder / name).exists():

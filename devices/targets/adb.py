@@ -22,7 +22,7 @@ from nnstretch.devices.targets.base import (
     TransientTargetError,
 )
 from nnstretch.devices.targets.processes import run_process
-from nnstretch.devices.targets.shell import ShellTransport, is_storage_error, lost
+from nnstretch.devices.targets.shell import ShellTransport, is_storage_error, lost, part_of
 from nnstretch.support.extras import extras_named
 from nnstretch.support.settings import android_ndk
 
@@ -78,7 +78,7 @@ class AdbTransport(ShellTransport):
                 file.flush()
                 self.write(path, Path(file.name), executable)
             return
-        temporary = f"{path}.part"
+        temporary = part_of(path)
         pushed = self._client("-s", self._serial, "push", str(content), temporary, timeout=_PUSH)
         if pushed.status:
             said = pushed.stdout + pushed.stderr

@@ -249,6 +249,8 @@ class Device(Closing):
         """Ends what still runs on the target, removes the folder unless it is kept, and ends the connection."""
         try:
             with suppress(TargetError):
+                self._end_process()
+            with suppress(TargetError):
                 self._folder.clean()
         finally:
             self._transport.close()
@@ -263,6 +265,7 @@ class Device(Closing):
                 self._folder.forget()
                 with suppress(TransientTargetError):
                     self._transport.reconnect()
+                    self._end_process()  # the target may not know yet that the connection was lost
         return self._unless_interrupted(work)
 
     def _unless_interrupted(self, work: Callable[[], _Answer]) -> _Answer:
@@ -283,7 +286,7 @@ class Device(Closing):
     ) -> tuple[BenchResult, list[list[bytes]]]:
         given = [word for name, file in inputs.items() for word in ("--input", f"{name}={self._pushed(file)}")]
         pushed = [self._pushed(model) for model in models]
-        folder = f"{self._folder_path()}/outputs"
+        folder = f"{self._folder_path()}/outputs-{self._folder.owner}"
         succeed(self._transport, "mkdir", "-p", folder)
         command = [*options.arguments(), *given, "--outputs", folder, *pushed]
         try:
@@ -319,7 +322,7 @@ class Device(Closing):
         self, command: Sequence[str], what: str, timeout: float, on_stderr: OnLine | None = None
     ) -> Finished:
         """Runs a program of the folder; one that hangs, or whose caller is interrupted, is ended there, too."""
-        number = f"{self._folder_path()}/pid"
+        number = f"{self._folder_path()}/pid-{self._folder.owner}"
         if self._interrupted.is_set():
             raise TargetError(f"{self.name}: interrupted")
         try:
@@ -392,7 +395,8 @@ class Device(Closing):
 
     def _end_process(self) -> None:
         if self._folder.path:
-            self._transport.run(["sh", "-c", _END, f"{self._folder.path}/pid", self._folder.path], timeout=SHORT)
+            number = f"{self._folder.path}/pid-{self._folder.owner}"
+            self._transport.run(["sh", "-c", _END, number, self._folder.path], timeout=SHORT)
 
 
 _FAILED = 2

@@ -71,6 +71,11 @@ class TargetFolder:
         """Of the folder; "" until one is made."""
         return self._place.path
 
+    @property
+    def owner(self) -> str:
+        """What tells files of this session from those of others in a folder that they share."""
+        return f"{_owner().removeprefix(_PREFIX)}-{self._number}"
+
     def forget(self) -> None:
         """What the folder holds is no longer known: a device that has restarted may have lost its files."""
         self._place.pushed.clear()
@@ -138,8 +143,9 @@ class TargetFolder:
         except TransientTargetError:
             raise
         except TargetError:
-            with suppress(TargetError):
-                succeed(self._transport, "rm", "-rf", path)
+            if not folder.found:  # else it is that of other sessions, too
+                with suppress(TargetError):
+                    succeed(self._transport, "rm", "-rf", path)
             raise
         return folder
 
@@ -198,5 +204,8 @@ def remote_name(file: Path) -> str:
 
 def _owner() -> str:
     """Begin of the names of this process's folders on targets: it says which computer and process they belong to."""
-    computer = hashlib.sha256(f"{socket.gethostname()} {os.getuid()}".encode()).hexdigest()[:8]
+    who: list[object] = [socket.gethostname(), os.getuid()]
+    with suppress(OSError):  # containers with one host name number their processes each for itself
+        who.append(Path("/proc/self/ns/pid").readlink())
+    computer = hashlib.sha256(" ".join(map(str, who)).encode()).hexdigest()[:8]
     return f"{_PREFIX}{computer}-{os.getpid()}"

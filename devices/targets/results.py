@@ -66,15 +66,23 @@ class BenchOptions:
 
     def timeout(self, models: int) -> float:
         """Seconds that a measurement of some models may take."""
+        timed = 3 * self.seconds if self.runs is None else self.runs * _LONGEST_RUN
         sustained = (self.minutes or 0.0) * 60
         cooling = (self.cool_down or 0.0) + (_LONGEST_COOLING if self.cool_to is not None else 0.0)
-        paused = _LONGEST_PAUSE if self.hottest is not None else 0.0
-        return self.patience + models * (3 * (self.seconds + self.warmup) + sustained + cooling + paused + _LOADING)
+        paused = 0.0 if self.hottest is None else _LONGEST_PAUSE + _MOST_PAUSES * sustained
+        parts = timed, 3 * self.warmup, _WATCHED * sustained, cooling, paused, _LOADING
+        return self.patience + models * sum(parts)
 
 
 _LOADING = 10.0
 """Seconds that a model may take to load and to run once, traced and untraced."""
+_LONGEST_RUN = 120.0
+"""Seconds that one of a stated number of runs may take."""
 _LONGEST_COOLING, _LONGEST_PAUSE = 600.0, 1200.0
+_MOST_PAUSES = 10
+"""Pauses of a sustained run that keeps below a temperature, over its runs."""
+_WATCHED = 1.1
+"""Time of a sustained run over that of its runs: clocks and temperatures are read between them."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import shlex
 from abc import abstractmethod
@@ -21,6 +23,7 @@ from nnstretch.devices.targets.base import (
 _MARK = "nnstretch-status:"
 """Begins the last line of the standard error. Without that line the connection was lost before the command ended."""
 _END = re.compile(rb"\n" + _MARK.encode() + rb"(\d+)\s*\Z")
+_parts = itertools.count()
 
 
 class ShellTransport(Transport):
@@ -118,6 +121,11 @@ def _cause(reason: str) -> str:
 def is_storage_error(reason: str) -> bool:
     """Whether a message says that the target cannot store a file, so that the connection is not to blame."""
     return any(text in reason for text, _ in _CAUSES)
+
+
+def part_of(path: str) -> str:
+    """Where a file is written before it gets its name: sessions that share a folder may write the same file at once."""
+    return f"{path}.{os.getpid()}-{next(_parts)}.part"
 
 
 def lost(name: str, reason: str) -> TransientTargetError:

@@ -20,7 +20,7 @@ from typing import IO
 
 from nnstretch.devices.targets.base import Finished, OnLine, TargetError, TransientTargetError
 from nnstretch.devices.targets.processes import run_process
-from nnstretch.devices.targets.shell import ShellTransport, lost
+from nnstretch.devices.targets.shell import ShellTransport, lost, part_of
 from nnstretch.errors import UsageError
 from nnstretch.support.closing import closed_on_failure
 
@@ -83,7 +83,7 @@ class SshTransport(ShellTransport):
 
     def write(self, path: str, content: bytes | Path, executable: bool = False) -> None:
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
-        temporary = f"{path}.part"
+        temporary = part_of(path)
         self._move(temporary, path, "755" if executable else "644", size, f"cat >{shlex.quote(temporary)}", content)
 
     def reconnect(self) -> None:
@@ -112,6 +112,7 @@ class SshTransport(ShellTransport):
             "ServerAliveInterval=5",
             "ServerAliveCountMax=3",
             "LogLevel=ERROR",
+            "ControlPersist=no",  # the user's settings may let connections outlive their programs
         )
         socket = self._folder / "s"
         shared = ("-S", str(socket) if len(str(socket)) < _LONGEST_SOCKET else "none")

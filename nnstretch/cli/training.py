@@ -145,7 +145,9 @@ def blockwise_phase(
     def show_step(step: int, steps: int, loss: float) -> None:
         advance(step, steps, f"segments side by side, loss {loss:.3f}")
 
-    return BlockwisePhase(lambda: BlockwiseStart.of(module, teacher, images, recipe), images.name, show_step)
+    return BlockwisePhase(
+        lambda: BlockwiseStart.of(module, teacher, images, recipe), images.name, show_step, images.image_size
+    )
 
 
 def quantised(network: Network, dataset: Dataset, recipe: Recipe, advance: Progress) -> Network:

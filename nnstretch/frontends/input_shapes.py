@@ -68,7 +68,11 @@ def fix_batch(model: ir.Model, batch: int, shapes: Mapping[str, tuple[int, ...]]
     Raises:
         UsageError: there are no such inputs.
     """
-    inputs = [value for value in model.graph.inputs if value.name not in shapes and UNNAMED not in shapes]
+    inputs = [
+        value
+        for value in model.graph.inputs
+        if value.name not in shapes and UNNAMED not in shapes and (value.shape is None or len(value.shape))
+    ]
     dynamic = [value for value in inputs if value.shape is not None and _is_dynamic(value.shape)]
     if not dynamic and any(value.shape is None or value.shape[0] != batch for value in inputs):
         found = ", ".join(f"{str(v.name)!r} {_written(v.shape or ())}" for v in model.graph.inputs)

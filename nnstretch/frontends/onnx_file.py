@@ -16,7 +16,7 @@ import onnx_ir as ir
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from onnx_ir.passes import common
 
-from nnstretch.errors import ModelError, first_line
+from nnstretch.errors import FileError, ModelError, first_line
 from nnstretch.frontends.external_data import write_weights
 from nnstretch.frontends.half_precision import compute_in_float32
 from nnstretch.frontends.input_shapes import fix_batch, fix_images, fix_shapes
@@ -158,6 +158,8 @@ def _to_ir(message: Message, path: Path) -> ir.Model:
         ir.external_data.set_base_dir(model.graph, path.resolve().parent)
         # Into memory, so that a file that changes later changes nothing here, and shape inference sees shapes.
         return ir.external_data.load_to_model(model)
+    except OSError as error:
+        raise FileError(f"cannot read the weights of {path}: {error.strerror or error}; copy them again") from error
     except (ir.serde.SerdeError, ValueError, TypeError) as error:
         reason = first_line(error.__cause__ or error)
         raise ModelError(f"{path} is not a valid ONNX model: {reason}; export or copy it again") from error

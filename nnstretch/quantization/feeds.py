@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from zipfile import BadZipFile
@@ -32,7 +33,7 @@ def read_feeds(path: str | Path, model: ir.Model, count: int) -> Iterator[Feeds]
             arrays = {name: file[name] for name in file.files}
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}; give a .npz file of arrays") from error
-    except (ValueError, EOFError, BadZipFile) as error:
+    except (ValueError, EOFError, TypeError, BadZipFile, zlib.error) as error:
         raise FileError(f"{path} is not a .npz file of numbers; write it with numpy.savez") from error
     batch, wanted = 1, {}
     for value in model.graph.inputs:
@@ -40,7 +41,7 @@ def read_feeds(path: str | Path, model: ir.Model, count: int) -> Iterator[Feeds]
         if not shape:
             raise ModelError(f"input {name!r} is a single number; a .npz file has examples along the first axis")
         array = arrays.get(name)
-        if array is None or array.shape[1:] != shape[1:] or array.dtype != np.float32:
+        if array is None or not array.ndim or array.shape[1:] != shape[1:] or array.dtype != np.float32:
             found = "nothing" if array is None else f"{array.dtype}[{','.join(map(str, array.shape))}]"
             rest = ",".join(map(str, shape[1:]))
             raise UsageError(f"{path} has {found} for input {name!r}; store float32[N,{rest}] under that name")

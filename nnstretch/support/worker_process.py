@@ -102,23 +102,36 @@ class WorkerProcess(Closing):
         except BrokenPipeError as error:
             raise WorkerError(self._reason()) from error
 
-    def receive(self, ticks: int | None = None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def receive(
+        self, ticks: int | None = None, working: Callable[[], object] | None = None
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Receives one frame: its message and its arrays.
 
         Args:
             ticks: seconds after which a process that does not answer is killed; None waits without limit.
+            working: says what the process works on; the seconds begin again when that is something else.
 
         Raises:
             WorkerError: the process has ended, or was killed.
         """
         assert self._process.stdout is not None
-        if ticks is not None and not any(select.select([self._process.stdout], [], [], _TICK)[0] for _ in range(ticks)):
+        if ticks is not None and not self._answers(ticks, working or (lambda: None)):
             self.kill()
             raise WorkerError(f"no answer within {ticks} s")
         try:
             return read_frame(self._process.stdout)
         except EOFError as error:
             raise WorkerError(self._reason()) from error
+
+    def _answers(self, ticks: int, working: Callable[[], object]) -> bool:
+        """Waits for the beginning of an answer; whether there is one in time."""
+        left, before = ticks, working()
+        while left:
+            if select.select([self._process.stdout], [], [], _TICK)[0]:
+                return True
+            now = working()
+            left, before = (left if now == before else ticks) - 1, now
+        return False
 
     def fileno(self) -> int:
         """The pipe that frames arrive on, for `select`."""

@@ -160,13 +160,14 @@ class PlanSession(Session):
         return chosen, trace
 
     def busy_seconds(self, trace: RunTrace) -> dict[str, float]:
-        """Processor -> seconds in its steps; helper queues, which have no processor, are left out."""
+        """Processor -> seconds in its steps. Processors without steps, and helper queues, which have none, are left out."""
         seconds = (trace.steps[:, 1] - trace.steps[:, 0]) * 1e-9
-        found = {queue.processor: 0.0 for queue in self.plan.queues if queue.processor}
+        found: dict[str, float] = {}
         for subgraph in self.plan.subgraphs:
             name = self.plan.queues[subgraph.queue].processor
-            if name:
-                found[name] += float(seconds[subgraph.first : subgraph.first + subgraph.count].sum())
+            if name and subgraph.count:
+                busy = float(seconds[subgraph.first : subgraph.first + subgraph.count].sum())
+                found[name] = found.get(name, 0.0) + busy
         return found
 
     def check_feeds(self, output_names: Sequence[str] | None, feeds: Feeds) -> None:

@@ -160,7 +160,8 @@ class StreamSession(Session):
         self._dispatch.close()
         if cancel:
             for job in self._dispatch.discard():
-                job.answer.cancel()
+                if not job.answer.cancel():  # it had begun on a processor that failed
+                    job.answer.set_exception(DeviceError("the session was closed before the input was computed again"))
         for thread in self._threads:
             thread.join()
         self._held.close()

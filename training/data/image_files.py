@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,11 @@ def decode(content: Path | bytes, name: str, channels: int) -> Pixels:
         UnreadableImageError: it is no whole image.
     """
     image_module = pillow()
-    from PIL import ImageOps, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
 
     try:
         with image_module.open(BytesIO(content) if isinstance(content, bytes) else content) as opened:
-            image = _in_8_bits(ImageOps.exif_transpose(opened), image_module)
+            image = _in_8_bits(_upright(opened), image_module)
             if image.mode in {"LA", "PA", "RGBA", "RGBa", "La"} or "transparency" in image.info:
                 image = image.convert("RGBA")
                 image = image_module.alpha_composite(image_module.new("RGBA", image.size, _BACKGROUND), image)
@@ -45,6 +46,16 @@ def decode(content: Path | bytes, name: str, channels: int) -> Pixels:
         reason = "no image that Pillow knows" if unknown else getattr(error, "strerror", None) or first_line(error)
         raise UnreadableImageError(f"{name} ({reason})") from error
     return pixels.reshape(pixels.shape[0], pixels.shape[1], channels)
+
+
+def _upright(image: Any) -> Any:
+    """The image as its orientation says; as it is where that is damaged: the pixels may be whole."""
+    from PIL import ImageOps
+
+    try:
+        return ImageOps.exif_transpose(image)
+    except (struct.error, SyntaxError, ValueError, TypeError, KeyError, OverflowError):
+        return image
 
 
 def _in_8_bits(image: Any, image_module: Any) -> Any:

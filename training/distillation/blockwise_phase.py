@@ -11,13 +11,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from nnstretch.errors import FileError
+from nnstretch.support.image_size import ImageSize
 from nnstretch.training.distillation.blockwise import BlockwiseResult, BlockwiseStart, StepProgress
-from nnstretch.training.loop.checkpoint import TrainingSetup
+from nnstretch.training.loop.checkpoint import TrainingSetup, setup_from_json
 from nnstretch.training.loop.distributed import Ranks
 from nnstretch.training.loop.run_folder import RunFolder, RunOptions
 from nnstretch.training.loop.stopping import StopRequest
 from nnstretch.training.recipe import Recipe
-from nnstretch.training.recipe_files import recipe_from_json
 from nnstretch.training.weights import fill, read_tensors, write_tensors
 
 _KEY = "nnstretch.blockwise"
@@ -70,8 +70,7 @@ def load_blockwise_checkpoint(path: Path) -> BlockwiseCheckpoint:
         raise FileError(
             f"{path} is no checkpoint of a block-wise start that this nnstretch reads; remove it to train again"
         )
-    setup = {**header["setup"], "recipe": recipe_from_json(header["setup"]["recipe"])}
-    return BlockwiseCheckpoint(TrainingSetup(**setup), header["values"], tensors)
+    return BlockwiseCheckpoint(setup_from_json(header["setup"]), header["values"], tensors)
 
 
 @dataclass(frozen=True)
@@ -82,11 +81,13 @@ class BlockwisePhase:
         make: makes the start. It is called only if the start has not ended before.
         images: name of the data set that it learns from.
         progress: called after its steps.
+        image_size: of the images; None: it is not compared when a start goes on.
     """
 
     make: Callable[[], BlockwiseStart]
     images: str
     progress: StepProgress | None = None
+    image_size: ImageSize | None = None
 
     def run(
         self,
@@ -115,7 +116,7 @@ class BlockwisePhase:
         start = self.make()
         setup = TrainingSetup(recipe, self.images, distilled=True)
         if start.split is not None:
-            setup = TrainingSetup.of(recipe, self.images, start.split, start.teacher)
+            setup = TrainingSetup.of(recipe, self.images, start.split, start.teacher, self.image_size)
         if run is not None and run.resume and run.start.exists():
             saved = load_blockwise_checkpoint(run.start)
             saved.setup.check(setup)

@@ -261,12 +261,16 @@ def load_checkpoint(path: Path) -> Checkpoint:
         readable = " and ".join(map(str, _READABLE))
         raise FileError(f"{path} is a checkpoint of version {version}; this nnstretch reads {readable}: {advice}")
     setup, counters = header.pop("setup"), header.pop("counters")
-    setup["recipe"] = recipe_from_json(setup["recipe"])
-    if setup.get("image_size") is not None:
-        setup["image_size"] = as_image_size(setup["image_size"])
     counters["history"] = [_epoch_record(record) for record in counters["history"]]
     counters["unreadable"] = {int(index): name for index, name in counters.get("unreadable", {}).items()}
-    return Checkpoint(TrainingSetup(**setup), TrainingCounters(**counters), tensors=tensors, **header)
+    return Checkpoint(setup_from_json(setup), TrainingCounters(**counters), tensors=tensors, **header)
+
+
+def setup_from_json(fields: Mapping[str, Any]) -> TrainingSetup:
+    """What a training is, as a checkpoint has it."""
+    size = fields.get("image_size")
+    read = {"recipe": recipe_from_json(fields["recipe"]), "image_size": None if size is None else as_image_size(size)}
+    return TrainingSetup(**{**fields, **read})
 
 
 def _epoch_record(fields: dict[str, Any]) -> EpochRecord:

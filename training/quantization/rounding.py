@@ -14,7 +14,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from nnstretch.training.recipe import RANGES
 
@@ -145,8 +145,11 @@ class ActivationQuantizer(nn.Module):
     def _follow(self, x: Tensor) -> None:
         """Moves the range towards the extremes of a batch."""
         low, high = torch.aminmax(x.clamp(*self._bounds))
-        self.low.lerp_(low.clamp(max=0).float(), 1 - _DECAY)
-        self.high.lerp_(high.clamp(min=0).float(), 1 - _DECAY)
+        ends = torch.stack((low.clamp(max=0), -high.clamp(min=0))).float()
+        if distributed.is_available() and distributed.is_initialized():  # a batch has parts in all processes
+            distributed.all_reduce(ends, distributed.ReduceOp.MIN)
+        self.low.lerp_(ends[0], 1 - _DECAY)
+        self.high.lerp_(-ends[1], 1 - _DECAY)
 
 
 def quantization_parameters(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:

@@ -198,6 +198,7 @@ class Importer:
 
     def _output(self, name: str, number: int) -> ir.Value:
         tensor = self.tensor(number)
+        kind = self._dtype(tensor)
         value = self._quantized.get(number) if len(tensor.shape) != 4 or number in self._first else None
         if value is None:
             value = self.first(number) if len(tensor.shape) == 4 else self.plain(number)
@@ -208,7 +209,7 @@ class Importer:
             value = self.add("Identity", [value])
         self._named.add(value)
         value.name = name
-        value.type = ir.TensorType(self._dtype(tensor))
+        value.type = ir.TensorType(kind)
         return value
 
     def _dtype(self, tensor: FlatTensor) -> ir.DataType:

@@ -85,7 +85,7 @@ def _lower(build: Importer, operator: FlatOperator, path: Path) -> None:
         _LOWERINGS[operator.name](build, operator)
     except UnsupportedError as error:
         raise ModelError(f"{path}: {operator.name} {name!r}: {error}; convert the model without that") from error
-    except (AttributeError, IndexError, ValueError, TypeError, ZeroDivisionError) as error:
+    except (AttributeError, LookupError, ValueError, TypeError, ArithmeticError) as error:
         raise ModelError(
             f"{path}: {operator.name} {name!r} has other inputs or options than TFLite's ({first_line(error)}); convert or "
             "copy it again"
@@ -115,6 +115,10 @@ def _check(model: ir.Model, flat: FlatFile, path: Path) -> None:
             continue
         spread = float(np.ptp(right[np.isfinite(right)])) if np.isfinite(right).any() else 0.0
         scale = max(spread, float(np.abs(right[np.isfinite(right)]).max(initial=0.0)), 1e-12)
+        if (np.isnan(left) != np.isnan(right)).any():
+            raise ModelError(
+                f"{path}: output {name!r} has NaN where LiteRT's has numbers, or the other way round{_ADVICE}"
+            )
         error = float(np.nanmax(np.abs(left - right), initial=0.0)) / scale
         if error > (_ROUNDED_TOLERANCE if is_rounded else _TOLERANCE):
             raise ModelError(f"{path}: output {name!r} differs from LiteRT's by {error:.2g} of its range{_ADVICE}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -227,8 +228,9 @@ class Builder:
             tensors: parameter or buffer of the module -> value, copied; None where the module has none.
             weights: constants of the node. Layers that read the same matrix or kernel share the module.
         """
-        key = (type(module).__name__, repr(module), *(str(value.name) for value in weights if value is not None))
         is_shared = any(value is not None and len(shape_of(value) or ()) > 1 for value in weights)
+        named = (str(value.name) for value in weights if value is not None)
+        key = (type(module).__name__, repr(module), _digest(tensors or {}) if is_shared else "", *named)
         if is_shared and key in self._layers:
             return self._module_call(self._layers[key], x)
         path = self._paths.reserve(layer_path(node, weights), type(module).__name__.lower())
@@ -331,6 +333,16 @@ class Builder:
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
             raise UnsupportedError(f"torch refuses it: {first_line(error)[:200]}") from error
         return node
+
+
+def _digest(tensors: Mapping[str, np.ndarray | Tensor | None]) -> str:
+    """A digest of parameters: layers with one matrix may have biases and factors of their own."""
+    found = hashlib.blake2b()
+    for name, value in sorted(tensors.items()):
+        if value is not None:
+            found.update(name.encode())
+            found.update(np.ascontiguousarray(value).data)
+    return found.hexdigest()
 
 
 def _filled(module: nn.Module, tensors: Mapping[str, np.ndarray | Tensor | None]) -> nn.Module:

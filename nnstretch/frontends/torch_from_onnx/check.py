@@ -36,13 +36,15 @@ def check_against_onnxruntime(module: nn.Module, examples: Sequence[Tensor], mod
     """
     session = _opened(model, source)
     names = [value.name for value in session.get_inputs()]
-    batches = [list(examples), [_other(example) for example in examples]]
-    expected = [session.run(None, {n: x.numpy() for n, x in zip(names, batch, strict=True)}) for batch in batches]
     images = examples[0].shape[0] if examples and examples[0].ndim else 0
-    joined = [
-        torch.cat(pair) if pair[0].ndim > 1 and pair[0].shape[0] == images else pair[0]
-        for pair in zip(*batches, strict=True)
+    are_images = [example.ndim > 1 and example.shape[0] == images for example in examples]
+    others = [
+        _other(example) if has_images else example for example, has_images in zip(examples, are_images, strict=True)
     ]
+    batches = [list(examples), others]
+    expected = [session.run(None, {n: x.numpy() for n, x in zip(names, batch, strict=True)}) for batch in batches]
+    pairs = zip(*batches, strict=True)
+    joined = [torch.cat(pair) if has_images else pair[0] for pair, has_images in zip(pairs, are_images, strict=True)]
     with torch.no_grad():
         try:
             found = module(*(x.clone() for x in joined))

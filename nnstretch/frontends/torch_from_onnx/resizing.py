@@ -10,6 +10,10 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from nnstretch.errors import first_line
+from nnstretch.frontends.torch_from_onnx.builder import UnsupportedError
+from nnstretch.support.onnxruntime_errors import refusals
+
 Attribute = str | int | float | list[int] | list[float]
 """Of an ONNX node."""
 _OPSET = 19
@@ -87,7 +91,12 @@ class ResizedMap(nn.Module):
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", _OPSET)], ir_version=10)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        try:
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except refusals() as error:
+            raise UnsupportedError(f"ONNX Runtime does not compute it ({first_line(error)})") from error
         identity = np.eye(size, dtype=np.float32).reshape(shape)
         made: np.ndarray = session.run(None, {"x": identity})[0][0, 0]
         return made

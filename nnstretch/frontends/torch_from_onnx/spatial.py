@@ -111,10 +111,12 @@ def _pad(build: Builder, node: ir.Node) -> Built:
     around = tuple(n for axis in reversed(range(first, axes)) for n in ends.get(axis, (0, 0)))
     x = build.tensor(node.inputs[0])
     if mode == "constant" and number == 0 and axes == 4 and first >= 2 and min(around, default=0) >= 0:
-        left, right, top, bottom = (*around, 0, 0)[:4]
+        left, right, top, bottom = (*around, 0, 0, 0, 0)[:4]
         return build.layer(node, nn.ZeroPad2d((left, right, top, bottom)), x)
     if mode == "constant":
         return build.call(functional.pad, x, around, value=number)
+    if mode not in _PAD_MODES:
+        raise UnsupportedError(f"it pads by {mode}")
     return build.call(functional.pad, x, around, mode=_PAD_MODES[mode])
 
 

@@ -57,8 +57,9 @@ def lower_activation(node: ir.Node) -> bool:
     activation = _operator(node)
     if activation is None:
         return False
-    source = node.inputs[0] if scalar(node.inputs[0]) is None else node.inputs[1]
-    if float_shape(source) != float_shape(node.outputs[0]):
+    bound_first = is_onnx(node, "Max", "Min") and scalar(node.inputs[0]) is not None
+    source = node.inputs[1 if bound_first else 0]
+    if constant(source) is not None or float_shape(source) != float_shape(node.outputs[0]):
         return False
     return become(node, "Activation", (source,), activation=activation)
 
@@ -146,7 +147,7 @@ def _lower_gate(node: ir.Node) -> bool:
         if not is_canonical(producer, "Activation") or producer.inputs[0] is not source:
             continue
         inner = activation_of(producer)
-        if _is_gate(inner):
+        if _is_gate(inner) and float_shape(source) == float_shape(node.outputs[0]):
             return become(node, "Activation", (source,), activation=Activation(ActivationKind.HARD_SWISH))
     return False
 
@@ -163,6 +164,8 @@ def _is_gate(activation: Activation) -> bool:
 def _lower_sixth(node: ir.Node, numerator: ir.Value | None, factor: float) -> bool:
     """clip(x+3, 0, 6)/6 is a hard sigmoid, x*clip(x+3, 0, 6)/6 a hard swish."""
     if numerator is None or not math.isclose(factor, 1 / 6, rel_tol=1e-6):
+        return False
+    if float_shape(numerator) != float_shape(node.outputs[0]):
         return False
     source = _shifted_source(numerator)
     if source is not None:

@@ -156,10 +156,8 @@ def _lower_line(node: ir.Node, shape: tuple[int, ...], lower: Rewrite, *constant
     graph, result = graph_of(node), float_shape(node.outputs[0])
     assert result is not None
     attributes = {name: value for name, value in node.attributes.items() if name not in ("pads", "kernel_shape")}
-    lists: dict[str, tuple[int, ...]] = {
-        "strides": (1, *integers(node, "strides", (1,))),
-        "dilations": (1, *integers(node, "dilations", (1,))),
-    }
+    stated = [name for name in ("strides", "dilations") if name in node.attributes]  # not all versions have all
+    lists: dict[str, tuple[int, ...]] = {name: (1, *integers(node, name, ())) for name in stated}
     if "pads" in node.attributes:
         lists["pads"] = tuple(n for pad in integers(node, "pads", ()) for n in (0, pad))
     if "kernel_shape" in node.attributes:

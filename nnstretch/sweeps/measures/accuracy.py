@@ -80,6 +80,7 @@ class DesignTraining:
             warmup_epochs=recipe.warmup_epochs * share,
             hold_epochs=recipe.hold_epochs * share,
             scales=_scales_after(recipe, short) if fidelity is Fidelity.TRAINED else (),
+            mixup_off_epoch=_mixing_after(recipe, short) if fidelity is Fidelity.TRAINED else recipe.mixup_off_epoch,
         )
 
     def key(self, predicted: PredictedDesign, fidelity: Fidelity) -> str:
@@ -136,7 +137,9 @@ class DesignTraining:
         with self.turns.beside_others() as pause:
             start = None
             if fidelity is Fidelity.DISTILLED:
-                start = BlockwisePhase(lambda: self._start(network, recipe), self.dataset.name, pause)
+                start = BlockwisePhase(
+                    lambda: self._start(network, recipe), self.dataset.name, pause, self.dataset.image_size
+                )
             result = train(network, self.dataset, recipe, self._teacher, progress=pause, run=run, start=start)
         save_weights(network.cpu(), self.results.weights(key), {})
         shutil.rmtree(run.folder, ignore_errors=True)
@@ -148,6 +151,11 @@ class DesignTraining:
     @cached_property
     def _teacher(self) -> nn.Module:
         return self.original.to(self.device).eval()
+
+
+def _mixing_after(recipe: Recipe, epochs: int) -> int:
+    """The epoch from which on images are not mixed, counted from after the first `epochs`; 0: they always are."""
+    return max(1, recipe.mixup_off_epoch - epochs) if recipe.mixup_off_epoch else 0
 
 
 def _scales_after(recipe: Recipe, epochs: int) -> tuple[tuple[int, float], ...]:

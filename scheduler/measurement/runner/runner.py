@@ -115,7 +115,8 @@ class Runner(Closing):
 
         Args:
             command: command of the worker, without its argument.
-            patience: longest time of a request, seconds, without those in which this process did not run either.
+            patience: longest time in which the worker works on one layer, seconds, without those in which this process did not
+                run either.
             start: starts the worker, on this machine or on a target.
         """
         self.clears = 0
@@ -346,7 +347,7 @@ class Runner(Closing):
             WorkerError: there is none; the process has ended or was killed.
         """
         try:
-            return process.receive(self._patience)[0]
+            return process.receive(self._patience, self._running)[0]
         except KeyboardInterrupt:
             process.kill()  # its late answer would count as that to the next request
             raise

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from nnstretch.devices.engine.binding.turn import TurnLock
-from nnstretch.errors import DeviceError, UsageError
+from nnstretch.errors import DeadlineError, DeviceError, UsageError
 from nnstretch.package import read_package, write_package
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import check_alike, check_metadata, check_trusted, packaged, unpackaged
@@ -177,6 +177,7 @@ class AdaptiveSession(Session):
         with a deadline are not traced.
 
         Raises:
+            DeadlineError: all plans missed the deadline, which each of them has for itself.
             DeviceError: all plans failed; the session stays usable.
         """
         failures: dict[str, Exception] = {}
@@ -200,7 +201,8 @@ class AdaptiveSession(Session):
         if len(failures) == 1:
             raise failure
         why = str(failure) or type(failure).__name__
-        raise DeviceError(f"all {len(failures)} plans failed, {first} because {why}") from failure
+        kind = DeadlineError if all(isinstance(one, DeadlineError) for one in failures.values()) else DeviceError
+        raise kind(f"all {len(failures)} plans failed, {first} because {why}") from failure
 
     def profile(self, feeds: Feeds | None = None, runs: int = 9) -> Timeline:
         """As `PlanSession.profile`, of the plan in use; the policy does not observe these runs."""

@@ -41,6 +41,20 @@ def test_sensitivities_and_layers_that_stay(cli: Cli, command: tuple[str, ...]) 
     assert plain["snr_db"] == pytest.approx(-20 * np.log10(plain["error"]))
 
 
+def test_calibration_files_that_are_damaged(cli: Cli, command: tuple[str, ...]) -> None:
+    whole = Path("x.npz").read_bytes()
+    np.save("array.npy", normal(4, 3, 16, 16))
+    np.savez("number.npz", x=np.float32(1))
+    np.savez_compressed("packed.npz", x=np.zeros((4, 3, 16, 16), np.float32))
+    packed = bytearray(Path("packed.npz").read_bytes())
+    packed[len(packed) // 3] ^= 0x10
+    damaged = {"half": whole[: len(whole) // 2], "other": Path("array.npy").read_bytes(), "flipped": bytes(packed)}
+    for name, content in damaged.items():
+        Path(f"{name}.npz").write_bytes(content)
+    for name in (*damaged, "number"):
+        refuses(cli("quantize", "net.onnx", "--data", f"{name}.npz", "-o", "q.onnx"), f"{name}.npz")
+
+
 def test_weights_that_lose_less(cli: Cli, command: tuple[str, ...]) -> None:
     status, out, _ = cli(*command, "--equalize", "--bias-correction")
     assert status == 0

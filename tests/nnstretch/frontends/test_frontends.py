@@ -99,7 +99,8 @@ def test_a_model_in_memory_that_cannot_be_read_is_called_the_model() -> None:
 def test_dynamic_input_needs_a_shape(dynamic: Path) -> None:
     python = r"\(in Python shapes=\{'x': \(1, 3, 224, 224\)\}\)"
     with pytest.raises(
-        ModelError, match=rf"input 'x' has dynamic shape \[N,3,H,W\]; give --shape x=1,3,224,224 {python}"
+        ModelError,
+        match=rf"input 'x' has dynamic shape \[N,3,H,W\]; give --image-size 224, or --shape x=1,3,224,224 {python}",
     ):
         load(dynamic)
 
@@ -652,3 +653,11 @@ def test_a_network_that_does_not_run_is_refused_without_a_traceback(capfd: pytes
     with pytest.raises(ModelError, match=r"does not run on an input of shape \(1, 3, 8, 8\)"):
         run_once(torch.fx.symbolic_trace(lambda images: images.reshape(7)), torch.zeros(1, 3, 8, 8))
     assert capfd.readouterr().err == ""
+
+
+def test_a_batch_beside_an_input_that_is_a_number(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    g (float[N,3,8,8] x, float t) => (float[N,3,8,8] y) { y = Mul(x, t) }"""
+    onnx.save(parser.parse_model(text), tmp_path / "scaled.onnx")
+    inputs = load_model(str(tmp_path / "scaled.onnx"), batch=4).graph.inputs
+    assert [tuple(value.shape or ()) for value in inputs] == [(4, 3, 8, 8), ()]

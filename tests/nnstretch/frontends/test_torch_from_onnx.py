@@ -12,6 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from onnx import parser
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -305,6 +306,8 @@ def test_a_sum_becomes_the_bias_and_equal_matrices_stay_one_module() -> None:
          "Resize 'it': torch has no resizing of 2 axes by tf_crop_and_resize"),
         (operator_model("QuantizeLinear", IMAGE, None, [np.array(0.1, np.float32), np.array(3, np.uint8)]),
          "before its quantisation"),
+        (operator_model("Resize", IMAGE, {"mode": "nearest", "antialias": 1},
+                        [None, None, np.array([1, 8, 3, 3], np.int64)]), "Resize 'it': ONNX Runtime does not compute it"),
         (operator_model("MaxUnpool", IMAGE, {"kernel_shape": [2, 2]}, [np.zeros(IMAGE, np.int64)]), "MaxUnpool 'it'"),
     ],
 )  # fmt: skip
@@ -319,6 +322,25 @@ def test_a_module_that_answers_otherwise_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(arithmetic._UNARY, "Sin", torch.cos)
     with pytest.raises(ModelError, match=r"differs from ONNX Runtime's by .* give the module itself"):
         to_torch(operator_model("Sin", IMAGE), "one.onnx")
+
+
+def test_layers_of_one_matrix_keep_their_own_biases_and_factors() -> None:
+    """The second input is a number, which has no images."""
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    g (float[1,6,4] x, float t) => (float[1,6,5] y) {
+        a = MatMul(x, w)  b = Add(a, first)
+        c = MatMul(x, w)  d = Add(c, second)
+        e = Mul(d, t)
+        y = Sub(b, e)
+    }"""
+    model = parser.parse_model(text)
+    for name, shape in (("w", (4, 5)), ("first", (5,)), ("second", (5,))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(RNG.normal(size=shape).astype(np.float32), name))
+    to_torch(ir.from_proto(model), "tied.onnx")  # compares with ONNX Runtime
+
+
+def test_a_pad_of_nothing() -> None:
+    to_torch(operator_model("Pad", IMAGE, None, [np.zeros(8, np.int64)]), "pad.onnx")
 
 
 def test_files_with_open_sizes(tmp_path: Path) -> None:

@@ -218,3 +218,36 @@ def test_bodies_may_read_shapes_that_depend_on_values(check: Check) -> None:
     }"""
     nodes = check(model_of(text, {"few": np.array(3)}))
     assert [node.layer.op for node in nodes if node.layer.op != "onnx:Greater"] == ["Sub", "onnx:If"]
+
+
+def test_a_pool_over_lines_whose_means_no_pads_say_keeps_to_its_operator_set(check: Check) -> None:
+    """torch's AvgPool1d in ceil mode; before operator set 19, AveragePool has no dilations."""
+    text = """g (float[1,4,8] x) => (float[1,4,5] y) {
+        y = AveragePool<kernel_shape=[3], strides=[2], pads=[1,1], ceil_mode=1, count_include_pad=1>(x)
+    }"""
+    check(model_of(text, opset=17))
+
+
+@pytest.mark.parametrize(
+    "function", ["Exp(r)", "Sigmoid(r)", "Relu(r)", "Clip(r, low, high)", "PRelu(r, slope)", "Max(r, low)"]
+)
+def test_activations_of_a_number_that_is_stored_in_int8(check: Check, function: str) -> None:
+    text = f"""g (float[1,4,8] x) => (float[1,4,8] y) {{
+        r = DequantizeLinear(q, scale)
+        e = {function}
+        y = Mul(x, e)
+    }}"""
+    numbers = {"scale": 0.5, "low": -1.0, "high": 2.5, "slope": 0.25}
+    weights = {name: np.array(number, np.float32) for name, number in numbers.items()}
+    check(model_of(text, weights | {"q": np.array(-7, np.int8)}))
+
+
+def test_a_hard_swish_with_a_factor_of_more_axes(check: Check) -> None:
+    text = """g (float[1,64] x) => (float[1,1,1,64] y) {
+        t = Add(x, three)
+        c = Clip(t, zero, six)
+        y = Mul(c, sixth)
+    }"""
+    numbers = {"three": 3.0, "zero": 0.0, "six": 6.0}
+    weights = {name: np.array(number, np.float32) for name, number in numbers.items()}
+    check(model_of(text, weights | {"sixth": np.full((1, 1, 1, 1), 1 / 6, np.float32)}))

@@ -117,11 +117,12 @@ def test_one_training_serves_a_design_in_both_types(tmp_path: Path, trained: lis
 
 def test_the_short_and_the_full_training_share_the_epochs_of_the_recipe(tmp_path: Path) -> None:
     recipe = replace(RECIPE, epochs=20, warmup_epochs=5.0, scales=((5, 0.5), (15, 1.0)))
-    recipe = replace(recipe, evaluate_every=1, patience=3)
+    recipe = replace(recipe, evaluate_every=1, patience=3, mixup=0.2, mixup_off_epoch=15)
     training = training_of(tmp_path, recipe)
     short, rest = (training.recipe_of(fidelity) for fidelity in (Fidelity.FINETUNED, Fidelity.TRAINED))
     assert (short.epochs, short.warmup_epochs, short.scales, short.patience) == (2, 0.5, (), 0)
     assert (rest.epochs, rest.warmup_epochs, rest.scales, rest.patience) == (18, 4.5, ((3, 0.5), (15, 1.0)), 3)
+    assert (short.mixup_off_epoch, rest.mixup_off_epoch) == (15, 13)
     one = training_of(tmp_path, replace(RECIPE, epochs=1))
     assert [one.recipe_of(fidelity).epochs for fidelity in (Fidelity.FINETUNED, Fidelity.TRAINED)] == [1, 0]
 

@@ -312,6 +312,35 @@ def test_closing_finishes_what_was_submitted() -> None:
     assert not names & {thread.name for thread in threading.enumerate() if thread in streams._threads}
 
 
+def test_closing_ends_what_a_failed_processor_has_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other processor will compute it."""
+    made, (long, lost, *_) = small()
+    run, started, failed, go_on = PlanSession.run, threading.Event(), threading.Event(), threading.Event()
+
+    def some_fail(self: PlanSession, names: Sequence[str] | None, feeds: Feeds) -> list[np.ndarray]:
+        if all(np.array_equal(feeds[name], lost[name]) for name in lost):
+            failed.set()
+            raise DeviceError("the device was lost")
+        started.set()
+        assert go_on.wait(60)
+        return run(self, names, feeds)
+
+    streams = StreamSession(together(made, 2))
+    monkeypatch.setattr(PlanSession, "run", some_fail)
+    whole = streams.submit(long)
+    assert started.wait(60)
+    given_back = streams.submit(lost)
+    assert failed.wait(60)
+    closing = threading.Thread(target=streams.close, kwargs={"cancel": True})
+    closing.start()
+    go_on.set()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert whole.result(0)
+    with pytest.raises(DeviceError):
+        given_back.result(10)
+
+
 # ---- the queue
 
 

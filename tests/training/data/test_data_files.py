@@ -107,6 +107,13 @@ def test_exif_turns_an_image_upright() -> None:
     assert found[:, 0].max() == 0
 
 
+@pytest.mark.parametrize("exif", [b"II*\0", b"II+\0\x08\0\0\0", b"II"])
+def test_an_image_with_damaged_exif_is_read_as_it_lies(exif: bytes) -> None:
+    found = decode(encoded(colour(200, 100, 50, (6, 4)), exif=exif), "image", 3)
+    assert found.shape == (4, 6, 3)
+    assert found[0, 0].tolist() == [200, 100, 50]
+
+
 @pytest.mark.parametrize("content", [b"", b"no image", encoded(colour(9, 9, 9))[:40], b"\xff\xd8\xff\xe0 no jpeg"])
 def test_what_is_no_image_is_named_without_addresses(content: bytes) -> None:
     with pytest.raises(UnreadableImageError, match=r"^photo\.png \(") as caught:

@@ -44,6 +44,7 @@ from nnstretch.training.loop.run_folder import RunOptions
 from nnstretch.training.loop.sharding import sharded_copy
 from nnstretch.training.loop.stopping import StopRequest
 from nnstretch.training.loop.trainer import train
+from nnstretch.training.quantization.rounding import ActivationQuantizer
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.weights import read_tensors
 from tests.kits.networks.small_network import SMALL_NETWORK
@@ -238,6 +239,22 @@ def test_batch_norms_see_the_whole_batch(tmp_path: Path) -> None:
         torch.testing.assert_close(mean, norm.running_mean)
         torch.testing.assert_close(variance, norm.running_var)
         torch.testing.assert_close(precise_variance, precise.running_var)
+
+
+def _round(rank: int, count: int, folder: str) -> None:
+    quantizer = ActivationQuantizer(-1.0, 1.0, "ema").train()
+    quantizer(_images()[rank::count])
+    torch.save([quantizer.low, quantizer.high], f"{folder}/{rank}")
+
+
+def test_ranges_of_activations_are_those_of_the_whole_batch(tmp_path: Path) -> None:
+    """Else every process would round in another way."""
+    whole = ActivationQuantizer(-1.0, 1.0, "ema").train()
+    whole(_images())
+    run_in_group(_round, 2, str(tmp_path))
+    for rank in range(2):
+        low, high = torch.load(tmp_path / str(rank), weights_only=True)
+        assert (float(low), float(high)) == (float(whole.low), float(whole.high))
 
 
 def test_a_split_is_shared_without_loss() -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.errors import FileError, ModelError, StoppedError, UsageError
+from nnstretch.support.image_size import ImageSize
 from nnstretch.training.data import load_dataset
 from nnstretch.training.data.split import ArraySplit, Dataset
 from nnstretch.training.distillation.blockwise import BlockwiseStart
@@ -442,14 +443,18 @@ def test_a_start_of_segments_goes_on_and_is_not_repeated(tmp_path: Path, stop: i
     recipe = replace(RECIPE, batch_size=16, blockwise_epochs=1.0, kd_feature_weight=0.5, grad_accum_steps=1)
     teacher = original()
 
-    def run(folder: str, stop: int | None = None) -> tuple[BranchedNetwork, TrainingResult]:
+    def run(
+        folder: str, stop: int | None = None, image_size: ImageSize = (SIDE, 2 * SIDE)
+    ) -> tuple[BranchedNetwork, TrainingResult]:
         network, request = branched(0.5), StopRequest()
 
         def see(step: int, steps: int, loss: float) -> None:
             if step == stop:
                 request.signal = signal.SIGINT
 
-        phase = BlockwisePhase(lambda: BlockwiseStart.of(network, teacher, images, recipe), images.name, see)
+        phase = BlockwisePhase(
+            lambda: BlockwiseStart.of(network, teacher, images, recipe), images.name, see, image_size
+        )
         options = RunOptions(tmp_path / folder, resume=stop is None)
         return network, train(network, images, recipe, teacher, None, options, request, phase)
 
@@ -461,6 +466,8 @@ def test_a_start_of_segments_goes_on_and_is_not_repeated(tmp_path: Path, stop: i
     assert caught.value.status == 130
     with pytest.raises(UsageError, match="unfinished"):
         train(branched(0.5), images, recipe, teacher, run=RunOptions(tmp_path / "parts"))
+    with pytest.raises(UsageError, match=f"size of the images was {SIDE}x{2 * SIDE} and is {SIDE};"):
+        run("parts", image_size=SIDE)
     _, result = run("parts")
     assert result.blockwise is not None
     assert (result.blockwise.before, result.blockwise.after) == (expected.blockwise.before, expected.blockwise.after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from nnstretch.errors import FileError, NNStretchError, UsageError
 from nnstretch.support.image_size import ImageSize
 from nnstretch.training.data import load_dataset
 from nnstretch.training.data.loader import Batch, TrainingBatches
+from nnstretch.training.data.sources.unlabelled import unlabelled_images
 from nnstretch.training.data.split import Dataset
 from nnstretch.training.data.unreadable import without_unreadable
 from nnstretch.training.recipe import Recipe
@@ -230,6 +232,10 @@ def changed(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
         (lambda content: content["annotations"][0].update(category_id=7), "unknown image or category"),
         (lambda content: content["annotations"][0].update(bbox=[1, 2]), "no bbox of four numbers"),
         (lambda content: content["images"].clear(), "names no images"),
+        (lambda content: content["images"][1].pop("height"), "image 1 is damaged .KeyError: 'height'"),
+        (lambda content: content["images"][0].update(width=None), "image 0 is damaged"),
+        (lambda content: content["images"].insert(0, 7), "image 0 is damaged"),
+        (lambda content: content["categories"][0].pop("name"), "category 0 is damaged"),
         (lambda content: [i.update(height=5) for i in content["images"]], "its boxes are for 32×5"),
     ],
 )
@@ -239,6 +245,26 @@ def test_bad_annotations_are_named(tmp_path: Path, change: Callable[[dict[str, A
     with pytest.raises(FileError, match=said) as caught:
         all_batches(whole(f"coco:{tmp_path}"), RECIPE)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [(b"a\n\nc\n", "an empty line"), (b" \n", "an empty line"), (b"Stra\xdfe\n", "UTF-8")]
+)
+def test_names_of_classes_that_cannot_be_read(masks: Path, tmp_path: Path, names: bytes, said: str) -> None:
+    shutil.copytree(masks, tmp_path / "masks")
+    (tmp_path / "masks" / "classes.txt").write_bytes(names)
+    with pytest.raises(FileError, match=said):
+        load_dataset(f"masks:{tmp_path / 'masks'}", SIDE)
+
+
+def test_images_without_labels_of_a_task_with_masks(masks: Path, tmp_path: Path) -> None:
+    """As a block-wise start of a dense network reads them."""
+    Image.new("RGB", (20, 30)).save(tmp_path / "a.png")
+    Image.new("RGB", (9, 9)).save(tmp_path / "b.png")
+    (batch,) = TrainingBatches(
+        unlabelled_images(str(tmp_path), whole(f"masks:{masks}")), replace(RECIPE, batch_size=2)
+    ).epoch(0)
+    assert batch.images.shape == (2, 3, SIDE, SIDE)
 
 
 @pytest.mark.parametrize("source", ["masks:", "coco:", "masks:nowhere", "coco:nowhere", "masks:.", "coco:."])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,14 @@ def load(argument: str, size: ImageSize, channels: int | None, split_seed: int) 
             f"{root}/annotations/instances_train2017.json and {root}/train2017/*.jpg"
         )
     content = {name: _content(file) for name, (file, _) in found.items()}
-    categories = sorted(content["train"]["categories"], key=lambda one: int(one["id"]))
-    classes = {int(one["id"]): number for number, one in enumerate(categories)}
+    categories = _entries(content["train"]["categories"], {"id": int, "name": str}, found["train"][0], "category")
+    categories.sort(key=lambda one: one["id"])
+    classes = {one["id"]: number for number, one in enumerate(categories)}
     preprocessing, task = photo_preprocessing(size, channels or 3), Detection()
     splits: dict[str, RawImages] = {}
     for name, (file, folder) in found.items():
-        images = [one for one in content[name]["images"] if one.get("file_name")]
+        named = [one for one in content[name]["images"] if not isinstance(one, dict) or one.get("file_name")]
+        images = _entries(named, {"id": _identity, "file_name": str, "height": int, "width": int}, file, "image")
         if not images:
             raise FileError(f"{file} names no images; add some")
         rows, starts = _rows(content[name], images, classes, file)
@@ -68,7 +70,7 @@ def load(argument: str, size: ImageSize, channels: int | None, split_seed: int) 
         )
     train = splits.pop("train")
     three, note = held_out(train, splits, split_seed, str(root))
-    return dataset_of(f"coco:{argument}", tuple(str(one["name"]) for one in categories), three, note, task)
+    return dataset_of(f"coco:{argument}", tuple(one["name"] for one in categories), three, note, task)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +146,29 @@ def _content(file: Path) -> dict[str, Any]:
             "annotations and categories is wanted"
         ) from error
     found: dict[str, Any] = content
+    return found
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _entries(
+    entries: Sequence[Any], kinds: Mapping[str, Callable[[Any], Any]], file: Path, what: str
+) -> list[dict[str, Any]]:
+    """These fields of all entries, each read as its kind.
+
+    Raises:
+        FileError: an entry is no object, or a field is missing or of another kind.
+    """
+    found = []
+    for number, entry in enumerate(entries):
+        try:
+            found.append({name: kind(entry[name]) for name, kind in kinds.items()})
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileError(
+                f"{file}: {what} {number} is damaged ({json_fault(error)}); {', '.join(kinds)} are wanted"
+            ) from error
     return found
 
 

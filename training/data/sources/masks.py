@@ -155,12 +155,29 @@ def _mask(path: Path) -> Mask:
         raise UnreadableImageError(f"{path} ({first_line(error)})") from error
 
 
+def _listed_names(file: Path) -> tuple[str, ...]:
+    """The names in the lines of a file; the line says which class has it.
+
+    Raises:
+        FileError: the file cannot be read, is empty, or has an empty line between others.
+    """
+    try:
+        names = [line.strip() for line in file.read_text(encoding="utf-8").rstrip().splitlines()]
+    except OSError as error:
+        raise FileError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"{file} is no text in UTF-8; save it as such") from error
+    if not names or not all(names):
+        raise FileError(f"{file} has an empty line; every line is the name of a class, the first that of 0")
+    return tuple(names)
+
+
 def _class_names(
     root: Path, folders: Sequence[Path], files: Mapping[str, NDArray[np.bytes_]], task: Segmentation
 ) -> tuple[str, ...]:
     listed = root / _CLASSES
     if listed.is_file():
-        return tuple(filter(None, (line.strip() for line in listed.read_text(encoding="utf-8").splitlines())))
+        return _listed_names(listed)
     highest = 0
     for folder in folders:
         for file in files[folder.name]:

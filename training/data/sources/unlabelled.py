@@ -8,6 +8,7 @@ from pathlib import Path
 from nnstretch.training.data import SOURCES, load_dataset
 from nnstretch.training.data.sources.folder import has_splits, unlabelled
 from nnstretch.training.data.split import Dataset
+from nnstretch.training.tasks.classification import CLASSIFICATION
 
 
 def folder_of_images(source: str) -> Path | None:
@@ -42,4 +43,5 @@ def unlabelled_images(source: str, dataset: Dataset) -> Dataset:
     folder = folder_of_images(source)
     if folder is None:
         return load_dataset(source, preprocessing=dataset.preprocessing)
-    return replace(dataset, name=source, train=unlabelled(folder, dataset.preprocessing), note="")
+    images = unlabelled(folder, dataset.preprocessing)
+    return replace(dataset, name=source, train=images, note="", task=CLASSIFICATION)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fail.h"
@@ -113,8 +114,16 @@ static void part_path(const char *path, char *part) {
     if (snprintf(part, PATH_MOST, "%s.part", path) >= PATH_MOST) nns_die("the name of the output %s is too long", path);
 }
 
+/* Ends the process unless a file can take the place of what is at `path`: a device or a link would be lost. */
+static void check_replaceable(const char *path) {
+    struct stat found;
+    if (lstat(path, &found) == 0 && !S_ISREG(found.st_mode))
+        nns_die("cannot write %s: it is no regular file; name another one", path);
+}
+
 void nns_array_check_writable(const char *path) {
     char part[PATH_MOST];
+    check_replaceable(path);
     part_path(path, part);
     FILE *file = fopen(part, "wb");
     if (!file) nns_die("cannot write %s: %s", path, strerror(errno));

@@ -4,14 +4,15 @@
 
 enum { OP_ADD = 0, OP_SUB = 1, OP_MUL = 2, OP_DIV = 3, OP_MAX = 4, OP_MIN = 5 };
 
-/* `x` and `y` are vectors, or single numbers. */
+/* `x` and `y` are vectors, or single numbers. The larger and the smaller of two numbers is NaN if one of them is. */
+#define UNLESS_NAN(found, x, y) select(found, (x) + (y), isnan(x) | isnan(y))
 #define COMBINED(x, y, op)                                      \
     ((op) == OP_ADD   ? (x) + (y)                               \
      : (op) == OP_SUB ? (x) - (y)                               \
      : (op) == OP_MUL ? (x) * (y)                               \
      : (op) == OP_DIV ? (x) / (y)                               \
-     : (op) == OP_MAX ? max(x, y)                               \
-                      : min(x, y))
+     : (op) == OP_MAX ? UNLESS_NAN(max(x, y), x, y)             \
+                      : UNLESS_NAN(min(x, y), x, y))
 
 static inline floatb combine(floatb x, floatb y, int op)
 {

@@ -127,7 +127,7 @@ class WorkerProcess(Closing):
         """Waits for the beginning of an answer; whether there is one in time."""
         left, before = ticks, working()
         while left:
-            if select.select([self._process.stdout], [], [], _TICK)[0]:
+            if select.select([self], [], [], _TICK)[0]:
                 return True
             now = working()
             left, before = (left if now == before else ticks) - 1, now

@@ -411,7 +411,7 @@ def test_a_run_that_lacks_a_latency_of_ours_fails(failing: int, status: int, mon
         (["resnet18", "-o", "picture.bmp"], ".svg"),
         (["--suite", "mobile", "--shape", "x=1,3,8,8"], "--suite"),
         (["--suite", "mobile", "--design", "d.json"], "one network"),
-        (["net.onnx", "--image-size", "64"], "networks that torch builds"),
+        (["net.onnx", "--image-size", "64"], "cannot read net.onnx"),
     ],
 )
 def test_what_can_be_wrong(

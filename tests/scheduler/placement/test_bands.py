@@ -22,7 +22,7 @@ from nnstretch.compiler.saved_plan import plan_file
 from nnstretch.errors import UsageError
 from nnstretch.frontends.onnx_file import load
 from nnstretch.graph.bands import Band, band_after, rows_of, shares_of_rows
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Attribute, Layer, TensorType
 from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_layer, run_proto
 from nnstretch.passes import optimize
@@ -256,7 +256,12 @@ def test_what_looks_at_all_rows_is_in_no_band() -> None:
 def test_enlargements_whose_scale_is_not_that_of_their_sizes(scale: float, is_local: bool) -> None:
     """Rows of a band would lie elsewhere than those of the image."""
     sizes = TensorType((1, 8, 100, 100)), TensorType((1, 8, 200, 200))
-    attributes = {"mode": "linear", "coordinates": "half_pixel", "nearest": "floor", "scales": (scale, scale)}
+    attributes: dict[str, Attribute] = {
+        "mode": "linear",
+        "coordinates": "half_pixel",
+        "nearest": "floor",
+        "scales": (scale, scale),
+    }
     layer = Layer("r", "Resize", sizes[:1], sizes[1:], attributes)
     assert (band_after(layer, [Band(50, 100, 50, 100)]) is not None) == is_local
 
@@ -265,10 +270,9 @@ def test_what_a_convolution_adds_has_the_rows_that_it_makes() -> None:
     """A convolution without pads makes fewer rows than it reads."""
     image, made = TensorType((1, 16, 12, 12)), TensorType((1, 16, 10, 10))
     weight = TensorType((16, 16, 3, 3))
-    attributes = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1}
-    layer = Layer(
-        "c", "Conv", (image, weight, None, made), (made,), attributes, {1: np.zeros(weight.shape, np.float32)}
-    )
+    attributes: dict[str, Attribute] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1}
+    constants = {1: np.zeros(weight.shape, np.float32)}
+    layer = Layer("c", "Conv", (image, weight, None, made), (made,), attributes, constants=constants)
     read = Band(2, 8, 2, 8)
     assert band_after(layer, [read, read]) is None
     assert band_after(layer, [read, Band(2, 6, 2, 6)]) == Band(2, 6, 2, 6)

@@ -48,7 +48,7 @@ def test_train_and_quantize_count_what_cannot_be_decoded(cli: Cli, folder: Path,
     cropping = (
         f"folder:{images}: images are resized to cover 9×9 pixels, and their centre of 8×8 is used (crop_pct 0.875)"
     )
-    assert f"{cropping}; --crop-pct 1 keeps the rim" in " ".join(err.split())
+    assert f"{cropping}; --crop-pct 1 keeps the most of them" in " ".join(err.split())
     assert json.loads((folder / "w.run" / "result.json").read_text())["unreadable"] == 1
     _, _, err = cli("evaluate", "net.py:small", "-w", "w.safetensors", *data, "--engine", "torch")
     assert f"{cropping}, as the network states" in " ".join(err.split())

@@ -60,9 +60,8 @@ def icd_files() -> tuple[Path, ...]:
     """The files that name the drivers, in the order of their names."""
     place = Path(next(filter(None, map(os.environ.get, _VARIABLES)), _VENDORS))
     files = sorted(place.glob("*.icd")) if place.is_dir() else [place]
-    return tuple(
-        file for file in files if file.is_file() and os.access(file, os.R_OK)
-    )  # as the loader leaves others out
+    # The loader leaves others out, too.
+    return tuple(file for file in files if file.is_file() and os.access(file, os.R_OK))
 
 
 def environment_without(failing: Mapping[Path, str]) -> dict[str, str]:

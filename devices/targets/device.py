@@ -250,7 +250,6 @@ class Device(Closing):
         try:
             with suppress(TargetError):
                 self._end_process()
-            with suppress(TargetError):
                 self._folder.clean()
         finally:
             self._transport.close()

@@ -67,9 +67,8 @@ def _curves(rows: Sequence[Row], axis: str, varied: Sequence[str]) -> Iterator[S
     """Charts over a setting: a line per combination of the others, a chart per model and value."""
     rest = [setting for setting in varied if setting not in {"model", axis}]
     for model in dict.fromkeys(row["model"] for row in rows):
-        of_model = [
-            row for row in rows if row["model"] == model and isinstance(row[axis], int)
-        ]  # sizes of squares only
+        # An axis has sizes of squares only.
+        of_model = [row for row in rows if row["model"] == model and isinstance(row[axis], int)]
         if len({row[axis] for row in of_model}) < 2:
             continue
         for value, (heading, title) in _VALUES.items():

@@ -553,7 +553,7 @@ def test_signals_end_the_runner_and_leave_nothing(
     while "--seconds" not in runner:
         assert process.poll() is None
         time.sleep(0.1)
-        for file in tmp_path.glob("nnstretch-*/pid"):
+        for file in tmp_path.glob("nnstretch-*/pid-*"):
             with suppress(OSError, ValueError):
                 runner = Path(f"/proc/{int(file.read_text())}/cmdline").read_text().replace("\0", " ")
     process.send_signal(number)

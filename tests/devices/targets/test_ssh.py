@@ -106,8 +106,8 @@ def test_a_file_that_arrives_in_part_does_not_appear(board: Board, address: str)
 
 
 FULL = """
-case $SSH_ORIGINAL_COMMAND in *.nnm.part*)
-  ln -s /dev/full "$(printf %s "$SSH_ORIGINAL_COMMAND" | grep -o '[^ >]*[.]nnm[.]part' | head -n 1)" ;;
+case $SSH_ORIGINAL_COMMAND in *.nnm.*.part*)
+  ln -s /dev/full "$(printf %s "$SSH_ORIGINAL_COMMAND" | grep -o '[^ >]*[.]nnm[.][^ >]*[.]part' | head -n 1)" ;;
 esac
 """
 """Has the system itself refuse the bytes of a model file, as it does on a full disk."""

@@ -636,14 +636,18 @@ def test_no_library_beside_a_model_is_loaded(small: Case, tmp_path: Path) -> Non
         assert session.get_inputs()
 
 
-def test_options_that_cannot_be_met(small: Case, tmp_path: Path) -> None:
-    refuses(small.executable, "-o", tmp_path / "no" / "y.npy", words=["cannot write"])
+def test_outputs_take_the_place_of_files_only(small: Case, tmp_path: Path) -> None:
+    """Of a device, such as /dev/null, nothing would be left."""
     (tmp_path / "link.npy").symlink_to(tmp_path / "kept.npy")
     os.mkfifo(tmp_path / "pipe.npy")
     for other in (tmp_path / "link.npy", tmp_path / "pipe.npy"):
         refuses(small.executable, "-o", other, words=[f"cannot write {other}", "no regular file"])
     assert (tmp_path / "link.npy").is_symlink()
     assert (tmp_path / "pipe.npy").is_fifo()
+
+
+def test_options_that_cannot_be_met(small: Case, tmp_path: Path) -> None:
+    refuses(small.executable, "-o", tmp_path / "no" / "y.npy", words=["cannot write"])
     refuses(small.executable, "-o", tmp_path / "a", "-o", tmp_path / "b", words=["2 files"])
     for option in ("--threads", "--repeat"):
         for value in ("", "x", "-1", "99999999999999999999"):

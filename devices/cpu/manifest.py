@@ -133,14 +133,18 @@ class Family:
             path: names of the enclosing groups, outermost first, then the parameter's name.
         """
         *groups, name = path
+        return _named(self._in(*groups), name).legal
+
+    def takes(self, values: Mapping[str, int], *groups: str) -> bool:
+        """Whether these values of parameters, by name, are legal; `groups` are the enclosing groups, outermost first."""
+        return all(_named(self._in(*groups), name).takes(value) for name, value in values.items())
+
+    def _in(self, *groups: str) -> tuple[Parameter, ...]:
+        """The parameters of a group in groups, outermost first; those of the family without any."""
         found = self.parameters
         for group in groups:
             found = _named(found, group).group
-        return _named(found, name).legal
-
-    def takes(self, values: Mapping[str, int]) -> bool:
-        """Whether these values of parameters, by name, are legal."""
-        return all(_named(self.parameters, name).takes(value) for name, value in values.items())
+        return found
 
     def pack(self, values: Mapping[str, Values]) -> tuple[int, ...]:
         """The parameters of a step in the order in which kernels read them.

@@ -13,6 +13,7 @@ from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.targets.base import TargetError
 from nnstretch.devices.targets.probe import Probe
 from nnstretch.graph.layer import TensorType
+from nnstretch.support.json_text import DAMAGED
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def parse_result(output: bytes, target: str) -> BenchResult:
             answer.get("stopped"),
             Probe.from_json(answer["device"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGED as error:
         raise TargetError(f"{target}: the runner's answer is not understood ({error!r}): {output[:80]!r}") from error
 
 

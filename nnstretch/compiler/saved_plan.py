@@ -33,6 +33,7 @@ from nnstretch.scheduler.plan.schema import Plan, PlanTensor, QueuePool, json_re
 from nnstretch.scheduler.plan.tuned_on import to_metadata, warn_of_other_cpu
 from nnstretch.scheduler.planner import ChoiceSpace, plan_of_choices
 from nnstretch.scheduler.selection.problem import Assignment
+from nnstretch.support.json_text import DAMAGED
 
 _Groups = Mapping[frozenset[str], tuple[Sequence[str], FusionGroup]]
 """Fusion groups and the names of their units, in their order, by these names."""
@@ -257,7 +258,7 @@ def read_plan(path: Path) -> tuple[Plan, SavedSelection]:
         raise PackageError(f"{path} has no selection of routines; write it again with `nnstretch tune -o`")
     try:
         return plan, json_reader(SavedSelection)(raw)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGED as error:
         raise PackageError(f"{path} is damaged: {error!r}; write it again with `nnstretch tune -o`") from error
 
 

@@ -32,6 +32,7 @@ import numpy as np
 
 from nnstretch.errors import FileError, PackageError
 from nnstretch.support.foreign_files import instead_of
+from nnstretch.support.json_text import DAMAGED
 from nnstretch.support.settings import atomic_write
 
 FORMAT_VERSION = 2
@@ -41,16 +42,7 @@ _PAGE = 4096
 _TFLITE = b"TFL3"  # bytes 4 to 7 of such a file
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 # What reading a damaged package raises; RuntimeError if it says that it needs a later version of ZIP.
-_DAMAGED = (
-    zipfile.BadZipFile,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RuntimeError,
-    struct.error,
-)
+_DAMAGED = (*DAMAGED, RuntimeError, struct.error, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True)

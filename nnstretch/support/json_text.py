@@ -9,6 +9,9 @@ from typing import Any
 
 from nnstretch.errors import first_line
 
+DAMAGED = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
+"""What reading the fields of a damaged object raises."""
+
 
 def json_text(answer: Mapping[str, Any]) -> str:
     """An object as indented JSON; numbers that are not finite are null."""

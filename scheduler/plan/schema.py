@@ -23,7 +23,7 @@ from nnstretch.devices.cpu.queues import HOST
 from nnstretch.errors import PackageError
 from nnstretch.graph.dtypes import ELEMENT_TYPES
 from nnstretch.graph.layer import RUN_TIME_PRODUCTS, TensorType
-from nnstretch.support.json_text import json_fault
+from nnstretch.support.json_text import DAMAGED, json_fault
 from nnstretch.support.words import counted
 
 PLAN_VERSION = 2
@@ -234,7 +234,7 @@ class Plan:
                 )
             plan: Plan = json_reader(Plan)(raw)
             return plan
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except DAMAGED as error:
             raise PackageError(f"{source} is damaged: {error!r}; {remedy}") from error
 
 

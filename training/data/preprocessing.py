@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, UsageError
 from nnstretch.support.image_size import ImageSize, as_image_size, sides, size_of, size_text
-from nnstretch.support.json_text import json_fault
+from nnstretch.support.json_text import DAMAGED, json_fault
 from nnstretch.support.settings import write_text
 
 Pixels = NDArray[np.uint8]
@@ -189,7 +189,7 @@ def preprocessing_from_json(text: str, source: str) -> Preprocessing:
         if "width" in fields:  # as earlier versions wrote inputs that are not square
             fields["image_size"] = fields["image_size"], fields.pop("width")
         return Preprocessing(**fields)
-    except (ValueError, TypeError, KeyError, AttributeError, UsageError) as error:
+    except (UsageError, *DAMAGED) as error:
         raise FileError(
             f"{source} states a preprocessing that cannot be read ({error}); write the file again"
         ) from error

@@ -16,7 +16,7 @@ from typing import Any
 
 from nnstretch.errors import DesignError, FileError, UsageError
 from nnstretch.support.image_size import ImageSize, as_image_size
-from nnstretch.support.json_text import json_fault
+from nnstretch.support.json_text import DAMAGED, json_fault
 from nnstretch.support.settings import atomic_write
 from nnstretch.support.words import counted
 
@@ -217,7 +217,7 @@ class Design:
         """
         try:
             return _design(json.loads(text))
-        except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
+        except (UsageError, *DAMAGED) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else json_fault(error)
             raise DesignError(f"not a whole design ({reason}); make it again with `nnstretch stretch`") from error
 

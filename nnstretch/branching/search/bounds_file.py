@@ -16,6 +16,7 @@ from torch import nn
 from nnstretch.branching.design.design import number_of, text_of, whole_of
 from nnstretch.branching.search.bounds import Bounds, ShortTraining
 from nnstretch.errors import FileError, UsageError
+from nnstretch.support.json_text import DAMAGED
 from nnstretch.support.settings import atomic_write
 
 NAME = "nnstretch-bounds"
@@ -111,7 +112,7 @@ def load_bounds(path: Path) -> LearnedBounds:
         raise FileError(f"{path} is of version {raw.get('version')!r}, this nnstretch reads {VERSION}; learn it again")
     try:
         return _bounds(raw)
-    except (KeyError, TypeError, ValueError) as error:
+    except DAMAGED as error:
         raise FileError(f"{path} is damaged ({type(error).__name__}: {error}); learn the bounds again") from error
 
 

@@ -16,6 +16,7 @@ from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import check_choices, check_head, choices_of, head_of
 from nnstretch.branching.search.bounds_file import weights_digest
 from nnstretch.errors import NNStretchError
+from nnstretch.support.json_text import DAMAGED
 from nnstretch.support.settings import searches_dir, write_text
 
 log = logging.getLogger(__name__)
@@ -61,16 +62,7 @@ def read_refinement(path: Path, prepared: Blueprint) -> KeptRefinement | None:
         check_head(prepared, head_of(found.design))
     except FileNotFoundError:
         return None
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-        NNStretchError,
-    ) as error:
+    except (OSError, NNStretchError, *DAMAGED) as error:
         log.warning("%s is no result of a search (%s); the designs run again", path, error)
         return None
     return found

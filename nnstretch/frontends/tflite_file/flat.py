@@ -13,8 +13,9 @@ import numpy as np
 
 from nnstretch.devices.external.litert.flatbuffer import IDENTIFIER, load_schema
 from nnstretch.errors import FileError, ModelError, first_line
+from nnstretch.support.json_text import DAMAGED
 
-_DAMAGED = (struct.error, IndexError, KeyError, ValueError, TypeError, OverflowError, AttributeError, MemoryError)
+_DAMAGED = (*DAMAGED, MemoryError, struct.error)
 """What the classes of the schema raise where offsets or lengths lead out of the file."""
 _MOST_AXES = 8
 _SCALABLE = ("int8", "uint8", "int16", "int32")

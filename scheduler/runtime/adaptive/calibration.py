@@ -14,6 +14,7 @@ from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.errors import PackageError
 from nnstretch.scheduler.runtime.adaptive.estimator import PlanFacts
 from nnstretch.scheduler.runtime.session import UNUSABLE, PlanSession
+from nnstretch.support.json_text import DAMAGED
 
 _ROUNDS = 3
 _WARMUP = 2
@@ -86,7 +87,7 @@ def from_metadata(metadata: Mapping[str, Any], names: Sequence[str]) -> list[Pla
             if not all(0.0 < seconds < np.inf for seconds in (plan.seconds, *plan.busy.values())) or not plan.busy:
                 raise ValueError(f"times of plan {plan.name}")
         return facts
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGED as error:
         raise PackageError(f"the package's calibration is damaged: {error!r}; compile it again") from error
 
 

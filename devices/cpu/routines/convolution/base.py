@@ -43,12 +43,7 @@ def is_convolution(layer: Layer) -> bool:
         return False
     if min(layer.ints("pads")) < 0:
         return False
-    limits = family("conv_direct").limits
-    return all(
-        low <= value <= high
-        for name, value in geometry_parameters(KernelGeometry.of(layer)).items()
-        for low, high in [limits("geometry", name)]
-    )
+    return family("conv_direct").takes(geometry_parameters(KernelGeometry.of(layer)), "geometry")
 
 
 def has_native_operands(layer: Layer) -> bool:

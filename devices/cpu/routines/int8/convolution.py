@@ -60,16 +60,9 @@ class Int8Convolution(BlockedConvolution):
     def supports(self, layer: Layer) -> bool:
         if layer.op != "Conv" or len(layer.type_of(0).shape) != 4 or min(layer.ints("pads")) < 0:
             return False
-        geometry, limits = KernelGeometry.of(layer), family("conv_int8").limits
-        return (
-            all(
-                low <= value <= high
-                for name, value in geometry_parameters(geometry).items()
-                for low, high in [limits("geometry", name)]
-            )
-            and has_int8_operands(layer)
-            and self.covers(geometry)
-        )
+        geometry = KernelGeometry.of(layer)
+        fits = family("conv_int8").takes(geometry_parameters(geometry), "geometry")
+        return fits and has_int8_operands(layer) and self.covers(geometry)
 
 
 class DirectInt8Convolution(Int8Convolution):

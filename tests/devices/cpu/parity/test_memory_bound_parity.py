@@ -2,174 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnstretch.devices.base.routine import PLAIN, Parameters
-from nnstretch.devices.base.spec import usable_cores
-from nnstretch.devices.cpu.routines.memory_bound import MOVED_DTYPES, MemoryBoundRoutine
+from nnstretch.devices.base.routine import PLAIN
+from nnstretch.devices.cpu.routines.memory_bound import MOVED_DTYPES
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import QuantizationParameters, element_type
-from nnstretch.graph.expand import expand
 from nnstretch.graph.layer import Attribute, Layer, TensorType
-from tests.kits.boards.cores import OWN_CORE
 from tests.kits.hypothesis_examples import examples
-from tests.kits.kernels.convolution_parity import ACTIVATIONS
 from tests.kits.kernels.cpu_routines import memory_bound_routines
 from tests.kits.kernels.kernel_driver import run_lowering
-
-BLOCKS = (4, 8, 16)
-MEMORY_BOUND_ROUTINES = memory_bound_routines(local_isa().block)
-CORES = ((OWN_CORE,), (OWN_CORE, OWN_CORE))
-TWO_CORES = tuple(usable_cores()[:2])
-Shape = tuple[int, ...]
-
-WITH_EXP = (*ACTIVATIONS, Activation(ActivationKind.EXP))
-
-
-def make_layer(
-    op: str,
-    inputs: Sequence[Shape],
-    output: Shape,
-    attributes: Mapping[str, Attribute] | None = None,
-    activation: Activation = NO_ACTIVATION,
-    constants: Mapping[int, np.ndarray] | None = None,
-) -> Layer:
-    return Layer(
-        "tested",
-        op,
-        tuple(map(TensorType, inputs)),
-        (TensorType(output),),
-        MappingProxyType(dict(attributes or {})),
-        activation,
-        MappingProxyType(dict(constants or {})),
-    )
-
-
-def values(shape: Shape, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).uniform(-3, 3, shape).astype(np.float32)
-
-
-def reference(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        expand(layer).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    (result,) = session.run(None, {f"x{i}": feed for i, feed in enumerate(feeds)})
-    assert isinstance(result, np.ndarray)
-    return result
-
-
-def settings_of(
-    layer: Layer, routines: Sequence[MemoryBoundRoutine] = MEMORY_BOUND_ROUTINES
-) -> list[tuple[MemoryBoundRoutine, Parameters]]:
-    """All settings of the routines that support `layer`."""
-    found = [(r, parameters) for r in routines if r.supports(layer) for parameters in r.parameter_space(layer)]
-    assert found
-    return found
-
-
-def check(
-    layer: Layer,
-    *,
-    exact: bool = False,
-    blocked: bool = True,
-    blocks: Sequence[int] = BLOCKS,
-    threads: Sequence[tuple[int, ...]] = CORES,
-    tolerance: float = 2e-6,
-) -> np.ndarray:
-    """Compares all settings of the routines that support `layer` with the reference, which is returned.
-
-    Two threads that share a core take turns, whatever else runs; `threads` may name cores on which they run at the same time.
-    """
-    feeds = [values(layer.type_of(i).shape, 7 + i) for i in layer.activations]
-    wanted = reference(layer, feeds)
-    assert wanted.shape == layer.outputs[0].shape
-    for block in blocks:
-        tested = settings_of(layer, memory_bound_routines(block))
-        assert [p["block"] for p in tested[0][0].parameter_space(layer)] == ([block, 0] if blocked else [0])
-        for routine, parameters in tested:
-            lowering = routine.lower(layer, parameters)
-            for cores in threads:
-                inputs, outputs = routine.layouts(layer, parameters)
-                (found,) = run_lowering(lowering, layer, feeds, inputs, outputs, cores)
-                where = f"{routine.descriptor} {parameters} {cores}"
-                if exact:
-                    np.testing.assert_array_equal(found, wanted, where)
-                else:
-                    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance, err_msg=where)
-    return wanted
-
-
-batches, channels, activations = st.integers(1, 3), st.integers(1, 35), st.sampled_from(WITH_EXP)
-
-
-def pool_layer(
-    op: str,
-    shape: Shape,
-    kernel: Shape,
-    strides: Shape,
-    pads: Shape,
-    dilations: Shape = (1, 1),
-    include: int = 0,
-    activation: Activation = NO_ACTIVATION,
-) -> Layer:
-    size = [
-        (shape[2 + a] + pads[a] + pads[2 + a] - (kernel[a] - 1) * dilations[a] - 1) // strides[a] + 1 for a in range(2)
-    ]
-    attributes: dict[str, Attribute] = {"kernel": kernel, "strides": strides, "pads": pads}
-    attributes |= {"dilations": dilations} if op == "MaxPool" else {"count_include_pad": include}
-    return make_layer(op, [shape], (*shape[:2], *size), attributes, activation)
-
-
-@st.composite
-def pools(draw: st.DrawFn) -> Layer:
-    op = draw(st.sampled_from(["MaxPool", "AveragePool"]))
-    kernel = draw(st.tuples(*[st.integers(1, 5)] * 2))
-    dilations = draw(st.tuples(*[st.integers(1, 3)] * 2)) if op == "MaxPool" else (1, 1)
-    # ONNX Runtime takes no pad as large as the kernel
-    pads = tuple(draw(st.integers(0, kernel[axis] - 1)) for axis in (0, 1, 0, 1))
-    spans = [(kernel[a] - 1) * dilations[a] + 1 for a in range(2)]
-    low = [max(spans[a] - pads[a] - pads[2 + a], 1) if dilations[a] == 1 else spans[a] for a in range(2)]
-    size = tuple(draw(st.integers(low[a], low[a] + 9)) for a in range(2))
-    strides = draw(st.tuples(*[st.integers(1, 7)] * 2))
-    shape = (draw(batches), draw(channels), *size)
-    return pool_layer(op, shape, kernel, strides, pads, dilations, draw(st.integers(0, 1)), draw(activations))
-
-
-@given(pools())
-@settings(max_examples=examples(60))
-def test_pool(layer: Layer) -> None:
-    check(layer)
-
-
-@pytest.mark.parametrize(
-    ("shape", "kernel", "strides", "pads"),
-    [
-        ((1, 64, 28, 28), (3, 3), (2, 2), (1, 1, 1, 1)),
-        ((1, 19, 29, 31), (3, 3), (2, 2), (0, 0, 1, 1)),
-        ((1, 32, 14, 14), (2, 2), (2, 2), (0, 0, 0, 0)),
-        ((2, 17, 9, 40), (3, 3), (1, 1), (1, 1, 1, 1)),
-        ((1, 3, 1, 1), (3, 3), (1, 1), (1, 1, 1, 1)),
-        ((1, 5, 2, 3), (5, 7), (9, 11), (3, 2, 4, 6)),
-        ((1, 16, 40, 40), (1, 1), (13, 2), (0, 0, 0, 0)),
-    ],
+from tests.kits.kernels.memory_bound_parity import (
+    BLOCKS,
+    CORES,
+    MEMORY_BOUND_ROUTINES,
+    TWO_CORES,
+    WITH_EXP,
+    Shape,
+    activations,
+    batches,
+    channels,
+    check,
+    make_layer,
+    reference,
+    settings_of,
+    values,
 )
-@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
-@pytest.mark.parametrize("include", [0, 1])
-def test_pool_shapes(op: str, include: int, shape: Shape, kernel: Shape, strides: Shape, pads: Shape) -> None:
-    layer = pool_layer(op, shape, kernel, strides, pads, include=include)
-    wanted = check(layer, exact=op == "MaxPool", threads=(*CORES, TWO_CORES))
-    assert np.ptp(wanted) > 0
 
 
 @pytest.mark.parametrize("op", ["Max", "Min"])
@@ -185,36 +50,6 @@ def test_the_larger_of_two_numbers_is_nan_if_one_of_them_is(op: str, second: Sha
         inputs, outputs = routine.layouts(layer, parameters)
         (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, inputs, outputs, CORES[0])
         np.testing.assert_array_equal(found, wanted)
-
-
-def test_pool_refuses_windows_of_padding_alone() -> None:
-    assert not any(
-        r.supports(pool_layer("MaxPool", (1, 3, 4, 4), (2, 2), (1, 1), (2, 0, 0, 0))) for r in MEMORY_BOUND_ROUTINES
-    )
-    late = make_layer(
-        "AveragePool",
-        [(1, 3, 4, 4)],
-        (1, 3, 5, 4),
-        {"kernel": (1, 1), "strides": (1, 1), "pads": (0, 0, 1, 0), "count_include_pad": 0},
-    )
-    assert not any(r.supports(late) for r in MEMORY_BOUND_ROUTINES)
-
-
-@given(batches, channels, st.integers(1, 13), st.integers(1, 13), st.sampled_from(["average", "max"]), activations)
-@settings(max_examples=examples(30))
-def test_global_pool(n: int, c: int, h: int, w: int, mode: str, activation: Activation) -> None:
-    check(make_layer("GlobalPool", [(n, c, h, w)], (n, c, 1, 1), {"mode": mode}, activation))
-
-
-def test_global_pool_of_a_large_plane_keeps_its_digits() -> None:
-    shape = (1, 3, 300, 300)
-    layer = make_layer("GlobalPool", [shape], (1, 3, 1, 1), {"mode": "average"})
-    feed = values(shape, 1) + np.float32(100)
-    for routine, parameters in settings_of(layer):
-        inputs, outputs = routine.layouts(layer, parameters)
-        (found,) = run_lowering(routine.lower(layer, parameters), layer, [feed], inputs, outputs, CORES[0])
-        wanted = feed.mean(axis=(2, 3), keepdims=True, dtype=np.float64)
-        np.testing.assert_allclose(found, wanted, rtol=5e-7)
 
 
 @pytest.mark.parametrize("activation", WITH_EXP, ids=str)

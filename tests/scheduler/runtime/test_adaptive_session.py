@@ -170,6 +170,7 @@ def test_times_of_plans_are_kept_in_the_package(cpus: Mapping[str, Compiled], tm
     package = read_package(path)
     here = package.metadata["calibration"]["machine"]
     damaged: list[dict[str, Any]] = [{"plans": {}}, {"machine": here, "plans": dict.fromkeys(cpus)}]
+    damaged.append({"machine": here, "plans": {name: {"ms": 10**400, "busy_ms": {C: 1.0}} for name in cpus}})
     for broken in damaged:
         write_package(replace(package, metadata={"calibration": broken}), path)
         with pytest.raises(PackageError, match="calibration is damaged"):
@@ -178,6 +179,18 @@ def test_times_of_plans_are_kept_in_the_package(cpus: Mapping[str, Compiled], tm
     write_package(replace(package, metadata={"calibration": elsewhere}), path)
     with AdaptiveSession.load(path) as loaded:  # measured again
         assert len(loaded.facts) == len(cpus)
+
+
+def test_a_processor_without_work_has_no_times(cpus: Mapping[str, Compiled], tmp_path: Path) -> None:
+    """As where all layers run fastest on one of two processors."""
+    path, one = tmp_path / "idle.nns", cpus[C]
+    (idle,) = (queue for queue in cpus[f"{C},{D}"].plan.queues if queue.processor == D)
+    both = replace(one, plan=replace(one.plan, queues=(*one.plan.queues, idle)))
+    with AdaptiveSession({f"{C},{D}": both, C: one}) as session:
+        assert [set(plan.busy) for plan in session.facts] == [{C}, {C}]
+        session.save(path)
+    with AdaptiveSession.load(path) as loaded:
+        assert len(loaded.facts) == 2
 
 
 def missing(compiled: Compiled) -> Compiled:

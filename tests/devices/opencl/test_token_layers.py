@@ -12,7 +12,7 @@ from nnstretch.devices.opencl.routines import Traits
 from nnstretch.graph.activation import Activation
 from nnstretch.graph.layer import Attribute, Layer
 from tests.kits.kernels.token_layers import attention_layer, attention_layers, product_layer
-from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, check, make_layer, numbers, some
+from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, check, check_setting, feeds_of, make_layer, numbers, some
 
 pytestmark = pytest.mark.opencl
 GPU = Traits(block=4, on_cpu=False, compute_units=2, registers=8)
@@ -83,6 +83,17 @@ def test_reduce(
     kept = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
     output = kept if keeps else tuple(size for axis, size in enumerate(shape) if axis not in axes)
     check(processor, make_layer("Reduce", [shape], output, {"axes": axes, "mode": mode}, activation), {"reduce"})
+
+
+@pytest.mark.parametrize("shape", [(1 << 18, 3), (1, 1 << 20)])
+def test_sums_of_many_numbers(processor: OpenCLProcessor, shape: tuple[int, ...]) -> None:
+    """Each of them added to one float, sums of positive numbers would be wrong in the third or fourth digit."""
+    axis = max(range(2), key=lambda number: shape[number])
+    result = tuple(size for number, size in enumerate(shape) if number != axis)
+    layer = make_layer("Reduce", [shape], result, {"axes": (axis,), "mode": "squares"})
+    wanted = np.square(feeds_of(layer)[0].astype(np.float64)).sum(axis)
+    (routine,) = (routine for routine in processor.routines if routine.supports(layer))
+    check_setting(processor, routine, layer, {}, wanted, tolerance=1e-5)
 
 
 @given(

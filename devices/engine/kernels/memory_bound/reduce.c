@@ -7,6 +7,10 @@
 
 enum { SUM, MEAN, MAXIMUM, MINIMUM, ABSOLUTE_SUM, ROOT_OF_SQUARES, SQUARES, PRODUCT };
 
+/* Rows, or vectors of a row, that are joined before they are joined to the total, whose error would grow with the length if each
+ * was added to it. */
+enum { PART = 256 };
+
 static const char *reduce_check(const nns_args *args, nns_work *work) {
     const reduce_parameters *p = (const void *)args->p;
     const char *wrong = NNS_CHECK_SIZES(reduce, args, NNS_FLOAT_BYTES(p->outer, p->inner),
@@ -40,8 +44,8 @@ NNS_INLINE float finished(float total, int64_t length, int mode) {
     return mode == ROOT_OF_SQUARES ? sqrtf(total) : total;
 }
 
-/* One contiguous row. */
-NNS_INLINE float reduce_row(const float *x, int64_t n, int mode) {
+/* The lanes of `n` neighbours, joined by their index modulo NNS_BLOCK. */
+NNS_INLINE nns_vec reduce_part(const float *x, int64_t n, int mode) {
     const nns_vec start = nns_broadcast(neutral(mode));
     nns_vec totals[4] = {start, start, start, start};
     int64_t i = 0;
@@ -51,7 +55,14 @@ NNS_INLINE float reduce_row(const float *x, int64_t n, int mode) {
         const int64_t some = nns_min_int(n - i, NNS_BLOCK);
         totals[0] = join(totals[0], term(nns_load_some(x + i, some, neutral(mode)), mode), mode);
     }
-    const nns_vec all = join(join(totals[0], totals[1], mode), join(totals[2], totals[3], mode), mode);
+    return join(join(totals[0], totals[1], mode), join(totals[2], totals[3], mode), mode);
+}
+
+/* One contiguous row. */
+NNS_INLINE float reduce_row(const float *x, int64_t n, int mode) {
+    nns_vec all = nns_broadcast(neutral(mode));
+    for (int64_t i = 0; i < n; i += PART * NNS_BLOCK)
+        all = join(all, reduce_part(x + i, nns_min_int(n - i, PART * NNS_BLOCK), mode), mode);
     float total = all[0];
     if (mode == MAXIMUM) total = nns_max_lanes(all);
     else if (mode == MINIMUM) total = -nns_max_lanes(-all);
@@ -64,8 +75,13 @@ NNS_INLINE float reduce_row(const float *x, int64_t n, int mode) {
 /* `some` neighbouring columns of `length` rows that are `inner` floats apart: each lane is one result. */
 NNS_INLINE void reduce_columns(float *out, const float *x, int64_t length, int64_t inner, int64_t some, int mode) {
     nns_vec total = nns_broadcast(neutral(mode));
-    for (int64_t i = 0; i < length; i++)
-        total = join(total, term(nns_load_some(x + i * inner, some, 0.0f), mode), mode);
+    for (int64_t first = 0; first < length; first += PART) {
+        const int64_t stop = nns_min_int(first + PART, length);
+        nns_vec part = nns_broadcast(neutral(mode));
+        for (int64_t i = first; i < stop; i++)
+            part = join(part, term(nns_load_some(x + i * inner, some, 0.0f), mode), mode);
+        total = join(total, part, mode);
+    }
     for (int j = 0; j < NNS_BLOCK; j++) total[j] = finished(total[j], length, mode);
     nns_store_some(out, total, some);
 }

@@ -2,6 +2,9 @@
 #include "common.cl"
 #include "lanes.cl"
 
+/* Rows that are joined before they are joined to the total, whose error would grow with the length if each was added to it. */
+enum { ROWS_TOGETHER = 256 };
+
 enum { SUM = 0, MEAN = 1, MAX = 2, MIN = 3, L1 = 4, L2 = 5, SQUARES = 6, PRODUCT = 7 };
 
 typedef struct {
@@ -38,6 +41,12 @@ static inline floatb finished(floatb sum, int mode, int length)
     return mode == MEAN ? sum / (float)length : mode == L2 ? sqrt(sum) : sum;
 }
 
+/* How two results over parts of the axis are joined: they are sums already, so squares and distances are not taken again. */
+static inline int joining(int mode)
+{
+    return mode == L1 || mode == L2 || mode == SQUARES ? SUM : mode;
+}
+
 /* B neighbours of the inner axis. Work items: (block of the inner axis, outer index). */
 kernel void reduce(const global float *x_buffer, global float *y_buffer, const reduce_arguments given)
 {
@@ -45,8 +54,13 @@ kernel void reduce(const global float *x_buffer, global float *y_buffer, const r
     const long inner = given.inner, outer = get_global_id(1);
     const global float *x = x_buffer + given.x_offset + outer * length * inner + column;
     floatb sum = (floatb)(neutral(mode));
-    for (long i = 0; i < length; i++)
-        sum = with(sum, load_some(x + i * inner, 1, count, 0.0f), mode);
+    for (long first = 0; first < length; first += ROWS_TOGETHER) {
+        const long stop = min(first + ROWS_TOGETHER, (long)length);
+        floatb part = (floatb)(neutral(mode));
+        for (long i = first; i < stop; i++)
+            part = with(part, load_some(x + i * inner, 1, count, 0.0f), mode);
+        sum = with(sum, part, joining(mode));
+    }
     sum = activate(finished(sum, mode, length), given.kind, given.a, given.b);
     store_some(sum, y_buffer + given.y_offset + outer * inner + column, count);
 }
@@ -59,11 +73,16 @@ kernel void reduce_rows(const global float *x_buffer, global float *y_buffer, co
     const global float *x = x_buffer + given.x_offset + row * length;
     lanes all;
     all.vector = (floatb)(neutral(mode));
+    const int whole = length / B * B;
     int i = 0;
-    for (; i + B <= length; i += B)
-        all.vector = with(all.vector, LOAD(x + i), mode);
-    /* Lanes hold sums already: squares and distances are not taken again. */
-    const int parts = mode == L1 || mode == L2 || mode == SQUARES ? SUM : mode;
+    while (i < whole) {
+        const int stop = min(whole, i + ROWS_TOGETHER * B);
+        floatb part = (floatb)(neutral(mode));
+        for (; i < stop; i += B)
+            part = with(part, LOAD(x + i), mode);
+        all.vector = with(all.vector, part, joining(mode));
+    }
+    const int parts = joining(mode);
     floatb sum = (floatb)(neutral(mode));
     for (int lane = 0; lane < B; lane++)
         sum = with(sum, (floatb)(all.lane[lane]), parts);

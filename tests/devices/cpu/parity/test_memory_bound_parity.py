@@ -399,6 +399,19 @@ def test_reduce(mode: str, shape: Shape, axes: Shape, result: Shape) -> None:
     check(layer, blocked=False, blocks=(16,))
 
 
+@pytest.mark.parametrize("shape", [(1 << 20, 3), (1, 1 << 20)])
+def test_sums_of_a_million_numbers(shape: Shape) -> None:
+    """Each of them added to one float, the mean would be wrong by a hundredth."""
+    axis = shape.index(1 << 20)
+    result = tuple(size for number, size in enumerate(shape) if number != axis)
+    layer = make_layer("Reduce", [shape], result, {"axes": (axis,), "mode": "mean"})
+    feeds = [np.full(shape, 0.1, np.float32)]
+    for routine, parameters in settings_of(layer):
+        inputs, outputs = routine.layouts(layer, parameters)
+        (found,) = run_lowering(routine.lower(layer, parameters), layer, feeds, inputs, outputs, CORES[0])
+        np.testing.assert_allclose(found, 0.1, rtol=5e-5)
+
+
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
 @pytest.mark.parametrize("value", [0.0, 0.5])
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from nnstretch.errors import FileError, ModelError
 from nnstretch.support.settings import atomic_write
 
 _CHECKSUM = "nnstretch.crc32"
+CHECKPOINT = "nnstretch.checkpoint"
+"""Key of the metadata of a file that is a training's checkpoint."""
 _NAMED_TENSORS = 3
 _KINDS: Mapping[torch.dtype, str] = {
     torch.uint64: "U64",
@@ -125,9 +127,14 @@ def load_weights(module: nn.Module, path: Path) -> dict[str, str]:
 
     Raises:
         FileError: the file is missing or damaged.
-        ModelError: names or shapes differ from the module's; nothing is filled in then.
+        ModelError: it is a checkpoint, or names or shapes differ from the module's; nothing is filled in then.
     """
     tensors, metadata = read_tensors(path)
+    if CHECKPOINT in metadata:
+        raise ModelError(
+            f"{path} is a checkpoint of a training, not weights; give the weights that the training wrote, or "
+            f"{path.with_name('best.safetensors')}"
+        )
     fill(module, tensors, str(path))
     return metadata
 

@@ -150,6 +150,7 @@ def test_commands_of_a_page_run(
     programs = None if page.name == "README.md" else request.getfixturevalue("forks")
     for block, done in run_page(page, tmp_path, REPLACED, programs):
         assert done.returncode == 0, f"{block.text}\n{done.stdout}"
+        assert "nothing was retrained" not in done.stdout, block.text
 
 
 @pytest.mark.parametrize(

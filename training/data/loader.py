@@ -129,7 +129,7 @@ class TrainingBatches:
 
     def _note(self, unreadable: dict[int, str]) -> None:
         self.unreadable |= unreadable
-        refuse_many(list(self.unreadable.values()), self._images, "training")
+        refuse_many(list(self.unreadable.values()), self._images, "training", so_far=True)
 
 
 class _Steps:
@@ -227,7 +227,7 @@ class _SpatialBatches(_BatchMaker):
 
     def _check(self, index: int, raw: Pixels, target: Any) -> None:
         if said := self._task.check_size(target, *raw.shape[:2]):
-            raise FileError(f"training image {index}: {said}; make them of one size")
+            raise FileError(f"{self._split.image_name(index)}: {said}; make them of one size")
 
 
 def _batch_size(recipe: Recipe, images: int, ranks: int) -> int:

@@ -20,21 +20,22 @@ _MOST_THREADS = 16
 _AT_ONCE = 1024
 
 
-def refuse_many(unreadable: Sequence[str], images: int, what: str) -> None:
+def refuse_many(unreadable: Sequence[str], images: int, what: str, *, so_far: bool = False) -> None:
     """Refuses a split with too many unreadable images; a single one is never too many.
 
     Args:
         unreadable: their names.
         images: number of images of the split.
         what: they are for, such as `training`.
+        so_far: whether there may be others, which were not looked at yet.
 
     Raises:
         FileError: more than 5 % of the images cannot be decoded.
     """
     if len(unreadable) > max(1, _MOST * images):
         raise FileError(
-            f"{len(unreadable)} of {images} {what} images cannot be decoded, more than {_MOST:.0%}: {names(unreadable)}; "
-            "replace or remove them"
+            f"{'at least ' if so_far else ''}{len(unreadable)} of {images} {what} images cannot be decoded, more than "
+            f"{_MOST:.0%}: {names(unreadable)}; replace or remove them"
         )
 
 

@@ -24,9 +24,8 @@ from nnstretch.training.loop.averaging import WeightAverage
 from nnstretch.training.loop.sharding import ShardedCopy, divided_as, whole
 from nnstretch.training.recipe import Recipe
 from nnstretch.training.recipe_files import recipe_from_json
-from nnstretch.training.weights import fill, read_tensors, write_tensors
+from nnstretch.training.weights import CHECKPOINT, fill, read_tensors, write_tensors
 
-_KEY = "nnstretch.checkpoint"
 _VERSION = 4
 _READABLE = (3, 4)
 """Version 3 has neither the identity of data and teacher nor images that cannot be decoded."""
@@ -241,7 +240,7 @@ class Checkpoint:
             "scaler": self.scaler,
             "updates": self.updates,
         }
-        write_tensors(path, self.tensors, {_KEY: json.dumps(header)})
+        write_tensors(path, self.tensors, {CHECKPOINT: json.dumps(header)})
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -251,10 +250,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
         FileError: missing, damaged, no checkpoint, or of another version.
     """
     tensors, metadata = read_tensors(path)
-    if _KEY not in metadata:
+    if CHECKPOINT not in metadata:
         raise FileError(f"{path} holds weights but is no training checkpoint; give the folder of a training")
     # The checksum has vouched for the header, so its fields are those that were written.
-    header: dict[str, Any] = json.loads(metadata[_KEY])
+    header: dict[str, Any] = json.loads(metadata[CHECKPOINT])
     version = header.pop("version")
     if version not in _READABLE:
         advice = "update it" if version > _VERSION else "train again without resuming"

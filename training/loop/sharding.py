@@ -59,7 +59,8 @@ def sharded_copy(module: nn.Module, recipe: Recipe, ranks: Ranks, device: torch.
         raise UsageError("recipe: torchcompile and fsdp are set; leave one of them out")
     if amp_dtype(recipe, device) == torch.float16:
         raise UsageError("recipe: amp_dtype float16 needs a scaler of gradients, which fsdp has not; use bfloat16")
-    network = copy.deepcopy(module)
+    # Shards are parts of contiguous weights; convolutions of images in channels-last order stay in that order.
+    network = copy.deepcopy(module).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     mesh = init_device_mesh(device.type, (ranks.count,))
     # torch keeps meshes in caches. One that held its group, which it finds by name too, would keep gloo's threads running
     # when the group is destroyed, and such a thread may abort the process as it ends.
@@ -88,5 +89,5 @@ def divided_as(tensor: Tensor, value: Tensor) -> Tensor:
     """A whole value in shards as `tensor` is; itself if that is whole."""
     if not isinstance(tensor, DTensor):
         return value
-    value = value.detach().to(tensor.device, tensor.dtype)
+    value = value.detach().to(tensor.device, tensor.dtype).contiguous()
     return distribute_tensor(value, tensor.device_mesh, tensor.placements)

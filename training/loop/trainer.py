@@ -373,7 +373,8 @@ class Trainer:
         if amp_dtype(recipe, self._device) != torch.float32:
             advice += " or amp_dtype float32"
         if self._folder is not None:
-            advice += f"; the last checkpoint is whole ({self._folder.options.last})"
+            last = self._folder.options.last
+            advice += f", and give the new settings another --run-dir; the last checkpoint is whole ({last})"
         order = permutation(recipe.seed, epoch, len(self._dataset.train))
         count = self._batches.batch * recipe.grad_accum_steps
         images = image_names(self._dataset.train, order[step * count : (step + 1) * count], _NAMED_IMAGES)

@@ -315,10 +315,16 @@ def completed_resume(arguments: Sequence[str]) -> list[str]:
     completed: list[str] = []
     for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
         completed.append(argument)
-        is_value = following == _AUTO or following.endswith((".run", _LAST)) or Path(following or "-").is_dir()
+        named = Path(following or "-")
+        is_value = following == _AUTO or following.endswith((".run", _LAST)) or named.is_dir() or _is_kept(named)
         if argument == "--resume" and not is_value:
             completed.append(_AUTO)
     return completed
+
+
+def _is_kept(file: Path) -> bool:
+    """Whether a name is that of a checkpoint beside the last one."""
+    return file.parent.name == "checkpoints" and file.suffix == ".safetensors" and file.name != _LAST
 
 
 def _run_folder(folder: Path, resume: str | None, *, is_named: bool) -> Path:
@@ -330,6 +336,12 @@ def _run_folder(folder: Path, resume: str | None, *, is_named: bool) -> Path:
     if resume is None or resume == _AUTO:
         return folder
     named = Path(resume)
+    if _is_kept(named):
+        run = named.parent.parent
+        raise UsageError(
+            f"--resume goes on from {named.with_name(_LAST)}; copy {named} there to go back to it, remove "
+            f"{run / 'result.json'} if the training was finished, and give --resume {run}"
+        )
     if named.name == _LAST:
         named = named.parent.parent
     if not (named / "checkpoints").is_dir():

@@ -321,7 +321,9 @@ def test_a_loss_that_is_not_finite_names_its_images_and_keeps_the_checkpoint(few
     images[13] = np.nan
     broken = replace(few, train=ArraySplit(images, few.train.labels))
     seen: list[int] = []
-    with pytest.raises(ModelError, match=r"loss is nan in epoch 1, step \d of 4.* last checkpoint is whole") as caught:
+    with pytest.raises(
+        ModelError, match=r"loss is nan in epoch 1, step \d of 4.*another --run-dir; the last checkpoint is whole"
+    ) as caught:
         train(
             digit_network(), broken, RECIPE, progress=lambda e: seen.append(e.step), run=RunOptions(tmp_path, minutes=0)
         )

@@ -230,13 +230,26 @@ def changed(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
     [
         (lambda content: content.pop("images"), "is no COCO annotation .KeyError: 'images'"),
         (lambda content: content["annotations"][0].update(category_id=7), "unknown image or category"),
-        (lambda content: content["annotations"][0].update(bbox=[1, 2]), "no bbox of four numbers"),
+        (lambda content: content["annotations"][0].update(bbox=[1, 2]), "no bbox inside its image"),
+        (
+            lambda content: content["annotations"][0].update(bbox=[float("nan"), 5, 4, 4]),
+            "no bbox inside.*nan, 5, 4, 4",
+        ),
+        (lambda content: content["annotations"][0].update(bbox=[5, 5, -4, 4]), "no bbox inside"),
+        (lambda content: content["annotations"][0].update(bbox=[500, 5, 4, 4]), "no bbox inside.* of 32×32 pixels"),
+        (lambda content: content["annotations"].clear(), "no boxes to learn from"),
+        (lambda content: content["categories"][0].update(id=5), "two categories with the id 5"),
+        (
+            lambda content: content["categories"][0].update(name="disk"),
+            r"val.json: category 9 is disc, and is disk in .*train",
+        ),
+        (lambda content: content["categories"].pop(0) and content["annotations"].clear(), "and is not in .*train.json"),
         (lambda content: content["images"].clear(), "names no images"),
         (lambda content: content["images"][1].pop("height"), "image 1 is damaged .KeyError: 'height'"),
         (lambda content: content["images"][0].update(width=None), "image 0 is damaged"),
         (lambda content: content["images"].insert(0, 7), "image 0 is damaged"),
         (lambda content: content["categories"][0].pop("name"), "category 0 is damaged"),
-        (lambda content: [i.update(height=5) for i in content["images"]], "its boxes are for 32×5"),
+        (lambda content: [i.update(height=50) for i in content["images"]], r"\.png: .*its boxes are for 32×50"),
     ],
 )
 def test_bad_annotations_are_named(tmp_path: Path, change: Callable[[dict[str, Any]], None], said: str) -> None:

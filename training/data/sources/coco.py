@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,9 +48,10 @@ def load(argument: str, size: ImageSize, channels: int | None, split_seed: int) 
             f"{root}/annotations/instances_train2017.json and {root}/train2017/*.jpg"
         )
     content = {name: _content(file) for name, (file, _) in found.items()}
-    categories = _entries(content["train"]["categories"], {"id": int, "name": str}, found["train"][0], "category")
-    categories.sort(key=lambda one: one["id"])
-    classes = {one["id"]: number for number, one in enumerate(categories)}
+    names = _categories(content["train"], found["train"][0])
+    for name, (file, _) in found.items():
+        _check_categories(_categories(content[name], file), names, file, found["train"][0])
+    classes = {identity: number for number, identity in enumerate(names)}
     preprocessing, task = photo_preprocessing(size, channels or 3), Detection()
     splits: dict[str, RawImages] = {}
     for name, (file, folder) in found.items():
@@ -58,6 +60,8 @@ def load(argument: str, size: ImageSize, channels: int | None, split_seed: int) 
         if not images:
             raise FileError(f"{file} names no images; add some")
         rows, starts = _rows(content[name], images, classes, file)
+        if name == "train" and not len(rows):
+            raise FileError(f"{file} has no boxes to learn from; add annotations")
         splits[name] = CocoSplit(
             preprocessing=preprocessing,
             task=task,
@@ -70,7 +74,7 @@ def load(argument: str, size: ImageSize, channels: int | None, split_seed: int) 
         )
     train = splits.pop("train")
     three, note = held_out(train, splits, split_seed, str(root))
-    return dataset_of(f"coco:{argument}", tuple(one["name"] for one in categories), three, note, task)
+    return dataset_of(f"coco:{argument}", tuple(names.values()), three, note, task)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +176,47 @@ def _entries(
     return found
 
 
+def _categories(content: Mapping[str, Any], file: Path) -> dict[int, str]:
+    """Name of every category by its id, in the order of the ids.
+
+    Raises:
+        FileError: a category is damaged, or two have one id.
+    """
+    found: dict[int, str] = {}
+    for one in _entries(content["categories"], {"id": int, "name": str}, file, "category"):
+        if one["id"] in found:
+            raise FileError(f"{file} has two categories with the id {one['id']}; give each its own")
+        found[one["id"]] = one["name"]
+    return dict(sorted(found.items()))
+
+
+def _check_categories(some: Mapping[int, str], training: Mapping[int, str], file: Path, training_file: Path) -> None:
+    """Refuses categories that mean something else than those of the training images; some may be missing.
+
+    Raises:
+        FileError: an id has another name there, or is unknown there.
+    """
+    for identity, name in some.items():
+        if training.get(identity) != name:
+            there = f"is {training[identity]} in" if identity in training else "is not in"
+            raise FileError(
+                f"{file}: category {identity} is {name}, and {there} {training_file}; give both the same categories"
+            )
+
+
+def _corners(box: Sequence[Any], image: Mapping[str, Any]) -> list[float]:
+    """Left, top, right and bottom of a box, given by its corner and size.
+
+    Raises:
+        ValueError: it is no box with an area inside the image.
+    """
+    left, top, width, height = map(float, box)
+    inside = (min(left + width, image["width"]) - max(left, 0.0), min(top + height, image["height"]) - max(top, 0.0))
+    if not (math.isfinite(left + top + width + height) and min(width, height) >= 0 and min(inside) >= 0):
+        raise ValueError(f"bbox {list(box)} of an image of {image['width']}×{image['height']} pixels")
+    return [left, top, left + width, top + height]
+
+
 def _rows(
     content: Mapping[str, Any], images: list[dict[str, Any]], classes: Mapping[int, int], file: Path
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -186,12 +231,11 @@ def _rows(
         if annotation.get("iscrowd"):
             continue
         try:
-            left, top, width, height = map(float, annotation["bbox"])
-            label = classes[int(annotation["category_id"])]
-            boxes[places[annotation["image_id"]]].append([left, top, left + width, top + height, label])
+            label, place = classes[int(annotation["category_id"])], places[annotation["image_id"]]
+            boxes[place].append([*_corners(annotation["bbox"], images[place]), label])
         except (KeyError, ValueError, TypeError) as error:
             raise FileError(
-                f"{file}: annotation {annotation.get('id')} has an unknown image or category, or no bbox of four numbers "
+                f"{file}: annotation {annotation.get('id')} has an unknown image or category, or no bbox inside its image "
                 f"({type(error).__name__}: {first_line(error)})"
             ) from error
     starts = np.cumsum([0, *map(len, boxes)])

@@ -43,6 +43,7 @@ TRAIN = (
         (["--resume", "auto", "-o", "w"], ["--resume", "auto", "-o", "w"]),
         (["--resume", "w.run"], ["--resume", "w.run"]),
         (["--resume", "w.run/checkpoints/last.safetensors"], ["--resume", "w.run/checkpoints/last.safetensors"]),
+        (["--resume", "w.run/checkpoints/epoch-2.safetensors"], ["--resume", "w.run/checkpoints/epoch-2.safetensors"]),
         (["--resume", "resnet18"], ["--resume", "auto", "resnet18"]),
         (["--resume=w"], ["--resume=w"]),
         (["net.py:f", "--data", "digits"], ["net.py:f", "--data", "digits"]),
@@ -68,6 +69,9 @@ def test_a_run_folder_or_its_checkpoint_is_resumed(cli: Cli, folder: Path) -> No
         assert read_tensors(folder / output)[0].keys() == read_tensors(folder / "w.safetensors")[0].keys()
     shorter = cli(*TRAIN, "-o", "w.safetensors", "--resume", "--epochs", "1")
     refuses(shorter, "epochs was 2 and is 1", "take the best weights so far, checkpoints/best.safetensors", "--weights")
+    kept = "w.run/checkpoints/epoch-1.safetensors"
+    refuses(cli(*TRAIN, "-o", "x.safetensors", "--resume", kept), f"copy {kept} there", "--resume w.run")
+    refuses(cli(*TRAIN, "-o", "x.safetensors", "-w", kept), "is a checkpoint of a training", "best.safetensors")
     (folder / "empty.run").mkdir()
     refuses(cli(*TRAIN, "-o", "x.safetensors", "--resume", "empty.run"), "neither auto nor a run folder")
     refuses(cli(*TRAIN, "-o", "x.safetensors", "--resume", "w.run", "--run-dir", "y.run"), "give one of them")

@@ -434,6 +434,38 @@ def test_transfers_between_queues_are_delayed_as_asked(monkeypatch: pytest.Monke
             assert (passed < delay_us).all()
 
 
+def least_ns(cores: tuple[int, ...], steps: int) -> int:
+    """The shortest of several runs of additions on a pool, in nanoseconds."""
+    size = 4 * 60000
+    memory = [aligned_array(size) for _ in range(3)]
+    regions = [Region(RegionKind.FIXED, size, memory=m) for m in memory]
+    additions = [add((0, 1), 2, size // 4)] * steps
+    buffers = [Buffer(i, 0, size) for i in range(3)]
+    with Program([Queue(QueueKind.HOST, cores)], regions, buffers, additions, [SubGraph(0, steps)]) as program:
+        return int(min(program.time(warmup=1, runs=5)))
+
+
+@pytest.mark.parametrize(
+    "cores", [CORES[:1], pytest.param(CORES[:2], marks=pytest.mark.skipif(len(CORES) < 2, reason=""))]
+)
+def test_slow_cores_take_as_much_longer_as_asked(cores: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = least_ns(cores, 20)
+    monkeypatch.setenv("NNSTRETCH_CORE_SPEEDS", ",".join(f"{core}:0.02" for core in cores))
+    assert least_ns(cores, 20) > 10 * fast  # 50 times the shortest time, which other programs cannot make shorter
+    for text in ("x", f"{cores[0]}", f"{cores[0]}:0.001", f"{cores[0]}:7", f"{max(CORES) + 1}:0.01,"):
+        monkeypatch.setenv("NNSTRETCH_CORE_SPEEDS", text)
+        assert least_ns(cores, 20) < 10 * fast, text
+
+
+def test_calls_take_the_mean_speed_of_their_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = CORES[:2]
+    monkeypatch.setenv("NNSTRETCH_CORE_SPEEDS", f"9999:0.5,{cores[0]}:0.2")
+    mean = (0.2 + len(cores) - 1) / len(cores)
+    with call_program(lambda _r, _w: time.sleep(0.02), queues=[Queue(QueueKind.HOST, cores)]) as program:
+        ((begin, end),) = program.run_traced().steps
+    assert end - begin >= 20_000_000 / mean
+
+
 def test_times_are_as_many_as_asked_for() -> None:
     count = []
     with call_program(lambda _r, _w: count.append(1)) as program:

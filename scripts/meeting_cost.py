@@ -230,7 +230,7 @@ def answer_lead(case: Case, *, pool: bool) -> float:
     originals = {way: ms for way, ms in ways.items() if way.startswith("original")}
     scaled = [ways[BRANCHED] / min(1.0, design["macs"] / design["original_macs"])] if BRANCHED in ways else []
     others = [ms for way, ms in originals.items() if way != answer]
-    return min([*others, *scaled]) / originals[answer]
+    return float(min([*others, *scaled]) / originals[answer])
 
 
 def winner(ways: Ways) -> str:

@@ -442,19 +442,19 @@ def least_ns(cores: tuple[int, ...], steps: int) -> int:
     additions = [add((0, 1), 2, size // 4)] * steps
     buffers = [Buffer(i, 0, size) for i in range(3)]
     with Program([Queue(QueueKind.HOST, cores)], regions, buffers, additions, [SubGraph(0, steps)]) as program:
-        return int(min(program.time(warmup=1, runs=5)))
+        return int(min(program.time(warmup=1, runs=30, budget_ms=300)))
 
 
-@pytest.mark.parametrize(
-    "cores", [CORES[:1], pytest.param(CORES[:2], marks=pytest.mark.skipif(len(CORES) < 2, reason=""))]
-)
-def test_slow_cores_take_as_much_longer_as_asked(cores: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = least_ns(cores, 20)
-    monkeypatch.setenv("NNSTRETCH_CORE_SPEEDS", ",".join(f"{core}:0.02" for core in cores))
-    assert least_ns(cores, 20) > 10 * fast  # 50 times the shortest time, which other programs cannot make shorter
-    for text in ("x", f"{cores[0]}", f"{cores[0]}:0.001", f"{cores[0]}:7", f"{max(CORES) + 1}:0.01,"):
+def test_slow_cores_take_as_much_longer_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a hundredth of the speed; the shortest of many runs on one core is hardly disturbed by other programs."""
+    alone, together = CORES[:1], CORES[:2]
+    fast = least_ns(alone, 20)
+    monkeypatch.setenv("NNSTRETCH_CORE_SPEEDS", ",".join(f"{core}:0.01" for core in together))
+    assert least_ns(alone, 20) > 30 * fast
+    assert least_ns(together, 20) > 15 * fast
+    for text in ("x", f"{alone[0]}", f"{alone[0]}:0.001", f"{alone[0]}:7", f"{max(CORES) + 1}:0.01,"):
         monkeypatch.setenv("NNSTRETCH_CORE_SPEEDS", text)
-        assert least_ns(cores, 20) < 10 * fast, text
+        assert least_ns(alone, 20) < 30 * fast, text
 
 
 def test_calls_take_the_mean_speed_of_their_cores(monkeypatch: pytest.MonkeyPatch) -> None:

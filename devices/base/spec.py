@@ -23,6 +23,7 @@ from itertools import pairwise
 from nnstretch.devices.base.cgroup import cpu_quota
 from nnstretch.devices.registry import ALIASES, KINDS, processor_kind, specifications
 from nnstretch.errors import UsageError
+from nnstretch.support.settings import core_speeds
 from nnstretch.support.words import counted
 
 _ELSEWHERE = {
@@ -34,6 +35,10 @@ _ELSEWHERE = {
     **dict.fromkeys(("arm", "big", "little", "x86"), "a CPU's cores are cpu:N, as in cpu:0-3"),
 }
 """What other programs call a processor -> what it is here."""
+
+
+_PARTS = 1000
+"""What ratios of slow cores are rounded to: parts of a core's full speed."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,13 @@ def parse_counts(text: str) -> tuple[int, ...]:
 def all_cores(specs: Iterable[ProcessorSpec]) -> tuple[int, ...]:
     """The cores of several processors, ascending."""
     return tuple(sorted({core for spec in specs for core in spec.cores}))
+
+
+def pool_name(cores: tuple[int, ...]) -> str:
+    """Cores as one processor, such as "cpu:0-1"; with ratios if some are made slow (NNSTRETCH_CORE_SPEEDS): "cpu:0-1*2:1"."""
+    slowed = core_speeds()
+    ratios = simplest_ratios(tuple(round(_PARTS * slowed.get(core, 1.0)) for core in cores))
+    return str(ProcessorSpec("cpu", cores=cores, ratios=ratios))
 
 
 def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:

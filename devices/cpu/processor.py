@@ -17,7 +17,7 @@ from nnstretch.devices.cpu.routines import REORDER_ROUTINE, native_routines
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.build.instruction_sets import Isa, local_features, local_isa
 from nnstretch.errors import DeviceError
-from nnstretch.support.settings import hidden_cpu_features
+from nnstretch.support.settings import core_speeds, hidden_cpu_features
 
 
 @cache
@@ -72,7 +72,7 @@ class CpuProcessor(Processor):
 
     @property
     def fingerprint(self) -> str:
-        """CPU model, number and ratios of the cores, engine's file name (instruction set and source hash), hidden features.
+        """CPU model; number, ratios and experimental speeds of the cores; engine's file name with its hash; hidden features.
 
         Raises:
             BuildError: the engine cannot be built.
@@ -84,7 +84,10 @@ class CpuProcessor(Processor):
             )
         ratios = f" {':'.join(map(str, self.spec.ratios))}" if self.spec.ratios else ""
         hidden = "".join(f" -{name}" for name in sorted(hidden_cpu_features()))  # other kernels are chosen without them
-        return f"{cpu_model()}|{len(self.spec.cores)} cores{ratios}|{engine().path.stem}{hidden}"
+        slowed = core_speeds()
+        speeds = [f"{slowed.get(core, 1.0):g}" for core in self.spec.cores]
+        slow = f" at {':'.join(speeds)}" if any(core in slowed for core in self.spec.cores) else ""
+        return f"{cpu_model()}|{len(self.spec.cores)} cores{ratios}|{engine().path.stem}{hidden}{slow}"
 
     def describe(self) -> Description:
         spec = self.spec

@@ -449,6 +449,13 @@ class StretchOptions:
         "returned as a design without branches. Designs stay within --alpha, --beta and --min-macs (see --best-effort).",
         default=False,
     )
+    pool: bool = _option(
+        "--pool/--no-pool",
+        "stretch",
+        "Compare with all CPU cores as one processor, too. --no-pool leaves it out, where groups of cores stand for processors "
+        "that cannot be one, as a CPU and a GPU.",
+        default=True,
+    )
     merge: str = _option(
         "--merge HOW",
         "stretch",

@@ -19,7 +19,7 @@ from nnstretch.branching.search.search import SearchOptions
 from nnstretch.branching.stretch import StretchResult
 from nnstretch.branching.stretch import stretch as search
 from nnstretch.compiler.costs import latency_predictor
-from nnstretch.compiler.design_runs import design_runner
+from nnstretch.compiler.design_runs import UnbranchedRunner, design_runner
 from nnstretch.compiler.placed_prediction import placed_predictor
 from nnstretch.compiler.pool import pool_of
 from nnstretch.compiler.processors import Processors, build_processors
@@ -118,13 +118,14 @@ def stretch_on(
         options.designs,
         options.pareto,
         runner=runner,
+        plan_runner=None if runner is None else UnbranchedRunner(runner, module),
         kept=None if runner is None else refinement_file(prepared, conditions),
         fresh=options.fresh,
         time_limit=math.inf if options.time_limit is None else options.time_limit,
         best_effort=options.best_effort,
         even_if_slower=options.even_if_slower,
         placed_seconds=placed_predictor(usable, module, example_input, predicting),
-        pool=pool_of(usable, learned=options.learned, working_set=touched),
+        pool=pool_of(usable, learned=options.learned, working_set=touched) if options.pool else None,
         progress=progress,
     )
     return search(prepared, predicting, wanted)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
-from torch import Tensor
+from torch import Tensor, nn
 
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.latency.prediction import MeasuredDesign
 from nnstretch.branching.transform.network import BranchedNetwork, export_branched
 from nnstretch.compiler.compile import plan_model
-from nnstretch.compiler.processors import Processors
+from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.devices.base.processor import Processor
+from nnstretch.errors import ModelError
+from nnstretch.frontends.torch_module import export
 from nnstretch.graph.metadata import branch_of
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel
@@ -30,6 +34,7 @@ from nnstretch.scheduler.simulation.costs import SimulatedPredictor
 _RUNS = 25  # smallest number of runs
 _SPAN = 0.5  # smallest total time, seconds; most disturbances are shorter
 
+_Answer = TypeVar("_Answer")
 _Run = tuple[float, list[float], list[list[float]]]
 """Normalised seconds of a run, each processor's pace, and normalised seconds of every segment's branches."""
 
@@ -69,22 +74,22 @@ class DesignRunner:
         return MeasuredDesign(float(np.median(whole)), tuple(per_branch), _medians(relative_speeds))
 
     def _runs(self, session: PlanSession, design: Design) -> list[_Run]:
-        """Enough runs for stable medians."""
-        runs: list[_Run] = []
-        end = time.monotonic() + _SPAN
-        while len(runs) < _RUNS or time.monotonic() < end:
-            runs.append(self._run(session, design))
-        return runs
+        return _enough(lambda: self._run(session, design))
 
     def _run(self, session: PlanSession, design: Design) -> _Run:
-        relative_speeds = [self.pace(processor) for processor in self.processors.named]
-        timeline = session.profile(runs=1)
+        timeline, relative_speeds, seconds = self.timed(session)
         busy = _branch_times(timeline)
         branches = [
             [busy.get((number, i), 0.0) * relative_speeds[branch.processor] for i, branch in enumerate(some)]
             for number, some in enumerate(design.branches)
         ]
-        return timeline.total * 1e-9 * float(np.mean(relative_speeds)), relative_speeds, branches
+        return seconds, relative_speeds, branches
+
+    def timed(self, session: PlanSession) -> tuple[Timeline, list[float], float]:
+        """One run: its timeline, each processor's pace, and its normalised seconds."""
+        relative_speeds = [self.pace(processor) for processor in self.processors.named]
+        timeline = session.profile(runs=1)
+        return timeline, relative_speeds, timeline.total * 1e-9 * float(np.mean(relative_speeds))
 
     def _export(self, network: BranchedNetwork) -> ir.Model:
         """The network's graph, cached because a network often runs a second time, tuned."""
@@ -93,6 +98,32 @@ class DesignRunner:
             self._exported.clear()
             self._exported[design] = export_branched(network, self.example_input)
         return self._exported[design]
+
+
+@dataclass(frozen=True)
+class UnbranchedRunner:
+    """Compiles and runs a network without branches, as its designs run.
+
+    Attributes:
+        designs: runs the designs.
+        module: the network.
+    """
+
+    designs: DesignRunner
+    module: nn.Module
+
+    def __call__(self, processor: int | None, pool: str) -> float:
+        """Median seconds of several runs; arguments and answer are those of `PlanRunner`."""
+        try:
+            model = export(self.module, self.designs.example_input)
+        except ModelError:
+            return math.inf
+        usable = self.designs.processors
+        if pool or processor is not None:
+            name = pool if processor is None else usable.named[processor].name
+            usable = build_processors(replace(usable.options, processors=name, threads=None))
+        with PlanSession(plan_model(model, usable, runner=self.designs.runner)) as session:
+            return float(np.median(_enough(lambda: self.designs.timed(session)[2])))
 
 
 def design_runner(
@@ -105,6 +136,15 @@ def design_runner(
         shared = runner if isinstance(runner, SharedRunner) else None
         return DesignRunner(processors, example_input, predictor.costs, predictor.pace, shared)
     return None
+
+
+def _enough(run: Callable[[], _Answer]) -> list[_Answer]:
+    """The answers of enough runs for stable medians."""
+    answers: list[_Answer] = []
+    end = time.monotonic() + _SPAN
+    while len(answers) < _RUNS or time.monotonic() < end:
+        answers.append(run())
+    return answers
 
 
 def _medians(runs: Sequence[Sequence[float]]) -> tuple[float, ...]:

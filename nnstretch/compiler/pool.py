@@ -9,8 +9,9 @@ from nnstretch.branching.design.design import Design
 from nnstretch.branching.latency.prediction import Pool
 from nnstretch.compiler.costs import latency_predictor
 from nnstretch.compiler.processors import Processors, build_processors
-from nnstretch.devices.base.spec import ProcessorSpec, all_cores, format_cores
+from nnstretch.devices.base.spec import ProcessorSpec, all_cores, pool_name
 from nnstretch.errors import UsageError
+from nnstretch.support.settings import core_speeds
 
 
 def pool_of(processors: Processors, *, learned: bool | None = None, working_set: int | None = None) -> Pool | None:
@@ -23,10 +24,10 @@ def pool_of(processors: Processors, *, learned: bool | None = None, working_set:
     alone = any(spec.kind == "cpu" and spec.cores == cores for spec in on_cores)
     if processors.site is not None or len(on_cores) < 2 or alone:
         return None
-    name = _pool_name(on_cores)
+    name = pool_name(cores)
     opened = build_processors(replace(processors.options, processors=name, threads=None))
     shares = {
-        number: len(processor.spec.cores) / len(cores)
+        number: _speed(processor.spec.cores) / _speed(cores)
         for number, processor in enumerate(processors.named)
         if processor.spec.kind == "cpu"
     }
@@ -45,7 +46,7 @@ def place_without_branches(design: Design, processors: Sequence[ProcessorSpec]) 
     """
     names, on_cores = [str(spec) for spec in processors], _on_cores(processors)
     if design.pool and on_cores:
-        return _pool_name(on_cores)
+        return pool_name(all_cores(on_cores))
     if design.pool or design.processors[-1] >= len(names):
         wanted = "CPU cores" if design.pool else f"{design.processors[-1] + 1} processors"
         raise UsageError(
@@ -59,5 +60,7 @@ def _on_cores(specs: Sequence[ProcessorSpec]) -> list[ProcessorSpec]:
     return [spec for spec in specs if spec.kind in ("cpu", "opencl") and spec.cores]
 
 
-def _pool_name(on_cores: Sequence[ProcessorSpec]) -> str:
-    return f"cpu:{format_cores(all_cores(on_cores))}"
+def _speed(cores: Sequence[int]) -> float:
+    """Relative speed of several cores together; 1 is that of a core that is not made slow."""
+    slowed = core_speeds()
+    return sum(slowed.get(core, 1.0) for core in cores)

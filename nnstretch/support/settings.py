@@ -4,6 +4,7 @@
 NNSTRETCH_CACHE_DIR         where the engine, OpenCL kernels and the profile store live
 NNSTRETCH_CPU_FEATURES      CPU features to hide, for tests and debugging: "-fma,-avx512f"; the engine reads it, too
 NNSTRETCH_TRANSFER_DELAY_US microseconds that the engine adds to every transfer between processors, for experiments
+NNSTRETCH_CORE_SPEEDS       relative speeds that the engine gives cores, for experiments: "1:0.5" halves that of core 1
 NNSTRETCH_CC                C compiler command used instead of the ziglang wheel's clang
 NNSTRETCH_REQUIRE_OPENCL    "1": tests that need an OpenCL device fail instead of being skipped
 NNSTRETCH_KILLS             how often tests kill tuning, training, search and sweeps; by default seldom, without search
@@ -15,6 +16,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -36,6 +38,7 @@ TEMPORARY_PREFIX, TEMPORARY_SUFFIX = ".nnstretch-", ".part"
 _STALE = 24 * 3600
 """Seconds after which nobody writes to a temporary file any more."""
 MOST_TRANSFER_DELAY_US = 1_000_000
+LEAST_CORE_SPEED = 0.01
 NO_ROOM = frozenset({errno.EDQUOT, errno.EFBIG, errno.ENOSPC})
 """Numbers of the errors of a disk, quota or limit that is used up."""
 
@@ -159,6 +162,27 @@ def transfer_delay_us() -> float:
             f"NNSTRETCH_TRANSFER_DELAY_US={text}: give a number of microseconds from 0 to {MOST_TRANSFER_DELAY_US}"
         )
     return found
+
+
+def core_speeds() -> dict[int, float]:
+    """Speeds below 1 that the engine gives cores, by core; empty without NNSTRETCH_CORE_SPEEDS.
+
+    A thread of such a core computes at full speed, then waits until 1 / speed times as long has passed.
+
+    Raises:
+        UsageError: the text is no list of cores with a speed from 0.01 to 1 each, or names a core twice.
+    """
+    text = os.environ.get("NNSTRETCH_CORE_SPEEDS", "")
+    found: dict[int, float] = {}
+    for entry in filter(None, text.split(",")):
+        match = re.fullmatch(r"(\d{1,5}):(\d+(?:\.\d+)?)", entry)
+        if match is None or int(match[1]) in found or not LEAST_CORE_SPEED <= float(match[2]) <= 1:
+            raise UsageError(
+                f"NNSTRETCH_CORE_SPEEDS={text}: write CORE:SPEED for each core, with speeds from {LEAST_CORE_SPEED} to 1, "
+                "as in 1:0.5,3:0.25"
+            )
+        found[int(match[1])] = float(match[2])
+    return {core: speed for core, speed in found.items() if speed < 1}
 
 
 @cache

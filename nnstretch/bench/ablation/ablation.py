@@ -38,7 +38,7 @@ from nnstretch.bench.timing import (
     resampled,
     timed,
 )
-from nnstretch.devices.base.spec import default_cores, format_cores, parse_processors
+from nnstretch.devices.base.spec import default_cores, parse_processors, pool_name
 from nnstretch.devices.engine.binding.program import RunTrace
 from nnstretch.errors import UsageError
 from nnstretch.graph.reference import largest_error
@@ -48,6 +48,7 @@ from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.support.other_programs import CoreWatch, OtherPrograms
 from nnstretch.support.progress import Progress, silent
+from nnstretch.support.settings import core_speeds
 from nnstretch.support.worker_process import WorkerError
 
 if TYPE_CHECKING:
@@ -241,11 +242,17 @@ def _alternatives(bench: _Bench, network: str, names: tuple[str, ...]) -> list[_
 
 
 def _all_cores() -> str:
-    return f"cpu:{format_cores(default_cores())}"
+    return pool_name(default_cores())
 
 
 def _onnxruntime(bench: _Bench, network: str) -> list[_Candidate]:
-    """ONNX Runtime in a process pinned to all CPU cores; empty if it cannot run, with the reason in `bench.failure`."""
+    """ONNX Runtime in a process pinned to all CPU cores.
+
+    Empty if it cannot run, or if our engine alone makes cores slow, with the reason in `bench.failure`.
+    """
+    if core_speeds():
+        bench.failure = "not compared: NNSTRETCH_CORE_SPEEDS does not slow its threads"
+        return []
     model, cores = bench.models[network], default_cores()
     try:
         process = onnxruntime_process(bench.stack, model, cores, bench.feeds, bench.progress)

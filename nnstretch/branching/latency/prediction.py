@@ -151,6 +151,18 @@ class PlacedPredictor(Protocol):
         """Seconds with layers placed on the processors and split by the scheduler; `inf` if that cannot be predicted."""
 
 
+class PlanRunner(Protocol):
+    """Runs the original network without branches, tuned."""
+
+    def __call__(self, processor: int | None, pool: str, /) -> float:
+        """Seconds of one run, normalised as those of designs; `inf` if the network cannot be exported.
+
+        Args:
+            processor: index of the processor that computes everything; None: the scheduler places and splits layers.
+            pool: name of the processor of all cores that computes everything; "" for others.
+        """
+
+
 @dataclass(frozen=True)
 class Pool:
     """One processor that is made of all CPU cores on which several processors compute.

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,13 @@ class KeptRefinement:
         design: the fastest one that ran.
         measured_ms: milliseconds of the tuned designs that ran, by id.
         corrections: as in `LatencyTable`.
+        unbranched_ms: milliseconds of the plans without branches that ran, as in `PlanRuns`.
     """
 
     design: Design
     measured_ms: Mapping[str, float]
     corrections: Mapping[tuple[int, int], float]
+    unbranched_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 def refinement_file(prepared: Blueprint, conditions: Sequence[object]) -> Path:
@@ -72,7 +74,8 @@ def _parsed(fields: Mapping[str, Any]) -> KeptRefinement:
     """The file's fields, checked."""
     measured = {str(name): _positive(ms) for name, ms in fields["measured_ms"].items()}
     corrections = {(int(block), int(processor)): _positive(ratio) for block, processor, ratio in fields["corrections"]}
-    return KeptRefinement(Design.from_json(json.dumps(fields["design"])), measured, corrections)
+    plans = {str(place): _positive(ms) for place, ms in fields.get("unbranched_ms", {}).items()}
+    return KeptRefinement(Design.from_json(json.dumps(fields["design"])), measured, corrections, plans)
 
 
 def _positive(value: object) -> float:
@@ -88,8 +91,23 @@ def keep_refinement(path: Path, found: KeptRefinement) -> None:
         "design": json.loads(found.design.to_json()),
         "measured_ms": found.measured_ms,
         "corrections": corrections,
+        "unbranched_ms": dict(found.unbranched_ms),
     }
     try:
         write_text(path, json.dumps(fields, indent=1) + "\n")
     except NNStretchError as error:
         log.warning("the result of the search is not kept: %s", error)
+
+
+def keep_plan_runs(path: Path, prepared: Blueprint, unbranched_ms: Mapping[str, float]) -> None:
+    """Adds plans without branches that ran to what a refinement has found; does nothing where that was not kept.
+
+    Args:
+        path: of the refinement.
+        prepared: the network.
+        unbranched_ms: as in `PlanRuns`.
+    """
+    found = read_refinement(path, prepared)
+    if found is not None:
+        finite = {place: ms for place, ms in unbranched_ms.items() if math.isfinite(ms)}
+        keep_refinement(path, replace(found, unbranched_ms=finite))

@@ -64,6 +64,7 @@ class SearchReport:
         split_ms: predicted latency of the original with its layers split over the processors; None if not predicted.
         pool: name of the processor that is made of all cores; "" if the processors make none.
         pool_ms: predicted latency of the original on it; None without one.
+        unbranched_ms: milliseconds of the plans without branches that ran, as in `PlanRuns`.
         product_macs: MACs of the original's products of run-time matrices, which MACs of designs and blocks leave out.
     """
 
@@ -94,14 +95,22 @@ class SearchReport:
     pool: str = ""
     pool_ms: float | None = None
     product_macs: int = 0
+    unbranched_ms: Mapping[str, float] = field(default_factory=dict)
 
     def alternatives(self, names: Sequence[str]) -> dict[str, float]:
-        """Predicted milliseconds of the original without branches, by where it runs: one processor, "split", or all cores."""
+        """Milliseconds of the original without branches, by where it runs: one processor, "split", or all cores.
+
+        They are predicted, or measured if they ran.
+        """
         split = [ms for ms in (self.split_ms, self._placed_ms) if ms is not None]
         found = dict(zip(names, self.original_ms, strict=True))
         if split:
             found["split"] = min(split)
-        return found if self.pool_ms is None else found | {self.pool: self.pool_ms}
+        if self.pool_ms is not None:
+            found[self.pool] = self.pool_ms
+        places = {f"processor {number}": name for number, name in enumerate(names)} | {"several": "split"}
+        measured = {places.get(place, place): ms for place, ms in self.unbranched_ms.items() if math.isfinite(ms)}
+        return found | {where: ms for where, ms in measured.items() if where in found}
 
     def is_unbranched_plan(self, design: Design) -> bool:
         """Whether a design is the fastest plan without branches, which was returned."""
@@ -142,9 +151,10 @@ class SearchReport:
         Alternatives are the original and its equal-MACs control, which is taken to need the original's time times its share
         of the MACs.
         """
-        others = [ms for ms in (*self.original_ms, self.split_ms, self.pool_ms, self._placed_ms) if ms is not None]
+        others = self.alternatives([f"processor {number}" for number in range(len(self.original_ms))]).values()
         share = min(1.0, design.macs / max(design.original_macs, 1)) if design.meeting_points else 1.0
-        return share * min(others) / design.predicted_ms if design.predicted_ms else None
+        ms = self.measured_ms.get(design.id, design.predicted_ms) if self.unbranched_ms else design.predicted_ms
+        return share * min(others) / ms if ms else None
 
     def faster_unbranched(self, design: Design, names: Sequence[str]) -> str | None:
         """Where the network without branches is predicted to run best, as `--processors` takes it.
@@ -179,7 +189,8 @@ class SearchReport:
             other = f"the fastest branched design {branched:.3f} ms"
         else:
             other = "the branched designs within the target have fewer MACs"
-        whole = f"the network without branches, {plan.where(names)}, is predicted to take {plan.ms:.3f} ms"
+        verb = "takes" if plan.is_measured else "is predicted to take"
+        whole = f"the network without branches, {plan.where(names)}, {verb} {plan.ms:.3f} ms"
         return f"branching does not pay here: {whole}; {other}"
 
     @property

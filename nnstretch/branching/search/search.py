@@ -24,6 +24,7 @@ from nnstretch.branching.latency.prediction import (
     FrontPoint,
     LatencyPredictor,
     PlacedPredictor,
+    PlanRunner,
     Pool,
     Prediction,
 )
@@ -41,7 +42,12 @@ from nnstretch.branching.search.candidates import (
 )
 from nnstretch.branching.search.dynamic_programming import DynamicProgram, NetworkCandidate
 from nnstretch.branching.search.head_candidates import HeadCandidate, head_candidates
-from nnstretch.branching.search.kept_refinement import KeptRefinement, keep_refinement, read_refinement
+from nnstretch.branching.search.kept_refinement import (
+    KeptRefinement,
+    keep_plan_runs,
+    keep_refinement,
+    read_refinement,
+)
 from nnstretch.branching.search.limits import Family, SearchLimits, family_of
 from nnstretch.branching.search.network_latency import (
     State,
@@ -50,6 +56,7 @@ from nnstretch.branching.search.network_latency import (
     network_prediction,
     predicted_design,
 )
+from nnstretch.branching.search.plan_runs import PlanRuns
 from nnstretch.branching.search.refinement import GuidedRefinement
 from nnstretch.branching.search.report import (
     Infeasibility,
@@ -67,7 +74,7 @@ from nnstretch.branching.search.unbranched import (
     pool_estimate,
     pool_plan,
     split_seconds,
-    unbranched_plan,
+    unbranched_plans,
     whole_blocks,
 )
 from nnstretch.branching.tracing.trace import Segment
@@ -91,6 +98,8 @@ class SearchOptions:
         pareto: spread the designs over the front of latency and MACs instead of returning the fastest.
         runner: runs designs for measurement-guided refinement, so that their layers need no measurement before; the
             fastest design that ran comes first. Ignored with `pareto` and with a latency target.
+        plan_runner: runs the network without branches, where predictions do not tell whether it is ahead of the designs that
+            ran, or which of its plans is; ignored without `runner`, and with `even_if_slower`.
         kept: file for what the runs find (`refinement_file`): if it is there, no design runs; None: nothing is kept.
         fresh: run designs although the file is there, and replace it.
         time_limit: seconds after which the search runs no further designs; predictions are always completed.
@@ -109,6 +118,7 @@ class SearchOptions:
     designs: int = 5
     pareto: bool = False
     runner: DesignRunner | None = None
+    plan_runner: PlanRunner | None = None
     kept: Path | None = None
     fresh: bool = False
     time_limit: float = math.inf
@@ -165,6 +175,7 @@ class _Search:
         unbranched: see `SearchReport`.
         pooled: predictions of the pool; None without one.
         placed: seconds of the network without branches as the scheduler runs it; None until it was asked.
+        plan_ms: milliseconds of the plans without branches that ran, as in `PlanRuns`.
         end: `time.monotonic()` after which no design runs.
     """
 
@@ -182,6 +193,7 @@ class _Search:
     unbranched: UnbranchedPlan | None = field(default=None, init=False)
     pooled: LatencyTable | None = field(default=None, init=False)
     placed: float | None = field(default=None, init=False)
+    plan_ms: dict[str, float] = field(default_factory=dict, init=False)
     end: float = field(default=math.inf, init=False)
 
     def run(self) -> tuple[list[Design], SearchReport]:
@@ -294,6 +306,7 @@ class _Search:
             return None
         self.recalled = True
         self.measured_ms.update(earlier.measured_ms)
+        self.plan_ms.update(earlier.unbranched_ms)
         return NetworkCandidate(choices, seconds, earlier.design.macs, head)
 
     def _improved(self, best: NetworkCandidate, choices: SearchSpace, runner: DesignRunner) -> NetworkCandidate:
@@ -425,13 +438,17 @@ class _Search:
         return plan is not None and math.isfinite(plan.ms) and (target is None or plan.ms <= target)
 
     def _unbranched_plan(self, slowest: float) -> UnbranchedPlan | None:
-        """As `unbranched_plan`, from the present predictions, and all cores as one; the scheduler is asked once."""
+        """The fastest of `_unbranched_plans`; None if there is none."""
+        return min(self._unbranched_plans(slowest), key=lambda plan: plan.seconds, default=None)
+
+    def _unbranched_plans(self, slowest: float) -> list[UnbranchedPlan]:
+        """As `unbranched_plans`, from the present predictions, and all cores as one; the scheduler is asked once."""
         asked = None if self.options.even_if_slower or self.options.placed_seconds is None else self._placed_seconds
-        plans = [unbranched_plan(self.latencies, asked, slowest)]
+        plans = unbranched_plans(self.latencies, asked, slowest)
         pool = self.options.pool
         if self.pooled is not None and pool is not None and pool_estimate(self.latencies, pool) <= slowest:
             plans.append(pool_plan(self.pooled, pool))
-        return min((plan for plan in plans if plan is not None), key=lambda plan: plan.seconds, default=None)
+        return plans
 
     def _placed_seconds(self) -> float:
         """The scheduler's prediction of the network without branches."""
@@ -443,13 +460,40 @@ class _Search:
 
     def _ahead(self, made: Sequence[tuple[Design, Prediction]]) -> list[tuple[Design, Prediction]]:
         """The designs that are ahead of the network without branches, or else that network as a design."""
+        plans = self._after_runs(self._unbranched_plans(self._slowest(made)), made)
+        self.unbranched = plan = min(plans, key=lambda one: one.seconds, default=None)
         if made and self.options.limits.target_ms is None:
-            self.branched_ms = min(1e3 * prediction.seconds for _, prediction in made)
-        self.unbranched = plan = self._unbranched_plan(self._slowest(made))
+            self.branched_ms = min(1e3 * self._seconds(*one, plan) for one in made)
         if plan is None or self.options.even_if_slower:
             return list(made)
         ahead = [one for one in made if self._is_ahead(*one, plan)]
         return ahead or [self._without_branches(plan)]
+
+    def _after_runs(
+        self, plans: list[UnbranchedPlan], made: Sequence[tuple[Design, Prediction]]
+    ) -> list[UnbranchedPlan]:
+        """The plans, those that compete with each other or with the best design after a run, if designs run."""
+        options = self.options
+        if options.runner is None or options.plan_runner is None or options.even_if_slower:
+            return plans
+        designs: list[float] = []
+        for design, prediction in made[:1]:
+            seconds = 1e-3 * self.measured_ms.get(design.id, 1e3 * prediction.seconds)
+            designs = [seconds, seconds / min(1.0, design.macs / max(design.original_macs, 1))]
+        before = len(self.plan_ms)
+
+        def announce() -> None:
+            options.progress(0, 0, "tuning and running the network without branches")
+
+        found = PlanRuns(options.plan_runner, announce, self.end, self.plan_ms).compared(plans, designs)
+        if options.kept is not None and len(self.plan_ms) > before:
+            keep_plan_runs(options.kept, self.latencies.blueprint, self.plan_ms)
+        return found
+
+    def _seconds(self, design: Design, prediction: Prediction, plan: UnbranchedPlan | None) -> float:
+        """Seconds of a design beside a plan without branches: measured ones beside measured ones, if it ran."""
+        is_measured = plan is not None and plan.is_measured and design.id in self.measured_ms
+        return 1e-3 * self.measured_ms[design.id] if is_measured else prediction.seconds
 
     def _slowest(self, made: Sequence[tuple[Design, Prediction]]) -> float:
         """Seconds of the slowest design that a plan without branches may be ahead of."""
@@ -467,7 +511,8 @@ class _Search:
         target = self.options.limits.target_ms
         if self._has_more(design):
             return True
-        return plan.ms > target if target is not None else not plan.is_ahead_of(1e3 * prediction.seconds)
+        seconds = self._seconds(design, prediction, plan)
+        return plan.ms > target if target is not None else not plan.is_ahead_of(1e3 * seconds)
 
     def _has_more(self, design: Design) -> bool:
         """Whether a design has more MACs than the original, where they count beside latency."""
@@ -533,6 +578,7 @@ class _Search:
             split_ms=_finite_ms(split_seconds(latencies)) if latencies.splits else None,
             pool="" if self.options.pool is None else self.options.pool.name,
             product_macs=product_macs(latencies.blueprint),
+            unbranched_ms=self.plan_ms,
             pool_ms=None if self.pooled is None else _finite_ms(original_seconds(self.pooled)[0]),
         )
 

@@ -43,6 +43,7 @@ class UnbranchedPlan:
         seconds: predicted latency: the prediction's, or less where the scheduler places and splits layers.
         processor: index of the only processor that works; None if several do.
         pool: name of the processor that is made of all cores, if that computes everything; else "".
+        is_measured: whether `seconds` are those of a run, in place of a prediction.
     """
 
     choices: tuple[SegmentChoice, ...]
@@ -50,6 +51,7 @@ class UnbranchedPlan:
     seconds: float
     processor: int | None
     pool: str = ""
+    is_measured: bool = False
 
     def where(self, names: Sequence[str]) -> str:
         """Where it runs, for people; `names` are those of the processors."""
@@ -74,7 +76,15 @@ class UnbranchedPlan:
 def unbranched_plan(
     latencies: LatencyTable, placed_seconds: PlacedPredictor | None, slowest: float = math.inf
 ) -> UnbranchedPlan | None:
-    """The plan without branches that is predicted to be fastest; None if all of them are clearly slower than the designs.
+    """The plan of `unbranched_plans` that is predicted to be fastest; None if there is none."""
+    plans = unbranched_plans(latencies, placed_seconds, slowest)
+    return min(plans, key=lambda plan: plan.seconds, default=None)
+
+
+def unbranched_plans(
+    latencies: LatencyTable, placed_seconds: PlacedPredictor | None, slowest: float = math.inf
+) -> list[UnbranchedPlan]:
+    """The plans without branches: on each processor, and on several; none if all are clearly slower than the designs.
 
     Args:
         latencies: predictions.
@@ -87,15 +97,15 @@ def unbranched_plan(
         least = min(least, split_seconds(latencies))
     # Routines that fuse layers of adjacent blocks save what the estimate does not know.
     if slowest < least and not latencies.fuses:
-        return None
-    best = min(_plans(latencies), key=lambda plan: plan.seconds)
+        return []
+    plans = _plans(latencies)
+    best = min(plans, key=lambda plan: plan.seconds)
     seconds = placed_seconds() if placed_seconds is not None and least < best.seconds and least <= slowest else math.inf
-    if seconds >= best.seconds:
-        return best
+    if not math.isfinite(seconds):
+        return plans
     everywhere = tuple(range(latencies.processors))
-    return UnbranchedPlan(
-        tuple(replace(choice, split=everywhere) for choice in best.choices), best.prediction, seconds, None
-    )
+    choices = tuple(replace(choice, split=everywhere) for choice in best.choices)
+    return [*plans, UnbranchedPlan(choices, best.prediction, seconds, None)]
 
 
 def whole_blocks(latencies: LatencyTable, processor: int) -> list[SegmentChoice]:

@@ -179,6 +179,7 @@ def answer(
         "branched_ms": report.branched_ms,
         "alternatives_ms": {where: _finite(ms) for where, ms in report.alternatives(names).items()},
         "unbranched": _unbranched(report, names),
+        "faster_unbranched": report.faster_unbranched(results[0].design, names),
         "head_parts": report.head_parts,
         "not_branched": list(report.diagnostics),
         "not_predicted": list(report.unpredicted),

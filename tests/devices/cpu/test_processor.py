@@ -46,6 +46,17 @@ def test_measurements_without_features_are_kept_apart(monkeypatch: pytest.Monkey
     assert processor.fingerprint == f"{whole} -avx512_vnni -fma"
 
 
+def test_measurements_on_slow_cores_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    zero, one, both = (CpuProcessor(ProcessorSpec("cpu", cores=cores)) for cores in ((0,), (1,), (0, 1)))
+    before = [processor.fingerprint for processor in (zero, one, both)]
+    monkeypatch.setenv("NNSTRETCH_CORE_SPEEDS", "1:0.5")
+    assert [processor.fingerprint for processor in (zero, one, both)] == [
+        before[0],
+        f"{before[1]} at 0.5",
+        f"{before[2]} at 1:0.5",
+    ]
+
+
 def test_descriptors_are_distinct_and_say_what_they_are() -> None:
     descriptors = [str(routine.descriptor) for routine in CpuProcessor(ProcessorSpec("cpu", cores=(0,))).routines]
     assert len(set(descriptors)) == len(descriptors)

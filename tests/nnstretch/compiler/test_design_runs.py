@@ -15,7 +15,7 @@ from nnstretch.branching.design.from_choices import make_design
 from nnstretch.branching.transform.build import build
 from nnstretch.compiler import costs
 from nnstretch.compiler.costs import latency_predictor, measured_contention
-from nnstretch.compiler.design_runs import _branch_times, design_runner
+from nnstretch.compiler.design_runs import UnbranchedRunner, _branch_times, design_runner
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.spec import usable_cores
@@ -50,6 +50,21 @@ def test_every_branch_of_a_run_takes_time_and_they_overlap() -> None:
         measured = run_design(branched, tuned=tuned)
         assert [len(branches) for branches in measured.branches] == [2] * len(choices)
         assert all(0.0 < seconds < measured.seconds for branches in measured.branches for seconds in branches)
+
+
+@needs_two_cores
+def test_a_network_without_branches_runs_where_it_is_asked_to() -> None:
+    """A slow core tells the places apart."""
+    image, network = torch.zeros(1, 3, 32, 32), nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NNSTRETCH_CORE_SPEEDS", f"{CORES[1]}:0.1")
+        processors = build_processors(PROCESSORS)
+        run_design = design_runner(processors, image, latency_predictor(processors, learned=False))
+        assert run_design is not None
+        run = UnbranchedRunner(run_design, network.eval())
+        first, second = run(0, ""), run(1, "")
+        assert 0 < first < second / 2
+        assert run(None, f"cpu:{CORES[0]}+{CORES[1]}*10:1") > 0
 
 
 def test_a_branch_takes_its_steps_and_what_lies_between_them() -> None:

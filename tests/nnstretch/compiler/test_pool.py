@@ -29,6 +29,15 @@ def test_processors_on_cores_of_the_cpu_make_a_pool(other: str, shares: dict[int
     assert pool.shares == shares
 
 
+@pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
+def test_cores_of_unlike_speed_divide_the_work_of_their_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNSTRETCH_CORE_SPEEDS", f"{CORES[1]}:0.25")
+    pool = pool_of(build_processors(f"cpu:{CORES[0]},cpu:{CORES[1]}"), learned=False)
+    assert pool is not None
+    assert pool.name == f"cpu:{format_cores((CORES[0], CORES[1]))}*4:1"
+    assert pool.shares == pytest.approx({0: 0.8, 1: 0.2})
+
+
 @pytest.mark.parametrize("processors", [f"cpu:{CORES[0]}", "sim:phone/cpu,sim:phone/gpu"])
 def test_others_make_none(processors: str) -> None:
     assert pool_of(build_processors(processors)) is None

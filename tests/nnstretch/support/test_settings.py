@@ -12,7 +12,7 @@ from nnstretch.errors import FileError, UsageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.workload import transfer_bytes, transfer_workload
 from nnstretch.support import settings
-from nnstretch.support.settings import remove_stale, transfer_delay_us, write_text
+from nnstretch.support.settings import core_speeds, remove_stale, transfer_delay_us, write_text
 
 WHERE = "from nnstretch.support.settings import cache_dir; print(cache_dir('engine')); print(cache_dir())"
 
@@ -39,6 +39,23 @@ def test_delays_that_are_none_are_refused(text: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("NNSTRETCH_TRANSFER_DELAY_US", text)
     with pytest.raises(UsageError, match="NNSTRETCH_TRANSFER_DELAY_US"):
         transfer_delay_us()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("", {}), ("1:0.5", {1: 0.5}), ("0:1,2:0.25", {2: 0.25}), ("3:0.01,", {3: 0.01})]
+)
+def test_speeds_of_cores(text: str, found: dict[int, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNSTRETCH_CORE_SPEEDS", text)
+    assert core_speeds() == found
+
+
+@pytest.mark.parametrize(
+    "text", ["0.5", "1:", "1:2", "1:0", "1:0.001", "-1:0.5", "1:0.5,1:0.5", "1:nan", "x:1", "1:0.5:2"]
+)
+def test_speeds_that_are_none_are_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNSTRETCH_CORE_SPEEDS", text)
+    with pytest.raises(UsageError, match="write CORE:SPEED for each core"):
+        core_speeds()
 
 
 def test_without_a_writable_home_the_cache_is_temporary_and_kept(tmp_path: Path) -> None:

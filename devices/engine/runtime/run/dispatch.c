@@ -128,9 +128,12 @@ static void orphan(nns_executor *executor, int32_t queue, int64_t s) {
 static void run_call(nns_executor *executor, int32_t queue, int64_t s) {
     const nns_program *program = executor->program;
     const nns_step *step = &program->steps[s];
+    const nns_pool *pool = program->queues[queue].pool;
+    const int64_t began = nns_pool_call_begins(pool);
     nns_jitter();
     const int32_t answer = program->call(program->call_context, step->id, step->args.in, step->args.out);
     if (!nns_is_ours(program)) orphan(executor, queue, s);
+    if (!answer) nns_pool_call_ends(pool, began);
     if (!answer || executor->orphaned) return;
     nns_report report = {0};
     nns_fail(&report, NNS_ECALL, "the call failed (%d)", (int)answer);

@@ -18,6 +18,7 @@ enum { IDLE_SPIN_NS = 200000, TASK_SPIN_NS = 200000, CROWDED_SPIN_NS = 1000 };
  * threads: as fast as fixed halves or 1 % faster on free cores; 15 % faster (median) with a busy loop on one of
  * the cores. 2, 4 and 8 differ by less than the noise. */
 enum { PART = 4 };
+#define LEAST_SPEED 0.01 /* of a core, for experiments */
 
 /* A worker and its two signals, which count the lists that it received, in steps of 2. Only the pool's user
  * sends `go`, and only the worker sends `done`: together with the list they are a single-producer
@@ -49,6 +50,7 @@ struct nns_pool {
     _Atomic int64_t spin_ns;
     _Atomic int32_t runs; /* in progress */
     bool crowded;
+    bool slowed;       /* a core's speed is below 1, for experiments */
     int32_t n_threads; /* the caller and n - 1 workers */
     int32_t n_workers; /* started */
     nns_worker *workers;
@@ -59,6 +61,7 @@ struct nns_pool {
 
     /* Key and place in the list of all pools. */
     int32_t *cores;
+    double *speeds; /* one per thread */
     int32_t n_cores, ordinal;
     bool tied;
     pid_t process;
@@ -106,13 +109,36 @@ static void *fresh_scratch(const nns_pool *pool, int32_t thread) {
     return pool->scratch[thread];
 }
 
+/* Spins until work that began at `began` on a core of that speed has taken 1 / speed times as long. */
+static void slow_down(double speed, int64_t began) {
+    const int64_t now = nns_now();
+    const int64_t end = now + (int64_t)((double)(now - began) * (1 / speed - 1));
+    while (nns_now() < end) nns_pause();
+}
+
+/* Computes some units of a task on a thread, on a core of that thread's speed. */
+static void compute(const nns_pool *pool, const nns_task *task, int64_t first, int64_t end, int32_t me) {
+    const bool slow = pool->slowed && pool->speeds[me] < 1;
+    const int64_t began = slow ? nns_now() : 0;
+    task->kernel->run(task->args, first, end, pool->scratch[me]);
+    if (slow) slow_down(pool->speeds[me], began);
+}
+
+int64_t nns_pool_call_begins(const nns_pool *pool) { return pool && pool->slowed ? nns_now() : 0; }
+
+void nns_pool_call_ends(const nns_pool *pool, int64_t began) {
+    if (!pool || !pool->slowed) return;
+    double sum = 0;
+    for (int32_t i = 0; i < pool->n_threads; i++) sum += pool->speeds[i];
+    slow_down(sum / pool->n_threads, began);
+}
+
 /* Computes shares of thread `whose` until none are left. Returns their number. */
 static int64_t compute_of(nns_pool *pool, int32_t whose, uint32_t number, int32_t me) {
     const nns_task *task = &pool->tasks[number - 1];
     int64_t first = 0, end = 0, count = 0;
     while (take(pool, whose, number, whose != me, &first, &end)) {
-        task->kernel->run(task->args, first * task->grain, nns_min_int(end * task->grain, task->units),
-                          pool->scratch[me]);
+        compute(pool, task, first * task->grain, nns_min_int(end * task->grain, task->units), me);
         count += end - first;
     }
     return count;
@@ -219,7 +245,10 @@ static void run_alone(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, in
     for (int64_t i = 0; i < n_tasks; i++) {
         nns_jitter();
         if (times) times[2 * i] = nns_now();
-        if (tasks[i].units) tasks[i].kernel->run(tasks[i].args, 0, tasks[i].units, fresh_scratch(pool, 0));
+        if (tasks[i].units) {
+            fresh_scratch(pool, 0);
+            compute(pool, &tasks[i], 0, tasks[i].units, 0);
+        }
         if (times) times[2 * i + 1] = nns_now();
     }
 }
@@ -347,6 +376,7 @@ static void destroy(nns_pool *pool) {
     free(pool->workers);
     free(pool->slots);
     free(pool->cores);
+    free(pool->speeds);
     free(pool);
 }
 
@@ -359,6 +389,28 @@ static int32_t start_workers(nns_pool *pool, nns_report *report) {
         pool->n_workers++;
     }
     return NNS_OK;
+}
+
+/* The speed of a core in a text such as "1:0.5,3:0.25"; 1 for other cores, texts and speeds. */
+static double speed_in(const char *text, int32_t core) {
+    while (text && *text) {
+        char *end;
+        const long number = strtol(text, &end, 10);
+        if (end == text || *end != ':') return 1;
+        const double speed = strtod(end + 1, &end);
+        if (number == core) return speed >= LEAST_SPEED && speed <= 1 ? speed : 1;
+        text = *end == ',' ? end + 1 : NULL;
+    }
+    return 1;
+}
+
+/* The speeds of the pool's threads, each of which stands for its core. */
+static void read_speeds(nns_pool *pool) {
+    const char *text = getenv("NNSTRETCH_CORE_SPEEDS");
+    for (int32_t i = 0; i < pool->n_threads; i++) {
+        pool->speeds[i] = i < pool->n_cores ? speed_in(text, pool->cores[i]) : 1;
+        pool->slowed |= pool->speeds[i] < 1;
+    }
 }
 
 static nns_pool *make(const int32_t *cores, int32_t n_cores, bool tied, int32_t ordinal, nns_report *report) {
@@ -377,15 +429,17 @@ static nns_pool *make(const int32_t *cores, int32_t n_cores, bool tied, int32_t 
     pool->crowded = has_duplicates(cores, n_cores);
     pool->spin_ns = pool->crowded ? CROWDED_SPIN_NS : IDLE_SPIN_NS;
     pool->cores = malloc(sizeof *cores * (size_t)pool->n_threads);
+    pool->speeds = malloc(sizeof *pool->speeds * (size_t)pool->n_threads);
     const size_t size = sizeof(nns_worker) * (size_t)pool->n_threads;
     pool->workers = aligned_alloc(NNS_CACHE_LINE, size);
     pool->slots = aligned_alloc(NNS_CACHE_LINE, sizeof(nns_slot) * (size_t)pool->n_threads);
-    if (!pool->cores || !pool->workers || !pool->slots) {
+    if (!pool->cores || !pool->speeds || !pool->workers || !pool->slots) {
         nns_fail(report, NNS_EMEMORY, "no memory for a pool of %d threads", (int)pool->n_threads);
         destroy(pool);
         return NULL;
     }
     if (n_cores) memcpy(pool->cores, cores, sizeof *cores * (size_t)n_cores);
+    read_speeds(pool);
     memset(pool->workers, 0, size);
     memset(pool->slots, 0, sizeof(nns_slot) * (size_t)pool->n_threads);
     if (nns_pool_reserve(pool, 0, report) || start_workers(pool, report)) {

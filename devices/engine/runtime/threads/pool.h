@@ -9,6 +9,10 @@
  * compute the same units in each run, next to those of the task before, and a thread that lost its core to
  * another process gets help.
  *
+ * Slower cores. The environment variable NNSTRETCH_CORE_SPEEDS, such as "1:0.5", makes the threads of cores slow for
+ * experiments: after its share of a task a thread spins until it has taken 1 / speed times as long. Barriers, transfers and
+ * devices keep their time.
+ *
  * Programs on equal core lists use the same pool. They lock it for one sub-graph at a time, so that runs of
  * several programs are pipelined through the pools of their queues.
  */
@@ -74,5 +78,9 @@ void nns_pool_withdraw(nns_pool *pool, nns_waiter *waiter);
  * all are done. `times` is NULL or receives the begin and end of each task over all threads. Kernels flush denormals to
  * zero; the calling thread's own mode is the same afterwards. */
 void nns_pool_run(nns_pool *pool, const nns_task *tasks, int64_t n_tasks, int64_t *times);
+
+/* Around a call of an external engine on the pool's cores, which takes 1 / their mean speed times as long. */
+int64_t nns_pool_call_begins(const nns_pool *pool);
+void nns_pool_call_ends(const nns_pool *pool, int64_t began);
 
 #endif

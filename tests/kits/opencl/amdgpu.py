@@ -121,7 +121,11 @@ def settings(
                         yield layer_name, routine, parameters, call
 
 
-def _row(case: tuple[str, str, OpenCLRoutine, Mapping[str, int], KernelCall]) -> str:
+_Case = tuple[str, str, OpenCLRoutine, Mapping[str, int], KernelCall]
+"""Device, layer, routine, parameters, call."""
+
+
+def _row(case: _Case) -> str:
     device, layer, routine, parameters, call = case
     assert call.launch is not None
     limit = routine.traits.item_registers
@@ -141,7 +145,7 @@ def main() -> int:
         "| device | layer | setting | kernel | registers, estimated | compiled without limit | spills in inner loops with the "
         "limit | local bytes, estimated | compiled | private bytes |\n|---|---|---|---|---|---|---|---|---|---|\n"
     )
-    cases = {}
+    cases: dict[tuple[object, ...], _Case] = {}
     for device in ("adreno", "mali"):
         for layer, routine, parameters, call in settings(PHONES[device]):
             assert call.launch is not None

@@ -74,6 +74,8 @@ def _routines(
             description.registers,
             description.local_memory,
             description.group_items,
+            description.wave,
+            description.item_registers,
         )
         return routines(traits, dtypes), Reorder(traits)
     isa = next((isa for isa in ISAS if isa.name == description.isa), None)

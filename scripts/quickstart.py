@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
 
     from nnstretch.cli.console import Reporter
-    from nnstretch.devices.opencl.drivers import DeviceInfo
+    from nnstretch.devices.opencl.properties import DeviceInfo
 
 IMAGE_SIZE = 40
 TARGET_ACCURACY = 99.0

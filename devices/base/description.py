@@ -37,6 +37,8 @@ class Description:
         caches: sizes of the largest private and the largest shared cache in bytes; empty if unknown.
         local_memory: of an OpenCL device (`Traits`).
         group_items: of an OpenCL device (`Traits`).
+        wave: of an OpenCL device (`Traits`).
+        item_registers: of an OpenCL device (`Traits`).
         features: of a CPU, as /proc/cpuinfo names them; empty if unknown.
     """
 
@@ -55,6 +57,8 @@ class Description:
     local_memory: int = 0
     group_items: int = 0
     features: tuple[str, ...] = ()
+    wave: int = 0
+    item_registers: int = 0
 
     @property
     def spec(self) -> ProcessorSpec:
@@ -87,6 +91,8 @@ def description_of(raw: object) -> Description:
             f"compute_units and registers are {made.compute_units} and {made.registers}; the minimum for this device is 1 and "
             f"{least}"
         )
+    if made.wave & (made.wave - 1):
+        raise ValueError(f"wave is {made.wave}; it is a power of 2, or 0")
     if len(made.caches) not in (0, 2):
         raise ValueError("caches are not two sizes in bytes")
     return made

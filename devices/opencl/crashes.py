@@ -10,7 +10,7 @@ from nnstretch.devices.engine.binding.library import engine
 from nnstretch.support.stderr_lines import stderr_lines_wanted
 
 if TYPE_CHECKING:
-    from nnstretch.devices.opencl.drivers import DeviceInfo
+    from nnstretch.devices.opencl.properties import DeviceInfo
 
 
 def name_driver(info: DeviceInfo) -> None:

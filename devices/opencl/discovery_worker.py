@@ -9,7 +9,8 @@ from __future__ import annotations
 import resource
 import sys
 
-from nnstretch.devices.opencl.drivers import describe, list_devices
+from nnstretch.devices.opencl.drivers import list_devices
+from nnstretch.devices.opencl.properties import describe
 from nnstretch.support.child_process import die_with_parent, frames_to_parent
 from nnstretch.support.frames import write_frame
 

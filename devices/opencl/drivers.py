@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnstretch.devices.base.spec import format_cores, running_on, usable_cores
-from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.opencl.discovery import environment_without, failing_drivers
+from nnstretch.devices.opencl.properties import DeviceInfo, describe
 from nnstretch.devices.opencl.verdicts import judge
 from nnstretch.errors import DeviceError
 from nnstretch.support.settings import cache_dir, caches_of_libraries
@@ -41,52 +41,6 @@ POCL = "Portable Computing Language"
 _INSTALL = "install one (Debian, Ubuntu: apt-get install pocl-opencl-icd) or leave opencl out of the processors"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class DeviceInfo:
-    """An OpenCL device of this machine.
-
-    Attributes:
-        index: its number in `opencl:INDEX`.
-        name, platform, driver: device name, platform name and driver version from the driver.
-        compute_units: CPU threads or multiprocessors.
-        on_cpu: whether it runs kernels on CPU cores.
-        unified: whether it shares memory with the host, so that buffers need no copies.
-        fine_grained: whether it has fine-grained shared virtual memory, which needs no mapping.
-        atomics: whether running kernels see concurrent writes of the host to that memory.
-        command_times: whether profiling says when commands ran.
-        trace_seconds: by which a traced run of a GPU takes longer for every kernel.
-        scalar: whether it computes work items side by side and splits vectors into their elements, as GPUs do.
-        usable: whether kernels of nnstretch were built and gave the right results.
-        why_not: one line on why it is not usable, else "".
-        local_memory: bytes of local memory of a work group; 0 if it is global memory, which is no faster.
-        group_items: maximum work items of a work group.
-    """
-
-    index: int
-    name: str
-    platform: str
-    driver: str
-    compute_units: int
-    on_cpu: bool
-    unified: bool
-    fine_grained: bool
-    atomics: bool
-    command_times: bool
-    scalar: bool
-    usable: bool
-    why_not: str
-    local_memory: int = 0
-    group_items: int = 0
-    trace_seconds: float = 0.0
-
-    @property
-    def sharing(self) -> Sharing:
-        """The cheapest way to share memory with the host."""
-        if not self.unified:
-            return Sharing.COPIED
-        return Sharing.COHERENT if self.fine_grained else Sharing.MAPPED
 
 
 @dataclass
@@ -252,40 +206,6 @@ def probe_device(index: int) -> DeviceInfo:
 def device_info(index: int) -> DeviceInfo:
     """What the driver says of device `index`, which must exist; not tested, so it counts as usable with all of it."""
     return describe(index, load_drivers()[index])
-
-
-def describe(index: int, device: pyopencl.Device) -> DeviceInfo:
-    """What the driver says of a device; as in `device_info`."""
-    import pyopencl as cl
-
-    has_local_memory = device.local_mem_type == cl.device_local_mem_type.LOCAL
-    return DeviceInfo(
-        index=index,
-        name=str(device.name).strip(),
-        platform=str(device.platform.name),
-        driver=str(device.driver_version),
-        compute_units=int(device.max_compute_units),
-        on_cpu=bool(device.type & cl.device_type.CPU),
-        unified=bool(device.host_unified_memory),
-        fine_grained=_shares(device, "FINE_GRAIN_BUFFER"),
-        atomics=_shares(device, "ATOMICS"),
-        command_times=True,
-        scalar=int(device.native_vector_width_float) == 1,
-        usable=True,
-        why_not="",
-        local_memory=int(device.local_mem_size) if has_local_memory else 0,
-        group_items=int(device.max_work_group_size),
-    )
-
-
-def _shares(device: pyopencl.Device, capability: str) -> bool:
-    """Whether a device has a capability of shared virtual memory."""
-    import pyopencl as cl
-
-    try:
-        return bool(device.svm_capabilities & getattr(cl.device_svm_capabilities, capability))
-    except cl.Error:  # OpenCL before 2.0 lacks the query
-        return False
 
 
 def build(program: pyopencl.Program, options: Sequence[str]) -> pyopencl.Program:

@@ -66,4 +66,6 @@ class OpenCLProcessor(Processor):
             registers=traits.registers,
             local_memory=traits.local_memory,
             group_items=traits.group_items,
+            wave=traits.wave,
+            item_registers=traits.item_registers,
         )

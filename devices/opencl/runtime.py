@@ -20,7 +20,8 @@ from nnstretch.devices.engine.binding.program import HUGE_PAGE, aligned_array, a
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.devices.opencl import drivers
 from nnstretch.devices.opencl.crashes import compiling, name_driver
-from nnstretch.devices.opencl.drivers import DeviceInfo, probe
+from nnstretch.devices.opencl.drivers import probe
+from nnstretch.devices.opencl.properties import DeviceInfo
 from nnstretch.devices.opencl.sources import kernel_files, kernel_integers, kernel_source, sources_hash
 from nnstretch.devices.opencl.traits import traits_of
 from nnstretch.errors import BuildError, DeviceError

@@ -24,7 +24,7 @@ from nnstretch.support.stderr_lines import announce
 from nnstretch.support.worker_process import WorkerError, WorkerProcess
 
 if TYPE_CHECKING:
-    from nnstretch.devices.opencl.drivers import DeviceInfo
+    from nnstretch.devices.opencl.properties import DeviceInfo
 
 WORKER = (sys.executable, "-P", "-m", "nnstretch.devices.opencl.probe_worker")
 _TESTS = 3

@@ -125,7 +125,10 @@ class OpenCLDevice:
     Attributes:
         platform, name, version, driver: as its driver names them.
         on_cpu: whether it runs kernels on CPU cores.
-        unified, fine_grained, scalar, compute_units, local_memory, group_items: as of `DeviceInfo`.
+        vendor: as its driver names it.
+        unified, fine_grained, scalar, compute_units, local_memory, group_items, wave, half_arithmetic, int8_dot,
+            image_buffer, allocation_bytes, address_bits: as of `DeviceInfo`.
+        image_width, image_height: of `DeviceInfo.image`.
     """
 
     platform: str = ""
@@ -139,6 +142,15 @@ class OpenCLDevice:
     compute_units: int = 1
     local_memory: int = 0
     group_items: int = 0
+    vendor: str = ""
+    wave: int = 0
+    half_arithmetic: bool = False
+    int8_dot: str = ""
+    image_width: int = 0
+    image_height: int = 0
+    image_buffer: int = 0
+    allocation_bytes: int = 0
+    address_bits: int = 0
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nnstretch.devices.base.spec import format_cores, parse_processors, usable_cores
@@ -11,10 +11,48 @@ from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.build.instruction_sets import local_features, local_isa
 from nnstretch.devices.opencl.drivers import probe
+from nnstretch.devices.opencl.properties import DeviceInfo as Properties
+from nnstretch.devices.opencl.routines.base import Traits
+from nnstretch.devices.opencl.traits import half_rate, traits_of
 from nnstretch.devices.registry import ENGINES, external_engine
 from nnstretch.errors import BuildError, DeviceError, MissingExtraError
 from nnstretch.support.interrupts import check_interrupted
 from nnstretch.support.words import counted
+
+
+@dataclass(frozen=True)
+class OpenCLTraits:
+    """Traits of an OpenCL device.
+
+    Attributes:
+        vendor: of a GPU: nvidia, amd, intel, qualcomm, arm or imagination; "" for others and for devices on the CPU.
+        block: channels of a block of tensors.
+        wave: work items of a GPU that run in lockstep; 0 on the CPU.
+        item_registers: 32-bit registers that a work item of a GPU may use; 0 if nothing limits them.
+        local_memory: bytes of a work group; 0 if it is global memory, which is no faster.
+        group_items: maximum work items of a work group.
+        unified: whether it shares memory with the host.
+        half_rate: operations on float16 in the time of one on float32; 0 without such arithmetic.
+        int8_dot: dot products of int8: accelerated, emulated, or "" without.
+        image: maximum width and height of an image in pixels; 0, 0 without images.
+        image_buffer: maximum pixels of an image made from a buffer.
+        allocation_bytes: maximum size of one allocation.
+        address_bits: of a pointer.
+    """
+
+    vendor: str
+    block: int
+    wave: int
+    item_registers: int
+    local_memory: int
+    group_items: int
+    unified: bool
+    half_rate: int
+    int8_dot: str
+    image: tuple[int, int]
+    image_buffer: int
+    allocation_bytes: int
+    address_bits: int
 
 
 @dataclass(frozen=True)
@@ -32,6 +70,7 @@ class DeviceInfo:
         isa: instruction set of a CPU.
         cpu_features: of a CPU, as /proc/cpuinfo names them; those that kernels may require.
         peak_gflops_per_core: measured float32 peak of a CPU, if it was asked for.
+        traits: of an OpenCL device, what its kernels and their tiles follow, and what its driver offers beyond.
     """
 
     name: str
@@ -44,6 +83,7 @@ class DeviceInfo:
     isa: str | None = None
     cpu_features: tuple[str, ...] = ()
     peak_gflops_per_core: float | None = None
+    traits: OpenCLTraits | None = None
 
     def __str__(self) -> str:
         """One line, such as "cpu:0-1: AMD …, 2 cores, float32, int8"."""
@@ -52,7 +92,9 @@ class DeviceInfo:
 
     def to_json(self) -> dict[str, Any]:
         """The fields."""
-        return dict(vars(self)) | {"dtypes": list(self.dtypes), "cpu_features": list(self.cpu_features)}
+        traits = None if self.traits is None else asdict(self.traits) | {"image": list(self.traits.image)}
+        lists = {"dtypes": list(self.dtypes), "cpu_features": list(self.cpu_features)}
+        return dict(vars(self)) | lists | {"traits": traits}
 
 
 def list_devices(*, peak: bool = False, progress: Callable[[int, int, str], None] | None = None) -> list[DeviceInfo]:
@@ -91,6 +133,10 @@ def _cpu(*, peak: bool) -> DeviceInfo:
 
 
 def _opencl() -> list[DeviceInfo]:
+    try:
+        isa = local_isa()
+    except DeviceError:  # the CPU's entry has the reason
+        isa = None
     return [
         DeviceInfo(
             name=f"opencl:{device.index}",
@@ -100,9 +146,29 @@ def _opencl() -> list[DeviceInfo]:
             dtypes=("float32", "float16"),
             usable=device.usable,
             why_not=device.why_not or None,
+            traits=opencl_traits(device, traits_of(device, device.compute_units, isa)) if isa else None,
         )
         for device in probe()
     ]
+
+
+def opencl_traits(info: Properties, traits: Traits) -> OpenCLTraits:
+    """The traits of an OpenCL device by what its driver says, and by what routines are given."""
+    return OpenCLTraits(
+        vendor=info.vendor,
+        block=traits.block,
+        wave=traits.wave,
+        item_registers=traits.item_registers,
+        local_memory=info.local_memory,
+        group_items=info.group_items,
+        unified=info.unified,
+        half_rate=half_rate(info),
+        int8_dot=info.int8_dot,
+        image=info.image,
+        image_buffer=info.image_buffer,
+        allocation_bytes=info.allocation_bytes,
+        address_bits=info.address_bits,
+    )
 
 
 def _external(name: str) -> DeviceInfo:

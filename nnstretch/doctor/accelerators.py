@@ -10,6 +10,8 @@ from importlib import import_module
 
 from nnstretch.devices.opencl.discovery import failing_drivers, icd_files
 from nnstretch.devices.opencl.drivers import probe
+from nnstretch.devices.opencl.properties import DeviceInfo
+from nnstretch.devices.opencl.traits import traits_of_gpu
 from nnstretch.doctor.finding import Finding, State
 from nnstretch.errors import NNStretchError, first_line
 
@@ -39,11 +41,20 @@ def opencl() -> Iterator[Finding]:
     for device in devices:
         subject, name = f"opencl:{device.index}", f"{device.name} ({device.platform})"
         if device.usable:
-            yield Finding(subject, State.OK, f"{name}, {device.compute_units} compute units")
+            yield Finding(subject, State.OK, f"{name}, {device.compute_units} compute units{_of_gpu(device)}")
         else:
             yield Finding(subject, State.NOTE, f"{name}: {device.why_not}", "update the driver")
     if not devices and not failing:
         yield Finding("OpenCL", State.NOTE, "drivers are installed, but have no device", _INSTALL)
+
+
+def _of_gpu(device: DeviceInfo) -> str:
+    """The traits of a GPU that tiles and work groups follow."""
+    if device.on_cpu:
+        return ""
+    traits = traits_of_gpu(device)
+    local = f"{traits.local_memory >> 10} KiB of local memory" if traits.local_memory else "no local memory"
+    return f", waves of {traits.wave}, {traits.item_registers} registers per work item, {local}"
 
 
 def torch() -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from nnstretch.devices.base.routine import (
     Parameters,
     Routine,
 )
+from nnstretch.devices.opencl.routines.demand import ADDRESS_REGISTERS, Demand
 from nnstretch.graph.dtypes import element_type
 from nnstretch.graph.layer import Layer, TensorType
 
@@ -31,6 +32,7 @@ HALF = "float16"
 _HALF_MAX = float(np.finfo(np.float16).max)
 _LEAST_LOCAL_MEMORY = 8 << 10  # of the smallest tile of a matrix product
 _LEAST_GROUP_ITEMS = 64
+_VECTORS = 6  # that a work item of a kernel without tiles keeps
 _ITEM_FLOATS = 16384  # minimum per work item of a copying kernel, so that launch overhead is negligible
 
 
@@ -45,6 +47,8 @@ class Traits:
         registers: vectors of `block` floats that a work item may keep in registers.
         local_memory: bytes of local memory for a work group; 0 if groups should have none, as on a CPU.
         group_items: maximum work items of a group with local memory.
+        wave: work items that run in lockstep; 0 if groups need not be whole waves.
+        item_registers: 32-bit registers that a work item may use; 0 if nothing is known that limits them.
     """
 
     block: int
@@ -53,11 +57,18 @@ class Traits:
     registers: int
     local_memory: int = 0
     group_items: int = 0
+    wave: int = 0
+    item_registers: int = 0
 
     @property
     def works_in_groups(self) -> bool:
         """Whether work groups should share operands in local memory."""
         return not self.on_cpu and self.local_memory >= _LEAST_LOCAL_MEMORY and self.group_items >= _LEAST_GROUP_ITEMS
+
+    def whole_waves(self, items: int) -> int:
+        """`items`, rounded up to whole waves as far as a group may have them."""
+        whole = ceil_div(items, self.wave) * self.wave if self.wave else items
+        return whole if whole <= self.group_items else items
 
     def items_wanted(self) -> int:
         """Number of work items that balances the load of all compute units."""
@@ -117,6 +128,10 @@ class OpenCLRoutine(Routine):
     def _supports(self, layer: Layer) -> bool:
         """Whether this routine computes a float32 layer of one of `ops`; true by default."""
         return True
+
+    def demand(self, layer: Layer, parameters: Parameters) -> Demand:
+        """What the layer's kernels demand of a GPU; of kernels without tiles, a few vectors."""
+        return Demand(_VECTORS * self.traits.block + ADDRESS_REGISTERS)
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         """Blocked for 4-D tensors, plain for others."""

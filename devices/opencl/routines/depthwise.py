@@ -9,7 +9,10 @@ from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Lowering, Parameters
 from nnstretch.devices.opencl.routines.base import ceil_div
 from nnstretch.devices.opencl.routines.conv import MOST_TILES, Convolution, conv_geometry, tile_macros
+from nnstretch.devices.opencl.routines.demand import ADDRESS_REGISTERS, Demand
 from nnstretch.graph.layer import Layer
+
+_PIXELS = (7, 8, 14, 4, 2, 1)
 
 
 class Depthwise(Convolution):
@@ -25,7 +28,7 @@ class Depthwise(Convolution):
         return shape.groups == shape.channels == shape.out_channels
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        """The tiles that waste least at the edge of the output, best first."""
+        """The tiles that waste least at the edge of the output, best first; the smallest if the device takes none."""
         width = conv_geometry(layer).out_width
 
         def cost(pixels: int) -> float:
@@ -33,8 +36,16 @@ class Depthwise(Convolution):
             crowded = 1.1 if pixels > 8 and width > pixels else 1.0
             return ceil_div(width, pixels) * (pixels + 1) * crowded
 
-        sizes = [p for p in (7, 8, 14, 4, 2, 1) if p < self.traits.registers and p < width + 4]
-        return tuple({"pixels": pixels} for pixels in sorted(sizes, key=cost)[:MOST_TILES])
+        sizes = [p for p in _PIXELS if p < self.traits.registers and p < width + 4]
+        fitting = [p for p in sizes if self.demand(layer, {"pixels": p}).fits(self.traits)]
+        return tuple({"pixels": pixels} for pixels in sorted(fitting or [1], key=cost)[:MOST_TILES])
+
+    def demand(self, layer: Layer, parameters: Parameters) -> Demand:
+        """A tile's sums, and of a row of the kernel all weights and all inputs, which are loaded together."""
+        shape, pixels = conv_geometry(layer), parameters["pixels"]
+        taps = shape.kernel[1]
+        inputs = (pixels - 1) * shape.strides[1] + (taps - 1) * shape.dilations[1] + 1
+        return Demand(self.traits.block * (pixels + taps + inputs) + ADDRESS_REGISTERS)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         shape = conv_geometry(layer)

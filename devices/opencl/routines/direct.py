@@ -18,6 +18,7 @@ from nnstretch.devices.opencl.routines.conv import (
     most_pixels,
     tile_space,
 )
+from nnstretch.devices.opencl.routines.demand import Demand, tile_registers
 from nnstretch.graph.layer import Layer
 
 _SPLIT_BLOCK = 16  # block of CPUs that may split vectors into halves
@@ -43,6 +44,9 @@ class Direct(Convolution):
         """The tiles that waste least at the edges of the output, best first."""
         shape = conv_geometry(layer)
         return (*self._halves(shape), *tile_space(self.traits.registers, shape, self.traits.block))
+
+    def demand(self, layer: Layer, parameters: Parameters) -> Demand:
+        return Demand(tile_registers(parameters["pixels"], parameters["vectors"], self.traits.block))
 
     def _halves(self, shape: KernelGeometry) -> Sequence[Parameters]:
         """Tiles of half vectors that consist of whole groups or divide a group."""

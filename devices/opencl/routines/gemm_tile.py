@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 from nnstretch.devices.base.routine import Parameters
 from nnstretch.devices.opencl.routines.base import SUM_BYTES, Traits, ceil_div
+from nnstretch.devices.opencl.routines.demand import ADDRESS_REGISTERS, Demand
 
 _BUFFERS = 2
 
@@ -57,9 +58,20 @@ class GemmTile:
         )
         return max(operands, sums) * SUM_BYTES
 
-    def fits(self, traits: Traits, more_bytes: int = 0) -> bool:
-        """Whether a device has the work items and the local memory, `more_bytes` of it for other things."""
-        return self.local_bytes + more_bytes <= traits.local_memory and self.items <= traits.group_items
+    @property
+    def registers(self) -> int:
+        """Registers of an item: sums, a row of operands, what it fetches for the next step, and addresses."""
+        row, quads = self.item_outputs + self.item_pixels, self.depth * self.pixels // 4
+        fetched = 4 * (ceil_div(self.depth * self.outputs // 4, self.items) + ceil_div(quads, self.items))
+        return self.item_outputs * self.item_pixels + row + fetched + ADDRESS_REGISTERS
+
+    def demand(self, more_bytes: int = 0, more_registers: int = 0) -> Demand:
+        """What a group demands: that of the tile, and more local memory and registers for other things."""
+        return Demand(self.registers + more_registers, self.local_bytes + more_bytes, self.items)
+
+    def is_whole(self, traits: Traits) -> bool:
+        """Whether its items are whole waves, so that no wave has idle items."""
+        return not traits.wave or self.items % traits.wave == 0
 
     def groups(self, outputs: int, pixels: int) -> int:
         """Work groups of a product of `outputs` × `pixels`."""

@@ -13,6 +13,7 @@ from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import INPUT, OUTPUT, KernelCall, Lowering, Operand, Parameters
 from nnstretch.devices.opencl.routines.base import DTYPE, SUM_BYTES, ceil_div, constant
 from nnstretch.devices.opencl.routines.conv import PLANAR_CHANNELS, Convolution, conv_geometry
+from nnstretch.devices.opencl.routines.demand import Demand
 from nnstretch.devices.opencl.routines.gemm_tile import LAUNCH, TILES, GemmTile, estimated_time, tile_of
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer
@@ -21,7 +22,8 @@ _SETTINGS = 4  # number of tiles and splits to measure
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _ROWS_PER_SPLIT = 64  # minimum
 _DISTANCE_BYTES = 16  # of an entry of the list that the kernel makes for a plain input
-_ADD_ITEMS = 64  # work items of a group that adds up splits
+_DISTANCE_REGISTERS = 8  # of two such entries
+_ADD_ITEMS = 64  # work items of a group that adds up splits, at least
 _ADD_TIME = 3.2e-7  # microseconds to write or to read a sum of a split
 
 Macros = tuple[tuple[str, int], ...]
@@ -55,11 +57,9 @@ class ImplicitGemm(Convolution):
                     yield tile, splits
 
     def _fitting_tiles(self, shape: KernelGeometry) -> list[GemmTile]:
-        return [tile for tile in TILES if tile.fits(self.traits, self._list_bytes(shape, tile))]
-
-    def _list_bytes(self, shape: KernelGeometry, tile: GemmTile) -> int:
-        """Bytes of local memory besides those of the tile."""
-        return 0
+        """The tiles that the device takes; of these only whole waves, if there are some."""
+        fitting = [tile for tile in TILES if self._demand(shape, tile).fits(self.traits)]
+        return [tile for tile in fitting if tile.is_whole(self.traits)] or fitting
 
     def _estimate(self, shape: KernelGeometry, tile: GemmTile, splits: int) -> float:
         """Estimated microseconds."""
@@ -70,6 +70,12 @@ class ImplicitGemm(Convolution):
 
     def _steps(self, shape: KernelGeometry, depth: int) -> int:
         return ceil_div(shape.channels, depth) * shape.taps
+
+    def demand(self, layer: Layer, parameters: Parameters) -> Demand:
+        return self._demand(conv_geometry(layer), tile_of(parameters))
+
+    def _demand(self, shape: KernelGeometry, tile: GemmTile) -> Demand:
+        return tile.demand()
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `implicit_gemm`, followed by one of `add_splits` if there are several splits."""
@@ -126,13 +132,14 @@ class ImplicitGemm(Convolution):
         macros: Macros,
     ) -> KernelCall:
         """The call that adds up the sums of all splits; `sizes` are the numbers of a split and the splits."""
+        items = self.traits.whole_waves(_ADD_ITEMS)
         return self.call(
             "add_splits",
             (sums, *self.reads(layer)[2:]),
             (*sizes, shape.pixels, self.blocks(shape.out_channels), *self.epilogue(layer)),
-            (ceil_div(sizes[0], 4 * _ADD_ITEMS) * _ADD_ITEMS,),
+            (ceil_div(sizes[0], 4 * items) * items,),
             macros,
-            local_size=(_ADD_ITEMS,),
+            local_size=(items,),
         )
 
     def _settings_macros(self, shape: KernelGeometry, tile: GemmTile) -> Macros:
@@ -184,8 +191,9 @@ class PlanarGemm(ImplicitGemm):
     def _steps(self, shape: KernelGeometry, depth: int) -> int:
         return ceil_div(shape.channels * shape.taps, depth)
 
-    def _list_bytes(self, shape: KernelGeometry, tile: GemmTile) -> int:
-        return _DISTANCE_BYTES * self._steps(shape, tile.depth) * tile.depth
+    def _demand(self, shape: KernelGeometry, tile: GemmTile) -> Demand:
+        """That of the tile, and of a list of distances: an item reads one while it uses another."""
+        return tile.demand(_DISTANCE_BYTES * self._steps(shape, tile.depth) * tile.depth, _DISTANCE_REGISTERS)
 
     def _settings_macros(self, shape: KernelGeometry, tile: GemmTile) -> Macros:
         sizes = ("CHANNELS", shape.channels), ("KERNEL_H", shape.kernel[0]), ("KERNEL_W", shape.kernel[1])

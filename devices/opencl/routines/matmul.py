@@ -18,10 +18,13 @@ from nnstretch.devices.algorithms.attention import (
 from nnstretch.devices.algorithms.matrices import matrix_images
 from nnstretch.devices.base.routine import Lowering, Operand, Parameters
 from nnstretch.devices.opencl.routines.base import PlainRoutine, ceil_div, constant
+from nnstretch.devices.opencl.routines.demand import ADDRESS_REGISTERS, Demand
 from nnstretch.graph.activation import NO_ACTIVATION, float_bits
 from nnstretch.graph.layer import Layer
 
 _MOST_WIDTH = 256  # values of a head that a work item keeps
+_TILES_OF_ROWS = (4, 4), (4, 2), (2, 2)
+_POINTER = 2  # registers
 
 
 class MatMul(PlainRoutine):
@@ -42,6 +45,22 @@ class MatMul(PlainRoutine):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return tuple({"rows": rows} for rows in ((8, 4) if self.traits.registers > 16 else (4,)))
 
+    def demand(self, layer: Layer, parameters: Parameters) -> Demand:
+        if _is_of_rows(layer):
+            return self._demand_of_rows(*self._tile_of_rows())
+        rows = parameters["rows"]
+        return Demand(self.traits.block * (rows + 1) + _POINTER * rows + ADDRESS_REGISTERS)
+
+    def _demand_of_rows(self, rows: int, columns: int) -> Demand:
+        """What a tile of vectors of partial sums demands, a row of operands, and a pointer to each row of both matrices."""
+        vectors, pointers = rows * columns + rows + 1, rows + columns
+        return Demand(self.traits.block * vectors + _POINTER * pointers + ADDRESS_REGISTERS)
+
+    def _tile_of_rows(self) -> tuple[int, int]:
+        """Rows of x and of y of a tile for operands that both lie along K: the largest that the device takes."""
+        tiles = _TILES_OF_ROWS if self.traits.registers > 16 else _TILES_OF_ROWS[1:]
+        return next((tile for tile in tiles if self._demand_of_rows(*tile).fits(self.traits)), tiles[-1])
+
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         operands: list[Operand] = []
         constants: list[np.ndarray] = []
@@ -58,13 +77,18 @@ class MatMul(PlainRoutine):
         of_x = (x_outer, x_inner, 1 if x_turned else k, m if x_turned else 1)
         of_y = (y_outer, y_inner, 1 if y_turned else n, k if y_turned else 1)
         words = (inner, m, k, n, *of_x, *of_y, *layer.activation.words())
-        if y_turned and not x_turned:
-            rows, columns, kernel = 4, 4 if self.traits.registers > 16 else 2, "matmul_of_rows"
+        if _is_of_rows(layer):
+            (rows, columns), kernel = self._tile_of_rows(), "matmul_of_rows"
         else:
             rows, columns, kernel = parameters["rows"], self.traits.block, "matmul"
         size = (ceil_div(n, columns), ceil_div(m, rows), outer * inner)
         defines = (("ROWS", rows), ("COLUMNS", columns))
         return Lowering((self.call(kernel, operands, words, size, defines),), tuple(constants))
+
+
+def _is_of_rows(layer: Layer) -> bool:
+    """Whether the rows of both operands lie along K."""
+    return bool(layer.integer("transpose_y")) and not layer.integer("transpose_x")
 
 
 class Attention(PlainRoutine):
@@ -88,6 +112,14 @@ class Attention(PlainRoutine):
         extents = attention_extents(layer)
         fits = max(extents["depth"], extents["width"]) <= _MOST_WIDTH and extents["queries"] > 1
         return tuple({"queries": queries} for queries in ((self.traits.block, 4) if fits else (4,)))
+
+    def demand(self, layer: Layer, parameters: Parameters) -> Demand:
+        """Per query pointers to it, its bias and its mask, three numbers and a vector of scores; and two vectors of operands.
+
+        The sums of values are an array in the memory of an item.
+        """
+        b, queries = self.traits.block, parameters["queries"]
+        return Demand(queries * (3 * _POINTER + 3 + b) + 2 * b + ADDRESS_REGISTERS)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         extents = attention_extents(layer)

@@ -9,6 +9,7 @@ from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import INPUT, Lowering, Parameters
 from nnstretch.devices.opencl.routines.base import DTYPE, ceil_div
 from nnstretch.devices.opencl.routines.conv import PLANAR_CHANNELS, Convolution, conv_geometry, tile_space
+from nnstretch.devices.opencl.routines.demand import Demand, tile_registers
 from nnstretch.graph.layer import Layer
 
 
@@ -30,6 +31,9 @@ class Planar(Convolution):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edges of the output, best first."""
         return tile_space(self.traits.registers, conv_geometry(layer), self.traits.block)
+
+    def demand(self, layer: Layer, parameters: Parameters) -> Demand:
+        return Demand(tile_registers(parameters["pixels"], parameters["vectors"], self.traits.block))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         shape = conv_geometry(layer)

@@ -8,6 +8,7 @@ from nnstretch.devices.algorithms.resize import ResizeTable, has_tables, resize_
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import INPUT, Lowering, Parameters
 from nnstretch.devices.opencl.routines.base import OpenCLRoutine, ceil_div, constant, is_image
+from nnstretch.devices.opencl.routines.demand import ADDRESS_REGISTERS, Demand
 from nnstretch.graph.layer import Layer
 
 
@@ -39,6 +40,9 @@ class Pool(OpenCLRoutine):
         )
 
 
+_SUMS = 16, 8, 4
+
+
 class GlobalPool(OpenCLRoutine):
     """Maximum or average over whole planes, blocked in and out."""
 
@@ -53,7 +57,20 @@ class GlobalPool(OpenCLRoutine):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         n, c, h, w = layer.type_of(0).shape
         blocks = self.blocks(c)
-        return self.lowering("global_pool", layer, (blocks, h * w, int(layer.attributes["mode"] == "max")), (blocks, n))
+        words = (blocks, h * w, int(layer.attributes["mode"] == "max"), *layer.activation.words())
+        defines = () if self.traits.on_cpu else (("SUMS", self._sums()),)
+        return Lowering((self.call("global_pool", (INPUT,), words, (blocks, n), defines),))
+
+    def demand(self, layer: Layer, parameters: Parameters) -> Demand:
+        return self._demand(self._sums())
+
+    def _demand(self, sums: int) -> Demand:
+        """What partial sums demand, and a number that is loaded."""
+        return Demand(self.traits.block * (sums + 1) + ADDRESS_REGISTERS)
+
+    def _sums(self) -> int:
+        """Partial sums, whose loads are under way at the same time: a GPU has few work items to hide their latency."""
+        return next((sums for sums in _SUMS if self._demand(sums).fits(self.traits)), _SUMS[-1])
 
 
 class Resize(OpenCLRoutine):

@@ -29,6 +29,7 @@ from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import INPUT, OUTPUT, KernelCall, Launch, Lowering, Operand, Parameters
 from nnstretch.devices.opencl.routines.base import DTYPE, HALF, SUM_BYTES, ceil_div, constant
 from nnstretch.devices.opencl.routines.conv import Convolution, channel_ranges, conv_geometry
+from nnstretch.devices.opencl.routines.demand import ADDRESS_REGISTERS, Demand, transform_registers
 from nnstretch.graph.layer import Layer
 
 # Transforms of the kernels, as (alpha, taps).
@@ -89,12 +90,20 @@ class Winograd(Convolution):
                 shape, one, b, self.blocks(shape.channels) * len(one.parts), stored=self.weight_type or DTYPE
             )
             for one in divisions
-            if self._takes(shape, one)
+            if self._takes(shape, one) and self._demand(one.down.alpha).fits(self.traits)
         }
 
     def _takes(self, shape: KernelGeometry, division: Division) -> bool:
         """Whether the routine computes a division of the kernel."""
         return len(division.parts) <= _MOST_PARTS
+
+    def demand(self, layer: Layer, parameters: Parameters) -> Demand:
+        return self._demand(parameters["alpha"], parameters["tiles"])
+
+    @staticmethod
+    def _demand(alpha: int, tiles: int = _DEVICE_TILES) -> Demand:
+        """What an item that computes one lane demands: for a transform, or for a product's sums and their operands."""
+        return Demand(max(transform_registers(alpha), 2 * tiles + ADDRESS_REGISTERS))
 
     def _setting(self, shape: KernelGeometry, division: Division) -> Parameters:
         """Register tiles of equal sizes, and whole register tiles per block."""

@@ -13,6 +13,7 @@ from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import INPUT, OUTPUT, KernelCall, Lowering, Operand, Parameters
 from nnstretch.devices.opencl.routines.base import SUM_BYTES, ceil_div, constant
 from nnstretch.devices.opencl.routines.conv import conv_geometry
+from nnstretch.devices.opencl.routines.demand import Demand, transform_registers
 from nnstretch.devices.opencl.routines.gemm_tile import LAUNCH, GemmTile, estimated_time, tile_of
 from nnstretch.devices.opencl.routines.implicit_gemm import ImplicitGemm
 from nnstretch.devices.opencl.routines.winograd import stage_words
@@ -23,7 +24,7 @@ _KERNEL = (3, 3)
 _LEAST_CHANNELS = 16  # of input and output: with fewer, transforms cost more than the products save
 _SETTINGS = 2  # number of transforms and tiles to measure
 _MOVE_TIME = 1.4e-6  # microseconds to encode a number or to decode one
-_ITEMS = 64  # work items of a group that transforms
+_ITEMS = 64  # work items of a group that transforms, at least
 _ENCODED, _SUMS = Operand("workspace", 0), Operand("workspace", 1)
 
 
@@ -49,10 +50,15 @@ class WinogradGemm(ImplicitGemm):
         settings = [
             (self._time(shape, division_of(shape, alpha, _KERNEL[0]), tile), alpha, tile)
             for alpha in _ALPHAS
+            if Demand(transform_registers(alpha)).fits(self.traits)
             for tile in self._fitting_tiles(shape)
         ]
         ranked = sorted(settings, key=lambda setting: setting[0])
         return tuple({"alpha": alpha, **asdict(tile)} for _, alpha, tile in ranked[:_SETTINGS])
+
+    def demand(self, layer: Layer, parameters: Parameters) -> Demand:
+        product = super().demand(layer, parameters)
+        return replace(product, registers=max(product.registers, transform_registers(parameters["alpha"])))
 
     def _time(self, shape: KernelGeometry, division: Division, tile: GemmTile) -> float:
         """Estimated microseconds of the three kernels."""
@@ -98,8 +104,9 @@ class WinogradGemm(ImplicitGemm):
         """A call that transforms `size` tiles × channels."""
         b = self.traits.block
         macros = (("M", division.down.outputs), ("TAPS", division.down.taps), ("STRIDE", 1), ("TILES", 1), ("FEW", 0))
-        whole = ceil_div(size[0] * b, _ITEMS) * _ITEMS, size[1] // b
-        call = self.call(f"winograd_{name}", reads, words, whole, macros, (target,), local_size=(_ITEMS, 1))
+        items = self.traits.whole_waves(_ITEMS)
+        whole = ceil_div(size[0] * b, items) * items, size[1] // b
+        call = self.call(f"winograd_{name}", reads, words, whole, macros, (target,), local_size=(items, 1))
         assert call.launch is not None
         return replace(call, launch=replace(call.launch, source="winograd.cl"))
 

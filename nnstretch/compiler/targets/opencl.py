@@ -13,9 +13,10 @@ from nnstretch.devices.base.description import Description
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.engine.build.engine_library import engine_identity
-from nnstretch.devices.opencl.drivers import DeviceInfo
+from nnstretch.devices.opencl.properties import DeviceInfo
 from nnstretch.devices.opencl.sources import sources_hash
 from nnstretch.devices.opencl.traits import traits_of
+from nnstretch.devices.opencl.vendors import vendor_name
 from nnstretch.devices.remote import ProfiledProcessor
 from nnstretch.devices.targets.device import Device
 from nnstretch.devices.targets.probe import Probe
@@ -62,6 +63,8 @@ def opencl_processor(device: Device, spec: ProcessorSpec, options: CompileOption
         registers=traits.registers,
         local_memory=traits.local_memory,
         group_items=traits.group_items,
+        wave=traits.wave,
+        item_registers=traits.item_registers,
     )
     is_coherent = info.sharing is Sharing.COHERENT or (info.on_cpu and info.unified)
     processor = ProfiledProcessor(description, coherent=is_coherent, dtypes=stored_types(options))
@@ -105,6 +108,14 @@ def _info(device: Device, index: int) -> DeviceInfo:
         why_not="",
         local_memory=one.local_memory,
         group_items=one.group_items,
+        vendor="" if one.on_cpu else vendor_name(one.name, one.vendor, one.platform),
+        wave=one.wave,
+        half_arithmetic=one.half_arithmetic,
+        int8_dot=one.int8_dot,
+        image=(one.image_width, one.image_height),
+        image_buffer=one.image_buffer,
+        allocation_bytes=one.allocation_bytes,
+        address_bits=one.address_bits,
     )
 
 

@@ -25,6 +25,8 @@ def test_the_least_device_has_settings_for_its_routines(cores: tuple[int, ...], 
         for routine in ProfiledProcessor(least).routines:
             if routine.supports(layer):
                 assert all(min(setting.values(), default=1) > 0 for setting in routine.parameter_space(layer))
+    with pytest.raises(ValueError, match="wave is 48; it is a power of 2, or 0"):
+        description_of({**least.to_json(), "wave": 48})
     for less in ({"compute_units": 0}, {"registers": registers - 1}):
         with pytest.raises(ValueError, match=f"is 1 and {registers}"):
             description_of({**least.to_json(), **less})

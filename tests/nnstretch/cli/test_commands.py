@@ -212,6 +212,7 @@ def test_devices(cli: Cli) -> None:
     assert cpu["usable"] and cpu["why_not"] is None
     for one in answer["processors"]:
         assert {"name", "kind", "device", "cores", "dtypes", "usable", "why_not"} <= one.keys()
+        assert (one["traits"] is not None) == (one["kind"] == "opencl")
     assert {"litert", "ort"} <= {one["kind"] for one in answer["processors"]}
     assert "cpu:" in cli("devices")[1]
 

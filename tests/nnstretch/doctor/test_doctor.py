@@ -16,6 +16,7 @@ from nnstretch.doctor.diagnosis import diagnose
 from nnstretch.doctor.finding import Finding, State
 from nnstretch.errors import BuildError
 from nnstretch.support.other_programs import CoreWatch, OtherPrograms
+from tests.kits.opencl.phones import ADRENO, MALI
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -103,6 +104,16 @@ def test_no_opencl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (finding,) = accelerators.opencl()
     assert finding.state is State.NOTE
     assert "pocl-opencl-icd" in finding.remedy
+
+
+def test_gpus_are_described_by_what_tiles_follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "a.icd").write_text("")
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    monkeypatch.setattr(accelerators, "failing_drivers", dict)
+    monkeypatch.setattr(accelerators, "probe", lambda: [ADRENO, MALI])
+    adreno, mali = accelerators.opencl()
+    assert adreno.found.endswith("4 compute units, waves of 64, 96 registers per work item, 32 KiB of local memory")
+    assert mali.found.endswith("waves of 16, 64 registers per work item, no local memory")
 
 
 @pytest.mark.parametrize(

@@ -93,10 +93,61 @@ static uint64_t read_number(ocl_handle device, ocl_uint name, size_t size) {
     return nns_ocl.GetDeviceInfo(device, name, size, &value, NULL) ? 0 : value;
 }
 
+static bool has_word(const char *text, const char *word) {
+    const size_t length = strlen(word);
+    for (const char *at = text; (at = strstr(at, word)); at += length)
+        if ((at == text || at[-1] == ' ') && (!at[length] || at[length] == ' ')) return true;
+    return false;
+}
+
+/* Whether a device has an extension. */
+static bool has_extension(ocl_handle device, const char *name) {
+    char whole[16384];
+    size_t size = 0;
+    if (nns_ocl.GetDeviceInfo(device, OCL_DEVICE_EXTENSIONS, sizeof whole, whole, &size) || !size || size > sizeof whole)
+        return false;
+    whole[size - 1] = 0;
+    return has_word(whole, name);
+}
+
+/* Work items that run in lockstep; 0 if the driver does not say. */
+static int64_t read_wave(ocl_handle id) {
+    const uint64_t multiple = read_number(id, OCL_DEVICE_PREFERRED_WORK_GROUP_SIZE_MULTIPLE, sizeof(size_t));
+    if (multiple) return (int64_t)multiple;
+    if (has_extension(id, "cl_nv_device_attribute_query"))
+        return (int64_t)read_number(id, OCL_DEVICE_WARP_SIZE_NV, sizeof(ocl_uint));
+    if (has_extension(id, "cl_amd_device_attribute_query"))
+        return (int64_t)read_number(id, OCL_DEVICE_WAVEFRONT_WIDTH_AMD, sizeof(ocl_uint));
+    return 0;
+}
+
+/* Dot products of int8: by extensions of vendors, whose instructions they are, or by Khronos's, which says whether there are. */
+static void describe_dot(ocl_handle id, nns_ocl_device *device) {
+    enum { SIGNED, FORMS = 6 };
+    ocl_uint accelerated[FORMS] = {0};
+    if (has_extension(id, "cl_arm_integer_dot_product_int8") || has_extension(id, "cl_qcom_dot_product8")) {
+        device->int8_dot = device->int8_dot_accelerated = true;
+    } else if (has_extension(id, "cl_khr_integer_dot_product")) {
+        device->int8_dot = true;
+        device->int8_dot_accelerated =
+            !nns_ocl.GetDeviceInfo(id, OCL_DEVICE_INTEGER_DOT_PRODUCT_ACCELERATION_PROPERTIES_8BIT_KHR, sizeof accelerated,
+                                   accelerated, NULL) &&
+            accelerated[SIGNED];
+    }
+}
+
+static void describe_images(ocl_handle id, nns_ocl_device *device) {
+    if (!(read_number(id, OCL_DEVICE_IMAGE_SUPPORT, sizeof(ocl_uint)) & 1)) return;
+    device->image_width = (int64_t)read_number(id, OCL_DEVICE_IMAGE2D_MAX_WIDTH, sizeof(size_t));
+    device->image_height = (int64_t)read_number(id, OCL_DEVICE_IMAGE2D_MAX_HEIGHT, sizeof(size_t));
+    device->image_buffer = (int64_t)read_number(id, OCL_DEVICE_IMAGE_MAX_BUFFER_SIZE, sizeof(size_t));
+}
+
 static void describe(ocl_handle id, const char *platform, nns_ocl_device *device) {
     *device = (nns_ocl_device){.id = id, .index = drivers.n_devices};
     snprintf(device->platform, sizeof device->platform, "%.*s", NNS_OCL_NAME - 1, platform);
     read_text(id, OCL_DEVICE_NAME, device->name);
+    read_text(id, OCL_DEVICE_VENDOR, device->vendor);
     read_text(id, OCL_DRIVER_VERSION, device->driver);
     read_text(id, OCL_DEVICE_VERSION, device->version);
     const uint64_t svm = read_number(id, OCL_DEVICE_SVM_CAPABILITIES, sizeof(uint64_t));
@@ -109,6 +160,12 @@ static void describe(ocl_handle id, const char *platform, nns_ocl_device *device
     if (read_number(id, OCL_DEVICE_LOCAL_MEM_TYPE, sizeof(ocl_uint)) == OCL_LOCAL_MEM_IS_LOCAL)
         device->local_memory = (int64_t)read_number(id, OCL_DEVICE_LOCAL_MEM_SIZE, sizeof(ocl_ulong));
     device->group_items = (int64_t)read_number(id, OCL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof(size_t));
+    device->wave = device->on_cpu ? 0 : read_wave(id);
+    device->half_arithmetic = has_extension(id, "cl_khr_fp16");
+    device->allocation_bytes = (int64_t)read_number(id, OCL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(ocl_ulong));
+    device->address_bits = (int32_t)read_number(id, OCL_DEVICE_ADDRESS_BITS, sizeof(ocl_uint));
+    describe_dot(id, device);
+    describe_images(id, device);
 }
 
 static void list_platform(ocl_handle platform) {

@@ -15,7 +15,7 @@ enum { NNS_OCL_NAME = 128, NNS_OCL_MOST_DEVICES = 64 };
 typedef struct {
     ocl_handle id;
     int32_t index; /* among the devices of all drivers */
-    char platform[NNS_OCL_NAME], name[NNS_OCL_NAME], driver[NNS_OCL_NAME], version[NNS_OCL_NAME];
+    char platform[NNS_OCL_NAME], vendor[NNS_OCL_NAME], name[NNS_OCL_NAME], driver[NNS_OCL_NAME], version[NNS_OCL_NAME];
     int32_t compute_units;
     bool on_cpu;       /* runs kernels on CPU cores */
     bool unified;      /* shares memory with the host */
@@ -24,6 +24,12 @@ typedef struct {
     bool scalar;       /* computes work items side by side and splits vectors into their elements, as GPUs do */
     int64_t local_memory; /* bytes for a work group; 0 if it is global memory, which is no faster */
     int64_t group_items;  /* work items of a work group, at most */
+    int64_t wave;         /* work items that run in lockstep; 0 if the driver does not say */
+    bool half_arithmetic; /* computes with float16 */
+    bool int8_dot, int8_dot_accelerated; /* has dot products of int8, and instructions for them */
+    int64_t image_width, image_height, image_buffer; /* most pixels of images; 0 without images */
+    int64_t allocation_bytes;                        /* of one allocation, at most */
+    int32_t address_bits;
 } nns_ocl_device;
 
 /* Cores for drivers on the CPU. */

@@ -117,6 +117,15 @@ void nns_opencl_list_write(const nns_opencl_list *list, nns_json *json) {
         nns_json_integer(json, "compute_units", device->compute_units);
         nns_json_integer(json, "local_memory", device->local_memory);
         nns_json_integer(json, "group_items", device->group_items);
+        nns_json_text(json, "vendor", device->vendor);
+        nns_json_integer(json, "wave", device->wave);
+        nns_json_bool(json, "half_arithmetic", device->half_arithmetic);
+        nns_json_text(json, "int8_dot", device->int8_dot_accelerated ? "accelerated" : device->int8_dot ? "emulated" : "");
+        nns_json_integer(json, "image_width", device->image_width);
+        nns_json_integer(json, "image_height", device->image_height);
+        nns_json_integer(json, "image_buffer", device->image_buffer);
+        nns_json_integer(json, "allocation_bytes", device->allocation_bytes);
+        nns_json_integer(json, "address_bits", device->address_bits);
         nns_json_end_object(json);
     }
     nns_json_end_array(json);

@@ -92,11 +92,9 @@ typedef struct {
     int blocks, plane, is_max, kind, a, b;
 } global_pool_arguments;
 
-/* Partial sums, whose loads are under way at the same time: a GPU has few work items to hide their latency. */
-#if NNS_CPU
+/* Partial sums, whose loads are under way at the same time; a GPU's routine has its own number. */
+#ifndef SUMS
 #define SUMS 4
-#else
-#define SUMS 16
 #endif
 
 kernel void global_pool(const global number *x_buffer, global number *y_buffer, const global_pool_arguments given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.devices.opencl.drivers import device_info
+from nnstretch.devices.targets.probe import OpenCLDevice, Probe
 from nnstretch.package.standalone import write_model_file
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.support.settings import cache_dir
@@ -35,6 +37,12 @@ def test_devices_are_listed_as_python_numbers_them(runner: Path) -> None:
     first = device_info(0)
     assert device["opencl"][0]["name"] == first.name
     assert device["opencl"][0]["on_cpu"] is first.on_cpu
+    probe = Probe.from_json(device)
+    said = {field.name: getattr(probe.opencl[0], field.name) for field in fields(OpenCLDevice)}
+    assert (said.pop("image_width"), said.pop("image_height")) == first.image
+    assert {"vendor", "version"} <= said.keys()
+    same = said.keys() - {"vendor", "version"}
+    assert {name: said[name] for name in same} == {name: getattr(first, name) for name in same}
 
 
 @pytest.mark.opencl

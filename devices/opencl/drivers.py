@@ -62,6 +62,8 @@ class DeviceInfo:
         why_not: one line on why it is not usable, else "".
         local_memory: bytes of local memory of a work group; 0 if it is global memory, which is no faster.
         group_items: maximum work items of a work group.
+        largest_buffer: maximum bytes of one buffer; 0 if unknown.
+        address_bits: bits of its addresses, which limit all buffers together; 0 if unknown.
     """
 
     index: int
@@ -80,6 +82,8 @@ class DeviceInfo:
     local_memory: int = 0
     group_items: int = 0
     trace_seconds: float = 0.0
+    largest_buffer: int = 0
+    address_bits: int = 0
 
     @property
     def sharing(self) -> Sharing:
@@ -275,6 +279,8 @@ def describe(index: int, device: pyopencl.Device) -> DeviceInfo:
         why_not="",
         local_memory=int(device.local_mem_size) if has_local_memory else 0,
         group_items=int(device.max_work_group_size),
+        largest_buffer=int(device.max_mem_alloc_size),
+        address_bits=int(device.address_bits),
     )
 
 

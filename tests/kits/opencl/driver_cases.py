@@ -3,7 +3,8 @@
 The first OpenCL device computes small layers and networks, which are compared with ONNX Runtime and torch. Prints one
 JSON object:
 
-    {"sources": [kernel files], "compared": number of cases, "wrong": [one line for each case that is]}
+    {"sources": [kernel files], "compared": number of cases, "wrong": [one line for each case that is],
+     "refused": [one line for each case whose kernel the device does not take]}
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from nnstretch.devices.opencl import runtime as runtime_module
 from nnstretch.devices.opencl.drivers import device_info
 from nnstretch.devices.opencl.routines import Traits
 from nnstretch.devices.opencl.runtime import OpenCLRuntime
-from nnstretch.errors import NNStretchError
+from nnstretch.errors import DeviceError, NNStretchError
 from tests.kits.kernels.convolution_parity import reference
 from tests.kits.opencl import opencl_driver
 from tests.kits.opencl.opencl_parity import feeds_of, relative_error, tolerance_of
@@ -41,15 +42,17 @@ class Findings:
         used: kernel files that were used, each with a storage type.
         compared: number of cases.
         wrong: a line for each case that failed or is wrong.
+        refused: a line for each case whose kernel the device does not take.
     """
 
     used: set[tuple[str, str]] = field(default_factory=set)
     compared: int = 0
     wrong: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
         sources = sorted({source for source, _ in self.used})
-        return json.dumps({"sources": sources, "compared": self.compared, "wrong": self.wrong})
+        return json.dumps({"sources": sources, "compared": self.compared, "wrong": self.wrong, "refused": self.refused})
 
 
 def compare_layers(
@@ -70,18 +73,21 @@ def compare_layers(
         used = {(call.launch.source, routine.descriptor.dtype) for call in lowering.calls if call.launch}
         if once and used <= findings.used:
             continue
-        findings.used |= used
         if id(layer) not in wanted:
             feeds = feeds_of(layer)
             wanted[id(layer)] = feeds[0] if routine.descriptor.algorithm == "reorder" else reference(layer, feeds)
-        findings.compared += 1
         try:
             layouts = routine.layouts(layer, parameters)
             (found,) = opencl_driver.run_lowering(runtime, lowering, layer, feeds_of(layer), *layouts)
             error = relative_error(found, wanted[id(layer)])
+        except DeviceError as refusal:
+            findings.refused.append(f"{routine.descriptor}: {refusal}")
+            continue
         except (AssertionError, NNStretchError) as failure:
             reason = str(failure).splitlines()[0]
         else:
+            findings.used |= used
+            findings.compared += 1
             if error <= tolerance_of(routine):
                 continue
             reason = f"{error:.1e} of the range"

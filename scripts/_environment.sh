@@ -6,7 +6,7 @@
 #   build_engine                 compiles the engine with low priority
 #   prepare_opencl               makes sure that an OpenCL driver works, installing one where that is allowed;
 #                                sets `opencl_works` to 1 or 0
-#   prepare_other_drivers        installs OpenCL drivers that only tests use, if this user is root
+#   prepare_other_drivers        installs OpenCL drivers that only tests use: Intel's into .venv, others if this user is root
 #   prepare_emulator             installs an emulator of ARM processors where that is allowed
 #   prepare_processor_models     installs llvm-mca with models of ARM cores where that is allowed
 #   prepare_ssh_server           installs OpenSSH's client where that is allowed, and unpacks its server into .venv for tests
@@ -239,8 +239,39 @@ prepare_opencl() {
     fi
 }
 
-# Tests name the folder of these drivers themselves: none of them may become the machine's opencl:0.
+# Tests name the folders of these drivers themselves: none of them may become the machine's opencl:0.
 prepare_other_drivers() {
+    prepare_intel_driver
+    prepare_system_drivers
+}
+
+# Intel's runtime for CPUs, which also runs on those of AMD: packages of Python's index (Intel's licence, 270 MB) with
+# nothing but libraries, of which 430 MB are kept. Installed under a prefix of their own, they lie in one folder, where
+# they find each other.
+prepare_intel_driver() {
+    local folder="$venv/intel-opencl" packages wanted status=0
+    packages=(intel-opencl-rt intel-cmplr-lib-rt tbb)
+    wanted=$(for package in "${packages[@]}"; do grep -m 1 "^$package==" "$root/constraints.txt" || true; done)
+    if [ "$(cat "$folder/versions" 2>/dev/null)" != "$wanted" ] && [ "$(uname -m)" = x86_64 ]; then
+        rm -rf "$folder"
+        step "Installing Intel's OpenCL driver for tests (intel-opencl-rt, under Intel's licence)" \
+            install_intel_driver "$folder" "${packages[@]}" || status=$?
+        [ "$status" -ne 0 ] || printf '%s\n' "$wanted" >"$folder/versions"
+    fi
+    [ -f "$folder/versions" ] || note_unchecked "kernels on Intel's OpenCL driver: it is for x86-64, and its packages" \
+        "(${packages[*]}) could not be installed into $folder"
+}
+
+# install_intel_driver FOLDER PACKAGE…
+install_intel_driver() {
+    local folder=$1
+    "$venv_python" -m pip install --no-input --no-deps --ignore-installed --no-compile --prefix "$folder" \
+        -c "$root/constraints.txt" "${@:2}" || { rm -rf "$folder"; return 1; }
+    # Other names of the same files, and parts that OpenCL does not load.
+    rm -rf "$folder"/lib/{icx-lto.so,libcommon_clang.so,libintelocl.so.*,libOpenCL.so*,libtbbbind*,python3*}
+}
+
+prepare_system_drivers() {
     local package file missing=() vendors=/etc/OpenCL/vendors before
     [ "$(id -u)" -eq 0 ] && can_install_system_packages || return 0
     for package in oclgrind mesa-opencl-icd; do

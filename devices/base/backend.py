@@ -138,6 +138,13 @@ class LoadedQueues(ABC):
 class LoadedDeviceQueues(LoadedQueues):
     """Queues with their own memory."""
 
+    def require_memory(self, queue: int, sizes: Sequence[int]) -> None:
+        """Checks that queue number `queue` may have memories of `sizes` in bytes; nothing was allocated before.
+
+        Raises:
+            DeviceError: its device has too little.
+        """
+
     @abstractmethod
     def share(self, queue: int, slots: Mapping[int, int]) -> dict[int, Region]:
         """Allocates memory shared by host and queue number `queue`: slot -> region, for `slots` of sizes in bytes."""

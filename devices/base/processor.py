@@ -71,6 +71,10 @@ class Processor(ABC):
     def fingerprint(self) -> str:
         """Key of its measurements: model, cores in use, engine."""
 
+    def why_lost(self) -> str:
+        """One line on why the processor has stopped working, from a test of this moment; empty if it works or has no test."""
+        return ""
+
     def describe(self) -> Description | None:
         """Description for predictions on another machine; None if they are not possible."""
         return None

@@ -14,6 +14,7 @@ from nnstretch.devices.opencl.backend import OPENCL
 from nnstretch.devices.opencl.routines import Reorder, routines
 from nnstretch.devices.opencl.routines.base import DTYPE
 from nnstretch.devices.opencl.runtime import OpenCLRuntime, sources_hash
+from nnstretch.devices.opencl.verdicts import retest
 
 
 class OpenCLProcessor(Processor):
@@ -50,6 +51,9 @@ class OpenCLProcessor(Processor):
         if info.on_cpu:
             parts += [f"cores={format_cores(self.spec.cores)}", f"threads={self.runtime.threads}"]
         return "opencl|" + "|".join(parts)
+
+    def why_lost(self) -> str:
+        return retest(self.runtime.info).why_not
 
     def describe(self) -> Description:
         """Traits of the device, and cores of a device on the CPU."""

@@ -61,6 +61,13 @@ class OpenCLQueues(LoadedDeviceQueues):
             QueueKind.OPENCL, mine.cores, runtime.queue, mine.ratios, mine.processor, trace_queue=runtime.trace_queue
         )
 
+    def require_memory(self, queue: int, sizes: Sequence[int]) -> None:
+        try:
+            self.runtimes[queue].require_memory(sizes)
+        except DeviceError as error:
+            error.processor = self._queues[queue].processor
+            raise
+
     def share(self, queue: int, slots: Mapping[int, int]) -> dict[int, Region]:
         made = self.runtimes[queue].shared(list(slots.values()))
         self._shared += made

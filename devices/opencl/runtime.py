@@ -21,6 +21,7 @@ from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.devices.opencl import drivers
 from nnstretch.devices.opencl.crashes import compiling, name_driver
 from nnstretch.devices.opencl.drivers import probe
+from nnstretch.devices.opencl.limits import group_excess, memory_shortage
 from nnstretch.devices.opencl.properties import DeviceInfo
 from nnstretch.devices.opencl.sources import kernel_files, kernel_integers, kernel_source, sources_hash
 from nnstretch.devices.opencl.traits import traits_of
@@ -145,14 +146,28 @@ class OpenCLRuntime:
 
         Raises:
             BuildError: the source does not compile or has no kernel `name`.
+            DeviceError: the device cannot run the kernel in the launch's work groups.
         """
         import pyopencl as cl
 
         program = self.program(launch.source, launch.defines)
         try:
-            return cl.Kernel(program, name)
+            kernel = cl.Kernel(program, name)
+            excess = group_excess(kernel, self.device, launch.local_size)
         except cl.Error as error:
             raise BuildError(f"OpenCL source {launch.source} has no kernel {name!r} ({_first_line(error)})") from error
+        if excess:
+            raise DeviceError(f"OpenCL device {self.spec.index} ({self.info.name}) {excess}")
+        return kernel
+
+    def require_memory(self, sizes: Sequence[int]) -> None:
+        """Checks that the device may hold buffers of `sizes` in bytes, all at the same time, before any is allocated.
+
+        Raises:
+            DeviceError: one is larger than any buffer of the device, or they are more than its addresses reach.
+        """
+        if shortage := memory_shortage(self.info, sizes):
+            raise DeviceError(f"OpenCL device {self.spec.index} ({self.info.name}) {shortage}")
 
     def has_source(self, name: str) -> bool:
         """Whether kernels of a file can be built here."""

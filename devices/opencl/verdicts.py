@@ -70,6 +70,11 @@ def judge(info: DeviceInfo) -> Verdict:
     return verdict
 
 
+def retest(info: DeviceInfo) -> Verdict:
+    """The verdict on a device of this moment, whatever was found before; it is not kept."""
+    return _test(info)
+
+
 def _stored(path: Path) -> Verdict | None:
     """The verdict in a file; None if it is missing, damaged, or an old failure."""
     try:

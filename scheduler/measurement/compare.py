@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN
-from nnstretch.errors import NNStretchError
+from nnstretch.errors import DeviceError, NNStretchError
 from nnstretch.scheduler.costmodel.costs import Candidate
 from nnstretch.scheduler.measurement.caches import cache_sizes, writes_afar
 from nnstretch.scheduler.measurement.candidate_set import CandidateSet
@@ -115,6 +115,18 @@ def _identity(candidate: Candidate) -> Hashable:
     return id(candidate.routine), tuple(sorted(candidate.parameters.items()))
 
 
+class LostDeviceError(DeviceError):
+    """A device stopped working while layers were measured on it.
+
+    Attributes:
+        measured: measurements that were finished before, by the candidates' numbers.
+    """
+
+    def __init__(self, message: str, measured: Mapping[int, Measurement]) -> None:
+        super().__init__(message)
+        self.measured = dict(measured)
+
+
 def compare(
     candidates: CandidateSet,
     test: LayerUnderTest,
@@ -133,12 +145,19 @@ def compare(
 
     Returns:
         Measurements by the candidates' numbers.
+
+    Raises:
+        LostDeviceError: the processor is a device that no longer works. What failed on it counts as not measured.
     """
     found: dict[int, Measurement] = {}
     opened.turn_to(test)
     while candidates.worth_measuring({}):
         with closed_on_failure(opened.close_all):
-            made = _Group(candidates, test, opened, host, reference).run()
+            try:
+                made = _Group(candidates, test, opened, host, reference).run()
+            except LostDeviceError as lost:
+                lost.measured = found | lost.measured
+                raise
         opened.close_large()
         candidates.seconds.update((number, measurement.seconds) for number, measurement in made.items())
         found.update(made)
@@ -160,6 +179,10 @@ class _Group:
     _open: dict[int, tuple[LoadedLayer, float | None]] = field(default_factory=dict)  # number -> layer, error
     _failed: dict[int, Measurement] = field(default_factory=dict)
     _readings: list[float] = field(default_factory=list)
+    _restarts: int = 0
+
+    def __post_init__(self) -> None:
+        self._restarts = self.opened.runner.restarts
 
     def run(self) -> dict[int, Measurement]:
         """Measures as many candidates as fit in memory, at least one."""
@@ -180,7 +203,26 @@ class _Group:
                 if layer.failure is not None
                 else Measurement(typical(values), values, None, interval(values), error, state, self.reference.gflops)
             )
-        return {number: measurement for number, measurement in found.items() if number != incumbent}
+        found = {number: measurement for number, measurement in found.items() if number != incumbent}
+        self._check_device({number: made for number, made in found.items() if made.failure is None})
+        return found
+
+    def _check_device(self, measured: Mapping[int, Measurement]) -> None:
+        """Tests the device if the runner's worker was replaced since the last call.
+
+        Raises:
+            LostDeviceError: it no longer works; `measured` are the measurements that were finished.
+        """
+        restarts, processor = self.opened.runner.restarts, self.test.processor
+        if restarts == self._restarts:
+            return
+        self._restarts = restarts
+        if processor.backend.own_memory and (why_lost := processor.why_lost()):
+            raise LostDeviceError(
+                f"{processor.name} was lost while layers were measured on it: {why_lost}; check the device and run this "
+                "again, which goes on with what is measured already, or leave it out of the processors",
+                measured,
+            )
 
     def _first_race(self) -> dict[int, list[float]]:
         """Samples of all candidates. Heads of families run a few rounds before the others are opened."""
@@ -271,6 +313,7 @@ class _Group:
             raise
         except (NNStretchError, RunnerError) as error:
             check_interrupted()
+            self._check_device({})
             self._failed[number] = Measurement(None, failure=str(error), state=self.test.state)
         except WrongAnswerError as error:
             self._failed[number] = error.measurement(self.test.state)

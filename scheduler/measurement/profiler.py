@@ -25,6 +25,7 @@ from nnstretch.scheduler.costmodel.costs import Candidate, CostModel, Outcome, S
 from nnstretch.scheduler.costmodel.workload import transfer_workload
 from nnstretch.scheduler.measurement.caches import layer_state, network_state
 from nnstretch.scheduler.measurement.candidate_set import CandidateSet
+from nnstretch.scheduler.measurement.compare import LostDeviceError
 from nnstretch.scheduler.measurement.integrated import LayerTimeKey, Samples
 from nnstretch.scheduler.measurement.local_site import LocalSite
 from nnstretch.scheduler.measurement.race import interval, typical
@@ -178,12 +179,19 @@ class Profiler(CostModel, Closing):
             failed = Measurement(None, failure=str(error), state=state)
             self._known.update((key, failed) for key in keys if key not in self._known)
             return keys
-        made = self._site.compare(unknown, test, self._reference(processor))
-        found_now = {keys[number]: measurement for number, measurement in made.items()}
+        try:
+            made = self._site.compare(unknown, test, self._reference(processor))
+        except LostDeviceError as lost:
+            self._keep({keys[number]: measurement for number, measurement in lost.measured.items()})
+            raise
+        self._keep({keys[number]: measurement for number, measurement in made.items()})
+        return keys
+
+    def _keep(self, found_now: Mapping[_Key, Measurement]) -> None:
+        """Stores new measurements."""
         self._store.put_all(Row(*key[:3], dict(key[3]), m) for key, m in found_now.items())
         self._known.update(found_now)
         self._measured_keys.update(found_now)
-        return keys
 
     def error(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         return self.measure(processor, layer, [Candidate(routine, parameters)])[0].error

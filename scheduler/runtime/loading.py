@@ -148,6 +148,7 @@ class _Loader:
         self._calls: list[CallFunction] = []
 
     def load(self) -> Program:
+        self._require_device_memory()
         self._make_regions()
         self._make_device_memory()
         buffers = self._engine_buffers()
@@ -201,6 +202,20 @@ class _Loader:
             self._add_region(("host", 0), _fixed(aligned_array(max(1, plan.host_bytes))))
         if 0 in plan.constant_ranges and plan.constant_ranges[0][1]:
             self._add_region(("constant", 0), _fixed(self._constants(0)))
+
+    def _require_device_memory(self) -> None:
+        """Checks that every device may hold what the plan needs there."""
+        plan = self._plan
+        sizes: dict[int, list[int]] = defaultdict(list)
+        for owner, size in zip(plan.shared_queues, plan.shared_bytes, strict=True):
+            sizes[owner].append(size)
+        for queue, (_, size) in plan.constant_ranges.items():
+            if queue:
+                sizes[queue].append(size)
+        for queue, size in plan.device_bytes.items():
+            sizes[queue].append(size)
+        for queue, needed in sizes.items():
+            self._device(queue).require_memory(queue, needed)
 
     def _make_device_memory(self) -> None:
         """Memory of queues that do not work in host memory, and what they share with the host."""

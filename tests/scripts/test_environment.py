@@ -71,6 +71,54 @@ def test_an_ssh_server_that_cannot_be_unpacked_is_told_in_the_summary(tmp_path: 
     assert prepared(tmp_path, "prepare_ssh_server", programs) == "summary: \n"
 
 
+INTEL = ("intel-opencl-rt==1", "intel-cmplr-lib-rt==2", "tbb==3")
+
+
+def write_python(tmp_path: Path, script: str) -> None:
+    """Puts a program in the place of the environment's Python."""
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True, exist_ok=True)
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+
+
+def test_intels_driver_is_installed_once_for_every_version(tmp_path: Path) -> None:
+    """The packages' files go where pip has to put them."""
+    constraints = tmp_path / "constraints.txt"
+    programs = {"uname": "echo x86_64"}
+    constraints.write_text("\n".join(INTEL))
+    folder = tmp_path / ".venv" / "intel-opencl"
+    library = folder / "lib" / "libintelocl.so"
+    write_python(
+        tmp_path, f'echo "$@" >>{tmp_path}/calls; /bin/mkdir -p {library.parent}; : >{library}; : >{library}.1'
+    )
+    said = prepared(tmp_path, "prepare_intel_driver", programs)
+    assert "Installing Intel's OpenCL driver for tests (intel-opencl-rt, under Intel's licence) … done" in said
+    assert said.endswith("summary: \n")
+    assert [path.name for path in sorted(library.parent.iterdir())] == [library.name]
+    shutil.rmtree(tmp_path / "bin")
+    assert prepared(tmp_path, "prepare_intel_driver", programs) == "summary: \n"
+    constraints.write_text("\n".join((*INTEL[:2], "tbb==4")))
+    shutil.rmtree(tmp_path / "bin")
+    assert "done" in prepared(tmp_path, "prepare_intel_driver", programs)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == 2
+    assert f"--prefix {folder} -c {constraints} intel-opencl-rt intel-cmplr-lib-rt tbb" in calls[0]
+
+
+@pytest.mark.parametrize(("machine", "is_tried"), [("x86_64", True), ("aarch64", False)])
+def test_intels_driver_that_cannot_be_had_is_in_the_summary(tmp_path: Path, machine: str, is_tried: bool) -> None:
+    (tmp_path / "constraints.txt").write_text("\n".join(INTEL))
+    write_python(tmp_path, f"/bin/mkdir -p {tmp_path}/.venv/intel-opencl; echo no network >&2; exit 1")
+    said = prepared(tmp_path, "prepare_intel_driver", {"uname": f"echo {machine}"})
+    assert ("… failed" in said) == is_tried
+    assert (
+        "summary: not checked: kernels on Intel's OpenCL driver: it is for x86-64, and its packages (intel-opencl-rt"
+        in said
+    )
+    assert not (tmp_path / ".venv" / "intel-opencl").exists()
+
+
 @pytest.mark.parametrize(
     ("programs", "is_checked"),
     [

@@ -1,7 +1,8 @@
 """Runner: runs single layers in a worker process and times them.
 
 A candidate may crash the worker, hang, or take all memory. It then counts as failed, with the reason, and the other layers are
-opened again in a new worker. The worker starts on first use and ends with the process that started it.
+opened again in a new worker; so they are after a device failed in a run, which may have invalidated all that the worker has
+there. The worker starts on first use and ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class Runner(Closing):
 
     Attributes:
         clears: how often all layers were closed.
+        restarts: how often the worker was replaced, because a layer ended it or its device failed.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class Runner(Closing):
             start: starts the worker, on this machine or on a target.
         """
         self.clears = 0
+        self.restarts = 0
         self._command = tuple(command)
         self._patience = patience
         self._start_process = start
@@ -219,7 +222,10 @@ class Runner(Closing):
         self._opening = None
         assert self._process is not None
         with self._recovering(last.layer):
-            _check(last.layer, self._receive(self._process))
+            answer = self._receive(self._process)
+            _check(last.layer, answer)
+            if _broke_device(last.layer, answer):
+                raise WorkerError(str(answer["error"]))
         if last.layer.failure is None:
             self._open[last.layer.number] = last.layer
 
@@ -239,7 +245,10 @@ class Runner(Closing):
                     times.update(zip(numbers, found, strict=True))
                     continue
                 culprit, reason = answer["layer"], str(answer["error"])
+                failed = self._open.get(culprit)
                 self._fail(culprit, reason)
+                if failed is not None and _broke_device(failed, answer):
+                    self._recover(WorkerError(reason))
             self._count_end(culprit, left, reason)
         return [times.get(layer.number) for layer in layers]
 
@@ -386,6 +395,7 @@ class Runner(Closing):
 
     def _recover(self, error: WorkerError) -> None:
         """Opens all layers in a new worker, without the one that ended the old worker."""
+        self.restarts += 1
         self._fail(self._running(), str(error))
         self._drop_worker()
         os.pwrite(self._memory, RUNNING.pack(-1), 0)
@@ -406,6 +416,11 @@ def _check(layer: LoadedLayer, answer: Mapping[str, Any]) -> None:
     """Lets a layer fail if the answer to a request about it says so."""
     if "error" in answer:
         layer.failure = str(answer["error"])
+
+
+def _broke_device(layer: LoadedLayer, answer: Mapping[str, Any]) -> bool:
+    """Whether an answer says that a run of a layer failed on a device, whose context may be of no use any more."""
+    return bool(answer.get("processor")) and layer.single.plan.queues[-1].backend.own_memory
 
 
 class SharedRunner(Runner):

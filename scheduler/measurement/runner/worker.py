@@ -11,8 +11,8 @@ of the running layer, which identifies the layer that ended it; constants and ou
         -> {"seconds": [one run of each], "clocks": [GFLOP/s of the core just before the run, or null]}
     {"do": "clear"} -> {}; all layers are closed
 
-The answer to a request that fails without harm to the process is {"error": text, "layer": the running one}. The process ends
-with its input.
+The answer to a request that fails without harm to the process is {"error": text, "layer": the running one, "processor": the one
+that failed in a run, or ""}. The process ends with its input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from nnstretch.errors import NNStretchError
+from nnstretch.errors import DeviceError, NNStretchError
 from nnstretch.support.child_process import die_with_parent, frames_to_parent
 from nnstretch.support.frames import read_frame, write_frame
 
@@ -50,7 +50,9 @@ def main() -> int:
         try:
             answer = executor.answer(request)
         except (NNStretchError, MemoryError) as error:
-            answer = {"error": str(error) or "out of memory", "layer": executor.set_running(-1)}
+            processor = error.processor if isinstance(error, DeviceError) else ""
+            reason = str(error) or "out of memory"
+            answer = {"error": reason, "layer": executor.set_running(-1), "processor": processor}
         executor.set_running(-1)
         write_frame(answers, answer)
 

@@ -12,13 +12,11 @@ from nnstretch.devices.opencl.routines import Traits, routines
 from nnstretch.graph.layer import Layer, TensorType
 from tests.kits.kernels.convolution_parity import conv_layer, reference
 from tests.kits.opencl.opencl_driver import quickly_compiling, run_lowering
-from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, feeds_of, make_layer, numbers
+from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, feeds_of, make_layer, numbers, tolerance_of
 
 pytestmark = pytest.mark.opencl
 
 HALF = "float16"
-TOLERANCE = 1e-3  # of the range of the reference: inputs, weights and outputs are each rounded to 11 bits
-WINOGRAD_TOLERANCE = 3e-3  # decoding makes the rounding of encoded weights larger
 KINDS = (None, Traits(block=16, on_cpu=False, compute_units=4, registers=4), Traits(4, True, 3, 32))
 
 
@@ -62,8 +60,9 @@ def test_half_routines(processor: OpenCLProcessor, layer: Layer, algorithms: set
             lowering = routine.lower(layer, parameters)
             assert all(np.dtype(constant.dtype) == np.float16 for constant in lowering.constants)
             (found,) = run_lowering(processor.runtime, lowering, layer, inputs, *layouts)
-            limit = WINOGRAD_TOLERANCE if routine.algorithm == "winograd" else TOLERANCE
-            assert float(np.abs(found - wanted).max()) <= limit * scale, f"{routine.descriptor} {dict(parameters)}"
+            assert float(np.abs(found - wanted).max()) <= tolerance_of(routine) * scale, (
+                f"{routine.descriptor} {dict(parameters)}"
+            )
 
 
 def test_numbers_beyond_a_half_are_stored_as_the_largest(processor: OpenCLProcessor) -> None:

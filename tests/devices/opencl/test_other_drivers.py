@@ -1,7 +1,8 @@
-"""Other OpenCL drivers: Mesa's rusticl, and Oclgrind, a simulator that reports invalid reads and writes and data races."""
+"""Other OpenCL drivers: Intel's for CPUs, Mesa's rusticl, and Oclgrind, a simulator that reports invalid accesses and races."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,8 @@ from nnstretch.devices.opencl.runtime import kernel_files
 
 OCLGRIND = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
 RUSTICL = next(Path("/usr/lib").glob("*/libRusticlOpenCL.so.1"), None)
+INTEL = Path(sys.prefix) / "intel-opencl" / "lib" / "libintelocl.so"
+CASES = ["-m", "tests.kits.opencl.driver_cases"]
 INCLUDED = {"common.cl", "gemm_tile.cl", "lanes.cl", "tile.cl", "strides.cl", "winograd_transform.cl"}
 SEMAPHORE = "semaphore.cl"  # needs a host that runs meanwhile
 WRITES_BEHIND = """
@@ -48,6 +51,8 @@ for check in (check_kernels, check_loops):
     + PROBE
 )
 
+needs_intel = pytest.mark.skipif(not INTEL.exists(), reason="Intel's OpenCL driver is not installed")
+needs_rusticl = pytest.mark.skipif(RUSTICL is None, reason="Mesa's rusticl is not installed")
 needs_oclgrind = pytest.mark.skipif(not OCLGRIND.exists(), reason="Oclgrind is not installed")
 
 
@@ -69,8 +74,39 @@ def reports(arguments: list[str], folder: Path, check: str = "DATA_RACES") -> tu
     return output_of(arguments, OCLGRIND, folder, settings), log.read_text()
 
 
+def check_cases(output: str, least: int, without: frozenset[str] = frozenset()) -> None:
+    """The findings of `driver_cases` have no wrong case, all files but `without`, and a least number of comparisons."""
+    findings = json.loads(output)
+    assert not findings["wrong"], "\n".join(findings["wrong"])
+    assert findings["compared"] >= least
+    assert not findings["refused"] or without, findings["refused"]
+    assert set(findings["sources"]) == kernel_files().keys() - INCLUDED - {SEMAPHORE} - without
+
+
+@pytest.mark.slow
+@needs_intel
+def test_all_kernels_and_networks_are_right_on_intels_driver(tmp_path: Path) -> None:
+    """All but one network without optimisation, for which the driver takes a minute."""
+    networks = ["--optimised", "resnet18", "--networks", "squeezenet1_1", "mobilenetv3_small"]
+    chosen = ["--kinds", "device", "groups", "--settings", "2", *networks, "--option=-cl-opt-disable"]
+    check_cases(output_of([*CASES, *chosen], INTEL, tmp_path, {}), 250)
+
+
+@pytest.mark.slow
+@needs_rusticl
+def test_small_layers_are_right_on_rusticl(tmp_path: Path) -> None:
+    """The product refuses it, because it ends loops that only large layers have. Its compiler takes long for a CPU's tiles.
+
+    For one kernel of Winograd's it states smaller work groups than it runs, so that is compared in another form.
+    """
+    assert RUSTICL is not None
+    settings = {"RUSTICL_ENABLE": "llvmpipe"}
+    output = output_of([*CASES, "--once", "--kinds", "groups", "plain"], RUSTICL, tmp_path, settings)
+    check_cases(output, 25, without=frozenset({"conv_strassen.cl"}))
+
+
 @pytest.mark.slow  # its compiler takes seconds per kernel
-@pytest.mark.skipif(RUSTICL is None, reason="Mesa's rusticl is not installed")
+@needs_rusticl
 def test_rusticl_computes_the_right_results_and_is_refused_where_it_ends_loops(tmp_path: Path) -> None:
     assert RUSTICL is not None
     settings = {"RUSTICL_ENABLE": "llvmpipe", "NNSTRETCH_CACHE_DIR": str(tmp_path / "cache")}
@@ -92,9 +128,10 @@ def test_invalid_writes_are_reported(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_oclgrind
-def test_all_kernels_stay_within_their_tensors_and_have_no_races(tmp_path: Path) -> None:
-    sources, report = reports(["-m", "tests.kits.opencl.oclgrind_cases"], tmp_path)
-    assert set(sources.split()) == kernel_files().keys() - INCLUDED - {SEMAPHORE}
+def test_all_kernels_are_right_stay_within_their_tensors_and_have_no_races(tmp_path: Path) -> None:
+    chosen = ["--guard", "0", "--kinds", "cpu", "plain", "groups", "--settings", "2"]
+    findings, report = reports([*CASES, *chosen], tmp_path)
+    check_cases(findings, 400)
     assert not report, report
 
 
@@ -113,6 +150,7 @@ def test_reads_of_unwritten_numbers_are_reported(tmp_path: Path) -> None:
 @needs_oclgrind
 def test_no_kernel_uses_numbers_that_were_not_written(tmp_path: Path) -> None:
     """Without optimisation: Oclgrind's check knows no `freeze`, an instruction that optimised kernels have."""
-    sources, report = reports(["-m", "tests.kits.opencl.oclgrind_cases", "-cl-opt-disable"], tmp_path, "UNINITIALIZED")
-    assert "conv.cl" in sources
+    chosen = ["--guard", "0", "--kinds", "cpu", "plain", "groups", "--settings", "1", "--option=-cl-opt-disable"]
+    findings, report = reports([*CASES, *chosen], tmp_path, "UNINITIALIZED")
+    check_cases(findings, 300)
     assert not report, report

@@ -1,26 +1,16 @@
-"""Small layers for every OpenCL kernel, without guards around tensors: `python -m tests.kits.opencl.oclgrind_cases [OPTION…]`.
-
-The first OpenCL device runs them and should be Oclgrind's, which reports invalid accesses. Options are
-added to those of the compiler. Compares no results.
-"""
+"""Small layers for every OpenCL kernel, and devices that the kernels are made for."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from itertools import islice
 
 from nnstretch.devices.base.routine import Layout, Parameters, Routine, reorder_layer
-from nnstretch.devices.base.spec import ProcessorSpec
-from nnstretch.devices.opencl import runtime as runtime_module
-from nnstretch.devices.opencl.drivers import device_info
 from nnstretch.devices.opencl.routines import Reorder, Traits, routines
-from nnstretch.devices.opencl.runtime import OpenCLRuntime
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 from tests.kits.kernels.convolution_parity import conv_layer
 from tests.kits.kernels.token_layers import attention_layer, product_layer
-from tests.kits.opencl import opencl_driver
-from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, feeds_of, make_layer, numbers
+from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, make_layer, numbers
 
 IMAGE = (1, 5, 3, 4)
 POOL: dict[str, Attribute] = {"kernel": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1)}
@@ -67,41 +57,25 @@ LAYERS = (
     attention_layer((2, 1, 3, 4, 5, 6), heads=1, groups=1, rows=True, factor=numbers((2, 1, 1, 1)), epsilon=1.0),
     make_layer("Slice", [(1, 9, 3, 4)], (1, 5, 3, 2), {"starts": (0, 4, 0, 0), "steps": (1, 1, 1, 2)}),
 )
-KINDS = (
-    Traits(block=4, on_cpu=True, compute_units=3, registers=32),
-    Traits(block=8, on_cpu=False, compute_units=2, registers=8),
-    Traits(block=4, on_cpu=False, compute_units=2, registers=16, local_memory=8 << 10, group_items=64),
-)
+KINDS = {
+    "cpu": Traits(block=4, on_cpu=True, compute_units=3, registers=32),
+    "plain": Traits(block=8, on_cpu=False, compute_units=2, registers=8),
+    "groups": Traits(block=4, on_cpu=False, compute_units=2, registers=16, local_memory=8 << 10, group_items=64),
+}
+"""Devices on a CPU, without local memory, and with work groups that share operands in it."""
 
 
-def cases(traits: Traits) -> Iterator[tuple[Routine, Layer, Parameters]]:
-    """All routines of a device with `traits`, with their first parameters for every layer that they support."""
+def cases(traits: Traits, settings: int | None = 1) -> Iterator[tuple[Routine, Layer, Parameters]]:
+    """All routines of a device with `traits` and their first settings (all: None) for every layer that they support.
+
+    The routines for float32 and for float16 come with every layer; changes of layouts, in float32, come last.
+    """
     for layer in LAYERS:
         for routine in routines(traits, ("float32", "float16")):
             if routine.supports(layer):
-                for parameters in routine.parameter_space(layer)[:1]:
+                for parameters in islice(routine.parameter_space(layer), settings):
                     yield routine, layer, parameters
     for blocks in ((0, 1), (1, 0), (1, 1)):
         source, target = (Layout(traits.block * blocked) for blocked in blocks)
         yield Reorder(traits), reorder_layer(TensorType(IMAGE), source, target), {}
     yield Reorder(traits), reorder_layer(TensorType(IMAGE), Layout(traits.block), Layout(16)), {}
-
-
-def main() -> int:
-    """Runs all cases and prints the kernel files that they used."""
-    opencl_driver.GUARD = 0
-    runtime_module._OPTIONS = (*runtime_module._OPTIONS, *sys.argv[1:])
-    runtime = OpenCLRuntime(ProcessorSpec("opencl", 0), info=replace(device_info(0), unified=False))
-    sources: set[str] = set()
-    for traits in KINDS:
-        for routine, layer, parameters in cases(traits):
-            lowering = routine.lower(layer, parameters)
-            sources.update(call.launch.source for call in lowering.calls if call.launch)
-            layouts = routine.layouts(layer, parameters)
-            opencl_driver.run_lowering(runtime, lowering, layer, feeds_of(layer), *layouts)
-    sys.stdout.write(" ".join(sorted(sources)))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from nnstretch.api.options import CompileOptions
-from nnstretch.bench.ablation.ablation import SPLIT, ablate
+from nnstretch.bench.ablation.ablation import ablate
 from nnstretch.bench.ablation.answer import comparison_answer
+from nnstretch.bench.ablation.result import SPLIT
 from nnstretch.bench.timing import (
     MeasurementOptions,
     TimingOptions,

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from nnstretch.bench.ablation.answer import comparison_answer
-from nnstretch.bench.ablation.result import Ablation
+from nnstretch.bench.ablation.result import Ablation, SimulatedSource
 from nnstretch.bench.ablation.simulation import simulate_ablation, simulated_source
 from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesign
@@ -115,7 +115,7 @@ def test_the_answer_has_the_figures_and_null_for_what_does_not_exist(found: Abla
     assert kept.best_alternative.how == found.best_alternative.how
 
 
-def load_source() -> object:
+def load_source() -> SimulatedSource:
     source = simulated_source(",".join(PHONE))
     assert source is not None
     return source

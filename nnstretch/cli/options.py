@@ -96,7 +96,10 @@ IMAGE_SIZE = Option(
 Seed = Annotated[int, _typer_option(SEED)]
 Weights = Annotated[Path | None, _typer_option(WEIGHTS)]
 ImageSizeOption = Annotated[Any, _typer_option(IMAGE_SIZE, parse_image_size)]  # typer takes no unions
-DesignFile = Annotated[Path | None, option("--design FILE", "A design that `nnstretch stretch` wrote.")]
+DesignFile = Annotated[
+    Path | None,
+    option("--design FILE", "A design that `nnstretch stretch` wrote, or a YAML file of NN-Stretch's authors."),
+]
 Data = Annotated[str, option("--data SET", f"Images: {usage()}.")]
 
 HeadFactory = Annotated[

@@ -31,7 +31,7 @@ from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.selection.hybrid import FLOAT32, INT8, TYPES, restricted, selected, without_integers
-from nnstretch.scheduler.simulation.costs import SimulatedCosts, one_soc
+from nnstretch.scheduler.simulation.costs import SimulatedCosts, check_computable, one_soc
 from nnstretch.scheduler.simulation.timing import MeasuredInterference, ProfiledInterference, simulate
 from nnstretch.support.progress import Progress, silent
 
@@ -81,16 +81,28 @@ def simulate_model(
 
     Raises:
         UsageError: the processors are real.
+        DeviceError: none of them can compute a layer.
     """
-    soc = one_soc(processors.named)
-    if soc is None:
+    if one_soc(processors.named) is None:
         raise UsageError(
             f"{', '.join(p.name for p in processors.named)} are not simulated; name those of a profile, as in sim:phone/cpu"
         )
     compiled = plan_model(model, processors, progress=progress)
+    return compiled, simulated_run(compiled, processors)
+
+
+def simulated_run(compiled: Compiled, processors: Processors) -> Timeline:
+    """A run of a plan in simulated time.
+
+    Args:
+        compiled: planned for the processors.
+        processors: simulated ones of one profile.
+    """
+    soc = one_soc(processors.named)
+    assert soc is not None
     parts = dict(zip((p.name for p in processors.named), processors.parts, strict=True))
     queues = {number: parts[queue.processor] for number, queue in enumerate(compiled.plan.queues)}
-    return compiled, simulate(compiled.plan, ProfiledInterference(soc, queues))
+    return simulate(compiled.plan, ProfiledInterference(soc, queues))
 
 
 def compile_model(
@@ -165,6 +177,7 @@ def unmeasured_space(model: ir.Model, processors: Processors, progress: Progress
 
     Raises:
         UsageError: as `check_dtype`, or a hybrid is wanted, whose costs must be measured.
+        DeviceError: no simulated processor can compute a layer.
     """
     dtype, optimized = processors.options.dtype, optimize(model)
     check_dtype(optimized, processors)
@@ -173,6 +186,7 @@ def unmeasured_space(model: ir.Model, processors: Processors, progress: Progress
             "dtype hybrid compares measured times; tune, on a processor that is here, or give float32 or int8"
         )
     soc = one_soc(processors.named)
+    check_computable(optimized, processors.named)
     costs: CostModel = Estimates() if soc is None else SimulatedCosts(soc)
     if dtype == FLOAT32:
         costs = without_integers(costs)

@@ -21,7 +21,7 @@ from nnstretch.errors import UsageError
 from nnstretch.graph.dtypes import BFLOAT16, DEFAULT_DTYPE, FLOAT16
 from nnstretch.scheduler.measurement.runner.core_speeds import measured_ratios
 from nnstretch.scheduler.measurement.site import MeasurementSite
-from nnstretch.scheduler.simulation.costs import one_soc
+from nnstretch.scheduler.simulation.costs import check_one_profile
 from nnstretch.support.words import counted
 
 log = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ def build_processors(options: CompileOptions | str) -> Processors:
     options = CompileOptions(options) if isinstance(options, str) else options
     machine = open_target(options.target)
     specs = limit_threads(parse_processors(options.processors), options.threads)
+    check_one_profile(specs)
     external_engines = routines_of_engines(options.engines)
     if external_engines and all(spec.kind != "cpu" for spec in specs):
         raise UsageError(
@@ -91,7 +92,6 @@ def build_processors(options: CompileOptions | str) -> Processors:
         _open(spec, external_engines if spec is first else (), dtypes, rounded_products(options), float_forms=forms)
         for spec in specs
     )
-    one_soc(named)
     hosts = [p for p in named if p.backend.serves_caller]
     host = hosts[0] if hosts else _open(ProcessorSpec("cpu", cores=default_cores()))
     return Processors(named, host, options, machine)

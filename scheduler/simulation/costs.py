@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
+import onnx_ir as ir
+
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import PLAIN, Parameters, Routine
-from nnstretch.devices.simulated.processor import SimulatedProcessor, layer_seconds
+from nnstretch.devices.base.spec import ProcessorSpec, is_simulated
+from nnstretch.devices.simulated.processor import SimulatedProcessor, layer_kind, layer_seconds
 from nnstretch.devices.simulated.profile import SocProfile
-from nnstretch.errors import UsageError
+from nnstretch.errors import DeviceError, UsageError
 from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layers import layers
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.lowering.views import becomes_view
@@ -23,14 +27,40 @@ def one_soc(processors: Sequence[Processor]) -> SocProfile | None:
         UsageError: some are simulated and some real, or they are of different profiles.
     """
     simulated = [p for p in processors if isinstance(p, SimulatedProcessor)]
-    if not simulated:
-        return None
-    if len(simulated) != len(processors) or len({p.spec.profile for p in simulated}) > 1:
+    check_one_profile([p.spec for p in processors])
+    return simulated[0].soc if simulated else None
+
+
+def check_one_profile(specs: Sequence[ProcessorSpec]) -> None:
+    """Refuses simulated processors beside others.
+
+    Raises:
+        UsageError: some are simulated and some real, or they are of different profiles.
+    """
+    simulated = [spec for spec in specs if is_simulated(str(spec))]
+    if simulated and (len(simulated) != len(specs) or len({spec.profile for spec in simulated}) > 1):
         raise UsageError(
-            f"processors {', '.join(p.name for p in processors)} are not all of one profile; "
+            f"processors {', '.join(map(str, specs))} are not all of one profile; "
             "simulated processors work with others of their own profile only"
         )
-    return simulated[0].soc
+
+
+def check_computable(model: ir.Model, processors: Sequence[Processor]) -> None:
+    """Refuses a graph with a layer that none of some simulated processors can compute.
+
+    Raises:
+        DeviceError: there is one; the profile has no rate for its kind.
+    """
+    simulated = [p for p in processors if isinstance(p, SimulatedProcessor)]
+    for node in layers(model):
+        layer = node.layer
+        if simulated and not any(math.isfinite(layer_seconds(p.profile, layer, 1)) for p in simulated):
+            kind = layer_kind(next(part for part in (*layer.parts, layer) if part.macs))
+            names = " and ".join(p.name for p in simulated)
+            raise DeviceError(
+                f"{names} cannot compute {node.path or 'a layer'} ({layer.op}): the profile has no rate for {kind!r}; add it "
+                "to `compute` there, or name other processors"
+            )
 
 
 class SimulatedCosts(CostModel):

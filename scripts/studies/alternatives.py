@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from nnstretch.bench.kept_answers import CommandError, kept_answer
 from nnstretch.cli.console import exit_status
-from nnstretch.devices.base.spec import usable_cores
+from nnstretch.devices.base.spec import is_simulated, usable_cores
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.build.engine_library import build_engine
 from nnstretch.report.tables.text import interval_text, ms_text, share_text, times_text
@@ -156,7 +156,8 @@ def announce(command: str) -> None:
 def table(results: Mapping[str, Comparison | None], processors: str) -> str:
     """The Markdown table, with a row per network and search."""
     rows = [COLUMNS, ("---", *["---:"] * (len(COLUMNS) - 2), "---"), *(cells(n, r) for n, r in results.items())]
-    note = f"Median milliseconds on {processors} ({cpu_model()}, {len(usable_cores())} cores)."
+    where = "simulated" if is_simulated(processors) else f"medians; {cpu_model()}, {len(usable_cores())} cores"
+    note = f"Milliseconds on {processors} ({where})."
     return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{note}\n"
 
 

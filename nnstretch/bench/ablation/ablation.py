@@ -21,7 +21,17 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.bench.ablation.breakdown import BranchTime, Breakdown, break_down, causes
-from nnstretch.bench.ablation.result import BRANCHED, CONCURRENT, SERIAL, Ablation, AblationRow, MeasuredBranch
+from nnstretch.bench.ablation.result import (
+    ALONE,
+    BOUND,
+    BRANCHED,
+    CONCURRENT,
+    SERIAL,
+    Ablation,
+    AblationRow,
+    how_placed,
+    with_predictions,
+)
 from nnstretch.bench.comparison.client import onnxruntime_process
 from nnstretch.bench.comparison.subject import count_parameters, random_feeds, reference_outputs
 from nnstretch.bench.timing import (
@@ -54,14 +64,8 @@ from nnstretch.support.worker_process import WorkerError
 if TYPE_CHECKING:
     from nnstretch.branching.design.design import Design
 
-ALONE = "alone"
-"""`how` of a row that ran on one processor."""
-
 ALL_CORES = "all CPU cores"
 """`how` of a row that ran on one processor made of all cores."""
-
-SPLIT = "split layer by layer"
-"""`how` of a row whose layers the scheduler placed on several processors."""
 
 _PER_PROCESSOR = ("original_ms", "control_ms")
 """Figures that several rows have, one per processor; all others have one row."""
@@ -134,9 +138,7 @@ class _Bench:
     def split(self, network: str, processors: str, figure: str) -> _Candidate:
         """A network without branches, with layers placed and split by the scheduler."""
         session = self.session(network, processors)
-        report = session.compiled.placement
-        how = SPLIT if report is None or report.pays else f"placed on {report.fastest} alone"
-        return self.candidate(session, network, how, processors, figure)
+        return self.candidate(session, network, how_placed(session.compiled.placement), processors, figure)
 
     def branched(self) -> PlanSession:
         """The session of the branched network."""
@@ -309,7 +311,7 @@ def _ablation(
         other_programs=others,
         intervals=_intervals(candidates, samples) if _have_intervals(times) else {},
         predicted_ms=design.predicted_ms if design else None,
-        branches=_measured_branches(branches, design),
+        branches=with_predictions(branches, design),
         causes=causes(breakdown, perfect_split(list(control_ms.values())), one["branched_ms"]),
     )
 
@@ -334,7 +336,7 @@ def _rows(
     rows = [row(c, latency(t), drawn) for c, t, drawn in zip(candidates, times, samples, strict=True)]
     controls = _of(candidates, "control_ms")
     bound = perfect_split([rows[i].p50_ms for i in controls])
-    everywhere = _Candidate("control", "perfect split, a bound", ",".join(names), lambda _: np.empty(0), ())
+    everywhere = _Candidate("control", BOUND, ",".join(names), lambda _: np.empty(0), ())
     return (*rows, row(everywhere, None, 1 / (1 / samples[controls]).sum(axis=0), bound))
 
 
@@ -372,14 +374,6 @@ def _intervals(candidates: Sequence[_Candidate], samples: np.ndarray) -> dict[st
         "split_share": split / branched,
     }
     return {name: interval(drawn) for name, drawn in derived.items()}
-
-
-def _measured_branches(branches: Sequence[BranchTime], design: Design | None) -> tuple[MeasuredBranch, ...]:
-    """Measured branches with the predictions of the design."""
-    predicted: dict[tuple[int, int], float | None] = {}
-    for number, some in enumerate(design.branches if design else ()):
-        predicted.update({(number, i): branch.predicted_ms for i, branch in enumerate(some)})
-    return tuple(MeasuredBranch(time, predicted.get((time.segment, time.branch))) for time in branches)
 
 
 def _traced(

@@ -1,4 +1,4 @@
-"""The answer of an equal-MACs comparison: its measurements, and what they were made with."""
+"""The answer of an equal-MACs comparison: its figures, and what they were made with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def comparison_answer(
     model: str,
     ablation: Ablation,
     design: Design,
-    machine: Mapping[str, Any],
+    machine: Mapping[str, Any] | None,
     *,
     unbranched: str | None = None,
     histories: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
@@ -24,16 +24,16 @@ def comparison_answer(
 
     Args:
         model: name of the network.
-        ablation: the measurements.
+        ablation: the figures.
         design: the branching.
-        machine: the result of `nnstretch.bench.timing.describe_machine`.
+        machine: the result of `nnstretch.bench.timing.describe_machine`; None for simulated latencies.
         unbranched: why the network is the original, without branches; None if it is branched.
         histories: network -> its training, epoch by epoch (the fields of `EpochRecord`).
     """
     return {
         "model": model,
         **ablation.to_json(),
-        "machine": dict(machine),
+        "machine": None if machine is None else dict(machine),
         "design": json.loads(design.to_json()),
         "unbranched": unbranched,
         "histories": {name: list(records) for name, records in (histories or {}).items()},

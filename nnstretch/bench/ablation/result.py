@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from nnstretch.bench.ablation.breakdown import BranchTime
 from nnstretch.bench.timing import CONFIDENCE, Interval, Latency, disturbance, perfect_split, significant, widest
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.support.other_programs import OtherPrograms
+
+if TYPE_CHECKING:
+    from nnstretch.branching.design.design import Design
+    from nnstretch.scheduler.plan.compiled import PlacementReport
 
 GOOD_PREDICTION = 0.1
 """Largest relative error of a good prediction."""
@@ -19,6 +23,9 @@ BRANCHED = "branched"
 
 CONCURRENT, SERIAL = "concurrent", "one after another"
 """`how` of the rows whose branches ran at the same time, and without overlap."""
+
+ALONE, SPLIT, BOUND = "alone", "split layer by layer", "perfect split, a bound"
+"""`how` of rows that ran on one processor, whose layers the scheduler placed on several, and of the perfect split."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +38,8 @@ class AblationRow:
         processors: as written, separated by commas.
         macs, parameters: exact counts.
         top1: top-1 accuracy in percent, if known.
-        latency: None in the row of the bound.
-        bound_ms: the perfect split, in that row only.
+        latency: of measured runs; None in simulated rows and in that of the bound.
+        computed_ms: the latency of a simulated run, or the perfect split, in these rows only.
         interval_ms: confidence interval of the median, or of the perfect split.
     """
 
@@ -43,8 +50,13 @@ class AblationRow:
     parameters: int
     top1: float | None
     latency: Latency | None
-    bound_ms: float | None = None
+    computed_ms: float | None = None
     interval_ms: Interval | None = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is the perfect split, which is no run."""
+        return self.how == BOUND
 
     @property
     def is_branched(self) -> bool:
@@ -53,10 +65,28 @@ class AblationRow:
 
     @property
     def p50_ms(self) -> float:
-        """The median latency; in the row of the bound, the bound."""
-        found = self.latency.p50_ms if self.latency else self.bound_ms
+        """The median latency, the simulated one, or the bound."""
+        found = self.latency.p50_ms if self.latency else self.computed_ms
         assert found is not None
         return found
+
+
+@dataclass(frozen=True)
+class SimulatedSource:
+    """The profile that latencies were simulated from.
+
+    Attributes:
+        profile: its name or path, as in `sim:PROFILE/NAME`.
+        identity: short hash of its figures.
+        description: what it says of the machine and of the source of its figures.
+    """
+
+    profile: str
+    identity: str
+    description: str
+
+    def __str__(self) -> str:
+        return f"latencies are simulated, from the profile {self.profile}"
 
 
 @dataclass(frozen=True)
@@ -72,11 +102,25 @@ class MeasuredBranch:
         return None if not self.predicted_ms else self.time.alone_ms / self.predicted_ms - 1
 
 
+def with_predictions(times: Sequence[BranchTime], design: Design | None) -> tuple[MeasuredBranch, ...]:
+    """Times of branches with what a design predicts for them; None: there are no predictions."""
+    predicted: dict[tuple[int, int], float | None] = {}
+    for number, some in enumerate(design.branches if design else ()):
+        predicted.update({(number, i): branch.predicted_ms for i, branch in enumerate(some)})
+    return tuple(MeasuredBranch(time, predicted.get((time.segment, time.branch))) for time in times)
+
+
+def how_placed(report: PlacementReport | None) -> str:
+    """`how` of a row whose layers the scheduler placed; None: it was asked for no placement."""
+    return SPLIT if report is None or report.pays else f"placed on {report.fastest} alone"
+
+
 @dataclass(frozen=True)
 class Ablation:
     """The rows of the comparison and the figures derived from them.
 
-    Latencies are medians in milliseconds, speedups their ratios.
+    Latencies are medians in milliseconds, speedups their ratios. Simulated latencies have no intervals, and what a profile
+    does not have (all cores of a CPU, ONNX Runtime, outputs) is None.
 
     Attributes:
         processors: one branch ran on each.
@@ -97,22 +141,23 @@ class Ablation:
         causes: milliseconds by cause that add up to the measured latency (`nnstretch.bench.ablation.breakdown`).
         idle: processors on which nothing was computed in one of the runs.
         other_programs: what they used while the rows were measured; None if that is not known.
+        simulated: the profile of the processors; None if latencies are measured.
     """
 
     processors: tuple[str, ...]
     rows: tuple[AblationRow, ...]
     original_ms: Mapping[str, float]
-    original_all_cores_ms: float
+    original_all_cores_ms: float | None
     original_split_ms: float
     onnxruntime_ms: float | None
     onnxruntime_error: str
     branched_ms: float
     branched_serial_ms: float
     control_ms: Mapping[str, float]
-    control_all_cores_ms: float
+    control_all_cores_ms: float | None
     control_split_ms: float
     control_onnxruntime_ms: float | None
-    max_rel_error: float
+    max_rel_error: float | None
     timeline: Timeline
     serial_timeline: Timeline
     intervals: Mapping[str, Interval] = field(default_factory=dict)
@@ -121,6 +166,12 @@ class Ablation:
     causes: Mapping[str, float] = field(default_factory=dict)
     idle: tuple[str, ...] = ()
     other_programs: OtherPrograms | None = None
+    simulated: SimulatedSource | None = None
+
+    @property
+    def origin(self) -> str:
+        """Where latencies come from, in one word."""
+        return "measured" if self.simulated is None else "simulated"
 
     @property
     def branched_row(self) -> AblationRow:
@@ -135,7 +186,7 @@ class Ablation:
     @property
     def best_alternative(self) -> AblationRow:
         """The fastest row of another network, by ONNX Runtime or by our engine."""
-        others = [row for row in self.rows if row.network != BRANCHED and row.latency is not None]
+        others = [row for row in self.rows if row.network != BRANCHED and not row.is_bound]
         return min(others, key=lambda row: row.p50_ms)
 
     @property
@@ -170,33 +221,38 @@ class Ablation:
         return sum(error <= GOOD_PREDICTION for error in errors) / len(errors) if errors else None
 
     def to_json(self) -> dict[str, Any]:
-        """The measurements in the object that `bench --design FILE --json` prints; `from_json` reads them."""
+        """The figures in the object that `bench --design FILE --json` prints; `from_json` reads them."""
         one = significant
+
+        def known(value: float | None) -> float | None:
+            return None if value is None else one(value)
+
         return {
+            "simulated": None if self.simulated is None else asdict(self.simulated),
             "processors": list(self.processors),
             "original_ms": {name: one(ms) for name, ms in self.original_ms.items()},
-            "original_all_cores_ms": one(self.original_all_cores_ms),
+            "original_all_cores_ms": known(self.original_all_cores_ms),
             "original_split_ms": one(self.original_split_ms),
-            "onnxruntime_ms": None if self.onnxruntime_ms is None else one(self.onnxruntime_ms),
+            "onnxruntime_ms": known(self.onnxruntime_ms),
             "onnxruntime_error": self.onnxruntime_error,
             "branched_ms": one(self.branched_ms),
             "branched_serial_ms": one(self.branched_serial_ms),
             "control_ms": {name: one(ms) for name, ms in self.control_ms.items()},
-            "control_all_cores_ms": one(self.control_all_cores_ms),
+            "control_all_cores_ms": known(self.control_all_cores_ms),
             "control_split_ms": one(self.control_split_ms),
-            "control_onnxruntime_ms": None if self.control_onnxruntime_ms is None else one(self.control_onnxruntime_ms),
+            "control_onnxruntime_ms": known(self.control_onnxruntime_ms),
             "perfect_split_ms": one(self.perfect_split_ms),
             "speedup_best_alternative": one(self.speedup_best_alternative),
             "best_alternative": _alternative_json(self.best_alternative),
             "speedup": one(self.speedup),
             "speedup_equal_macs": one(self.speedup_equal_macs),
             "split_share": one(self.split_share),
-            "max_rel_error": one(self.max_rel_error),
+            "max_rel_error": known(self.max_rel_error),
             "rows": [_row_json(row) for row in self.rows],
             "confidence": CONFIDENCE,
             "intervals": {name: [one(low), one(high)] for name, (low, high) in self.intervals.items()},
             **disturbance(self.widest_interval, self.other_programs),
-            "predicted_ms": None if self.predicted_ms is None else one(self.predicted_ms),
+            "predicted_ms": known(self.predicted_ms),
             "well_predicted": self.well_predicted,
             "branches": [_branch_json(branch) for branch in self.branches],
             "causes": [{"cause": name, "ms": one(ms)} for name, ms in self.causes.items()],
@@ -206,12 +262,12 @@ class Ablation:
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> Ablation:
-        """The measurements of an answer, with the digits that it has.
+        """The figures of an answer, with the digits that it has.
 
         Raises:
             KeyError, TypeError, ValueError: fields are missing or have other types.
         """
-        rows = tuple(_row(row) for row in fields["rows"])
+        rows, source = tuple(_row(row) for row in fields["rows"]), fields.get("simulated")
         timelines = fields["timelines"]
         return Ablation(
             processors=tuple(fields["processors"]),
@@ -222,6 +278,7 @@ class Ablation:
             causes={cause["cause"]: cause["ms"] for cause in fields["causes"]},
             idle=tuple(fields["idle"]),
             other_programs=OtherPrograms.from_json(fields.get("other_programs")),  # answers of earlier versions lack it
+            simulated=None if source is None else SimulatedSource(**source),
             timeline=Timeline.from_json(timelines[CONCURRENT]),
             serial_timeline=Timeline.from_json(timelines[SERIAL]),
         )
@@ -240,11 +297,11 @@ def _interval(ends: Sequence[float] | None) -> Interval | None:
 
 
 def _row(fields: Mapping[str, Any]) -> AblationRow:
-    """The row that `_row_json` wrote; that of the bound has no 90th percentile."""
+    """The row that `_row_json` wrote; only measured ones have a 90th percentile."""
     about = {name: fields[name] for name in ("network", "how", "processors", "macs", "parameters", "top1")}
     limits = _interval(fields["interval_ms"])
     if "p90_ms" not in fields:
-        return AblationRow(**about, latency=None, bound_ms=fields["p50_ms"], interval_ms=limits)
+        return AblationRow(**about, latency=None, computed_ms=fields["p50_ms"], interval_ms=limits)
     times = {name: fields[name] for name in ("p50_ms", "p90_ms", "min_ms", "spread")}
     return AblationRow(**about, latency=Latency(**times, interval_ms=limits), interval_ms=limits)
 
@@ -273,7 +330,7 @@ def _branch_json(branch: MeasuredBranch) -> dict[str, Any]:
 
 
 def _row_json(row: AblationRow) -> dict[str, Any]:
-    times = {"p50_ms": significant(row.bound_ms)} if row.bound_ms is not None else {}
+    times = {"p50_ms": significant(row.computed_ms)} if row.computed_ms is not None else {}
     return {
         "network": row.network,
         "how": row.how,

@@ -176,61 +176,16 @@ class Compared:
                 )
 
     def _compare_designs(self, report: Reporter, design: Path) -> None:
-        from nnstretch.bench.ablation.ablation import ablate
-        from nnstretch.bench.ablation.answer import comparison_answer
-        from nnstretch.bench.timing import describe_machine
-        from nnstretch.branching.transform.control import single_branch_control
-        from nnstretch.compiler.pool import place_without_branches
-        from nnstretch.devices.base.spec import parse_processors, usable_cores
-        from nnstretch.frontends.torch_module import export
-        from nnstretch.report.tables.ablation import ablation_table, branches_table, causes_table, where_text
-        from nnstretch.report.tables.runs import idle_text
-        from nnstretch.report.tables.text import count_text
+        from nnstretch.bench.ablation.simulation import simulated_source
+        from nnstretch.cli.benchmarking.designs import DesignComparison
 
         model = self._only_model("--design is for one network")
         processors = self.processors or "cpu,opencl"
         check_endings(self.outputs, "a comparison of designs is", answer_endings())
         several_processors(processors, "a comparison of designs")
-        original, branched = self._networks(report, model, design)
-        made = branched.design
-        assert made is not None
-        unbranched_on = None if made.meeting_points else place_without_branches(made, parse_processors(processors))
-        is_for_this = original.macs == made.original_macs
-        if not is_for_this:
-            report.note(
-                f"the design was made for {count_text(made.original_macs)} MACs, the network has "
-                f"{count_text(original.macs)}: the input or head differs (see --image-size), so the predictions do not apply"
-            )
-        control = single_branch_control(original.module, original.example_input, branched.macs, made.multiple)
-        tops = {
-            "original": original.about.get("top1"),
-            "branched": None if branched.inherits else branched.about.get("top1"),
-        }
-        with report.progress("Comparing") as advance:
-            ablation = ablate(
-                original.export(),
-                export(control, original.example_input),
-                branched.export(),
-                processors,
-                top1={name: float(value) for name, value in tops.items() if value is not None},
-                design=made if is_for_this else None,
-                unbranched_on=unbranched_on,
-                options=self._measuring(),
-                progress=advance,
-            )
-        why = "its design has no branches" if made.is_original else None
-        answer = comparison_answer(Path(model).name, ablation, made, describe_machine(usable_cores()), unbranched=why)
-        written = write_answer(self.outputs, answer)
-        report.show(ablation_table(ablation), causes_table(ablation))
-        if ablation.branches:
-            report.show(branches_table(ablation))
-        if made.is_original:
-            report.note(f"the design has no branches: “branched” is the original network, {where_text(ablation)}")
-        report.note(idle_text(ablation.idle))
-        if ablation.onnxruntime_error:
-            report.note(f"ONNX Runtime failed: {ablation.onnxruntime_error}")
-        note_written(report, written)
-        report.finish(answer)
+        simulated = simulated_source(processors) is not None
+        networks = self._networks(report, model, design)
+        DesignComparison(model, *networks, processors, simulated, self._measuring()).compare(report, self.outputs)
 
     def _networks(self, report: Reporter, model: str, design: Path) -> tuple[Network, Network]:
         """The original network, and the branched one with weights of its own or inherited ones."""

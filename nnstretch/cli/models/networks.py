@@ -7,6 +7,7 @@ file's metadata.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from nnstretch.training.quantization import QuantizedNetwork
     from nnstretch.zoo.registry import ZooEntry
 
+log = logging.getLogger(__name__)
 METADATA_KEY = "nnstretch.network"
 _QUANTIZATION = "quantization"
 _SMALL = 96
@@ -267,7 +269,7 @@ def known_options(about: Mapping[str, Any], design: Path | None) -> NetworkOptio
 
     Args:
         about: of the weights (`read_about`); empty without weights.
-        design: a file, or None.
+        design: a file, or None; a published one says nothing that counts here.
 
     Raises:
         FileError, DesignError: the design cannot be read.
@@ -275,7 +277,9 @@ def known_options(about: Mapping[str, Any], design: Path | None) -> NetworkOptio
     from nnstretch.branching.design.design import load_design
 
     of_weights: dict[str, Any] = {f.name: about.get(f.name) for f in fields(NetworkOptions) if f.name != "seed"}
-    of_design = NetworkOptions(image_size=load_design(design).image_size if design else None)
+    of_design = NetworkOptions()
+    if design is not None and not _is_published(design):
+        of_design = NetworkOptions(image_size=load_design(design).image_size)
     return NetworkOptions(**of_weights).filled(of_design)
 
 
@@ -312,17 +316,28 @@ def preprocessing_of_file(spec: str) -> Preprocessing | None:
 
 
 def branch(network: Network, design: Path) -> Network:
-    """The branched network of a design file, with weights inherited.
+    """The branched network of a design file, or of a YAML file of NN-Stretch's authors, with weights inherited.
 
     Raises:
         FileError, DesignError: it cannot be read, or is for another network.
     """
     from nnstretch.branching.design.design import load_design
-    from nnstretch.branching.stretch import rebuild
+    from nnstretch.branching.pycls.files import read_published
+    from nnstretch.branching.stretch import published, rebuild
 
+    if _is_published(design):
+        result = published(network.module, network.example_input, read_published(design))
+        for note in result.notes:
+            log.warning("%s: %s", design, note)
+        return replace(network, module=result.module.eval(), design=result.design)
     made = load_design(design)
     module = rebuild(network.module, network.example_input, made)
     return replace(network, module=module.eval(), design=made)
+
+
+def _is_published(design: Path) -> bool:
+    """Whether a design is in the format of NN-Stretch's authors."""
+    return design.suffix.lower() in (".yaml", ".yml")
 
 
 def read_about(weights: Path) -> dict[str, Any]:

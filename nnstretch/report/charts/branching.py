@@ -45,8 +45,8 @@ _TOP = 40
 
 
 def latency_panel(ablation: Ablation) -> Panel:
-    """One bar per row: its length is the median, its whisker the median's confidence interval."""
-    rows = [row for row in ablation.rows if row.latency is not None]
+    """One bar per row: its length is the median or the simulated latency, its whisker the median's confidence interval."""
+    rows = [row for row in ablation.rows if not row.is_bound]
     longest = max(_whisker(row)[1] for row in rows)
     scale = (WIDTH - _NAMES - 90) / (longest * 1.02)
     top, bottom = 30, 30 + len(rows) * _ROW
@@ -60,17 +60,17 @@ def latency_panel(ablation: Ablation) -> Panel:
 
 
 def _whisker(row: AblationRow) -> tuple[float, float]:
-    """Confidence interval of a row's median; the median itself if there is none."""
-    assert row.latency is not None
-    return row.interval_ms or (row.latency.p50_ms, row.latency.p50_ms)
+    """Confidence interval of a row's median; the latency itself if there is none."""
+    return row.interval_ms or (row.p50_ms, row.p50_ms)
 
 
 def _bar(row: AblationRow, y: float, scale: float, style: str) -> list[str]:
     """A row's bar, whisker and labels; `style` is that of its name and median."""
-    assert row.latency is not None
-    p50, (low, high) = row.latency.p50_ms * scale, (end * scale for end in _whisker(row))
-    middle = y + _BAR / 2
-    tip = f"p50 {row.latency.p50_ms:.4g} ms, p90 {row.latency.p90_ms:.4g} ms, min {row.latency.min_ms:.4g} ms"
+    p50, (low, high) = row.p50_ms * scale, (end * scale for end in _whisker(row))
+    middle, found = y + _BAR / 2, row.latency
+    tip = f"{row.p50_ms:.4g} ms, simulated"
+    if found is not None:
+        tip = f"p50 {found.p50_ms:.4g} ms, p90 {found.p90_ms:.4g} ms, min {found.min_ms:.4g} ms"
     colour = {BRANCHED: "accent", "original": "conv", "control": "quiet"}[row.network]
     if row.network == BRANCHED and not row.is_branched:
         colour = "accent-soft"
@@ -80,12 +80,12 @@ def _bar(row: AblationRow, y: float, scale: float, style: str) -> list[str]:
         box(_NAMES, y, p50, _BAR, colour, tip, radius=2),
         line(_NAMES + low, middle, _NAMES + high, middle, "whisker"),
         *(line(_NAMES + end, middle - 4, _NAMES + end, middle + 4, "whisker") for end in (low, high)),
-        label(_NAMES + high + 8, middle + 4, f"{row.latency.p50_ms:.3g}", style),
+        label(_NAMES + high + 8, middle + 4, f"{row.p50_ms:.3g}", style),
     ]
 
 
 def causes_panel(ablation: Ablation) -> Panel:
-    """A waterfall from the perfect split to the measured latency; negative causes point left."""
+    """A waterfall from the perfect split to the latency; negative causes point left."""
     steps = [(name, ms) for name, ms in ablation.causes.items() if name != PERFECT_SPLIT]
     begin = ablation.causes[PERFECT_SPLIT]
     ends = list(accumulate((ms for _, ms in steps), initial=begin))
@@ -96,7 +96,7 @@ def causes_panel(ablation: Ablation) -> Panel:
     parts += _fall("perfect split", 0.0, begin, "quiet", 12, scale)
     for number, ((name, ms), start) in enumerate(zip(steps, ends, strict=False), 1):
         parts += _fall(name, start, ms, "accent" if ms > 0 else "elementwise", 12 + number * _LINE, scale)
-    parts += _fall("measured", 0.0, ablation.branched_ms, "conv", bottom - _LINE, scale)
+    parts += _fall(ablation.origin, 0.0, ablation.branched_ms, "conv", bottom - _LINE, scale)
     return bottom + 28, parts
 
 

@@ -24,26 +24,31 @@ from nnstretch.report.tables.text import count_text, interval_text, sentence
 
 _ROWS = (
     "The equal-MACs control is the original network, scaled in width to the multiply-accumulates of the branched network and "
-    "not branched. Original and control run on each processor alone, on all CPU cores, split (the scheduler places their "
-    "layers on the branches' processors and divides large ones), and by ONNX Runtime. The branched network's gain over the "
+    "not branched. Original and control run on each processor alone{others}split (the scheduler places their "
+    "layers on the branches' processors and divides large ones){engine}. The branched network's gain over the "
     "control comes from running branches at the same time, and from nothing else. The perfect (ideal) split, 1/Σ(1/tᵢ) over "
     "the control's times tᵢ, is the time of the control if its work were divided among the processors without loss."
 )
+_BOUND = "The dashed line is the perfect split."
 _LATENCY = (
     "Medians of interleaved rounds on one machine. Whiskers are 95 % confidence intervals of the median, by resampling the "
-    "rounds. The dashed line is the perfect split."
+    f"rounds. {_BOUND}"
+)
+_SIMULATED = (
+    "Nothing was run: the plans that the scheduler makes for these processors run in simulated time. Every step takes what the "
+    "profile says of its layer, and every tensor that another processor reads the profile's time of a transfer."
 )
 _CAUSES = (
-    "From the perfect split to the measured latency. Traced runs show what every processor does at every moment. Its time is "
-    "divided among the causes and averaged over the processors, so the causes add up to the measured latency. The time of a "
+    "From the perfect split to the {origin} latency. {traced} what every processor does at every moment. Its time is "
+    "divided among the causes and averaged over the processors, so the causes add up to the {origin} latency. The time of a "
     "layer alone comes from runs of the same steps one after another."
 )
 _BRANCHES = (
-    "Per branch: the latency that the design predicts for the branch alone on its processor, the measured latency alone (the "
-    "same steps one after another), and the measured latency while the other branches run."
+    "Per branch: the latency that the design predicts for the branch alone on its processor, the {origin} latency alone (the "
+    "same steps one after another), and the {origin} latency while the other branches run."
 )
 _TIMELINE = (
-    "A run of median duration. Each row is a processor, each bar a layer; hatched bars are waits at a meeting point. A bar's "
+    "{run}Each row is a processor, each bar a layer; hatched bars are waits at a meeting point. A bar's "
     "tooltip shows layer, routine and rate."
 )
 _SPLIT = " The layers of a segment marked split are divided among the processors."
@@ -68,7 +73,8 @@ def branching_document(answer: Mapping[str, Any]) -> Document:
         "share of the perfect split": answer["split_share"],
         "branched ms": answer["branched_ms"],
     }
-    facts = {str(key): str(value) for key, value in answer["machine"].items()}
+    about = answer["machine"] if found.simulated is None else answer["simulated"]
+    facts = {str(key): str(value) for key, value in about.items()}
     return Document(
         f"{answer['model']}, branched" if answer["unbranched"] is None else f"{answer['model']}, not branched",
         _lead(answer, found),
@@ -86,7 +92,10 @@ def _lead(answer: Mapping[str, Any], found: Ablation) -> str:
     placed = "Branches run on" if why is None else "The processors are"
     processors = f"{placed} {' and '.join(found.processors)}."
     best = f"The best alternative is {alternative_text(found)}."
-    said = (not_branched, machine_text(answer["machine"]), processors, best, when_branching_pays(found))
+    where = (
+        machine_text(answer["machine"]) if found.simulated is None else f"{sentence(str(found.simulated))} {_SIMULATED}"
+    )
+    said = (not_branched, where, processors, best, when_branching_pays(found))
     return " ".join(filter(None, (*said, quietness_text(answer))))
 
 
@@ -97,7 +106,7 @@ def _headline(answer: Mapping[str, Any], found: Ablation) -> list[tuple[str, str
         ends = interval_text(found.intervals.get(field), form)
         return f"{meaning}, {ends}" if ends else meaning
 
-    row = found.branched_row
+    row, error = found.branched_row, found.max_rel_error
     what = f"branched, {row.how}" if row.how == CONCURRENT else f"not branched, {where_text(found)}"
     return [
         (
@@ -108,21 +117,26 @@ def _headline(answer: Mapping[str, Any], found: Ablation) -> list[tuple[str, str
         (f"{answer['speedup']:.2f}×", with_interval("the fastest single processor", "speedup", ".2f")),
         (f"{answer['speedup_equal_macs']:.2f}×", with_interval("at equal MACs", "speedup_equal_macs", ".2f")),
         (f"{answer['split_share']:.0%}", with_interval("of the perfect split", "split_share", ".0%")),
-        (f"{found.max_rel_error:.0e}", "largest error against ONNX Runtime"),
+        *([] if error is None else [(f"{error:.0e}", "largest error against ONNX Runtime")]),
     ]
 
 
 def _sections(answer: Mapping[str, Any], found: Ablation) -> Iterator[Section]:
-    yield Section("All ways to run it", _ROWS, table=_rows(found))
-    yield Section("Latency", _LATENCY, latency_panel(found))
+    measured, origin = found.simulated is None, found.origin
+    ways = (", on all CPU cores, ", ", and by ONNX Runtime") if measured else (", and ", "")
+    yield Section("All ways to run it", _ROWS.format(others=ways[0], engine=ways[1]), table=_rows(found))
+    yield Section("Latency", _LATENCY if measured else _BOUND, latency_panel(found))
     if found.causes:
-        yield Section("Where the time goes", _CAUSES, causes_panel(found), _causes(found))
+        traced = "Traced runs show" if measured else "The simulation says"
+        text = _CAUSES.format(origin=origin, traced=traced)
+        yield Section("Where the time goes", text, causes_panel(found), _causes(found))
     if found.branches:
         lines = filter(None, (NUMBERS_OF_SEGMENTS, prediction_text(found)))
-        text = " ".join([_BRANCHES, *map(sentence, lines)])
-        yield Section("Predicted and measured", text, table=_branches(found))
+        text = " ".join([_BRANCHES.format(origin=origin), *map(sentence, lines)])
+        yield Section(f"Predicted and {origin}", text, table=_branches(found))
     together = ", branches at the same time" if found.branched_row.how == CONCURRENT else ""
-    yield Section(f"One run{together}", _TIMELINE, timeline_panel(found.timeline))
+    timeline = _TIMELINE.format(run="A run of median duration. " if measured else "")
+    yield Section(f"One run{together}", timeline, timeline_panel(found.timeline))
     if any(row.how == SERIAL for row in found.rows):
         yield Section("The same steps, one after another", panel=timeline_panel(found.serial_timeline))
     yield _design(Design.from_json(json.dumps(answer["design"])), found)
@@ -131,25 +145,28 @@ def _sections(answer: Mapping[str, Any], found: Ablation) -> Iterator[Section]:
 
 
 def _rows(found: Ablation) -> Table:
-    """All rows; accuracies if any is known."""
+    """All rows; accuracies if any is known, and statistics if anything was measured."""
+    measured = found.simulated is None
     accuracies = any(row.top1 is not None for row in found.rows)
     rows: list[list[Cell]] = []
     for row in found.rows:
         counts = (row.macs / _MILLION, row.parameters / _MILLION)
         top1 = [row.top1] if accuracies else []
-        p90 = row.latency.p90_ms if row.latency else None
-        ends = row.interval_ms or (None, None)
-        rows.append([row.network, row.how, row.processors, *counts, *top1, row.p50_ms, p90, *ends])
+        statistics = (
+            [row.latency.p90_ms if row.latency else None, *(row.interval_ms or (None, None))] if measured else []
+        )
+        rows.append([row.network, row.how, row.processors, *counts, *top1, row.p50_ms, *statistics])
     marked = frozenset(number for number, row in enumerate(found.rows) if row.is_branched)
     counted = ("network", "run", "processors", "million MACs", "M parameters", *(["top-1 (%)"] if accuracies else []))
-    return Table((*counted, "p50 ms", "p90 ms", "95 % from", "to ms"), rows, 3, marked)
+    times = ("p50 ms", "p90 ms", "95 % from", "to ms") if measured else ("ms",)
+    return Table((*counted, *times), rows, 3, marked)
 
 
 def _causes(found: Ablation) -> Table:
     rows: list[list[Cell]] = [
         [cause, CAUSES[cause], ms, 100 * ms / found.branched_ms] for cause, ms in found.causes.items()
     ]
-    rows.append(["measured", "", found.branched_ms, 100.0])
+    rows.append([found.origin, "", found.branched_ms, 100.0])
     return Table(("cause", "meaning", "ms", "% of it"), rows, 2, frozenset({len(found.causes)}))
 
 

@@ -26,6 +26,8 @@ _LARGE_GAIN = 1.05
 NUMBERS_OF_SEGMENTS = "segments are numbered from 0, as in the names of layers; those without branches have no row"
 
 TITLES = ("network", "run", "processors", ">MACs", ">parameters", ">top-1", ">p50 ms", ">95 % interval", ">p90 ms")
+_OF_MEASUREMENTS = TITLES[-2:]
+"""Titles of the columns that simulated runs do not have."""
 _LESS_WANTED = ("p90 ms", "parameters", "MACs", "95 % interval")
 """Columns that narrow terminals lack."""
 
@@ -39,7 +41,7 @@ def row_cells(row: AblationRow) -> tuple[str, ...]:
         count_text(row.macs),
         count_text(row.parameters),
         "" if row.top1 is None else f"{row.top1:.2f} %",
-        ms_text(row.latency.p50_ms if row.latency else row.bound_ms),
+        ms_text(row.p50_ms),
         interval_text(row.interval_ms, ".3f"),
         ms_text(row.latency.p90_ms) if row.latency else "",
     )
@@ -47,10 +49,12 @@ def row_cells(row: AblationRow) -> tuple[str, ...]:
 
 def ablation_table(ablation: Ablation) -> Table:
     """One line per row of the comparison; the branched network is highlighted."""
-    shown = plain_table(*TITLES, optional=_LESS_WANTED)
+    measured = ablation.simulated is None
+    titles = TITLES if measured else (*TITLES[: -len(_OF_MEASUREMENTS) - 1], ">ms")
+    shown = plain_table(*titles, optional=[title for title in _LESS_WANTED if f">{title}" in titles])
     for row in ablation.rows:
-        style = "bold" if row.is_branched else "dim" if row.latency is None else None
-        shown.add_row(*row_cells(row), style=style)
+        style = "bold" if row.is_branched else "dim" if row.is_bound else None
+        shown.add_row(*row_cells(row)[: len(titles)], style=style)
 
     def between(name: str, form: str) -> str:
         found = interval_text(ablation.intervals.get(name), form)
@@ -62,11 +66,13 @@ def ablation_table(ablation: Ablation) -> Table:
         f"as fast as the best alternative: {alternative_text(ablation)}.{when and f' {when}'}\n"
         f"{ablation.speedup:.2f}×{between('speedup', '.2f')} the fastest single processor, "
         f"{ablation.speedup_equal_macs:.2f}×{between('speedup_equal_macs', '.2f')} at equal MACs, "
-        f"{ablation.split_share:.0%}{between('split_share', '.0%')} of the perfect split; "
-        f"largest error {ablation.max_rel_error:.0e}"
+        f"{ablation.split_share:.0%}{between('split_share', '.0%')} of the perfect split"
+        f"{'' if ablation.max_rel_error is None else f'; largest error {ablation.max_rel_error:.0e}'}"
     )
     lines = [shown.caption, *quietness_lines(ablation.widest_interval, ablation.other_programs)]
-    if not ablation.intervals:
+    if ablation.simulated is not None:
+        lines.append(f"{ablation.simulated}; nothing was run")
+    elif not ablation.intervals:
         lines.append(f"95 % intervals need {MIN_ROUNDS} rounds or more (--rounds)")
     shown.caption = "\n".join(lines)
     return shown
@@ -97,16 +103,16 @@ def when_branching_pays(ablation: Ablation) -> str:
 
 
 def causes_table(ablation: Ablation) -> Table:
-    """The measured latency by cause, beginning with the perfect split."""
+    """The latency by cause, beginning with the perfect split."""
     shown = plain_table("where the time goes", ">ms", ">of it")
     for name, ms in ablation.causes.items():
         shown.add_row(name, f"{ms:.3f}", f"{ms / ablation.branched_ms:.1%}")
-    shown.add_row("measured", f"{ablation.branched_ms:.3f}", "100.0%", style="bold")
+    shown.add_row(ablation.origin, f"{ablation.branched_ms:.3f}", "100.0%", style="bold")
     return shown
 
 
 def branches_table(ablation: Ablation) -> Table:
-    """One line per branch: predicted latency, and measured latency alone and concurrent."""
+    """One line per branch: predicted latency, and the measured or simulated one alone and concurrent."""
     shown = plain_table(">segment", "processor", ">predicted ms", ">alone ms", ">error", ">beside the others ms")
     for branch in ablation.branches:
         shown.add_row(*branch_cells(branch))
@@ -115,7 +121,7 @@ def branches_table(ablation: Ablation) -> Table:
 
 
 def branch_cells(branch: MeasuredBranch) -> tuple[str, ...]:
-    """Segment, processor, predicted and measured milliseconds alone, error, and concurrent milliseconds."""
+    """Segment, processor, predicted milliseconds, those alone, error, and concurrent milliseconds."""
     time, error = branch.time, branch.error
     return (
         str(time.segment),
@@ -133,7 +139,8 @@ def prediction_text(ablation: Ablation) -> str:
     if ablation.predicted_ms:
         error = ablation.branched_ms / ablation.predicted_ms - 1
         said.append(
-            f"the whole: predicted {ablation.predicted_ms:.3f} ms, measured {ablation.branched_ms:.3f} ms ({error:+.1%})"
+            f"the whole: predicted {ablation.predicted_ms:.3f} ms, {ablation.origin} {ablation.branched_ms:.3f} ms "
+            f"({error:+.1%})"
         )
     if ablation.well_predicted is not None:
         near = f"{100 * GOOD_PREDICTION:.0f} %"

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from nnstretch.api.options import CompileOptions
-from nnstretch.bench.ablation.ablation import SPLIT, ablate
+from nnstretch.bench.ablation.ablation import ablate
 from nnstretch.bench.ablation.answer import comparison_answer
+from nnstretch.bench.ablation.result import SPLIT
 from nnstretch.bench.timing import (
     MeasurementOptions,
     TimingOptions,
@@ -111,6 +112,7 @@ def test_ablation_of_a_branched_network(graph: ir.Model, tmp_path: Path) -> None
     ]
     assert all(re.fullmatch(r"split layer by layer|placed on .* alone", how) for how in split.values())
     assert list(ablation.original_ms) == list(ablation.control_ms) == names
+    assert ablation.max_rel_error is not None
     assert ablation.max_rel_error < 1e-4
     assert {row.macs for row in ablation.rows if row.network == "branched"} == {design.macs}
     assert {row.parameters for row in ablation.rows if row.network == "branched"} == {design.params}

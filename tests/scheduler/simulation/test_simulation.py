@@ -340,6 +340,17 @@ def test_simulated_and_real_processors_do_not_mix(tmp_path: Path) -> None:
         build_processors(f"{specs(tmp_path, some_soc(), 1)},sim:phone/cpu")
 
 
+def test_a_layer_that_no_processor_computes_is_named(tmp_path: Path) -> None:
+    soc = some_soc()
+    first, *others = soc.processors
+    without = replace(soc.processors[first], compute={"dense": soc.processors[first].compute["conv"]})
+    changed = replace(soc, processors={**soc.processors, first: without})
+    with pytest.raises(DeviceError, match=r"cannot compute .* \(Conv\): the profile has no rate for 'conv'; add it"):
+        simulate_model(chain((0,)), build_processors(specs(tmp_path, changed, 1)))
+    assert others
+    simulate_model(chain((1,)), build_processors(specs(tmp_path, changed, 2)))  # the other processor computes it
+
+
 def test_real_processors_are_not_simulated() -> None:
     processors = build_processors("cpu")
     with pytest.raises(UsageError, match="are not simulated"):

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, overload
 
 import onnx_ir as ir
 
 from nnstretch.api.options import CompileOptions, with_options
-from nnstretch.compiler.compile import compile_model
-from nnstretch.compiler.processors import build_processors
+from nnstretch.compiler.compile import compile_model, plan_model
+from nnstretch.compiler.kept_model import KeptModel, kept_model
+from nnstretch.compiler.processors import Processors, build_processors
+from nnstretch.compiler.rebalance import rebalance_model
 from nnstretch.compiler.saved_plan import compile_with_plan
 from nnstretch.compiler.several_plans import arrangements, compile_plans, load_streams
 from nnstretch.devices.targets.workers import open_target
+from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_any
+from nnstretch.package import read_package
+from nnstretch.scheduler.plan.packaging import check_trusted, unpackaged
+from nnstretch.scheduler.plan.tuned_on import metadata_of_plan
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.runtime.arrangement import choose
 from nnstretch.scheduler.runtime.base_session import Session
@@ -79,6 +86,8 @@ def compile_graph(graph: ir.Model, options: CompileOptions) -> Session:
         NNStretchError: what was found, what was wanted, and what to do.
     """
     open_target(options.target)
+    if options.rebalance and options.policy is not None:
+        raise UsageError("a policy is for several plans, and rebalance makes one; leave one of them out")
     if options.plan is not None:
         return PlanSession(compile_with_plan(graph, options))
     if options.plans is not None or options.policy is not None:
@@ -89,10 +98,23 @@ def compile_graph(graph: ir.Model, options: CompileOptions) -> Session:
             options,
         )
     usable = build_processors(options)
+    if options.rebalance or options.keep_model:
+        return _rebalanced_or_kept(graph, usable)
     if options.streams is None:
         return compile_model(graph, usable, tune=options.tune, progress=options.progress)
     found = arrangements(graph, usable, options.streams, tune=options.tune, progress=options.progress)
     return StreamSession(choose(found))
+
+
+def _rebalanced_or_kept(graph: ir.Model, processors: Processors) -> PlanSession:
+    """A session for a graph that is rebalanced, or whose package keeps the graph, or both."""
+    options = processors.options
+    kept = KeptModel.of(graph, processors) if options.keep_model else None  # before passes change the graph
+    if options.rebalance:
+        compiled = rebalance_model(graph, processors, progress=options.progress)
+    else:
+        compiled = plan_model(graph, processors, tune=options.tune, progress=options.progress)
+    return PlanSession(kept.kept_by(compiled) if kept else compiled)
 
 
 def open_package(path: Path, options: CompileOptions) -> Session:
@@ -105,8 +127,41 @@ def open_package(path: Path, options: CompileOptions) -> Session:
     """
     options.check_package(path)
     open_target(options.target)
+    if options.rebalance:
+        return rebalance_package(path, options)
     if options.policy is not None:
         return AdaptiveSession.load(path, options.policy, trusted_sources=options.trusted_sources)
     if options.streams is not None:
         return load_streams(path, options.streams, trusted_sources=options.trusted_sources)
     return PlanSession.load(path, trusted_sources=options.trusted_sources)
+
+
+def rebalance_package(path: Path, options: CompileOptions) -> Session:
+    """A session for a package whose plan is rebalanced here, or whose several plans are measured again.
+
+    Raises:
+        UsageError: the package has one plan and keeps no model.
+        FileError, PackageError: it cannot be read, is damaged or too new, or has sources that are not trusted.
+        NNStretchError: it cannot run here, or there is nothing to rebalance.
+    """
+    package = read_package(path)
+    if options.trusted_sources:
+        check_trusted(package, path)
+    if len(package.plans) > 1:
+        return AdaptiveSession.load(path, options.policy or "adaptive", measure_again=True)
+    if not package.model:
+        raise UsageError(
+            f"{path} has one plan and no model to share out again; compile the model with --keep-model, or for several "
+            "plans with --plans"
+        )
+    if options.policy is not None:
+        raise UsageError(f"{path} has one plan; leave the policy out")
+    graph, own = kept_model(package, path, options)
+    (compiled,) = unpackaged(package).values()
+    made = rebalance_model(
+        graph, build_processors(own), packaged=compiled, sources=package.sources, progress=options.progress
+    )
+    if made.plan is compiled.plan:
+        return PlanSession(made, package.sources)
+    about = {**package.metadata, **metadata_of_plan(made.plan)}
+    return PlanSession(replace(made, metadata=about, kept_model=package.model))

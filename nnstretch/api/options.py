@@ -291,6 +291,21 @@ class CompileOptions:
         default=False,
         of_packages=True,
     )
+    rebalance: bool = _option(
+        "--rebalance",
+        "compile run",
+        "Run the plan for several processors, and share out its layers again by the times of its steps, until no faster plan "
+        "is predicted; the plan that ran fastest is kept. Of a package that was compiled with --keep-model, too; a package of "
+        "several plans measures these again.",
+        default=False,
+        of_packages=True,
+    )
+    keep_model: bool = _option(
+        "--keep-model",
+        "compile",
+        "Keep the network in the package, as ONNX, so that `run --rebalance` can share out its layers again on another device.",
+        default=False,
+    )
     progress: Progress | None = _option("", "", _PROGRESS, of_packages=True)
 
     def __post_init__(self) -> None:
@@ -318,6 +333,20 @@ class CompileOptions:
             raise UsageError(f"a plan fixes routines, processors and cores; leave {' and '.join(taken)} out")
         if self.plans is not None and not all(self.plans):
             raise UsageError(f"plans {';'.join(self.plans)!r} has an empty plan; name the processors of each plan")
+        self._check_one_new_plan()
+
+    def _check_one_new_plan(self) -> None:
+        """Refuses what goes with no plan that is made for one run at a time.
+
+        Raises:
+            UsageError: it is given.
+        """
+        others = [name for name in ("plan", "plans", "streams") if getattr(self, name) is not None]
+        for name in ("rebalance", "keep_model"):
+            if getattr(self, name) and others:
+                raise UsageError(
+                    f"{name} is for one new plan for one run at a time; leave it or {' and '.join(others)} out"
+                )
 
     @property
     def largest_error(self) -> float:

@@ -23,7 +23,7 @@ from nnstretch.scheduler.measurement.runner.runner import Runner
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.parameter_search.explorer import Exploration
 from nnstretch.scheduler.parameter_search.thoroughness import explore
-from nnstretch.scheduler.placement.joint import completed, is_placed, placed
+from nnstretch.scheduler.placement.joint import Refine, completed, is_placed, placed
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import queue_pool
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
@@ -32,7 +32,12 @@ from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.selection.hybrid import FLOAT32, INT8, TYPES, restricted, selected, without_integers
 from nnstretch.scheduler.simulation.costs import SimulatedCosts, check_computable, one_soc
-from nnstretch.scheduler.simulation.timing import MeasuredInterference, ProfiledInterference, simulate
+from nnstretch.scheduler.simulation.timing import (
+    InterferenceModel,
+    MeasuredInterference,
+    ProfiledInterference,
+    simulate,
+)
 from nnstretch.support.progress import Progress, silent
 
 
@@ -137,10 +142,33 @@ def measured_space(
     Raises:
         UsageError: as `check_dtype`.
     """
+    dtype = processors.options.dtype
+    space = space_of_layers(model, processors, costs, progress, coordinate_descent=coordinate_descent)
+    inside = in_network(costs)
+    if len(processors.named) == 1:
+        for one in TYPES if dtype == HYBRID else ():
+            inside(restricted(space, one))
+        return inside(space)
+    return shared_out(space, interference_of(space, processors, costs), inside)
+
+
+def space_of_layers(
+    model: ir.Model,
+    processors: Processors,
+    costs: Profiler,
+    progress: Progress | None = None,
+    *,
+    coordinate_descent: bool = True,
+) -> ChoiceSpace:
+    """Choices with costs that `costs` measures layer by layer, not placed; arguments as in `measured_space`.
+
+    Raises:
+        UsageError: as `check_dtype`.
+    """
     dtype, optimized = processors.options.dtype, optimize(model)
     check_dtype(optimized, processors)
     _prepare(optimized, processors, costs, progress or silent)
-    space = choice_space(
+    return choice_space(
         optimized,
         processors.named,
         processors.host,
@@ -150,15 +178,22 @@ def measured_space(
         coordinate_descent=coordinate_descent,
         in_float32=dtype == FLOAT32,
     )
+
+
+def in_network(costs: Profiler) -> Refine:
+    """Replaces the costs of the space of one processor by times inside the network, measured here or known of a target."""
     inside = refined if costs.site.measures else with_known_times
-    if len(processors.named) == 1:
-        for one in TYPES if dtype == HYBRID else ():
-            inside(restricted(space, one), costs)
-        return inside(space, costs)
-    interference = MeasuredInterference(space.pool, costs, measured_contention(processors))
-    if is_placed(space):
-        return completed(space, interference)
-    return placed(space, interference, lambda single: inside(single, costs))
+    return lambda single: inside(single, costs)
+
+
+def shared_out(space: ChoiceSpace, interference: InterferenceModel, inside: Refine) -> ChoiceSpace:
+    """The space of several processors with every layer on one of them, or divided between several."""
+    return completed(space, interference) if is_placed(space) else placed(space, interference, inside)
+
+
+def interference_of(space: ChoiceSpace, processors: Processors, costs: Profiler) -> InterferenceModel:
+    """Measured interference between the queues of a space of several processors."""
+    return MeasuredInterference(space.pool, costs, measured_contention(processors))
 
 
 def _prepare(model: ir.Model, processors: Processors, costs: Profiler, progress: Progress) -> None:

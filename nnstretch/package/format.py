@@ -6,6 +6,7 @@
     opencl/NAME.cl      sources of the OpenCL kernels that the plan launches
     onnx/N.onnx         models that ONNX Runtime runs; N is the index of the model's name in "models"
     tflite/N.tflite     models that LiteRT runs, likewise
+    model.onnx          the network that the plan was made from, if it was to be kept
 
 This is format 1, for packages with one plan. Format 2 holds several plans as `plans/N.json`. Its "plans" in
 `nnstretch.json` maps each plan's name to its entry and to the entries of its models. Equal models are one
@@ -38,6 +39,7 @@ from nnstretch.support.settings import atomic_write
 FORMAT_VERSION = 2
 _ONLY_PLAN = "plan"  # the name of the plan in a package of format 1
 _MANIFEST = "nnstretch.json"
+_KEPT_MODEL = "model.onnx"
 _PAGE = 4096
 _TFLITE = b"TFL3"  # bytes 4 to 7 of such a file
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
@@ -67,12 +69,14 @@ class Package:
         constants: bytes of the prepared weights; read-only and mapped from the file when read from one.
         sources: OpenCL source name -> text.
         metadata: free-form JSON object (model name, MACs, how it was tuned).
+        model: the ONNX file that the plans were made from, from which they can be made again; empty if it was not kept.
     """
 
     plans: Mapping[str, PackagedPlan]
     constants: np.ndarray
     sources: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    model: bytes | memoryview = b""
 
     @property
     def first(self) -> PackagedPlan:
@@ -100,6 +104,7 @@ def write_package(package: Package, path: Path) -> None:
         **plans,
         "constants.bin": np.ascontiguousarray(package.constants).data,
         **{f"opencl/{name}.cl": text.encode() for name, text in package.sources.items()},
+        **({_KEPT_MODEL: package.model} if package.model else {}),
     }
     manifest = {
         **described,
@@ -184,6 +189,7 @@ def _read(archive: zipfile.ZipFile, content: mmap.mmap, path: Path) -> Package:
         constants=np.frombuffer(data["constants.bin"], dtype=np.uint8),
         sources={n[7:-3]: bytes(d).decode() for n, d in data.items() if n.startswith("opencl/")},
         metadata=dict(manifest["metadata"]),
+        model=data.get(_KEPT_MODEL, b""),
     )
 
 

@@ -130,7 +130,7 @@ def _ratios_elsewhere(
     def times(numbers: Sequence[int]) -> dict[int, np.ndarray]:
         compiled = typical_plan(processors, host, numbers, _SMALL_IMAGE)
         plan, seconds = compiled.plan, step_seconds(compiled)
-        queue_of = [subgraph.queue for subgraph in plan.subgraphs for _ in range(subgraph.count)]
+        queue_of = plan.step_queues
         names = [plan.queues[queue].processor for queue in queue_of]
         own = {
             number: [

@@ -85,6 +85,20 @@ def completed(space: ChoiceSpace, interference: InterferenceModel) -> ChoiceSpac
     return _Joint(space, interference).completed()
 
 
+def refined_alone(
+    space: ChoiceSpace, interference: InterferenceModel, refine: Refine
+) -> tuple[ChoiceSpace, Mapping[int, float]]:
+    """The space with costs that are refined on each processor alone, as `placed` does it first.
+
+    Returns:
+        The space, and the time of the layers of each queue in the network over their time alone.
+    """
+    joint = _Joint(space, interference, refine)
+    for queue in sorted(set(space.pool.queue_of)):
+        joint._alone(queue)
+    return joint._space, joint._inside
+
+
 @dataclass(frozen=True)
 class _Candidate:
     """A space restricted to a placement, its assignment, simulated seconds, and splits."""

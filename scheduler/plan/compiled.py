@@ -12,6 +12,7 @@ from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.support.forks import ForkLock
 
 if TYPE_CHECKING:
+    from nnstretch.scheduler.plan.rebalanced import RebalanceReport
     from nnstretch.scheduler.selection.problem import Assignment
 
 
@@ -75,6 +76,8 @@ class Compiled:
         selection: result of the selector.
         placement: report of an automatic placement, if there was one.
         metadata: of the package that the plan was read from; a package that is written of the plan keeps it.
+        rebalancing: report of a rebalancing by runs of the plan, if there was one.
+        kept_model: the ONNX file that the plan was made from, which its package keeps; empty if it does not.
     """
 
     plan: Plan
@@ -83,6 +86,8 @@ class Compiled:
     selection: Assignment | None = None
     placement: PlacementReport | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    rebalancing: RebalanceReport | None = None
+    kept_model: bytes | memoryview = b""
 
     @property
     def constants(self) -> np.ndarray:

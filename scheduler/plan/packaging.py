@@ -40,6 +40,7 @@ def packaged(plans: Mapping[str, Compiled], sources: Mapping[str, str], metadata
         first.constants,
         sources,
         {**metadata_of_plan(first.plan), **first.metadata, **metadata},
+        first.kept_model,
     )
 
 
@@ -62,7 +63,13 @@ def unpackaged(package: Package) -> dict[str, Compiled]:
         PackageError: a plan is damaged, or its inputs or outputs differ from those of the first one.
     """
     plans = {
-        name: Compiled(Plan.from_json(packed.plan), package.constants, dict(packed.models), metadata=package.metadata)
+        name: Compiled(
+            Plan.from_json(packed.plan),
+            package.constants,
+            dict(packed.models),
+            metadata=package.metadata,
+            kept_model=package.model,
+        )
         for name, packed in package.plans.items()
     }
     check_alike(plans)

@@ -179,6 +179,11 @@ class Plan:
         return tuple(dict.fromkeys(core for queue in self.queues for core in queue.cores))
 
     @property
+    def step_queues(self) -> tuple[int, ...]:
+        """The queue of every step."""
+        return tuple(subgraph.queue for subgraph in self.subgraphs for _ in range(subgraph.count))
+
+    @property
     def predicted_ms(self) -> float | None:
         """Sum of the steps' measured costs, one after another; None if the plan was not tuned."""
         return known_sum(step.cost_ms for step in self.steps)

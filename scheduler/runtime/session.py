@@ -205,7 +205,10 @@ class PlanSession(Session):
 
         What a trace itself takes does not count.
         """
-        traces = self.traces(runs=runs)
+        return self.untraced_seconds(self.traces(runs=runs))
+
+    def untraced_seconds(self, traces: Sequence[RunTrace]) -> np.ndarray:
+        """Seconds of every step (rows) in traced runs (columns), without what a trace itself takes."""
         seconds = np.stack([trace.steps[:, 1] - trace.steps[:, 0] for trace in traces], axis=1) * 1e-9
         for subgraph in self.plan.subgraphs:
             if self.plan.queues[subgraph.queue].backend.own_memory:

@@ -83,7 +83,7 @@ def break_down(
         serial_ms: untraced latency of the serial run.
     """
     keys = step_keys(plan)
-    queues = _queues(plan)
+    queues = plan.step_queues
     chosen, alone = _typical(together, together_ms), _seconds(_typical(serial, serial_ms))
     beside = _seconds(chosen)
     mine = sorted({queues[i] for i, key in enumerate(keys) if key[0] >= 0} or set(queues))
@@ -122,7 +122,7 @@ def step_keys(plan: Plan) -> list[Key]:
         else:
             adapts = step.op == "Reorder" or _MEETING_PATH.match(step.layer)
             keys.append(None if adapts else UNBRANCHED)
-    queues = _queues(plan)
+    queues = plan.step_queues
     for queue in set(queues):
         _assign_between(keys, [i for i in range(len(keys)) if queues[i] == queue])
     return [JOINING if key is None else key for key in keys]
@@ -136,11 +136,6 @@ def _assign_between(keys: list[Key | None], own: Sequence[int]) -> None:
             for i in own:
                 if before < i < after:
                     keys[i] = keys[before]
-
-
-def _queues(plan: Plan) -> list[int]:
-    """The queue of every step."""
-    return [subgraph.queue for subgraph in plan.subgraphs for _ in range(subgraph.count)]
 
 
 def _typical(traces: Sequence[RunTrace], ms: float) -> list[RunTrace]:

@@ -24,6 +24,7 @@ from nnstretch.cli.options import (
     results_directory,
     with_options,
 )
+from nnstretch.cli.running.rebalancing import rebalance_json
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.runs import fallback_text, placement_text
 from nnstretch.report.tables.text import count_text, plain_table, size_text
@@ -87,6 +88,9 @@ def compile_command(
             raise UsageError("a standalone model runs native kernels only; leave --engines or --standalone out")
         if options.plans and standalone:
             raise UsageError("a standalone model has one plan; leave --plans or --standalone out")
+        if standalone and (options.rebalance or options.keep_model):
+            name = "--rebalance" if options.rebalance else "--keep-model"
+            raise UsageError(f"{name} is for packages; leave it or --standalone out")
         source = Source(model, options, weights, design, image_size)
         if source.is_package:
             raise UsageError(f"{model} is a package already; give the model that it was made from")
@@ -126,7 +130,7 @@ def _package(report: Reporter, source: Source, path: Path) -> None:
     report.note(fallback_text(plan.fallback_layers))
     if session.compiled.placement is not None:
         report.note(placement_text(session.compiled.placement, plan))
-    report.finish({"file": str(path), "bytes": size, **_facts(plan)})
+    report.finish({"file": str(path), "bytes": size, **_facts(plan), **rebalance_json(report, session)})
 
 
 def _plans(report: Reporter, session: AdaptiveSession) -> dict[str, Any]:

@@ -23,6 +23,13 @@ from nnstretch.cli.options import (
 )
 from nnstretch.cli.outputs import show_outputs
 from nnstretch.cli.running.images import answer_json, image_request
+from nnstretch.cli.running.rebalancing import (
+    check_rebalance,
+    is_package_wanted,
+    measured_again_json,
+    rebalance_json,
+    save_package,
+)
 from nnstretch.cli.running.request import RunRequest, parse_inputs
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target
@@ -68,7 +75,10 @@ Overlap = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    option("--output -o FILE", "Write the outputs (.npz), or draw them on the image (.png, .jpg, .webp)."),
+    option(
+        "--output -o FILE",
+        "Write the outputs (.npz), draw them on the image (.png, .jpg, .webp), or with --rebalance write the package (.nns).",
+    ),
 ]
 Runs = Annotated[int, option("--runs -n N", "Maximum number of timed runs.", minimum=1)]
 Timeline = Annotated[
@@ -136,16 +146,20 @@ def run_command(
             raise UsageError("--max-error needs --check; add that, or leave --max-error out")
         if litert_library is not None and chosen == ["local"]:
             raise UsageError("--litert-library is for other machines; add --target, or leave it out")
-        asked = image_request(image, confidence, overlap, output, has_inputs=bool(inputs))
+        package = output if is_package_wanted(output, options.rebalance) else None
+        if options.rebalance:
+            check_rebalance(chosen)
+        shown = None if package else output
+        asked = image_request(image, confidence, overlap, shown, has_inputs=bool(inputs))
         files = parse_inputs(inputs or [])
         request = RunRequest(
-            files, asked, output, runs, timeline, options.largest_error, max_error, seed, litert_library
+            files, asked, shown, runs, timeline, options.largest_error, max_error, seed, litert_library, package
         )
         if timeline is not None:
             check_format(timeline, "a trace is", ".json", "--timeline")
-        if output is not None and (asked is None or asked.drawn is None):
+        if shown is not None and (asked is None or asked.drawn is None):
             pictures = "" if asked is None else "pictures are written as .png, .jpg or .webp, and "
-            check_format(output, f"{pictures}outputs are", ".npz")
+            check_format(shown, f"{pictures}outputs are", ".npz")
         for path, name in ((output, "-o"), (timeline, "--timeline")):
             if path is not None:
                 check_distinct(path, model, weights, design, image, *files.values(), option=name)
@@ -186,6 +200,11 @@ def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool
         else:
             times = _time_runs(report, session, feeds, request.runs, request.timeline)
         plan = session.plan
+        rebalanced: dict[str, Any] = {}
+        if source.options.rebalance:
+            rebalanced = rebalance_json(report, session) or measured_again_json(report, source, session)
+        if request.package is not None:
+            rebalanced |= save_package(report, source, session, request.package)
     report.note(source.assumptions)
     report.note(idle_text(plan.idle_processors))
     report.note(fallback_text(plan.fallback_layers))
@@ -196,6 +215,7 @@ def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool
         {
             "model": source.model,
             **times,
+            **rebalanced,
             **answer_json(answer),
             "macs": plan.macs,
             "outputs": {name: {"shape": list(y.shape), "dtype": str(y.dtype)} for name, y in outputs.items()},

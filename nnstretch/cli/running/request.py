@@ -44,6 +44,7 @@ class RunRequest:
         max_error: largest error of the outputs, relative to their range; None: what tolerance and plan explain.
         seed: of random inputs.
         litert_library: LiteRT's library for a target; None: the one that is there.
+        package: where the rebalanced plan is written, if anywhere.
     """
 
     inputs: Mapping[str, str]
@@ -55,6 +56,7 @@ class RunRequest:
     max_error: float | None
     seed: int
     litert_library: Path | None = None
+    package: Path | None = None
 
     def judge(self, error: float | None, plan: Plan | None, outputs: Mapping[str, np.ndarray]) -> Judgement | None:
         """Compares an error with the largest one allowed; None if it was not measured.

@@ -26,7 +26,7 @@ _SHOWN = 3  # of the longest steps and waits
 def queue_names(plan: Plan) -> list[str]:
     """The processor of every step of a plan; "host" for steps of a host that only serves a device."""
     names = [queue.processor or "host" for queue in plan.queues]
-    return [names[subgraph.queue] for subgraph in plan.subgraphs for _ in range(subgraph.count)]
+    return [names[queue] for queue in plan.step_queues]
 
 
 def idle_text(processors: Sequence[str]) -> str:

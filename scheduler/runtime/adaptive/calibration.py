@@ -88,7 +88,24 @@ def from_metadata(metadata: Mapping[str, Any], names: Sequence[str]) -> list[Pla
                 raise ValueError(f"times of plan {plan.name}")
         return facts
     except DAMAGED as error:
-        raise PackageError(f"the package's calibration is damaged: {error!r}; compile it again") from error
+        raise _damaged(error) from error
+
+
+def known_milliseconds(metadata: Mapping[str, Any]) -> dict[str, float]:
+    """Latency of every plan as a package's metadata have it, from whatever machine; empty if they do not.
+
+    Raises:
+        PackageError: the metadata are damaged.
+    """
+    try:
+        plans = metadata.get(_KEY, {}).get("plans", {})
+        return {str(name): float(raw["ms"]) for name, raw in plans.items()}
+    except DAMAGED as error:
+        raise _damaged(error) from error
+
+
+def _damaged(error: Exception) -> PackageError:
+    return PackageError(f"the package's calibration is damaged: {error!r}; compile it again")
 
 
 def _scaled(busy: Mapping[str, float], factor: float) -> dict[str, float]:

@@ -103,23 +103,35 @@ class AdaptiveSession(Session):
         self._current = self._policy.choose().plan
 
     @classmethod
-    def load(cls, path: str | Path, policy: str = "adaptive", *, trusted_sources: bool = False) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        policy: str = "adaptive",
+        *,
+        trusted_sources: bool = False,
+        measure_again: bool = False,
+    ) -> Self:
         """A session for all plans of a package file; weights are mapped, not copied.
 
         Args:
             path: the package.
             policy: which plan a run takes.
             trusted_sources: refuse OpenCL sources that differ from the installed ones, and libraries of delegates.
+            measure_again: measure the plans here, even if the package has their times on such a machine.
 
         Raises:
             FileError, PackageError: it cannot be read, is damaged or too new, or has sources that are not trusted.
+            UsageError: plans are to be measured for the policy `fixed`, which needs no times.
         """
+        if measure_again and policy == "fixed":
+            raise UsageError("policy fixed takes plans in their order, and needs no times; leave it or rebalance out")
         package = read_package(Path(path))
         if trusted_sources:
             check_trusted(package, path)
         warn_of_package(path, package.metadata)
         plans = unpackaged(package)
-        return cls(plans, policy, sources=package.sources, facts=from_metadata(package.metadata, list(plans)))
+        known = None if measure_again else from_metadata(package.metadata, list(plans))
+        return cls(plans, policy, sources=package.sources, facts=known)
 
     def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
         """Writes a package (.nns) with all plans that can run here and their facts.

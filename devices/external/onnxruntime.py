@@ -22,6 +22,7 @@ from nnstretch.devices.external.processor import EXTERNAL_DTYPES, ExternalProces
 from nnstretch.errors import DeviceError, MissingExtraError, ModelError, first_line
 from nnstretch.graph.layer import FUSION_GROUP, Layer, TensorType
 from nnstretch.support.onnxruntime_errors import refusals
+from nnstretch.support.onnxruntime_levels import limit_optimisations
 
 _NAMES = {"float32": "float", "float64": "double"}
 """Element types whose names differ between numpy and ONNX Runtime."""
@@ -60,6 +61,7 @@ class OnnxRuntimeModel(ExternalModel):
         options.add_session_config_entry("session.force_spinning_stop", "1")
         # Without it, sums of int8 products saturate on CPUs without VNNI.
         options.add_session_config_entry("session.x64quantprecision", "1")
+        limit_optimisations(options, content)
         self._failures = refusals()
         try:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from nnstretch.frontends.half_precision import compute_in_float32
 from nnstretch.frontends.input_shapes import fix_batch, fix_images, fix_shapes
 from nnstretch.frontends.mean_variance import expand_mean_variance
 from nnstretch.frontends.onnx_message import Message, read_message
+from nnstretch.frontends.scales import check_scales
 from nnstretch.support.image_size import ImageSize
 from nnstretch.support.onnxruntime_errors import refusals
 from nnstretch.support.settings import atomic_write
@@ -60,8 +61,8 @@ def load(
     Raises:
         UsageError: a batch is given and no input's is dynamic.
         FileError: the file or its external data is missing or cannot be read.
-        ModelError: it is no valid ONNX model, has dynamic dimensions without a shape, or operators that
-            nothing runs.
+        ModelError: it is no valid ONNX model, has dynamic dimensions without a shape, operators that nothing runs, or
+            impossible quantisation scales.
 
     Warns:
         ModelWarning: weights hold NaN.
@@ -69,7 +70,7 @@ def load(
     path = Path(path)
     message = read_message(path)
     model = _to_ir(_modernise(message, path), path)
-    _check_weights(model, path, called or str(path))
+    damaged = _check_weights(model, path)
     common.RemoveInitializersFromInputsPass()(model)
     if batch is not None:
         fix_batch(model, batch, shapes or {}, path)
@@ -78,7 +79,10 @@ def load(
     fix_shapes(model, shapes or {})
     expand_mean_variance(model)
     infer_shapes(compute_in_float32(model), path)
+    check_scales(model, path)
     _check_operators(model, path)
+    if damaged:
+        _warn_of_nan(damaged, called or str(path))
     return model
 
 
@@ -270,8 +274,8 @@ def _holds_nan(array: np.ndarray[Any, Any]) -> bool:
         return bool(array.size and np.isnan(array.min()))
 
 
-def _check_weights(model: ir.Model, path: Path, called: str) -> None:
-    """Weights must have as many bytes as their shapes say, and should not hold NaN; a warning names the model as it is called.
+def _check_weights(model: ir.Model, path: Path) -> list[str]:
+    """Weights must have as many bytes as their shapes say. Returns the names of those that hold NaN.
 
     Those inside the file's message are taken out of it: whoever looks at one there gets a copy every time.
     """
@@ -287,10 +291,14 @@ def _check_weights(model: ir.Model, path: Path, called: str) -> None:
             initializer.const_value = ir.Tensor(array, name=name)
         if tensor.dtype.is_floating_point() and _holds_nan(array):
             damaged.append(name)
-    if damaged:
-        others = f" and {len(damaged) - 1} others" if len(damaged) > 1 else ""
-        warnings.warn(
-            f"{called}: weight {damaged[0]!r}{others} holds NaN, so outputs will too; train or export it again",
-            ModelWarning,
-            stacklevel=3,
-        )
+    return damaged
+
+
+def _warn_of_nan(damaged: Sequence[str], called: str) -> None:
+    """Warns of weights that hold NaN in a model that is called so."""
+    others = f" and {len(damaged) - 1} others" if len(damaged) > 1 else ""
+    warnings.warn(
+        f"{called}: weight {damaged[0]!r}{others} holds NaN, so outputs will too; train or export it again",
+        ModelWarning,
+        stacklevel=3,
+    )

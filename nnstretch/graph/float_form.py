@@ -53,7 +53,7 @@ def _made(layer: Layer) -> Layer | None:
     if layer.op == "Dequantize":
         return replace(floating, op="Reshape")
     if quantization is None:
-        return None
+        return _with_float_weights(layer, floating) if layer.op in _WEIGHTED else None
     if layer.op == "Quantize" or layer.op in _CLIPPING:
         bounds = _bounds(layer.activation)
         if bounds is None:

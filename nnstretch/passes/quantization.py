@@ -2,9 +2,10 @@
 
 Such networks compute in float32 on paper, with a QuantizeLinear and a DequantizeLinear wherever a tensor is to be rounded.
 The two, where all elements of a tensor have one scale, become Quantize and Dequantize. At the end a layer that reads nothing
-but what is dequantised, and whose result is quantised and nothing else, reads and makes the integers. What does not fit (a
-scale per channel, integers of other widths, a layer whose result somebody reads unrounded) stays as it is: it computes in
-float32 between Dequantize and Quantize, or on the fallback.
+but what is dequantised, and whose result is quantised and nothing else, reads and makes the integers. Convolutions and dense
+layers whose result stays unrounded read integers and make float32. What does not fit (a scale per channel, integers of other
+widths, another layer whose result somebody reads unrounded) stays as it is: it computes in float32 between Dequantize and
+Quantize, or on the fallback.
 """
 
 from __future__ import annotations
@@ -296,8 +297,10 @@ def _compute(node: ir.Node) -> bool:
     result = node.outputs[0]
     reader = next(iter(result.consumers())) if sole_use(result) else None
     activation = activation_of(node)
-    if not is_canonical(reader, "Quantize") or (node.op_type in CARRIERS and not _clips(activation)):
+    if node.op_type in CARRIERS and not _clips(activation):
         return False
+    if not is_canonical(reader, "Quantize"):
+        return node.op_type in _WEIGHTED and _compute_floats(node)
     quantization = quantization_of(reader.outputs[0])
     if quantization is None:
         return False
@@ -309,6 +312,15 @@ def _compute(node: ir.Node) -> bool:
         set_activation(node, NO_ACTIVATION)
     absorb(node, reader)
     set_quantization(result, quantization)
+    return True
+
+
+def _compute_floats(node: ir.Node) -> bool:
+    """A Conv or Dense whose result is not rounded reads integers and makes float32, unless it adds a residual."""
+    inputs = None if argument(node, 3) is not None else _weighted_inputs(node)
+    if inputs is None:
+        return False
+    set_inputs(node, inputs)
     return True
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from nnstretch.errors import FileError, ModelError, UsageError
+from nnstretch.quantization.constant_data import warn_of_constant_data
 
 Feeds = Mapping[str, np.ndarray]
 """Inputs of one run by name."""
@@ -58,11 +59,15 @@ def checked_feeds(feeds: Iterable[Feeds], model: ir.Model) -> list[dict[str, np.
     Raises:
         UsageError: there are none, or one lacks an input, has another shape or element type, or holds NaN or infinite
             numbers.
+
+    Warns:
+        CalibrationWarning: an input, or a channel of images, has one value only.
     """
     wanted = {str(value.name): (_shape(value), _dtype(value)) for value in model.graph.inputs}
     found = [_checked(feed, wanted) for feed in feeds]
     if not found:
         raise UsageError("there is nothing to calibrate with; give at least one example")
+    warn_of_constant_data(found)
     return found
 
 

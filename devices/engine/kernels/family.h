@@ -58,6 +58,9 @@ typedef struct {
 typedef struct {
     PARAMETERS_rounding_parameters(NNS_FIELD, NNS_ARRAY_FIELD, NNS_GROUP_FIELD)
 } rounding_parameters;
+typedef struct {
+    PARAMETERS_float_result(NNS_FIELD, NNS_ARRAY_FIELD, NNS_GROUP_FIELD)
+} float_result;
 
 #define NNS_PARAMETERS(family)                                           \
     typedef struct {                                                     \

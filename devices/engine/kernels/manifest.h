@@ -115,11 +115,16 @@
     A(conv_strassen, 1, 0)     \
     A(conv_strassen, 6, 0)     \
     A(conv_strassen, 7, 0)     \
-    A(conv_int8, 2, 0)         \
-    A(conv_int8_planar, 2, 0)  \
-    A(rows_int8, 4, 0)         \
-    A(depthwise_int8, 2, 0)    \
-    A(dense_int8, 2, 0)        \
+    A(conv_int8, 5, 0)         \
+    A(conv_int8, 3, 0)         \
+    A(conv_int8_planar, 5, 0)  \
+    A(conv_int8_planar, 3, 0)  \
+    A(rows_int8, 7, 0)         \
+    A(rows_int8, 3, 0)         \
+    A(depthwise_int8, 5, 0)    \
+    A(depthwise_int8, 3, 0)    \
+    A(dense_int8, 5, 0)        \
+    A(dense_int8, 3, 0)        \
     A(attention, 3, 1)         \
     A(attention_bfloat16, 3, 1)
 

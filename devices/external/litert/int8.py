@@ -29,8 +29,8 @@ def supports_int8(layer: Layer) -> bool:
 
 
 def _weighted(layer: Layer) -> bool:
-    """TFLite's int8 weights exclude -128. A residual needs a separate ADD, whose input would be rounded."""
-    return not layer.has(3) and not (layer.constants[1] == LOWEST).any()
+    """TFLite's int8 weights exclude -128. A residual needs a separate ADD, whose input would be rounded, as is every result."""
+    return layer.outputs[0].quantization is not None and not layer.has(3) and not (layer.constants[1] == LOWEST).any()
 
 
 def _average_pool(layer: Layer) -> bool:
@@ -84,8 +84,8 @@ _KNOWN: Mapping[str, Callable[[Layer], bool]] = {
 }
 
 
-def in_float32(node: GraphNode) -> tuple[Sequence[GraphNode], GraphNode, GraphNode]:
-    """Replaces an int8 layer by Dequantize layers of its inputs, the layer in float32, and a Quantize layer."""
+def in_float32(node: GraphNode) -> tuple[Sequence[GraphNode], GraphNode, Sequence[GraphNode]]:
+    """Replaces an int8 layer by Dequantize layers of its inputs, the layer in float32, and Quantize if its result is int8."""
     layer = node.layer
     (result,) = layer.outputs
     names = [
@@ -102,10 +102,12 @@ def in_float32(node: GraphNode) -> tuple[Sequence[GraphNode], GraphNode, GraphNo
         for index, (name, kind) in enumerate(zip(names, layer.inputs, strict=True))
         if kind is not None and kind.quantization is not None
     ]
+    if result.quantization is None:
+        return before, replace(node, layer=_layer_in_float32(layer), inputs=tuple(names)), ()
     made = f"{node.outputs[0]}:float32"
     computed = replace(node, layer=_layer_in_float32(layer), inputs=tuple(names), outputs=(made,))
     after = replace(node, layer=Layer(made, "Quantize", (_float32(result),), (result,)), inputs=(made,))
-    return before, computed, after
+    return before, computed, (after,)
 
 
 def _layer_in_float32(layer: Layer) -> Layer:

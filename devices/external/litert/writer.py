@@ -109,7 +109,7 @@ class _Writer:
     def _detour(self, node: GraphNode) -> None:
         """Writes an int8 layer in float32 between DEQUANTIZE and QUANTIZE."""
         before, computed, after = in_float32(node)
-        for part in (*(part for part in before if part.outputs[0] not in self._tensors), computed, after):
+        for part in (*(part for part in before if part.outputs[0] not in self._tensors), computed, *after):
             self._lowerings[part.layer.op](part)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -120,14 +121,26 @@ class Comparison:
 
     @property
     def peak_share(self) -> float | None:
-        """Our rate of multiply-adds / the cores' peak; above 1 only with algorithms that need fewer of them.
+        """Our rate of multiply-adds / the cores' peak in our data type; above 1 only with algorithms that need fewer of them.
 
         Those of products of matrices that are computed at run time count as well.
         """
         if not self.peak_gflops or self.macs is None or OURS not in self.latencies:
             return None
         work = self.macs + int(self.facts[OURS].get("product_macs", 0))
-        return 2 * work / (self.latencies[OURS].p50_ms * 1e6) / (self.peak_gflops * self.threads)
+        return 2 * work / (self.latencies[OURS].p50_ms * 1e6) / (self.peak_gflops * self.peak_ratio * self.threads)
+
+    @property
+    def peak_ratio(self) -> float:
+        """The peak of the type that we compute in over that of float32, which is measured (`devices.engine.peaks`)."""
+        return float(self.facts.get(OURS, {}).get("peak_ratio", 1.0))
+
+    @property
+    def _layers(self) -> list[dict[str, Any]]:
+        """The layers of our plan, if they were measured, each with its share of the peak of its data type."""
+        peak = (self.peak_gflops or math.inf) * self.threads
+        layers = self.facts.get(OURS, {}).get("layers", ())
+        return [{**one, "peak_share": one["gflops"] / (peak * one["peak_ratio"])} for one in layers]
 
     def _engine_json(self, name: str) -> dict[str, Any]:
         about, start = self.facts.get(name, {}), self.starts.get(name)
@@ -153,12 +166,13 @@ class Comparison:
             "best_peer": self.best_peer,
             "speedup": _rounded(self.speedup),
             "peak_gflops_per_core": _rounded(self.peak_gflops),
+            "peak_ratio": self.peak_ratio,
             "peak_share": _rounded(self.peak_share),
             "max_rel_error": _rounded(self.max_rel_error),
             "fallback_layers": list(facts.get("fallback_layers", ())),
             "other_programs": None if self.other_programs is None else self.other_programs.to_json(),
         }
-        return result | ({"layers": facts["layers"]} if "layers" in facts else {})
+        return result | ({"layers": self._layers} if "layers" in facts else {})
 
 
 def parse_engines(text: str) -> tuple[EngineEntry, ...]:

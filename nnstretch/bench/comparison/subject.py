@@ -20,6 +20,7 @@ from nnstretch.scheduler.plan.schema import Plan, PlanStep
 from nnstretch.support.foreign_files import in_place_of_folder
 from nnstretch.support.near_files import advice_for_missing
 from nnstretch.support.onnxruntime_errors import refusals
+from nnstretch.support.onnxruntime_levels import limit_optimisations
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -210,7 +211,7 @@ def open_reference(model: ir.Model | Path, threads: int = 1, *, optimised: bool 
     """A session of ONNX Runtime; with 0 threads it chooses their number.
 
     Its optimisations move the rounding of quantised layers that lie beside float32 ones. Without them, every node is computed
-    as the graph says.
+    as the graph says; it does without those that the model cannot have (`limit_optimisations`).
 
     Raises:
         ModelError: it cannot run the model.
@@ -225,6 +226,8 @@ def open_reference(model: ir.Model | Path, threads: int = 1, *, optimised: bool 
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     source = str(model) if isinstance(model, Path) else ir.to_proto(model).SerializeToString()
+    if optimised:
+        limit_optimisations(options, source)
     try:
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except refusals() as error:

@@ -150,7 +150,7 @@ def _is_complete(result: Mapping[str, Any], series: Series) -> bool:
 
 
 def _failed(model: str, threads: int, error: NNStretchError) -> Result:
-    unknown = ("macs", "best_peer", "speedup", "peak_gflops_per_core", "peak_share", "max_rel_error")
+    unknown = ("macs", "best_peer", "speedup", "peak_gflops_per_core", "peak_ratio", "peak_share", "max_rel_error")
     return {
         "model": model,
         "threads": threads,

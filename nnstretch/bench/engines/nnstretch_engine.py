@@ -15,6 +15,8 @@ import nnstretch
 from nnstretch.api.options import CompileOptions
 from nnstretch.bench.engines import Engine, Job
 from nnstretch.devices.base.spec import format_cores
+from nnstretch.devices.engine.build.instruction_sets import local_features
+from nnstretch.devices.engine.peaks import peak_ratio, routine_peak_ratio
 from nnstretch.graph.dtypes import BFLOAT16, DEFAULT_DTYPE, FLOAT16
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.runtime.session import PlanSession
@@ -49,6 +51,7 @@ class NNStretchEngine(Engine):
         facts: dict[str, Any] = {
             "version": nnstretch.__version__,
             "dtype": computed_dtype(plan),
+            "peak_ratio": peak_ratio(computed_dtype(plan), local_features()),
             "macs": plan.macs,
             "product_macs": plan.product_macs,
             "plan_bytes": self._session.compiled.memory_bytes,
@@ -87,9 +90,11 @@ load = NNStretchEngine
 def layer_table(plan: Plan, timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
     """One record per step, in the order of the first run; times are medians over the runs.
 
-    Fields: name, op, routine, parameters, processor, ms, share (of the time of all steps), macs and GFLOP/s (of the layer's
-    nominal multiply-adds: Winograd may exceed the peak).
+    Fields: name, op, routine, parameters, processor, ms, share (of the time of all steps), macs, GFLOP/s (of the layer's
+    nominal multiply-adds: Winograd may exceed the peak) and peak_ratio (the peak of the routine's data type over that of
+    float32).
     """
+    features = local_features()
     parameters = {(step.layer, step.op, step.routine): dict(step.parameters) for step in plan.steps}
     runs = [_steps(timeline) for timeline in timelines]
     times = {key: median(run[key].end - run[key].begin for run in runs if key in run) for key in runs[0]}
@@ -105,6 +110,7 @@ def layer_table(plan: Plan, timelines: Sequence[Timeline]) -> list[dict[str, Any
             "share": times[key] / max(1, total),
             "macs": step.macs,
             "gflops": 2 * step.macs / max(1, times[key]),
+            "peak_ratio": routine_peak_ratio(step.routine, features),
         }
         for key, step in runs[0].items()
     ]

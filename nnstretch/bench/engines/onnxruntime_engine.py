@@ -19,6 +19,7 @@ import onnxruntime
 
 from nnstretch.bench.engines import Engine, Job
 from nnstretch.bench.engines.settings import is_quantized, setting_of, write_fastest
+from nnstretch.support.onnxruntime_levels import limit_optimisations
 from nnstretch.support.progress import Progress
 
 _SETTING = "session.qdqisint8allowed"
@@ -26,7 +27,7 @@ _SETTINGS = {f"{_SETTING}={value}": value for value in "01"}
 
 
 class OnnxRuntimeEngine(Engine):
-    """All graph optimisations, one thread per core.
+    """All graph optimisations that the model can have, one thread per core.
 
     Options: "streams" (1; the number of inputs in flight, one thread each, which share the cores).
     """
@@ -38,6 +39,7 @@ class OnnxRuntimeEngine(Engine):
         options.inter_op_num_threads = 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = 3
+        limit_optimisations(options, job.onnx_path)
         self._variant = setting or setting_of(job, "")
         if self._variant:
             options.add_session_config_entry(_SETTING, _SETTINGS[self._variant])
@@ -89,6 +91,7 @@ def _dtype(path: Path, setting: str) -> str:
         return "float32"
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    limit_optimisations(options, path)
     if setting:
         options.add_session_config_entry(_SETTING, _SETTINGS[setting])
     with TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -26,7 +26,7 @@ from nnstretch.cli.outputs import note_written
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target, path_for_target
 from nnstretch.report.tables.runs import idle_text, placement_text, queue_names
-from nnstretch.report.tables.text import ms_text, parameters_text, plain_table
+from nnstretch.report.tables.text import ms_text, number_text, parameters_text, plain_table
 from nnstretch.scheduler.selection import SELECTORS, default_selector, selector_named
 from nnstretch.training.data import usage
 
@@ -193,6 +193,7 @@ def _tune_on(
 ) -> None:
     """Tunes for processors."""
     from nnstretch.cli.tuning.accuracy import validation_images
+    from nnstretch.cli.tuning.rates import step_rates
     from nnstretch.cli.tuning.report import disturbances, dtypes_answer, findings, requested_space, search_answer
     from nnstretch.compiler.compile import explored_costs
     from nnstretch.compiler.costs import open_profiler
@@ -219,7 +220,8 @@ def _tune_on(
         seconds = time.perf_counter() - begin
         measured = costs.site.seconds(compiled)
         about = {"model": Path(source.model).name, "target": source.options.target}
-        answer = {**about, **_answer(compiled, seconds, measured, request), **disturbances(watch, costs, usable)}
+        rates = step_rates(compiled.plan, is_local=usable.site is None)
+        answer = {**about, **_answer(compiled, seconds, measured, request, rates), **disturbances(watch, costs, usable)}
         answer |= dtypes_answer(space, found, source.options.dtype) | accuracy
         report.note(costs.site.note)
         answer |= {"search": search_answer(request, searched), "measurements": costs.measurements}
@@ -246,7 +248,13 @@ def _accurate(
     return replace(found, best=accurate.answer), answer
 
 
-def _answer(compiled: Compiled, seconds: float, runs: Sequence[float], request: TuningRequest) -> dict[str, Any]:
+def _answer(
+    compiled: Compiled,
+    seconds: float,
+    runs: Sequence[float],
+    request: TuningRequest,
+    rates: Sequence[Mapping[str, float | None]],
+) -> dict[str, Any]:
     plan, selection, placement = compiled.plan, compiled.selection, compiled.placement
     assert selection is not None
     predicted = selection.cost * 1e3 if plan.predicted_ms is None else plan.predicted_ms
@@ -266,8 +274,9 @@ def _answer(compiled: Compiled, seconds: float, runs: Sequence[float], request: 
                 "routine": step.routine,
                 "parameters": dict(step.parameters),
                 "cost_ms": step.cost_ms,
+                **rate,
             }
-            for step, processor in zip(plan.steps, queue_names(plan), strict=True)
+            for step, processor, rate in zip(plan.steps, queue_names(plan), rates, strict=True)
         ],
     }
 
@@ -305,7 +314,7 @@ def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled, *, expla
         front_table,
     )
 
-    report.show(_table(compiled.plan))
+    report.show(_table(compiled.plan, answer["layers"]))
     if explain:
         report.show(explanation_table(answer["explanation"]))
     if "comparison" in answer:
@@ -334,13 +343,14 @@ def _show(report: Reporter, answer: dict[str, Any], compiled: Compiled, *, expla
         )
 
 
-def _table(plan: Plan) -> Any:
+def _table(plan: Plan, layers: Sequence[Mapping[str, Any]]) -> Any:
+    """Every step of a plan with its time and rate; `layers` are those of the answer."""
     total = plan.predicted_ms or sum(step.cost_ms or 0.0 for step in plan.steps) or 1.0
     places = queue_names(plan)
     where = ("processor",) if len(set(places)) > 1 else ()
-    columns = ("layer", "op", *where, "routine", "parameters", ">ms", ">share", ">GFLOP/s")
-    shown = plain_table(*columns, optional=("op", "share", "GFLOP/s"))
-    for step, place in zip(plan.steps, places, strict=True):
+    columns = ("layer", "op", *where, "routine", "parameters", ">ms", ">share", ">GFLOP/s", ">of peak")
+    shown = plain_table(*columns, optional=("op", "of peak", "share", "GFLOP/s"))
+    for step, place, layer in zip(plan.steps, places, layers, strict=True):
         cost = step.cost_ms
         shown.add_row(
             step.layer,
@@ -350,6 +360,7 @@ def _table(plan: Plan) -> Any:
             parameters_text(step.parameters),
             ms_text(cost),
             "" if cost is None else f"{cost / total:.1%}",
-            f"{2 * step.macs / (cost * 1e6):.0f}" if cost and step.macs else "",
+            number_text(layer["gflops"], ".0f"),
+            number_text(layer["peak_share"], ".0%"),
         )
     return shown

@@ -19,6 +19,7 @@ from nnstretch.report.charts.svg import (
     ticks,
     vertical_grid,
 )
+from nnstretch.report.tables.bench import peak_share
 from nnstretch.report.tables.text import parameters_text, threads_text
 
 _LEAST_NAMES = 120  # width of the column of names
@@ -104,9 +105,8 @@ def skyline_panel(result: Mapping[str, Any]) -> Panel:
     The gap to the line of the peak is the possible gain of a better kernel; layers without multiply-adds have no height.
     """
     layers = result["layers"]
-    peak = float(result["peak_gflops_per_core"]) * result["threads"]
     total = sum(layer["ms"] for layer in layers)
-    highest = max([1.0, *(layer["gflops"] / peak for layer in layers)]) * 1.04
+    highest = max([1.0, *(peak_share(result, layer) for layer in layers)]) * 1.04
     ground = 34.0 + _SKY
     wide, high = (WIDTH - _LEFT) / total, _SKY / highest
     name = f"{Path(result['model']).name}, {threads_text(result['threads'])}"
@@ -117,7 +117,7 @@ def skyline_panel(result: Mapping[str, Any]) -> Panel:
         parts += [line(_LEFT, y, WIDTH, y, "grid"), label(_LEFT - 8, y + 4, f"{tick:.0%}", "small", "end")]
     begin = 0.0
     for layer in layers:
-        parts += _tower(layer, _LEFT + begin * wide, layer["ms"] * wide, ground, high / peak)
+        parts += _tower(layer, _LEFT + begin * wide, layer["ms"] * wide, ground, high * peak_share(result, layer))
         begin += layer["ms"]
     for tick in ticks(0, total, 10):
         parts.append(label(_LEFT + tick * wide, ground + 18, tick_text(tick), "small", "middle"))
@@ -127,8 +127,8 @@ def skyline_panel(result: Mapping[str, Any]) -> Panel:
     return ground + 42, [*parts, *legend(_LEFT, ground + 34, [([name], name) for name in used])]
 
 
-def _tower(layer: Mapping[str, Any], x: float, width: float, ground: float, scale: float) -> list[str]:
-    height = layer["gflops"] * scale if layer["macs"] else 4.0
+def _tower(layer: Mapping[str, Any], x: float, width: float, ground: float, rate: float) -> list[str]:
+    height = rate if layer["macs"] else 4.0
     tip = (
         f"{layer['name']}: {layer['op']}, {layer['routine']} {parameters_text(layer['parameters'])}\n"
         f"{layer['ms']:.3f} ms, {layer['share']:.1%} of the run"

@@ -8,15 +8,15 @@ from typing import Any
 
 from nnstretch.report.charts.bench import ratio_panel, skyline_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
-from nnstretch.report.tables.bench import dtypes_text, failures, fastest_engine
+from nnstretch.report.tables.bench import dtypes_text, failures, fastest_engine, peak_share
 from nnstretch.report.tables.text import parameters_text, quietness_lines, sentence, threads_text
 from nnstretch.support.other_programs import OtherPrograms
 from nnstretch.support.words import counted
 
 _METHOD = "every engine in a process of its own on the same cores, stopped while another one is timed."
 _SKYLINE = (
-    "A bar is as wide as the layer's time and as high as its share of the multiply-add peak, counted as the layer is written "
-    "down: Winograd, which needs fewer multiplications, may exceed it. A bar's tooltip shows layer and routine."
+    "A bar is as wide as the layer's time and as high as its share of the multiply-add peak of its data type, counted as the "
+    "layer is written down: Winograd, which needs fewer multiplications, may exceed it. A bar's tooltip shows its routine."
 )
 _STARTS = (
     "In a fresh process whose imports are done: milliseconds until the session, interpreter or network exists and until the "
@@ -140,12 +140,11 @@ def _starts(results: Sequence[Result]) -> list[Sequence[Cell]]:
 
 
 def _layers(one: Result, text: str) -> Section:
-    peak = float(one["peak_gflops_per_core"]) * one["threads"]
     rows: list[Sequence[Cell]] = [
         (
             *(layer["name"], layer["op"], layer["routine"], parameters_text(layer["parameters"])),
             *(layer["ms"], 100 * layer["share"]),
-            *((layer["gflops"], 100 * layer["gflops"] / peak) if layer["macs"] else (None, None)),
+            *((layer["gflops"], 100 * peak_share(one, layer)) if layer["macs"] else (None, None)),
         )
         for layer in one["layers"]
     ]

@@ -28,10 +28,15 @@ def comparison_table(
     threads = summary["threads"]
     dtypes = dtypes_text(results)
     what = f"{dtypes} latency".lstrip()
-    of_floats = "" if dtypes in ("", "float32") else "float32 "  # int8 may exceed it
+    ratios = sorted({one.get("peak_ratio") or 1.0 for one in results} - {1.0})
+    others = (
+        f", of {dtypes} {' or '.join(f'{ratio:.3g}' for ratio in ratios)} times that by its instructions"
+        if ratios
+        else ""
+    )
     title = (
         f"{what} in ms (median of rounds) on {counted(threads, 'core')} of {machine['cpu']}; "
-        f"{of_floats}multiply-add peak {machine['peak_gflops_per_core']:.0f} GFLOP/s per core"
+        f"{'float32 ' if ratios else ''}multiply-add peak {machine['peak_gflops_per_core']:.0f} GFLOP/s per core{others}"
     )
     numbers = (">× best", ">of peak", ">spread", ">error")
     engine_columns = (f">{name}" for name in engines)
@@ -157,9 +162,14 @@ def start_text(about: Mapping[str, Any]) -> str:
     return f"{times}\n{about['peak_mb']:.0f} ({about['peak_rss_mb']:.0f}) MB"
 
 
+def peak_share(result: Mapping[str, Any], layer: Mapping[str, Any]) -> float:
+    """A layer's rate over the peak of its data type; answers of earlier versions compare all with that of float32."""
+    found = layer.get("peak_share")
+    return float(layer["gflops"] / (result["peak_gflops_per_core"] * result["threads"]) if found is None else found)
+
+
 def layer_rows(result: Mapping[str, Any]) -> list[list[str]]:
     """Cells of every layer of our plan, in execution order."""
-    peak = float(result["peak_gflops_per_core"]) * result["threads"]
     return [
         [
             layer["name"],
@@ -169,7 +179,7 @@ def layer_rows(result: Mapping[str, Any]) -> list[list[str]]:
             f"{layer['ms']:.3f}",
             f"{layer['share']:.1%}",
             f"{layer['gflops']:.0f}" if layer["macs"] else "",
-            f"{layer['gflops'] / peak:.0%}" if layer["macs"] else "",
+            f"{peak_share(result, layer):.0%}" if layer["macs"] else "",
         ]
         for layer in result["layers"]
     ]

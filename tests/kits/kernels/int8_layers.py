@@ -22,6 +22,8 @@ from tests.kits.kernels.kernel_driver import run_lowering
 
 SLACK = 1e-3
 """How far beyond half a step a result may be from the exact one: ties, in float32."""
+FLOAT_ERROR = 2.0**-22
+"""Relative error of results in float32: three roundings of half a unit in the last place, and somewhat more."""
 
 zero_points = st.sampled_from([-128, -7, 0, 5, 127])
 either = st.booleans()
@@ -113,6 +115,11 @@ def int8_convolutions(
     return quantized(layer, draw(st.integers(0, 999)), zeros, all_zero=draw(st.integers(0, 9)) == 0)
 
 
+def with_float_result(layer: Layer) -> Layer:
+    """An int8 Conv or Dense layer without a residual whose result is not rounded."""
+    return replace(layer, outputs=(TensorType(layer.outputs[0].shape),))
+
+
 def summed(layer: Layer, *, first: bool = True) -> Layer:
     """An int8 convolution with a residual as a group of one that rounds its result and the Add of the residual.
 
@@ -173,7 +180,10 @@ def exact_range(layer: Layer, feeds: Sequence[np.ndarray]) -> tuple[np.ndarray, 
 
 
 def exact_steps(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
-    """The results in steps from 0 before they are rounded, as float64: sums of whole numbers, which float64 keeps exactly."""
+    """The results in steps from 0 before they are rounded, as float64: sums of whole numbers, which float64 keeps exactly.
+
+    Results that stay float32 are in numbers.
+    """
     source = layer.type_of(0).quantization
     assert source is not None
     x = feeds[0].astype(np.float64) - source.zero_point
@@ -193,11 +203,12 @@ def exact_steps(layer: Layer, feeds: Sequence[np.ndarray]) -> np.ndarray:
 def _in_steps(values: np.ndarray, layer: Layer) -> np.ndarray:
     """Values after the activation of a layer, in steps of its output."""
     result = layer.outputs[0].quantization
-    assert result is not None
     if layer.activation.kind == ActivationKind.RELU:
         values = np.maximum(values, 0)
     elif layer.activation.kind == ActivationKind.CLIP:
         values = np.minimum(np.maximum(values, layer.activation.a), layer.activation.b)
+    if result is None:
+        return np.asarray(values)
     return np.asarray(np.clip(values / result.scale + result.zero_point, -128, 127))
 
 
@@ -228,12 +239,17 @@ def check_int8(
 ) -> None:
     """Compares a routine on `int8_feeds(layer)` with `exact_range`, with two threads.
 
+    Results in float32 are the exact sums times a scale: three numbers are rounded to float32, sum, scale and product.
+
     A bound of the activation may be rounded before the result is: both are within half a step then.
     """
     layouts = routine.layouts(layer, parameters)
     lowering = routine.lower(layer, parameters)
     feeds = int8_feeds(layer)
     (found,) = run_lowering(lowering, layer, feeds, *layouts, cores=(OWN_CORE, OWN_CORE), in_place=in_place)
+    if layer.outputs[0].quantization is None:
+        np.testing.assert_allclose(found, wanted[0], rtol=FLOAT_ERROR, atol=0, err_msg=str(routine.descriptor))
+        return
     error = steps_beyond(found, *wanted)
     assert error <= 0.5 + SLACK, f"{routine.descriptor} {dict(parameters)}: {error:.3f} steps"
 

@@ -244,6 +244,14 @@ def test_comparison_in_json() -> None:
     assert answer["max_rel_error"] == 1e-6
 
 
+def test_shares_are_those_of_the_peak_of_each_data_type() -> None:
+    layers = [{"name": name, "gflops": 400.0, "peak_ratio": ratio} for name, ratio in (("a", 4.0), ("b", 1.0))]
+    ours = {"macs": 10**9, "peak_ratio": 4.0, "dtype": "int8", "layers": layers}
+    answer = replace(comparison(20.0), facts={"nnstretch": ours}).to_json()
+    assert (answer["peak_ratio"], answer["peak_share"]) == (4.0, 0.125)
+    assert [layer["peak_share"] for layer in answer["layers"]] == [0.5, 2.0]  # of 2 x 100 x 4, of 2 x 100
+
+
 def test_engines_by_name() -> None:
     assert [e.name for e in parse_engines("ort, torch")] == ["nnstretch", "onnxruntime", "torch"]
     assert [e.name for e in parse_engines("onnxruntime,nnstretch,ort")] == ["nnstretch", "onnxruntime"]

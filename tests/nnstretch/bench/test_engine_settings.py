@@ -8,12 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from nnstretch.bench.comparison.client import Workspace
+from nnstretch.bench.comparison.subject import reference_outputs
 from nnstretch.bench.engines import Engine, Job, engine_entry
 from nnstretch.bench.engines.onnxruntime_engine import load, prepare
 from nnstretch.bench.engines.settings import is_quantized, setting_of, write_fastest
+from nnstretch.devices.external.onnxruntime import OnnxRuntimeModel
+from nnstretch.graph.layer import TensorType
+from nnstretch.graph.reference import run_proto
+from nnstretch.support.onnxruntime_levels import has_activation_scales_per_channel
+from tests.kits.graphs.qdq_convolutions import qdq_convolution, scales_per_channel
 from tests.kits.graphs.quantized_networks import QuantizedNetwork
 
 
@@ -63,3 +70,26 @@ def test_networks_in_float32_take_no_time_to_prepare(tmp_path: Path) -> None:
     with Workspace() as workspace:
         for name in ("onnxruntime", "openvino"):
             assert workspace.file_for(engine_entry(name), job_of(path), lambda *_: None) == ""
+
+
+def test_activation_scales_per_channel_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """ONNX Runtime's fusions would fail in the first run: neither it nor the reference has them."""
+    proto = scales_per_channel()
+    path = tmp_path / "channels.onnx"
+    path.write_bytes(proto.SerializeToString())
+    x = np.random.default_rng(1).standard_normal((1, 4, 5, 9, 7)).astype(np.float32)
+    (wanted,) = run_proto(proto, {"x": x})
+    engine = load(job_of(path), {"x": x}, lambda *_: None)
+    engine.run()
+    np.testing.assert_array_equal(engine.outputs()["e_read"], wanted)
+    np.testing.assert_array_equal(reference_outputs(path, {"x": x})["e_read"], wanted)
+    found, kinds = np.empty_like(wanted), (TensorType(x.shape), TensorType(wanted.shape))
+    OnnxRuntimeModel(path.read_bytes(), 1, kinds[:1], kinds[1:]).run([x], [found])
+    np.testing.assert_array_equal(found, wanted)
+    assert capfd.readouterr().err == ""
+
+
+def test_fusions_are_kept_where_only_weights_have_scales_per_channel() -> None:
+    assert has_activation_scales_per_channel(scales_per_channel())
+    assert not has_activation_scales_per_channel(qdq_convolution())
+    assert not has_activation_scales_per_channel(ir.to_proto(QuantizedNetwork(3).graph()))

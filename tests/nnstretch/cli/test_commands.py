@@ -350,6 +350,10 @@ def test_tune_selects_and_writes_a_plan(cli: Cli, onnx_file: Path, folder: Path)
     assert answer["predicted_ms"] == pytest.approx(sum(layer["cost_ms"] for layer in answer["layers"]))
     assert answer["measured_ms"] > 0
     assert answer["tuning_s"] > 0
+    for layer, step in zip(answer["layers"], plan.steps, strict=True):
+        assert (layer["gflops"] is None) == (layer["peak_share"] is None) == (not step.macs)
+        assert not step.macs or layer["gflops"] == pytest.approx(2 * step.macs / (layer["cost_ms"] * 1e6))
+        assert not step.macs or layer["peak_share"] > 0
 
 
 def test_profiles_are_listed_carried_and_cleared(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

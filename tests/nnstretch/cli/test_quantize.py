@@ -10,7 +10,7 @@ import pytest
 
 from nnstretch.frontends.onnx_file import save
 from nnstretch.training.data.preprocessing import PHOTO_MEAN, PHOTO_STD, PREPROCESSING_KEY, Preprocessing
-from tests.kits.command_line import Cli, refuses
+from tests.kits.command_line import Cli, refuses, said
 from tests.kits.graphs.float_networks import classifier, normal
 
 
@@ -90,3 +90,23 @@ def test_what_is_refused(cli: Cli, command: tuple[str, ...], folder: Path) -> No
     refuses(cli(*command, "--max-error", "0"), "largest error", "0.01")
     refuses(cli(*command, "--method", "guess"), "guess", "mse")
     assert not (folder / "q.onnx").exists()
+
+
+def test_constant_calibration_data_are_warned_of(cli: Cli, command: tuple[str, ...], folder: Path) -> None:
+    status, _, err = cli(*command)
+    assert (status, "constant" in err) == (0, False)
+    images = normal(4, 3, 16, 16)
+    for data, about in (
+        (np.zeros_like(images), "input 'x' is 0 everywhere"),
+        (np.where(np.arange(3).reshape(3, 1, 1) == 1, np.float32(0.7), images), "channel 1 of input 'x' has one value"),
+        (
+            np.where(np.arange(3).reshape(3, 1, 1) > 0, np.float32(0.7), images),
+            "channels 1, 2 of input 'x' have one value",
+        ),
+    ):
+        np.savez(folder / "x.npz", x=data)
+        status, _, err = cli(*command)
+        (line,) = said(err)
+        assert status == 0
+        assert line.startswith(f"warning: calibration data are constant: {about}")
+        assert "a .npz file of real inputs" in line

@@ -33,6 +33,7 @@ from nnstretch.graph.metadata import module_path
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
 from tests.kits.graphs.fused_graphs import run_layers
+from tests.kits.graphs.qdq_convolutions import qdq_convolution
 
 Check = Callable[..., list[GraphNode]]
 
@@ -252,6 +253,40 @@ def test_nan_in_weights_is_a_warning(tmp_path: Path) -> None:
         load(path, {"x": (1, 3, 8, 8)})
     with pytest.warns(ModelWarning, match="^the model: weight 'w' holds NaN"):
         load_any(path.read_bytes(), shapes={"x": (1, 3, 8, 8)})
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            {"es": np.float32(np.nan)},
+            "scale 'es' of QuantizeLinear 'e_steps' is nan, and scales are finite numbers above 0",
+        ),
+        ({"es": np.float32(np.inf)}, "'es' of QuantizeLinear 'e_steps' is inf"),
+        ({"es": np.float32(-0.05)}, "'es' of QuantizeLinear 'e_steps' is -0.05"),
+        ({"es": np.float32(0)}, "'es' of QuantizeLinear 'e_steps' is 0,"),
+        (
+            {"ws": np.full(8, -1, np.float32)},
+            "'ws' of DequantizeLinear 'w_read' is -1, and scales are .* of at least 0",
+        ),
+        (
+            {"xs": np.full(3, 0.02, np.float32), "xz": np.zeros(3, np.uint8)},
+            "scale 'xs' of QuantizeLinear 'x_steps' has 3 numbers, and axis 1 of 'x' has 4 places",
+        ),
+    ],
+)
+def test_impossible_scales_are_refused_without_a_warning(values: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = write(qdq_convolution(**values), tmp_path / "qdq.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ModelError, match=f"{words}.*; quantise or export it again"):
+            load(path)
+
+
+def test_weights_of_zeros_may_have_a_scale_of_zero(tmp_path: Path) -> None:
+    scales = np.full(8, 0.002, np.float32)
+    scales[3] = 0
+    load(write(qdq_convolution(ws=scales), tmp_path / "qdq.onnx"))
 
 
 class TestExternalData:

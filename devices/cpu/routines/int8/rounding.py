@@ -28,13 +28,18 @@ def only_clips(activation: Activation) -> bool:
     return activation == NO_ACTIVATION or activation.kind in (ActivationKind.RELU, ActivationKind.CLIP)
 
 
+def limits(activation: Activation) -> tuple[float, float]:
+    """Least and largest result of an activation that only clips."""
+    if activation == NO_ACTIVATION:
+        return -math.inf, math.inf
+    return (0.0, math.inf) if activation.kind is ActivationKind.RELU else (activation.a, activation.b)
+
+
 def bounds(layer: Layer) -> tuple[int, int]:
     """Lowest and highest int8 of a layer whose activation only clips."""
     if layer.activation == NO_ACTIVATION:
         return LOWEST, HIGHEST
-    relu = layer.activation.kind is ActivationKind.RELU
-    limits = (0.0, math.inf) if relu else (layer.activation.a, layer.activation.b)
-    low, high = (int(parameters_of(layer.outputs[0]).quantize(limit)) for limit in limits)
+    low, high = (int(parameters_of(layer.outputs[0]).quantize(limit)) for limit in limits(layer.activation))
     return low, high
 
 

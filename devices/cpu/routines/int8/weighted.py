@@ -9,8 +9,16 @@ import numpy as np
 from nnstretch.devices.base.constants import Constant, Prepared
 from nnstretch.devices.base.routine import INPUT, Lowering, Operand, has_constant_weights
 from nnstretch.devices.cpu.manifest import Values, kernel_call
-from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, only_clips, parameters_of, ratio_bits, result_of
-from nnstretch.graph.dtypes import HIGHEST, LOWEST, QuantizationParameters
+from nnstretch.devices.cpu.routines.int8.rounding import (
+    is_quantized,
+    limits,
+    only_clips,
+    parameters_of,
+    ratio_bits,
+    result_of,
+)
+from nnstretch.graph.activation import float_bits
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, HIGHEST, LOWEST, QuantizationParameters
 from nnstretch.graph.layer import Layer
 
 QUAD = 4
@@ -29,11 +37,13 @@ _MOST_FLOAT = float(np.finfo(np.float32).max)
 def has_int8_operands(layer: Layer) -> bool:
     """Whether a Conv or Dense layer computes with int8, and its constants are such that the kernels' sums are exact.
 
-    Its activation must be one that the kernels' bounds express: none, ReLU or Clip.
+    Its result is int8, or float32 unless a residual is added. Its activation must be one that the kernels' bounds express:
+    none, ReLU or Clip.
     """
-    images = (layer.type_of(0), layer.outputs[0], *([layer.type_of(3)] if layer.has(3) else []))
+    images = (layer.type_of(0), layer.outputs[0], layer.type_of(3)) if layer.has(3) else (layer.type_of(0),)
     return (
         all(map(is_quantized, images))
+        and (is_quantized(layer.outputs[0]) or layer.outputs[0].dtype == DEFAULT_DTYPE)
         and layer.has(4)
         and layer.has(1)
         and layer.type_of(1).dtype == "int8"
@@ -54,7 +64,10 @@ def _sums_fit(layer: Layer) -> bool:
 
 
 def rounding_parameters(layer: Layer) -> Mapping[str, int]:
-    """The kernels' parameter group `rounding_parameters`."""
+    """The kernels' parameter group `rounding_parameters`; what it says is not used for results that stay float32."""
+    if not is_quantized(layer.outputs[0]):
+        names = ("zero", "low", "high", "residual_scale", "residual_zero", "sum_scale", "sum_zero")
+        return dict.fromkeys(names, 0)
     result, between = parameters_of(layer.outputs[0]), _before_residual(layer)
     made = {**result_of(layer), "residual_scale": 0, "residual_zero": 0, "sum_scale": 0, "sum_zero": 0}
     if layer.has(3):
@@ -63,6 +76,14 @@ def rounding_parameters(layer: Layer) -> Mapping[str, int]:
     if between is not None:
         made |= {"sum_scale": ratio_bits(between, result), "sum_zero": between.zero_point}
     return made
+
+
+def float_result(layer: Layer) -> Mapping[str, int]:
+    """The kernels' parameter group `float_result`."""
+    if is_quantized(layer.outputs[0]):
+        return {"is_float": 0, "least": 0, "most": 0}
+    least, most = limits(layer.activation)
+    return {"is_float": 1, "least": float_bits(least), "most": float_bits(most)}
 
 
 def _before_residual(layer: Layer) -> QuantizationParameters | None:
@@ -77,10 +98,13 @@ def padded(values: np.ndarray, lanes: int) -> np.ndarray:
 
 
 def multipliers(layer: Layer, lanes: int) -> np.ndarray:
-    """For each output channel the step of its sums in steps of what they are rounded to, as float32[lanes]."""
+    """For each output channel the step of its sums in steps of what they are rounded to, as float32[lanes].
+
+    The step itself, if results stay float32.
+    """
     scales = layer.constants[4].reshape(-1).astype(np.float64)
-    rounded = _before_residual(layer) or parameters_of(layer.outputs[0])
-    steps = scales * parameters_of(layer.type_of(0)).scale / rounded.scale
+    rounded = _before_residual(layer) or layer.outputs[0].quantization
+    steps = scales * parameters_of(layer.type_of(0)).scale / (1.0 if rounded is None else rounded.scale)
     return padded(np.minimum(steps, _MOST_FLOAT).astype(np.float32), lanes)
 
 
@@ -104,10 +128,11 @@ def lowering(kernel: str, layer: Layer, weights: Prepared, bias: np.ndarray, **p
         layer: a layer with int8 operands.
         weights: weights as the kernel reads them.
         bias: int32 array whose last axis has the kernel's lanes.
-        parameters: the kernel's parameters except the group `rounding`.
+        parameters: the kernel's parameters except the groups `rounding` and `result`.
     """
     reads = (INPUT, *(Operand("constant", i) for i in range(3)), Operand("input", 3) if layer.has(3) else None)
     constants: tuple[Constant, ...] = (weights, bias, multipliers(layer, bias.shape[-1]))
     in_place = 4 if layer.has(3) else None
-    call = kernel_call(kernel, reads, in_place=in_place, **parameters, rounding=rounding_parameters(layer))
+    made = {"rounding": rounding_parameters(layer), "result": float_result(layer)}
+    call = kernel_call(kernel, reads, in_place=in_place, **parameters, **made)
     return Lowering((call,), constants)

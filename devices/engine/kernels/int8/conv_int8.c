@@ -2,7 +2,7 @@
  *
  * reads   x, weights, bias (int32[2][lanes of the output], as int8_bias says), multipliers (a float per lane: of a sum,
  *         in steps of the output's scale), residual like the output or NULL
- * writes  y, which may be the residual's memory
+ * writes  y, which may be the residual's memory; or float32 (p->result)
  * p       as in the manifest
  *
  * The bias of a lane has the zero point of x times all its weights subtracted. Taps outside the input read the zero
@@ -226,7 +226,7 @@ static const char *conv_check(const nns_args *args, nns_work *work, int64_t vect
     const int64_t lanes = blocks_of(s.o) * NNS_BLOCK;
     const int64_t y = NNS_PRODUCT(s.n, lanes, s.oh, s.ow);
     const char *wrong = NNS_CHECK_SIZES(
-        conv_int8, args, y, NNS_PRODUCT(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w),
+        conv_int8, args, int8_result_bytes(y, &p->result), NNS_PRODUCT(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w),
         NNS_PRODUCT(lanes, most_quads(&s, p->groups, &grid.sets), INT8_QUAD, s.kh, s.kw),
         NNS_PRODUCT(2, lanes, (int64_t)sizeof(int32_t)), NNS_FLOAT_BYTES(lanes), y);
     if (wrong) return wrong;
@@ -273,7 +273,7 @@ static conv_pass pass_of(const nns_args *args, const conv_int8_parameters *p, in
         .tap_column = s->dw * NNS_BLOCK,
         .ahead = shapes[panel->vectors - 1].pixels * NNS_BLOCK,
         .outside = outside,
-        .finish = int8_rounding_of(&p->rounding),
+        .finish = int8_rounding_of(&p->rounding, &p->result, args->out[0]),
     };
     pass.fetch = pass.fetch_end = pass.w + panel->vectors * NNS_BLOCK * per_output;
     return pass;

@@ -2,7 +2,7 @@
  *
  * reads   x [n][k], weights, bias (int32[2][lanes], as int8_bias says), multipliers (a float per lane: of a sum, in
  *         steps of the output's scale), residual [n][m] or NULL
- * writes  y [n][m], which may be the residual's memory
+ * writes  y [n][m], which may be the residual's memory; or float32 (p->result)
  * p       as in the manifest
  *
  * The bias of a lane has the zero point of x times all its weights subtracted. Lanes are m padded to whole panels.
@@ -35,10 +35,26 @@ typedef struct {
 /* Computes `count` rows of a panel from `row` on. */
 typedef void (*dense_rows)(int64_t count, const dense_panel *panel, int64_t row);
 
+/* Stores `n` results, up to a block, as float32 where int8 results would lie `at` bytes behind y and the residual. */
+NNS_INLINE void dense_store_floats(const dense_panel *panel, int64_t at, int64_t n, nns_uvec sum, nns_vec multipliers) {
+    int8_t some[NNS_BLOCK] = {0};
+    if (panel->residual) memcpy(some, panel->residual + at, (size_t)n);
+    const nns_vec made = int8_float_result(&panel->finish, sum, multipliers, panel->residual ? some : NULL);
+    float *to = panel->finish.floats + (panel->y - panel->finish.first) + at;
+    if (n == NNS_BLOCK)
+        nns_store(to, made);
+    else
+        memcpy(to, &made, (size_t)n * sizeof *to);
+}
+
 NNS_INLINE void dense_store(const dense_panel *panel, int64_t row, int64_t column, nns_uvec sum) {
     const int64_t at = row * panel->m + column, n = nns_min_int(NNS_BLOCK, panel->columns - column);
     if (n <= 0) return;
     const nns_vec multipliers = nns_load(panel->multipliers + column);
+    if (panel->finish.floats) {
+        dense_store_floats(panel, at, n, sum, multipliers);
+        return;
+    }
     if (n == NNS_BLOCK) {
         const int8_t *residual = panel->residual ? panel->residual + at : NULL;
         const int8_block made = int8_narrow(&panel->finish, int8_result(&panel->finish, sum, multipliers, residual));
@@ -179,7 +195,7 @@ static const char *dense_check(const nns_args *args, nns_work *work, int64_t vec
     const dense_int8_parameters *p = (const void *)args->p;
     const int64_t width = vectors * NNS_BLOCK, panels = nns_ceil_div(p->m, width), y = NNS_PRODUCT(p->n, p->m);
     *work = (nns_work){.units = panels, .scratch = paired_bytes(p)};
-    return NNS_CHECK_SIZES(dense_int8, args, y, NNS_PRODUCT(p->n, p->k),
+    return NNS_CHECK_SIZES(dense_int8, args, int8_result_bytes(y, &p->result), NNS_PRODUCT(p->n, p->k),
                            NNS_PRODUCT(panels, nns_ceil_div(p->k, INT8_QUAD), INT8_QUAD, width),
                            NNS_PRODUCT(2, panels, width, (int64_t)sizeof(int32_t)), NNS_FLOAT_BYTES(panels, width), y);
 }
@@ -190,7 +206,7 @@ static void dense_run(const nns_args *args, int64_t begin, int64_t end, void *sc
     const dense_int8_parameters *p = (const void *)args->p;
     const int64_t n = p->n, width = vectors * NNS_BLOCK, panels = nns_ceil_div(p->m, width);
     const int64_t panel_bytes = nns_ceil_div(p->k, INT8_QUAD) * INT8_QUAD * width;
-    dense_panel panel = {.x = args->in[READ_X], .k = p->k, .m = p->m, .finish = int8_rounding_of(&p->rounding)};
+    dense_panel panel = {.x = args->in[READ_X], .k = p->k, .m = p->m, .finish = int8_rounding_of(&p->rounding, &p->result, args->out[0])};
 #if INT8_EIGHTS
     const bool paired = paired_bytes(p) > 0;
     const dense_pairs pairs = paired ? pairs_of(p, scratch) : (dense_pairs){0};

@@ -2,7 +2,7 @@
  *
  * reads   x, weights (int8[block][kh][kw][lane]), bias (int32[2][lanes], as int8_bias says), multipliers (a float per
  *         lane: of a sum, in steps of the output's scale), residual like the output or NULL
- * writes  y, which may be the residual's memory
+ * writes  y, which may be the residual's memory; or float32 (p->result)
  * p       as in the manifest
  *
  * The bias of a lane has the zero point of x times all its weights subtracted. Taps outside the input read the zero
@@ -389,7 +389,7 @@ static const char *depthwise_check(const nns_args *args, nns_work *work) {
     if (scratch < 0) return "rows of the input are too wide";
     const int64_t lanes = blocks_of(s.c) * NNS_BLOCK, y = NNS_PRODUCT(s.n, lanes, s.oh, s.ow);
     *work = (nns_work){.units = s.n * blocks_of(s.c) * nns_ceil_div(s.oh, p->rows), .scratch = scratch};
-    return NNS_CHECK_SIZES(depthwise_int8, args, y, NNS_PRODUCT(s.n, lanes, s.h, s.w), NNS_PRODUCT(lanes, s.kh, s.kw),
+    return NNS_CHECK_SIZES(depthwise_int8, args, int8_result_bytes(y, &p->result), NNS_PRODUCT(s.n, lanes, s.h, s.w), NNS_PRODUCT(lanes, s.kh, s.kw),
                            NNS_PRODUCT(2, lanes, (int64_t)sizeof(int32_t)), NNS_FLOAT_BYTES(lanes), y);
 }
 
@@ -402,7 +402,7 @@ static void depthwise_run(const nns_args *args, int64_t unit_begin, int64_t unit
     memset(outside, (int)p->zero, sizeof outside);
     compute_row *compute = row_of(&s);
     const window converted = window_of(&s, scratch);
-    output_row row = {.rows = converted.rows, .n_rows = converted.n_rows, .finish = int8_rounding_of(&p->rounding)};
+    output_row row = {.rows = converted.rows, .n_rows = converted.n_rows, .finish = int8_rounding_of(&p->rounding, &p->result, args->out[0])};
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
         const int64_t plane = unit / chunks, block = plane % blocks, begin = unit % chunks * p->rows;
         const int64_t end = nns_min_int(s.oh, begin + p->rows);

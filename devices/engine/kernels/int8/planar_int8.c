@@ -2,7 +2,7 @@
  *
  * reads   x (NCHW), weights, bias (int32[2][lanes of the output], as int8_bias says), multipliers (a float per lane: of
  *         a sum, in steps of the output's scale), residual like the output or NULL
- * writes  y (blocked), which may be the residual's memory
+ * writes  y (blocked), which may be the residual's memory; or float32 (p->result)
  * p       as in the manifest
  *
  * The bias of a lane has the zero point of x times all its weights subtracted. Taps outside the input read the zero
@@ -119,7 +119,7 @@ static const char *planar_check(const nns_args *args, nns_work *work, int64_t ve
     if (packed < 0 || packed > PLANAR_PACKED_BYTES) return "the input rows of a unit are too large";
     *work = (nns_work){.units = s.n * grid.chunks, .scratch = packed};
     const int64_t y = NNS_PRODUCT(s.n, lanes, s.oh, s.ow);
-    return NNS_CHECK_SIZES(conv_int8_planar, args, y, NNS_PRODUCT(s.n, s.c, s.h, s.w),
+    return NNS_CHECK_SIZES(conv_int8_planar, args, int8_result_bytes(y, &p->result), NNS_PRODUCT(s.n, s.c, s.h, s.w),
                            NNS_PRODUCT(lanes, s.kh, grid.quads, INT8_QUAD),
                            NNS_PRODUCT(2, lanes, (int64_t)sizeof(int32_t)), NNS_FLOAT_BYTES(lanes), y);
 }
@@ -137,7 +137,7 @@ static void planar_run(const nns_args *args, int64_t unit_begin, int64_t unit_en
                       .tap_row = s.dh * grid.bytes,
                       .step = s.sw * s.c,
                       .y_plane = s.oh * y_row,
-                      .finish = int8_rounding_of(&p->rounding)};
+                      .finish = int8_rounding_of(&p->rounding, &p->result, args->out[0])};
     for (int64_t unit = unit_begin; unit < unit_end; unit++) {
         const int64_t image = unit / grid.chunks, begin = unit % grid.chunks * p->rows;
         const int64_t end = nns_min_int(s.oh, begin + p->rows);

@@ -207,7 +207,7 @@ NNS_INLINE const int32_t *int8_bias(const void *operand, int64_t lanes) {
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* How values, in steps of the result's scale, become int8. */
+/* How values, in steps of the result's scale, become int8, or in numbers stay float32. */
 typedef struct {
     int32_t low;          /* the lower bound as bits of a value with INT8_ROUNDER added */
     int32_t shift;        /* from these bits to the result */
@@ -216,6 +216,9 @@ typedef struct {
     int32_t residual_zero;
     float sum_scale;           /* the same of an int8 that sums become before a residual is added; 0: they do not */
     int32_t sum_low, sum_high; /* its bounds, less its zero point, as bits of values with INT8_ROUNDER added */
+    float *floats;             /* the output, if results stay float32; else NULL */
+    const int8_t *first;       /* the output's address as callers take it: a byte for each result */
+    float least, most;         /* bounds of float32 results */
 } int8_rounding;
 
 /* 1.5 · 2^23 and its bits: adding it to a float32 rounds to the nearest integer, the even one of two, which is in the
@@ -224,7 +227,8 @@ typedef struct {
 #define INT8_ROUNDER 12582912.0f
 #define INT8_ROUNDER_BITS 0x4b400000
 
-NNS_INLINE int8_rounding int8_rounding_of(const rounding_parameters *p) {
+NNS_INLINE int8_rounding int8_rounding_of(const rounding_parameters *p, const float_result *result, void *y) {
+    const uint32_t least = (uint32_t)result->least, most = (uint32_t)result->most;
     const uint32_t residual = (uint32_t)p->residual_scale, sum = (uint32_t)p->sum_scale;
     const int32_t shift = (int32_t)p->zero - INT8_ROUNDER_BITS, zero_bits = INT8_ROUNDER_BITS - (int32_t)p->sum_zero;
     int8_rounding r = {
@@ -234,10 +238,19 @@ NNS_INLINE int8_rounding int8_rounding_of(const rounding_parameters *p) {
         .residual_zero = (int32_t)p->residual_zero,
         .sum_low = INT8_MIN + zero_bits,
         .sum_high = INT8_MAX + zero_bits,
+        .floats = result->is_float ? y : NULL,
+        .first = y,
     };
+    memcpy(&r.least, &least, sizeof least);
+    memcpy(&r.most, &most, sizeof most);
     memcpy(&r.residual_scale, &residual, sizeof residual);
     memcpy(&r.sum_scale, &sum, sizeof sum);
     return r;
+}
+
+/* Bytes of `count` results; -1 if they are too many. */
+NNS_INLINE int64_t int8_result_bytes(int64_t count, const float_result *result) {
+    return result->is_float ? NNS_FLOAT_BYTES(count) : count;
 }
 
 NNS_INLINE nns_vec int8_to_float(int8_block x, int32_t zero) {
@@ -262,19 +275,27 @@ NNS_INLINE nns_vec int8_rounded_sums(const int8_rounding *r, nns_vec rounded) {
     return (nns_vec)int8_select(bits < high, bits, high) - INT8_ROUNDER;
 }
 
+/* What sums of a block and its residual stand for; `residual` is not NULL. */
+NNS_INLINE nns_vec int8_with_residual(const int8_rounding *r, nns_vec sums, nns_vec multipliers, const int8_t *residual) {
+    int8_block x;
+    memcpy(&x, residual, sizeof x);
+    const nns_vec addend = int8_to_float(x, r->residual_zero) * r->residual_scale;
+    if (r->sum_scale == 0.0f) return sums * multipliers + addend;
+    return int8_rounded_sums(r, sums * multipliers + INT8_ROUNDER) * r->sum_scale + addend;
+}
+
 /* A block of results in steps: sums times multipliers, plus the residual at `residual` unless that is NULL. */
 NNS_INLINE nns_ivec int8_result(const int8_rounding *r, nns_uvec sum, nns_vec multipliers, const int8_t *residual) {
     const nns_vec value = __builtin_convertvector((nns_ivec)sum, nns_vec);
     if (!residual) return int8_steps(r, value * multipliers + INT8_ROUNDER);
-    int8_block x;
-    memcpy(&x, residual, sizeof x);
-    const nns_vec addend = int8_to_float(x, r->residual_zero) * r->residual_scale;
-    nns_vec all;
-    if (r->sum_scale != 0.0f)
-        all = int8_rounded_sums(r, value * multipliers + INT8_ROUNDER) * r->sum_scale + addend;
-    else
-        all = value * multipliers + addend;
-    return int8_steps(r, all + INT8_ROUNDER);
+    return int8_steps(r, int8_with_residual(r, value, multipliers, residual) + INT8_ROUNDER);
+}
+
+/* The same as float32 numbers within their bounds. */
+NNS_INLINE nns_vec int8_float_result(const int8_rounding *r, nns_uvec sum, nns_vec multipliers, const int8_t *residual) {
+    const nns_vec value = __builtin_convertvector((nns_ivec)sum, nns_vec);
+    const nns_vec all = residual ? int8_with_residual(r, value, multipliers, residual) : value * multipliers;
+    return nns_min(nns_broadcast(r->most), nns_max(nns_broadcast(r->least), all));
 }
 
 /* A block of results within its upper bound. */
@@ -327,12 +348,30 @@ NNS_INLINE void int8_store_all(const int count, const int64_t valid, const int8_
     }
 }
 
+/* Maximum `count` of int8_store. */
+#define INT8_MOST_STORED 28
+
+/* Stores `count` blocks of sums as float32 where int8 results would begin at `y`. Few layers have such results: one function
+ * for all tiles keeps these small. */
+static __attribute__((noinline, unused)) void int8_store_floats(int64_t count, const int8_rounding *r, const nns_uvec *sums,
+                                                                nns_vec multipliers, const int8_t *residual,
+                                                                const int8_t *y) {
+    float *to = r->floats + (y - r->first);
+    for (int64_t p = 0; p < count; p++, to += NNS_BLOCK)
+        nns_store(to, int8_float_result(r, sums[p], multipliers, residual ? residual + p * NNS_BLOCK : NULL));
+}
+
 /* Stores the first `valid` of `count` blocks of results, neighbours at `y`, with their residual at `residual` or none if
- * that is NULL; sums are `row` vectors apart. `count` and `row` are constants. */
+ * that is NULL; sums are `row` vectors apart. `count` and `row` are constants. Results that stay float32 lie as far from the output's
+ * begin, in elements, as `y`. */
 NNS_INLINE void int8_store(const int count, const int64_t valid, const int8_rounding *rounding, const nns_uvec *sums,
                            const int row, nns_vec multipliers, const int8_t *residual, int8_t *y) {
     const int8_rounding r = *rounding; /* y may be anywhere */
-    if (residual)
+    if (r.floats) {
+        nns_uvec blocks[INT8_MOST_STORED]; /* a copy: sums whose address is passed on would leave their registers */
+        COMPUTE_FOR(p, count) if (p < valid) blocks[p] = sums[p * row];
+        int8_store_floats(nns_min_int(count, valid), &r, blocks, multipliers, residual, y);
+    } else if (residual)
         int8_store_all(count, valid, &r, sums, row, multipliers, residual, y);
     else
         int8_store_all(count, valid, &r, sums, row, multipliers, NULL, y);

@@ -3,7 +3,7 @@
  *
  * reads   x, weights, bias (int32[2][lanes of the output], as int8_bias says), multipliers (a float per lane: of a sum,
  *         in steps of the output's scale), residual like the output or NULL
- * writes  y, which may be the residual's memory
+ * writes  y, which may be the residual's memory; or float32 (p->result)
  * p       as in the manifest
  *
  * The bias of a lane has the zero point of x times all its weights subtracted. Taps outside the input read the zero
@@ -318,7 +318,7 @@ static lane_groups select_vector(const nns_args *args, const grouping *g, const 
         .multipliers = (const float *)args->in[READ_MULTIPLIERS] + block * NNS_BLOCK,
         .residual = residual ? residual + out : NULL,
         .y = (int8_t *)args->out[0] + out,
-        .finish = int8_rounding_of(&p->rounding),
+        .finish = int8_rounding_of(&p->rounding, &p->result, args->out[0]),
     };
     if (!select_inputs(g, from, vector, v)) return ONE_GROUP;
     return g->step == 2 ? TWO_GROUPS : MORE_GROUPS;
@@ -369,7 +369,7 @@ static const char *rows_check(const nns_args *args, nns_work *work) {
 #endif
     const int64_t lanes = blocks_of(s.o) * NNS_BLOCK, y = NNS_PRODUCT(s.n, lanes, s.oh, s.ow);
     *work = (nns_work){.units = s.n * g.sets * nns_ceil_div(s.oh, p->rows) * split_of(p), .scratch = scratch};
-    return NNS_CHECK_SIZES(rows_int8, args, y, NNS_PRODUCT(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w),
+    return NNS_CHECK_SIZES(rows_int8, args, int8_result_bytes(y, &p->result), NNS_PRODUCT(s.n, blocks_of(s.c), NNS_BLOCK, s.h, s.w),
                            NNS_PRODUCT(blocks_of(s.o), block_bytes(&s, &g)),
                            NNS_PRODUCT(2, lanes, (int64_t)sizeof(int32_t)), NNS_FLOAT_BYTES(lanes), y);
 }

@@ -33,13 +33,21 @@
     P(sum_scale, RANGE(0, 0xffffffff), BETWEEN(0, 1))                                  \
     P(sum_zero, RANGE(-128, 127), BETWEEN(-128, 127))
 
+/* Whether results stay float32, and then their bounds as bits of a float32: sums times multipliers, which are in numbers then
+ * in place of steps, as is the scale of a residual. Packages of earlier versions lack these. */
+#define PARAMETERS_float_result(P, A, G)                           \
+    P(is_float, RANGE(0, 1), BETWEEN(0, 1))                        \
+    P(least, RANGE(0, 0xffffffff), BETWEEN(0xbf000000, 0xc0000000)) \
+    P(most, RANGE(0, 0xffffffff), BETWEEN(0x3f000000, 0x40000000))
+
 #define PARAMETERS_conv_int8(P, A, G)                                                    \
     G(kernel_geometry, geometry)                                                         \
     P(groups, RANGE(1, MOST_EXTENT), BETWEEN(1, 6))                                      \
     P(tiles, RANGE(1, MOST_INT32), BETWEEN(1, 6)) /* per unit */                         \
     P(order, RANGE(0, 1), BETWEEN(0, 1)) /* 0: weights stay in cache, pixels pass; 1: reverse */ \
     P(zero, RANGE(-128, 127), BETWEEN(-128, 127)) /* zero point of x */                  \
-    G(rounding_parameters, rounding)
+    G(rounding_parameters, rounding)                                                     \
+    G(float_result, result)
 #define READS_conv_int8(REQUIRED, OPTIONAL) \
     REQUIRED(X) REQUIRED(WEIGHTS) REQUIRED(BIAS) REQUIRED(MULTIPLIERS) OPTIONAL(RESIDUAL)
 #define COLUMNS_conv_int8(pixels, vectors)
@@ -62,7 +70,8 @@
     G(kernel_geometry, geometry)                                                \
     P(rows, RANGE(1, MOST_EXTENT), BETWEEN(1, 5)) /* of the output, per unit */ \
     P(zero, RANGE(-128, 127), BETWEEN(-128, 127)) /* zero point of x */         \
-    G(rounding_parameters, rounding)
+    G(rounding_parameters, rounding)                                            \
+    G(float_result, result)
 #define READS_conv_int8_planar(REQUIRED, OPTIONAL) READS_conv_int8(REQUIRED, OPTIONAL)
 #define COLUMNS_conv_int8_planar(pixels, vectors)
 #define KERNELS_conv_int8_planar(K)                       \
@@ -85,7 +94,8 @@
     P(zero, RANGE(-128, 127), BETWEEN(-128, 127)) /* zero point of x */         \
     G(rounding_parameters, rounding)                                            \
     P(split, RANGE(0, MOST_STEP), BETWEEN(0, 3)) /* shares of a set's outputs in units; 0: one */ \
-    P(packed, RANGE(0, 1), BETWEEN(0, 1)) /* the weights lack the zeros of the last part */
+    P(packed, RANGE(0, 1), BETWEEN(0, 1)) /* the weights lack the zeros of the last part */ \
+    G(float_result, result)
 #define READS_rows_int8(REQUIRED, OPTIONAL) READS_conv_int8(REQUIRED, OPTIONAL)
 #define KERNELS_rows_int8(K) K(rows_int8, "rows_int8", ANY)
 #define CONSTRAIN_rows_int8(p)                     \
@@ -102,7 +112,8 @@
     P(n, RANGE(1, MOST_INT32), BETWEEN(1, 16))  \
     P(k, RANGE(1, MOST_INT32), BETWEEN(1, 80))  \
     P(m, RANGE(1, MOST_INT32), BETWEEN(1, 150)) \
-    G(rounding_parameters, rounding)
+    G(rounding_parameters, rounding)            \
+    G(float_result, result)
 #define READS_dense_int8(REQUIRED, OPTIONAL) READS_conv_int8(REQUIRED, OPTIONAL)
 #define COLUMNS_dense_int8(rows, vectors)
 #define KERNELS_dense_int8(K)                     \

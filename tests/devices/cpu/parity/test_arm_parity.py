@@ -18,7 +18,7 @@ from nnstretch.devices.cpu.manifest import kernels as kernels_by_name
 from nnstretch.devices.cpu.routines import native_routines
 from nnstretch.devices.cpu.routines.convolution.winograd import WinogradConvolutionOfInt16Weights
 from nnstretch.devices.engine.build.instruction_sets import cpu_features
-from nnstretch.graph.activation import NO_ACTIVATION
+from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import BFLOAT16, FLOAT16
 from nnstretch.graph.layer import Layer, fused_pair
 from tests.kits.hypothesis_examples import examples
@@ -56,6 +56,7 @@ from tests.kits.kernels.int8_layers import (
     summed,
     whole_channels,
     whole_quads,
+    with_float_result,
     zero_points,
 )
 from tests.kits.kernels.rounded_layers import reference_of_pair, reference_of_rounded, rounded
@@ -138,7 +139,7 @@ def test_random_int8_layers(layer: Layer, cpu: str) -> None:
 
 @cache
 def int8_requests() -> list[Request]:
-    """All tiles, groups within a block, sums rounded twice, depthwise kernels of 3 and 5 columns, and a dense layer."""
+    """All tiles, groups within a block, sums rounded twice, depthwise kernels of 3 and 5 columns, dense layers."""
     names = "resnet_stem", "resnet_3x3", "resnet_wide", "regnet_stride", "odd_channels", "mobilenet", "efficientnet"
     layers = [LAYERS[name][0] for name in names]
     layers += [
@@ -151,6 +152,15 @@ def int8_requests() -> list[Request]:
         summed(quantized(conv_layer((1, 20, 9, 9), 24, residual=True), 1), first=False),
         summed(quantized(conv_layer((1, 24, 6, 7), 24, groups=4, residual=True), 1)),
     ]
+    unrounded = [
+        conv_layer((1, 3, 9, 15), 20, (7, 7), pads=(3,) * 4),
+        conv_layer((1, 20, 9, 9), 24, activation=Activation(ActivationKind.RELU)),
+        conv_layer((1, 24, 6, 7), 24, groups=4),
+        conv_layer((1, 20, 9, 9), 20, groups=20),
+        dense_layer(1, 33, 70, bias=True, residual=False, activation=NO_ACTIVATION),
+        dense_layer(7, 33, 70, bias=True, residual=False, activation=NO_ACTIVATION),
+    ]
+    int8_layers += [with_float_result(quantized(layer, 1)) for layer in unrounded]
     return [request_of(cases_of(ROUTINES, layer)) for layer in int8_layers]
 
 

@@ -26,7 +26,7 @@ from nnstretch.training.augmentation import (
 )
 from nnstretch.training.cores import usable_cores
 from nnstretch.training.data.preprocessing import Images, Pixels
-from nnstretch.training.data.split import Dataset, Indices, RawImages
+from nnstretch.training.data.split import Dataset, Indices, RawImages, image_names
 from nnstretch.training.data.unreadable import readable_sample, refuse_many, replaced_note
 from nnstretch.training.randomness import ImageDraws, permutation, preserved_generators, seed_generators, seed_of
 from nnstretch.training.recipe import Recipe
@@ -227,7 +227,7 @@ class _SpatialBatches(_BatchMaker):
 
     def _check(self, index: int, raw: Pixels, target: Any) -> None:
         if said := self._task.check_size(target, *raw.shape[:2]):
-            raise FileError(f"{self._split.image_name(index)}: {said}; make them of one size")
+            raise FileError(f"{image_names(self._split, np.array([index]), 1)}: {said}; make them of one size")
 
 
 def _batch_size(recipe: Recipe, images: int, ranks: int) -> int:

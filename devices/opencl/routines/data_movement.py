@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from nnstretch.devices.algorithms.quantized import has_usual_scale, is_quantized
 from nnstretch.devices.algorithms.strided import CHANNELS_LAST, DIMENSIONS, StridedCopy, moves_blocks, strided_copy
 from nnstretch.devices.base.routine import (
     BLOCKS,
@@ -20,8 +21,18 @@ from nnstretch.devices.base.routine import (
     Parameters,
     reorder_layouts,
 )
-from nnstretch.devices.opencl.routines.base import HALF, OpenCLRoutine, PlainRoutine, ceil_div, constant, is_image
-from nnstretch.graph.layer import Layer
+from nnstretch.devices.opencl.routines.base import (
+    DTYPE,
+    HALF,
+    INT8,
+    OpenCLRoutine,
+    PlainRoutine,
+    ceil_div,
+    constant,
+    is_image,
+)
+from nnstretch.graph.activation import float_bits
+from nnstretch.graph.layer import Layer, TensorType
 
 _QUAD = 4  # channels that an item moves between blocks
 
@@ -100,7 +111,7 @@ class Reshape(PlainRoutine):
 
 
 class Reorder(OpenCLRoutine):
-    """Conversion between layouts and between float32 and float16, or a copy (`reorder_layer`).
+    """Conversion between layouts, float32 and float16, int8 and what it stands for, or a copy (`reorder_layer`).
 
     One of two blocks that differ is the device's own; the other is that of another processor, which the tensor comes from or
     goes to.
@@ -110,11 +121,27 @@ class Reorder(OpenCLRoutine):
     source = "reorder.cl"
     ops = (REORDER,)
 
+    def supports(self, layer: Layer) -> bool:
+        tensor = layer.type_of(0)
+        return layer.op == REORDER and tensor.elements > 0 and self._supports(layer)
+
     def _supports(self, layer: Layer) -> bool:
-        source, target = reorder_layouts(layer)
-        known = all(o.block in (0, *BLOCKS) and o.dtype in (None, HALF) for o in (source, target))
+        tensor, (source, target) = layer.type_of(0), reorder_layouts(layer)
+        stored = {layout.element(tensor).name for layout in (source, target)}
         own = {source.block, target.block} & {self.traits.block} or source.block == target.block == 0
-        return known and bool(own) and (source.block == target.block or is_image(layer.type_of(0)))
+        known = all(o.block in (0, *BLOCKS) for o in (source, target)) and self._converts(tensor, stored)
+        if len(stored) > 1 and tensor.dtype == INT8 and source.block and target.block:
+            known = known and source.block == target.block
+        return known and bool(own) and (source.block == target.block or is_image(tensor))
+
+    @staticmethod
+    def _converts(tensor: TensorType, stored: set[str]) -> bool:
+        """Whether the kernels convert between types that a tensor is stored in."""
+        if tensor.dtype == DTYPE:
+            return stored <= {DTYPE, HALF}
+        if tensor.dtype != INT8:
+            return False
+        return stored == {INT8} or (stored <= {INT8, DTYPE} and is_quantized(tensor) and has_usual_scale(tensor))
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         source, target = reorder_layouts(layer)
@@ -126,12 +153,14 @@ class Reorder(OpenCLRoutine):
         if source.block == target.block:
             count = math.prod(source.storage_shape(layer.outputs[0].shape))
             each = self.flat_per_item(count)
-            return Lowering((self._cast(self.call("copy", (INPUT,), (count, each), (ceil_div(count, each),)), layer),))
-        if source.block and target.block:
-            return Lowering((self._cast(self._between(layer, source.block, target.block), layer),))
-        _, plane, each, size = self.planes(layer)
-        kernel = "to_blocked" if target.block else "to_plain"
-        call = self.call(kernel, (INPUT,), (layer.type_of(0).shape[1], plane, each), size)
+            call = self.call("copy", (INPUT,), (count, each, *self._quantization(layer)), (ceil_div(count, each),))
+        elif source.block and target.block:
+            call = self._between(layer, source.block, target.block)
+        else:
+            _, plane, each, size = self.planes(layer)
+            kernel = "to_blocked" if target.block else "to_plain"
+            words = (layer.type_of(0).shape[1], plane, each, *self._quantization(layer))
+            call = self.call(kernel, (INPUT,), words, size)
         return Lowering((self._cast(call, layer),))
 
     def _between(self, layer: Layer, source: int, target: int) -> KernelCall:
@@ -139,16 +168,27 @@ class Reorder(OpenCLRoutine):
         n, c, h, w = layer.outputs[0].shape
         quads = ceil_div(c, target) * target // _QUAD
         each = self.per_item(h * w, quads * n)
-        words = (c, h * w, source, target, each)
+        words = (c, h * w, source, target, each, *self._quantization(layer))
         return self.call("between_blocks", (INPUT,), words, (ceil_div(h * w, each), quads, n))
+
+    @staticmethod
+    def _quantization(layer: Layer) -> tuple[int, int]:
+        """Scale and zero point of the tensor."""
+        quantization = layer.type_of(0).quantization
+        return (0, 0) if quantization is None else (float_bits(quantization.scale), quantization.zero_point)
 
     def _cast(self, call: KernelCall, layer: Layer) -> KernelCall:
         """Adapts a call to the storage types of the layer's layouts."""
-        halves = [layout.dtype == HALF for layout in reorder_layouts(layer)]
-        if not any(halves) or call.launch is None:
+        elements = [layout.element(layer.type_of(0)) for layout in reorder_layouts(layer)]
+        if all(element.name == DTYPE for element in elements) or call.launch is None:
             return call
-        macros = zip(("FROM_HALVES", "TO_HALVES"), map(int, halves), strict=True)
-        sizes = tuple(layout.element(layer.type_of(0)).bytes for layout in reorder_layouts(layer))
+        macros = (
+            (f"{side}_{kind}", 1)
+            for side, element in zip(("FROM", "TO"), elements, strict=True)
+            for name, kind in ((HALF, "HALVES"), (INT8, "BYTES"))
+            if element.name == name
+        )
+        sizes = tuple(element.bytes for element in elements)
         return replace(call, launch=replace(call.launch, defines=(*call.launch.defines, *macros), item_bytes=sizes))
 
 

@@ -7,9 +7,9 @@ from nnstretch.devices.base.routine import Lowering, Parameters, has_constant_we
 from nnstretch.devices.opencl.routines.base import OpenCLRoutine, ceil_div
 from nnstretch.graph.layer import Layer
 
-_ROWS = 4  # rows of x that share each load of a weight
+ROWS = 4  # rows of x that share each load of a weight
 _SUMS = 8  # partial sums that hide the latency of a multiply-add
-_DENSE_GROUP = 64  # work items that share a sum
+DENSE_GROUP = 64  # work items that share a sum
 
 
 class Dense(OpenCLRoutine):
@@ -26,11 +26,11 @@ class Dense(OpenCLRoutine):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `dense` with weights [output block][K][lane]."""
         b = self.traits.block
-        group = _DENSE_GROUP if self.traits.works_in_groups else 1
+        group = DENSE_GROUP if self.traits.works_in_groups else 1
         n, k = layer.type_of(0).shape
         m = layer.outputs[0].shape[1]
         blocks = self.blocks(m)
-        rows = min(n, _ROWS)
+        rows = min(n, ROWS)
         packed = self.stored(padded_rows(layer.constants[1], blocks * b).reshape(blocks, b, k).transpose(0, 2, 1))
         bias = self.bias(layer, blocks * b)
         call = self.call(

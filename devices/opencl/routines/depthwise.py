@@ -26,15 +26,7 @@ class Depthwise(Convolution):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edge of the output, best first."""
-        width = conv_geometry(layer).out_width
-
-        def cost(pixels: int) -> float:
-            # A long tile pays off only if it is the whole row; otherwise its sums waste registers.
-            crowded = 1.1 if pixels > 8 and width > pixels else 1.0
-            return ceil_div(width, pixels) * (pixels + 1) * crowded
-
-        sizes = [p for p in (7, 8, 14, 4, 2, 1) if p < self.traits.registers and p < width + 4]
-        return tuple({"pixels": pixels} for pixels in sorted(sizes, key=cost)[:MOST_TILES])
+        return depthwise_tiles(conv_geometry(layer), self.traits.registers)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         shape = conv_geometry(layer)
@@ -51,6 +43,19 @@ class Depthwise(Convolution):
         macros = (*tile_macros(parameters), *row)
         call = self.call("conv_depthwise", self.reads(layer), words, (items, blocks, shape.batch), macros)
         return Lowering((call,), (self.stored(packed), self.bias(layer, blocks * b)))
+
+
+def depthwise_tiles(shape: KernelGeometry, registers: int) -> Sequence[Parameters]:
+    """The tiles of `pixels` that waste least at the edge of the output, best first."""
+    width = shape.out_width
+
+    def cost(pixels: int) -> float:
+        # A long tile pays off only if it is the whole row; otherwise its sums waste registers.
+        crowded = 1.1 if pixels > 8 and width > pixels else 1.0
+        return ceil_div(width, pixels) * (pixels + 1) * crowded
+
+    sizes = [p for p in (7, 8, 14, 4, 2, 1) if p < registers and p < width + 4]
+    return tuple({"pixels": pixels} for pixels in sorted(sizes, key=cost)[:MOST_TILES])
 
 
 ROUTINES = (Depthwise,)

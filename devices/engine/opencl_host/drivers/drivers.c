@@ -93,6 +93,15 @@ static uint64_t read_number(ocl_handle device, ocl_uint name, size_t size) {
     return nns_ocl.GetDeviceInfo(device, name, size, &value, NULL) ? 0 : value;
 }
 
+static bool has_extension(ocl_handle device, const char *name) {
+    size_t size = 0;
+    if (nns_ocl.GetDeviceInfo(device, OCL_DEVICE_EXTENSIONS, 0, NULL, &size) || !size) return false;
+    char *all = calloc(size + 1, 1);
+    const bool found = all && !nns_ocl.GetDeviceInfo(device, OCL_DEVICE_EXTENSIONS, size, all, NULL) && strstr(all, name);
+    free(all);
+    return found;
+}
+
 static void describe(ocl_handle id, const char *platform, nns_ocl_device *device) {
     *device = (nns_ocl_device){.id = id, .index = drivers.n_devices};
     snprintf(device->platform, sizeof device->platform, "%.*s", NNS_OCL_NAME - 1, platform);
@@ -106,6 +115,8 @@ static void describe(ocl_handle id, const char *platform, nns_ocl_device *device
     device->fine_grained = svm & OCL_SVM_FINE_GRAIN_BUFFER && nns_ocl.SVMAlloc && nns_ocl.SVMFree;
     device->atomics = svm & OCL_SVM_ATOMICS;
     device->scalar = read_number(id, OCL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof(ocl_uint)) == 1;
+    device->dot_products =
+        strcmp(device->version, "OpenCL 3") >= 0 && has_extension(id, "cl_khr_integer_dot_product");
     if (read_number(id, OCL_DEVICE_LOCAL_MEM_TYPE, sizeof(ocl_uint)) == OCL_LOCAL_MEM_IS_LOCAL)
         device->local_memory = (int64_t)read_number(id, OCL_DEVICE_LOCAL_MEM_SIZE, sizeof(ocl_ulong));
     device->group_items = (int64_t)read_number(id, OCL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof(size_t));

@@ -1,11 +1,30 @@
-/* Conversion between plain and blocked layout, between blocks, and between floats and halves. Work items: (range of pixels, channel block,
+/* Conversion between plain and blocked layout, between blocks, and between types. Work items: (range of pixels, channel block,
  * image).
  *
- * Macros: FROM_HALVES, TO_HALVES: 1 if the input, or output, is of halves instead of floats.
+ * Macros: FROM_HALVES, TO_HALVES: 1 if the input, or output, is of halves instead of floats; FROM_BYTES, TO_BYTES: if it is int8.
+ * From bytes to bytes nothing changes; between bytes and floats, `scale` and `zero` say what integers stand for.
  */
-#include "common.cl"
+#include "int8.cl"
 
-#if FROM_HALVES
+#if FROM_BYTES && TO_BYTES
+#define moved char
+#else
+#define moved float
+#endif
+typedef NNS_JOIN(moved, NNS_BLOCK) moved_block;
+typedef NNS_JOIN(moved, 4) moved_quad;
+
+#if FROM_BYTES && TO_BYTES
+#define source char
+#define TAKE LOAD
+#define TAKE_ONE LOAD_ONE
+#define TAKE_QUAD(pointer) vload4(0, pointer)
+#elif FROM_BYTES
+#define source char
+#define TAKE(pointer) (TO_FLOATS(TO_INTS(LOAD_BYTES(pointer)) - zero) * scale)
+#define TAKE_ONE(pointer) ((float)((int)*(pointer) - zero) * scale)
+#define TAKE_QUAD(pointer) convert_float4(vload4(0, pointer)) /* blocks and types do not change at once */
+#elif FROM_HALVES
 #define source half
 #define TAKE LOAD_HALF
 #define TAKE_ONE LOAD_ONE_HALF
@@ -17,7 +36,18 @@
 #define TAKE_QUAD(pointer) vload4(0, pointer)
 #endif
 
-#if TO_HALVES
+#if FROM_BYTES && TO_BYTES
+#define target char
+#define PUT STORE
+#define PUT_ONE STORE_ONE
+#define PUT_QUAD(value, pointer) vstore4(value, 0, pointer)
+#elif TO_BYTES
+#define target char
+#define INTEGERS(value) rounded_steps(quotient(value, scale), zero, -128, 127)
+#define PUT(value, pointer) STORE_BYTES(INTEGERS(value), pointer)
+#define PUT_ONE(value, pointer) (*(pointer) = INTEGERS((floatb)(value)).s0)
+#define PUT_QUAD(value, pointer) vstore4(convert_char4(value), 0, pointer) /* blocks and types do not change at once */
+#elif TO_HALVES
 #define target half
 #define PUT STORE_HALF
 #define PUT_ONE STORE_ONE_HALF
@@ -29,9 +59,13 @@
 #define PUT_QUAD(value, pointer) vstore4(value, 0, pointer)
 #endif
 
+#define QUANTIZATION_OF(given)                                                                      \
+    const float scale = as_float((given).scale);                                                    \
+    const int zero = (given).zero;
+
 typedef struct {
     int x_offset, y_offset;
-    int channels, plane, per_item;
+    int channels, plane, per_item, scale, zero;
 } reorder_arguments;
 
 #if NNS_BLOCK == 16
@@ -43,10 +77,10 @@ typedef struct {
 #endif
 
 /* Exchanges vectors and lanes of a square of B vectors: as often as B can be halved, its halves are interleaved. */
-INLINE void transpose(floatb square[B])
+INLINE void transpose(moved_block square[B])
 {
     UNROLL for (int halving = 0; halving < HALVINGS; halving++) {
-        floatb next[B];
+        moved_block next[B];
         UNROLL for (int i = 0; i < B / 2; i++) {
             next[2 * i].even = square[i].lo;
             next[2 * i].odd = square[i + B / 2].lo;
@@ -61,6 +95,7 @@ INLINE void transpose(floatb square[B])
 /* Lanes after the last channel are written as zero. */
 kernel void to_blocked(const global source *x_buffer, global target *y_buffer, const reorder_arguments given)
 {
+    QUANTIZATION_OF(given)
     const int channels = given.channels, plane = given.plane;
     const int block = get_global_id(1), image = get_global_id(2);
     const int blocks = (channels + B - 1) / B, lanes = min(B, channels - block * B);
@@ -69,23 +104,24 @@ kernel void to_blocked(const global source *x_buffer, global target *y_buffer, c
     const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, plane);
     long p = begin;
     for (; p + B <= end; p += B) {
-        floatb square[B];
+        moved_block square[B];
         UNROLL for (int i = 0; i < B; i++)
-            square[i] = i < lanes ? TAKE(x + (long)i * plane + p) : (floatb)(0.0f);
+            square[i] = i < lanes ? TAKE(x + (long)i * plane + p) : (moved_block)(0);
         transpose(square);
         UNROLL for (int i = 0; i < B; i++)
             PUT(square[i], y + (p + i) * B);
     }
     for (; p < end; p++) {
-        float lane[B];
+        moved lane[B];
         UNROLL for (int i = 0; i < B; i++)
-            lane[i] = i < lanes ? TAKE_ONE(x + (long)i * plane + p) : 0.0f;
+            lane[i] = i < lanes ? TAKE_ONE(x + (long)i * plane + p) : (moved)0;
         PUT(LOAD(lane), y + p * B);
     }
 }
 
 kernel void to_plain(const global source *x_buffer, global target *y_buffer, const reorder_arguments given)
 {
+    QUANTIZATION_OF(given)
     const int channels = given.channels, plane = given.plane;
     const int block = get_global_id(1), image = get_global_id(2);
     const int blocks = (channels + B - 1) / B, lanes = min(B, channels - block * B);
@@ -94,7 +130,7 @@ kernel void to_plain(const global source *x_buffer, global target *y_buffer, con
     const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, plane);
     long p = begin;
     for (; p + B <= end; p += B) {
-        floatb square[B];
+        moved_block square[B];
         UNROLL for (int i = 0; i < B; i++)
             square[i] = TAKE(x + (p + i) * B);
         transpose(square);
@@ -111,12 +147,13 @@ kernel void to_plain(const global source *x_buffer, global target *y_buffer, con
 
 typedef struct {
     int x_offset, y_offset;
-    int channels, plane, source_block, target_block, per_item;
+    int channels, plane, source_block, target_block, per_item, scale, zero;
 } between_blocks_arguments;
 
 /* From one block to another, multiples of 4 both. Work items: (range of pixels, four lanes of the target, image). */
 kernel void between_blocks(const global source *x_buffer, global target *y_buffer, const between_blocks_arguments given)
 {
+    QUANTIZATION_OF(given)
     const int plane = given.plane, from = given.source_block, to = given.target_block;
     const int channel = (int)get_global_id(1) * 4, image = get_global_id(2);
     const int channels = given.channels, from_blocks = (channels + from - 1) / from, to_blocks = (channels + to - 1) / to;
@@ -125,19 +162,20 @@ kernel void between_blocks(const global source *x_buffer, global target *y_buffe
     const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, plane);
     const int has_source = channel < from_blocks * from;
     for (long p = begin; p < end; p++) {
-        const float4 value = has_source ? TAKE_QUAD(x + p * from + channel % from) : (float4)(0.0f);
+        const moved_quad value = has_source ? TAKE_QUAD(x + p * from + channel % from) : (moved_quad)(0);
         PUT_QUAD(value, y + p * to + channel % to);
     }
 }
 
 typedef struct {
     int x_offset, y_offset;
-    int count, per_item;
+    int count, per_item, scale, zero;
 } copy_arguments;
 
 /* Work items: (range of `per_item` numbers). */
 kernel void copy(const global source *x_buffer, global target *y_buffer, const copy_arguments given)
 {
+    QUANTIZATION_OF(given)
     const global source *x = x_buffer + given.x_offset;
     global target *y = y_buffer + given.y_offset;
     long i = (long)get_global_id(0) * given.per_item;

@@ -17,7 +17,8 @@ from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.cpu.routines import native_routines
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.devices.opencl.processor import OpenCLProcessor
-from nnstretch.devices.opencl.routines import OpenCLRoutine, Traits, routines
+from nnstretch.devices.opencl.routines import OpenCLRoutine, Reorder, Traits, routines
+from nnstretch.devices.opencl.sources import kernel_source
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
 from nnstretch.graph.dtypes import HIGHEST, LOWEST, QuantizationParameters
 from nnstretch.graph.layer import Attribute, Layer, TensorType
@@ -215,6 +216,18 @@ def test_saturated_sums_are_exact(processor: OpenCLProcessor, traits: Traits) ->
     np.testing.assert_array_equal(found, on_cpu(layer, feeds))
 
 
+def test_dot_products_of_packed_bytes(processor: OpenCLProcessor) -> None:
+    """Drivers that have them compile them for devices that are no CPUs."""
+    import pyopencl as cl
+
+    device = processor.runtime.device
+    if device.version < "OpenCL 3" or "cl_khr_integer_dot_product" not in device.extensions:
+        pytest.skip(f"{device.name} has no dot products of packed int8")
+    text = kernel_source("int8.cl") + "#if QUAD_PARTS != 1\n#error no dot products\n#endif\nkernel void f(void) {}\n"
+    cl.Program(processor.runtime.context, text).build(["-cl-std=CL3.0", "-DNNS_BLOCK=4", "-DNNS_CPU=0"])
+    check_weighted(processor, quantized(LAYERS["residual"][0], 1), GROUPS, "direct", {"pixels": 4, "vectors": 2})
+
+
 @pytest.mark.parametrize("kind", ["alone", "residual", "summed"])
 def test_ties_are_rounded_as_on_the_cpu(processor: OpenCLProcessor, traits: Traits, kind: str) -> None:
     """Scales whose ratios are tenths, so that many results lie next to the middle between two integers."""
@@ -327,7 +340,8 @@ def test_reorder_moves_every_integer(processor: OpenCLProcessor, traits: Traits,
     other = {4: 16, 8: 4, 16: 4}[traits.block]
     source, target = (Layout((0, traits.block, other)[block]) for block in blocks)
     layer = reorder_layer(int8((2, 19, 3, 7)), source, target)
-    (routine,) = [r for r in (type(processor.reorder)(traits),) if r.supports(layer)]
+    routine = Reorder(traits)
+    assert routine.supports(layer)
     values = integers(layer.type_of(0))
     (found,) = run_lowering(processor.runtime, routine.lower(layer, {}), layer, [values], (source,), (target,))
     np.testing.assert_array_equal(found, values)

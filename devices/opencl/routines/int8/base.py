@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnstretch.devices.algorithms.quantized_products import corrected_bias, multipliers, rounding_parameters
-from nnstretch.devices.base.constants import Prepared
+from nnstretch.devices.base.constants import Constant, Prepared
 from nnstretch.devices.base.routine import INPUT, Descriptor, KernelCall, Lowering, Operand
 from nnstretch.devices.opencl.routines.base import DTYPE, INT8, OpenCLRoutine, Traits, constant
 from nnstretch.graph.layer import Layer
@@ -58,8 +58,8 @@ class Int8Routine(OpenCLRoutine):
             outside: another constant, of int8.
             local_size: work items of a group.
         """
-        constants = (weights, corrected_bias(layer, lanes)[0], multipliers(layer, lanes))
-        constants += () if outside is None else (outside,)
+        more = () if outside is None else (outside,)
+        constants: tuple[Constant, ...] = (weights, corrected_bias(layer, lanes)[0], multipliers(layer, lanes), *more)
         residual = Operand("input", 3) if layer.has(3) else None
         reads = (INPUT, *map(constant, range(len(constants))), residual)
         rounding = rounding_parameters(layer)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from nnstretch.devices.algorithms.quantized import has_usual_scale, is_quantized
 from nnstretch.devices.algorithms.strided import CHANNELS_LAST, DIMENSIONS, StridedCopy, moves_blocks, strided_copy
 from nnstretch.devices.base.routine import (
     BLOCKS,
@@ -31,8 +30,7 @@ from nnstretch.devices.opencl.routines.base import (
     constant,
     is_image,
 )
-from nnstretch.graph.activation import float_bits
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import Layer
 
 _QUAD = 4  # channels that an item moves between blocks
 
@@ -111,7 +109,7 @@ class Reshape(PlainRoutine):
 
 
 class Reorder(OpenCLRoutine):
-    """Conversion between layouts, float32 and float16, int8 and what it stands for, or a copy (`reorder_layer`).
+    """Conversion between layouts and between float32 and float16, or a copy (`reorder_layer`); of float32 and int8 tensors.
 
     One of two blocks that differ is the device's own; the other is that of another processor, which the tensor comes from or
     goes to.
@@ -128,20 +126,10 @@ class Reorder(OpenCLRoutine):
     def _supports(self, layer: Layer) -> bool:
         tensor, (source, target) = layer.type_of(0), reorder_layouts(layer)
         stored = {layout.element(tensor).name for layout in (source, target)}
+        known = all(o.block in (0, *BLOCKS) for o in (source, target))
+        kept = stored <= {DTYPE, HALF} if tensor.dtype == DTYPE else tensor.dtype == INT8 and stored == {INT8}
         own = {source.block, target.block} & {self.traits.block} or source.block == target.block == 0
-        known = all(o.block in (0, *BLOCKS) for o in (source, target)) and self._converts(tensor, stored)
-        if len(stored) > 1 and tensor.dtype == INT8 and source.block and target.block:
-            known = known and source.block == target.block
-        return known and bool(own) and (source.block == target.block or is_image(tensor))
-
-    @staticmethod
-    def _converts(tensor: TensorType, stored: set[str]) -> bool:
-        """Whether the kernels convert between types that a tensor is stored in."""
-        if tensor.dtype == DTYPE:
-            return stored <= {DTYPE, HALF}
-        if tensor.dtype != INT8:
-            return False
-        return stored == {INT8} or (stored <= {INT8, DTYPE} and is_quantized(tensor) and has_usual_scale(tensor))
+        return known and kept and bool(own) and (source.block == target.block or is_image(tensor))
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         source, target = reorder_layouts(layer)
@@ -153,13 +141,13 @@ class Reorder(OpenCLRoutine):
         if source.block == target.block:
             count = math.prod(source.storage_shape(layer.outputs[0].shape))
             each = self.flat_per_item(count)
-            call = self.call("copy", (INPUT,), (count, each, *self._quantization(layer)), (ceil_div(count, each),))
+            call = self.call("copy", (INPUT,), (count, each), (ceil_div(count, each),))
         elif source.block and target.block:
             call = self._between(layer, source.block, target.block)
         else:
             _, plane, each, size = self.planes(layer)
             kernel = "to_blocked" if target.block else "to_plain"
-            words = (layer.type_of(0).shape[1], plane, each, *self._quantization(layer))
+            words = (layer.type_of(0).shape[1], plane, each)
             call = self.call(kernel, (INPUT,), words, size)
         return Lowering((self._cast(call, layer),))
 
@@ -168,26 +156,20 @@ class Reorder(OpenCLRoutine):
         n, c, h, w = layer.outputs[0].shape
         quads = ceil_div(c, target) * target // _QUAD
         each = self.per_item(h * w, quads * n)
-        words = (c, h * w, source, target, each, *self._quantization(layer))
+        words = (c, h * w, source, target, each)
         return self.call("between_blocks", (INPUT,), words, (ceil_div(h * w, each), quads, n))
-
-    @staticmethod
-    def _quantization(layer: Layer) -> tuple[int, int]:
-        """Scale and zero point of the tensor."""
-        quantization = layer.type_of(0).quantization
-        return (0, 0) if quantization is None else (float_bits(quantization.scale), quantization.zero_point)
 
     def _cast(self, call: KernelCall, layer: Layer) -> KernelCall:
         """Adapts a call to the storage types of the layer's layouts."""
         elements = [layout.element(layer.type_of(0)) for layout in reorder_layouts(layer)]
         if all(element.name == DTYPE for element in elements) or call.launch is None:
             return call
-        macros = (
-            (f"{side}_{kind}", 1)
-            for side, element in zip(("FROM", "TO"), elements, strict=True)
-            for name, kind in ((HALF, "HALVES"), (INT8, "BYTES"))
-            if element.name == name
-        )
+        if elements[0].name == INT8:
+            macros = [("BYTES", 1)]
+        else:
+            macros = [
+                (f"{side}_HALVES", int(one.name == HALF)) for side, one in zip(("FROM", "TO"), elements, strict=True)
+            ]
         sizes = tuple(element.bytes for element in elements)
         return replace(call, launch=replace(call.launch, defines=(*call.launch.defines, *macros), item_bytes=sizes))
 

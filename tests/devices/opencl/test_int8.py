@@ -46,7 +46,7 @@ GROUPS = Traits(block=4, on_cpu=False, compute_units=4, registers=16, local_memo
 KINDS = {"device": None, "groups": GROUPS, "block 8": Traits(8, on_cpu=True, compute_units=2, registers=16)}
 A, B = QuantizationParameters(0.0625, 3), QuantizationParameters(float(np.float32(0.03)), -7)
 ENDS = QuantizationParameters(0.125, HIGHEST)
-few = settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=examples(7), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")
@@ -171,10 +171,10 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_the_settings_that_tuning_measures(processor: OpenCLProcessor, name: str) -> None:
+def test_the_settings_that_come_first(processor: OpenCLProcessor, name: str) -> None:
     layer, algorithm = LAYERS[name]
     layer = quantized(layer, 1, (127, -128, -128))
-    for setting in supporting(layer, processor.runtime.traits)[algorithm].parameter_space(layer)[:2]:
+    for setting in supporting(layer, processor.runtime.traits)[algorithm].parameter_space(layer)[:1]:
         check_weighted(processor, layer, processor.runtime.traits, algorithm, setting)
 
 
@@ -345,23 +345,6 @@ def test_reorder_moves_every_integer(processor: OpenCLProcessor, traits: Traits,
     values = integers(layer.type_of(0))
     (found,) = run_lowering(processor.runtime, routine.lower(layer, {}), layer, [values], (source,), (target,))
     np.testing.assert_array_equal(found, values)
-
-
-@pytest.mark.parametrize("blocks", [(0, 1), (1, 0), (0, 0), (1, 1)])
-def test_reorder_converts_between_integers_and_what_they_stand_for(
-    processor: OpenCLProcessor, blocks: tuple[int, int]
-) -> None:
-    integral, floating = (
-        Layout(processor.blocked.block * block, dtype) for block, dtype in zip(blocks, (None, "float32"), strict=True)
-    )
-    tensor = int8((2, 19, 3, 7), B)
-    values = integers(tensor)
-    for source, target in ((integral, floating), (floating, integral)):
-        layer = reorder_layer(tensor, source, target)
-        assert processor.reorder.supports(layer)
-        lowering = processor.reorder.lower(layer, {})
-        (found,) = run_lowering(processor.runtime, lowering, layer, [values], (source,), (target,))
-        np.testing.assert_array_equal(found, values)
 
 
 def test_layers_beyond_the_kernels_are_left_to_others(processor: OpenCLProcessor) -> None:

@@ -108,8 +108,6 @@ def cases(traits: Traits) -> Iterator[tuple[Routine, Layer, Parameters]]:
         source, target = (Layout(traits.block * blocked) for blocked in blocks)
         for tensor in (TensorType(IMAGE), BYTES):
             yield Reorder(traits), reorder_layer(tensor, source, target), {}
-    yield Reorder(traits), reorder_layer(BYTES, Layout(traits.block), Layout(0, "float32")), {}
-    yield Reorder(traits), reorder_layer(BYTES, Layout(0, "float32"), Layout(traits.block)), {}
     yield Reorder(traits), reorder_layer(TensorType(IMAGE), Layout(traits.block), Layout(16)), {}
 
 

@@ -1,12 +1,11 @@
-/* Conversion between plain and blocked layout, between blocks, and between types. Work items: (range of pixels, channel block,
+/* Conversion between plain and blocked layout, between blocks, and between floats and halves. Work items: (range of pixels, channel block,
  * image).
  *
- * Macros: FROM_HALVES, TO_HALVES: 1 if the input, or output, is of halves instead of floats; FROM_BYTES, TO_BYTES: if it is int8.
- * From bytes to bytes nothing changes; between bytes and floats, `scale` and `zero` say what integers stand for.
+ * Macros: FROM_HALVES, TO_HALVES: 1 if the input, or output, is of halves instead of floats; BYTES: 1 if both are of bytes.
  */
-#include "int8.cl"
+#include "common.cl"
 
-#if FROM_BYTES && TO_BYTES
+#if BYTES
 #define moved char
 #else
 #define moved float
@@ -14,58 +13,33 @@
 typedef NNS_JOIN(moved, NNS_BLOCK) moved_block;
 typedef NNS_JOIN(moved, 4) moved_quad;
 
-#if FROM_BYTES && TO_BYTES
-#define source char
-#define TAKE LOAD
-#define TAKE_ONE LOAD_ONE
-#define TAKE_QUAD(pointer) vload4(0, pointer)
-#elif FROM_BYTES
-#define source char
-#define TAKE(pointer) (TO_FLOATS(TO_INTS(LOAD_BYTES(pointer)) - zero) * scale)
-#define TAKE_ONE(pointer) ((float)((int)*(pointer) - zero) * scale)
-#define TAKE_QUAD(pointer) convert_float4(vload4(0, pointer)) /* blocks and types do not change at once */
-#elif FROM_HALVES
+#if FROM_HALVES
 #define source half
 #define TAKE LOAD_HALF
 #define TAKE_ONE LOAD_ONE_HALF
 #define TAKE_QUAD(pointer) vload_half4(0, pointer)
 #else
-#define source float
+#define source moved
 #define TAKE LOAD
 #define TAKE_ONE LOAD_ONE
 #define TAKE_QUAD(pointer) vload4(0, pointer)
 #endif
 
-#if FROM_BYTES && TO_BYTES
-#define target char
-#define PUT STORE
-#define PUT_ONE STORE_ONE
-#define PUT_QUAD(value, pointer) vstore4(value, 0, pointer)
-#elif TO_BYTES
-#define target char
-#define INTEGERS(value) rounded_steps(quotient(value, scale), zero, -128, 127)
-#define PUT(value, pointer) STORE_BYTES(INTEGERS(value), pointer)
-#define PUT_ONE(value, pointer) (*(pointer) = INTEGERS((floatb)(value)).s0)
-#define PUT_QUAD(value, pointer) vstore4(convert_char4(value), 0, pointer) /* blocks and types do not change at once */
-#elif TO_HALVES
+#if TO_HALVES
 #define target half
 #define PUT STORE_HALF
 #define PUT_ONE STORE_ONE_HALF
 #define PUT_QUAD(value, pointer) vstore_half4(TO_HALF(value), 0, pointer)
 #else
-#define target float
+#define target moved
 #define PUT STORE
 #define PUT_ONE STORE_ONE
 #define PUT_QUAD(value, pointer) vstore4(value, 0, pointer)
 #endif
 
-#define QUANTIZATION_OF(given)                                                                      \
-    const float scale = as_float((given).scale);                                                    \
-    const int zero = (given).zero;
-
 typedef struct {
     int x_offset, y_offset;
-    int channels, plane, per_item, scale, zero;
+    int channels, plane, per_item;
 } reorder_arguments;
 
 #if NNS_BLOCK == 16
@@ -95,7 +69,6 @@ INLINE void transpose(moved_block square[B])
 /* Lanes after the last channel are written as zero. */
 kernel void to_blocked(const global source *x_buffer, global target *y_buffer, const reorder_arguments given)
 {
-    QUANTIZATION_OF(given)
     const int channels = given.channels, plane = given.plane;
     const int block = get_global_id(1), image = get_global_id(2);
     const int blocks = (channels + B - 1) / B, lanes = min(B, channels - block * B);
@@ -121,7 +94,6 @@ kernel void to_blocked(const global source *x_buffer, global target *y_buffer, c
 
 kernel void to_plain(const global source *x_buffer, global target *y_buffer, const reorder_arguments given)
 {
-    QUANTIZATION_OF(given)
     const int channels = given.channels, plane = given.plane;
     const int block = get_global_id(1), image = get_global_id(2);
     const int blocks = (channels + B - 1) / B, lanes = min(B, channels - block * B);
@@ -147,13 +119,12 @@ kernel void to_plain(const global source *x_buffer, global target *y_buffer, con
 
 typedef struct {
     int x_offset, y_offset;
-    int channels, plane, source_block, target_block, per_item, scale, zero;
+    int channels, plane, source_block, target_block, per_item;
 } between_blocks_arguments;
 
 /* From one block to another, multiples of 4 both. Work items: (range of pixels, four lanes of the target, image). */
 kernel void between_blocks(const global source *x_buffer, global target *y_buffer, const between_blocks_arguments given)
 {
-    QUANTIZATION_OF(given)
     const int plane = given.plane, from = given.source_block, to = given.target_block;
     const int channel = (int)get_global_id(1) * 4, image = get_global_id(2);
     const int channels = given.channels, from_blocks = (channels + from - 1) / from, to_blocks = (channels + to - 1) / to;
@@ -169,13 +140,12 @@ kernel void between_blocks(const global source *x_buffer, global target *y_buffe
 
 typedef struct {
     int x_offset, y_offset;
-    int count, per_item, scale, zero;
+    int count, per_item;
 } copy_arguments;
 
 /* Work items: (range of `per_item` numbers). */
 kernel void copy(const global source *x_buffer, global target *y_buffer, const copy_arguments given)
 {
-    QUANTIZATION_OF(given)
     const global source *x = x_buffer + given.x_offset;
     global target *y = y_buffer + given.y_offset;
     long i = (long)get_global_id(0) * given.per_item;

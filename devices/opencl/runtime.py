@@ -37,7 +37,9 @@ _PAGE = 4096
 _SVM_ALIGNMENT = 128  # bytes of the largest type; drivers may reject more
 _INT32_MAX = (1 << 31) - 1
 _DIGEST = hashlib.sha256().digest_size
-_OPTIONS: tuple[str, ...] = ("-cl-std=CL1.2", "-cl-mad-enable", "-cl-no-signed-zeros")
+_OPTIONS: tuple[str, ...] = ("-cl-mad-enable", "-cl-no-signed-zeros")
+_DOT_PRODUCTS = "__opencl_c_integer_dot_product_input_4x8bit_packed"
+"""The feature of OpenCL C 3.0 that kernels with dot products of packed int8 ask for."""
 
 Defines = Sequence[tuple[str, int]]
 MemoryArgument = tuple["pyopencl.Buffer | None", int]
@@ -326,7 +328,7 @@ class OpenCLRuntime:
         if text is None:
             raise BuildError(f"the package holds no OpenCL source {source}; compile it again with this version")
         self._integers |= kernel_integers(text)
-        options = [*_OPTIONS, *(f"-D{name}={value}" for name, value in defines)]
+        options = [f"-cl-std={self._standard(text)}", *_OPTIONS, *(f"-D{name}={value}" for name, value in defines)]
         if self.info.platform == drivers.POCL:
             # PoCL's own cache also covers work group sizes, which its binaries do not.
             return self._build(source, text, options)
@@ -334,6 +336,11 @@ class OpenCLRuntime:
         name = hashlib.sha256("\0".join(identity).encode()).hexdigest()
         path = cache_dir() / "opencl" / f"{name}.bin"
         return self._from_binary(source, path, options) or self._to_binary(path, self._build(source, text, options))
+
+    def _standard(self, text: str) -> str:
+        """The version of OpenCL C for a source: 3.0 for dot products of packed int8 on devices that have them."""
+        has_dot_products = self.device.version >= "OpenCL 3" and "cl_khr_integer_dot_product" in self.device.extensions
+        return "CL3.0" if has_dot_products and _DOT_PRODUCTS in text else "CL1.2"
 
     def _build(self, source: str, text: str, options: list[str]) -> pyopencl.Program:
         import pyopencl as cl

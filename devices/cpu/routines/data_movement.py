@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
+from nnstretch.devices.algorithms.quantized import is_quantized, parameters_of
 from nnstretch.devices.algorithms.strided import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
@@ -32,7 +33,6 @@ from nnstretch.devices.base.routine import (
 )
 from nnstretch.devices.cpu.manifest import family, kernel_call
 from nnstretch.devices.cpu.routines.int8.quantize import dequantize_call, quantize_call
-from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, parameters_of
 from nnstretch.devices.cpu.routines.memory_bound import (
     BLOCK,
     MOVED_DTYPES,

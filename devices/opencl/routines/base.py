@@ -29,6 +29,7 @@ DTYPE = "float32"
 SUM_BYTES = element_type(DTYPE).bytes
 """Bytes of an element of sums and workspaces, whatever the storage type of tensors."""
 HALF = "float16"
+INT8 = "int8"
 _HALF_MAX = float(np.finfo(np.float16).max)
 _LEAST_LOCAL_MEMORY = 8 << 10  # of the smallest tile of a matrix product
 _LEAST_GROUP_ITEMS = 64
@@ -105,7 +106,8 @@ class OpenCLRoutine(Routine):
     it may support), and `stores_half` if their kernels take NNS_HALF.
 
     Attributes:
-        dtype: storage type of tensors and constants, float32 or float16; sums are float32.
+        dtype: storage type of tensors and constants, float32 or float16; sums are float32. int8 in routines for int8 layers
+            (`int8.base`).
         blocked, plain: layouts of inputs and outputs.
     """
 

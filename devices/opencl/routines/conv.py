@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+import numpy as np
+
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import PLAIN, Layout, Parameters, has_constant_weights
 from nnstretch.devices.opencl.routines.base import OpenCLRoutine, ceil_div, is_image
@@ -108,3 +110,28 @@ def channel_ranges(shape: KernelGeometry, lanes: int) -> list[tuple[int, int]]:
         first_group, last_group = begin // shape.group_out, last // shape.group_out
         ranges.append((first_group * shape.group_in, (last_group + 1) * shape.group_in))
     return ranges
+
+
+def block_ranges(shape: KernelGeometry, lanes: int, block: int) -> tuple[int, list[tuple[int, int]]]:
+    """Maximum input blocks per group of `lanes` outputs, and first and last input block of every group."""
+    ranges = [(first // block, (last - 1) // block) for first, last in channel_ranges(shape, lanes)]
+    return max(last - first + 1 for first, last in ranges), ranges
+
+
+def grouped_weights(weight: np.ndarray, shape: KernelGeometry, lanes: int, block: int) -> np.ndarray:
+    """Weights O,C/g,KH,KW as [output group][input lane of `span` blocks][KH][KW][lane], zero outside an output's channel group.
+
+    `block_ranges` gives the span and the groups, of `lanes` outputs each.
+    """
+    span, ranges = block_ranges(shape, lanes, block)
+    result = np.zeros((len(ranges), span * block, *shape.kernel, lanes), weight.dtype)
+    for index, (first, _) in enumerate(ranges):
+        begin, end = index * lanes, min((index + 1) * lanes, shape.out_channels)
+        for group in range(begin // shape.group_out, (end - 1) // shape.group_out + 1):
+            low, high = max(begin, group * shape.group_out), min(end, (group + 1) * shape.group_out)
+            at = group * shape.group_in - first * block
+            # (outputs, inputs, KH, KW) -> (inputs, KH, KW, outputs)
+            result[index, at : at + shape.group_in, :, :, low - begin : high - begin] = np.moveaxis(
+                weight[low:high], 0, -1
+            )
+    return result

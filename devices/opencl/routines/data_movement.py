@@ -20,7 +20,16 @@ from nnstretch.devices.base.routine import (
     Parameters,
     reorder_layouts,
 )
-from nnstretch.devices.opencl.routines.base import HALF, OpenCLRoutine, PlainRoutine, ceil_div, constant, is_image
+from nnstretch.devices.opencl.routines.base import (
+    DTYPE,
+    HALF,
+    INT8,
+    OpenCLRoutine,
+    PlainRoutine,
+    ceil_div,
+    constant,
+    is_image,
+)
 from nnstretch.graph.layer import Layer
 
 _QUAD = 4  # channels that an item moves between blocks
@@ -100,7 +109,7 @@ class Reshape(PlainRoutine):
 
 
 class Reorder(OpenCLRoutine):
-    """Conversion between layouts and between float32 and float16, or a copy (`reorder_layer`).
+    """Conversion between layouts and between float32 and float16, or a copy (`reorder_layer`); of float32 and int8 tensors.
 
     One of two blocks that differ is the device's own; the other is that of another processor, which the tensor comes from or
     goes to.
@@ -110,11 +119,17 @@ class Reorder(OpenCLRoutine):
     source = "reorder.cl"
     ops = (REORDER,)
 
+    def supports(self, layer: Layer) -> bool:
+        tensor = layer.type_of(0)
+        return layer.op == REORDER and tensor.elements > 0 and self._supports(layer)
+
     def _supports(self, layer: Layer) -> bool:
-        source, target = reorder_layouts(layer)
-        known = all(o.block in (0, *BLOCKS) and o.dtype in (None, HALF) for o in (source, target))
+        tensor, (source, target) = layer.type_of(0), reorder_layouts(layer)
+        stored = {layout.element(tensor).name for layout in (source, target)}
+        known = all(o.block in (0, *BLOCKS) for o in (source, target))
+        kept = stored <= {DTYPE, HALF} if tensor.dtype == DTYPE else tensor.dtype == INT8 and stored == {INT8}
         own = {source.block, target.block} & {self.traits.block} or source.block == target.block == 0
-        return known and bool(own) and (source.block == target.block or is_image(layer.type_of(0)))
+        return known and kept and bool(own) and (source.block == target.block or is_image(tensor))
 
     def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
         source, target = reorder_layouts(layer)
@@ -126,12 +141,14 @@ class Reorder(OpenCLRoutine):
         if source.block == target.block:
             count = math.prod(source.storage_shape(layer.outputs[0].shape))
             each = self.flat_per_item(count)
-            return Lowering((self._cast(self.call("copy", (INPUT,), (count, each), (ceil_div(count, each),)), layer),))
-        if source.block and target.block:
-            return Lowering((self._cast(self._between(layer, source.block, target.block), layer),))
-        _, plane, each, size = self.planes(layer)
-        kernel = "to_blocked" if target.block else "to_plain"
-        call = self.call(kernel, (INPUT,), (layer.type_of(0).shape[1], plane, each), size)
+            call = self.call("copy", (INPUT,), (count, each), (ceil_div(count, each),))
+        elif source.block and target.block:
+            call = self._between(layer, source.block, target.block)
+        else:
+            _, plane, each, size = self.planes(layer)
+            kernel = "to_blocked" if target.block else "to_plain"
+            words = (layer.type_of(0).shape[1], plane, each)
+            call = self.call(kernel, (INPUT,), words, size)
         return Lowering((self._cast(call, layer),))
 
     def _between(self, layer: Layer, source: int, target: int) -> KernelCall:
@@ -144,11 +161,16 @@ class Reorder(OpenCLRoutine):
 
     def _cast(self, call: KernelCall, layer: Layer) -> KernelCall:
         """Adapts a call to the storage types of the layer's layouts."""
-        halves = [layout.dtype == HALF for layout in reorder_layouts(layer)]
-        if not any(halves) or call.launch is None:
+        elements = [layout.element(layer.type_of(0)) for layout in reorder_layouts(layer)]
+        if all(element.name == DTYPE for element in elements) or call.launch is None:
             return call
-        macros = zip(("FROM_HALVES", "TO_HALVES"), map(int, halves), strict=True)
-        sizes = tuple(layout.element(layer.type_of(0)).bytes for layout in reorder_layouts(layer))
+        if elements[0].name == INT8:
+            macros = [("BYTES", 1)]
+        else:
+            macros = [
+                (f"{side}_HALVES", int(one.name == HALF)) for side, one in zip(("FROM", "TO"), elements, strict=True)
+            ]
+        sizes = tuple(element.bytes for element in elements)
         return replace(call, launch=replace(call.launch, defines=(*call.launch.defines, *macros), item_bytes=sizes))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nnstretch.devices.base.constants import padded_rows
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import Lowering, Parameters
-from nnstretch.devices.opencl.routines.base import ceil_div
+from nnstretch.devices.opencl.routines.base import Traits, ceil_div
 from nnstretch.devices.opencl.routines.conv import MOST_TILES, Convolution, conv_geometry, tile_macros
 from nnstretch.devices.opencl.routines.demand import ADDRESS_REGISTERS, Demand
 from nnstretch.graph.layer import Layer
@@ -28,24 +28,10 @@ class Depthwise(Convolution):
         return shape.groups == shape.channels == shape.out_channels
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        """The tiles that waste least at the edge of the output, best first; the smallest if the device takes none."""
-        width = conv_geometry(layer).out_width
-
-        def cost(pixels: int) -> float:
-            # A long tile pays off only if it is the whole row; otherwise its sums waste registers.
-            crowded = 1.1 if pixels > 8 and width > pixels else 1.0
-            return ceil_div(width, pixels) * (pixels + 1) * crowded
-
-        sizes = [p for p in _PIXELS if p < self.traits.registers and p < width + 4]
-        fitting = [p for p in sizes if self.demand(layer, {"pixels": p}).fits(self.traits)]
-        return tuple({"pixels": pixels} for pixels in sorted(fitting or [1], key=cost)[:MOST_TILES])
+        return depthwise_tiles(conv_geometry(layer), self.traits)
 
     def demand(self, layer: Layer, parameters: Parameters) -> Demand:
-        """A tile's sums, and of a row of the kernel all weights and all inputs, which are loaded together."""
-        shape, pixels = conv_geometry(layer), parameters["pixels"]
-        taps = shape.kernel[1]
-        inputs = (pixels - 1) * shape.strides[1] + (taps - 1) * shape.dilations[1] + 1
-        return Demand(self.traits.block * (pixels + taps + inputs) + ADDRESS_REGISTERS)
+        return depthwise_demand(conv_geometry(layer), parameters["pixels"], self.traits.block)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         shape = conv_geometry(layer)
@@ -62,6 +48,27 @@ class Depthwise(Convolution):
         macros = (*tile_macros(parameters), *row)
         call = self.call("conv_depthwise", self.reads(layer), words, (items, blocks, shape.batch), macros)
         return Lowering((call,), (self.stored(packed), self.bias(layer, blocks * b)))
+
+
+def depthwise_tiles(shape: KernelGeometry, traits: Traits) -> Sequence[Parameters]:
+    """The tiles of `pixels` that waste least at the edge of the output, best first; the smallest if the device takes none."""
+    width = shape.out_width
+
+    def cost(pixels: int) -> float:
+        # A long tile pays off only if it is the whole row; otherwise its sums waste registers.
+        crowded = 1.1 if pixels > 8 and width > pixels else 1.0
+        return ceil_div(width, pixels) * (pixels + 1) * crowded
+
+    sizes = [p for p in _PIXELS if p < traits.registers and p < width + 4]
+    fitting = [p for p in sizes if depthwise_demand(shape, p, traits.block).fits(traits)]
+    return tuple({"pixels": pixels} for pixels in sorted(fitting or [1], key=cost)[:MOST_TILES])
+
+
+def depthwise_demand(shape: KernelGeometry, pixels: int, block: int) -> Demand:
+    """A tile's sums, and of a row of the kernel all weights and all inputs, which are loaded together."""
+    taps = shape.kernel[1]
+    inputs = (pixels - 1) * shape.strides[1] + (taps - 1) * shape.dilations[1] + 1
+    return Demand(block * (pixels + taps + inputs) + ADDRESS_REGISTERS)
 
 
 ROUTINES = (Depthwise,)

@@ -13,8 +13,9 @@ from nnstretch.devices.base.routine import Lowering, Parameters
 from nnstretch.devices.opencl.routines.base import DTYPE, SUM_BYTES, ceil_div
 from nnstretch.devices.opencl.routines.conv import (
     Convolution,
-    channel_ranges,
+    block_ranges,
     conv_geometry,
+    grouped_weights,
     most_pixels,
     tile_space,
 )
@@ -60,15 +61,9 @@ class Direct(Convolution):
         pixels = ceil_div(shape.out_width, ceil_div(shape.out_width, most))
         return ({"pixels": pixels, "vectors": vectors, "length": length},)
 
-    def _groups(self, shape: KernelGeometry, lanes: int) -> tuple[int, list[tuple[int, int]]]:
-        """Maximum input blocks per group of `lanes` outputs, and first and last input block of every group."""
-        b = self.traits.block
-        ranges = [(first // b, (last - 1) // b) for first, last in channel_ranges(shape, lanes)]
-        return max(last - first + 1 for first, last in ranges), ranges
-
     def _weights(self, layer: Layer, shape: KernelGeometry, lanes: int) -> Prepared:
         """Weights as [output group][span input blocks][KH][KW][input lane][output lane], with `lanes` outputs per group."""
-        span, ranges = self._groups(shape, lanes)
+        span, ranges = block_ranges(shape, lanes, self.traits.block)
         size = len(ranges) * span * self.traits.block * shape.taps * lanes
         weight = layer.constants[1]
         recipe = ("opencl direct", Source(weight), self.dtype, lanes, span)
@@ -76,20 +71,8 @@ class Direct(Convolution):
 
     def _reordered(self, weight: np.ndarray, shape: KernelGeometry, lanes: int) -> np.ndarray:
         """The values of `_weights`."""
-        b = self.traits.block
-        span, ranges = self._groups(shape, lanes)
-        source = np.asarray(weight, np.float32)
-        result = np.zeros((len(ranges), span * b, *shape.kernel, lanes), np.float32)
-        for index, (first, _) in enumerate(ranges):
-            begin, end = index * lanes, min((index + 1) * lanes, shape.out_channels)
-            for group in range(begin // shape.group_out, (end - 1) // shape.group_out + 1):
-                low, high = max(begin, group * shape.group_out), min(end, (group + 1) * shape.group_out)
-                at = group * shape.group_in - first * b
-                # (outputs, inputs, KH, KW) -> (inputs, KH, KW, outputs)
-                result[index, at : at + shape.group_in, :, :, low - begin : high - begin] = np.moveaxis(
-                    source[low:high], 0, -1
-                )
-        blocked = result.reshape(len(ranges), span, b, *shape.kernel, lanes)
+        weights = grouped_weights(np.asarray(weight, np.float32), shape, lanes, self.traits.block)
+        blocked = weights.reshape(len(weights), -1, self.traits.block, *shape.kernel, lanes)
         return blocked.transpose(0, 1, 3, 4, 2, 5)
 
     def _blocks_per_pass(self, shape: KernelGeometry, span: int, lanes: int, tiles: int) -> int:
@@ -105,7 +88,7 @@ class Direct(Convolution):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         shape = conv_geometry(layer)
         pixels, lanes = parameters["pixels"], parameters["vectors"] * parameters.get("length", self.traits.block)
-        span, ranges = self._groups(shape, lanes)
+        span, ranges = block_ranges(shape, lanes, self.traits.block)
         items, each = self._tiles(shape, pixels, len(ranges) * shape.batch)
         words = (
             *(shape.channels, shape.height, shape.width, shape.out_channels, shape.out_height, shape.out_width),

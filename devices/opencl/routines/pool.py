@@ -24,20 +24,11 @@ class Pool(OpenCLRoutine):
         return is_image(layer.type_of(0))
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        shape = KernelGeometry.of(layer)
-        blocks = self.blocks(shape.channels)
-        rows = self.per_item(shape.out_height, blocks * shape.batch)
-        columns = shape.out_width if self.traits.on_cpu or rows > 1 else 1
-        windows = (blocks, *shape.size, *shape.out_size, *shape.kernel, *shape.strides, *shape.pads, rows, columns)
-        kernel, rest = "max_pool", [*shape.dilations]
-        if layer.op == "AveragePool":
-            kernel, rest = "average_pool", [*layer.ints("pads")[2:], int(layer.attributes["count_include_pad"] == 1)]
-        return self.lowering(
-            kernel,
-            layer,
-            (*windows, *rest),
-            (ceil_div(shape.out_height, rows) * ceil_div(shape.out_width, columns), blocks, shape.batch),
-        )
+        windows, size = window_words(self, layer)
+        if layer.op == "MaxPool":
+            return self.lowering("max_pool", layer, (*windows, *KernelGeometry.of(layer).dilations), size)
+        padding = (*layer.ints("pads")[2:], int(layer.attributes["count_include_pad"] == 1))
+        return self.lowering("average_pool", layer, (*windows, *padding), size)
 
 
 _SUMS = 16, 8, 4
@@ -93,6 +84,17 @@ class Resize(OpenCLRoutine):
         linear = int(layer.attributes["mode"] == "linear")
         words, size = (blocks, h, w, oh, ow, rows, linear), (ceil_div(oh, rows), blocks, n)
         return self.lowering("resize", layer, words, size, (INPUT, constant(0), constant(1)), tables)
+
+
+def window_words(routine: OpenCLRoutine, layer: Layer) -> tuple[tuple[int, ...], tuple[int, int, int]]:
+    """The kernels' parameters of windows, and the work items."""
+    shape = KernelGeometry.of(layer)
+    blocks = routine.blocks(shape.channels)
+    rows = routine.per_item(shape.out_height, blocks * shape.batch)
+    columns = shape.out_width if routine.traits.on_cpu or rows > 1 else 1
+    words = (blocks, *shape.size, *shape.out_size, *shape.kernel, *shape.strides, *shape.pads, rows, columns)
+    items = ceil_div(shape.out_height, rows) * ceil_div(shape.out_width, columns)
+    return words, (items, blocks, shape.batch)
 
 
 def _packed(table: ResizeTable) -> np.ndarray:

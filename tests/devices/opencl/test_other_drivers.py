@@ -17,7 +17,16 @@ OCLGRIND = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
 RUSTICL = next(Path("/usr/lib").glob("*/libRusticlOpenCL.so.1"), None)
 INTEL = Path(sys.prefix) / "intel-opencl" / "lib" / "libintelocl.so"
 CASES = ["-m", "tests.kits.opencl.driver_cases"]
-INCLUDED = {"common.cl", "gemm_tile.cl", "lanes.cl", "tile.cl", "strides.cl", "winograd_transform.cl"}
+INCLUDED = {
+    "common.cl",
+    "gemm_tile.cl",
+    "int8.cl",
+    "lanes.cl",
+    "pool_windows.cl",
+    "strides.cl",
+    "tile.cl",
+    "winograd_transform.cl",
+}
 SEMAPHORE = "semaphore.cl"  # needs a host that runs meanwhile
 WRITES_BEHIND = """
 import numpy as np, pyopencl as cl

@@ -15,13 +15,13 @@ from nnstretch.devices.opencl.routines.demand import Demand
 from nnstretch.devices.opencl.traits import half_rate
 from nnstretch.devices.opencl.vendors import UNKNOWN, VENDORS, vendor_name
 from nnstretch.graph.layer import Layer
-from tests.kits.opencl import oclgrind_cases
+from tests.kits.opencl import small_layers
 from tests.kits.opencl.amdgpu import WAVES, compiled, settings
 from tests.kits.opencl.phones import ADRENO, LAYERS, NVIDIA, PHONES, traits
 
 OFFERED = Path(__file__).with_name("offered_settings.json")
 DTYPES = ("float32", "float16")
-ALL = [*LAYERS.values(), *oclgrind_cases.LAYERS]
+ALL = [*LAYERS.values(), *small_layers.LAYERS, *small_layers.INT8_LAYERS]
 TOO_LARGE = {
     (device, name): registers
     for device in ("mali", "mali with small groups")

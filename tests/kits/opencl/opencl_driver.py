@@ -100,7 +100,9 @@ def _prepare(
 ) -> _Prepared:
     sources: dict[Operand, np.ndarray] = {}
     for index, values, layout in zip(layer.activations, inputs, layouts_in, strict=True):
-        sources[Operand("input", index)] = layout.pack(np.asarray(values, np.float32))
+        sources[Operand("input", index)] = layout.pack(
+            np.asarray(values, layer.type_of(index).element.storage), tensor=layer.type_of(index)
+        )
     for index, constant in enumerate(lowering.constants):
         sources[Operand("constant", index)] = np.asarray(constant)
     operands = {operand: _guarded(runtime, values, values.nbytes) for operand, values in sources.items()}

@@ -7,8 +7,11 @@ from itertools import islice
 
 from nnstretch.devices.base.routine import Layout, Parameters, Routine, reorder_layer
 from nnstretch.devices.opencl.routines import Reorder, Traits, routines
+from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 from tests.kits.kernels.convolution_parity import conv_layer
+from tests.kits.kernels.convolution_shapes import dense_layer
+from tests.kits.kernels.int8_layers import quantized, summed, typed_layer
 from tests.kits.kernels.token_layers import attention_layer, product_layer
 from tests.kits.opencl.opencl_parity import ACTIVATIONS, RELU, make_layer, numbers
 
@@ -57,6 +60,26 @@ LAYERS = (
     attention_layer((2, 1, 3, 4, 5, 6), heads=1, groups=1, rows=True, factor=numbers((2, 1, 1, 1)), epsilon=1.0),
     make_layer("Slice", [(1, 9, 3, 4)], (1, 5, 3, 2), {"starts": (0, 4, 0, 0), "steps": (1, 1, 1, 2)}),
 )
+A, B = QuantizationParameters(0.0625, 3), QuantizationParameters(0.03, -7)
+BYTES, OTHERS, FEW = (TensorType(IMAGE, "int8", A), TensorType(IMAGE, "int8", B), TensorType((1, 5, 2, 4), "int8", A))
+INT8_LAYERS = (
+    quantized(conv_layer((1, 6, 5, 6), 7, residual=True), 1),
+    quantized(conv_layer((1, 6, 4, 7), 6, (3, 2), (2, 2), (0, 1, 1, 0), groups=3), 1),
+    summed(quantized(conv_layer((1, 5, 4, 5), 9, (1, 1), pads=(0, 0, 0, 0), residual=True), 1)),
+    quantized(conv_layer((1, 6, 5, 7), 6, strides=(2, 2), groups=6, residual=True), 1),
+    quantized(dense_layer(3, 9, 7, bias=True, residual=True, activation=RELU), 1),
+    typed_layer("Quantize", [TensorType((3, 7))], TensorType((3, 7), "int8", A)),
+    typed_layer("Dequantize", [BYTES], TensorType(IMAGE)),
+    typed_layer("Quantize", [BYTES], OTHERS),
+    typed_layer("Activation", [BYTES], OTHERS, None, ACTIVATIONS[3]),
+    typed_layer("Add", [BYTES, OTHERS], BYTES),
+    typed_layer("Mul", [BYTES, TensorType((1, 5, 1, 1), "int8", B)], BYTES),
+    typed_layer("MaxPool", [BYTES], FEW, {**POOL, "dilations": (1, 1)}),
+    typed_layer("AveragePool", [BYTES], FEW, {**POOL, "count_include_pad": 0}),
+    typed_layer("GlobalPool", [BYTES], TensorType((1, 5, 1, 1), "int8", B), {"mode": "average"}),
+    typed_layer("Concat", [BYTES, OTHERS], TensorType((1, 10, 3, 4), "int8", A), {"axis": 1}),
+    typed_layer("Reshape", [BYTES], TensorType((5, 12), "int8", A)),
+)
 KINDS = {
     "cpu": Traits(block=4, on_cpu=True, compute_units=3, registers=32),
     "plain": Traits(block=8, on_cpu=False, compute_units=2, registers=8),
@@ -70,12 +93,13 @@ def cases(traits: Traits, settings: int | None = 1) -> Iterator[tuple[Routine, L
 
     The routines for float32 and for float16 come with every layer; changes of layouts, in float32, come last.
     """
-    for layer in LAYERS:
+    for layer in (*LAYERS, *INT8_LAYERS):
         for routine in routines(traits, ("float32", "float16")):
             if routine.supports(layer):
                 for parameters in islice(routine.parameter_space(layer), settings):
                     yield routine, layer, parameters
     for blocks in ((0, 1), (1, 0), (1, 1)):
         source, target = (Layout(traits.block * blocked) for blocked in blocks)
-        yield Reorder(traits), reorder_layer(TensorType(IMAGE), source, target), {}
+        for tensor in (TensorType(IMAGE), BYTES):
+            yield Reorder(traits), reorder_layer(tensor, source, target), {}
     yield Reorder(traits), reorder_layer(TensorType(IMAGE), Layout(traits.block), Layout(16)), {}

@@ -30,13 +30,14 @@ from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.support.settings import cache_dir
 from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.graphs.quantized_networks import QuantizedNetwork
 from tests.kits.networks.tiny_branching import SIDE, branched
 
 pytestmark = pytest.mark.opencl
 
 PROCESSORS = "cpu:0,opencl:0@1"
-NETWORKS = ("pure", "placed", "branched", "two devices")
-"""Everything on a device; layers placed at random; two branches; two devices."""
+NETWORKS = ("pure", "placed", "branched", "two devices", "int8")
+"""Everything on a device; layers placed at random; two branches; two devices; int8 layers on a device."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def network(kind: str) -> tuple[ir.Model, str]:
     """A network with the processors that it is for."""
     if kind == "branched":
         return export_branched(branched(0.5), torch.zeros(1, 1, SIDE, SIDE)), PROCESSORS
+    if kind == "int8":
+        return QuantizedNetwork(12).graph(), "opencl:0@1"
     if kind == "pure":
         return RandomNetwork(2, 0, nodes=8, size=5).graph(), "opencl:0@1"
     if kind == "placed":

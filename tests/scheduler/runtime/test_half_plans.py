@@ -217,7 +217,7 @@ def test_a_tolerance_that_is_no_positive_number_is_refused(tolerance: float) -> 
 
 @pytest.mark.opencl
 def test_halves_are_offered_from_a_tolerance_on() -> None:
-    for tolerance, dtypes in ((HALF_TOLERANCE, {"float32", HALF}), (1e-4, {"float32"})):
+    for tolerance, dtypes in ((HALF_TOLERANCE, {"float32", HALF, "int8"}), (1e-4, {"float32", "int8"})):
         (device,) = build_processors(CompileOptions(f"opencl:0@{CORES[0]}", tolerance=tolerance)).named
         assert {routine.descriptor.dtype for routine in device.routines} == dtypes
         assert np.dtype(device.blocked.dtype or "float32") == np.float32

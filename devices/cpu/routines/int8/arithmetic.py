@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from nnstretch.devices.algorithms.quantized import is_quantized, only_clips, parameters_of, result_of, scale_bits
 from nnstretch.devices.base.routine import INPUT, Descriptor, Lowering, Operand, Parameters
 from nnstretch.devices.cpu.manifest import kernel_call
 from nnstretch.devices.cpu.routines.eltwise import EltwiseRoutine, Relation, second_operand
-from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, only_clips, parameters_of, result_of, scale_bits
 from nnstretch.devices.cpu.routines.memory_bound import BLOCK, planes_of, stored_floats
 from nnstretch.graph.layer import Layer
 

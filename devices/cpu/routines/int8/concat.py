@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from itertools import accumulate
 
+from nnstretch.devices.algorithms.quantized import is_quantized, parameters_of
 from nnstretch.devices.base.routine import Descriptor, KernelCall, Layout, Lowering, Operand, Parameters
 from nnstretch.devices.cpu.manifest import kernel_call
 from nnstretch.devices.cpu.routines.data_movement import join_lanes, shares_blocks
 from nnstretch.devices.cpu.routines.int8.quantize import requantize_call
-from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, parameters_of
 from nnstretch.devices.cpu.routines.memory_bound import BLOCK, MemoryBoundRoutine, stored_floats
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer

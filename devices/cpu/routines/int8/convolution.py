@@ -10,6 +10,8 @@ from itertools import accumulate
 
 import numpy as np
 
+from nnstretch.devices.algorithms.quantized import parameters_of
+from nnstretch.devices.algorithms.quantized_products import QUAD, corrected_bias, has_int8_operands, padded
 from nnstretch.devices.base.constants import Piece, Prepared, Source, whole
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import PLAIN, Descriptor, Layout, Lowering, Parameters, distinct, shares
@@ -18,14 +20,7 @@ from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES, ConvertedRo
 from nnstretch.devices.cpu.routines.converted_rows import UNITS as UNITS_OF_ROWS
 from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, geometry_parameters
 from nnstretch.devices.cpu.routines.convolution.direct import computed_pixels, set_vectors
-from nnstretch.devices.cpu.routines.int8.rounding import parameters_of
-from nnstretch.devices.cpu.routines.int8.weighted import (
-    QUAD,
-    corrected_bias,
-    has_int8_operands,
-    lowering,
-    padded,
-)
+from nnstretch.devices.cpu.routines.int8.weighted import lowering
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 

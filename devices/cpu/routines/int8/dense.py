@@ -7,10 +7,11 @@ from functools import partial
 
 import numpy as np
 
+from nnstretch.devices.algorithms.quantized_products import QUAD, corrected_bias, has_int8_operands
 from nnstretch.devices.base.constants import Piece, Prepared, Source
 from nnstretch.devices.base.routine import NO_PARAMETERS, Descriptor, Lowering, Parameters, Routine
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.int8.weighted import QUAD, corrected_bias, has_int8_operands, lowering
+from nnstretch.devices.cpu.routines.int8.weighted import lowering
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 

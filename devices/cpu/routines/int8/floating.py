@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nnstretch.devices.algorithms.quantized import is_quantized
 from nnstretch.devices.base.routine import Descriptor, Lowering, Parameters
 from nnstretch.devices.cpu.routines.eltwise import SoftmaxRoutine
 from nnstretch.devices.cpu.routines.int8.converted import converted
-from nnstretch.devices.cpu.routines.int8.rounding import is_quantized
 from nnstretch.devices.cpu.routines.memory_bound import MemoryBoundRoutine
 from nnstretch.devices.cpu.routines.pool import ResizeRoutine
 from nnstretch.devices.engine.build.instruction_sets import Isa

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from nnstretch.devices.algorithms.quantized import is_quantized, only_clips, parameters_of, ratio_bits, result_of
 from nnstretch.devices.algorithms.resize import has_tables, resize_tables
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import INPUT, OUTPUT, Descriptor, Lowering, Operand, Parameters
 from nnstretch.devices.cpu.manifest import family, kernel_call
 from nnstretch.devices.cpu.routines.int8.quantize import requantize_call
-from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, only_clips, parameters_of, ratio_bits, result_of
 from nnstretch.devices.cpu.routines.memory_bound import BLOCK, MemoryBoundRoutine, planes_of, stored_floats
 from nnstretch.devices.cpu.routines.pool import AVERAGE, MAXIMUM, PoolRoutine, plane_sizes, window_parameters
 from nnstretch.graph.activation import NO_ACTIVATION

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from types import MappingProxyType
 
+from nnstretch.devices.algorithms.quantized import is_quantized, parameters_of, ratio_bits
 from nnstretch.devices.algorithms.table import tabulate
 from nnstretch.devices.base.routine import (
     INPUT,
@@ -18,7 +19,6 @@ from nnstretch.devices.base.routine import (
     Parameters,
 )
 from nnstretch.devices.cpu.manifest import family, kernel_call
-from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, parameters_of, ratio_bits
 from nnstretch.devices.cpu.routines.memory_bound import BLOCK, MemoryBoundRoutine, stored_floats
 from nnstretch.graph.activation import NO_ACTIVATION, float_bits
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, HIGHEST, LOWEST, QuantizationParameters

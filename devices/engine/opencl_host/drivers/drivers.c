@@ -157,6 +157,8 @@ static void describe(ocl_handle id, const char *platform, nns_ocl_device *device
     device->fine_grained = svm & OCL_SVM_FINE_GRAIN_BUFFER && nns_ocl.SVMAlloc && nns_ocl.SVMFree;
     device->atomics = svm & OCL_SVM_ATOMICS;
     device->scalar = read_number(id, OCL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof(ocl_uint)) == 1;
+    device->dot_products =
+        strcmp(device->version, "OpenCL 3") >= 0 && has_extension(id, "cl_khr_integer_dot_product");
     if (read_number(id, OCL_DEVICE_LOCAL_MEM_TYPE, sizeof(ocl_uint)) == OCL_LOCAL_MEM_IS_LOCAL)
         device->local_memory = (int64_t)read_number(id, OCL_DEVICE_LOCAL_MEM_SIZE, sizeof(ocl_ulong));
     device->group_items = (int64_t)read_number(id, OCL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof(size_t));

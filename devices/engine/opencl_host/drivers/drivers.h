@@ -22,6 +22,7 @@ typedef struct {
     bool fine_grained; /* has fine-grained shared virtual memory */
     bool atomics;      /* running kernels see writes of the host to that memory */
     bool scalar;       /* computes work items side by side and splits vectors into their elements, as GPUs do */
+    bool dot_products; /* its compiler takes OpenCL C 3.0 and has dot products of packed int8 */
     int64_t local_memory; /* bytes for a work group; 0 if it is global memory, which is no faster */
     int64_t group_items;  /* work items of a work group, at most */
     int64_t wave;         /* work items that run in lockstep; 0 if the driver does not say */

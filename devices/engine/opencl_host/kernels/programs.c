@@ -9,10 +9,17 @@
 enum { PATH_BYTES = 4096, OPTION_BYTES = 16384, MOST_BINARY = 64 << 20, LOG_LINE = 100 };
 
 /* As devices/opencl/runtime.py has them: equal options give equal results. */
-static const char common_options[] = "-cl-std=CL1.2 -cl-mad-enable -cl-no-signed-zeros";
+static const char common_options[] = "-cl-mad-enable -cl-no-signed-zeros";
 
-static int32_t write_options(const nns_ocl_program *macros, char options[OPTION_BYTES], nns_report *report) {
-    size_t used = (size_t)snprintf(options, OPTION_BYTES, "%s", common_options);
+/* The version of OpenCL C for a source: 3.0 for dot products of packed int8 on devices that have them. */
+static const char *standard_of(const nns_ocl_port *port, const nns_ocl_source *source) {
+    const bool asks = strstr(source->text, "__opencl_c_integer_dot_product_input_4x8bit_packed");
+    return asks && port->device->dot_products ? "CL3.0" : "CL1.2";
+}
+
+static int32_t write_options(const char *standard, const nns_ocl_program *macros, char options[OPTION_BYTES],
+                             nns_report *report) {
+    size_t used = (size_t)snprintf(options, OPTION_BYTES, "-cl-std=%s %s", standard, common_options);
     for (int64_t i = 0; macros && i < macros->n_macros && used < OPTION_BYTES; i++)
         used += (size_t)snprintf(options + used, OPTION_BYTES - used, " -D%s=%lld", macros->names[i],
                                  (long long)macros->values[i]);
@@ -98,7 +105,7 @@ static void store_binary(ocl_handle program, const char *path) {
 int32_t nns_ocl_build(const nns_ocl_port *port, const nns_ocl_source *source, const nns_ocl_program *macros,
                       const char *cache, ocl_handle *program, nns_report *report) {
     char options[OPTION_BYTES], path[PATH_BYTES];
-    TRY(write_options(macros, options, report));
+    TRY(write_options(standard_of(port, source), macros, options, report));
     /* PoCL's own cache also covers work group sizes, which its binaries do not. */
     const bool kept = cache && !nns_ocl_is_pocl(port->device) &&
                       nns_ocl_binary_path(cache, port->device, source->text, options, path, sizeof path);

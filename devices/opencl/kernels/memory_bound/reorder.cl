@@ -1,9 +1,17 @@
 /* Conversion between plain and blocked layout, between blocks, and between floats and halves. Work items: (range of pixels, channel block,
  * image).
  *
- * Macros: FROM_HALVES, TO_HALVES: 1 if the input, or output, is of halves instead of floats.
+ * Macros: FROM_HALVES, TO_HALVES: 1 if the input, or output, is of halves instead of floats; BYTES: 1 if both are of bytes.
  */
 #include "common.cl"
+
+#if BYTES
+#define moved char
+#else
+#define moved float
+#endif
+typedef NNS_JOIN(moved, NNS_BLOCK) moved_block;
+typedef NNS_JOIN(moved, 4) moved_quad;
 
 #if FROM_HALVES
 #define source half
@@ -11,7 +19,7 @@
 #define TAKE_ONE LOAD_ONE_HALF
 #define TAKE_QUAD(pointer) vload_half4(0, pointer)
 #else
-#define source float
+#define source moved
 #define TAKE LOAD
 #define TAKE_ONE LOAD_ONE
 #define TAKE_QUAD(pointer) vload4(0, pointer)
@@ -23,7 +31,7 @@
 #define PUT_ONE STORE_ONE_HALF
 #define PUT_QUAD(value, pointer) vstore_half4(TO_HALF(value), 0, pointer)
 #else
-#define target float
+#define target moved
 #define PUT STORE
 #define PUT_ONE STORE_ONE
 #define PUT_QUAD(value, pointer) vstore4(value, 0, pointer)
@@ -43,10 +51,10 @@ typedef struct {
 #endif
 
 /* Exchanges vectors and lanes of a square of B vectors: as often as B can be halved, its halves are interleaved. */
-INLINE void transpose(floatb square[B])
+INLINE void transpose(moved_block square[B])
 {
     UNROLL for (int halving = 0; halving < HALVINGS; halving++) {
-        floatb next[B];
+        moved_block next[B];
         UNROLL for (int i = 0; i < B / 2; i++) {
             next[2 * i].even = square[i].lo;
             next[2 * i].odd = square[i + B / 2].lo;
@@ -69,17 +77,17 @@ kernel void to_blocked(const global source *x_buffer, global target *y_buffer, c
     const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, plane);
     long p = begin;
     for (; p + B <= end; p += B) {
-        floatb square[B];
+        moved_block square[B];
         UNROLL for (int i = 0; i < B; i++)
-            square[i] = i < lanes ? TAKE(x + (long)i * plane + p) : (floatb)(0.0f);
+            square[i] = i < lanes ? TAKE(x + (long)i * plane + p) : (moved_block)(0);
         transpose(square);
         UNROLL for (int i = 0; i < B; i++)
             PUT(square[i], y + (p + i) * B);
     }
     for (; p < end; p++) {
-        float lane[B];
+        moved lane[B];
         UNROLL for (int i = 0; i < B; i++)
-            lane[i] = i < lanes ? TAKE_ONE(x + (long)i * plane + p) : 0.0f;
+            lane[i] = i < lanes ? TAKE_ONE(x + (long)i * plane + p) : (moved)0;
         PUT(LOAD(lane), y + p * B);
     }
 }
@@ -94,7 +102,7 @@ kernel void to_plain(const global source *x_buffer, global target *y_buffer, con
     const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, plane);
     long p = begin;
     for (; p + B <= end; p += B) {
-        floatb square[B];
+        moved_block square[B];
         UNROLL for (int i = 0; i < B; i++)
             square[i] = TAKE(x + (p + i) * B);
         transpose(square);
@@ -125,7 +133,7 @@ kernel void between_blocks(const global source *x_buffer, global target *y_buffe
     const int begin = (int)get_global_id(0) * given.per_item, end = min(begin + given.per_item, plane);
     const int has_source = channel < from_blocks * from;
     for (long p = begin; p < end; p++) {
-        const float4 value = has_source ? TAKE_QUAD(x + p * from + channel % from) : (float4)(0.0f);
+        const moved_quad value = has_source ? TAKE_QUAD(x + p * from + channel % from) : (moved_quad)(0);
         PUT_QUAD(value, y + p * to + channel % to);
     }
 }

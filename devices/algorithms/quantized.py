@@ -43,6 +43,15 @@ def bounds(layer: Layer) -> tuple[int, int]:
     return low, high
 
 
+_USUAL_SCALES = 2.0**-100, 2.0**100
+
+
+def has_usual_scale(tensor: TensorType) -> bool:
+    """Whether a scale is far from the ends of float32, so that no step of a division by it overflows or becomes 0."""
+    least, most = _USUAL_SCALES
+    return least <= parameters_of(tensor).scale <= most
+
+
 _MOST = float(np.finfo(np.float32).max)
 
 

@@ -42,8 +42,7 @@ def _check(node: ir.Node, path: Path) -> None:
         wanted = "finite numbers of at least 0" if may_be_zero else "finite numbers above 0"
         raise ModelError(f"{about} is {scales[bad].flat[0]:g}, and scales are {wanted}; {_ADVICE}")
     shape = None if source is None or source.shape is None else source.shape
-    block = node.attributes.get_int("block_size", 0)
-    if shape is None or not shape.is_static() or scales.ndim > 1 or block:
+    if shape is None or not shape.is_static() or scales.ndim > 1 or node.attributes.get_int("block_size", 0) != 0:
         return
     extents, axis = shape.numpy(), node.attributes.get_int("axis", 1)
     if scales.size == 1 or not -len(extents) <= axis < len(extents) or scales.size == extents[axis]:

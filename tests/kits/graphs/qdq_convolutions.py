@@ -31,7 +31,7 @@ def qdq_convolution(spatial: tuple[int, ...] = (9, 7), **values: Any) -> onnx.Mo
 
     def rounding(kind: str, source: str, name: str, axis: int = 1) -> onnx.NodeProto:
         scale = constants[f"{source[0]}s"]
-        attributes = {"axis": axis} if np.ndim(scale) else {}
+        attributes: dict[str, Any] = {"axis": axis} if np.ndim(scale) else {}
         result = {"QuantizeLinear": "_steps", "DequantizeLinear": "_read"}[kind]
         operands = [name, f"{source[0]}s", f"{source[0]}z"]
         return helper.make_node(kind, operands, [source + result], name=f"{source}{result}", **attributes)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from nnstretch.devices.base.constants import Constant, Prepared
 from nnstretch.devices.base.routine import INPUT, Lowering, Operand, has_constant_weights
-from nnstretch.devices.cpu.manifest import Values, kernel_call
+from nnstretch.devices.cpu.manifest import Values, family, kernel_call
 from nnstretch.devices.cpu.routines.int8.rounding import is_quantized, only_clips, parameters_of, ratio_bits, result_of
+from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.dtypes import HIGHEST, LOWEST, QuantizationParameters
 from nnstretch.graph.layer import Layer
 
 QUAD = 4
 """Input channels whose products one instruction adds up; weights of a quad are neighbours."""
 
+QUAD_PRODUCTS = frozenset({"amx_int8", "avx512_vnni", "avx_vnni"})
+"""Features of x86-64 CPUs that multiply quads of bytes."""
+
 SUM_SCALE, SUM_ZERO = "sum_scale", "sum_zero"
 """Attributes of a convolution whose sums become int8 before a residual is added: the quantization parameters of these."""
+
+LEAST_BLOCK = 4
+"""Floats in the vectors of instruction sets without kernels for narrow weights."""
 
 _SIGN = -LOWEST
 """What kernels that take inputs as uint8 add to them."""
@@ -94,6 +101,21 @@ def corrected_bias(layer: Layer, lanes: int) -> np.ndarray:
     bias = layer.constants[2].reshape(-1).astype(np.int64) if layer.has(2) else 0
     rows = [bias - sums * (parameters_of(layer.type_of(0)).zero_point + added) for added in (0, _SIGN)]
     return padded(np.stack(rows).astype(np.int32), lanes)
+
+
+def gains_by_narrow_weights(isa: Isa, features: Collection[str]) -> bool:
+    """Whether kernels for narrow weights are faster than those for any on CPUs with an instruction set and these features."""
+    return isa.block > LEAST_BLOCK and QUAD_PRODUCTS.isdisjoint(features)
+
+
+def has_narrow_kernels(layer: Layer, block: int) -> bool:
+    """Whether engines with vectors of `block` floats have kernels for the narrow weights of a layer."""
+    return layer.has_narrow_weights and block > LEAST_BLOCK
+
+
+def kernel_for(layer: Layer, block: int, name: str, **tile: int) -> str:
+    """The kernel of a family for the weights of a layer, by its tile, in engines with vectors of `block` floats."""
+    return family(name).kernel(narrow=has_narrow_kernels(layer, block), **tile)
 
 
 def lowering(kernel: str, layer: Layer, weights: Prepared, bias: np.ndarray, **parameters: Values) -> Lowering:

@@ -117,12 +117,19 @@ class Family:
         found = (kernel.numbers(first, second) for kernel in self.on(isa))
         return tuple(dict.fromkeys((a, b) for a, b in found))
 
-    def kernel(self, *, narrow: bool = False, **tile: int | str) -> str:
-        """The name of the only kernel whose tile has these values, of those for any weights or for `narrow` ones.
+    def kernel(self, **tile: int | str) -> str:
+        """The name of the only kernel, of those for any weights, whose tile has these values.
 
         Raises:
             ValueError: no kernel, or more than one, has them.
         """
+        return self._kernel(tile, narrow=False)
+
+    def narrow_kernel(self, **tile: int | str) -> str:
+        """The same of the kernels for narrow weights."""
+        return self._kernel(tile, narrow=True)
+
+    def _kernel(self, tile: Mapping[str, int | str], *, narrow: bool) -> str:
         fitting = (kernel for kernel in self.kernels if kernel.narrow == narrow)
         names = [kernel.name for kernel in fitting if tile.items() <= kernel.tile.items()]
         if len(names) != 1:

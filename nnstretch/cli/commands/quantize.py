@@ -149,7 +149,7 @@ def quantize_command(
         if examples is not None and examples.preprocessing is not None:
             report.show(_images_text(examples.preprocessing, is_stated=examples.is_stated))
         report.show(f"{output}: {made}; {size_text(size)}")
-        report.note(_range_note(made, is_reduced=reduce_range))
+        report.note(_range_note(made, is_reduced=reduce_range) if examples else "")
         if not made.int8:
             report.note("no layer is in int8; allow a larger error, or leave fewer layers out")
         unreadable = len(calibration.unreadable) if calibration else 0

@@ -115,7 +115,8 @@ def has_narrow_kernels(layer: Layer, block: int) -> bool:
 
 def kernel_for(layer: Layer, block: int, name: str, **tile: int) -> str:
     """The kernel of a family for the weights of a layer, by its tile, in engines with vectors of `block` floats."""
-    return family(name).kernel(narrow=has_narrow_kernels(layer, block), **tile)
+    found = family(name)
+    return found.narrow_kernel(**tile) if has_narrow_kernels(layer, block) else found.kernel(**tile)
 
 
 def lowering(kernel: str, layer: Layer, weights: Prepared, bias: np.ndarray, **parameters: Values) -> Lowering:

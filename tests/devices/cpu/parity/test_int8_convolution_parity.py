@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.base.routine import Parameters, Routine
+from nnstretch.devices.cpu.routines.int8.weighted import gains_by_narrow_weights
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
@@ -271,6 +272,23 @@ def test_steps_of_earlier_versions_lack_the_last_parameters(routines: Sequence[R
         damaged = replace(call, parameters=call.parameters[:-1])
         with pytest.raises(PackageError, match="wrong number"):
             run_lowering(replace(lowering, calls=(damaged,)), layer, int8_feeds(layer), *layouts)
+
+
+def test_narrow_weights_are_another_workload() -> None:
+    """Their times differ from those of other weights."""
+    wide, narrow, zeros = (
+        quantized(conv_layer((1, 8, 5, 5), 8), 1, all_zero=all_zero, narrow=narrow)
+        for narrow, all_zero in ((False, False), (True, False), (True, True))
+    )
+    assert [layer.has_narrow_weights for layer in (wide, narrow, zeros)] == [False, True, False]
+    assert wide.workload == zeros.workload != narrow.workload
+    assert summed(quantized(conv_layer((1, 8, 5, 5), 8, residual=True), 1, narrow=True)).parts[0].has_narrow_weights
+
+
+def test_cpus_that_gain_by_narrow_weights() -> None:
+    gaining = {isa.name for isa in ISAS if gains_by_narrow_weights(isa, ("avx2", "asimddp"))}
+    assert gaining == {"x86-64-v4", "x86-64-v3"}
+    assert not any(gains_by_narrow_weights(isa, (one,)) for isa in ISAS for one in ("avx512_vnni", "avx_vnni"))
 
 
 def test_layers_beyond_the_kernels_are_left_to_others() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
@@ -72,16 +72,18 @@ class Kernel:
         family: name of the family.
         where: vector hardware that it is written for.
         tile: values of the tile's columns, by name.
+        narrow: whether it is for weights within ±64.
     """
 
     name: str
     family: str
     where: str
     tile: Mapping[str, int | str]
+    narrow: bool = False
 
     def is_in(self, isa: Isa) -> bool:
         """Whether engines built for `isa` have this kernel."""
-        return _WHERE[self.where](isa)
+        return _WHERE[self.where](isa) and (not self.narrow or _WHERE["BLOCK_OVER_4"](isa))
 
     def numbers(self, *columns: str) -> tuple[int, ...]:
         """The values of columns that hold numbers."""
@@ -116,12 +118,20 @@ class Family:
         return tuple(dict.fromkeys((a, b) for a, b in found))
 
     def kernel(self, **tile: int | str) -> str:
-        """The name of the only kernel whose tile has these values.
+        """The name of the only kernel, of those for any weights, whose tile has these values.
 
         Raises:
             ValueError: no kernel, or more than one, has them.
         """
-        names = [kernel.name for kernel in self.kernels if tile.items() <= kernel.tile.items()]
+        return self._kernel(tile, narrow=False)
+
+    def narrow_kernel(self, **tile: int | str) -> str:
+        """The same of the kernels for narrow weights."""
+        return self._kernel(tile, narrow=True)
+
+    def _kernel(self, tile: Mapping[str, int | str], *, narrow: bool) -> str:
+        fitting = (kernel for kernel in self.kernels if kernel.narrow == narrow)
+        names = [kernel.name for kernel in fitting if tile.items() <= kernel.tile.items()]
         if len(names) != 1:
             raise ValueError(f"{len(names)} kernels of {self.name} have the tile {tile}; expected one")
         return names[0]
@@ -370,4 +380,6 @@ def _family(name: str, lists: _Lists, constants: Mapping[str, int]) -> Family:
     reads = dict(_reads(name, lists))
     optional = frozenset(read for read, is_optional in reads.items() if is_optional)
     parameters, found = tuple(_parameters(name, lists, constants)), tuple(_kernels(name, lists))
+    if name in (row.arguments[0] for row in _rows(lists.get(("NARROW", ""), ""))):
+        found += tuple(replace(kernel, name=f"{kernel.name}_narrow", narrow=True) for kernel in found)
     return Family(name, parameters, tuple(reads), optional, found)

@@ -98,6 +98,8 @@ from nnstretch.graph.activation import NO_ACTIVATION, Activation
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, ElementType, QuantizationParameters, element_type
 
 DOMAIN = "nnstretch"
+NARROW_WEIGHTS = 64
+"""Largest absolute value of int8 weights whose products with two uint8 numbers have a sum within int16."""
 FUSION_GROUP = "Chain"
 """Operator of several layers that one routine computes; part of the workload keys of stored profiles."""
 OPERATORS: Mapping[str, str] = {
@@ -224,6 +226,14 @@ class Layer:
         types = (*(self.type_of(i) for i in self.activations), *self.outputs)
         return any(t.quantization is not None for t in types) or any(link.is_int8 for link in self.parts)
 
+    @cached_property
+    def has_narrow_weights(self) -> bool:
+        """Whether it is a Conv or Dense with int8 weights within ±64, not all zeros: some CPUs compute faster with them."""
+        weights = self.constants.get(1)
+        if self.op not in ("Conv", "Dense") or weights is None or weights.dtype != np.int8:
+            return False
+        return 0 < max(int(weights.max(initial=0)), -int(weights.min(initial=0))) <= NARROW_WEIGHTS
+
     @property
     def activations(self) -> tuple[int, ...]:
         """Indices of the inputs that are computed at run time, in order."""
@@ -233,7 +243,8 @@ class Layer:
     def workload(self) -> str:
         """Tuning key: layers with equal workloads cost the same, so one is profiled (ACLTuner, task de-duplication).
 
-        Holds operator, types, attributes, fusion and which inputs are constant, but neither names nor weights' values.
+        Holds operator, types, attributes, fusion, which inputs are constant and whether weights are narrow, but neither names
+        nor weights' values.
         """
         description: dict[str, object] = {
             "op": self.op,
@@ -243,6 +254,8 @@ class Layer:
             "attributes": {k: self.attributes[k] for k in sorted(self.attributes)},
             "activation": str(self.activation),
         }
+        if self.has_narrow_weights:
+            description["weights"] = "narrow"
         if self.parts:
             description["chain"] = [layer.workload for layer in self.parts]
             description["wiring"] = self.wiring

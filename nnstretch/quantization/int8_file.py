@@ -50,6 +50,7 @@ def write_int8(
     keep: Collection[str] = (),
     only: Collection[str] = (),
     parameters: Mapping[str, tuple[float, int]] | None = None,
+    reduce_range: bool = False,
 ) -> None:
     """Writes a network with QuantizeLinear and DequantizeLinear nodes.
 
@@ -62,6 +63,7 @@ def write_int8(
         keep: names of nodes that stay in float32.
         only: names of the nodes that are quantised; of all, if there are none.
         parameters: scale and zero point of activations, which come before their ranges.
+        reduce_range: weights are from -64 to 64, instead of from -127 to 127.
 
     Raises:
         ModelError: ONNX Runtime cannot quantise the model.
@@ -79,6 +81,7 @@ def write_int8(
             None,
             quant_format=QuantFormat.QDQ,
             per_channel=True,
+            reduce_range=reduce_range,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             nodes_to_quantize=list(only),

@@ -48,6 +48,7 @@ class QuantizationOptions:
         sensitivity: the error that each layer causes is measured.
         equalize: ranges of channels are equalised across layers first.
         bias_correction: biases take the mean effect of rounded weights back.
+        reduce_range: weights are within ±64, with which CPUs that have AVX2 but not VNNI compute faster.
     """
 
     method: Method = "minmax"
@@ -56,6 +57,7 @@ class QuantizationOptions:
     sensitivity: bool = False
     equalize: bool = False
     bias_correction: bool = False
+    reduce_range: bool = False
 
     def __post_init__(self) -> None:
         """Checks the values.
@@ -81,6 +83,7 @@ class Quantized:
         sensitivity: the error that each layer causes, the largest first; empty if it was not needed.
         equalized: number of pairs of layers whose ranges were equalised.
         corrected: number of layers whose biases were corrected.
+        full_range_error: `error` if the weights were not of reduced range; None unless they are.
     """
 
     int8: int
@@ -90,6 +93,7 @@ class Quantized:
     sensitivity: tuple[LayerError, ...]
     equalized: int
     corrected: int
+    full_range_error: float | None = None
 
     def __str__(self) -> str:
         """One line, such as "23 layers in int8, 4 in float32; output error 0.0123 (38.2 dB)"."""
@@ -97,8 +101,14 @@ class Quantized:
         parts += [f"pairs equalised: {self.equalized}"] if self.equalized else []
         parts += [f"biases corrected: {self.corrected}"] if self.corrected else []
         if self.error is not None:
-            parts.append(f"output error {self.error:.3g} ({signal_to_noise(self.error):.1f} dB)")
+            parts.append(f"output error {_error_text(self.error)}")
+        if self.full_range_error is not None:
+            parts.append(f"with weights of the full range {_error_text(self.full_range_error)}")
         return "; ".join(parts)
+
+
+def _error_text(error: float) -> str:
+    return f"{error:.3g} ({signal_to_noise(error):.1f} dB)"
 
 
 def quantize(
@@ -128,6 +138,9 @@ def quantize(
     with TemporaryDirectory(prefix="nnstretch-quantize-") as folder:
         work = _Workspace(model, examples, options, Path(folder), progress)
         kept, sensitivity = _kept(work, options, progress)
+        full_range_error = None
+        if options.reduce_range and work.error.is_defined:
+            full_range_error = work.error.of(work.int8(kept, full_range=True))
         file = work.int8(kept)
         error = work.error.of(file) if work.error.is_defined else None
         made = load(file)
@@ -137,7 +150,7 @@ def quantize(
     int8, others = _counts(made)
     names = [str(node.name) for node in work.network.graph]
     stay = tuple(name for name in names if name in kept)
-    return Quantized(int8, others, stay, error, tuple(sensitivity), work.equalized, work.corrected)
+    return Quantized(int8, others, stay, error, tuple(sensitivity), work.equalized, work.corrected, full_range_error)
 
 
 @dataclass(frozen=True)
@@ -239,14 +252,14 @@ class _Workspace:
         self._file = self._saved(self.network, "network")
         self.error = OutputError(self._file, feeds)
 
-    def int8(self, kept: Sequence[str]) -> Path:
-        """A file in which these nodes, and only these, stay in float32."""
+    def int8(self, kept: Sequence[str], *, full_range: bool = False) -> Path:
+        """A file in which these nodes, and only these, stay in float32; with `full_range` weights are not of reduced range."""
         network = self.network.clone()
         own_weights(network, kept)
-        file = self._written(self._saved(network, "kept"), keep=kept)
+        file = self._written(self._saved(network, "kept"), keep=kept, full_range=full_range)
         if self._options.bias_correction:
             self.corrected = correct_biases(network, file, self._feeds, self._folder)
-            file = self._written(self._saved(network, "kept"), keep=kept)
+            file = self._written(self._saved(network, "kept"), keep=kept, full_range=full_range)
         return file
 
     def only(self, nodes: Sequence[str]) -> Path:
@@ -258,9 +271,12 @@ class _Workspace:
         save(network, file)
         return file
 
-    def _written(self, network: Path, *, keep: Sequence[str] = (), only: Sequence[str] = ()) -> Path:
+    def _written(
+        self, network: Path, *, keep: Sequence[str] = (), only: Sequence[str] = (), full_range: bool = False
+    ) -> Path:
         file = self._folder / "int8.onnx"
-        write_int8(network, self._ranges, file, keep=keep, only=only)
+        reduce_range = self._options.reduce_range and not full_range
+        write_int8(network, self._ranges, file, keep=keep, only=only, reduce_range=reduce_range)
         return file
 
 

@@ -41,10 +41,12 @@ from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.devices.engine.build.instruction_sets import cpu_features, local_isa
 from nnstretch.errors import UsageError
 from nnstretch.graph.dtypes import BFLOAT16, FLOAT16, QuantizationParameters
-from nnstretch.graph.layer import Attribute, Layer, TensorType, fused_layer, fused_pair
+from nnstretch.graph.layer import NARROW_WEIGHTS, Attribute, Layer, TensorType, fused_layer, fused_pair
 
 Shape = tuple[int, ...]
 _COPY_BYTES = 1 << 20
+_WIDE = 100
+"""A weight of layers that kernels for narrow weights do not compute."""
 _INT8_PRODUCTS, _HALF_PRODUCTS = 4, 2
 """Products of int8, and of bfloat16 or float16, that an instruction has where one of float32 has one."""
 
@@ -111,7 +113,8 @@ def typical_layers() -> Iterator[Layer]:
     left, right = TensorType((8, 196, 64)), TensorType((8, 64, 196))
     yield _layer("MatMul", (left, right), TensorType((8, 196, 196)), {"transpose_x": 0, "transpose_y": 0})
     yield from _recurrent_layers()
-    yield from _int8_layers()
+    yield from _int8_layers(_WIDE)
+    yield from _int8_layers(NARROW_WEIGHTS)
     yield from _memory_bound_layers()
 
 
@@ -129,26 +132,27 @@ def _recurrent_layers() -> Iterator[Layer]:
         yield _layer("Recurrence", (x, TensorType(weights[1].shape)), result, attributes, weights)
 
 
-def _int8_layers() -> Iterator[Layer]:
+def _int8_layers(weight: int) -> Iterator[Layer]:
+    """Layers of int8 whose weights are all this one."""
     for channels, size in ((64, 56), (256, 14), (48, 28), (24, 28), (16, 56)):
-        yield _quantized(convolution(channels, channels, size, (3, 3)))
-        yield _quantized(convolution(channels, channels, size, (1, 1)))
+        yield _quantized(convolution(channels, channels, size, (3, 3)), weight)
+        yield _quantized(convolution(channels, channels, size, (1, 1)), weight)
     for outputs, extent in ((64, 7), (32, 3), (16, 3)):
-        yield _quantized(convolution(3, outputs, 224, (extent, extent), stride=2))
-    yield _quantized(convolution(120, 120, 28, (3, 3), groups=5))
-    yield _quantized(convolution(128, 128, 28, (3, 3), groups=128))
+        yield _quantized(convolution(3, outputs, 224, (extent, extent), stride=2), weight)
+    yield _quantized(convolution(120, 120, 28, (3, 3), groups=5), weight)
+    yield _quantized(convolution(128, 128, 28, (3, 3), groups=128), weight)
     types = [TensorType(shape) for shape in ((1, 2048), (1000, 2048), (1000,))]
     weights = {1: np.zeros((1000, 2048), np.float32), 2: np.zeros(1000, np.float32)}
-    yield _quantized(_layer("Dense", types, TensorType((1, 1000)), {}, weights))
+    yield _quantized(_layer("Dense", types, TensorType((1, 1000)), {}, weights), weight)
 
 
-def _quantized(layer: Layer) -> Layer:
-    """A layer with weights and bias as one of int8."""
+def _quantized(layer: Layer, number: int) -> Layer:
+    """A layer with weights and bias as one of int8, with this number as all weights."""
     x, weight, bias = map(layer.type_of, range(3))
     scales = TensorType(bias.shape)
     inputs = (_int8(x), replace(weight, dtype="int8"), replace(bias, dtype="int32"), None, scales)
-    ones, zeros = np.ones(weight.shape, np.int8), np.zeros(bias.shape, np.int32)
-    constants: dict[int, np.ndarray] = {1: ones, 2: zeros, 4: np.ones(scales.shape, np.float32)}
+    equal, zeros = np.full(weight.shape, number, np.int8), np.zeros(bias.shape, np.int32)
+    constants: dict[int, np.ndarray] = {1: equal, 2: zeros, 4: np.ones(scales.shape, np.float32)}
     return replace(layer, inputs=inputs, outputs=(_int8(layer.outputs[0]),), constants=MappingProxyType(constants))
 
 

@@ -34,6 +34,8 @@ _ROOM = 10_000_000
 _BUILDS = ".build-"
 """Begins the names of folders in which engines are built."""
 _HEADERS_IN = ("include", "runtime", "kernels")
+_INCLUDED_KERNELS = re.compile(rb'^#include "(\w+/\w+\.c)"$', re.MULTILINE)
+"""A C file of kernels that another one includes."""
 _FOR_OLDEST_CPU = frozenset({"cpu_features.c", "fork.c", "pieces.c", "status.c"})
 
 
@@ -191,9 +193,11 @@ def _hash_of_headers(folders: Sequence[str]) -> str:
 
 
 def _source_file(toolchain: Toolchain, path: Path, headers: str) -> SourceFile:
-    """A C file that includes headers with a hash."""
+    """A C file that includes headers with a hash, and perhaps C files."""
     parts = toolchain.identity, headers, path.name
-    return SourceFile(path, toolchain, _hash(*(part.encode() for part in parts), path.read_bytes()))
+    text = path.read_bytes()
+    included = [(ENGINE_FOLDER / "kernels" / name.decode()).read_bytes() for name in _INCLUDED_KERNELS.findall(text)]
+    return SourceFile(path, toolchain, _hash(*(part.encode() for part in parts), text, *included))
 
 
 def build_file(name: str, suffix: str, sources: Sequence[SourceFile], toolchain: Toolchain, *link_flags: str) -> Path:

@@ -78,7 +78,8 @@ FAMILIES(NNS_PARAMETERS)
 #define NNS_PARAMETER_ROW(name, legal, drawn) {#name, 1, legal},
 #define NNS_ARRAY_ROW(name, count, legal, drawn) {#name, count + 0, legal},
 #define NNS_GROUP_ROWS(group, name) PARAMETERS_##group(NNS_PARAMETER_ROW, NNS_ARRAY_ROW, NNS_GROUP_ROWS)
-#define NNS_KERNEL_ROW(stem, name, where, ...) WHERE_##where({name, stem##_check, stem##_run},)
+#define NNS_KERNEL_ROW(stem, name, where, ...) WHERE_##where(NNS_KERNEL(stem, name))
+#define NNS_KERNEL(stem, name) {name, stem##_check, stem##_run},
 #define NNS_ONE(name) +1
 
 /* The build compiles a file again for each of its VARIANTS. Then NNS_VARIANT is the variant's suffix of external

@@ -21,7 +21,8 @@
  *
  * COLUMNS_family names the tile's columns.
  *
- * VARIANTS lists the families that are compiled again with CPU features beyond the engine's instruction set. ADDED lists
+ * VARIANTS lists the families that are compiled again with CPU features beyond the engine's instruction set, NARROW those
+ * with kernels for weights of seven bits. ADDED lists
  * those that got parameters, or optional operands that they read, at the end after packages had been written, and how many of
  * each since each earlier version: in a step that lacks them parameters are 0, and operands absent.
  *
@@ -109,6 +110,14 @@
     F(attention, fma)                                              \
     F(matmul, fma)                                                 \
     F(recurrence, fma)
+
+/* F(family): a file of its own compiles the family's file again for weights within ±64 (int8/narrow.h), for x86-64 with AVX2.
+ * Names of these kernels end with _narrow. */
+#define NARROW(F)       \
+    F(conv_int8)        \
+    F(conv_int8_planar) \
+    F(rows_int8)        \
+    F(dense_int8)
 
 /* A(family, parameters, reads) */
 #define ADDED(A)               \

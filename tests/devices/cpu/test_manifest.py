@@ -31,6 +31,10 @@ def test_every_row_of_an_instruction_set_is_a_kernel_of_its_engine(isa: Isa) -> 
 def test_kernels_are_found_by_their_tiles() -> None:
     assert family("conv_direct").kernel(pixels=14, vectors=2, kind="h") == "conv_direct_p14h2"
     assert family("winograd").kernel(alpha=6, taps=3, tiles=28, vectors=1) == "winograd_a6r3t28v1"
+    assert family("conv_int8").kernel(pixels=6, vectors=2) == "conv_int8_p6v2"
+    assert family("conv_int8").narrow_kernel(pixels=6, vectors=2) == "conv_int8_p6v2_narrow"
+    with pytest.raises(ValueError, match="0 kernels"):
+        family("depthwise_int8").narrow_kernel()
     with pytest.raises(ValueError, match="0 kernels"):
         family("conv_direct").kernel(pixels=15, vectors=2, kind="h")
     with pytest.raises(ValueError, match="2 kernels"):

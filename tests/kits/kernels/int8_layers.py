@@ -50,7 +50,9 @@ def typed_layer(
     return Layer("tested", op, tuple(inputs), (output,), MappingProxyType(dict(attributes or {})), activation)
 
 
-def quantized(layer: Layer, seed: int, zeros: tuple[int, int, int] = (3, -5, 9), *, all_zero: bool = False) -> Layer:
+def quantized(
+    layer: Layer, seed: int, zeros: tuple[int, int, int] = (3, -5, 9), *, all_zero: bool = False, narrow: bool = False
+) -> Layer:
     """A Conv or Dense layer of float32 as one of int8 of the same shapes, with random weights, biases and scales.
 
     Args:
@@ -58,12 +60,14 @@ def quantized(layer: Layer, seed: int, zeros: tuple[int, int, int] = (3, -5, 9),
         seed: of the random numbers.
         zeros: zero points of input, output and residual.
         all_zero: whether all weights are 0.
+        narrow: whether weights are within ±64.
     """
     rng = np.random.default_rng(seed)
     shape = layer.type_of(1).shape
     outputs, products = shape[0], int(np.prod(shape[1:]))
-    weight = np.zeros(shape, np.int8) if all_zero else rng.integers(-128, 128, shape, np.int8)
-    weight.reshape(outputs, -1)[0] = 0 if all_zero else rng.choice([-128, 127])
+    low, high = (-64, 64) if narrow else (-128, 127)
+    weight = np.zeros(shape, np.int8) if all_zero else rng.integers(low, high, shape, np.int8, endpoint=True)
+    weight.reshape(outputs, -1)[0] = 0 if all_zero else rng.choice([low, high])
     scales = rng.uniform(0.5, 2, outputs).astype(np.float32) / 128
     spread = products**0.5 * 74  # of sums, in steps
     bias = rng.integers(-int(spread * 99), int(spread * 99) + 1, outputs).astype(np.int32)
@@ -112,7 +116,8 @@ def int8_convolutions(
         weight=np.zeros((outputs, inputs // groups, *kernel), np.float32),
     )
     zeros = draw(st.tuples(zero_points, zero_points, zero_points))
-    return quantized(layer, draw(st.integers(0, 999)), zeros, all_zero=draw(st.integers(0, 9)) == 0)
+    seed, all_zero, narrow = draw(st.integers(0, 999)), draw(st.integers(0, 9)) == 0, draw(either)
+    return quantized(layer, seed, zeros, all_zero=all_zero, narrow=narrow)
 
 
 def with_float_result(layer: Layer) -> Layer:

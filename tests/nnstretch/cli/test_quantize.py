@@ -8,17 +8,43 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnstretch.frontends.onnx_file import save
+from nnstretch.frontends.onnx_file import load, save
+from nnstretch.graph.layers import layers
+from nnstretch.passes import optimize
 from nnstretch.training.data.preprocessing import PHOTO_MEAN, PHOTO_STD, PREPROCESSING_KEY, Preprocessing
 from tests.kits.command_line import Cli, refuses, said
 from tests.kits.graphs.float_networks import classifier, normal
 
 
 @pytest.fixture
-def command(folder: Path) -> tuple[str, ...]:
+def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    set_gains(monkeypatch, gains=False)
     save(classifier(), folder / "net.onnx")
     np.savez(folder / "x.npz", x=normal(4, 3, 16, 16))
     return ("quantize", "net.onnx", "--data", "x.npz", "-o", "q.onnx")
+
+
+def set_gains(monkeypatch: pytest.MonkeyPatch, *, gains: bool) -> None:
+    """Lets the commands believe that this machine's CPU is faster with narrow weights, or not."""
+    function = "nnstretch.devices.cpu.routines.int8.weighted.gains_by_narrow_weights"
+    monkeypatch.setattr(function, lambda _isa, _features: gains)
+
+
+def test_weights_of_reduced_range(cli: Cli, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = json.loads(cli(*command, "--json")[1])
+    assert plain["full_range_error"] is None
+    reduced = json.loads(cli(*command, "--reduce-range", "--json")[1])
+    assert reduced["full_range_error"] == pytest.approx(plain["error"])
+    assert reduced["error"] > plain["error"]
+    weighted = [n.layer for n in layers(optimize(load(Path("q.onnx")))) if n.layer.op in ("Conv", "Dense")]
+    assert weighted and all(layer.has_narrow_weights for layer in weighted)
+    status, out, err = cli(*command, "--reduce-range")
+    assert status == 0
+    assert "; with weights of the full range 0.0" in out
+    assert "as fast with weights of eight bits" in err
+    set_gains(monkeypatch, gains=True)
+    assert cli(*command, "--reduce-range")[2] == ""
+    assert "(--reduce-range) are computed faster" in cli(*command)[2]
 
 
 def test_sensitivities_and_layers_that_stay(cli: Cli, command: tuple[str, ...]) -> None:

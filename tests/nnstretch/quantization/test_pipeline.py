@@ -15,7 +15,9 @@ from nnstretch.compiler.compile import compile_model
 from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.frontends.onnx_file import load
+from nnstretch.graph.layers import layers
 from nnstretch.graph.reference import relative_error
+from nnstretch.passes import optimize
 from nnstretch.quantization import METHODS, KeepFloat, QuantizationOptions, quantize, signal_to_noise
 from nnstretch.quantization.runs import open_run
 from tests.kits.graphs.quantized_networks import QuantizedNetwork
@@ -27,6 +29,7 @@ OPTIONS = st.builds(
     sensitivity=st.booleans(),
     equalize=st.booleans(),
     bias_correction=st.booleans(),
+    reduce_range=st.booleans(),
 )
 
 
@@ -43,6 +46,13 @@ def test_random_networks(seed: int, options: QuantizationOptions) -> None:
         made = quantize(network, feeds, file, options)
         assert made.error is not None
         assert 0 <= made.error < 0.3
+        assert (made.full_range_error is not None) == options.reduce_range
+        weighted = [
+            n.layer for n in layers(optimize(load(file))) if n.layer.is_int8 and n.layer.op in ("Conv", "Dense")
+        ]
+        assert not options.reduce_range or all(
+            layer.has_narrow_weights for layer in weighted if layer.constants[1].any()
+        )
         assert bool(made.sensitivity) == bool(options.sensitivity or options.keep_float.worst)
         assert all(layer.error >= 0 and signal_to_noise(layer.error) > 5 for layer in made.sensitivity)
         wanted = open_run(file)(feeds[0])

@@ -7,8 +7,8 @@ from dataclasses import replace
 from nnstretch.devices.algorithms.quantized import is_quantized, parameters_of
 from nnstretch.devices.base.routine import Descriptor, KernelCall, Layout, Lowering, Operand, Parameters, Routine
 from nnstretch.devices.cpu.routines.convolution.winograd import WinogradConvolution
-from nnstretch.devices.cpu.routines.int8.convolution import QUAD_PRODUCTS
 from nnstretch.devices.cpu.routines.int8.quantize import dequantize_call, quantize_call
+from nnstretch.devices.cpu.routines.int8.weighted import QUAD_PRODUCTS
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.float_form import float_form
 from nnstretch.graph.layer import Layer, TensorType

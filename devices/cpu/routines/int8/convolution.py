@@ -20,7 +20,7 @@ from nnstretch.devices.cpu.routines.converted_rows import ROW_BYTES, ConvertedRo
 from nnstretch.devices.cpu.routines.converted_rows import UNITS as UNITS_OF_ROWS
 from nnstretch.devices.cpu.routines.convolution.base import BlockedConvolution, geometry_parameters
 from nnstretch.devices.cpu.routines.convolution.direct import computed_pixels, set_vectors
-from nnstretch.devices.cpu.routines.int8.weighted import lowering
+from nnstretch.devices.cpu.routines.int8.weighted import QUAD_PRODUCTS, has_narrow_kernels, kernel_for, lowering
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 
@@ -37,9 +37,6 @@ UNIT_BYTES = 1 << 15  # minimum bytes of a depthwise unit of work, so that sched
 FEW_ROWS = 8  # output rows of the smaller depthwise units that are measured
 STRIP = 14  # columns of the widest strips of the depthwise kernel
 LEAST_PIXELS = 7  # fewer leave most of a strip unused
-QUAD_PRODUCTS = frozenset(
-    {"amx_int8", "avx512_vnni", "avx_vnni"}
-)  # features of x86-64 CPUs that multiply quads of bytes
 MOST_GROUPS = 4  # groups whose outputs the kernel with converted rows may compute in one vector
 COLUMN_QUADS = 16  # quads of all these groups that lie beside each other in converted rows
 
@@ -160,7 +157,7 @@ class DirectInt8Convolution(Int8Convolution):
         geometry, block = KernelGeometry.of(layer), self.layout.block
         vectors = parameters["oc_bn"] // block
         return lowering(
-            family("conv_int8").kernel(pixels=parameters["reg_n"], vectors=vectors),
+            kernel_for(layer, block, "conv_int8", pixels=parameters["reg_n"], vectors=vectors),
             layer,
             weight_panels(layer.constants[1], geometry.groups, vectors, block),
             corrected_bias(layer, -(-geometry.out_channels // block) * block),
@@ -295,7 +292,7 @@ class PlanarInt8Convolution(Int8Convolution):
 
         size = lanes * geometry.kernel[0] * quads * QUAD
         return lowering(
-            family("conv_int8_planar").kernel(pixels=parameters["pixels"], vectors=vectors),
+            kernel_for(layer, block, "conv_int8_planar", pixels=parameters["pixels"], vectors=vectors),
             layer,
             whole(size, by_panel, "int8", ("int8 planar", Source(weight), block, vectors)),
             corrected_bias(layer, lanes),
@@ -328,17 +325,18 @@ class RowsInt8Convolution(Int8Convolution):
         """Whether convolutions without groups gain by converted rows."""
         return self._is_x86 or (self._is_arm and ("i8mm" in self.features or "asimddp" not in self.features))
 
-    @property
-    def _quad_bytes(self) -> int:
-        """Bytes of a converted quad: CPUs that multiply int16 keep it so."""
-        return 2 * QUAD if self._is_x86 and self.features.isdisjoint(QUAD_PRODUCTS) else QUAD
+    def _quad_bytes(self, layer: Layer | None) -> int:
+        """Bytes of a converted quad: CPUs that multiply int16 keep it so, except for narrow weights."""
+        wide = self._is_x86 and self.features.isdisjoint(QUAD_PRODUCTS)
+        narrow = layer is not None and has_narrow_kernels(layer, self.layout.block)
+        return 2 * QUAD if wide and not narrow else QUAD
 
     def covers(self, geometry: KernelGeometry) -> bool:
         if geometry.group_in % QUAD:
             return False
         if geometry.groups == 1 and (not self._converts_all or geometry.pixels < LEAST_PIXELS):
             return False
-        return self._groups_of_set(geometry) <= MOST_GROUPS and self._bytes(geometry, 1) <= ROW_BYTES
+        return self._groups_of_set(geometry) <= MOST_GROUPS and self._bytes(geometry, None, 1) <= ROW_BYTES
 
     def _groups_of_set(self, geometry: KernelGeometry) -> int:
         """The fewest groups whose outputs are whole vectors."""
@@ -355,11 +353,11 @@ class RowsInt8Convolution(Int8Convolution):
         """Parts of a converted row, each with as many quads of every group of a set."""
         return -(-geometry.group_in // QUAD // self._per_part(geometry))
 
-    def _bytes(self, geometry: KernelGeometry, rows: int) -> int:
-        """Bytes of the converted rows of some output rows."""
+    def _bytes(self, geometry: KernelGeometry, layer: Layer | None, rows: int) -> int:
+        """Bytes of the converted rows of some output rows of a layer; without it, at most."""
         (height, width), (down, right) = geometry.extents, geometry.strides
         columns = (geometry.out_width - 1) * right + width
-        return self._parts(geometry) * ((rows - 1) * down + height) * columns * COLUMN_QUADS * self._quad_bytes
+        return self._parts(geometry) * ((rows - 1) * down + height) * columns * COLUMN_QUADS * self._quad_bytes(layer)
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         return self._work(layer).parameter_space()
@@ -371,7 +369,7 @@ class RowsInt8Convolution(Int8Convolution):
         geometry = KernelGeometry.of(layer)
         sets = self._sets(geometry)
         pairs = -(-geometry.out_channels // sets // (2 * self.layout.block))
-        repeats, bytes_of = geometry.batch * sets, partial(self._bytes, geometry)
+        repeats, bytes_of = geometry.batch * sets, partial(self._bytes, geometry, layer)
         return ConvertedRows(geometry.out_height, repeats, pairs, self.units(UNITS_OF_ROWS), bytes_of)
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
@@ -392,7 +390,7 @@ class RowsInt8Convolution(Int8Convolution):
             return np.concatenate(parts, axis=1)
 
         return lowering(
-            family("rows_int8").kernel(),
+            kernel_for(layer, block, "rows_int8"),
             layer,
             whole(
                 lanes * quads * QUAD * geometry.taps,

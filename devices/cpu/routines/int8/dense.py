@@ -11,7 +11,7 @@ from nnstretch.devices.algorithms.quantized_products import QUAD, corrected_bias
 from nnstretch.devices.base.constants import Piece, Prepared, Source
 from nnstretch.devices.base.routine import NO_PARAMETERS, Descriptor, Lowering, Parameters, Routine
 from nnstretch.devices.cpu.manifest import family
-from nnstretch.devices.cpu.routines.int8.weighted import lowering
+from nnstretch.devices.cpu.routines.int8.weighted import kernel_for, lowering
 from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
 
@@ -46,7 +46,7 @@ class Int8Dense(Routine):
             for first in range(0, lanes, width)
         ]
         weights = Prepared(lanes * quads * QUAD, pieces, "int8", ("int8 dense", Source(weight), width))
-        kernel = family("dense_int8").kernel(rows=self.rows, vectors=self.vectors)
+        kernel = kernel_for(layer, self.block, "dense_int8", rows=self.rows, vectors=self.vectors)
         batch = layer.type_of(0).shape[0]
         return lowering(kernel, layer, weights, corrected_bias(layer, lanes), n=batch, k=inputs, m=outputs)
 

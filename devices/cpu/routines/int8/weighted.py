@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from nnstretch.devices.algorithms.quantized_products import float_result, multipliers, rounding_parameters
 from nnstretch.devices.base.constants import Constant, Prepared
 from nnstretch.devices.base.routine import INPUT, Lowering, Operand
-from nnstretch.devices.cpu.manifest import Values, kernel_call
+from nnstretch.devices.cpu.manifest import Values, family, kernel_call
+from nnstretch.devices.engine.build.instruction_sets import Isa
 from nnstretch.graph.layer import Layer
+
+QUAD_PRODUCTS = frozenset({"amx_int8", "avx512_vnni", "avx_vnni"})
+"""Features of x86-64 CPUs that multiply quads of bytes."""
+
+LEAST_BLOCK = 4
+"""Floats in the vectors of instruction sets without kernels for narrow weights."""
+
+
+def gains_by_narrow_weights(isa: Isa, features: Collection[str]) -> bool:
+    """Whether kernels for narrow weights are faster than those for any on CPUs with an instruction set and these features."""
+    return isa.block > LEAST_BLOCK and QUAD_PRODUCTS.isdisjoint(features)
+
+
+def has_narrow_kernels(layer: Layer, block: int) -> bool:
+    """Whether engines with vectors of `block` floats have kernels for the narrow weights of a layer."""
+    return layer.has_narrow_weights and block > LEAST_BLOCK
+
+
+def kernel_for(layer: Layer, block: int, name: str, **tile: int) -> str:
+    """The kernel of a family for the weights of a layer, by its tile, in engines with vectors of `block` floats."""
+    found = family(name)
+    return found.narrow_kernel(**tile) if has_narrow_kernels(layer, block) else found.kernel(**tile)
 
 
 def lowering(kernel: str, layer: Layer, weights: Prepared, bias: np.ndarray, **parameters: Values) -> Lowering:

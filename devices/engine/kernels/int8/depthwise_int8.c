@@ -15,6 +15,7 @@
  *
  *   else: each row to float32, in which sums of at most DEPTHWISE_TAPS taps are exact. A window is one output row's;
  *   rows of the window before stay where they are. */
+#define INT8_ANY_WEIGHTS 1 /* narrow ones gain nothing over float32 */
 #include "int8/product.h"
 
 NNS_DEFINE_READS(depthwise_int8);

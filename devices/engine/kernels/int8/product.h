@@ -29,7 +29,22 @@ NNS_INLINE uint32_t int8_load_quad(const int8_t *from) {
 }
 
 /* INT8_IN_ORDER: whether int8_multiply_add_next and …_at exist. INT8_UNSIGNED: the instruction takes inputs as uint8, so that int8_part_of_input adds 128 to each. */
-#if defined(__AVX512VNNI__) && NNS_BLOCK == 16
+#if defined(INT8_NARROW)
+/* Weights are within ±64. Of inputs with 128 added, at most 255, the sum of two products is within ±2 · 255 · 64 = ±32640, which
+ * int16 holds: vpmaddubsw never saturates. Nor do the next two products fit beside them, so that pairs become int32 at once. */
+#define INT8_PARTS 1
+#define INT8_UNSIGNED 1
+
+NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w) {
+    const nns_uvec ones = compute_broadcast_bits(0x00010001); /* of int16 */
+#if NNS_BLOCK == 16
+    return sum + (nns_uvec)_mm512_madd_epi16(_mm512_maddubs_epi16((__m512i)x, (__m512i)w), (__m512i)ones);
+#else
+    return sum + (nns_uvec)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)x, (__m256i)w), (__m256i)ones);
+#endif
+}
+
+#elif defined(__AVX512VNNI__) && NNS_BLOCK == 16
 #define INT8_PARTS 1
 #define INT8_UNSIGNED 1
 
@@ -104,6 +119,17 @@ NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w)
 #define INT8_UNSIGNED 0
 
 NNS_INLINE nns_uvec int8_multiply_add(nns_uvec sum, int8_input x, int8_weight w) { return sum + x * w; }
+#endif
+
+/* Kernels for weights within ±64 have names of their own, which those have, too, that multiply quads of any weights at once. A
+ * file without such kernels defines INT8_ANY_WEIGHTS. */
+#if defined(__x86_64__) && INT8_PARTS == 1 && !defined(INT8_ANY_WEIGHTS)
+#undef NNS_KERNEL
+#if defined(INT8_NARROW)
+#define NNS_KERNEL(stem, name) {name "_narrow", stem##_check, stem##_run},
+#else
+#define NNS_KERNEL(stem, name) {name, stem##_check, stem##_run}, {name "_narrow", stem##_check, stem##_run},
+#endif
 #endif
 
 #ifndef INT8_IN_ORDER

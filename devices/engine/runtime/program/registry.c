@@ -10,11 +10,14 @@
 #define DECLARE(family) extern const nns_family nns_family_##family __attribute__((weak));
 #define DECLARE_VARIANT(family, feature, ...) DECLARE(family##_##feature)
 FAMILIES(DECLARE)
+#define DECLARE_NARROW(family) DECLARE(family##_narrow)
 VARIANTS(DECLARE_VARIANT)
+NARROW(DECLARE_NARROW)
 
 #define POINT_TO(family) &nns_family_##family,
 #define POINT_TO_VARIANT(family, feature, ...) &nns_family_##family##_##feature,
-static const nns_family *const families[] = {FAMILIES(POINT_TO) VARIANTS(POINT_TO_VARIANT)};
+#define POINT_TO_NARROW(family) &nns_family_##family##_narrow,
+static const nns_family *const families[] = {FAMILIES(POINT_TO) VARIANTS(POINT_TO_VARIANT) NARROW(POINT_TO_NARROW)};
 
 /* Families that got parameters and reads at their end, and how many. */
 #define COUNTS_OF(family, parameters, reads) {#family, {parameters, reads}},

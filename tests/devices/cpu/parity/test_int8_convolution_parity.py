@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nnstretch.devices.base.routine import Parameters, Routine
+from nnstretch.devices.cpu.routines.int8.weighted import gains_by_narrow_weights
 from nnstretch.devices.engine.build.instruction_sets import ISAS, Isa
 from nnstretch.errors import PackageError
 from nnstretch.graph.activation import NO_ACTIVATION, Activation, ActivationKind
+from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.layer import Layer
 from tests.kits.hypothesis_examples import examples
 from tests.kits.kernels.convolution_parity import conv_layer, reference
@@ -141,6 +143,7 @@ def test_first_layers(routines: Sequence[Routine], layer: Layer) -> None:
     activation=clips,
     zeros=st.tuples(zero_points, zero_points, zero_points),
     seed=st.integers(0, 999),
+    narrow=st.booleans(),
 )
 def test_dense(
     routines: Sequence[Routine],
@@ -151,9 +154,66 @@ def test_dense(
     activation: Activation,
     zeros: tuple[int, int, int],
     seed: int,
+    narrow: bool,
 ) -> None:
     layer = dense_layer(*shape, bias=bias, residual=residual, activation=activation)
-    check(routines, quantized(layer, seed, zeros), "dense")
+    check(routines, quantized(layer, seed, zeros, narrow=narrow), "dense")
+
+
+LAYERS_WITHOUT_PADS = {
+    "direct": conv_layer((1, 22, 6, 9), 40, pads=(0,) * 4),
+    "rows": conv_layer((1, 136, 6, 9), 40, pads=(0,) * 4),
+    "rows of two groups": conv_layer((1, 48, 6, 9), 48, pads=(0,) * 4, groups=4),
+    "planar": conv_layer((1, 3, 9, 9), 32, pads=(0,) * 4),
+    "depthwise": conv_layer((1, 40, 9, 9), 40, pads=(0,) * 4, groups=40),
+    "dense": dense_layer(3, 67, 70, bias=True, residual=False, activation=NO_ACTIVATION),
+}
+
+
+def with_equal_products(layer: Layer, weight: int, number: int) -> Layer:
+    """A layer whose weights are `weight` and its negative in turn by outputs; biases keep results near 0, unrounded.
+
+    Args:
+        layer: int8, without pads.
+        weight: at most 127.
+        number: the only one that it reads.
+    """
+    outputs, *rest = layer.type_of(1).shape
+    signs = np.where(np.arange(outputs) % 2, -1, 1)
+    source = layer.type_of(0).quantization
+    assert source is not None
+    sums = signs * weight * int(np.prod(rest)) * (number - source.zero_point)
+    weights = np.broadcast_to((signs * weight).astype(np.int8).reshape(-1, *(1,) * len(rest)), (outputs, *rest)).copy()
+    bias = (np.arange(outputs) % 100 - sums).astype(np.int32)
+    constants = MappingProxyType({1: weights, 2: bias, 4: np.ones(outputs, np.float32)})
+    steps = QuantizationParameters(source.scale, 0)
+    return replace(layer, constants=constants, outputs=(replace(layer.outputs[0], quantization=steps),))
+
+
+@pytest.mark.parametrize("number", [-128, 127])
+@pytest.mark.parametrize("weight", [64, 65, 127])
+@pytest.mark.parametrize("name", LAYERS_WITHOUT_PADS)
+def test_sums_at_the_bounds_of_weights_and_inputs(
+    routines: Sequence[Routine], isa: Isa, name: str, weight: int, number: int
+) -> None:
+    """Two products of bytes with weights within ±64 are added in 16 bits; those with larger weights do not fit there."""
+    layer = with_equal_products(quantized(LAYERS_WITHOUT_PADS[name], 1), weight, number)
+    assert layer.has_narrow_weights == (weight == 64)
+    feeds = [np.full(layer.type_of(0).shape, number, np.int8)]
+    wanted = exact_steps(layer, feeds)
+    kernels = set()
+    for routine in routines:
+        if not routine.supports(layer):
+            continue
+        for parameters in variants_of(routine, layer):
+            lowering, layouts = routine.lower(layer, parameters), routine.layouts(layer, parameters)
+            kernels |= {call.kernel for call in lowering.calls}
+            (found,) = run_lowering(lowering, layer, feeds, *layouts)
+            assert np.array_equal(found, wanted), f"{routine.descriptor} {dict(parameters)}"
+    of_int8 = {kernel for kernel in kernels if "int8" in kernel and "/" not in kernel}
+    assert of_int8
+    narrow = weight == 64 and isa.block > 4 and name != "depthwise"
+    assert all(kernel.endswith("_narrow") == narrow for kernel in of_int8), of_int8
 
 
 FLOAT_RESULTS = {
@@ -240,6 +300,23 @@ def test_steps_of_earlier_versions_lack_the_last_parameters(routines: Sequence[R
         damaged = replace(call, parameters=call.parameters[:-1])
         with pytest.raises(PackageError, match="wrong number"):
             run_lowering(replace(lowering, calls=(damaged,)), layer, int8_feeds(layer), *layouts)
+
+
+def test_narrow_weights_are_another_workload() -> None:
+    """Their times differ from those of other weights."""
+    wide, narrow, zeros = (
+        quantized(conv_layer((1, 8, 5, 5), 8), 1, all_zero=all_zero, narrow=narrow)
+        for narrow, all_zero in ((False, False), (True, False), (True, True))
+    )
+    assert [layer.has_narrow_weights for layer in (wide, narrow, zeros)] == [False, True, False]
+    assert wide.workload == zeros.workload != narrow.workload
+    assert summed(quantized(conv_layer((1, 8, 5, 5), 8, residual=True), 1, narrow=True)).parts[0].has_narrow_weights
+
+
+def test_cpus_that_gain_by_narrow_weights() -> None:
+    gaining = {isa.name for isa in ISAS if gains_by_narrow_weights(isa, ("avx2", "asimddp"))}
+    assert gaining == {"x86-64-v4", "x86-64-v3"}
+    assert not any(gains_by_narrow_weights(isa, (one,)) for isa in ISAS for one in ("avx512_vnni", "avx_vnni"))
 
 
 def test_layers_beyond_the_kernels_are_left_to_others() -> None:

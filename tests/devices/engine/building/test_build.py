@@ -123,6 +123,18 @@ def test_only_what_changed_is_compiled_again(sources: Sources) -> None:
     assert len(objects() - before) == 1
 
 
+def test_a_file_that_includes_another_one_is_compiled_again_with_it(sources: Sources) -> None:
+    sources({"runtime/a.c": SMALL.replace("VALUE", "1")})
+    (toolchains.ENGINE_FOLDER / "kernels" / "some").mkdir()
+    inner = "#ifdef AGAIN\nint nns_b = VALUE;\n#endif\nextern int nns_b;\n"
+    outer = '#define AGAIN\n#include "some/b.c"\n'
+    sources({"kernels/some/b.c": inner.replace("VALUE", "1"), "kernels/some/again.c": outer})
+    first, before = engine_library.build_engine(), objects()
+    sources({"kernels/some/b.c": inner.replace("VALUE", "2")})
+    assert engine_library.build_engine() != first
+    assert len(objects() - before) == 2
+
+
 def test_headers_and_instruction_sets_make_other_libraries(sources: Sources) -> None:
     sources({"runtime/a.c": SMALL.replace("VALUE", "1")})
     first = engine_library.build_engine()

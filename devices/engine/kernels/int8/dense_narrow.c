@@ -1,0 +1,6 @@
+/* The kernels of dense_int8.c for weights within ±64. */
+#include "int8/narrow.h"
+
+#if defined(__AVX2__)
+#include "int8/dense_int8.c"
+#endif

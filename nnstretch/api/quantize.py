@@ -13,6 +13,7 @@ from nnstretch.quantization import (
     KeepFloat,
     QuantizationOptions,
     Quantized,
+    RoundingName,
     examples_of,
     is_trained,
     write_trained,
@@ -43,6 +44,7 @@ def quantize(
     sensitivity: bool = False,
     equalize: bool = False,
     bias_correction: bool = False,
+    rounding: RoundingName = "nearest",
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     batch: int | None = None,
     progress: Progress | None = None,
@@ -67,6 +69,7 @@ def quantize(
         sensitivity: measure the error that each layer causes.
         equalize: equalise ranges of channels across layers first.
         bias_correction: take the mean effect of rounded weights back from the biases.
+        rounding: how weights become integers: nearest, or adaptive, which changes the outputs of every layer least.
         shapes: input name (or "" for the only input) -> shape, for models with dynamic shapes.
         batch: images per run, for models by name and ONNX files with a dynamic batch.
         progress: called with the steps done, their number and what is done.
@@ -84,7 +87,13 @@ def quantize(
     if images < 1:
         raise UsageError(f"images is {images}; calibrate with 1 or more")
     options = QuantizationOptions(
-        method, KeepFloat.parse(keep_float), max_error, sensitivity, equalize=equalize, bias_correction=bias_correction
+        method,
+        KeepFloat.parse(keep_float),
+        max_error,
+        sensitivity,
+        equalize=equalize,
+        bias_correction=bias_correction,
+        rounding=rounding,
     )
     graph = load_any(model, example_input, None if shapes is None else dict(shapes), batch)
     if is_trained(graph):

@@ -16,7 +16,7 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.frontends.onnx_file import load
 from nnstretch.graph.reference import relative_error
-from nnstretch.quantization import METHODS, KeepFloat, QuantizationOptions, quantize, signal_to_noise
+from nnstretch.quantization import METHODS, ROUNDINGS, KeepFloat, QuantizationOptions, quantize, signal_to_noise
 from nnstretch.quantization.runs import open_run
 from tests.kits.graphs.quantized_networks import QuantizedNetwork
 
@@ -27,6 +27,7 @@ OPTIONS = st.builds(
     sensitivity=st.booleans(),
     equalize=st.booleans(),
     bias_correction=st.booleans(),
+    rounding=st.sampled_from(ROUNDINGS),
 )
 
 

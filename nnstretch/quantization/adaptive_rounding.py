@@ -3,7 +3,8 @@
 Layers are rounded in their order. Each gets the inputs that it has behind the layers before it, which are rounded already, and
 is to compute what it computes in float32 (the asymmetric reconstruction of Nagel et al., "Up or down? Adaptive rounding
 for post-training quantization", 2020, section 3.3 and equation 25). How the roundings are found: `rounding_search`. Scales and
-biases stay. Layers are Conv, Gemm and MatMul whose weights no other layer reads; others keep the nearest integers.
+biases stay. Every second example chooses the integers, the others check them: a layer whose error does not fall on these and
+on all examples keeps the nearest integers. So do layers that are not Conv, Gemm or MatMul with weights of their own.
 """
 
 from __future__ import annotations
@@ -166,23 +167,29 @@ class _Layer:
         low, high = (np.clip(edge(steps), -limit, limit) for edge in (np.floor, np.ceil))
         outside = (nearest < low) | (nearest > high)  # rounded to a scale that something else has set
         low, high = np.where(outside, nearest, low), np.where(outside, nearest, high)
-        problem = Problem(*map(matrix.of, (steps, low, high)), *matrix.moments(exact, near))
+        hessian, cross = matrix.moments(exact[::2], near[::2])
+        problem = Problem(matrix.of(steps), matrix.of(low), matrix.of(high), hessian, cross)
         chosen = matrix.back(search(problem, matrix.of(nearest)))
-        errors = self._errors(exact, near, [nearest, chosen])
-        if errors[1] >= errors[0]:
-            chosen, errors[1] = nearest, errors[0]
+        sums = self._squares(exact, near, [nearest, chosen])
+        unseen = sums[1::2] if len(sums) > 1 else sums
+        if any(part[:, 2].sum() >= part[:, 1].sum() for part in (unseen, sums)):
+            chosen, sums[:, 2] = nearest, sums[:, 1]
+        totals = sums.sum(axis=0)
+        errors = [float(value) for value in np.sqrt(totals[1:] / (totals[0] or 1.0))]
         changed = int(np.count_nonzero(chosen != nearest))
         layer = RoundedLayer(self._node.name, self._node.op_type, errors[0], errors[1], changed)
         return layer, (chosen + stored.zero).astype(stored.integers.dtype)
 
-    def _errors(self, exact: list[np.ndarray], near: list[np.ndarray], choices: Sequence[np.ndarray]) -> list[float]:
-        """Relative errors of the layer's outputs on all examples with these integers, less zero points."""
+    def _squares(self, exact: list[np.ndarray], near: list[np.ndarray], choices: Sequence[np.ndarray]) -> np.ndarray:
+        """Squared norms of the layer's exact outputs, and of the differences that integers, less zero points, make.
+
+        Returns:
+            examples × (1 + number of choices).
+        """
         weights = [self._weights, *((choice * self._stored.scale).astype(np.float32) for choice in choices)]
         run = open_run(self._comparison(weights, exact[0]).SerializeToString())
-        sums = np.zeros(len(weights))
-        for x, other in zip(exact, near, strict=True):
-            sums += [float(value) for value in run({"x": x, "near": other})]
-        return [float(value) for value in np.sqrt(sums[1:] / (sums[0] or 1.0))]
+        pairs = zip(exact, near, strict=True)
+        return np.array([[float(value) for value in run({"x": x, "near": other})] for x, other in pairs])
 
     def _comparison(self, weights: Sequence[np.ndarray], x: np.ndarray) -> onnx.ModelProto:
         """A model of the squared norms of the exact output and of every other one's difference from it."""

@@ -36,6 +36,11 @@ def depthwise(seed: int) -> dict[str, np.ndarray]:
     return {**found, "b": rng.standard_normal(8).astype(np.float32), **{k: np.asarray(v) for k, v in edges.items()}}
 
 
+def positive(count: int, *shape: int) -> list[dict[str, np.ndarray]]:
+    """Inputs with a mean, so that what roundings add to it is the same for all examples."""
+    return [{"x": np.abs(feed["x"])} for feed in examples(count, *shape)]
+
+
 def constants(file: Path) -> dict[str, np.ndarray]:
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(file).graph.initializer}
 
@@ -73,7 +78,7 @@ def test_the_error_of_depthwise_networks_falls(seed: int, tmp_path: Path) -> Non
 def test_dense_layers_and_weights_that_have_to_stay(tmp_path: Path) -> None:
     """Weights that two layers read, and those of a Gemm with a transposed input, keep the nearest integers."""
     weights = {"w1": normal(8, 16), "w2": normal(16, 4, seed=2), "w3": normal(6, 3, seed=3)}
-    feeds = examples(6, 2, 6, 8)
+    feeds = positive(6, 2, 6, 8)
     _, adaptive = both(OTHERS, {**weights, "first": np.array([0], np.int64)}, feeds, tmp_path)
     assert [(layer.name, layer.operator) for layer in adaptive.rounded] == [("m", "MatMul")]
     assert adaptive.rounded[0].error < adaptive.rounded[0].nearest
@@ -95,13 +100,21 @@ def test_awkward_data(kind: str, tmp_path: Path) -> None:
         assert array.dtype != np.int8 or array.min(initial=0) >= -127
 
 
+def test_integers_that_help_the_examples_alone_are_not_kept(tmp_path: Path) -> None:
+    """Four images of noise and 192 weights per output: what they gain, other images lose."""
+    text = "dense (float[1,192] x) => (float[1,64] y) { y = Gemm(x, w) }"
+    feeds = [{"x": normal(1, 192, seed=seed)} for seed in range(4)]
+    _, adaptive = both(text, {"w": normal(192, 64)}, feeds, tmp_path)
+    assert [(layer.changed, layer.error) for layer in adaptive.rounded] == [(0, adaptive.rounded[0].nearest)]
+
+
 def test_with_layers_in_float32_and_corrected_biases(tmp_path: Path) -> None:
     options = QuantizationOptions(rounding="adaptive", bias_correction=True, keep_float=KeepFloat.parse(["c2"]))
-    made = quantize(classifier(), examples(8, 1, 3, 16, 16), tmp_path / "q.onnx", options)
+    made = quantize(classifier(), positive(8, 1, 3, 16, 16), tmp_path / "q.onnx", options)
     assert [layer.name for layer in made.rounded] == ["c1", "c3", "y"]
     assert made.corrected == 3
     assert "3 layers rounded adaptively" in str(made)
-    quantize(classifier(), examples(8, 1, 3, 16, 16), tmp_path / "p.onnx", ADAPTIVE)
+    quantize(classifier(), positive(8, 1, 3, 16, 16), tmp_path / "p.onnx", ADAPTIVE)
     after, before = constants(tmp_path / "q.onnx"), constants(tmp_path / "p.onnx")
     np.testing.assert_array_equal(after["w1_quantized"], before["w1_quantized"])
     assert (after["w1_quantized"] != np.rint(CLASSIFIER_WEIGHTS["w1"] / after["w1_scale"].reshape(-1, 1, 1, 1))).any()
@@ -109,7 +122,7 @@ def test_with_layers_in_float32_and_corrected_biases(tmp_path: Path) -> None:
 
 def test_examples_and_progress(tmp_path: Path) -> None:
     """Examples beyond the first do not count, and every layer is reported."""
-    feeds, reported = examples(EXAMPLES + 2, 1, 3, 16, 16), list[tuple[int, int, str]]()
+    feeds, reported = positive(EXAMPLES + 3, 1, 3, 16, 16), list[tuple[int, int, str]]()
 
     def integers(count: int) -> np.ndarray:
         more = [*feeds[:count], {"x": 3 * feeds[0]["x"]}, {"x": -3 * feeds[0]["x"]}]
@@ -117,6 +130,7 @@ def test_examples_and_progress(tmp_path: Path) -> None:
         return constants(tmp_path / "q.onnx")["w1_quantized"]
 
     np.testing.assert_array_equal(integers(EXAMPLES), integers(EXAMPLES + 1))
+    assert (integers(EXAMPLES) != integers(EXAMPLES // 2)).any()
     assert [step for step in reported if step[2] == "rounding weights"][:4] == [
         (i, 4, "rounding weights") for i in range(4)
     ]

@@ -51,6 +51,9 @@ class Rounded(nn.Module):
         is_positive: a ReLU comes before the rounding.
     """
 
+    scale: torch.Tensor
+    zero: torch.Tensor
+
     def __init__(self, layer: nn.Conv2d | nn.Linear, *, is_positive: bool = True) -> None:
         super().__init__()
         self.layer, self.is_positive = layer, is_positive
@@ -64,7 +67,7 @@ class Rounded(nn.Module):
         if isinstance(layer, nn.Linear):
             y = nn.functional.linear(x, weight, layer.bias)
         else:
-            y = nn.functional.conv2d(x, weight, layer.bias, layer.stride, layer.padding, groups=layer.groups)  # type: ignore[arg-type]
+            y = nn.functional.conv2d(x, weight, layer.bias, layer.stride, layer.padding, groups=layer.groups)
         return rounded(torch.relu(y), 0.01, -128) if self.is_positive else rounded(y, 0.02, 5)
 
 

@@ -71,7 +71,7 @@ def test_the_error_of_depthwise_networks_falls(seed: int, tmp_path: Path) -> Non
         steps = after[name].astype(np.float64) - array
         assert not steps.any() or array.dtype == np.int8
         assert np.abs(steps).max(initial=0) <= 1
-        changed += np.count_nonzero(steps)
+        changed += int(np.count_nonzero(steps))
     assert changed == sum(layer.changed for layer in adaptive.rounded)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -11,7 +13,7 @@ from nnstretch.graph.reference import run_proto
 from nnstretch.quantization.input_moments import WeightMatrix
 from tests.kits.graphs.float_networks import normal
 
-LAYERS: dict[str, tuple[str, dict[str, object], tuple[int, ...], tuple[int, ...]]] = {
+LAYERS: dict[str, tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {
     "strides and pads": ("Conv", {"pads": [1, 0, 2, 1], "strides": [2, 1]}, (2, 4, 9, 8), (6, 4, 3, 3)),
     "groups": ("Conv", {"group": 2}, (1, 4, 7, 7), (6, 2, 3, 2)),
     "depthwise": ("Conv", {"group": 4, "dilations": [2, 1], "pads": [2, 1, 2, 1]}, (2, 4, 9, 8), (8, 1, 3, 3)),

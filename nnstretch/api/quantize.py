@@ -13,6 +13,7 @@ from nnstretch.quantization import (
     KeepFloat,
     QuantizationOptions,
     Quantized,
+    RoundingName,
     examples_of,
     is_trained,
     write_trained,
@@ -44,6 +45,7 @@ def quantize(
     equalize: bool = False,
     bias_correction: bool = False,
     reduce_range: bool = False,
+    rounding: RoundingName = "nearest",
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     batch: int | None = None,
     progress: Progress | None = None,
@@ -69,6 +71,7 @@ def quantize(
         equalize: equalise ranges of channels across layers first.
         bias_correction: take the mean effect of rounded weights back from the biases.
         reduce_range: weights within ±64 instead of ±127, with which CPUs that have AVX2 but not VNNI compute faster.
+        rounding: how weights become integers: nearest, or adaptive, which changes the outputs of every layer least.
         shapes: input name (or "" for the only input) -> shape, for models with dynamic shapes.
         batch: images per run, for models by name and ONNX files with a dynamic batch.
         progress: called with the steps done, their number and what is done.
@@ -93,6 +96,7 @@ def quantize(
         equalize=equalize,
         bias_correction=bias_correction,
         reduce_range=reduce_range,
+        rounding=rounding,
     )
     graph = load_any(model, example_input, None if shapes is None else dict(shapes), batch)
     if is_trained(graph):

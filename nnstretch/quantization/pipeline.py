@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from nnstretch.errors import ModelError, UsageError
 from nnstretch.frontends.onnx_file import load, save
 from nnstretch.graph.metadata import TRAINED_KEY
 from nnstretch.quantization.activations import Activations
+from nnstretch.quantization.adaptive_rounding import RoundedLayer, Rounding, round_adaptively
 from nnstretch.quantization.bias_correction import correct_biases
 from nnstretch.quantization.equalization import equalize
 from nnstretch.quantization.feeds import Feeds, checked_feeds
@@ -35,6 +36,8 @@ from nnstretch.support.progress import Progress, silent
 from nnstretch.support.words import counted
 
 METHODS: Sequence[str] = get_args(Method)
+RoundingName = Literal["nearest", "adaptive"]
+ROUNDINGS: Sequence[str] = get_args(RoundingName)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class QuantizationOptions:
         equalize: ranges of channels are equalised across layers first.
         bias_correction: biases take the mean effect of rounded weights back.
         reduce_range: weights are within ±64, with which CPUs that have AVX2 but not VNNI compute faster.
+        rounding: how weights become integers: the nearest ones, or those that change a layer's outputs least.
     """
 
     method: Method = "minmax"
@@ -58,15 +62,18 @@ class QuantizationOptions:
     equalize: bool = False
     bias_correction: bool = False
     reduce_range: bool = False
+    rounding: RoundingName = "nearest"
 
     def __post_init__(self) -> None:
         """Checks the values.
 
         Raises:
-            UsageError: there is no such method, or the error is no positive number.
+            UsageError: there is no such method or rounding, or the error is no positive number.
         """
         if self.method not in METHODS:
             raise UsageError(f"there is no method {self.method!r}; choose one of {', '.join(METHODS)}")
+        if self.rounding not in ROUNDINGS:
+            raise UsageError(f"there is no rounding {self.rounding!r}; choose one of {', '.join(ROUNDINGS)}")
         if self.max_error is not None and not 0 < self.max_error < math.inf:
             raise UsageError(f"the largest error is {self.max_error}; give a positive number, such as 0.01")
 
@@ -84,6 +91,7 @@ class Quantized:
         equalized: number of pairs of layers whose ranges were equalised.
         corrected: number of layers whose biases were corrected.
         full_range_error: `error` if the weights were not of reduced range; None unless they are.
+        rounded: layers whose weights were rounded adaptively, in the order of the network.
     """
 
     int8: int
@@ -94,12 +102,14 @@ class Quantized:
     equalized: int
     corrected: int
     full_range_error: float | None = None
+    rounded: tuple[RoundedLayer, ...] = ()
 
     def __str__(self) -> str:
         """One line, such as "23 layers in int8, 4 in float32; output error 0.0123 (38.2 dB)"."""
         parts = [f"{counted(self.int8, 'layer')} in int8, {self.others} in float32"]
         parts += [f"pairs equalised: {self.equalized}"] if self.equalized else []
         parts += [f"biases corrected: {self.corrected}"] if self.corrected else []
+        parts += [f"{counted(len(self.rounded), 'layer')} rounded adaptively"] if self.rounded else []
         if self.error is not None:
             parts.append(f"output error {_error_text(self.error)}")
         if self.full_range_error is not None:
@@ -150,7 +160,9 @@ def quantize(
     int8, others = _counts(made)
     names = [str(node.name) for node in work.network.graph]
     stay = tuple(name for name in names if name in kept)
-    return Quantized(int8, others, stay, error, tuple(sensitivity), work.equalized, work.corrected, full_range_error)
+    return Quantized(
+        int8, others, stay, error, tuple(sensitivity), work.equalized, work.corrected, full_range_error, work.rounded
+    )
 
 
 @dataclass(frozen=True)
@@ -231,6 +243,7 @@ class _Workspace:
         error: compares files with the network in float32.
         equalized: number of pairs of layers whose ranges were equalised.
         corrected: number of layers whose biases were corrected in the last file.
+        rounded: layers of the last file whose weights were rounded adaptively.
     """
 
     def __init__(
@@ -241,10 +254,11 @@ class _Workspace:
         folder: Path,
         progress: Progress,
     ) -> None:
-        self._folder, self._feeds, self._options = folder, feeds, options
+        self._folder, self._feeds, self._options, self._progress = folder, feeds, options, progress
         self.network = folded(model, folder)
         self.equalized = equalize(self.network) if options.equalize else 0
         self.corrected = 0
+        self.rounded: tuple[RoundedLayer, ...] = ()
         self._ranges = folder / "ranges.json"
         activations = Activations(self.network, feeds, folder, progress)
         self.ranges = activation_ranges(activations, options.method)
@@ -257,9 +271,16 @@ class _Workspace:
         network = self.network.clone()
         own_weights(network, kept)
         file = self._written(self._saved(network, "kept"), keep=kept, full_range=full_range)
+        rounding = Rounding((), {})
+        if self._options.rounding == "adaptive":
+            rounding = round_adaptively(network, file, self._feeds, self._progress)
+            rounding.write(file)
         if self._options.bias_correction:
             self.corrected = correct_biases(network, file, self._feeds, self._folder)
             file = self._written(self._saved(network, "kept"), keep=kept, full_range=full_range)
+            rounding.write(file)
+        if not full_range:
+            self.rounded = rounding.layers
         return file
 
     def only(self, nodes: Sequence[str]) -> Path:

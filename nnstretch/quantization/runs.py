@@ -35,8 +35,8 @@ def refused_as_errors(work: str) -> Iterator[None]:
         raise ModelError(f"ONNX Runtime cannot {work} the model: {first_line(error)}") from error
 
 
-def open_run(file: Path) -> Run:
-    """A session of an ONNX file without graph optimisations.
+def open_run(file: Path | bytes) -> Run:
+    """A session of an ONNX file, or of its content, without graph optimisations.
 
     Optimised QDQ files would compute in integers, and integer instructions of some CPUs saturate.
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from nnstretch.cli.console import Reporter
-    from nnstretch.quantization import Examples, Feeds, LayerError, QuantizationOptions, Quantized
+    from nnstretch.quantization import Examples, Feeds, LayerError, QuantizationOptions, Quantized, RoundedLayer
     from nnstretch.training.data.preprocessing import Preprocessing
 
 Calibration = Annotated[
@@ -90,6 +90,14 @@ ReduceRange = Annotated[
         "Runtime and OpenVINO do not saturate there. The last line states the error with either range.",
     ),
 ]
+RoundingOption = Annotated[
+    str,
+    option(
+        "--rounding NAME",
+        "How weights become integers: nearest, or adaptive: of the two integers beside each weight those that change the "
+        "outputs of the layer least on 32 calibration examples at most. Shows the errors of the layers.",
+    ),
+]
 
 
 @with_options(CompileOptions)
@@ -107,6 +115,7 @@ def quantize_command(
     equalize: Equalize = False,
     bias_correction: BiasCorrection = False,
     reduce_range: ReduceRange = False,
+    rounding: RoundingOption = "nearest",
     weights: Weights = None,
     design: DesignFile = None,
     image_size: ImageSizeOption = None,
@@ -134,6 +143,7 @@ def quantize_command(
             equalize=equalize,
             bias_correction=bias_correction,
             reduce_range=reduce_range,
+            rounding=rounding,  # type: ignore[arg-type]
         )
         check_format(output, "a quantised network is", ".onnx")
         check_distinct(output, model, weights, design)
@@ -146,6 +156,8 @@ def quantize_command(
         size = output.stat().st_size
         if sensitivity:
             report.show(_table(made.sensitivity))
+        if made.rounded:
+            report.show(_rounding_table(made.rounded))
         if examples is not None and examples.preprocessing is not None:
             report.show(_images_text(examples.preprocessing, is_stated=examples.is_stated))
         report.show(f"{output}: {made}; {size_text(size)}")
@@ -231,6 +243,16 @@ def _answer(made: Quantized) -> dict[str, Any]:
         "corrected_layers": made.corrected,
         **_errors(made.error),
         "full_range_error": made.full_range_error,
+        "rounding": [
+            {
+                "layer": layer.name,
+                "operator": layer.operator,
+                "nearest_error": layer.nearest,
+                "error": layer.error,
+                "changed_weights": layer.changed,
+            }
+            for layer in made.rounded
+        ],
         "sensitivity": [
             {"layer": layer.name, "operator": layer.operator, **_errors(layer.error)} for layer in made.sensitivity
         ],
@@ -253,6 +275,18 @@ def _table(layers: Sequence[LayerError]) -> RenderableType:
     table.add_column("dB", justify="right")
     for layer in layers:
         table.add_row(layer.name, layer.operator, f"{layer.error:.2e}", f"{layer.snr_db:.1f}")
+    return table
+
+
+def _rounding_table(layers: Sequence[RoundedLayer]) -> RenderableType:
+    """What adaptive rounding changed in every layer, in the order of the network."""
+    from rich.table import Table
+
+    table = Table("layer", "operator", box=None, pad_edge=False)
+    for title in ("error, nearest", "adaptive", "weights changed"):
+        table.add_column(title, justify="right")
+    for layer in layers:
+        table.add_row(layer.name, layer.operator, f"{layer.nearest:.2e}", f"{layer.error:.2e}", str(layer.changed))
     return table
 
 

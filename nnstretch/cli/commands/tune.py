@@ -69,14 +69,19 @@ Limits = Annotated[
 ]
 Validation = Annotated[
     str | None,
-    option("--data SET", f"Images for --limit accuracy, which takes their validation split: {usage()}."),
+    option("--data SET", f"Images for --limit and --pareto accuracy, which take their validation split: {usage()}."),
 ]
 Front = Annotated[
     str | None,
     option(
         "--pareto latency,memory",
-        "Show the Pareto front of latency and memory, error (sum of the routines' relative errors) or both.",
+        "Show the Pareto front of latency and some of memory, error (sum of the routines' relative errors) and, with --data, "
+        "accuracy (top-1, which is measured).",
     ),
+]
+MeasuredPlans = Annotated[
+    int,
+    option("--pareto-plans N", "Measure the top-1 of N plans at most for --pareto accuracy.", minimum=2),
 ]
 
 
@@ -103,6 +108,7 @@ def tune_command(
     limit: Limits = None,
     data: Validation = None,
     pareto: Front = None,
+    pareto_plans: MeasuredPlans = 16,
     explain: Annotated[bool, option("--explain", "Show every layer's candidates and costs.")] = False,
     compare: Annotated[
         bool,
@@ -132,7 +138,7 @@ def tune_command(
         name = (selector_named(selector) if selector else default_selector()).name
         limits, traded = parse_limits(limit or ()), parse_front(pareto)
         points = limits.pop(ACCURACY, None)
-        request = TuningRequest(name, explain, compare, traded, limits, seed, fresh, search, points, data)
+        request = TuningRequest(name, explain, compare, traded, limits, seed, fresh, search, points, data, pareto_plans)
         chosen = targets or ["local"]
         for target in chosen:
             check_accuracy(request, options.dtype, target)
@@ -194,7 +200,15 @@ def _tune_on(
     """Tunes for processors."""
     from nnstretch.cli.tuning.accuracy import validation_images
     from nnstretch.cli.tuning.rates import step_rates
-    from nnstretch.cli.tuning.report import disturbances, dtypes_answer, findings, requested_space, search_answer
+    from nnstretch.cli.tuning.report import (
+        ACCURACY,
+        accuracy_front_answer,
+        disturbances,
+        dtypes_answer,
+        findings,
+        requested_space,
+        search_answer,
+    )
     from nnstretch.compiler.compile import explored_costs
     from nnstretch.compiler.costs import open_profiler
     from nnstretch.compiler.saved_plan import plan_file
@@ -214,7 +228,7 @@ def _tune_on(
             space = requested_space(graph, usable, request, costs, advance)
             found = selected(space, selector_named(request.selector))
         accuracy: dict[str, Any] = {}
-        if images is not None:
+        if images is not None and request.points is not None:
             found, accuracy = _accurate(report, space, found, images, request)
         selection, compiled = found.best, plan_of(space, found.best)
         seconds = time.perf_counter() - begin
@@ -227,6 +241,8 @@ def _tune_on(
         answer |= {"search": search_answer(request, searched), "measurements": costs.measurements}
         with report.progress("Comparing") as advance:
             answer |= findings(space, selection, request, advance)
+            if images is not None and ACCURACY in request.traded:
+                answer |= accuracy_front_answer(space, found, images, request, advance)
     written = _write(answer, plan_file(compiled.plan, space, selection, usable), plans, reports)
     _show(report, answer, compiled, explain=request.explain)
     report.note(source.assumptions)

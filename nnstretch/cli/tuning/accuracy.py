@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from nnstretch.scheduler.planner import ChoiceSpace
     from nnstretch.scheduler.selection.accuracy import AccurateAnswer
+    from nnstretch.scheduler.selection.accuracy_front import AccuracyFront
     from nnstretch.scheduler.selection.hybrid import HybridAnswer
-    from nnstretch.scheduler.selection.problem import Assignment
+    from nnstretch.scheduler.selection.problem import Assignment, Problem
     from nnstretch.training.data.split import Dataset
 
 _FIRST_IMAGES = 16
@@ -88,20 +89,79 @@ def accurate_answer(
         SelectionError: there is none.
         ModelError: the network's outputs are no logits of the data set's classes.
     """
-    from nnstretch.scheduler.planner import plan_of
-    from nnstretch.scheduler.runtime.session import PlanSession
-    from nnstretch.scheduler.selection.accuracy import fastest_accurate, rounding_errors, with_rounding
+    from nnstretch.scheduler.selection.accuracy import fastest_accurate
+
+    problem = _with_rounding(space, found, images, progress)
+    return fastest_accurate(problem, found, lambda answer: _top1(space, answer, images), points)
+
+
+def measured_front(
+    space: ChoiceSpace,
+    found: HybridAnswer,
+    images: ValidationImages,
+    resources: Sequence[str],
+    most: int,
+    progress: Progress,
+) -> AccuracyFront:
+    """The front of latency, resources and top-1 on validation images.
+
+    Args:
+        space: with amounts of the resources, and of the routines' errors.
+        found: answers to the space; with those in one type if layers have choices of several.
+        images: that top-1 is measured on.
+        resources: beside latency and accuracy.
+        most: number of plans whose top-1 is measured at most.
+        progress: called for every layer that is rounded alone, and for every measured plan.
+
+    Raises:
+        ModelError: the network's outputs are no logits of the data set's classes.
+    """
+    from nnstretch.scheduler.selection.accuracy import ROUNDING
+    from nnstretch.scheduler.selection.accuracy_front import accuracy_front
+    from nnstretch.scheduler.selection.hybrid import FLOAT32
+    from nnstretch.scheduler.selection.resources import ERROR
+
+    mixed = FLOAT32 in found.restricted
+    problem = _with_rounding(space, found, images, progress) if mixed else space.problem
+    measured = 0
+
+    def accuracy(answer: Assignment) -> float:
+        nonlocal measured
+        progress(measured, most, "top-1 of plans")
+        measured += 1
+        return _top1(space, answer, images)
+
+    return accuracy_front(problem, resources, ROUNDING if mixed else ERROR, accuracy, most)
+
+
+def _with_rounding(space: ChoiceSpace, found: HybridAnswer, images: ValidationImages, progress: Progress) -> Problem:
+    """The problem of a space with the errors of the logits that each layer causes in int8."""
+    from nnstretch.scheduler.selection.accuracy import rounding_errors, with_rounding
     from nnstretch.scheduler.selection.hybrid import FLOAT32
 
-    def measured(answer: Assignment, measure: Callable[[Callable[[np.ndarray], Any]], Any]) -> Any:
-        with PlanSession(plan_of(space, answer)) as session:
-            return measure(lambda inputs: session.run(None, {images.name: inputs})[0])
-
-    exact = measured(found.restricted[FLOAT32], images.logits)
+    exact = _measured(space, found.restricted[FLOAT32], images, images.logits)
 
     def error(answer: Assignment) -> float:
         """Mean squared error of the logits over their variance."""
-        return float(np.square(measured(answer, images.logits) - exact).mean() / max(exact.var(), 1e-30))
+        logits = _measured(space, answer, images, images.logits)
+        return float(np.square(logits - exact).mean() / max(exact.var(), 1e-30))
 
-    problem = with_rounding(space, rounding_errors(space, error, progress))
-    return fastest_accurate(problem, found, lambda answer: float(measured(answer, images.top1)), points)
+    return with_rounding(space, rounding_errors(space, error, progress))
+
+
+def _top1(space: ChoiceSpace, answer: Assignment, images: ValidationImages) -> float:
+    return float(_measured(space, answer, images, images.top1))
+
+
+def _measured(
+    space: ChoiceSpace,
+    answer: Assignment,
+    images: ValidationImages,
+    measure: Callable[[Callable[[np.ndarray], Any]], Any],
+) -> Any:
+    """What a measurement finds of an answer's plan."""
+    from nnstretch.scheduler.planner import plan_of
+    from nnstretch.scheduler.runtime.session import PlanSession
+
+    with PlanSession(plan_of(space, answer)) as session:
+        return measure(lambda inputs: session.run(None, {images.name: inputs})[0])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from nnstretch.support.sizes import parse_bytes
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from nnstretch.cli.tuning.accuracy import ValidationImages
     from nnstretch.compiler.processors import Processors
     from nnstretch.scheduler.measurement.profiler import Profiler
     from nnstretch.scheduler.parameter_search.explorer import Exploration
@@ -32,10 +33,9 @@ if TYPE_CHECKING:
 
 LATENCY = "latency"
 ACCURACY = "accuracy"
-"""Limited by --limit; as an objective of --pareto the former name of the resource `error`."""
+"""Top-1: limited by --limit, and an objective of --pareto."""
 _PLAN_ENDING = ".json"
 _NUMBER = re.compile(r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?")
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,14 @@ class TuningRequest:
         explain: show every layer's candidates.
         report: a report is written, which has them, too.
         compare: run all selectors on the same costs.
-        traded: resources beside latency of the Pareto front.
+        traded: objectives beside latency of the Pareto front: resources and `ACCURACY`.
         limits: largest amount of each resource.
         seed: of the selector.
         fresh: measure again what the profile store has.
         search: how thoroughly routine parameters are searched.
         points: points of top-1 that a hybrid may lose against float32; None: no limit.
         data: the data set whose validation images top-1 is measured on.
+        measured_plans: number of plans at most whose top-1 is measured for the Pareto front.
     """
 
     selector: str
@@ -66,16 +67,19 @@ class TuningRequest:
     search: Search
     points: float | None = None
     data: str | None = None
+    measured_plans: int = 16
     report: bool = False
 
     @property
     def resources(self) -> tuple[str, ...]:
         """All resources whose amounts are needed."""
         from nnstretch.scheduler.selection import SELECTORS, selector_class
+        from nnstretch.scheduler.selection.resources import ERROR
 
         selectors = SELECTORS if self.compare else (self.selector,)
         compared = (resource for name in selectors for resource in selector_class(name).resources)
-        return tuple(dict.fromkeys((*self.traded, *self.limits, *compared)))
+        traded = [ERROR if name == ACCURACY else name for name in self.traded]
+        return tuple(dict.fromkeys((*traded, *self.limits, *compared)))
 
 
 def parse_limits(texts: Sequence[str]) -> dict[str, float]:
@@ -89,7 +93,7 @@ def parse_limits(texts: Sequence[str]) -> dict[str, float]:
 
 
 def parse_front(front: str | None) -> tuple[str, ...]:
-    """The resources of --pareto beside latency.
+    """The objectives of --pareto beside latency.
 
     Raises:
         UsageError: they are not understood.
@@ -98,22 +102,14 @@ def parse_front(front: str | None) -> tuple[str, ...]:
 
     if front is None:
         return ()
-    objectives = [_renamed(part.strip()) for part in front.split(",")]
+    objectives = [part.strip() for part in front.split(",")]
     traded = [name for name in objectives if name != LATENCY]
-    wrong = [name for name in traded if name not in RESOURCES]
+    wrong = [name for name in traded if name not in (*RESOURCES, ACCURACY)]
     if wrong or LATENCY not in objectives or not traded or len(set(objectives)) < len(objectives):
-        raise UsageError(f"--pareto {front!r} is not understood; write latency and some of {', '.join(RESOURCES)}")
+        raise UsageError(
+            f"--pareto {front!r} is not understood; write latency and some of {', '.join((*RESOURCES, ACCURACY))}"
+        )
     return tuple(traded)
-
-
-def _renamed(objective: str) -> str:
-    """The present name of an objective."""
-    if objective != ACCURACY:
-        return objective
-    from nnstretch.scheduler.selection.resources import ERROR
-
-    log.warning("--pareto calls accuracy %s now: it is the routines' numeric error, not top-1", ERROR)
-    return ERROR
 
 
 def _amount(resource: str, text: str) -> float:
@@ -167,21 +163,24 @@ def dtypes_answer(space: ChoiceSpace, found: HybridAnswer, dtype: str | None) ->
 
 
 def check_accuracy(request: TuningRequest, dtype: str | None, target: str) -> None:
-    """Refuses a limit of accuracy without what it needs, and images without such a limit.
+    """Refuses a limit or a front of accuracy without what it needs, and images without either.
 
     Raises:
         UsageError: something is missing, or too much.
     """
-    if request.points is None:
+    if request.points is None and ACCURACY not in request.traded:
         if request.data is not None:
-            raise UsageError(f"--data {request.data} is for a limit of top-1; add --limit {ACCURACY}=POINTS")
+            raise UsageError(
+                f"--data {request.data} is for top-1; add --limit {ACCURACY}=POINTS or --pareto {LATENCY},{ACCURACY}"
+            )
         return
-    if dtype != HYBRID:
-        raise UsageError(f"--limit {ACCURACY} chooses between int8 and float32; add --dtype {HYBRID}")
+    asked = f"--pareto {ACCURACY}" if request.points is None else f"--limit {ACCURACY}"
+    if request.points is not None and dtype != HYBRID:
+        raise UsageError(f"{asked} chooses between int8 and float32; add --dtype {HYBRID}")
     if request.data is None:
-        raise UsageError(f"--limit {ACCURACY} measures top-1 on validation images; add --data SET")
+        raise UsageError(f"{asked} measures top-1 on validation images; add --data SET")
     if target != "local":
-        raise UsageError(f"--limit {ACCURACY} runs plans on this machine; leave --target {target} out")
+        raise UsageError(f"{asked} runs plans on this machine; leave --target {target} out")
 
 
 def accuracy_answer(found: AccurateAnswer, points: float, images: int) -> dict[str, Any]:
@@ -191,7 +190,7 @@ def accuracy_answer(found: AccurateAnswer, points: float, images: int) -> dict[s
 
 
 def findings(space: ChoiceSpace, answer: Assignment, request: TuningRequest, progress: Progress) -> dict[str, Any]:
-    """Amounts, explanation, comparison and Pareto front of the request, for the JSON answer."""
+    """Amounts, explanation, comparison and Pareto front without accuracy of the request, for the JSON answer."""
     found: dict[str, Any] = {}
     if request.limits or answer.amounts:
         found["limits"] = request.limits
@@ -200,7 +199,7 @@ def findings(space: ChoiceSpace, answer: Assignment, request: TuningRequest, pro
         found["explanation"] = _explanation(space, answer)
     if request.compare:
         found["comparison"] = _comparison(space, progress)
-    if request.traded:
+    if request.traded and ACCURACY not in request.traded:
         found["pareto"] = _front(space, request.traded)
     return found
 
@@ -290,4 +289,31 @@ def _front(space: ChoiceSpace, traded: Sequence[str]) -> dict[str, Any]:
         "complete": front.gap == 0,
         "gap": front.gap if math.isfinite(front.gap) else None,
         "points": points,
+    }
+
+
+def accuracy_front_answer(
+    space: ChoiceSpace, found: HybridAnswer, images: ValidationImages, request: TuningRequest, progress: Progress
+) -> dict[str, Any]:
+    """The Pareto front with measured accuracies, for the JSON answer."""
+    from nnstretch.cli.tuning.accuracy import measured_front
+    from nnstretch.scheduler.selection.hybrid import dtypes_of_units
+
+    resources = [name for name in request.traded if name != ACCURACY]
+    front = measured_front(space, found, images, resources, request.measured_plans, progress)
+    points = []
+    for point, accuracy in zip(front.points, front.accuracies, strict=True):
+        types = Counter(dtype for _, dtype in dtypes_of_units(space, point))
+        amounts = {name: point.amounts[name] for name in resources}
+        points.append({"latency_ms": point.cost * 1e3, **amounts, ACCURACY: accuracy, "layers": dict(types)})
+    return {
+        "pareto": {
+            "objectives": [LATENCY, *resources, ACCURACY],
+            "complete": front.gap == 0 and front.measured == front.candidates,
+            "gap": None,
+            "images": len(images.dataset.validation),
+            "candidates": front.candidates,
+            "measured_plans": front.measured,
+            "points": points,
+        }
     }

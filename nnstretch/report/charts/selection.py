@@ -66,13 +66,13 @@ def _ends(rows: Sequence[Row], axes: Axes) -> list[str]:
 def front_panel(front: Row) -> Panel:
     """A dot per point; with two objectives the staircase of the front."""
     resources = [name for name in front["objectives"] if name != "latency"]
-    first = resources[0]
+    first = "accuracy" if "accuracy" in resources else resources[0]
     scale = 1e-6 if first == "memory" else 1.0
     points = [(point["latency_ms"], point[first] * scale) for point in front["points"]]
     axes = Axes([x for x, _ in points], [y for _, y in points])
-    unit = "MB" if first == "memory" else "sum of relative errors"
+    unit = {"memory": "memory, MB", "accuracy": "top-1, %"}.get(first, f"{first}, sum of relative errors")
     parts = [label(0, 12, f"Pareto front: {' against '.join(front['objectives'])}", "strong")]
-    parts += axes.frame("predicted ms", f"{first}, {unit}")
+    parts += axes.frame("predicted ms", unit)
     if len(resources) == 1:
         stairs = [axes.at(*points[0])]
         for (_, y), (x, lower) in pairwise(points):

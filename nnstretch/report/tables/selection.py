@@ -30,7 +30,9 @@ Row = Mapping[str, Any]
 
 
 def amount_text(resource: str, amount: float) -> str:
-    """An amount of a resource: bytes as MB, errors as powers of ten."""
+    """An amount of a resource: bytes as MB, top-1 in percent, errors as powers of ten."""
+    if resource == "accuracy":
+        return f"{amount:.2f} %"
     return f"{amount / 1e6:.2f} MB" if resource == "memory" else f"{amount:.2e}"
 
 
@@ -128,7 +130,9 @@ def comparison_rows(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 def front_titles(front: Row) -> list[str]:
     """The objectives of a Pareto front."""
-    return ["latency ms", *(name for name in front["objectives"] if name != "latency")]
+    names = {"latency": "latency ms", "accuracy": "top-1"}
+    types = ["int8 layers"] if "images" in front else []
+    return [*(names.get(name, name) for name in front["objectives"]), *types]
 
 
 def front_rows(front: Row) -> list[list[str]]:
@@ -136,8 +140,11 @@ def front_rows(front: Row) -> list[list[str]]:
     points, last = front["points"], len(front["points"]) - 1
     if len(points) > _MOST_POINTS:
         points = [points[round(i * last / (_MOST_POINTS - 1))] for i in range(_MOST_POINTS)]
-    resources = front_titles(front)[1:]
-    return [[f"{point['latency_ms']:.3f}", *(amount_text(r, point[r]) for r in resources)] for point in points]
+    resources = [name for name in front["objectives"] if name != "latency"]
+    rows = [[f"{point['latency_ms']:.3f}", *(amount_text(r, point[r]) for r in resources)] for point in points]
+    if "images" in front:
+        rows = [[*row, str(point["layers"].get("int8", 0))] for row, point in zip(rows, points, strict=True)]
+    return rows
 
 
 def explanation_table(units: Sequence[Row]) -> Table:
@@ -172,4 +179,7 @@ def front_table(front: Row) -> Table:
     count = counted(points, "point") if points <= _MOST_POINTS else f"{_MOST_POINTS} of {points} points"
     missing = "" if front["gap"] is None else f", points left out gain at most {front['gap']:.2%}"
     shown.caption = count + ("" if front["complete"] else missing or ", not complete")
+    if "images" in front:
+        how = f"{counted(front['measured_plans'], 'plan')} of {front['candidates']}"
+        shown.caption += f"; top-1 measured of {how}, on {counted(front['images'], 'image')}"
     return shown

@@ -89,6 +89,21 @@ def test_weights_that_lose_less(cli: Cli, command: tuple[str, ...]) -> None:
     assert (answer["equalized_pairs"], answer["corrected_layers"]) == (0, 3)
 
 
+def test_adaptive_rounding(cli: Cli, command: tuple[str, ...]) -> None:
+    status, out, err = cli(*command, "--rounding", "adaptive")
+    assert (status, err) == (0, "")
+    head, *rows, last = out.splitlines()
+    assert head.split() == ["layer", "operator", "error,", "nearest", "adaptive", "weights", "changed"]
+    assert [row.split()[0] for row in rows] == ["c1", "c2", "c3", "y"]
+    assert "4 layers rounded adaptively; output error" in last
+    answer = json.loads(cli(*command, "--rounding", "adaptive", "--json")[1])["rounding"]
+    assert [layer["operator"] for layer in answer] == ["Conv", "Conv", "Conv", "Gemm"]
+    assert all(layer["error"] <= layer["nearest_error"] for layer in answer)
+    assert sum(layer["changed_weights"] for layer in answer) > 0
+    assert json.loads(cli(*command, "--json")[1])["rounding"] == []
+    refuses(cli(*command, "--rounding", "up"), "up", "adaptive")
+
+
 def test_the_preprocessing_of_x(cli: Cli, folder: Path) -> None:
     stated = Preprocessing(16, 3, PHOTO_MEAN, PHOTO_STD, 1.0, "bicubic")
     for name, metadata in (("silent", {}), ("stating", {PREPROCESSING_KEY: stated.to_json()})):

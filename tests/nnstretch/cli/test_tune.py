@@ -304,12 +304,11 @@ def test_amounts_that_selectors_compare_are_computed(monkeypatch: pytest.MonkeyP
     assert needed("elimination", compare=False) == ("error",)
 
 
-def test_the_former_name_of_the_error_is_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_and_fronts_of_accuracy_are_top1() -> None:
     assert parse_limits(["accuracy=0.5", "memory=1"]) == {"accuracy": 0.5, "memory": 1.0}
-    assert parse_front("latency, accuracy") == parse_front("latency,error") == ("error",)
-    assert [record.getMessage() for record in caplog.records] == [
-        "--pareto calls accuracy error now: it is the routines' numeric error, not top-1",
-    ]
+    assert parse_front("latency, accuracy") == ("accuracy",)
+    request = TuningRequest("elimination", False, False, ("accuracy", "memory"), {}, 0, False, "default")
+    assert request.resources == ("error", "memory"), "errors order the plans whose top-1 is measured"
 
 
 @pytest.mark.parametrize(
@@ -327,6 +326,8 @@ def test_the_former_name_of_the_error_is_accepted_with_a_warning(caplog: pytest.
         (("--limit", "accuracy=1", "--dtype", "hybrid"), "add --data SET"),
         (("--limit", "accuracy=1", "--dtype", "hybrid", "--data", "digits", "--target", "ssh:board"), "leave --target"),
         (("--data", "digits"), "add --limit accuracy=POINTS"),
+        (("--pareto", "latency,accuracy"), "--pareto accuracy measures top-1 on validation images; add --data SET"),
+        (("--pareto", "latency,accuracy", "--data", "digits", "--target", "ssh:board"), "leave --target"),
         (("--limit", "error=3MB"), "error=0.001"),
         (("--limit", "memory=lots"), "'lots' is no amount of memory; write one such as 200MB"),
         (("-o", "all.onnx"), "plans and reports are written as .json, .html"),

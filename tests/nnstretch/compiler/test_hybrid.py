@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -197,14 +198,41 @@ def noise():
 """
 
 
-@pytest.mark.parametrize("points", [0.0, 100.0])
-def test_a_limit_of_accuracy(cli: Cli, int8_file: Path, folder: Path, points: float) -> None:
-    """Labels are what the network in float32 says, so that layers in int8 cost accuracy."""
+def write_noise(folder: Path) -> None:
+    """A data set whose labels are what the network in float32 says."""
     images = np.random.default_rng(1).standard_normal((200, *IMAGE[1:])).astype(np.float32)
     exact = NETWORK.model(NETWORK.names, [*NETWORK.names, OUTPUT])
     logits = [run_proto(exact, {"x": image[None]})[0] for image in images]
     np.savez(folder / "noise.npz", images=images, labels=np.concatenate(logits).argmax(axis=1))
     (folder / "noise.py").write_text(DATA)
+
+
+def test_a_front_of_accuracy(cli: Cli, int8_file: Path, folder: Path) -> None:
+    """Its ends are the fastest plan and the most accurate one; the table shows what the answer has."""
+    write_noise(folder)
+    options = ("-p", "cpu:0", "--dtype", "hybrid", "--data", "noise.py:noise")
+    front = ("--pareto", "latency,memory,accuracy", "--pareto-plans", "5")
+    answer = answer_of(cli("tune", str(int8_file), *options, *front, "--json"))
+    found, predicted = answer["pareto"], answer["dtypes"]["predicted_ms"]
+    points = found["points"]
+    assert "accuracy" not in answer, "nothing is limited"
+    assert found["objectives"] == ["latency", "memory", "accuracy"]
+    assert (found["images"], found["measured_plans"], found["complete"]) == (200, 5, False)
+    assert found["candidates"] > 5
+    assert points[0]["latency_ms"] == pytest.approx(predicted["hybrid"])
+    assert max(point["accuracy"] for point in points) == 100.0
+    for one, other in itertools.permutations(points, 2):
+        better = [one[name] <= other[name] for name in ("latency_ms", "memory")]
+        assert not (all(better) and one["accuracy"] >= other["accuracy"])
+    report = cli("tune", str(int8_file), *options, *front, "-o", "front.md")[1]
+    assert "top-1 measured of 5 plans of " in " ".join(report.split())
+    assert "| top-1 | int8 layers |" in Path("front.md").read_text()
+
+
+@pytest.mark.parametrize("points", [0.0, 100.0])
+def test_a_limit_of_accuracy(cli: Cli, int8_file: Path, folder: Path, points: float) -> None:
+    """Labels are what the network in float32 says, so that layers in int8 cost accuracy."""
+    write_noise(folder)
     limit = ("--limit", f"accuracy={points}", "--data", "noise.py:noise")
     answer = answer_of(cli("tune", str(int8_file), "-p", "cpu:0", "--dtype", "hybrid", *limit, "--json"))
     found, predicted = answer["accuracy"], answer["dtypes"]["predicted_ms"]

@@ -18,7 +18,7 @@ from nnstretch.frontends.onnx_file import load
 from nnstretch.graph.layers import layers
 from nnstretch.graph.reference import relative_error
 from nnstretch.passes import optimize
-from nnstretch.quantization import METHODS, KeepFloat, QuantizationOptions, quantize, signal_to_noise
+from nnstretch.quantization import METHODS, ROUNDINGS, KeepFloat, QuantizationOptions, quantize, signal_to_noise
 from nnstretch.quantization.runs import open_run
 from tests.kits.graphs.quantized_networks import QuantizedNetwork
 
@@ -30,6 +30,7 @@ OPTIONS = st.builds(
     equalize=st.booleans(),
     bias_correction=st.booleans(),
     reduce_range=st.booleans(),
+    rounding=st.sampled_from(ROUNDINGS),
 )
 
 

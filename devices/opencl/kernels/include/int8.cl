@@ -68,11 +68,11 @@ INLINE intb multiply_add(intb sum, quad_input x, quad_weight w)
 #define ROUNDER 12582912.0f
 #define ROUNDER_BITS 0x4b400000
 
-/* The nearest int8 within bounds to values with ROUNDER added. */
+/* The nearest int8 within bounds to values with ROUNDER added. Bounds are vectors: Oclgrind takes scalar ones for vectors, too. */
 INLINE charb narrowed(floatb rounded, int zero, int low, int high)
 {
-    const intb steps = max(BITS_OF(rounded), low - zero + ROUNDER_BITS) + (zero - ROUNDER_BITS);
-    return BYTES_OF(min(steps, high));
+    const intb steps = max(BITS_OF(rounded), (intb)(low - zero + ROUNDER_BITS)) + (zero - ROUNDER_BITS);
+    return BYTES_OF(min(steps, (intb)(high)));
 }
 
 /* A sum whose terms are rounded before: compilers may make a * b + c one operation, but leave this one alone. */
@@ -93,7 +93,7 @@ INLINE charb results_of(intb sum, floatb multipliers, charb residual, int8 r)
     const floatb addend = TO_FLOATS(TO_INTS(residual) - r.s4) * as_float(r.s3);
     if (r.s5 != 0) {
         const int zero_bits = ROUNDER_BITS - r.s6;
-        const intb bits = min(max(BITS_OF(PLUS(steps, ROUNDER)), zero_bits - 128), zero_bits + 127);
+        const intb bits = min(max(BITS_OF(PLUS(steps, ROUNDER)), (intb)(zero_bits - 128)), (intb)(zero_bits + 127));
         steps = (FLOATS_OF_BITS(bits) - ROUNDER) * as_float(r.s5);
     }
     return narrowed(PLUS(PLUS(steps, addend), ROUNDER), r.s0, r.s1, r.s2);

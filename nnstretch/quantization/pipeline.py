@@ -91,7 +91,7 @@ class Quantized:
         equalized: number of pairs of layers whose ranges were equalised.
         corrected: number of layers whose biases were corrected.
         full_range_error: `error` if the weights were not of reduced range; None unless they are.
-        rounded: layers whose weights were rounded adaptively, in the order of the network.
+        rounded: layers whose weights could be rounded adaptively, in the order of the network.
     """
 
     int8: int
@@ -109,7 +109,9 @@ class Quantized:
         parts = [f"{counted(self.int8, 'layer')} in int8, {self.others} in float32"]
         parts += [f"pairs equalised: {self.equalized}"] if self.equalized else []
         parts += [f"biases corrected: {self.corrected}"] if self.corrected else []
-        parts += [f"{counted(len(self.rounded), 'layer')} rounded adaptively"] if self.rounded else []
+        if self.rounded:
+            changed = sum(layer.changed > 0 for layer in self.rounded)
+            parts.append(f"{changed} of {counted(len(self.rounded), 'layer')} rounded adaptively")
         if self.error is not None:
             parts.append(f"output error {_error_text(self.error)}")
         if self.full_range_error is not None:

@@ -53,6 +53,10 @@ def test_options_reach_the_quantiser(file: Path, tmp_path: Path) -> None:
     assert made.kept[0] == made.sensitivity[0].name  # the most sensitive layer
     assert len(made.sensitivity) == 2
     assert made.corrected == 1
+    assert made.rounded == ()
+    rounded = nns.quantize(file, EXAMPLES, tmp_path / "r.onnx", rounding="adaptive").rounded
+    assert len(rounded) == 2
+    assert all(layer.error <= layer.nearest for layer in rounded)
 
 
 @pytest.mark.parametrize(

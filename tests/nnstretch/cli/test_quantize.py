@@ -95,7 +95,7 @@ def test_adaptive_rounding(cli: Cli, command: tuple[str, ...]) -> None:
     head, *rows, last = out.splitlines()
     assert head.split() == ["layer", "operator", "error,", "nearest", "adaptive", "weights", "changed"]
     assert [row.split()[0] for row in rows] == ["c1", "c2", "c3", "y"]
-    assert "4 layers rounded adaptively; output error" in last
+    assert " of 4 layers rounded adaptively; output error" in last
     answer = json.loads(cli(*command, "--rounding", "adaptive", "--json")[1])["rounding"]
     assert [layer["operator"] for layer in answer] == ["Conv", "Conv", "Conv", "Gemm"]
     assert all(layer["error"] <= layer["nearest_error"] for layer in answer)

@@ -96,6 +96,13 @@ def loaded_library(routine: str) -> str:
     return external_engine(name).library(argument)
 
 
+def library_of_processor(text: str) -> str:
+    """The path of a library that a processor's external engine loads, such as of "litert:libdelegate.so@0"; else empty."""
+    name, _, rest = text.partition(":")
+    name = ALIASES.get(name, name)
+    return external_engine(name).library(rest.partition("@")[0]) if name in ENGINES else ""
+
+
 def _engine_of(routine: str) -> tuple[str, str]:
     """Name and argument of the external engine that a step's routine names.
 

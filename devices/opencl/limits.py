@@ -11,20 +11,23 @@ if TYPE_CHECKING:
 
     from nnstretch.devices.opencl.properties import DeviceInfo
 
+_GRANTS_MORE = "nvidia"
+"""Key of the vendor whose devices may give larger buffers than they state."""
 _ADVICE = "use a smaller input or batch, or compute the model on another processor"
 
 
 def memory_shortage(info: DeviceInfo, sizes: Sequence[int]) -> str:
     """Why a device cannot hold buffers; empty if nothing speaks against it.
 
-    Drivers may give more than they state, but promise no more (OpenCL 1.2, section 5.2.1).
+    Drivers may give more than they state, but promise no more (OpenCL 1.2, section 5.2.1). NVIDIA's states a quarter of the
+    memory and may give more in one buffer, so it decides itself.
 
     Args:
         info: the device.
         sizes: of all buffers, bytes.
     """
     largest, together = max(sizes, default=0), sum(sizes)
-    if info.allocation_bytes and largest > info.allocation_bytes:
+    if info.vendor != _GRANTS_MORE and info.allocation_bytes and largest > info.allocation_bytes:
         return f"allocates at most {info.allocation_bytes} bytes at once, and the plan needs a buffer of {largest}; {_ADVICE}"
     if info.address_bits and together >= 1 << info.address_bits:
         return (

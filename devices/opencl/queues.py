@@ -62,11 +62,8 @@ class OpenCLQueues(LoadedDeviceQueues):
         )
 
     def require_memory(self, queue: int, sizes: Sequence[int]) -> None:
-        try:
-            self.runtimes[queue].require_memory(sizes)
-        except DeviceError as error:
-            error.processor = self._queues[queue].processor
-            raise
+        # No processor is named, which would say that a run broke it.
+        self.runtimes[queue].require_memory(sizes)
 
     def share(self, queue: int, slots: Mapping[int, int]) -> dict[int, Region]:
         made = self.runtimes[queue].shared(list(slots.values()))

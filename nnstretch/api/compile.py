@@ -20,7 +20,7 @@ from nnstretch.devices.targets.workers import open_target
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_any
 from nnstretch.package import read_package
-from nnstretch.scheduler.plan.packaging import check_trusted, unpackaged
+from nnstretch.scheduler.plan.packaging import check_alike, check_no_libraries, check_trusted, unpackaged
 from nnstretch.scheduler.plan.tuned_on import metadata_of_plan
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.runtime.arrangement import choose
@@ -86,8 +86,9 @@ def compile_graph(graph: ir.Model, options: CompileOptions) -> Session:
         NNStretchError: what was found, what was wanted, and what to do.
     """
     open_target(options.target)
-    if options.rebalance and options.policy is not None:
-        raise UsageError("a policy is for several plans, and rebalance makes one; leave one of them out")
+    for name in ("rebalance", "keep_model"):
+        if getattr(options, name) and options.policy is not None:
+            raise UsageError(f"a policy is for several plans, and {name} for one; leave one of them out")
     if options.plan is not None:
         return PlanSession(compile_with_plan(graph, options))
     if options.plans is not None or options.policy is not None:
@@ -148,7 +149,8 @@ def rebalance_package(path: Path, options: CompileOptions) -> Session:
     if options.trusted_sources:
         check_trusted(package, path)
     if len(package.plans) > 1:
-        return AdaptiveSession.load(path, options.policy or "adaptive", measure_again=True)
+        policy, trusted = options.policy or "adaptive", options.trusted_sources
+        return AdaptiveSession.load(path, policy, trusted_sources=trusted, measure_again=True)
     if not package.model:
         raise UsageError(
             f"{path} has one plan and no model to share out again; compile the model with --keep-model, or for several "
@@ -157,11 +159,14 @@ def rebalance_package(path: Path, options: CompileOptions) -> Session:
     if options.policy is not None:
         raise UsageError(f"{path} has one plan; leave the policy out")
     graph, own = kept_model(package, path, options)
+    if options.trusted_sources:
+        check_no_libraries(own.processors, path)
     (compiled,) = unpackaged(package).values()
     made = rebalance_model(
         graph, build_processors(own), packaged=compiled, sources=package.sources, progress=options.progress
     )
     if made.plan is compiled.plan:
         return PlanSession(made, package.sources)
+    check_alike({"of the package": compiled, "of its model": made})
     about = {**package.metadata, **metadata_of_plan(made.plan)}
     return PlanSession(replace(made, metadata=about, kept_model=package.model))

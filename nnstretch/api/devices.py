@@ -143,7 +143,7 @@ def _opencl() -> list[DeviceInfo]:
             kind="opencl",
             device=f"{device.name} ({device.platform})",
             cores=device.compute_units,
-            dtypes=("float32", "float16"),
+            dtypes=("float32", "float16", "int8"),
             usable=device.usable,
             why_not=device.why_not or None,
             traits=opencl_traits(device, traits_of(device, device.compute_units, isa)) if isa else None,

@@ -165,7 +165,7 @@ def space_of_layers(
     Raises:
         UsageError: as `check_dtype`.
     """
-    dtype, optimized = processors.options.dtype, optimize(model)
+    dtype, optimized = processors.options.dtype, optimized_for(model, processors)
     check_dtype(optimized, processors)
     _prepare(optimized, processors, costs, progress or silent)
     return choice_space(
@@ -196,6 +196,11 @@ def interference_of(space: ChoiceSpace, processors: Processors, costs: Profiler)
     return MeasuredInterference(space.pool, costs, measured_contention(processors))
 
 
+def optimized_for(model: ir.Model, processors: Processors) -> ir.Model:
+    """A copy of a graph with the layers that all of these processors may compute (`optimize`)."""
+    return optimize(model, float_results=all(one.backend.serves_caller for one in processors.named))
+
+
 def _prepare(model: ir.Model, processors: Processors, costs: Profiler, progress: Progress) -> None:
     """Prepares to measure the layers of an optimised graph on devices."""
     pool = queue_pool(processors.named, processors.host)
@@ -214,7 +219,7 @@ def unmeasured_space(model: ir.Model, processors: Processors, progress: Progress
         UsageError: as `check_dtype`, or a hybrid is wanted, whose costs must be measured.
         DeviceError: no simulated processor can compute a layer.
     """
-    dtype, optimized = processors.options.dtype, optimize(model)
+    dtype, optimized = processors.options.dtype, optimized_for(model, processors)
     check_dtype(optimized, processors)
     if dtype == HYBRID:
         raise UsageError(
@@ -279,6 +284,6 @@ def explored_costs(
     pool = queue_pool(processors.named, processors.host)
     with closing(ProfileStore()) as store:
         trees = LearnedCosts(store, costs, caches=costs.site.caches).trees
-        graph = unit_graph(optimize(model), is_native(pool))
+        graph = unit_graph(optimized_for(model, processors), is_native(pool))
         found = explore(graph, pool, costs, trees, caches=costs.site.caches, progress=progress)
     return costs.with_settings(found.settings), found.explorations

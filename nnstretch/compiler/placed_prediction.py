@@ -8,12 +8,11 @@ import onnx_ir as ir
 from torch import Tensor, nn
 
 from nnstretch.branching.latency.prediction import PlacedPredictor
-from nnstretch.compiler.compile import unmeasured_space
+from nnstretch.compiler.compile import optimized_for, unmeasured_space
 from nnstretch.compiler.costs import measured_contention
 from nnstretch.compiler.processors import Processors
 from nnstretch.errors import ModelError
 from nnstretch.frontends.torch_module import export
-from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
 from nnstretch.scheduler.placement.joint import placed
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space
@@ -51,5 +50,5 @@ def _space(model: ir.Model, processors: Processors, predictor: ProfilePredictor 
     """The space of a placed network."""
     if isinstance(predictor, SimulatedPredictor):
         return unmeasured_space(model, processors)
-    space = choice_space(optimize(model), processors.named, processors.host, predictor.costs)
+    space = choice_space(optimized_for(model, processors), processors.named, processors.host, predictor.costs)
     return placed(space, MeasuredInterference(space.pool, predictor.costs, measured_contention(processors)))

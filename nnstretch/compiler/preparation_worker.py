@@ -57,7 +57,7 @@ def compile_programs(model: ir.Model, device: OpenCLProcessor) -> int:
     """
     host = CpuProcessor(ProcessorSpec("cpu", cores=default_cores()))
     pool = queue_pool([device], host)
-    graph = unit_graph(optimize(model), is_native(pool))
+    graph = unit_graph(optimize(model, float_results=False), is_native(pool))
     layers = [layer for layer, _ in queue_workloads(graph, pool, pool.queue_of[0])]
     with suppress(NNStretchError):
         run_once(typical_plan([device], host, [0]))

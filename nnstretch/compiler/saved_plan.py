@@ -15,13 +15,13 @@ from pathlib import Path
 import onnx_ir as ir
 
 from nnstretch.api.options import CompileOptions
+from nnstretch.compiler.compile import optimized_for
 from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.devices.base.routine import PLAIN
 from nnstretch.devices.base.spec import parse_processors
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.errors import FileError, PackageError, UsageError
-from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import Estimates
 from nnstretch.scheduler.lowering.candidates import fused_choices, is_native
 from nnstretch.scheduler.lowering.choices import Choice, Fused, FusionGroup, find_fusion_groups
@@ -154,7 +154,7 @@ def compile_with_plan(graph: ir.Model, options: CompileOptions, machine: PlanMac
         warn_of_plan(path, selection)
     own = replace(options, plan=None, processors=",".join(selection.processors), engines=selection.engines)
     usable = machine.processors(replace(own, tolerance=selection.tolerance, dtype=selection.dtype or None))
-    units, groups = _units(path, optimize(graph), usable, selection)
+    units, groups = _units(path, optimized_for(graph, usable), usable, selection)
     pool = _pool(usable, plan)
     try:
         choices = _choices(path, units, groups, pool, selection)

@@ -13,9 +13,9 @@ _ADVICE = "quantise or export it again"
 
 
 def check_scales(model: ir.Model, path: Path) -> None:
-    """Scales must be finite and positive, and one, or one for each place along the axis of the operator.
+    """Scales must be finite and not negative, and one, or one for each place along the axis of the operator.
 
-    Scales of 0 are taken for constants that are dequantised: some quantisers write them for channels of zeros.
+    Some quantisers write scales of 0 for what is always 0: channels of weights, and activations.
 
     Args:
         model: with inferred shapes.
@@ -36,11 +36,9 @@ def _check(node: ir.Node, path: Path) -> None:
         return
     scales = np.asarray(tensor.numpy(), np.float32)
     about = f"{path}: scale {value.name!r} of {node.op_type} {node.name or node.outputs[0].name!r}"
-    may_be_zero = node.op_type == "DequantizeLinear" and source is not None and _is_constant(source)
-    bad = ~np.isfinite(scales) | (scales < 0 if may_be_zero else scales <= 0)
+    bad = ~np.isfinite(scales) | (scales < 0)
     if bad.any():
-        wanted = "finite numbers of at least 0" if may_be_zero else "finite numbers above 0"
-        raise ModelError(f"{about} is {scales[bad].flat[0]:g}, and scales are {wanted}; {_ADVICE}")
+        raise ModelError(f"{about} is {scales[bad].flat[0]:g}, and scales are finite numbers of at least 0; {_ADVICE}")
     shape = None if source is None or source.shape is None else source.shape
     if shape is None or not shape.is_static() or scales.ndim > 1 or node.attributes.get_int("block_size", 0) != 0:
         return
@@ -50,8 +48,3 @@ def _check(node: ir.Node, path: Path) -> None:
     raise ModelError(
         f"{about} has {scales.size} numbers, and axis {axis} of {source.name!r} has {extents[axis]} places; {_ADVICE}"  # type: ignore[union-attr]
     )
-
-
-def _is_constant(value: ir.Value) -> bool:
-    """Whether no input of the model leads to `value` directly."""
-    return value.is_initializer() or ir.convenience.get_const_tensor(value) is not None

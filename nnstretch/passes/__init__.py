@@ -30,7 +30,13 @@ from nnstretch.passes.fuse.affine import fold_affine, shape_affine
 from nnstretch.passes.fuse.epilogues import fuse_layer
 from nnstretch.passes.fuse.hoisting import hoist, order_tiles
 from nnstretch.passes.fuse.parallel import merge_parallel
-from nnstretch.passes.quantization import compute_in_int8, dequantize_constants, quantize_early, transpose_weight
+from nnstretch.passes.quantization import (
+    compute_floats,
+    compute_in_int8,
+    dequantize_constants,
+    quantize_early,
+    transpose_weight,
+)
 from nnstretch.passes.regions import EncloseUnknownShapes
 from nnstretch.passes.rewriting import EachNode, Lowerings, each_operator
 from nnstretch.passes.simplify import (
@@ -90,8 +96,8 @@ def canonicalization() -> tuple[ir.passes.PassBase, ...]:
     )
 
 
-def fusion() -> tuple[ir.passes.PassBase, ...]:
-    """The passes that merge canonical operators into layers."""
+def fusion(*, float_results: bool = True) -> tuple[ir.passes.PassBase, ...]:
+    """The passes that merge canonical operators into layers; `float_results` as in `optimize`."""
     return (
         EachNode(fold_pad),
         EachNode(lower_pad),
@@ -104,18 +110,19 @@ def fusion() -> tuple[ir.passes.PassBase, ...]:
         EachNode(merge_reshapes),
         EachNode(quantize_early),
         EachNode(compute_in_int8),
+        *((EachNode(compute_floats),) if float_results else ()),
         EachNode(dequantize_constants),
     )
 
 
-def pipeline() -> tuple[ir.passes.PassBase, ...]:
-    """All passes in the order in which they run."""
+def pipeline(*, float_results: bool = True) -> tuple[ir.passes.PassBase, ...]:
+    """All passes in the order in which they run; `float_results` as in `optimize`."""
     return (
         common.OutputFixPass(),
         FoldConstants(),
         EncloseUnknownShapes(),
         *canonicalization(),
-        *fusion(),
+        *fusion(float_results=float_results),
         EachNode(lower_other_types),
         KeepOutputs(),
         common.RemoveUnusedNodesPass(),
@@ -125,11 +132,16 @@ def pipeline() -> tuple[ir.passes.PassBase, ...]:
     )
 
 
-def optimize(model: ir.Model) -> ir.Model:
+def optimize(model: ir.Model, *, float_results: bool = True) -> ir.Model:
     """A copy of `model` whose nodes are fused layers wherever the operator table has one for them.
 
     `model` stays as it is and shares its tensors. Inputs and outputs keep names, order and types. A graph that this returned is
     copied without a change.
+
+    Args:
+        model: the graph.
+        float_results: convolutions and dense layers on int8 whose results are not rounded are int8 layers that make float32,
+            which CPUs alone compute. Otherwise they stay float32.
 
     Raises:
         ModelError: an output is an input.
@@ -138,6 +150,6 @@ def optimize(model: ir.Model) -> ir.Model:
         if value.is_graph_input():
             raise ModelError(f"output {value.name!r} is an input too; give it a name of its own, by an Identity")
     result = model.clone()
-    ir.passes.Sequential(*pipeline())(result)
+    ir.passes.Sequential(*pipeline(float_results=float_results))(result)
     result.graph.opset_imports[DOMAIN] = 1
     return result

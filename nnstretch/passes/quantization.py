@@ -167,8 +167,10 @@ def _reads(node: ir.Node, source: ir.Value, quantization: QuantizationParameters
 
 
 def _quantization(found: Rounding | None) -> QuantizationParameters | None:
-    """The same parameters for int8; None where there are none."""
+    """The same parameters for int8; None where there are none, or where the scale is 0, by which nothing can be divided."""
     if found is None or not found.is_per_tensor or found.dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
+        return None
+    if not found.scales[0]:
         return None
     shift = _SIGN if found.dtype == ir.DataType.UINT8 else 0
     return QuantizationParameters(float(found.scales[0]), int(found.zero_points[0]) - shift)
@@ -300,7 +302,7 @@ def _compute(node: ir.Node) -> bool:
     if node.op_type in CARRIERS and not _clips(activation):
         return False
     if not is_canonical(reader, "Quantize"):
-        return node.op_type in _WEIGHTED and _compute_floats(node)
+        return False
     quantization = quantization_of(reader.outputs[0])
     if quantization is None:
         return False
@@ -315,13 +317,27 @@ def _compute(node: ir.Node) -> bool:
     return True
 
 
-def _compute_floats(node: ir.Node) -> bool:
-    """A Conv or Dense whose result is not rounded reads integers and makes float32, unless it adds a residual."""
-    inputs = None if argument(node, 3) is not None else _weighted_inputs(node)
-    if inputs is None:
+def compute_floats(node: ir.Node) -> bool:
+    """A Conv or Dense whose result is not rounded reads integers and makes float32.
+
+    Not if it adds a residual, if its sums may exceed int32, or if its activation does more than clip.
+    """
+    if not is_canonical(node, *_WEIGHTED) or argument(node, 3) is not None or not _clips(activation_of(node)):
+        return False
+    inputs = _weighted_inputs(node)
+    if inputs is None or not _sums_fit(inputs[1], inputs[2]):
         return False
     set_inputs(node, inputs)
     return True
+
+
+def _sums_fit(weights: ir.Value | None, bias: ir.Value | None) -> bool:
+    """Whether no sum of a bias and of products of int8 and weights exceeds int32."""
+    stored, steps = constant(weights), constant(bias)
+    if stored is None:
+        return False
+    most = 0 if steps is None else int(np.abs(steps.astype(np.int64)).max(initial=0))
+    return bool(stored[0].size * -LOWEST * (HIGHEST - LOWEST) + most < 1 << 31)
 
 
 def _weighted_inputs(node: ir.Node) -> list[ir.Value | None] | None:

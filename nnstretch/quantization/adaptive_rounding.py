@@ -9,6 +9,7 @@ on all examples keeps the nearest integers. So do layers that are not Conv, Gemm
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ from nnstretch.support.progress import Progress, silent
 EXAMPLES = 32
 """Weights are rounded with the first examples, at most this number; one batch at least."""
 _LAYERS = ("Conv", "Gemm", "MatMul")
+
+_MOST_INPUTS = 5000
+"""Inputs of an output: with more, the matrices of their products (200 MB each) take too much memory and time."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,11 @@ class _Stored:
     zero: np.ndarray
 
 
+def _inputs(operator: str, shape: Sequence[int]) -> int:
+    """Most inputs that an output of a layer may have, by the shape of its weights."""
+    return math.prod(shape[1:]) if operator == "Conv" else max(shape)
+
+
 def _stored_weights(model: onnx.ModelProto, constants: Mapping[str, onnx.TensorProto]) -> dict[str, _Stored]:
     """Weights of the layers that have some of their own, by the name of the layer."""
     makers = {node.output[0]: node for node in model.graph.node if node.op_type == "DequantizeLinear"}
@@ -132,7 +141,9 @@ def _stored_weights(model: onnx.ModelProto, constants: Mapping[str, onnx.TensorP
         is_own = readers[maker.input[0]] == readers[node.input[1]] == 1
         turned = any(one.name == "transA" and one.i for one in node.attribute)
         values = [numpy_helper.to_array(constants[name]) for name in maker.input]
-        if not is_own or turned or values[0].ndim < 2 or (node.op_type == "MatMul" and values[0].ndim > 2):
+        if values[0].ndim < 2 or _inputs(node.op_type, values[0].shape) > _MOST_INPUTS:
+            continue
+        if not is_own or turned or (node.op_type == "MatMul" and values[0].ndim > 2):
             continue
         zero = values[2] if len(values) > 2 else np.zeros_like(values[1], values[0].dtype)
         axis = next((one.i for one in maker.attribute if one.name == "axis"), 1)

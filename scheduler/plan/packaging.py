@@ -13,7 +13,7 @@ import numpy as np
 
 from nnstretch.devices.engine.binding.program import aligned_array
 from nnstretch.devices.opencl.sources import check_installed
-from nnstretch.devices.registry import loaded_library
+from nnstretch.devices.registry import library_of_processor, loaded_library
 from nnstretch.errors import PackageError, UsageError
 from nnstretch.package import Package, PackagedPlan, read_package
 from nnstretch.scheduler.plan.compiled import Compiled
@@ -90,10 +90,28 @@ def check_trusted(package: Package, path: str | Path) -> None:
     for packed in package.plans.values():
         for step in Plan.from_json(packed.plan).steps:
             if step.kind == "call" and (library := loaded_library(step.routine)):
-                raise PackageError(
-                    f"{path} loads the library {library}; leave trusted sources out if you trust the package's author and "
-                    "that file"
-                )
+                raise PackageError(_loads(path, library))
+
+
+def check_no_libraries(processors: str, path: str | Path) -> None:
+    """Checks that processors which a package names have no library loaded.
+
+    Args:
+        processors: separated by commas.
+        path: its file, for the message.
+
+    Raises:
+        PackageError: one has.
+    """
+    for text in processors.split(","):
+        if library := library_of_processor(text.strip()):
+            raise PackageError(_loads(path, library))
+
+
+def _loads(path: str | Path, library: str) -> str:
+    return (
+        f"{path} loads the library {library}; leave trusted sources out if you trust the package's author and that file"
+    )
 
 
 def processors_of_package(path: Path) -> str:

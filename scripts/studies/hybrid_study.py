@@ -90,13 +90,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_status(lambda: study(given, masks or [""]))
 
 
+_MASK = re.compile(r"(-\w{3,}(,|$))*")
+"""CPU features to hide, such as "-avx512f,-avx2"; empty for none."""
+
+
 def split_masks(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The masks, which begin like options, and all other arguments."""
     masks: list[str] = []
     rest: list[str] = []
     collects = False
     for argument in arguments:
-        collects = argument == "--masks" or (collects and not argument.startswith("--"))
+        collects = argument == "--masks" or (collects and _MASK.fullmatch(argument) is not None)
         if argument != "--masks":
             (masks if collects else rest).append(argument)
     return masks, rest

@@ -22,6 +22,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +49,7 @@ from nnstretch.errors import UsageError
 from nnstretch.frontends.torch_module import export
 from nnstretch.report.tables.text import ms_text, share_text, times_text
 from nnstretch.support.image_size import parse_image_size
+from nnstretch.support.json_text import DAMAGED
 from nnstretch.support.settings import write_text
 from nnstretch.zoo.blocks import SqueezeExcite
 
@@ -206,7 +208,7 @@ def kept_row(study: Study, processors: str, work: Path) -> Row | None:
     texts = [str(asdict(read_published(file))) for file in study.files]
     key = json.dumps([study.model, study.image_size, processors, source.identity, *texts])
     path = work / f"{study.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
-    if path.exists():
+    with suppress(OSError, *DAMAGED):  # missing, damaged, or of an earlier version
         return Row(**json.loads(path.read_text(encoding="utf-8")))
     row = study.row(processors)
     if row is not None:

@@ -51,6 +51,9 @@ def cpu_features() -> dict[str, CpuFeature]:
     }
 
 
+_AVX512 = "avx512f"
+
+
 def local_features() -> tuple[str, ...]:
     """The features of this machine's CPU that NNSTRETCH_CPU_FEATURES does not hide, in the order of their bits.
 
@@ -64,6 +67,8 @@ def local_features() -> tuple[str, ...]:
             f"it knows {', '.join(cpu_features())}"
         )
     found = _cpuinfo() - hidden
+    if _AVX512 in hidden:  # engines of the instruction set below have no kernels for what builds on it
+        found = {name for name in found if not name.startswith(("avx512", "amx"))}
     machine = architecture_of(platform.machine())
     return tuple(f.name for f in cpu_features().values() if f.architecture == machine and f.name in found)
 

@@ -67,7 +67,7 @@ def depthwise_tiles(shape: KernelGeometry, traits: Traits) -> Sequence[Parameter
 def depthwise_demand(shape: KernelGeometry, pixels: int, block: int) -> Demand:
     """A tile's sums, and of a row of the kernel all weights and all inputs, which are loaded together."""
     taps = shape.kernel[1]
-    inputs = (pixels - 1) * shape.strides[1] + (taps - 1) * shape.dilations[1] + 1
+    inputs = min(pixels * taps, (pixels - 1) * shape.strides[1] + (taps - 1) * shape.dilations[1] + 1)
     return Demand(block * (pixels + taps + inputs) + ADDRESS_REGISTERS)
 
 

@@ -462,12 +462,21 @@ class _Search:
         """The designs that are ahead of the network without branches, or else that network as a design."""
         plans = self._after_runs(self._unbranched_plans(self._slowest(made)), made)
         self.unbranched = plan = min(plans, key=lambda one: one.seconds, default=None)
+        compared = self._compared(made, plan)
         if made and self.options.limits.target_ms is None:
-            self.branched_ms = min(1e3 * self._seconds(*one, plan) for one in made)
+            self.branched_ms = min(1e3 * self._seconds(*one, plan) for one in compared)
         if plan is None or self.options.even_if_slower:
             return list(made)
-        ahead = [one for one in made if self._is_ahead(*one, plan)]
-        return ahead or [self._without_branches(plan)]
+        if not any(self._is_ahead(*one, plan) for one in compared):
+            return [self._without_branches(plan)]
+        return [one for one in made if self._is_ahead(*one, plan)]
+
+    def _compared(
+        self, made: Sequence[tuple[Design, Prediction]], plan: UnbranchedPlan | None
+    ) -> Sequence[tuple[Design, Prediction]]:
+        """The designs that stand for all beside a plan without branches: those that ran, if it ran and some of them did."""
+        ran = [one for one in made if one[0].id in self.measured_ms]
+        return ran if plan is not None and plan.is_measured and ran else made
 
     def _after_runs(
         self, plans: list[UnbranchedPlan], made: Sequence[tuple[Design, Prediction]]

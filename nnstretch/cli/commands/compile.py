@@ -107,20 +107,12 @@ def compile_command(
 def _package(report: Reporter, source: Source, path: Path) -> None:
     """Writes a package with one plan or several, and shows its contents."""
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
-    from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
-    from nnstretch.vision.classes import CLASS_NAMES_KEY, stated_names
 
-    options = source.options
     with report.progress("Compiling") as advance:
         session = source.open(advance)
     report.note(source.note)
-    about: dict[str, Any] = {"source": source.to_json(), "tuned": options.tune, "macs": session.plan.macs}
-    if source.preprocessing is not None:
-        about[PREPROCESSING_KEY] = source.preprocessing.to_json()
-    if names := stated_names(source.metadata):
-        about[CLASS_NAMES_KEY] = {str(number): name for number, name in names.items()}
     with session:
-        session.save(path, about if options.plans else {**about, "processors": options.processors})
+        session.save(path, source.package_metadata(session.plan.macs))
     plan, size = session.plan, path.stat().st_size
     if isinstance(session, AdaptiveSession):
         report.show(f"{path}: {counted(len(session.plans), 'plan')}, {count_text(plan.macs)} MACs, {size_text(size)}")

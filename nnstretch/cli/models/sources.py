@@ -112,6 +112,22 @@ class Source:
 
         return read_package(Path(self.model)).metadata if self.is_package else self._graph.metadata_props
 
+    def package_metadata(self, macs: int) -> dict[str, Any]:
+        """What a package of this model says of it, beside what it says of its plans.
+
+        Args:
+            macs: of the model.
+        """
+        from nnstretch.training.data.preprocessing import PREPROCESSING_KEY
+        from nnstretch.vision.classes import CLASS_NAMES_KEY, stated_names
+
+        about: dict[str, Any] = {"source": self.to_json(), "tuned": self.options.tune, "macs": macs}
+        if self.preprocessing is not None:
+            about[PREPROCESSING_KEY] = self.preprocessing.to_json()
+        if names := stated_names(self.metadata):
+            about[CLASS_NAMES_KEY] = {str(number): name for number, name in names.items()}
+        return about if self.options.plans else {**about, "processors": self.options.processors}
+
     def to_json(self) -> dict[str, Any]:
         """What a package remembers of where it came from."""
         return {

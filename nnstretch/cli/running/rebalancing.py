@@ -62,8 +62,8 @@ def measured_again_json(report: Reporter, source: Source, session: Session) -> d
 
 def save_package(report: Reporter, source: Source, session: Session, path: Path) -> dict[str, Any]:
     """Writes the package of a session, shows its size, and returns both as JSON."""
-    about = {} if source.is_package else {"source": source.to_json(), "tuned": True, "macs": session.plan.macs}
-    session.save(path, about)
+    session.save(path, {} if source.is_package else source.package_metadata(session.plan.macs))
     size = path.stat().st_size
-    report.show(f"{path}: for {','.join(session.plan.processors)}, {size_text(size)}")
+    plans = getattr(session, "plans", [",".join(session.plan.processors)])
+    report.show(f"{path}: for {' or '.join(plans)}, {size_text(size)}")
     return {"file": str(path), "bytes": size}

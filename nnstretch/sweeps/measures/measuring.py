@@ -9,10 +9,9 @@ import numpy as np
 
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import export_branched
-from nnstretch.compiler.compile import plan_model
+from nnstretch.compiler.compile import optimized_for, plan_model
 from nnstretch.compiler.processors import Processors
 from nnstretch.graph.int8_form import INT8
-from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import CostModel
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.planner import make_plan
@@ -115,4 +114,4 @@ def planned(
         model = quantizer.quantized(model)
     if tune:
         return plan_model(model, processors)
-    return make_plan(optimize(model), processors.named, processors.host, costs)
+    return make_plan(optimized_for(model, processors), processors.named, processors.host, costs)

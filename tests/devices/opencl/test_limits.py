@@ -68,7 +68,7 @@ def test_a_plan_that_a_device_cannot_hold_is_refused_before_any_allocation(monke
     wanted = rf"^OpenCL device 0 \(.+\) allocates at most {TENSOR - 1} bytes at once, and the plan needs a buffer of \d+; use a"
     with pytest.raises(DeviceError, match=wanted) as caught:
         nns.compile(onnx.parser.parse_model(NETWORK), processors="opencl:0", tune=False)
-    assert caught.value.processor.startswith("opencl:0")
+    assert not caught.value.processor  # nothing has run on it
     assert "\n" not in str(caught.value)
 
 

@@ -13,6 +13,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import nnstretch as nns
+from nnstretch.errors import UsageError
 from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.package import read_package, write_package
@@ -88,7 +89,8 @@ def test_a_network_is_rebalanced_into_a_package(cli: Cli, model: str, folder: Pa
     is_no_loss(answer["rebalance"])
     assert answer["passed"] and answer["bytes"] == (folder / "new.nns").stat().st_size
     is_right("new.nns")
-    assert not read_package(folder / "new.nns").model
+    made = read_package(folder / "new.nns")
+    assert not made.model and made.metadata["processors"] == f"{C},{G}"
     refuses(cli("run", "new.nns", "--rebalance"), "new.nns has one plan and no model", "--keep-model")
 
     answer = answer_of(
@@ -154,6 +156,8 @@ def test_what_cannot_be_rebalanced_is_refused(cli: Cli, model: str, folder: Path
     refuses(cli("run", model, *both, "--policy", "adaptive"), "a policy is for several plans")
     refuses(cli("run", model, "--plans", f"{C};{D}", "--rebalance"), "rebalance", "plans")
     refuses(cli("compile", model, "--plans", f"{C};{D}", "--keep-model"), "keep_model", "plans")
+    with pytest.raises(UsageError, match="a policy is for several plans, and keep_model for one"):
+        nns.compile(model, processors=f"{C},{D}", policy="adaptive", keep_model=True, tune=False)
     refuses(cli("compile", model, "--standalone", "--keep-model"), "--keep-model is for packages")
     refuses(cli("compile", model, "--standalone", *both), "--rebalance is for packages")
 
@@ -182,4 +186,10 @@ def test_kept_models_are_checked(cli: Cli, model: str, folder: Path) -> None:
     other = Package(package.plans, package.constants, package.sources, metadata, package.model)
     write_package(other, folder / "other.nns")
     refuses(cli("run", "other.nns", "--rebalance"), "other.nns does not say what its model was compiled for")
+    evil = {**package.metadata["kept_model"], "processors": f"{C},tflite:{folder}/evil.so@0"}
+    metadata = {**package.metadata, "kept_model": evil}
+    write_package(
+        Package(package.plans, package.constants, package.sources, metadata, package.model), folder / "evil.nns"
+    )
+    refuses(cli("run", "evil.nns", "--rebalance", "--trusted-sources"), "evil.nns loads the library", "evil.so")
     assert answer_of(cli("run", "other.nns", "-n", "1", "--json"))["outputs"]["y"]["shape"] == [1, 32, 8, 8]

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper, parser
 from torch import Tensor, nn
 
+import nnstretch as nns
 from nnstretch.errors import FileError, ModelError, NNStretchError, UsageError
 from nnstretch.frontends import onnx_file
 from nnstretch.frontends.input_shapes import parse_shapes
@@ -260,11 +261,10 @@ def test_nan_in_weights_is_a_warning(tmp_path: Path) -> None:
     [
         (
             {"es": np.float32(np.nan)},
-            "scale 'es' of QuantizeLinear 'e_steps' is nan, and scales are finite numbers above 0",
+            "scale 'es' of QuantizeLinear 'e_steps' is nan, and scales are finite numbers of at least 0",
         ),
         ({"es": np.float32(np.inf)}, "'es' of QuantizeLinear 'e_steps' is inf"),
         ({"es": np.float32(-0.05)}, "'es' of QuantizeLinear 'e_steps' is -0.05"),
-        ({"es": np.float32(0)}, "'es' of QuantizeLinear 'e_steps' is 0,"),
         (
             {"ws": np.full(8, -1, np.float32)},
             "'ws' of DequantizeLinear 'w_read' is -1, and scales are .* of at least 0",
@@ -283,10 +283,16 @@ def test_impossible_scales_are_refused_without_a_warning(values: dict[str, Any],
             load(path)
 
 
-def test_weights_of_zeros_may_have_a_scale_of_zero(tmp_path: Path) -> None:
-    scales = np.full(8, 0.002, np.float32)
-    scales[3] = 0
-    load(write(qdq_convolution(ws=scales), tmp_path / "qdq.onnx"))
+@pytest.mark.parametrize("values", [{"ws": np.arange(8, dtype=np.float32) / 500}, {"es": np.float32(0)}])
+def test_what_is_always_zero_may_have_a_scale_of_zero(values: dict[str, Any], tmp_path: Path) -> None:
+    """Of weights and of activations."""
+    path = write(qdq_convolution(**values), tmp_path / "qdq.onnx")
+    with nns.compile(path, processors="cpu:0", tune=False) as session:
+        (given,) = session.get_inputs()
+        feed = {given.name: np.random.default_rng(0).standard_normal(given.shape).astype(np.float32)}
+        (found,) = session.run(None, feed)
+    (wanted,) = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, feed)
+    np.testing.assert_allclose(found, wanted, atol=0.06)  # a step
 
 
 class TestExternalData:

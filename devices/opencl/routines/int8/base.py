@@ -14,6 +14,8 @@ from nnstretch.graph.layer import Layer
 
 _ROUNDING = ("zero", "low", "high", "residual_scale", "residual_zero", "sum_scale", "sum_zero")
 """Rounding parameters in the order of the kernels."""
+_MOST = 1 << 31
+"""Elements of a tensor that kernels' counts do not reach."""
 
 
 class Int8Routine(OpenCLRoutine):
@@ -29,7 +31,7 @@ class Int8Routine(OpenCLRoutine):
 
     def supports(self, layer: Layer) -> bool:
         tensors = [tensor for tensor in (*layer.inputs, *layer.outputs) if tensor is not None]
-        return layer.op in self.ops and all(tensor.elements > 0 for tensor in tensors) and self._supports(layer)
+        return layer.op in self.ops and all(0 < tensor.elements < _MOST for tensor in tensors) and self._supports(layer)
 
     def weighted(
         self,

@@ -22,10 +22,9 @@ def test_a_small_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     rows = [line.strip("| ").split(" | ") for line in made.splitlines()[4:]]
     assert [row[:3] for row in rows] == [["int8.onnx", "-fma", "1"]]
     for row in rows:
-        floating, integers, hybrid, ratio = map(float, row[3:7])
-        assert hybrid / min(floating, integers) == pytest.approx(ratio, rel=0.2)
+        assert all(float(cell) > 0 for cell in row[3:7])
         low, high = map(float, row[7].split("–"))
-        assert 0 < low <= high
+        assert 0 < low <= float(row[6]) <= high
     assert main([str(file), "--masks", "-nothing", *options]) == 2
     assert "-nothing" in capsys.readouterr().err
     assert main([str(file), "--threads", "two"]) == 2

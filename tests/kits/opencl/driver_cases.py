@@ -23,6 +23,7 @@ from nnstretch.devices.opencl.drivers import device_info
 from nnstretch.devices.opencl.routines import Traits
 from nnstretch.devices.opencl.runtime import OpenCLRuntime
 from nnstretch.errors import DeviceError, NNStretchError
+from nnstretch.graph.layer import Layer
 from tests.kits.kernels.convolution_parity import reference
 from tests.kits.opencl import opencl_driver
 from tests.kits.opencl.opencl_parity import feeds_of, relative_error, tolerance_of
@@ -67,7 +68,7 @@ def compare_layers(
         settings: how many settings of each routine; None: all.
         once: leave out what only uses kernel files that were compared with the same storage type.
     """
-    wanted: dict[int, np.ndarray] = {}  # by id of the layer
+    wanted: dict[int, tuple[Layer, np.ndarray]] = {}  # by id of the layer, which its reference keeps unique
     for routine, layer, parameters in cases(traits, settings):
         lowering = routine.lower(layer, parameters)
         used = {(call.launch.source, routine.descriptor.dtype) for call in lowering.calls if call.launch}
@@ -75,16 +76,17 @@ def compare_layers(
             continue
         if id(layer) not in wanted:
             feeds = feeds_of(layer)
-            wanted[id(layer)] = feeds[0] if routine.descriptor.algorithm == "reorder" else reference(layer, feeds)
+            is_same = routine.descriptor.algorithm == "reorder"
+            wanted[id(layer)] = layer, feeds[0] if is_same else reference(layer, feeds)
         try:
             layouts = routine.layouts(layer, parameters)
             (found,) = opencl_driver.run_lowering(runtime, lowering, layer, feeds_of(layer), *layouts)
-            error = relative_error(found, wanted[id(layer)])
+            error = relative_error(found, wanted[id(layer)][1])
         except DeviceError as refusal:
             findings.refused.append(f"{routine.descriptor}: {refusal}")
             continue
         except (AssertionError, NNStretchError) as failure:
-            reason = str(failure).splitlines()[0]
+            reason = f"{type(failure).__name__} {failure}".splitlines()[0]
         else:
             findings.used |= used
             findings.compared += 1

@@ -41,7 +41,8 @@ def test_devices_are_listed_as_python_numbers_them(runner: Path) -> None:
     said = {field.name: getattr(probe.opencl[0], field.name) for field in fields(OpenCLDevice)}
     assert (said.pop("image_width"), said.pop("image_height")) == first.image
     assert {"vendor", "version"} <= said.keys()
-    same = said.keys() - {"vendor", "version"}
+    # A driver that was loaded here for fewer cores states fewer.
+    same = said.keys() - {"vendor", "version", "compute_units"}
     assert {name: said[name] for name in same} == {name: getattr(first, name) for name in same}
 
 

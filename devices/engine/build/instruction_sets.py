@@ -68,7 +68,7 @@ def local_features() -> tuple[str, ...]:
         )
     found = _cpuinfo() - hidden
     if _AVX512 in hidden:  # engines of the instruction set below have no kernels for what builds on it
-        found = {name for name in found if not name.startswith(("avx512", "amx"))}
+        found = frozenset(name for name in found if not name.startswith(("avx512", "amx")))
     machine = architecture_of(platform.machine())
     return tuple(f.name for f in cpu_features().values() if f.architecture == machine and f.name in found)
 

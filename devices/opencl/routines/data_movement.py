@@ -38,7 +38,7 @@ _QUAD = 4  # channels that an item moves between blocks
 class ConcatBlocked(OpenCLRoutine):
     """Concatenation of blocked tensors along channels, of any number each."""
 
-    algorithm = "concat_blocked"
+    algorithm = kernel = "concat_blocked"
     source = "concat.cl"
     ops = ("Concat",)
     stores_half = True
@@ -47,7 +47,7 @@ class ConcatBlocked(OpenCLRoutine):
         return not layer.constants and is_image(layer.outputs[0]) and layer.attributes["axis"] == 1
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
-        """One call of `concat_blocked` per input, in the order that the kernel requires."""
+        """One call of `kernel` per input, in the order that it requires."""
         b = self.traits.block
         n, out_channels, h, w = layer.outputs[0].shape
         calls: list[KernelCall] = []
@@ -56,17 +56,21 @@ class ConcatBlocked(OpenCLRoutine):
             channels = layer.type_of(index).shape[1]
             touched = ceil_div(to % b + channels, b)
             each = self.plane_per_item(h * w, touched * n)
-            words = (self.blocks(channels), self.blocks(out_channels), h * w, to, each, *layer.activation.words())
+            words = (self.blocks(channels), self.blocks(out_channels), h * w, to, each, *self.words_of(layer, index))
             size = (ceil_div(h * w, each), touched, n)
-            calls.append(self.call("concat_blocked", (Operand("input", index),), words, size))
+            calls.append(self.call(self.kernel, (Operand("input", index),), words, size))
             to += channels
         return Lowering(tuple(calls))
+
+    def words_of(self, layer: Layer, index: int) -> tuple[int, ...]:
+        """What the kernel changes in input `index`: its last parameters."""
+        return layer.activation.words()
 
 
 class ConcatPlain(PlainRoutine):
     """Concatenation of plain tensors of any rank along any axis; some may be constant."""
 
-    algorithm = "concat_plain"
+    algorithm = kernel = "concat_plain"
     source = "concat.cl"
     ops = ("Concat",)
 
@@ -81,14 +85,18 @@ class ConcatPlain(PlainRoutine):
         to = 0
         for index in range(len(layer.inputs)):
             row = layer.type_of(index).shape[axis] * inner
-            words = (row, shape[axis] * inner, to, *layer.activation.words())
+            words = (row, shape[axis] * inner, to, *self.words_of(layer, index))
             operand = Operand("input", index)
             if index in layer.constants:
                 operand = constant(len(constants))
                 constants.append(self.stored(layer.constants[index]))
-            calls.append(self.call("concat_plain", (operand,), words, (outer,)))
+            calls.append(self.call(self.kernel, (operand,), words, (outer,)))
             to += row
         return Lowering(tuple(calls), tuple(constants))
+
+    def words_of(self, layer: Layer, index: int) -> tuple[int, ...]:
+        """What the kernel changes in input `index`: its last parameters."""
+        return layer.activation.words()
 
 
 class Reshape(PlainRoutine):

@@ -17,7 +17,7 @@ _BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min")
 _MAX_RANK = 6
 
 
-class _AnyLayout(OpenCLRoutine):
+class AnyLayout(OpenCLRoutine):
     """Kernels that work on flat arrays in any layout, the same for all tensors.
 
     Parameters: `blocked` 1 or 0, for tensors of four dimensions.
@@ -43,7 +43,7 @@ class _AnyLayout(OpenCLRoutine):
         return math.prod(layout.storage_shape(layer.outputs[0].shape))
 
 
-class Map(_AnyLayout):
+class Map(AnyLayout):
     """A separate activation."""
 
     algorithm = "map"
@@ -57,7 +57,7 @@ class Map(_AnyLayout):
         return self.lowering("map", layer, (count, each), (ceil_div(count, each),))
 
 
-class BinarySame(_AnyLayout):
+class BinarySame(AnyLayout):
     """Arithmetic of two run-time tensors of one shape."""
 
     algorithm = "binary"

@@ -151,31 +151,37 @@ def quantize_command(
         source = Source(model, options, weights, design, image_size)
         made, examples = _written(source.load(), data, images, output, wanted, report)
         report.note(source.note)
+        _show(report, made, examples, output, wanted)
         calibration = examples.images if examples else None
-        report.note(calibration.note if calibration else "")
-        size = output.stat().st_size
-        if sensitivity:
-            report.show(_table(made.sensitivity))
-        if made.rounded:
-            report.show(_rounding_table(made.rounded))
-        if examples is not None and examples.preprocessing is not None:
-            report.show(_images_text(examples.preprocessing, is_stated=examples.is_stated))
-        report.show(f"{output}: {made}; {size_text(size)}")
-        report.note(_range_note(made, is_reduced=reduce_range) if examples else "")
-        if not made.int8:
-            report.note("no layer is in int8; allow a larger error, or leave fewer layers out")
-        unreadable = len(calibration.unreadable) if calibration else 0
         report.finish(
             {
                 "model": model,
                 "output": str(output),
                 "method": method,
                 **_answer(made),
-                "bytes": size,
-                "unreadable": unreadable,
+                "bytes": output.stat().st_size,
+                "unreadable": len(calibration.unreadable) if calibration else 0,
                 "preprocessing": _images_answer(examples),
             }
         )
+
+
+def _show(
+    report: Reporter, made: Quantized, examples: Examples | None, output: Path, wanted: QuantizationOptions
+) -> None:
+    """Shows what was written, with the tables that were asked for, and notes on the calibration and on this CPU."""
+    calibration = examples.images if examples else None
+    report.note(calibration.note if calibration else "")
+    if wanted.sensitivity:
+        report.show(_table(made.sensitivity))
+    if made.rounded:
+        report.show(_rounding_table(made.rounded))
+    if examples is not None and examples.preprocessing is not None:
+        report.show(_images_text(examples.preprocessing, is_stated=examples.is_stated))
+    report.show(f"{output}: {made}; {size_text(output.stat().st_size)}")
+    report.note(_range_note(made, is_reduced=wanted.reduce_range) if examples else "")
+    if not made.int8:
+        report.note("no layer is in int8; allow a larger error, or leave fewer layers out")
 
 
 def _written(

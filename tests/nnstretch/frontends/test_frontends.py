@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper, parser
 from torch import Tensor, nn
 
-import nnstretch as nns
 from nnstretch.errors import FileError, ModelError, NNStretchError, UsageError
 from nnstretch.frontends import onnx_file
 from nnstretch.frontends.input_shapes import parse_shapes
@@ -34,7 +33,6 @@ from nnstretch.graph.metadata import module_path
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
 from tests.kits.graphs.fused_graphs import run_layers
-from tests.kits.graphs.qdq_convolutions import qdq_convolution
 
 Check = Callable[..., list[GraphNode]]
 
@@ -254,45 +252,6 @@ def test_nan_in_weights_is_a_warning(tmp_path: Path) -> None:
         load(path, {"x": (1, 3, 8, 8)})
     with pytest.warns(ModelWarning, match="^the model: weight 'w' holds NaN"):
         load_any(path.read_bytes(), shapes={"x": (1, 3, 8, 8)})
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        (
-            {"es": np.float32(np.nan)},
-            "scale 'es' of QuantizeLinear 'e_steps' is nan, and scales are finite numbers of at least 0",
-        ),
-        ({"es": np.float32(np.inf)}, "'es' of QuantizeLinear 'e_steps' is inf"),
-        ({"es": np.float32(-0.05)}, "'es' of QuantizeLinear 'e_steps' is -0.05"),
-        (
-            {"ws": np.full(8, -1, np.float32)},
-            "'ws' of DequantizeLinear 'w_read' is -1, and scales are .* of at least 0",
-        ),
-        (
-            {"xs": np.full(3, 0.02, np.float32), "xz": np.zeros(3, np.uint8)},
-            "scale 'xs' of QuantizeLinear 'x_steps' has 3 numbers, and axis 1 of 'x' has 4 places",
-        ),
-    ],
-)
-def test_impossible_scales_are_refused_without_a_warning(values: dict[str, Any], words: str, tmp_path: Path) -> None:
-    path = write(qdq_convolution(**values), tmp_path / "qdq.onnx")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(ModelError, match=f"{words}.*; quantise or export it again"):
-            load(path)
-
-
-@pytest.mark.parametrize("values", [{"ws": np.arange(8, dtype=np.float32) / 500}, {"es": np.float32(0)}])
-def test_what_is_always_zero_may_have_a_scale_of_zero(values: dict[str, Any], tmp_path: Path) -> None:
-    """Of weights and of activations."""
-    path = write(qdq_convolution(**values), tmp_path / "qdq.onnx")
-    with nns.compile(path, processors="cpu:0", tune=False) as session:
-        (given,) = session.get_inputs()
-        feed = {given.name: np.random.default_rng(0).standard_normal(given.shape).astype(np.float32)}
-        (found,) = session.run(None, feed)
-    (wanted,) = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, feed)
-    np.testing.assert_allclose(found, wanted, atol=0.06)  # a step
 
 
 class TestExternalData:

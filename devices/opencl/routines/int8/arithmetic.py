@@ -5,15 +5,15 @@ from __future__ import annotations
 from nnstretch.devices.algorithms.quantized import is_quantized, only_clips, parameters_of, result_of, scale_bits
 from nnstretch.devices.base.routine import INPUT, Lowering, Operand, Parameters
 from nnstretch.devices.opencl.routines.base import ceil_div, is_image
+from nnstretch.devices.opencl.routines.elementwise import AnyLayout
 from nnstretch.devices.opencl.routines.int8.base import Int8Routine
-from nnstretch.devices.opencl.routines.int8.quantize import ByNumber
 from nnstretch.graph.layer import Layer
 
 _OPERATORS = ("Add", "Sub", "Mul")
 _READS = (INPUT, Operand("input", 1))
 
 
-class BinarySame(ByNumber):
+class BinarySame(Int8Routine, AnyLayout):
     """Arithmetic of two tensors of one shape."""
 
     algorithm = "binary"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from nnstretch.devices.algorithms.quantized import has_usual_scale, is_quantized, parameters_of, ratio_bits
 from nnstretch.devices.algorithms.table import tabulate
-from nnstretch.devices.base.routine import INPUT, NO_PARAMETERS, OUTPUT, KernelCall, Layout, Lowering, Parameters
-from nnstretch.devices.opencl.routines.base import DTYPE, ceil_div, constant, is_image
+from nnstretch.devices.base.routine import INPUT, OUTPUT, KernelCall, Lowering, Parameters
+from nnstretch.devices.opencl.routines.base import DTYPE, ceil_div, constant
+from nnstretch.devices.opencl.routines.elementwise import AnyLayout
 from nnstretch.devices.opencl.routines.int8.base import Int8Routine
 from nnstretch.graph.activation import NO_ACTIVATION, float_bits
 from nnstretch.graph.dtypes import HIGHEST, LOWEST
@@ -16,27 +14,7 @@ from nnstretch.graph.layer import FUSION_GROUP, Layer
 from nnstretch.graph.pointwise import is_pointwise
 
 
-class ByNumber(Int8Routine):
-    """Kernels that work on flat arrays in any layout, the same for all tensors.
-
-    Parameters: `blocked` 1 or 0, for tensors of four dimensions.
-    """
-
-    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        """Blocked first, as convolutions read and write it."""
-        return ({"blocked": 1}, {"blocked": 0}) if is_image(layer.outputs[0]) else (NO_PARAMETERS,)
-
-    def layouts(self, layer: Layer, parameters: Parameters) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        layout = self.blocked if parameters.get("blocked") else self.plain
-        return (layout,) * len(layer.activations), (layout,)
-
-    def numbers(self, layer: Layer, parameters: Parameters) -> int:
-        """Number of stored elements of the output."""
-        layout = self.layouts(layer, parameters)[1][0]
-        return math.prod(layout.storage_shape(layer.outputs[0].shape))
-
-
-class Quantize(ByNumber):
+class Quantize(Int8Routine, AnyLayout):
     """Quantize of float32 or of int8 with other parameters, and Dequantize."""
 
     algorithm = "quantize"
@@ -66,7 +44,7 @@ class Quantize(ByNumber):
         return self.flat(kernel, count, (float_bits(mine.scale), mine.zero_point), types)
 
 
-class Table(ByNumber):
+class Table(Int8Routine, AnyLayout):
     """Activation of int8, and groups of layers that depend on one integer: a table has the result of each."""
 
     algorithm = "table"

@@ -21,6 +21,8 @@ from nnstretch.branching.channels.scaling import (
     needed_entries,
 )
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, HeadChoice
+from nnstretch.branching.design.cost import part_cost
+from nnstretch.branching.design.equal_macs import equal_macs_counts, whole_plan
 from nnstretch.branching.design.from_choices import segment_cost
 from nnstretch.branching.latency.prediction import LatencyPredictor
 from nnstretch.branching.latency.split_layers import Home, InBands, SplitCost, SplitLayers
@@ -34,6 +36,7 @@ from nnstretch.branching.latency.workloads import (
 )
 from nnstretch.branching.tracing.operators import channels_of, shape_of
 from nnstretch.branching.tracing.trace import Segment
+from nnstretch.errors import DesignError
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.slices import LEAST_SHARE
 
@@ -123,6 +126,32 @@ class LatencyTable:
             count = len(self.blueprint.traced.blocks)
             self._block_macs = [segment_cost(self.blueprint, Segment(i, i + 1)).macs for i in range(count)]
         return sum(self._block_macs[segment.first : segment.stop])
+
+    def control_share(self, macs: int) -> float:
+        """Predicted seconds of the equal-MACs control over the original's, on the processor where the original is fastest.
+
+        A narrower network computes fewer multiply-adds per second, so that this is more than its share of the MACs.
+
+        Args:
+            macs: of the branched network; with as many as the original, or more, the original is its control.
+        """
+        plan = self._whole_plan
+        counts = kept_counts(plan, 1.0)
+        original = part_cost(plan, counts).macs
+        if macs >= original:
+            return 1.0
+        try:
+            narrow = equal_macs_counts(plan, macs, self.blueprint.multiple)
+        except DesignError:  # a control cannot be made, either
+            return macs / original
+        rows = [part_layers(plan, some) for some in (narrow, counts)]
+        controls, originals = ([self._ask(row, processor) for processor in range(self.processors)] for row in rows)
+        seconds = min(originals)
+        return min(1.0, controls[originals.index(seconds)] / seconds) if seconds else macs / original
+
+    @cached_property
+    def _whole_plan(self) -> ChannelPlan:
+        return whole_plan(self.blueprint.traced)
 
     def ideal_split(self, block: int, groups: Sequence[Mapping[int, float]]) -> float:
         """Seconds of an original block if every layer's work is divided without loss over its best group of processors.

@@ -66,6 +66,7 @@ class SearchReport:
         pool_ms: predicted latency of the original on it; None without one.
         unbranched_ms: milliseconds of the plans without branches that ran, as in `PlanRuns`.
         product_macs: MACs of the original's products of run-time matrices, which MACs of designs and blocks leave out.
+        control_shares: predicted latency of each branched design's equal-MACs control over the original's, by its id.
     """
 
     family: Family
@@ -96,6 +97,7 @@ class SearchReport:
     pool_ms: float | None = None
     product_macs: int = 0
     unbranched_ms: Mapping[str, float] = field(default_factory=dict)
+    control_shares: Mapping[str, float] = field(default_factory=dict)
 
     def alternatives(self, names: Sequence[str]) -> dict[str, float]:
         """Milliseconds of the original without branches, by where it runs: one processor, "split", or all cores.
@@ -137,7 +139,7 @@ class SearchReport:
             return ""
         where = min(others, key=lambda place: others[place])
         how = "split layer by layer over the processors" if where == "split" else f"on {where}"
-        share = min(1.0, design.macs / max(design.original_macs, 1))
+        share = self.control_shares.get(design.id, 1.0)
         network = "the control of equal MACs" if share < 1.0 else "the original network"
         is_said = gain > 1 or self.unbranched_note(names)
         return (
@@ -148,11 +150,11 @@ class SearchReport:
     def gain(self, design: Design) -> float | None:
         """Predicted latency of the best alternative to a design, over the design's; None if unknown.
 
-        Alternatives are the original and its equal-MACs control, which is taken to need the original's time times its share
-        of the MACs.
+        Alternatives are the original and its equal-MACs control, whose share of the original's time is taken to be the same
+        wherever they run.
         """
         others = self.alternatives([f"processor {number}" for number in range(len(self.original_ms))]).values()
-        share = min(1.0, design.macs / max(design.original_macs, 1)) if design.meeting_points else 1.0
+        share = self.control_shares.get(design.id, 1.0)
         ms = self.measured_ms.get(design.id, design.predicted_ms) if self.unbranched_ms else design.predicted_ms
         return share * min(others) / ms if ms else None
 

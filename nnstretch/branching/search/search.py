@@ -71,7 +71,6 @@ from nnstretch.branching.search.report import (
 )
 from nnstretch.branching.search.unbranched import (
     UnbranchedPlan,
-    pool_estimate,
     pool_plan,
     split_seconds,
     unbranched_plans,
@@ -445,10 +444,13 @@ class _Search:
         """As `unbranched_plans`, from the present predictions, and all cores as one; the scheduler is asked once."""
         asked = None if self.options.even_if_slower or self.options.placed_seconds is None else self._placed_seconds
         plans = unbranched_plans(self.latencies, asked, slowest)
+        pool = self._pool_plan()
+        return plans if pool is None else [*plans, pool]
+
+    def _pool_plan(self) -> UnbranchedPlan | None:
+        """As `pool_plan`, from the present predictions; None without a pool."""
         pool = self.options.pool
-        if self.pooled is not None and pool is not None and pool_estimate(self.latencies, pool) <= slowest:
-            plans.append(pool_plan(self.pooled, pool))
-        return plans
+        return None if self.pooled is None or pool is None else pool_plan(self.latencies, self.pooled, pool)
 
     def _placed_seconds(self) -> float:
         """The scheduler's prediction of the network without branches."""
@@ -488,7 +490,7 @@ class _Search:
         designs: list[float] = []
         for design, prediction in made[:1]:
             seconds = 1e-3 * self.measured_ms.get(design.id, 1e3 * prediction.seconds)
-            designs = [seconds, seconds / min(1.0, design.macs / max(design.original_macs, 1))]
+            designs = [seconds, seconds / self._control_share(design)]
         before = len(self.plan_ms)
 
         def announce() -> None:
@@ -498,6 +500,10 @@ class _Search:
         if options.kept is not None and len(self.plan_ms) > before:
             keep_plan_runs(options.kept, self.latencies.blueprint, self.plan_ms)
         return found
+
+    def _control_share(self, design: Design) -> float:
+        """Predicted latency of a design's equal-MACs control over the original's; 1 without branches."""
+        return self.latencies.control_share(design.macs) if design.meeting_points else 1.0
 
     def _seconds(self, design: Design, prediction: Prediction, plan: UnbranchedPlan | None) -> float:
         """Seconds of a design beside a plan without branches: measured ones beside measured ones, if it ran."""
@@ -559,7 +565,8 @@ class _Search:
         notes: Sequence[str],
         made: Sequence[tuple[Design, Prediction]],
     ) -> SearchReport:
-        latencies = self.latencies
+        latencies, pool = self.latencies, self._pool_plan()
+        shares = {design.id: self._control_share(design) for design, _ in made if design.meeting_points}
         return SearchReport(
             family=self.family,
             limits=self.options.limits,
@@ -588,7 +595,8 @@ class _Search:
             pool="" if self.options.pool is None else self.options.pool.name,
             product_macs=product_macs(latencies.blueprint),
             unbranched_ms=self.plan_ms,
-            pool_ms=None if self.pooled is None else _finite_ms(original_seconds(self.pooled)[0]),
+            pool_ms=None if pool is None else _finite_ms(pool.seconds),
+            control_shares=shares,
         )
 
 

@@ -125,16 +125,32 @@ def single_processor_plan(latencies: LatencyTable, processor: int) -> Unbranched
     return UnbranchedPlan(choices, prediction, prediction.seconds, processor)
 
 
-def pool_plan(pooled: LatencyTable, pool: Pool) -> UnbranchedPlan:
-    """The whole network on one processor that is made of all cores, as `pooled` predicts it."""
-    return replace(single_processor_plan(pooled, 0), processor=None, pool=pool.name)
+def pool_plan(latencies: LatencyTable, pooled: LatencyTable, pool: Pool) -> UnbranchedPlan:
+    """The whole network on one processor that is made of all cores.
+
+    Few layers are measured on all cores before the network runs there, and a learned cost of a kind of layer that was not
+    measured with as many threads may be several times too high. All cores take no longer than some of them alone; where they
+    are predicted to, the plan has the optimistic `pool_estimate` instead, so that it is run if it may be ahead.
+
+    Args:
+        latencies: predictions of the several processors.
+        pooled: predictions of the pool.
+        pool: all cores as one processor.
+    """
+    plan = replace(single_processor_plan(pooled, 0), processor=None, pool=pool.name)
+    on_some = min((_alone(latencies, processor) for processor in pool.shares), default=math.inf)
+    return plan if plan.seconds <= on_some else replace(plan, seconds=pool_estimate(latencies, pool))
 
 
 def pool_estimate(latencies: LatencyTable, pool: Pool) -> float:
     """Optimistic seconds of the network on a pool: some of its groups of cores, sped up by what the others add."""
+    return min((share * _alone(latencies, processor) for processor, share in pool.shares.items()), default=0.0)
+
+
+def _alone(latencies: LatencyTable, processor: int) -> float:
+    """Predicted seconds of the original on one processor."""
     blocks = Segment(0, len(latencies.blueprint.traced.blocks))
-    whole = latencies.original(blocks)
-    return min((share * (whole[p] + latencies.head(p)) for p, share in pool.shares.items()), default=0.0)
+    return latencies.original(blocks)[processor] + latencies.head(processor)
 
 
 def split_seconds(latencies: LatencyTable) -> float:

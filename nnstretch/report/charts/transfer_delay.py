@@ -57,7 +57,9 @@ def _panel(panel: DelayPanel, branched: str) -> tuple[float, list[str]]:
     """Height and elements of one chart."""
     every = [ms for row in panel.rows.values() for ms in row.ms.values()]
     axes = Axes([_place(us) for us in panel.rows], [0.0, *every], right=_RIGHT)
-    parts = [label(0, 14, f"{panel.title}: milliseconds by what a transfer between processors costs more", "strong")]
+    parts = [
+        label(0, 14, f"{panel.title}: milliseconds, by the delay added to every transfer between processors", "strong")
+    ]
     parts += [part for part in axes.frame("", "ms") if 'text-anchor="middle"' not in part]
     parts += [part for us, row in panel.rows.items() for part in _below(axes, us, row)]
     lines = list(next(iter(panel.rows.values())).said)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnstretch.branching.channels.scaling import TensorChannels, kept_counts
+from nnstretch.branching.design.accounting import count_macs
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice
 from nnstretch.branching.design.cost import part_cost
 from nnstretch.branching.latency.table import LatencyTable
@@ -18,7 +19,9 @@ from nnstretch.branching.search.search import SearchOptions, search
 from nnstretch.branching.tracing.operators import shape_of
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
+from nnstretch.branching.transform.control import single_branch_control
 from nnstretch.branching.transform.network import export_branched
+from nnstretch.frontends.torch_module import export
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.graph.layers import layers
 from nnstretch.graph.metadata import PLACEMENT_KEY
@@ -83,6 +86,27 @@ def test_the_predicted_latency_is_that_of_the_exported_graph(together: float) ->
     plan = prepared_small()
     predicted, added = exported_ms(plan, 0, Rates(100e9, 60e9, together=together))
     assert predicted == pytest.approx(added, rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.75, 1.0, 1.5])
+def test_the_share_of_the_control_is_that_of_its_exported_graph(share: float) -> None:
+    class Slow(Rates):
+        """A fixed time per layer makes narrower networks less efficient."""
+
+        def layer_seconds(self, layer: Layer, processor: int) -> float:
+            return super().layer_seconds(layer, processor) + 1e-5
+
+    plan, predictor = prepared_small(), Slow(60e9, 100e9)
+    original = plan.traced.graph
+    macs = round(share * count_macs(original, IMAGES))
+    control = original if share >= 1 else single_branch_control(original, IMAGES, macs, plan.multiple)
+    times = [
+        sum(predictor.layer_seconds(node.layer, 1) for node in layers(optimize(export(module, IMAGES))))
+        for module in (control, original)
+    ]
+    found = LatencyTable(plan, predictor, 2).control_share(macs)
+    assert found == pytest.approx(times[0] / times[1])
+    assert found > share or share >= 1
 
 
 @given(data=st.data())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -168,6 +169,22 @@ def test_a_front_ascends_in_macs_and_seconds(rates: tuple[float, ...]) -> None:
         assert one.seconds < other.seconds
 
 
+def test_of_ways_that_take_equally_long_the_one_with_most_macs_is_on_the_front() -> None:
+    """Heads of the same seconds make every network twice, once with more MACs."""
+    plan = tiny()
+    latencies, limits = table(plan), SearchLimits(min_width=0.25, min_depth=0.5, min_macs=0.5)
+    space = coarse_search_space(latencies, limits, range(len(plan.traced.blocks) + 1), silent)
+    more = plan.original_cost.macs // 100
+    dynamic = program(plan, latencies, limits, space)
+    once, twice = (
+        replace(dynamic, heads=lambda _, added=added: [HeadCandidate((), 1e-3, macs) for macs in added]).run(
+            lambda *_: None
+        )
+        for added in ((more,), (0, more))
+    )
+    assert [(one.seconds, one.macs) for one in twice] == [(one.seconds, one.macs) for one in once]
+
+
 def test_segments_of_a_network_are_its_chain_in_order() -> None:
     """What lies on one processor is one segment, unless it is split over others or branches lie between."""
     plan = tiny()
@@ -191,16 +208,8 @@ def test_blocks_are_merged_with_those_before_them() -> None:
 
     branched = SegmentChoice(one[3], (BranchChoice(0, (3,), 0.5), BranchChoice(1, (3,), 0.5)))
     banded = SegmentChoice.split_over(Segment(6, 8), (0, 1))
-    given = [
-        on(0, 1),
-        on(1, 1),
-        on(2, 0),
-        branched,
-        on(4, 0),
-        SegmentChoice.split_over(one[5], (0, 1)),
-        banded,
-        on(8, 0),
-    ]
+    ends = [SegmentChoice.split_over(one[n], (0, 1)) for n in (5, 8)]
+    given = [on(0, 1), on(1, 1), on(2, 0), branched, on(4, 0), ends[0], banded, ends[1]]
     whole = SegmentChoice(Segment(0, 2), (BranchChoice.whole(Segment(0, 2), 1),))
     assert merged_choices(plan.traced, given) == (whole, *given[2:])
     split = [

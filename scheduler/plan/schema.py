@@ -261,7 +261,8 @@ def _fields(part: Any) -> dict[str, Any]:
 
 def _changed_fields(part: Any) -> dict[str, Any]:
     """The fields as `_fields` has them, without those that have their default."""
-    defaults = _defaults(type(part))
+    record: Any = type(part)
+    defaults = _defaults(record)
     return {name: value for name, value in _fields(part).items() if name not in defaults or value != defaults[name]}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nnstretch import zoo
+from nnstretch import scheduler, zoo
 from nnstretch.branching.pycls.files import parse_published
 from nnstretch.branching.stretch import published
 from nnstretch.branching.transform.network import export_branched
@@ -114,7 +114,7 @@ def test_rows_are_kept_for_the_code_that_made_them(files: Path, monkeypatch: pyt
     assert ours == 2 * [replace(ROW, ours_ms=1.0)]
     package = files / "package"
     package.mkdir()
-    monkeypatch.setattr(published_designs.scheduler, "__path__", [str(package)])
+    monkeypatch.setattr(scheduler, "__path__", [str(package)])
     for number, text in enumerate(("one", "other"), 2):
         (package / "plan.py").write_text(text)
         published_designs.code_digest.cache_clear()

@@ -62,9 +62,10 @@ def test_coherent_memory_is_one_allocation(info: DeviceInfo, on_cpu: bool) -> No
     sizes = [HUGE_PAGE, 100, 5000]
     whole = HUGE_PAGE + 4096 + 8192 + HUGE_PAGE * on_cpu
 
-    def runtime(allocation: int, **more: bool) -> OpenCLRuntime:
-        device = replace(info, vendor="", on_cpu=on_cpu, unified=True, fine_grained=True, allocation_bytes=allocation)
-        return OpenCLRuntime(ProcessorSpec("opencl", 0), info=replace(device, usable=True, **more))
+    def runtime(allocation: int, *, unified: bool = True, fine_grained: bool = True) -> OpenCLRuntime:
+        device = replace(info, vendor="", on_cpu=on_cpu, unified=unified, fine_grained=fine_grained)
+        device = replace(device, allocation_bytes=allocation, usable=True)
+        return OpenCLRuntime(ProcessorSpec("opencl", 0), info=device)
 
     runtime(whole).require_memory([whole], sizes)
     with pytest.raises(
@@ -72,8 +73,8 @@ def test_coherent_memory_is_one_allocation(info: DeviceInfo, on_cpu: bool) -> No
     ):
         runtime(whole - 1).require_memory([], sizes)
     runtime(whole - 1).require_memory(sizes)
-    for separate in ({"fine_grained": False}, {"unified": False}):
-        runtime(HUGE_PAGE, **separate).require_memory([], sizes)
+    runtime(HUGE_PAGE, fine_grained=False).require_memory([], sizes)
+    runtime(HUGE_PAGE, unified=False).require_memory([], sizes)
 
 
 @pytest.mark.usefixtures("fresh_runtimes")

@@ -176,12 +176,14 @@ def test_of_ways_that_take_equally_long_the_one_with_most_macs_is_on_the_front()
     space = coarse_search_space(latencies, limits, range(len(plan.traced.blocks) + 1), silent)
     more = plan.original_cost.macs // 100
     dynamic = program(plan, latencies, limits, space)
-    once, twice = (
-        replace(dynamic, heads=lambda _, added=added: [HeadCandidate((), 1e-3, macs) for macs in added]).run(
-            lambda *_: None
-        )
-        for added in ((more,), (0, more))
-    )
+
+    def fronts(*macs: int) -> list[NetworkCandidate]:
+        def heads(_state: State) -> list[HeadCandidate]:
+            return [HeadCandidate((), 1e-3, added) for added in macs]
+
+        return replace(dynamic, heads=heads).run(lambda *_: None)
+
+    once, twice = fronts(more), fronts(0, more)
     assert [(one.seconds, one.macs) for one in twice] == [(one.seconds, one.macs) for one in once]
 
 

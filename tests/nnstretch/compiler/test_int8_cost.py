@@ -34,7 +34,7 @@ def test_int8_packages_take_a_quarter(name: str, tmp_path: Path) -> None:
     image = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     graph, processors = export(zoo.build(name).eval(), image), build_processors("cpu:0")
     quantize(graph, [{str(graph.graph.inputs[0].name): image.numpy()}], tmp_path / "q.onnx")
-    weights, sizes = [], []
+    weights, sizes = list[int](), list[int]()
     for model in (graph, load(tmp_path / "q.onnx")):
         path = tmp_path / f"{len(sizes)}.nns"
         with compile_model(model, processors, tune=False) as session:

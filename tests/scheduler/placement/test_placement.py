@@ -220,6 +220,22 @@ def test_problems_that_make_no_sense_are_refused(
         PlacementProblem(seconds, reads, sizes)
 
 
+class ByBytes(NoInterference):
+    """A second for every byte, and a thousand for every queue that made some."""
+
+    def transfer_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
+        return size + 1000.0 * len(others)
+
+
+def test_a_transfer_is_of_all_bytes_that_other_queues_made() -> None:
+    """Of a split unit each queue makes those of its channels."""
+    way = Division((0, 1, 2), (16, 32, 16)).way((1.0, 2.0, 3.0), 6400)
+    assert way == (Part(0, 1.0, 1600), Part(1, 2.0, 3200), Part(2, 3.0, 1600))
+    problem = PlacementProblem(np.ones((1, 3)), ((),), (6400,), ByBytes())
+    assert [problem.fetch(way, queue) for queue in range(3)] == [6800.0, 5200.0, 6800.0]
+    assert problem.fetch(way[:1], 0) == 0.0
+
+
 # -- networks ------------------------------------------------------------------------------------------------------
 
 

@@ -199,6 +199,14 @@ def test_modules_are_cells_and_whole_networks_are_exact() -> None:
     assert found.makespan <= makespan(problem, *heft(problem))
 
 
+def test_a_result_that_is_read_before_a_cut_and_after_it_makes_no_cut() -> None:
+    """A queue that has fetched it already begins what follows earlier than one that has not."""
+    problem = PlacementProblem(np.ones((4, 2)), ((), (), (0, 1), (0, 2)), (8,) * 4)
+    assert find_regions(problem) == [Region(0, 3, (), ())]
+    later = PlacementProblem(np.ones((4, 2)), ((), (), (0, 1), (2,)), (8,) * 4)
+    assert find_regions(later) == [Region(0, 1, (), (0, 1)), Region(2, 2, (0, 1), (2,)), Region(3, 3, (2,), ())]
+
+
 def test_a_residual_that_crosses_is_no_cut() -> None:
     problem = PlacementProblem(np.ones((5, 2)), ((), (0,), (1,), (0, 2), (3,)), (0,) * 5)
     assert [(cell.first, cell.last) for cell in find_regions(problem)] == [(0, 0), (1, 3), (4, 4)]

@@ -138,8 +138,13 @@ class LoadedQueues(ABC):
 class LoadedDeviceQueues(LoadedQueues):
     """Queues with their own memory."""
 
-    def require_memory(self, queue: int, sizes: Sequence[int]) -> None:
-        """Checks that queue number `queue` may have memories of `sizes` in bytes; nothing was allocated before.
+    def require_memory(self, queue: int, sizes: Sequence[int], shared: Sequence[int]) -> None:
+        """Checks that a queue's device may hold what a plan needs there; nothing was allocated before.
+
+        Args:
+            queue: number of the queue.
+            sizes: bytes of the memories that only the device uses.
+            shared: bytes of those shared with the host, in the order of `share`.
 
         Raises:
             DeviceError: its device has too little.

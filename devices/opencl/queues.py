@@ -61,9 +61,9 @@ class OpenCLQueues(LoadedDeviceQueues):
             QueueKind.OPENCL, mine.cores, runtime.queue, mine.ratios, mine.processor, trace_queue=runtime.trace_queue
         )
 
-    def require_memory(self, queue: int, sizes: Sequence[int]) -> None:
+    def require_memory(self, queue: int, sizes: Sequence[int], shared: Sequence[int]) -> None:
         # No processor is named, which would say that a run broke it.
-        self.runtimes[queue].require_memory(sizes)
+        self.runtimes[queue].require_memory(sizes, shared)
 
     def share(self, queue: int, slots: Mapping[int, int]) -> dict[int, Region]:
         made = self.runtimes[queue].shared(list(slots.values()))

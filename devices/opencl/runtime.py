@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +20,11 @@ from nnstretch.devices.opencl import drivers
 from nnstretch.devices.opencl.crashes import compiling, name_driver
 from nnstretch.devices.opencl.drivers import probe
 from nnstretch.devices.opencl.limits import group_excess, memory_shortage
+from nnstretch.devices.opencl.program_cache import CachedProgram
 from nnstretch.devices.opencl.properties import DeviceInfo
 from nnstretch.devices.opencl.sources import kernel_files, kernel_integers, kernel_source, sources_hash
 from nnstretch.devices.opencl.traits import traits_of
 from nnstretch.errors import BuildError, DeviceError
-from nnstretch.support.settings import atomic_write, cache_dir
 
 if TYPE_CHECKING:
     import pyopencl
@@ -36,7 +34,6 @@ __all__ = ["DeviceInfo", "OpenCLRuntime", "kernel_files", "kernel_integers", "ke
 _PAGE = 4096
 _SVM_ALIGNMENT = 128  # bytes of the largest type; drivers may reject more
 _INT32_MAX = (1 << 31) - 1
-_DIGEST = hashlib.sha256().digest_size
 _OPTIONS: tuple[str, ...] = ("-cl-mad-enable", "-cl-no-signed-zeros")
 _DOT_PRODUCTS = "__opencl_c_integer_dot_product_input_4x8bit_packed"
 """The feature of OpenCL C 3.0 that kernels with dot products of packed int8 ask for."""
@@ -134,7 +131,7 @@ class OpenCLRuntime:
         """The program of kernel file `source` with macros `defines`, built once and cached on disk.
 
         Raises:
-            BuildError: it does not compile.
+            BuildError: it does not compile, or did not today.
             FileError: the cache cannot be written.
         """
         key = (source, tuple(defines))
@@ -162,13 +159,20 @@ class OpenCLRuntime:
             raise DeviceError(f"OpenCL device {self.spec.index} ({self.info.name}) {excess}")
         return kernel
 
-    def require_memory(self, sizes: Sequence[int]) -> None:
-        """Checks that the device may hold buffers of `sizes` in bytes, all at the same time, before any is allocated.
+    def require_memory(self, sizes: Sequence[int], shared: Sequence[int] = ()) -> None:
+        """Checks that the device may hold buffers, all at the same time, before any is allocated.
+
+        Args:
+            sizes: bytes of the buffers that only the device uses.
+            shared: bytes of those shared with the host, which are parts of one allocation where it is coherent.
 
         Raises:
             DeviceError: one is larger than any buffer of the device, or they are more than its addresses reach.
         """
-        if shortage := memory_shortage(self.info, sizes):
+        if shared and self.info.sharing is Sharing.COHERENT:
+            *_, end = _page_offsets(shared)
+            shared = [end + self._coherent_margin(end)]
+        if shortage := memory_shortage(self.info, [*sizes, *shared]):
             raise DeviceError(f"OpenCL device {self.spec.index} ({self.info.name}) {shortage}")
 
     def has_source(self, name: str) -> bool:
@@ -268,8 +272,8 @@ class OpenCLRuntime:
         """Parts of one allocation of fine-grained shared virtual memory, in huge pages for a device on the CPU."""
         import pyopencl as cl
 
-        *begins, end = accumulate((-(-size // _PAGE) * _PAGE for size in sizes), initial=0)
-        margin = HUGE_PAGE if self.info.on_cpu and end >= HUGE_PAGE else 0
+        *begins, end = _page_offsets(sizes)
+        margin = self._coherent_margin(end)
         flags = cl.svm_mem_flags.READ_WRITE | cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
         try:
             allocation = cl.SVMAllocation(self.context, end + margin, _SVM_ALIGNMENT, flags)
@@ -284,6 +288,10 @@ class OpenCLRuntime:
         for host in hosts:
             host[:] = 0
         return [SharedMemory(host, part, Sharing.COHERENT, allocation) for host, part in zip(hosts, parts, strict=True)]
+
+    def _coherent_margin(self, size: int) -> int:
+        """Bytes beyond those of coherent memory, so that it may begin at a huge page."""
+        return HUGE_PAGE if self.info.on_cpu and size >= HUGE_PAGE else 0
 
     def constant(self, values: np.ndarray) -> pyopencl.Buffer:
         """Copies `values` to read-only device memory, allocated like `buffer`.
@@ -329,20 +337,20 @@ class OpenCLRuntime:
             raise BuildError(f"the package holds no OpenCL source {source}; compile it again with this version")
         self._integers |= kernel_integers(text)
         options = [f"-cl-std={self._standard(text)}", *_OPTIONS, *(f"-D{name}={value}" for name, value in defines)]
+        program = CachedProgram((text, *options, self.info.platform, self.info.name, self.info.driver))
+        if failure := program.failure:
+            raise BuildError(failure)
+        # PoCL's own cache also covers work group sizes, which its binaries do not.
         if self.info.platform == drivers.POCL:
-            # PoCL's own cache also covers work group sizes, which its binaries do not.
-            return self._build(source, text, options)
-        identity = (text, *options, self.info.platform, self.info.name, self.info.driver)
-        name = hashlib.sha256("\0".join(identity).encode()).hexdigest()
-        path = cache_dir() / "opencl" / f"{name}.bin"
-        return self._from_binary(source, path, options) or self._to_binary(path, self._build(source, text, options))
+            return self._build(source, text, options, program)
+        return self._from_binary(source, program, options) or self._to_binary(source, text, options, program)
 
     def _standard(self, text: str) -> str:
         """The version of OpenCL C for a source: 3.0 for dot products of packed int8 on devices that have them."""
         has_dot_products = self.device.version >= "OpenCL 3" and "cl_khr_integer_dot_product" in self.device.extensions
         return "CL3.0" if has_dot_products and _DOT_PRODUCTS in text else "CL1.2"
 
-    def _build(self, source: str, text: str, options: list[str]) -> pyopencl.Program:
+    def _build(self, source: str, text: str, options: list[str], known: CachedProgram) -> pyopencl.Program:
         import pyopencl as cl
 
         program = cl.Program(self.context, text)
@@ -350,17 +358,18 @@ class OpenCLRuntime:
             with compiling(self.info, source):
                 return drivers.build(program, options)
         except cl.Error as error:
-            raise BuildError(
+            reason = (
                 f"OpenCL source {source} ({' '.join(options)}) does not compile on {self.info.name}: {_log_line(error)}"
-            ) from error
+            )
+            if error.code == cl.status_code.BUILD_PROGRAM_FAILURE:
+                known.keep_failure(reason)
+            raise BuildError(reason) from error
 
-    def _from_binary(self, source: str, path: Path, options: list[str]) -> pyopencl.Program | None:
+    def _from_binary(self, source: str, known: CachedProgram, options: list[str]) -> pyopencl.Program | None:
         """The program of a cached binary; None if it is missing or damaged, or the driver rejects it."""
         import pyopencl as cl
 
-        stored = path.read_bytes() if path.exists() else b""
-        digest, binary = stored[:_DIGEST], stored[_DIGEST:]
-        if hashlib.sha256(binary).digest() != digest:  # drivers may crash on a damaged binary
+        if not (binary := known.binary):
             return None
         try:
             with compiling(self.info, source):
@@ -368,12 +377,15 @@ class OpenCLRuntime:
         except cl.Error:
             return None
 
-    def _to_binary(self, path: Path, program: pyopencl.Program) -> pyopencl.Program:
-        binary = bytes(program.binaries[0])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as file:
-            file.write(hashlib.sha256(binary).digest() + binary)
+    def _to_binary(self, source: str, text: str, options: list[str], known: CachedProgram) -> pyopencl.Program:
+        program = self._build(source, text, options, known)
+        known.keep_binary(bytes(program.binaries[0]))
         return program
+
+
+def _page_offsets(sizes: Sequence[int]) -> Iterator[int]:
+    """Where parts of one allocation begin, each in pages of its own, and where the last one ends."""
+    return accumulate((-(-size // _PAGE) * _PAGE for size in sizes), initial=0)
 
 
 def _has_32_bits(value: int) -> bool:

@@ -16,15 +16,18 @@ from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.compiler.rebalance import rebalance_model
 from nnstretch.compiler.saved_plan import compile_with_plan
 from nnstretch.compiler.several_plans import arrangements, compile_plans, load_streams
+from nnstretch.devices.base.spec import usable_cores
 from nnstretch.devices.targets.workers import open_target
-from nnstretch.errors import UsageError
+from nnstretch.errors import DeviceError, UsageError
 from nnstretch.frontends.resolve import load_any
 from nnstretch.package import read_package
+from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import check_alike, check_no_libraries, check_trusted, unpackaged
 from nnstretch.scheduler.plan.tuned_on import metadata_of_plan
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.runtime.arrangement import choose
 from nnstretch.scheduler.runtime.base_session import Session
+from nnstretch.scheduler.runtime.loading import place_queues
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.stream_session import StreamSession
 from nnstretch.support.extras import extras_named
@@ -163,10 +166,23 @@ def rebalance_package(path: Path, options: CompileOptions) -> Session:
         check_no_libraries(own.processors, path)
     (compiled,) = unpackaged(package).values()
     made = rebalance_model(
-        graph, build_processors(own), packaged=compiled, sources=package.sources, progress=options.progress
+        graph,
+        build_processors(own),
+        packaged=compiled if _has_cores(compiled) else None,
+        sources=package.sources,
+        progress=options.progress,
     )
     if made.plan is compiled.plan:
         return PlanSession(made, package.sources)
     check_alike({"of the package": compiled, "of its model": made})
     about = {**package.metadata, **metadata_of_plan(made.plan)}
     return PlanSession(replace(made, metadata=about, kept_model=package.model))
+
+
+def _has_cores(compiled: Compiled) -> bool:
+    """Whether this process has the cores that a plan needs; otherwise another plan is made, and its own does not run."""
+    try:
+        place_queues(compiled.plan.queues, usable_cores())
+    except DeviceError:
+        return False
+    return True

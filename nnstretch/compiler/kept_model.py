@@ -39,7 +39,9 @@ class KeptModel:
             raise UsageError("a package keeps networks of up to 2 GiB of weights; leave keep_model (--keep-model) out")
         options = processors.options
         about = {
-            "processors": ",".join(processor.name for processor in processors.named),
+            # As the user wrote them: `cpu` is all cores of the machine that shares out the layers again.
+            "processors": options.processors,
+            "threads": options.threads,
             "dtype": options.dtype,
             "engines": list(options.engines),
             "tolerance": options.tolerance,
@@ -67,6 +69,7 @@ def kept_model(package: Package, path: Path, options: CompileOptions) -> tuple[i
         own = replace(
             options,
             processors=str(about["processors"]),
+            threads=about.get("threads"),
             dtype=about["dtype"],
             engines=tuple(map(str, about["engines"])),
             tolerance=about["tolerance"],

@@ -261,6 +261,9 @@ class _Workspace:
         self.equalized = equalize(self.network) if options.equalize else 0
         self.corrected = 0
         self.rounded: tuple[RoundedLayer, ...] = ()
+        self._roundings: dict[
+            tuple[frozenset[str], bool], Rounding
+        ] = {}  # by what stays in float32, and the full range
         self._ranges = folder / "ranges.json"
         activations = Activations(self.network, feeds, folder, progress)
         self.ranges = activation_ranges(activations, options.method)
@@ -270,12 +273,14 @@ class _Workspace:
 
     def int8(self, kept: Sequence[str], *, full_range: bool = False) -> Path:
         """A file in which these nodes, and only these, stay in float32; with `full_range` weights are not of reduced range."""
-        network = self.network.clone()
-        own_weights(network, kept)
+        network = self._with_own_weights(kept)
         file = self._written(self._saved(network, "kept"), keep=kept, full_range=full_range)
         rounding = Rounding((), {})
         if self._options.rounding == "adaptive":
-            rounding = round_adaptively(network, file, self._feeds, self._progress)
+            key = frozenset(kept), full_range
+            if key not in self._roundings:  # takes longest, and a search of layers to keep ends with one of its files
+                self._roundings[key] = round_adaptively(network, file, self._feeds, self._progress)
+            rounding = self._roundings[key]
             rounding.write(file)
         if self._options.bias_correction:
             self.corrected = correct_biases(network, file, self._feeds, self._folder)
@@ -285,9 +290,19 @@ class _Workspace:
             self.rounded = rounding.layers
         return file
 
+    def nearest(self, kept: Sequence[str]) -> Path:
+        """A file with the same nodes as `int8` makes, the nearest integers and uncorrected biases."""
+        return self._written(self._saved(self._with_own_weights(kept), "kept"), keep=kept)
+
     def only(self, nodes: Sequence[str]) -> Path:
         """A file in which only these nodes are quantised."""
         return self._written(self._file, only=nodes)
+
+    def _with_own_weights(self, kept: Sequence[str]) -> ir.Model:
+        """A copy of the network in which these nodes share weights with no others."""
+        network = self.network.clone()
+        own_weights(network, kept)
+        return network
 
     def _saved(self, network: ir.Model, name: str) -> Path:
         file = self._folder / f"{name}.onnx"
@@ -309,7 +324,7 @@ def _kept(work: _Workspace, options: QuantizationOptions, progress: Progress) ->
     worst = options.keep_float.worst
     if not (options.sensitivity or worst or options.max_error):
         return named, []
-    groups = layer_groups(work.network, work.int8(named), named)
+    groups = layer_groups(work.network, work.nearest(named), named)
     errors = layer_errors(work.network, groups, work.only, work.error, progress)
     names = [layer.name for layer in errors]
 

@@ -43,10 +43,19 @@ def _has_several_scales(graph: onnx.GraphProto) -> bool:
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
     constants = set(sizes)
     for node in graph.node:  # in topological order
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-            sizes[node.output[0]] = math.prod(node.attribute[0].t.dims)
+        if node.op_type == "Constant" and node.attribute:
+            sizes[node.output[0]] = _numbers_of(node)
         if all(name in constants for name in node.input):
             constants.update(node.output)
+            # As many as casts and arithmetic make of constants, and at least those of a part, which loses fusions only.
+            most = max((sizes.get(name, 1) for name in node.input), default=1)
+            sizes.update((name, most) for name in node.output if name not in sizes)
         elif node.op_type in _ROUNDING and sizes.get(node.input[1], 1) > 1:
             return True
     return False
+
+
+def _numbers_of(constant: onnx.NodeProto) -> int:
+    """How many numbers a Constant has."""
+    value = constant.attribute[0]
+    return math.prod(value.t.dims) if value.name == "value" else max(1, len(value.floats))

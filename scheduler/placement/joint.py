@@ -31,6 +31,7 @@ from nnstretch.scheduler.lowering.candidates import single_choices, unit_choices
 from nnstretch.scheduler.lowering.choices import Choice
 from nnstretch.scheduler.lowering.selection_problem import selection_problem
 from nnstretch.scheduler.lowering.units import UnitGraph
+from nnstretch.scheduler.placement.alone import RelabelledInterference, only, with_costs
 from nnstretch.scheduler.placement.apply import Applied, apply, narrowed
 from nnstretch.scheduler.placement.band_choice import LayerSeconds, promising, units_of_sections
 from nnstretch.scheduler.placement.bands import BandedSection, banded_graph
@@ -39,7 +40,6 @@ from nnstretch.scheduler.placement.problem import Placement, PlacementProblem
 from nnstretch.scheduler.placement.regions import place
 from nnstretch.scheduler.placement.splitting import Division, Divisions, even_division
 from nnstretch.scheduler.plan.compiled import PlacementReport
-from nnstretch.scheduler.plan.schema import queue_pool
 from nnstretch.scheduler.planner import ChoiceSpace, plan_of
 from nnstretch.scheduler.selection import default_selector
 from nnstretch.scheduler.selection.problem import Assignment
@@ -205,7 +205,9 @@ class _Joint:
             return self._mostly_on(queue)
         refined = self._refine(single)
         self._space = with_costs(self._space, queue, refined)
-        candidate = self._candidate(refined, _Relabelled(self._interference, {refined.pool.queue_of[0]: queue}))
+        candidate = self._candidate(
+            refined, RelabelledInterference(self._interference, {refined.pool.queue_of[0]: queue})
+        )
         self._inside[queue] = _inside(single, candidate)
         return candidate
 
@@ -400,66 +402,9 @@ def _inside(single: ChoiceSpace, candidate: _Candidate) -> float:
     return sum(after) / sum(before) if sum(before) else 1.0
 
 
-@dataclass(frozen=True)
-class _Relabelled:
-    """Interference of a plan with renumbered queues."""
-
-    interference: InterferenceModel
-    names: dict[int, int]
-
-    @property
-    def whole_tensors(self) -> bool:
-        """As in the original."""
-        return self.interference.whole_tensors
-
-    def transfer_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
-        """Between the queues by their original numbers."""
-        return self.interference.transfer_seconds(self._name(queue), frozenset(map(self._name, others)), size)
-
-    def contention_factor(self, queue: int, others: frozenset[int], /) -> float:
-        """1: a single queue works alone."""
-        return 1.0
-
-    def _name(self, queue: int) -> int:
-        return self.names.get(queue, 0)
-
-
 def _on(candidate: _Candidate, queue: int) -> list[Choice]:
     """The choices of a candidate, in the queue numbers of the whole space."""
     if len(candidate.space.pool.queue_of) > 1:
         return candidate.chosen
     units = candidate.space.graph.units
     return [replace(c, queue=0 if u.is_fallback else queue) for u, c in zip(units, candidate.chosen, strict=True)]
-
-
-def only(space: ChoiceSpace, queue: int) -> ChoiceSpace | None:
-    """The space of one queue's processor alone, where fallbacks run on the host.
-
-    None if it cannot compute everything, or if transfers depend on the queue of the caller.
-    """
-    if space.costs.all_cross:
-        return None
-    processor = space.pool.processors[queue]
-    host = processor if processor.backend.serves_caller else space.host
-    pool = queue_pool([processor], host)
-    choices = [
-        [
-            replace(choice, queue=0 if unit.is_fallback else pool.queue_of[0])
-            for choice in options
-            if unit.is_fallback or choice.queue == queue
-        ]
-        for unit, options in zip(space.graph.units, space.choices, strict=True)
-    ]
-    if not all(choices):
-        return None
-    problem = selection_problem(space.graph, choices, pool, space.costs)
-    return replace(space, pool=pool, host=host, choices=choices, problem=problem)
-
-
-def with_costs(space: ChoiceSpace, queue: int, single: ChoiceSpace) -> ChoiceSpace:
-    """The space with the costs of a queue's choices taken from the space of its processor alone."""
-    choices: list[list[Choice]] = []
-    for old, new in zip(space.choices, single.choices, strict=True):
-        fresh = iter(new)
-        choices.append([replace(c, seconds=next(fresh).seconds) if c.queue == queue else c for c in old])
-    return space.with_seconds(choices)

@@ -36,7 +36,7 @@ def packaged(plans: Mapping[str, Compiled], sources: Mapping[str, str], metadata
     stored = dict(zip(plans, with_shared_constants(list(plans.values())), strict=True))
     first = next(iter(stored.values()))
     return Package(
-        {name: PackagedPlan(one.plan.to_json(), one.models) for name, one in stored.items()},
+        {name: PackagedPlan(one.plan.to_json(indent=None), one.models) for name, one in stored.items()},
         first.constants,
         sources,
         {**metadata_of_plan(first.plan), **first.metadata, **metadata},

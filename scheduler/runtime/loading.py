@@ -207,15 +207,16 @@ class _Loader:
         """Checks that every device may hold what the plan needs there."""
         plan = self._plan
         sizes: dict[int, list[int]] = defaultdict(list)
+        shared: dict[int, list[int]] = defaultdict(list)
         for owner, size in zip(plan.shared_queues, plan.shared_bytes, strict=True):
-            sizes[owner].append(size)
+            shared[owner].append(size)
         for queue, (_, size) in plan.constant_ranges.items():
             if queue:
                 sizes[queue].append(size)
         for queue, size in plan.device_bytes.items():
             sizes[queue].append(size)
-        for queue, needed in sizes.items():
-            self._device(queue).require_memory(queue, needed)
+        for queue in sizes.keys() | shared.keys():
+            self._device(queue).require_memory(queue, sizes[queue], shared[queue])
 
     def _make_device_memory(self) -> None:
         """Memory of queues that do not work in host memory, and what they share with the host."""

@@ -5,7 +5,7 @@ loop with the most multiply-adds, on the path of most multiply-adds and fewest o
 blocks of channels. llvm-mca (Debian, Ubuntu: `apt-get install llvm-22`; version 17 or later) schedules that path for each core.
 It assumes data in the nearest cache.
 
-A share is the multiply-adds per cycle over the most that the core can issue in float32; kernels of float16 and int8 exceed it.
+A share is the multiply-adds per cycle over the most that the core can issue in float32; kernels of other types exceed it.
 llvm-mca lets a Cortex-A55 issue two instructions that multiply four floats per cycle, but its vector units have 64 bits. There
 the script counts one cycle per vector instruction and per 128-bit load, and takes llvm-mca's cycles if they are more.
 
@@ -59,13 +59,20 @@ class Product:
 _SERVERS = ("neoverse-n2", "neoverse-v1", "neoverse-v2")
 FLOATS = Product(r"fml[as]\s+v\d+\.4s", 4)
 _HALVES = Product(r"fmla\s+v\d+\.8h", 8, ("asimdhp",), ("cortex-a55", "neoverse-n1", *_SERVERS))
+_BFLOATS = Product(r"bfdot\s", 8, ("bf16",), _SERVERS)
+_QUADS = Product(r"sdot\s", 16, ("asimddp",), ("cortex-a55", "neoverse-n1", *_SERVERS))
 PRODUCTS: Mapping[str, Product] = {
     "any kernel, float16": _HALVES,
     "float16, 64 terms": replace(_HALVES, times=8),
     "float16, 128 terms": replace(_HALVES, times=16),
     "int8, long products": Product(r"sm(ul|la)l2?\s", 8, cores=("cortex-a55", "cortex-a72")),
-    "int8 1×1, dot products": Product(r"sdot\s", 16, ("asimddp",), ("cortex-a55", "neoverse-n1", *_SERVERS)),
+    "int8 1×1, dot products": _QUADS,
+    "int8 first layer, dot products": _QUADS,
+    "int8 dense, dot products": _QUADS,
+    "int8 depthwise, dot products": _QUADS,
     "int8, matrix products": Product(r"smmla\s", 32, ("i8mm", "asimddp"), _SERVERS),
+    "bfloat16": _BFLOATS,
+    "attention, bfloat16": _BFLOATS,
 }
 """Products of the kernels that do not multiply float32."""
 
@@ -87,7 +94,13 @@ FUNCTIONS: Mapping[str, tuple[str, str]] = {
     "attention": ("attention/attention.c", r"(q\d+v\d)_tile"),
     "int8, long products": ("int8/rows_int8.c", r"sixteens_(v\d)"),
     "int8 1×1, dot products": ("int8/conv_int8.c", r"(p\d+v\d)_flat"),
+    "int8 first layer, dot products": ("int8/planar_int8.c", r"(p\d+v\d)_pixels"),
+    "int8 dense, dot products": ("int8/dense_int8.c", r"(v\d)_rows"),
+    "int8 depthwise, dot products": ("int8/depthwise_int8.c", r"row_(\dx\d)"),
+    "int8 depthwise": ("int8/depthwise_int8.c", r"row_(\dx\d)"),
     "int8, matrix products": ("int8/rows_int8.c", r"paired_(v\d)"),
+    "bfloat16": ("bfloat16/conv_bfloat16.c", r"((?:pair|single)_\w+)"),
+    "attention, bfloat16": ("bfloat16/attention_bfloat16.c", r"(q\d+v\d)_tile"),
 }
 """Kernels by name: C file, and the functions with their tiles; the first group is the tile's name."""
 

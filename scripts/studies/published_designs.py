@@ -12,7 +12,7 @@ the processors that its DEVICES name; where several do, the fastest of them has 
 
 SHARE is the published design's MACs over the original's, so that ours has at least as many. Original and control of equal MACs
 run on the fastest processor alone, and on all of them, placed and split by the scheduler. Nothing is measured, so all machines
-print the same. Rows are kept in the work folder; an interrupted table goes on there.
+print the same. Rows are kept in the work folder; an interrupted table goes on there, as long as the code is the same.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import onnx_ir as ir
 import torch
 from torch import nn
 
-from nnstretch import zoo
+import nnstretch
+from nnstretch import devices, scheduler, zoo
 from nnstretch.api.options import StretchOptions
 from nnstretch.api.stretch import stretch
 from nnstretch.bench.ablation.result import Ablation
@@ -196,8 +197,16 @@ def _order(file: Path, processors: str) -> str:
     return ",".join(specs[name] for name in dict.fromkeys([*devices, *specs]))
 
 
+@cache
+def code_digest() -> str:
+    """What stands for the code that makes rows: this file, and the packages that search, plan and simulate."""
+    folders = [Path(folder) for package in (nnstretch, devices, scheduler) for folder in package.__path__]
+    files = [Path(__file__), *(file for folder in folders for file in sorted(folder.rglob("*.py")))]
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+
+
 def kept_row(study: Study, processors: str, work: Path) -> Row | None:
-    """A row, from the work folder if an earlier call with the same files and profile has left it there.
+    """A row, from the work folder if an earlier call with the same files, profile and code has left it there.
 
     Raises:
         NNStretchError: as `Study.row`.
@@ -206,7 +215,7 @@ def kept_row(study: Study, processors: str, work: Path) -> Row | None:
     if source is None:
         raise UsageError(f"-p {processors}: name processors of a profile, as in sim:phone/cpu,sim:phone/gpu")
     texts = [str(asdict(read_published(file))) for file in study.files]
-    key = json.dumps([study.model, study.image_size, processors, source.identity, *texts])
+    key = json.dumps([study.model, study.image_size, processors, source.identity, code_digest(), *texts])
     path = work / f"{study.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
     with suppress(OSError, *DAMAGED):  # missing, damaged, or of an earlier version
         return Row(**json.loads(path.read_text(encoding="utf-8")))

@@ -142,13 +142,20 @@ FLOORS = {
     "attention": (0.7, 0.55),
     "int8, long products": (0.95, 1.9),
     "int8 1×1, dot products": (1.75, 2.2),
+    "int8 first layer, dot products": (1.7, 2.4),
+    "int8 dense, dot products": (1.6, 2.5),
+    "int8 depthwise, dot products": (2.2, 3.4),
+    "int8 depthwise": (0.7, 0.85),
     "int8, matrix products": (0, 6),
+    "bfloat16": (0, 0.9),
+    "attention, bfloat16": (0, 0.95),
 }
 """Kernel -> least share that its best tile must reach on the in-order core, and on the others.
 
 Depthwise convolutions load one weight for each multiply-add of a few outputs, those of two channels per group also shuffle, and
 matrix products broadcast one factor from memory: they do not reach what products of packed weights do. Weights that are
-int16 are widened and scaled before their use. Sums of float16 are widened after some terms.
+int16 are widened and scaled before their use. Sums of float16 are widened after some terms. Kernels with converted rows of
+bfloat16 broadcast each pair of inputs, and depthwise ones without products of int8 convert their rows to float32.
 """
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nnstretch import zoo
+from nnstretch import scheduler, zoo
 from nnstretch.branching.pycls.files import parse_published
 from nnstretch.branching.stretch import published
 from nnstretch.branching.transform.network import export_branched
@@ -21,7 +21,14 @@ from nnstretch.frontends.resolve import load_module
 from nnstretch.passes import optimize
 from nnstretch.scheduler.simulation.fit import Measurement, simulated_seconds
 from scripts.studies import published_designs
-from scripts.studies.published_designs import COLUMNS, Row, efficientnet_b5_without_gates, table
+from scripts.studies.published_designs import (
+    COLUMNS,
+    Row,
+    Study,
+    efficientnet_b5_without_gates,
+    kept_row,
+    table,
+)
 from tests.kits.networks.published_files import MODELS, setting
 from tests.kits.networks.published_latencies import PROCESSORS, SETTINGS, optimized
 from tests.kits.networks.small_residual import BRANCHED, RESIDUAL
@@ -92,6 +99,27 @@ def test_what_is_no_comparison_is_refused(
     assert published_designs.main([*arguments, "--work", "kept"]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert words in line
+
+
+def test_rows_are_kept_for_the_code_that_made_them(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[str] = []
+
+    def row(_study: Study, processors: str) -> Row:
+        rows.append(processors)
+        return replace(ROW, ours_ms=float(len(rows)))
+
+    monkeypatch.setattr(Study, "row", row)
+    study = Study("net.py:residual", [files / "cg.yaml"], None)
+    ours = [kept_row(study, CG, files / "kept") for _ in range(2)]
+    assert ours == 2 * [replace(ROW, ours_ms=1.0)]
+    package = files / "package"
+    package.mkdir()
+    monkeypatch.setattr(scheduler, "__path__", [str(package)])
+    for number, text in enumerate(("one", "other"), 2):
+        (package / "plan.py").write_text(text)
+        published_designs.code_digest.cache_clear()
+        assert kept_row(study, CG, files / "kept") == replace(ROW, ours_ms=float(number))
+    published_designs.code_digest.cache_clear()
 
 
 def test_a_row_says_where_our_design_is_not_ahead() -> None:

@@ -249,7 +249,7 @@ class DynamicProgram:
             if self.unbranched or found.is_branched:
                 most = int(work[i])
                 front.append(found)
-        return front[::-1]
+        return front
 
     def _path(self, block: int, state: State, steps: int) -> tuple[SegmentChoice, ...]:
         """The segments on the way to a state; adjacent segments on one processor are merged."""

@@ -103,7 +103,7 @@ def keep_plan_runs(path: Path, prepared: Blueprint, unbranched_ms: Mapping[str, 
     """Adds plans without branches that ran to what a refinement has found; does nothing where that was not kept.
 
     Args:
-        path: of the refinement.
+        path: of the refinement, which is that of the same search.
         prepared: the network.
         unbranched_ms: as in `PlanRuns`.
     """

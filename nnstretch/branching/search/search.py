@@ -175,6 +175,7 @@ class _Search:
         pooled: predictions of the pool; None without one.
         placed: seconds of the network without branches as the scheduler runs it; None until it was asked.
         plan_ms: milliseconds of the plans without branches that ran, as in `PlanRuns`.
+        is_kept: whether the file that is kept holds what this search has found, and not what an earlier one did.
         end: `time.monotonic()` after which no design runs.
     """
 
@@ -193,6 +194,7 @@ class _Search:
     pooled: LatencyTable | None = field(default=None, init=False)
     placed: float | None = field(default=None, init=False)
     plan_ms: dict[str, float] = field(default_factory=dict, init=False)
+    is_kept: bool = field(default=False, init=False)
     end: float = field(default=math.inf, init=False)
 
     def run(self) -> tuple[list[Design], SearchReport]:
@@ -303,7 +305,7 @@ class _Search:
         if not earlier.measured_ms and self._can_win(seconds):
             self.latencies.corrections.clear()
             return None
-        self.recalled = True
+        self.recalled = self.is_kept = True
         self.measured_ms.update(earlier.measured_ms)
         self.plan_ms.update(earlier.unbranched_ms)
         return NetworkCandidate(choices, seconds, earlier.design.macs, head)
@@ -326,6 +328,7 @@ class _Search:
         if self.options.kept is not None and not self.cut_short:
             design, _ = predicted_design(self.latencies, best.choices, best.head)
             keep_refinement(self.options.kept, KeptRefinement(design, self.measured_ms, self.latencies.corrections))
+            self.is_kept = True
         return best
 
     def _can_win(self, seconds: float) -> bool:
@@ -497,7 +500,7 @@ class _Search:
             options.progress(0, 0, "tuning and running the network without branches")
 
         found = PlanRuns(options.plan_runner, announce, self.end, self.plan_ms).compared(plans, designs)
-        if options.kept is not None and len(self.plan_ms) > before:
+        if options.kept is not None and self.is_kept and len(self.plan_ms) > before:
             keep_plan_runs(options.kept, self.latencies.blueprint, self.plan_ms)
         return found
 

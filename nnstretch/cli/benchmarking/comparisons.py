@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from nnstretch.cli.models.networks import Network
     from nnstretch.cli.models.sources import Source
 
+ROUNDS = 10
+"""Rounds in which every engine is timed once, if the user says nothing else."""
 _TURN = 0.25
 """Seconds of a turn of an engine."""
 _STREAMED_TURN = 0.5
@@ -184,6 +186,8 @@ class Compared:
         check_endings(self.outputs, "a comparison of designs is", answer_endings())
         several_processors(processors, "a comparison of designs")
         simulated = simulated_source(processors) is not None
+        if simulated and self.rounds != ROUNDS:
+            report.note(f"--rounds {self.rounds} changes nothing: a simulated run takes the same time in every round")
         networks = self._networks(report, model, design)
         DesignComparison(model, *networks, processors, simulated, self._measuring()).compare(report, self.outputs)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nnstretch.api.options import CompileOptions
-from nnstretch.cli.benchmarking.comparisons import Compared
+from nnstretch.cli.benchmarking.comparisons import ROUNDS, Compared
 from nnstretch.cli.console import reporting
 from nnstretch.cli.options import (
     DesignFile,
@@ -70,7 +70,7 @@ OriginalWeights = Annotated[
     Path | None, option("--original-weights FILE", "With --design: weights of the original network.")
 ]
 
-_AGAINST, _ROUNDS = "ort", 10
+_AGAINST = "ort"
 
 
 @with_options(TargetTiming, parameter="there")
@@ -80,7 +80,7 @@ def bench_command(
     suite: Suite = None,
     against: Against = _AGAINST,
     threads: ThreadCounts = None,
-    rounds: Rounds = _ROUNDS,
+    rounds: Rounds = ROUNDS,
     budget: Budget = 10.0,
     layers: Layers = False,
     start: Start = False,
@@ -126,7 +126,7 @@ def bench_command(
                 "--start": start,
                 "--resume": resume,
                 "--streams": options.streams,
-                "--rounds": rounds != _ROUNDS,
+                "--rounds": rounds != ROUNDS,
                 "--against": against != _AGAINST,
             },
             "--target",

@@ -65,9 +65,8 @@ def lower_activation(node: ir.Node) -> bool:
 
 
 def clip(low: float, high: float) -> Activation:
-    """CLIP to finite bounds, or RELU where that is what it is."""
-    low, high = max(low, -_LARGEST), min(high, _LARGEST)
-    if (low, high) == (0.0, _LARGEST):
+    """CLIP, or RELU where that is what it is; exporters write the largest float32 for no bound."""
+    if low == 0.0 and high >= _LARGEST:
         return Activation(ActivationKind.RELU)
     return Activation(ActivationKind.CLIP, low, high)
 
@@ -124,8 +123,8 @@ def _exponential(node: ir.Node) -> Activation | None:
 
 
 def _clip_operator(node: ir.Node) -> Activation | None:
-    """Clip, whose bounds are attributes up to opset 10 and then inputs."""
-    bounds = [node.attributes.get_float("min", -math.inf), node.attributes.get_float("max", math.inf)]
+    """Clip, whose bounds are attributes up to opset 10 and then inputs; by default the largest numbers, and no infinities."""
+    bounds = [node.attributes.get_float("min", -_LARGEST), node.attributes.get_float("max", _LARGEST)]
     for index, value in enumerate(node.inputs[1:3]):
         if value is not None:
             bound = scalar(value)

@@ -66,7 +66,7 @@ def unit_vectors(node: ir.Node | None) -> UnitVectors | None:
 def _lowest(node: ir.Node) -> float | None:
     """The lower bound of an activation that has no other effect on norms."""
     bounds = bounds_of(activation_of(node)) if is_canonical(node, "Activation") else None
-    # An upper bound is the largest float32 where there is none.
+    # Exporters write the largest float32 for no upper bound.
     return bounds[0] if bounds is not None and bounds[1] > 3e38 else None
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import select
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -29,6 +30,8 @@ BUILDER = (sys.executable, "-P", "-m", "nnstretch.scheduler.measurement.programs
 _WORTH = 4
 """Fewest programs for which processes are started: each takes about as long to start as two programs to compile."""
 _MOST_PROCESSES = 8
+_FAILURE_COUNTS = 24 * 3600.0
+"""Seconds after which a program that failed is tried again."""
 _PATIENCE = 60.0
 """Seconds without an answer of any process after which the rest is left to the measurements."""
 
@@ -44,7 +47,7 @@ def build_programs(
 ) -> int:
     """Compiles what the candidates of layers need on an OpenCL device and was not compiled before.
 
-    What fails is left to the measurement, which says why.
+    What fails is left to the measurement, which says why, and for a day to later ones as well.
 
     Args:
         layers: of a network.
@@ -60,17 +63,21 @@ def build_programs(
     Raises:
         FileError: the cache cannot be written.
     """
-    plans = list(program_plans(layers, device, host, known_programs(), branched=branched))
+    plans = list(program_plans(layers, device, host, known_programs() | failed_programs(), branched=branched))
     count = min(_MOST_PROCESSES, len(usable_cores()), len(plans) // _WORTH)
     if not count:
         return 0
     what = f"compiling OpenCL programs for {device.name}"
     progress(0, len(plans), what)
-    done = 0
-    for done, plan in enumerate(_built(plans, count, command), 1):
-        remember(plan)
+    compiled = 0
+    for done, (plan, works) in enumerate(_built(plans, count, command), 1):
+        if works:
+            remember(plan)
+            compiled += 1
+        elif works is False:
+            _remember_failure(plan)
         progress(done, len(plans), what)
-    return done
+    return compiled
 
 
 def known_programs() -> set[str]:
@@ -91,12 +98,45 @@ def remember(plan: ProgramPlan) -> None:
     write_text(_record(), json.dumps(sorted(known_programs() | plan.programs)))
 
 
+def failed_programs() -> set[str]:
+    """Names of the programs that failed lately; a driver may have failed for want of memory."""
+    return set(_failures())
+
+
+def _remember_failure(plan: ProgramPlan) -> None:
+    """Adds the programs of a plan to those that failed.
+
+    Raises:
+        FileError: the cache cannot be written.
+    """
+    now = dict.fromkeys(plan.programs - known_programs(), time.time())
+    write_text(_failure_record(), json.dumps(_failures() | now, sort_keys=True))
+
+
+def _failures() -> dict[str, float]:
+    """Name of a program -> when it failed, in seconds since the epoch."""
+    try:
+        found = dict(json.loads(_failure_record().read_text()))
+        return {str(name): when for name, when in found.items() if time.time() - when < _FAILURE_COUNTS}
+    except (OSError, ValueError, TypeError):  # missing or damaged
+        return {}
+
+
 def _record() -> Path:
     return cache_dir("opencl") / "programs.json"
 
 
-def _built(plans: Sequence[ProgramPlan], count: int, command: Sequence[str]) -> Iterator[ProgramPlan]:
-    """The plans whose programs `count` processes have compiled, in the order in which they end."""
+def _failure_record() -> Path:
+    return cache_dir("opencl") / "failed_programs.json"
+
+
+def _built(
+    plans: Sequence[ProgramPlan], count: int, command: Sequence[str]
+) -> Iterator[tuple[ProgramPlan, bool | None]]:
+    """The plans that `count` processes have finished with, and whether they have compiled the programs.
+
+    None where a process ended with a status of its own, which says nothing of the program; a driver's crash is a signal.
+    """
     left = list(reversed(plans))
     arguments = json.dumps({"parent": os.getpid()})
     with ExitStack() as stack:
@@ -115,10 +155,14 @@ def _built(plans: Sequence[ProgramPlan], count: int, command: Sequence[str]) -> 
                 return
             for process in ready:
                 plan = busy.pop(process)
-                with suppress(WorkerError):  # the driver has ended the process, and the next program is not its fault
-                    if process.receive()[0]["done"]:
-                        yield plan
-                    if left:
+                try:
+                    works = bool(process.receive()[0]["done"])
+                except WorkerError:  # the driver has ended the process, and the next program is not its fault
+                    yield plan, False if (process.status or 0) < 0 else None
+                    continue
+                yield plan, works
+                if left:
+                    with suppress(WorkerError):
                         busy[process] = _hand_out(left.pop(), process, own[process])
 
 

@@ -361,17 +361,6 @@ class Runner(Closing):
             process.kill()  # its late answer would count as that to the next request
             raise
 
-    def _ask_about(self, layer: LoadedLayer, request: Mapping[str, Any]) -> None:
-        """Sends a request about one layer.
-
-        Raises:
-            RunnerError: the worker refused it or ended.
-        """
-        with self._recovering(layer):
-            _check(layer, self._ask(request))
-        if layer.failure is not None:
-            raise RunnerError(layer.failure)
-
     @contextmanager
     def _recovering(self, layer: LoadedLayer) -> Iterator[None]:
         """Lets a layer fail if the worker ends in the block, and opens the others in a new one."""
@@ -394,16 +383,38 @@ class Runner(Closing):
                 self._fail(layer.number, reason)
 
     def _recover(self, error: WorkerError) -> None:
-        """Opens all layers in a new worker, without the one that ended the old worker."""
-        self.restarts += 1
-        self._fail(self._running(), str(error))
-        self._drop_worker()
-        os.pwrite(self._memory, RUNNING.pack(-1), 0)
-        for layer in list(self._open.values()):
+        """Opens all layers in a new worker, without the one that ended the old worker.
+
+        A layer that ends the new worker, or breaks its device, fails as well, and the rest is opened in another one.
+        """
+        culprit, reason = self._running(), str(error)
+        while True:
+            self.restarts += 1
+            self._fail(culprit, reason)
+            self._drop_worker()
+            os.pwrite(self._memory, RUNNING.pack(-1), 0)
+            broken = self._open_again()
+            if broken is None:
+                return
+            culprit, reason = broken
+
+    def _open_again(self) -> tuple[int, str] | None:
+        """Opens all layers in the present worker; returns the one after which it is of no use, and why, if there is one.
+
+        Raises:
+            DeviceError: the worker cannot be started.
+        """
+        for number, layer in list(self._open.items()):
             try:
-                self._ask_about(layer, layer.request)
-            except RunnerError as failed:
-                self._fail(layer.number, str(failed))
+                answer = self._ask(layer.request)
+            except WorkerError as error:
+                return number, str(error)
+            _check(layer, answer)
+            if _broke_device(layer, answer):
+                return number, str(answer["error"])
+            if layer.failure is not None:
+                self._fail(number, layer.failure)
+        return None
 
     def _drop_worker(self) -> None:
         self._opening = None

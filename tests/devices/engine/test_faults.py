@@ -22,7 +22,7 @@ from nnstretch.devices.engine.binding.image import Buffer, Queue, QueueKind, Reg
 from nnstretch.devices.engine.binding.program import Program
 from nnstretch.errors import DeadlineError, DeviceError, FeedError, UsageError
 from tests.devices.engine.test_opencl import FLOATS, Builder, OpenCL, opencl
-from tests.devices.engine.test_queues import Arrays, add, call_program
+from tests.kits.engine_programs import Arrays, add, call_program
 from tests.kits.opencl.opencl_faults import Fault, Faults
 
 __all__ = ["opencl"]

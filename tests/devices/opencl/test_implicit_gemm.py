@@ -86,6 +86,35 @@ def test_awkward_convolutions(
             check_setting(processor, routine, layer, parameters_of(tile, splits))
 
 
+@pytest.mark.parametrize("made", [ImplicitGemm, PlanarGemm])
+@pytest.mark.parametrize(
+    ("kernel", "strides", "dilations", "pads"),
+    [
+        ((3, 3), (1, 2), (1, 1), (1, 1, 1, 1)),
+        ((3, 3), (3, 1), (1, 1), (0, 0, 0, 0)),
+        ((2, 3), (1, 1), (3, 1), (0, 0, 0, 0)),
+        ((3, 2), (1, 1), (1, 2), (2, 0, 1, 1)),
+        ((3, 3), (2, 3), (2, 1), (0, 2, 3, 1)),
+        ((1, 1), (2, 1), (1, 1), (0, 0, 0, 0)),
+        ((1, 1), (1, 3), (1, 1), (0, 0, 0, 0)),
+    ],
+)
+def test_each_axis_has_its_own_geometry(
+    processor: OpenCLProcessor,
+    made: type[ImplicitGemm],
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    dilations: tuple[int, int],
+    pads: tuple[int, int, int, int],
+) -> None:
+    """What is read of the other axis is another number."""
+    routine, channels = made(GPU), 5 if made is PlanarGemm else 16
+    layer = conv_layer((2, channels, 11, 16), 33, kernel, strides=strides, dilations=dilations, pads=pads)
+    assert routine.supports(layer)
+    for splits in (1, 2):
+        check_setting(processor, routine, layer, parameters_of(SMALL, splits))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_few_channels_of_a_plain_input(processor: OpenCLProcessor, dtype: str) -> None:
     routine = PlanarGemm(GPU, dtype)

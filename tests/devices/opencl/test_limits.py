@@ -13,6 +13,7 @@ import pytest
 import nnstretch as nns
 from nnstretch.devices.base.routine import Launch
 from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.engine.binding.program import HUGE_PAGE
 from nnstretch.devices.opencl import drivers, queues
 from nnstretch.devices.opencl.limits import group_excess, memory_shortage
 from nnstretch.devices.opencl.properties import DeviceInfo
@@ -53,6 +54,27 @@ def test_all_buffers_together_lie_within_the_addresses(info: DeviceInfo) -> None
     )
     assert not memory_shortage(replace(info, allocation_bytes=0, address_bits=0), [1 << 62])
     assert not memory_shortage(small, [])
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_coherent_memory_is_one_allocation(info: DeviceInfo, on_cpu: bool) -> None:
+    """Parts that fit one by one may not fit together; each begins at a page, and on a CPU the first at a huge one."""
+    sizes = [HUGE_PAGE, 100, 5000]
+    whole = HUGE_PAGE + 4096 + 8192 + HUGE_PAGE * on_cpu
+
+    def runtime(allocation: int, *, unified: bool = True, fine_grained: bool = True) -> OpenCLRuntime:
+        device = replace(info, vendor="", on_cpu=on_cpu, unified=unified, fine_grained=fine_grained)
+        device = replace(device, allocation_bytes=allocation, usable=True)
+        return OpenCLRuntime(ProcessorSpec("opencl", 0), info=device)
+
+    runtime(whole).require_memory([whole], sizes)
+    with pytest.raises(
+        DeviceError, match=f"at most {whole - 1} bytes at once, and the plan needs a buffer of {whole};"
+    ):
+        runtime(whole - 1).require_memory([], sizes)
+    runtime(whole - 1).require_memory(sizes)
+    runtime(HUGE_PAGE, fine_grained=False).require_memory([], sizes)
+    runtime(HUGE_PAGE, unified=False).require_memory([], sizes)
 
 
 @pytest.mark.usefixtures("fresh_runtimes")

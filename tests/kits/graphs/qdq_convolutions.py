@@ -58,3 +58,19 @@ def scales_per_channel(spatial: tuple[int, ...] = (5, 9, 7)) -> onnx.ModelProto:
     return qdq_convolution(
         spatial, xs=np.linspace(0.01, 0.05, 4).astype(np.float32), xz=np.array([0, 100, 128, 255], np.uint8)
     )
+
+
+def with_scales_behind_casts(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with scales as float64 and a Cast of each to float32, which changes no number."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    casts = []
+    for tensor in made.graph.initializer:
+        if tensor.name in ("xs", "ws", "es"):
+            name, scale = tensor.name, numpy_helper.to_array(tensor).astype(np.float64)
+            tensor.CopyFrom(numpy_helper.from_array(scale, f"{name}/double"))
+            casts.append(helper.make_node("Cast", [f"{name}/double"], [name], to=onnx.TensorProto.FLOAT))
+    nodes = [*casts, *made.graph.node]
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    return made

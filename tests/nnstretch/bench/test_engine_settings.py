@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,11 @@ from nnstretch.devices.external.onnxruntime import OnnxRuntimeModel
 from nnstretch.graph.layer import TensorType
 from nnstretch.graph.reference import run_proto
 from nnstretch.support.onnxruntime_levels import has_activation_scales_per_channel
-from tests.kits.graphs.qdq_convolutions import qdq_convolution, scales_per_channel
+from tests.kits.graphs.qdq_convolutions import (
+    qdq_convolution,
+    scales_per_channel,
+    with_scales_behind_casts,
+)
 from tests.kits.graphs.quantized_networks import QuantizedNetwork
 
 
@@ -72,9 +76,12 @@ def test_networks_in_float32_take_no_time_to_prepare(tmp_path: Path) -> None:
             assert workspace.file_for(engine_entry(name), job_of(path), lambda *_: None) == ""
 
 
-def test_activation_scales_per_channel_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("written", [lambda model: model, with_scales_behind_casts], ids=["plain", "behind casts"])
+def test_activation_scales_per_channel_run(
+    written: Callable[[onnx.ModelProto], onnx.ModelProto], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """ONNX Runtime's fusions would fail in the first run: neither it nor the reference has them."""
-    proto = scales_per_channel()
+    proto = written(scales_per_channel())
     path = tmp_path / "channels.onnx"
     path.write_bytes(proto.SerializeToString())
     x = np.random.default_rng(1).standard_normal((1, 4, 5, 9, 7)).astype(np.float32)
@@ -91,5 +98,6 @@ def test_activation_scales_per_channel_run(tmp_path: Path, capfd: pytest.Capture
 
 def test_fusions_are_kept_where_only_weights_have_scales_per_channel() -> None:
     assert has_activation_scales_per_channel(scales_per_channel())
-    assert not has_activation_scales_per_channel(qdq_convolution())
+    for model in (qdq_convolution(), with_scales_behind_casts(qdq_convolution())):
+        assert not has_activation_scales_per_channel(model)
     assert not has_activation_scales_per_channel(ir.to_proto(QuantizedNetwork(3).graph()))

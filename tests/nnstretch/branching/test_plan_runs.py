@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,15 +87,27 @@ def test_plans_run_where_predictions_are_close(
     assert places == ran  # after the time limit none runs
 
 
+def as_predicted(network: BranchedNetwork, /, *, tuned: bool) -> MeasuredDesign:
+    """Runs a design, which takes what is predicted."""
+    branches = tuple(tuple(1e-3 * (b.predicted_ms or 0.0) for b in s.branches) for s in network.design.segments)
+    return MeasuredDesign(1e-3 * (network.design.predicted_ms or 0.0), branches)
+
+
+def pool_as_fast_as(ms: float) -> Pool:
+    """A pool on which `tiny` is predicted to take about as long."""
+
+    def pool_ms(rate: float) -> float:
+        return 1e3 * single_processor_plan(LatencyTable(tiny(), Rates(rate), 1), 0).seconds
+
+    rate = min((1e9 * 1.02**step for step in range(400)), key=lambda one: abs(pool_ms(one) - ms))
+    assert pool_ms(rate) == pytest.approx(ms, rel=0.03)
+    return Pool("cpu:0-1", Rates(rate), {0: 0.1, 1: 0.1})
+
+
 @pytest.mark.parametrize(("pool_takes", "is_branched"), [(1.3, True), (0.95, False)])
 def test_a_design_is_compared_with_a_plan_that_ran(pool_takes: float, is_branched: bool, tmp_path: Path) -> None:
     """The pool is predicted to be as fast as the design; its run decides, once, and is kept."""
     best_ms, ran = [0.0], []
-
-    def runner(network: BranchedNetwork, /, *, tuned: bool) -> MeasuredDesign:
-        """All is as predicted."""
-        branches = tuple(tuple(1e-3 * (b.predicted_ms or 0.0) for b in s.branches) for s in network.design.segments)
-        return MeasuredDesign(1e-3 * (network.design.predicted_ms or 0.0), branches)
 
     def plan_runner(processor: int | None, pool: str, /) -> float:
         assert (processor, pool) == (None, "cpu:0-1")
@@ -104,17 +118,17 @@ def test_a_design_is_compared_with_a_plan_that_ran(pool_takes: float, is_branche
     forced, _ = search(tiny(), predictor, SearchOptions(2, LIMITS, even_if_slower=True))
     best_ms[0] = forced[0].predicted_ms or 0.0
 
-    def pool_ms(rate: float) -> float:
-        return 1e3 * single_processor_plan(LatencyTable(tiny(), Rates(rate), 1), 0).seconds
-
-    # The rate at which the pool is predicted to take as long as the best design.
-    rate = min((1e9 * 1.02**step for step in range(400)), key=lambda one: abs(pool_ms(one) - best_ms[0]))
-    assert pool_ms(rate) == pytest.approx(best_ms[0], rel=0.03)
-    pool = Pool("cpu:0-1", Rates(rate), {0: 0.1, 1: 0.1})
+    pool = pool_as_fast_as(best_ms[0])
 
     def searched() -> tuple[Design, SearchReport]:
         options = SearchOptions(
-            2, LIMITS, runner=runner, plan_runner=plan_runner, kept=tmp_path / "kept.json", pool=pool, splits=False
+            2,
+            LIMITS,
+            runner=as_predicted,
+            plan_runner=plan_runner,
+            kept=tmp_path / "kept.json",
+            pool=pool,
+            splits=False,
         )
         (design, *_), report = search(tiny(), predictor, options)
         return design, report
@@ -132,3 +146,50 @@ def test_a_design_is_compared_with_a_plan_that_ran(pool_takes: float, is_branche
         assert report.faster_unbranched(design, NAMES) == "cpu:0-1"
     again, recalled = searched()
     assert (again.id, recalled.recalled, ran) == (design.id, True, ["cpu:0-1"])
+
+
+def test_a_fresh_search_that_is_cut_short_leaves_what_an_earlier_one_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has time for a run of a plan, but its designs did not run to the end: nothing of it is among the earlier runs."""
+    now, ran, kept = [0.0], list[str](), tmp_path / "kept.json"
+
+    def runner(network: BranchedNetwork, /, *, tuned: bool) -> MeasuredDesign:
+        """Without tuning, the processors are unequal, so that another design runs, if there is time."""
+        now[0] += 1.0 if tuned else 30.0
+        found = as_predicted(network, tuned=tuned)
+        factors = (1.0, 1.0) if tuned else (1.05, 0.95)
+        segments = zip(found.branches, network.design.segments, strict=True)
+        branches = tuple(
+            tuple(factors[b.processor] * s for s, b in zip(seconds, segment.branches, strict=True))
+            for seconds, segment in segments
+        )
+        longer = sum(map(max, branches)) - sum(map(max, found.branches))
+        return MeasuredDesign(found.seconds + longer, branches)
+
+    def plan_runner(processor: int | None, pool: str, /) -> float:
+        ran.append(pool)
+        return 1e-3 * best_ms * (1 + 0.01 * len(ran))
+
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    predictor = Rates(50e9, 45e9, meeting=1e-6)
+    (best, *_), _ = search(tiny(), predictor, SearchOptions(2, LIMITS, even_if_slower=True))
+    best_ms = best.predicted_ms or 0.0
+    pool = pool_as_fast_as(best_ms)
+
+    def searched(**more: Any) -> SearchReport:
+        now[0] = 0.0
+        options = SearchOptions(2, LIMITS, runner=runner, plan_runner=plan_runner, kept=kept, pool=pool, splits=False)
+        return search(tiny(), predictor, replace(options, **more))[1]
+
+    first = searched()
+    text = kept.read_text()
+    assert (first.cut_short, ran) == (False, ["cpu:0-1"])
+    fresh = searched(fresh=True, time_limit=50.0)
+    assert (fresh.cut_short, fresh.recalled, ran) == (True, False, 2 * ["cpu:0-1"])
+    assert kept.read_text() == text
+    again = searched()
+    assert (again.recalled, again.unbranched_ms, len(ran)) == (True, first.unbranched_ms, 2)
+    renewed = searched(fresh=True)
+    assert (renewed.recalled, len(ran)) == (False, 3)
+    assert searched().unbranched_ms == renewed.unbranched_ms != first.unbranched_ms

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.package import read_package, write_package
 from nnstretch.package.format import Package
+from nnstretch.scheduler.plan.schema import Plan
 from tests.kits.command_line import Cli, answer_of, refuses
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -171,6 +174,39 @@ def test_a_plan_on_one_queue_has_nothing_to_share(cli: Cli, folder: Path) -> Non
         entry.key, entry.value = PLACEMENT_KEY, "1"
     onnx.save(proto, folder / "one.onnx")
     refuses(cli("run", "one.onnx", "-p", f"{C},{D}", "--rebalance"), "nothing to rebalance", D)
+
+
+@pytest.mark.slow
+def test_a_kept_model_is_shared_out_on_a_machine_with_other_cores(cli: Cli, model: str, folder: Path) -> None:
+    """The package is for a core of the CPU and one of PoCL; where there is one core only, both share it."""
+    answer = answer_of(
+        cli("compile", model, "-p", "cpu,opencl", "--no-tune", "--keep-model", "-o", "kept.nns", "--json")
+    )
+    assert answer["bytes"] > 0
+    kept = read_package(folder / "kept.nns").metadata
+    assert (kept["kept_model"]["processors"], kept["kept_model"]["threads"]) == ("cpu,opencl", None)
+    assert len({core for queue in plan_of("kept.nns").queues for core in queue.cores}) == len(CORES)
+    command = [
+        sys.executable,
+        "-m",
+        "nnstretch.cli.main",
+        "run",
+        "kept.nns",
+        "--rebalance",
+        "-o",
+        "here.nns",
+        "-n",
+        "1",
+    ]
+    one = ["taskset", "-c", str(CORES[-1]), *command, "--json"]
+    done = subprocess.run(one, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert {core for queue in plan_of("here.nns").queues for core in queue.cores} == {CORES[-1]}
+    is_right("here.nns")
+
+
+def plan_of(path: str) -> Plan:
+    return Plan.from_json(read_package(Path(path)).first.plan)
 
 
 def test_kept_models_are_checked(cli: Cli, model: str, folder: Path) -> None:

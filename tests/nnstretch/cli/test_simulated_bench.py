@@ -54,9 +54,13 @@ def test_a_design_of_the_search_is_scored_by_simulation(cli: Cli, folder: Path) 
     status, out, _ = cli("report", "kept.json", "-o", "again.html")
     assert (status, out) == (0, "")
     assert "Latencies are simulated, from the profile phone." in (folder / "again.html").read_text()
-    status, out, _ = cli(*bench)
+    status, out, said = cli(*bench)
     assert status == 0
     assert "latencies are simulated, from the profile phone; nothing was run" in " ".join(out.split())
+    assert "--rounds" not in said
+    _, again, said = cli(*bench, "--rounds", "3")
+    assert again == out
+    assert "--rounds 3 changes nothing: a simulated run takes the same time in every round" in " ".join(said.split())
 
 
 def test_published_files_are_scored_by_the_same_command(cli: Cli) -> None:

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper, parser
 
 from nnstretch.errors import ModelError, NNStretchError
 from nnstretch.graph.layers import layers
-from nnstretch.graph.reference import run_layer
+from nnstretch.graph.reference import run_layer, run_proto
 from nnstretch.passes import optimize
 from tests.kits.graphs.any_graph import TOLERANCE, assert_equal, expected, random_feeds, run_compiled
 from tests.kits.graphs.awkward_graphs import AwkwardGraph
@@ -46,6 +46,25 @@ def compare(
     outputs, routines = run_compiled(folder / "model.onnx", proto, feeds, tune=tune)
     assert_equal(outputs, references)
     return routines
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        *("y = Max(low, x)", "y = Min(x, high)", "c = Min(x, high) y = Max(c, low)", "a = Add(x, x) y = Max(a, low)"),
+        *("y = Clip(x, low)", "y = Clip(x, , high)", "y = Clip(x, low, high)", "y = Clip(x)"),
+        *("c = Max(x, low) y = Clip(c, , high)", "c = Clip(x, , high) y = Max(c, low)"),
+    ],
+)
+def test_bounds_of_infinities(tmp_path: Path, nodes: str) -> None:
+    """Max and Min keep those on the other side; Clip has bounds on both, by default the largest numbers."""
+    bounds = "float low = {-0.5}, float high = {0.75}"
+    proto = graph(f"(float[1,2,3,5] x) => (float[1,2,3,5] y) <{bounds}> {{ {nodes} }}")
+    x = np.linspace(-1, 1, 30, dtype=np.float32).reshape(1, 2, 3, 5)
+    x[0, :, 1, :2] = np.inf, -np.inf
+    outputs, routines = run_compiled(tmp_path / "model.onnx", proto, {"x": x}, tune=False)
+    np.testing.assert_array_equal(outputs[0], run_proto(proto, {"x": x})[0])
+    assert not any("onnxruntime" in routine for routine in routines)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,11 @@ _CONVOLUTIONS = "q = Conv(p, w1, b1) r = Relu(q) s = Conv(r, w2, b2)"
         ("y = Relu(t)", Activation(ActivationKind.RELU)),
         ("y = Clip(t, low, high)", Activation(ActivationKind.CLIP, -0.5, 0.75)),
         ("y = Clip(t, zero)", Activation(ActivationKind.RELU)),
+        ("y = Clip(t, zero, largest)", Activation(ActivationKind.RELU)),
+        ("y = Clip(t, low)", Activation(ActivationKind.CLIP, -0.5, float(np.finfo(np.float32).max))),
+        ("y = Max(low, t)", Activation(ActivationKind.CLIP, -0.5, math.inf)),
+        ("y = Min(t, high)", Activation(ActivationKind.CLIP, -math.inf, 0.75)),
+        ("u = Max(t, low) y = Min(u, high)", Activation(ActivationKind.CLIP, -0.5, 0.75)),
         ("u = Max(t, zero) y = Min(u, six)", Activation(ActivationKind.CLIP, 0.0, 6.0)),
         ("u = Min(six, t) y = Relu(u)", Activation(ActivationKind.CLIP, 0.0, 6.0)),
         ("y = Sigmoid(t)", Activation(ActivationKind.SIGMOID)),
@@ -66,6 +71,7 @@ _CONVOLUTIONS = "q = Conv(p, w1, b1) r = Relu(q) s = Conv(r, w2, b2)"
 )
 def test_activation_is_fused_into_convolution(check: Check, nodes: str, activation: Activation) -> None:
     constants = {"zero": 0.0, "three": 3.0, "six": 6.0, "sixth": 1 / 6, "low": -0.5, "high": 0.75}
+    constants["largest"] = float(np.finfo(np.float32).max)
     weights = {name: np.array(value, np.float32) for name, value in constants.items()} | CONV
     model = model_of(
         f"g (float[2,3,6,5] x) => (float[2,4,6,5] y) {{ t = Conv<pads=[1,1,1,1]>(x, w, b) {nodes} }}", weights

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
 from nnstretch.errors import UsageError
-from nnstretch.quantization import KeepFloat, QuantizationOptions, Quantized, quantize
-from nnstretch.quantization.adaptive_rounding import EXAMPLES
+from nnstretch.quantization import KeepFloat, QuantizationOptions, Quantized, pipeline, quantize
+from nnstretch.quantization.adaptive_rounding import EXAMPLES, Rounding, round_adaptively
 from tests.kits.graphs.float_networks import CLASSIFIER_WEIGHTS, classifier, examples, network, normal
 
 ADAPTIVE = QuantizationOptions(rounding="adaptive")
@@ -119,6 +122,29 @@ def test_with_layers_in_float32_and_corrected_biases(tmp_path: Path) -> None:
     after, before = constants(tmp_path / "q.onnx"), constants(tmp_path / "p.onnx")
     np.testing.assert_array_equal(after["w1_quantized"], before["w1_quantized"])
     assert (after["w1_quantized"] != np.rint(CLASSIFIER_WEIGHTS["w1"] / after["w1_scale"].reshape(-1, 1, 1, 1))).any()
+
+
+@pytest.mark.parametrize("more", [{"sensitivity": True}, {"max_error": 0.02}])
+def test_each_set_of_layers_is_rounded_once(
+    more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the list of layers whose sensitivity is measured nor the file that a search has tried needs it again."""
+    calls: list[tuple[str, ...]] = []
+
+    def counted(network: ir.Model, int8: Path, *arguments: Any) -> Rounding:
+        rounded = round_adaptively(network, int8, *arguments)
+        calls.append(tuple(layer.name for layer in rounded.layers))
+        return rounded
+
+    monkeypatch.setattr(pipeline, "round_adaptively", counted)
+    feeds, options = positive(4, 1, 3, 16, 16), QuantizationOptions(rounding="adaptive", bias_correction=True)
+    made = quantize(classifier(), feeds, tmp_path / "q.onnx", replace(options, **more))
+    rounded = [layers for layers in calls if layers]  # several sets leave none to round
+    assert len(set(rounded)) == len(rounded) and (len(calls) > 1) == ("max_error" in more)
+    assert tuple(layer.name for layer in made.rounded) in calls
+    again = quantize(classifier(), feeds, tmp_path / "p.onnx", replace(options, keep_float=KeepFloat.parse(made.kept)))
+    assert again.rounded == made.rounded
+    assert (tmp_path / "p.onnx").read_bytes() == (tmp_path / "q.onnx").read_bytes()
 
 
 def test_examples_and_progress(tmp_path: Path) -> None:

@@ -21,9 +21,16 @@ from nnstretch.scheduler.costmodel.costs import Candidate
 from nnstretch.scheduler.measurement.local_site import LocalSite
 from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.measurement.runner.runner import Runner
+from nnstretch.scheduler.measurement.runner.single_layer import (
+    SingleLayer,
+    SinglePlan,
+    packed_inputs,
+    single_layer_plan,
+)
 from nnstretch.scheduler.measurement.store.store import ProfileStore
+from nnstretch.support.worker_process import WorkerError
 from tests.kits.opencl.opencl_faults import Fault, library
-from tests.kits.opencl.opencl_parity import RELU, make_layer
+from tests.kits.opencl.opencl_parity import RELU, feeds_of, make_layer
 
 pytestmark = pytest.mark.opencl
 
@@ -75,6 +82,12 @@ def candidates(device: OpenCLProcessor, layer: Layer) -> list[Candidate]:
     return found
 
 
+def plan_of(device: OpenCLProcessor, host: CpuProcessor, layer: Layer) -> SinglePlan:
+    routine, parameters = (one := candidates(device, layer)[0]).routine, one.parameters
+    single = SingleLayer(device, routine, layer, parameters, routine.lower(layer, parameters), host=host)
+    return single_layer_plan(single, packed_inputs(layer, feeds_of(layer), routine.layouts(layer, parameters)[0]))
+
+
 class InLargeGroups(Map):
     """Has work groups of more items than devices take."""
 
@@ -112,6 +125,22 @@ def test_a_candidate_that_breaks_its_context_takes_no_other_with_it(
         second = profiler.measure(device, activation(9), candidates(device, activation(9))[:1])
     assert "clEnqueueNDRangeKernel failed with OpenCL error -5" in (first[0].failure or "")
     assert second[0].seconds
+
+
+def test_a_layer_that_breaks_the_context_when_it_is_opened_again_takes_no_other_with_it(
+    host: CpuProcessor, device: OpenCLProcessor, tmp_path: Path
+) -> None:
+    """The first worker ends, the second one's device fails for ever, and the third one works."""
+    starts = str(tmp_path / "starts")
+    condition = f"open({starts!r}, 'a').write('.') and Path({starts!r}).stat().st_size == 2"
+    with Runner(faulty(WORKER, condition=condition)) as runner:
+        layers = [runner.open(plan_of(device, host, activation(pixels)))[0] for pixels in (8, 9, 10)]
+        runner._recover(WorkerError("the worker has ended"))
+        times = runner.time(layers, "warm")
+    assert [time is None for time in times] == [True, False, False]
+    assert "clEnqueueNDRangeKernel failed with OpenCL error -5" in (layers[0].failure or "")
+    assert [layer.failure for layer in layers[1:]] == [None, None]
+    assert (runner.restarts, Path(starts).stat().st_size) == (2, 3)
 
 
 def test_a_device_that_is_lost_ends_measuring_in_one_line_and_keeps_what_was_finished(

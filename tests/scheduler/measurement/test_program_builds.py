@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ def record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The record of compiled programs, which is empty; the drivers keep their programs elsewhere."""
     path = tmp_path / "programs.json"
     monkeypatch.setattr(builds, "_record", lambda: path)
+    monkeypatch.setattr(builds, "_failure_record", lambda: path.with_name("failed.json"))
     return path
 
 
@@ -103,11 +105,28 @@ def test_what_a_process_fails_at_is_left_to_the_measurement(
 ) -> None:
     assert builds.build_programs(layers(), device, host, command=("/nowhere/python",)) == 0
     assert builds.build_programs(layers(), device, host, command=("false",)) == 0
-    assert builds.build_programs(layers(), device, host, command=(sys.executable, "-c", NEVER_DONE)) == 0
-    assert not record.exists()
+    assert not record.exists() and not builds.failed_programs()  # no driver has failed
     done = builds.build_programs(layers(), device, host, command=(sys.executable, "-c", FIRST_ANSWER_ONLY))
     assert 1 <= done <= len(os.sched_getaffinity(0))
     assert len(builds.known_programs()) >= done
+    assert builds.failed_programs() and not builds.failed_programs() & builds.known_programs()
+
+
+def test_what_failed_is_not_compiled_ahead_on_the_same_day(
+    device: OpenCLProcessor, host: CpuProcessor, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor where the driver crashed; a plan with another program is."""
+    plans = list(program_plans(layers(), device, host, ()))
+    failing = sys.executable, "-c", NEVER_DONE
+    reports: list[int] = []
+    assert builds.build_programs(layers(), device, host, lambda done, *_: reports.append(done), command=failing) == 0
+    assert reports[-1] == len(plans) and not record.exists()
+    assert builds.failed_programs() == set().union(*(plan.programs for plan in plans))
+    assert builds.build_programs(layers(), device, host, lambda *_: pytest.fail("tried again"), command=failing) == 0
+    later = time.time() + 25 * 3600
+    monkeypatch.setattr("time.time", lambda: later)
+    assert not builds.failed_programs()
+    assert builds.build_programs(layers(), device, host) == len(plans)
 
 
 def test_processes_that_hang_are_left(
@@ -121,6 +140,8 @@ def test_processes_that_hang_are_left(
 def test_a_damaged_record_counts_as_empty(record: Path, text: str) -> None:
     record.write_text(text)
     assert builds.known_programs() == set()
+    record.with_name("failed.json").write_text(text)
+    assert builds.failed_programs() == set()
 
 
 def test_nothing_is_compiled_for_processors_without_programs(host: CpuProcessor, record: Path) -> None:

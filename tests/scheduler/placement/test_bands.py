@@ -29,6 +29,7 @@ from nnstretch.passes import optimize
 from nnstretch.quantization.pipeline import quantize
 from nnstretch.scheduler.lowering.candidates import is_native
 from nnstretch.scheduler.lowering.units import UnitGraph, unit_graph
+from nnstretch.scheduler.placement.band_choice import LayerSeconds, promising
 from nnstretch.scheduler.placement.bands import BandedSection, Section, banded_graph, bands_of, sections
 from nnstretch.scheduler.placement.joint import completed, placed
 from nnstretch.scheduler.plan.schema import queue_pool
@@ -329,6 +330,25 @@ def test_an_int8_network_in_bands_is_computed_right(tmp_path: Path) -> None:
     (expected,) = run_proto(model, feeds)
     assert relative_error(outputs[1], expected) < 0.05
     assert relative_error(outputs[1], outputs[0]) < 0.02
+
+
+class Contended(NoInterference):
+    """Two processors take half as long again as each alone."""
+
+    def contention_factor(self, queue: int, others: frozenset[int], /) -> float:
+        return 1.5 if others else 1.0
+
+
+@needs_two_cores
+def test_bands_promise_less_where_processors_slow_each_other_down() -> None:
+    graph = space_of(chain(), TWO_CPUS).graph
+    alone = np.ones((len(graph.units), 2))
+    taken = []
+    for interference in (NoInterference(), Contended()):
+        (one,) = promising(graph, LayerSeconds(alone, alone[:, 0], interference))
+        taken.append((one.section, len(one.section.units) - one.gain))
+    assert taken[0][0] == taken[1][0]
+    assert taken[1][1] == pytest.approx(1.5 * taken[0][1])
 
 
 @needs_two_cores

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,10 +26,11 @@ from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.graph.slices import RESIDUAL, is_divisible, sliced_inputs
 from nnstretch.passes import optimize
 from nnstretch.quantization.pipeline import quantize
+from nnstretch.scheduler.placement.alone import only, with_costs
 from nnstretch.scheduler.placement.apply import apply
 from nnstretch.scheduler.placement.contraction import contract
 from nnstretch.scheduler.placement.heuristics import by_rank, heft
-from nnstretch.scheduler.placement.joint import completed, is_placed, only, placed, with_costs
+from nnstretch.scheduler.placement.joint import completed, is_placed, placed
 from nnstretch.scheduler.placement.problem import Part, Placement, PlacementProblem, Turn, Way, makespan
 from nnstretch.scheduler.placement.regions import Region, _Answer, _best, find_regions, place
 from nnstretch.scheduler.placement.splitting import Division, Divisions, even_division
@@ -198,6 +199,14 @@ def test_modules_are_cells_and_whole_networks_are_exact() -> None:
     assert found.makespan <= makespan(problem, *heft(problem))
 
 
+def test_a_result_that_is_read_before_a_cut_and_after_it_makes_no_cut() -> None:
+    """A queue that has fetched it already begins what follows earlier than one that has not."""
+    problem = PlacementProblem(np.ones((4, 2)), ((), (), (0, 1), (0, 2)), (8,) * 4)
+    assert find_regions(problem) == [Region(0, 3, (), ())]
+    later = PlacementProblem(np.ones((4, 2)), ((), (), (0, 1), (2,)), (8,) * 4)
+    assert find_regions(later) == [Region(0, 1, (), (0, 1)), Region(2, 2, (0, 1), (2,)), Region(3, 3, (2,), ())]
+
+
 def test_a_residual_that_crosses_is_no_cut() -> None:
     problem = PlacementProblem(np.ones((5, 2)), ((), (0,), (1,), (0, 2), (3,)), (0,) * 5)
     assert [(cell.first, cell.last) for cell in find_regions(problem)] == [(0, 0), (1, 3), (4, 4)]
@@ -217,6 +226,22 @@ def test_problems_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(SelectionError, match=said):
         PlacementProblem(seconds, reads, sizes)
+
+
+class ByBytes(NoInterference):
+    """A second for every byte, and a thousand for every queue that made some."""
+
+    def transfer_seconds(self, queue: int, others: frozenset[int], size: int, /) -> float:
+        return size + 1000.0 * len(others)
+
+
+def test_a_transfer_is_of_all_bytes_that_other_queues_made() -> None:
+    """Of a split unit each queue makes those of its channels."""
+    way = Division((0, 1, 2), (16, 32, 16)).way((1.0, 2.0, 3.0), 6400)
+    assert way == (Part(0, 1.0, 1600), Part(1, 2.0, 3200), Part(2, 3.0, 1600))
+    problem = PlacementProblem(np.ones((1, 3)), ((),), (6400,), ByBytes())
+    assert [problem.fetch(way, queue) for queue in range(3)] == [6800.0, 5200.0, 6800.0]
+    assert problem.fetch(way[:1], 0) == 0.0
 
 
 # -- networks ------------------------------------------------------------------------------------------------------
@@ -303,8 +328,8 @@ def test_any_network_is_computed_right(processors: str, seed: int) -> None:
     check(planned(space), {"x": network.input}, network.expected(), runs=5)
 
 
-def randomly_split(space: ChoiceSpace, seed: int) -> ChoiceSpace:
-    """The space with each layer on a random queue or split by channels over several."""
+def randomly_split(space: ChoiceSpace, seed: int, inside: Mapping[int, float] | None = None) -> ChoiceSpace:
+    """The space with each layer on a random queue or split by channels over several; `inside` as in `apply`."""
     rng = np.random.default_rng(seed)
     contraction = contract(space, [[options[0] for options in space.choices]])
     seconds = np.full((len(contraction.reads), len(space.pool.queues)), np.inf)
@@ -328,7 +353,7 @@ def randomly_split(space: ChoiceSpace, seed: int) -> ChoiceSpace:
             ways[group] = len(problem.ways[group]) - 1
     chosen = tuple(of_unit[way] for of_unit, way in zip(problem.ways, ways, strict=True))
     placement = Placement(chosen, by_rank(problem, ways), 0.0, 0.0)
-    applied = apply(space, contraction, placement, found, {})
+    applied = apply(space, contraction, placement, found, inside or {})
     assert len(applied.splits) == sum(len(way) > 1 for way in chosen) >= 1
     return applied.space
 
@@ -523,6 +548,44 @@ def test_concats_are_no_units() -> None:
     views = [u.layer.op for u, g in zip(space.graph.units, contraction.group_of, strict=True) if g is None]
     assert views == ["Concat", "Concat"]
     assert contraction.reads == ((), *((0,),) * 3, *((1, 2, 3),) * 3, (4, 5, 6), (7,))
+
+
+def test_layout_changes_count_as_often_as_a_plan_has_them() -> None:
+    """Once for a tensor and a layout, however many layers read it so, such as the three paths that read the caller's input."""
+    space = space_of(inception(), f"cpu:{CORES[0]}")
+    answer = default_selector().select(space.problem)
+    chosen, steps = space.chosen(answer), plan_of(space, answer).plan.steps
+    assert any(step.op == "Reorder" for step in steps)
+    taken = contract(space, [chosen]).seconds(space, chosen)
+    assert taken.sum() == pytest.approx(sum(step.cost_ms or 0.0 for step in steps) * 1e-3)
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
+def test_views_come_right_after_what_they_read() -> None:
+    """Later ones would keep those that read them waiting, although the order of placement has them first."""
+    for seed in range(4):
+        units = randomly_split(space_of(inception(), TWO_CPUS), seed).graph.units
+        place = {name: number for number, unit in enumerate(units) for name in unit.outputs}
+        views = [unit.layer.op in ("Concat", "Slice") for unit in units]
+        assert sum(views) > 2
+        for number, unit in enumerate(units):
+            last = max((place.get(name, -1) for name in unit.inputs), default=-1)
+            assert not views[number] or all(views[last + 1 : number])
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
+def test_shares_take_what_layers_take_in_the_network() -> None:
+    """On queue 1 three times as long as alone; whole layers have such seconds already."""
+    space = space_of(inception(), TWO_CPUS)
+    whole = {unit.name for unit in space.graph.units}
+    alone, inside = (randomly_split(space, 2, factors) for factors in ({}, {1: 3.0}))
+    found = set()
+    for unit, before, after in zip(inside.graph.units, alone.choices, inside.choices, strict=True):
+        for one, other in zip(before, after, strict=True):
+            slower = unit.name not in whole and other.queue == 1
+            assert other.seconds == pytest.approx((3.0 if slower else 1.0) * (one.seconds or 0.0))
+            found.add((slower, bool(one.seconds)))
+    assert (True, True) in found and (False, True) in found
 
 
 # -- simulated processors ------------------------------------------------------------------------------------------

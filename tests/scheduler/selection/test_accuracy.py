@@ -10,11 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nnstretch.api.options import CompileOptions
+from nnstretch.compiler.processors import build_processors
 from nnstretch.errors import SelectionError
+from nnstretch.passes import optimize
+from nnstretch.scheduler.planner import choice_space
 from nnstretch.scheduler.selection import default_selector
-from nnstretch.scheduler.selection.accuracy import ROUNDING, fastest_accurate
-from nnstretch.scheduler.selection.hybrid import HybridAnswer, best_of
+from nnstretch.scheduler.selection.accuracy import ROUNDING, fastest_accurate, rounding_errors
+from nnstretch.scheduler.selection.hybrid import HybridAnswer, best_of, choice_dtype, dtypes_of_units
 from nnstretch.scheduler.selection.problem import Assignment, Problem
+from tests.kits.graphs.quantized_networks import QuantizedNetwork
+from tests.kits.made_up_costs import Work
 
 FLOAT32, INT8 = 0, 1
 REFERENCE = 90.0
@@ -83,3 +89,23 @@ def test_without_a_network_in_float32_there_is_nothing_to_compare_with() -> None
     tight = replace(problem, amounts={"memory": (np.array([4.0, 1.0]),)}, limits={"memory": 2.0})
     with pytest.raises(SelectionError, match="float32"):
         fastest_accurate(tight, answers(tight), lambda _: REFERENCE, 1.0)
+
+
+def test_each_layer_is_rounded_alone_whatever_the_limits_are() -> None:
+    """One layer in int8, and all others in float32, although no plan is within the limit of memory."""
+    found = build_processors(CompileOptions("cpu:0", dtype="hybrid"))
+    space = choice_space(optimize(QuantizedNetwork(7, 4).graph()), found.named, found.host, Work())
+    amounts = {"memory": tuple(np.ones(len(choices)) for choices in space.choices)}
+    limited = replace(space, problem=replace(space.problem, amounts=amounts, limits={"memory": 0.0}))
+    both = [
+        len({choice_dtype(unit.layer, choice) for choice in choices}) > 1
+        for unit, choices in zip(space.graph.units, space.choices, strict=True)
+    ]
+
+    def rounded(answer: Assignment) -> float:
+        """Which of the layers that may be in float32 are in int8, as bits."""
+        types = [dtype for _, dtype in dtypes_of_units(space, answer)]
+        return float(sum(1 << n for n, dtype in enumerate(types) if both[n] and dtype == "int8"))
+
+    assert sum(both) > 1
+    assert rounding_errors(limited, rounded) == [float(mixed << n) for n, mixed in enumerate(both)]

@@ -300,3 +300,12 @@ def test_amounts_of_memory_are_in_megabytes_where_they_are_large(resource: str, 
         SelectionError, match=f"{resource} is limited to 1( byte)?, but every plan needs at least {text}"
     ):
         check_limits(problem)
+
+
+def test_limits_hold_up_to_the_rounding_of_sums() -> None:
+    """0.1 + 0.2 is a little more than 0.3, also where these are what nodes with one choice need."""
+    costs = (np.ones(1), np.ones(1), np.array([2.0, 1.0]))
+    edges = {(0, 1): np.zeros((1, 1)), (1, 2): np.zeros((1, 2))}
+    amounts = {"memory": (np.array([0.1]), np.array([0.2]), np.array([0.0, 1.0]))}
+    found = default_selector().select(Problem(costs, edges, amounts, {"memory": 0.3}))
+    assert found.choices == (0, 0, 0)

@@ -9,8 +9,8 @@
 /* An engine for one CPU has the variants that this CPU takes, and no others. */
 #define DECLARE(family) extern const nns_family nns_family_##family __attribute__((weak));
 #define DECLARE_VARIANT(family, feature, ...) DECLARE(family##_##feature)
-FAMILIES(DECLARE)
 #define DECLARE_NARROW(family) DECLARE(family##_narrow)
+FAMILIES(DECLARE)
 VARIANTS(DECLARE_VARIANT)
 NARROW(DECLARE_NARROW)
 

@@ -18,8 +18,8 @@ from nnstretch.devices.engine.binding.library import engine
 from nnstretch.devices.engine.binding.program import Program
 from nnstretch.devices.engine.binding.turn import MOST_PASSES, TurnLock
 from tests.devices.engine.test_opencl import Builder, OpenCL, opencl
-from tests.devices.engine.test_queues import CORES, Arrays, call_program
 from tests.kits.c_libraries import c_library, runtime_files
+from tests.kits.engine_programs import CORES, Arrays, call_program
 
 __all__ = ["opencl"]
 

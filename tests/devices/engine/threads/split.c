@@ -1,2 +1,2 @@
 /* How units are divided among threads, for tests/devices/engine/test_queues.py. */
-#include "../../../devices/engine/runtime/threads/split.c"
+#include "../../../../devices/engine/runtime/threads/split.c"

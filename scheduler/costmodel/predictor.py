@@ -28,7 +28,7 @@ from nnstretch.support.progress import Progress
 _FIRST = 40  # measurements before the first training
 _HOPEFUL = 1.25  # candidates above this multiple of the fastest prediction are not measured
 _EQUAL = 1e-3  # relative difference below which times count as equal
-_GROWN = 1.5  # growth of the number of measurements between two trainings
+_GROWN = 1.2  # growth of the number of measurements between two trainings
 
 
 @dataclass(eq=False)

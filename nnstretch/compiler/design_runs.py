@@ -110,7 +110,8 @@ class DesignRunner:
     def _export(self, network: BranchedNetwork) -> ir.Model:
         """The network's graph, cached because a network often runs a second time, tuned."""
         design = network.design.id
-        self._exported[design] = self._exported.pop(design, None) or export_branched(network, self.example_input)
+        known = self._exported
+        known[design] = known.pop(design) if design in known else export_branched(network, self.example_input)
         while len(self._exported) > _KEPT:
             del self._exported[next(iter(self._exported))]
         return self._exported[design]

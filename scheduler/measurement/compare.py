@@ -328,14 +328,17 @@ class _Group:
         return None
 
     def _begin(self, candidate: Candidate) -> _Finish:
-        """Has the runner open a candidate; a device's candidate is checked before."""
+        """Has the runner open a candidate; one of a device whose memory is not the host's is checked before."""
         test = self.test
         lowering = candidate.routine.lower(test.layer, candidate.parameters)
         single = SingleLayer(test.processor, candidate.routine, test.layer, candidate.parameters, lowering)
         repeats = repeats_of(single, test.state)
         checked = test.case.reference is not None
-        if not test.processor.backend.own_memory:
-            opening = self._opening(replace(single, repeats=repeats), checked)
+        on_device = test.processor.backend.own_memory
+        turns = _turns(single, repeats, test.state) if on_device else 1
+        timed = replace(single, host=self.host if on_device else None, repeats=repeats, turns=turns)
+        if not on_device or test.processor.in_host_memory:
+            opening = self._opening(timed, checked)
 
             def finish() -> tuple[LoadedLayer, float | None]:
                 layer, outputs = opening.result()
@@ -346,8 +349,7 @@ class _Group:
         if checked:  # in a plan of its own: copies of the outputs must not be timed
             _, outputs = self._opening(replace(single, host=self.host, shown=True), True).result()
             error = test.error_of(candidate, outputs)
-        turns = _turns(single, repeats, test.state)
-        device_opening = self._opening(replace(single, host=self.host, repeats=repeats, turns=turns), False)
+        device_opening = self._opening(timed, False)
         return lambda: (device_opening.result()[0], error)
 
     def _opening(self, single: SingleLayer, outputs: bool) -> Opening:

@@ -35,7 +35,8 @@ class BuiltNetworks:
 
     def of(self, design: Design) -> BranchedNetwork:
         """The network of a design as `build` makes it, or the one that was returned for this structure before."""
-        network = self._kept.pop(design.id, None) or build(self.blueprint, design)
+        kept = self._kept
+        network = kept.pop(design.id) if design.id in kept else build(self.blueprint, design)
         network.design = design  # its predictions may be newer
         self._kept[design.id] = network
         while len(self._kept) > _KEPT:

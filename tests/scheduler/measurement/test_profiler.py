@@ -225,6 +225,25 @@ def test_candidates_of_a_layer_stay_open_while_it_is_searched(processor: CpuProc
     runner.end()
 
 
+@pytest.mark.parametrize("channels", [32, 20])
+def test_answers_of_a_device_in_host_memory_are_checked_where_they_lie(
+    processor: CpuProcessor, store: ProfileStore, channels: int
+) -> None:
+    """The timed plan is the checked one."""
+    device, layer = OpenCLProcessor(ProcessorSpec("opencl", 0, usable_cores()[-1:])), convolution(channels)
+    found = [Candidate(r, r.default_parameters(layer)) for r in device.routines if r.supports(layer)]
+    runner = Counting()
+    with Profiler(store, processor, site=LocalSite(processor, runner), tolerance=1e-2) as profiler:
+        made = profiler.measure(device, layer, found)
+    assert runner.opens == (len(found) if device.in_host_memory else 2 * len(found))
+    assert all(one.seconds is not None and one.error is not None and 0 < one.error < 1e-2 for one in made)
+    device.in_host_memory = False
+    with Profiler(store, processor, fresh=True, site=LocalSite(processor, Counting()), tolerance=1e-2) as profiler:
+        apart = profiler.measure(device, layer, found)
+    assert [one.error for one in apart] == [one.error for one in made]
+    runner.end()
+
+
 def test_profilers_share_a_runner_one_after_another(processor: CpuProcessor, store: ProfileStore) -> None:
     """The other one's layers are not taken for open ones."""
     layer = convolution()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -105,11 +105,19 @@ def extents_of(table: Table, rows: Sequence[int]) -> dict[str, dict[str, Extent]
     return extents
 
 
-def means_of(table: Table, rows: Sequence[int]) -> dict[str, float]:
-    """Mean labels in some rows, as in `CostTrees.means`."""
+def means_of(table: Table, rows: Sequence[int], learned: Collection[str] | None = None) -> dict[str, float]:
+    """Mean labels in some rows, as in `CostTrees.means`.
+
+    Args:
+        table: samples.
+        rows: of the table.
+        learned: features of trees that do not know all rows; a kind without a feature has a mean however many there are.
+    """
     means = {}
     for kind, numbers in _by_kind(table, rows).items():
-        if _fewest(table, numbers) <= _workloads(table, numbers) < _LEAST_WORKLOADS:
+        own = {name for name in table.features[numbers[0]] if name.startswith(("op ", "routine "))}
+        is_learned = _workloads(table, numbers) >= _LEAST_WORKLOADS and (learned is None or own <= set(learned))
+        if _workloads(table, numbers) >= _fewest(table, numbers) and not is_learned:
             means[kind] = float(np.mean(table.labels[numbers]))
             for state in sorted({table.features[i]["state"] for i in numbers}):
                 mine = [i for i in numbers if table.features[i]["state"] == state]

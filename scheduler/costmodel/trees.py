@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,8 @@ _HYPERPARAMETERS = {
 _FOLDS = 5
 _LEAST_SAMPLES = 20
 """Smallest number of samples to train on."""
-_BEYOND = 1.5
-"""Largest log2 distance of an amount from the measured range."""
+_BELOW, _ABOVE = 1.0, 2.0
+"""Largest log2 distance of an amount from the measured range. Rates of large layers change least."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,16 @@ class CostTrees:
         every = range(len(table.seconds))
         return CostTrees(machine, names, extents_of(table, every), means_of(table, every), len(every), None, booster)
 
+    def with_more(self, samples: Sequence[Sample]) -> CostTrees:
+        """The same trees for what `samples` are like, too, which takes a fraction of a training.
+
+        Args:
+            samples: those that the trees were trained on, and others since.
+        """
+        table = Table.of(samples, self.machine)
+        every = range(len(table.seconds))
+        return replace(self, extents=extents_of(table, every), means=means_of(table, every, self.names))
+
     def predict(self, points: Sequence[Point]) -> Values:
         """Predicted seconds of every point; NaN outside the measured ranges."""
         seconds = np.full(len(points), math.nan)
@@ -205,7 +215,7 @@ class CostTrees:
         if workload is None or extents is None:
             return None
         found = features(workload, point.routine, point.parameters, self.machine, point.state)
-        near = all(low - _BEYOND <= amount(found, name) <= high + _BEYOND for name, (low, high) in extents.items())
+        near = all(low - _BELOW <= amount(found, name) <= high + _ABOVE for name, (low, high) in extents.items())
         return found if near else None
 
     def save(self, path: Path) -> None:

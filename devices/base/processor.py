@@ -52,6 +52,7 @@ class Processor(ABC):
             which measures the overhead of a call.
         coherent: whether host and processor may concurrently write different bytes of one shared buffer: CPU cores,
             OpenCL devices on the CPU, and devices with fine-grained shared memory.
+        in_host_memory: whether the memory of a device's own is arrays of the host's, which hold a run's results after it.
     """
 
     spec: ProcessorSpec
@@ -60,6 +61,7 @@ class Processor(ABC):
     routines: Sequence[Routine]
     reorder: Routine
     coherent: bool = True
+    in_host_memory: bool = False
 
     @property
     def name(self) -> str:

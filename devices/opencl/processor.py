@@ -38,6 +38,7 @@ class OpenCLProcessor(Processor):
         info = self.runtime.info
         self.spec = spec if info.on_cpu else replace(spec, cores=())
         self.coherent = info.sharing is Sharing.COHERENT or (info.on_cpu and info.unified)
+        self.in_host_memory = info.sharing is Sharing.COHERENT and info.on_cpu and info.unified
         self.blocked = Layout(self.runtime.traits.block)
         self.routines = routines(self.runtime.traits, dtypes)
         self.reorder = Reorder(self.runtime.traits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import ParamSpec, Protocol, overload
 
@@ -25,9 +26,11 @@ from nnstretch.compiler.pool import pool_of
 from nnstretch.compiler.processors import Processors, build_processors
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import load_module
+from nnstretch.frontends.torch_module import export
 from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
 from nnstretch.support.extras import extras_named
 from nnstretch.support.progress import silent
+from nnstretch.support.rare_collections import rare_collections
 from nnstretch.support.settings import transfer_delay_us
 
 _Fields = ParamSpec("_Fields")
@@ -93,7 +96,8 @@ def stretch(
     if not isinstance(example_input, torch.Tensor):
         raise UsageError(f"example_input is of type {type(example_input).__name__}; give a torch Tensor")
     options.search_limits()  # refuses numbers out of range before processors are opened
-    return stretch_on(module, example_input, options, build_processors(options.processors))
+    with rare_collections():
+        return stretch_on(module, example_input, options, build_processors(options.processors))
 
 
 def stretch_on(
@@ -102,7 +106,8 @@ def stretch_on(
     """As `stretch`, for processors that are open; designs run only on those of this machine."""
     limits, merge = options.search_limits(), parse_merge(options.merge)
     touched = working_set(module, example_input)
-    predicting = latency_predictor(usable, learned=options.learned, working_set=touched)
+    quick = options.learned is not False
+    predicting = latency_predictor(usable, learned=options.learned, working_set=touched, quick=quick)
     progress = options.progress or silent
     progress(0, 0, "tracing the network")
     multiple = usable.host.blocked.block if options.multiple is None else options.multiple
@@ -112,20 +117,21 @@ def stretch_on(
     fingerprints = [processor.fingerprint for processor in (usable.host, *usable.named)]
     conditions = (*fingerprints, transfer_delay_us(), limits, options.best_effort, options.learned)
     runner = design_runner(usable, example_input, predicting) if options.measure else None
+    exported = cache(lambda: export(module, example_input))  # for every way to run it without branches
     wanted = SearchOptions(
         len(usable.named),
         limits,
         options.designs,
         options.pareto,
         runner=runner,
-        plan_runner=None if runner is None else UnbranchedRunner(runner, module),
+        plan_runner=None if runner is None else UnbranchedRunner(runner, exported),
         kept=None if runner is None else refinement_file(prepared, conditions),
         fresh=options.fresh,
         time_limit=math.inf if options.time_limit is None else options.time_limit,
         best_effort=options.best_effort,
         even_if_slower=options.even_if_slower,
-        placed_seconds=placed_predictor(usable, module, example_input, predicting),
-        pool=pool_of(usable, learned=options.learned, working_set=touched) if options.pool else None,
+        placed_seconds=placed_predictor(usable, exported, predicting),
+        pool=pool_of(usable, learned=options.learned, working_set=touched, quick=quick) if options.pool else None,
         progress=progress,
     )
     return search(prepared, predicting, wanted)

@@ -14,7 +14,7 @@ from nnstretch.branching.pycls.files import PublishedNetwork
 from nnstretch.branching.pycls.to_design import design_of, differences
 from nnstretch.branching.search.report import SearchReport
 from nnstretch.branching.search.search import SearchOptions, search
-from nnstretch.branching.transform.build import build
+from nnstretch.branching.transform.build import BuiltNetworks, build
 from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.zoo.weights import initialise
 
@@ -68,11 +68,12 @@ def stretch(prepared: Blueprint, predictor: LatencyPredictor, options: SearchOpt
     Raises:
         DesignError: no design meets the limits; the message says what would.
     """
-    found, report = search(prepared, predictor, options)
+    networks = BuiltNetworks(prepared)
+    found, report = search(prepared, predictor, options, networks)
     results = []
     for number, design in enumerate(found):
         options.progress(number, len(found), "building networks with inherited weights")
-        results.append(StretchResult(design, build(prepared, design), report))
+        results.append(StretchResult(design, networks.of(design), report))
     return results
 
 

@@ -17,7 +17,7 @@ from nnstretch.scheduler.costmodel.costs import CostModel, Estimates
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.lowering.candidates import is_native, queue_workloads
 from nnstretch.scheduler.lowering.units import unit_graph
-from nnstretch.scheduler.measurement.integrated import NEAR, refined, with_known_times
+from nnstretch.scheduler.measurement.integrated import NEAR, SECONDS, refined, with_known_times
 from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.scheduler.measurement.runner.runner import Runner
 from nnstretch.scheduler.measurement.store.store import ProfileStore
@@ -40,6 +40,8 @@ from nnstretch.scheduler.simulation.timing import (
 )
 from nnstretch.support.progress import Progress, silent
 
+_QUICK_SECONDS_INSIDE = 1.0
+
 
 def plan_model(
     model: ir.Model,
@@ -50,6 +52,8 @@ def plan_model(
     coordinate_descent: bool = True,
     progress: Progress | None = None,
     runner: Runner | None = None,
+    quick: bool = False,
+    copies: CostModel | None = None,
 ) -> Compiled:
     """Optimises a graph and plans it.
 
@@ -61,13 +65,23 @@ def plan_model(
         coordinate_descent: search routine parameters beyond the routines' short lists.
         progress: called while routines are measured.
         runner: measures single layers; one of its own if None.
+        quick: measure with fewer runs of each layer (`open_profiler`) and of the network, as searches do.
+        copies: known costs of layout changes; all are measured if None.
 
     Raises:
         UsageError: external engines are named, but nothing is measured.
     """
     if one_soc(processors.named) is None and tune:
-        with open_profiler(processors, fresh=fresh, runner=runner) as costs:
-            return _selected(measured_space(model, processors, costs, progress, coordinate_descent=coordinate_descent))
+        with open_profiler(processors, fresh=fresh, runner=runner, quick=quick) as costs:
+            space = measured_space(
+                model,
+                processors,
+                costs if copies is None else costs.with_copies(copies),
+                progress,
+                coordinate_descent=coordinate_descent,
+                seconds_inside=_QUICK_SECONDS_INSIDE if quick else SECONDS,
+            )
+            return _selected(space)
     if engines := processors.options.engines:
         raise UsageError(
             f"engines {','.join(engines)} are chosen where they are measured to be faster; tune, or leave them out"
@@ -133,6 +147,7 @@ def measured_space(
     progress: Progress | None = None,
     *,
     coordinate_descent: bool = True,
+    seconds_inside: float = SECONDS,
 ) -> ChoiceSpace:
     """Choices with costs that `costs` measures layer by layer and then inside the network; arguments as in `plan_model`.
 
@@ -144,7 +159,7 @@ def measured_space(
     """
     dtype = processors.options.dtype
     space = space_of_layers(model, processors, costs, progress, coordinate_descent=coordinate_descent)
-    inside = in_network(costs)
+    inside = in_network(costs, seconds_inside)
     if len(processors.named) == 1:
         for one in TYPES if dtype == HYBRID else ():
             inside(restricted(space, one))
@@ -180,10 +195,16 @@ def space_of_layers(
     )
 
 
-def in_network(costs: Profiler) -> Refine:
-    """Replaces the costs of the space of one processor by times inside the network, measured here or known of a target."""
-    inside = refined if costs.site.measures else with_known_times
-    return lambda single: inside(single, costs)
+def in_network(costs: Profiler, seconds: float = SECONDS) -> Refine:
+    """Replaces the costs of the space of one processor by times inside the network, known of a target or measured here.
+
+    Args:
+        costs: knows or measures the times.
+        seconds: time after which nothing more is measured, from a few runs of the network on.
+    """
+    if costs.site.measures:
+        return lambda single: refined(single, costs, seconds=seconds)
+    return lambda single: with_known_times(single, costs)
 
 
 def shared_out(space: ChoiceSpace, interference: InterferenceModel, inside: Refine) -> ChoiceSpace:

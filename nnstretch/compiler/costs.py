@@ -25,7 +25,12 @@ _CLOCK_READINGS = 15
 
 
 def open_profiler(
-    processors: Processors, *, fresh: bool = False, exhaustive: bool = False, runner: Runner | None = None
+    processors: Processors,
+    *,
+    fresh: bool = False,
+    exhaustive: bool = False,
+    runner: Runner | None = None,
+    quick: bool = False,
 ) -> Profiler:
     """Measured costs on processors, kept in the profile store of the cache directory.
 
@@ -35,6 +40,7 @@ def open_profiler(
         exhaustive: consider and measure every parameter setting of every routine; otherwise their short lists and the settings
             that earlier searches found fastest.
         runner: runs single layers on this machine; one of the profiler's own if None.
+        quick: fewer runs per layer on this machine, which makes times a percent or two less sure (`LocalSite`).
 
     Raises:
         UsageError: the processors are simulated.
@@ -44,7 +50,7 @@ def open_profiler(
             f"{', '.join(p.name for p in processors.named)} are simulated and cannot be measured; name processors that are here"
         )
     store = ProfileStore()
-    site = processors.site or LocalSite(processors.host, runner or Runner(start=processors.target.start))
+    site = processors.site or LocalSite(processors.host, runner or Runner(start=processors.target.start), quick=quick)
     if site.measures:
         described = (p.describe() for p in (*processors.named, processors.host))
         caches = astuple(site.caches)
@@ -96,7 +102,7 @@ def measured_contention(processors: Processors) -> Contention:
 
 
 def latency_predictor(
-    processors: Processors, *, learned: bool | None = None, working_set: int | None = None
+    processors: Processors, *, learned: bool | None = None, working_set: int | None = None, quick: bool = False
 ) -> ProfilePredictor | SimulatedPredictor:
     """Predicts latencies of designs on processors: by measurements, or by the profile of simulated ones.
 
@@ -106,6 +112,7 @@ def latency_predictor(
             distinct layer is measured once. By default if xgboost is installed.
         working_set: bytes that the network touches in a run (`nnstretch.branching.design.accounting.working_set`). Layers are
             measured with their weights where a network of this size leaves them; in memory by default.
+        quick: as in `open_profiler`.
     """
     soc = one_soc(processors.named)
     if soc is not None:
@@ -114,7 +121,7 @@ def latency_predictor(
         learned = importlib.util.find_spec("xgboost") is not None
     # Shared: designs that run are tuned in between.
     runner = SharedRunner(start=processors.target.start) if processors.site is None else None
-    measured, store = open_profiler(processors, runner=runner), ProfileStore()
+    measured, store = open_profiler(processors, runner=runner, quick=quick), ProfileStore()
     return ProfilePredictor(
         processors.named,
         measured,

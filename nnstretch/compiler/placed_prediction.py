@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import onnx_ir as ir
-from torch import Tensor, nn
 
 from nnstretch.branching.latency.prediction import PlacedPredictor
 from nnstretch.compiler.compile import optimized_for, unmeasured_space
 from nnstretch.compiler.costs import measured_contention
 from nnstretch.compiler.processors import Processors
 from nnstretch.errors import ModelError
-from nnstretch.frontends.torch_module import export
 from nnstretch.scheduler.costmodel.predictor import ProfilePredictor
 from nnstretch.scheduler.placement.joint import placed
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space
@@ -21,14 +20,13 @@ from nnstretch.scheduler.simulation.timing import MeasuredInterference
 
 
 def placed_predictor(
-    processors: Processors, module: nn.Module, example_input: Tensor, predictor: ProfilePredictor | SimulatedPredictor
+    processors: Processors, exported: Callable[[], ir.Model], predictor: ProfilePredictor | SimulatedPredictor
 ) -> PlacedPredictor:
     """Predicts a network with layers placed on processors and split, by the costs that predict its branches.
 
     Args:
         processors: two or more.
-        module: the network.
-        example_input: its input.
+        exported: the network's graph, which is not optimised.
         predictor: of the branches.
 
     Returns:
@@ -38,7 +36,7 @@ def placed_predictor(
 
     def seconds() -> float:
         try:
-            report = _space(export(module, example_input), processors, predictor).placement
+            report = _space(exported(), processors, predictor).placement
         except ModelError:
             return math.inf
         return math.inf if report is None else report.seconds

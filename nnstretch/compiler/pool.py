@@ -14,7 +14,9 @@ from nnstretch.errors import UsageError
 from nnstretch.support.settings import core_speeds
 
 
-def pool_of(processors: Processors, *, learned: bool | None = None, working_set: int | None = None) -> Pool | None:
+def pool_of(
+    processors: Processors, *, learned: bool | None = None, working_set: int | None = None, quick: bool = False
+) -> Pool | None:
     """All cores of several processors as one, if at least two of them compute on cores of this machine's CPU.
 
     These are groups of cores, and OpenCL devices that are the CPU. The arguments are those of `latency_predictor`.
@@ -31,7 +33,7 @@ def pool_of(processors: Processors, *, learned: bool | None = None, working_set:
         for number, processor in enumerate(processors.named)
         if processor.spec.kind == "cpu"
     }
-    return Pool(name, latency_predictor(opened, learned=learned, working_set=working_set), shares)
+    return Pool(name, latency_predictor(opened, learned=learned, working_set=working_set, quick=quick), shares)
 
 
 def place_without_branches(design: Design, processors: Sequence[ProcessorSpec]) -> str:

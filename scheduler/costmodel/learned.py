@@ -41,7 +41,7 @@ class LearnedCosts(CostModel):
     """Costs from the profile store, and from trees that are trained on the store's rows of the same processor.
 
     Measures nothing. Trees are files in the cache directory, one per processor, and are trained again when the number of
-    samples has grown by a fifth.
+    samples has grown by a fifth; until then, new samples widen the range in which they predict.
 
     Attributes:
         store: measurements to answer and to learn from.
@@ -63,14 +63,18 @@ class LearnedCosts(CostModel):
         self._trees: dict[str, CostTrees | None] = {}
         self._network: CacheState = "memory"
         self._known: dict[_Key, float | None] = {}
+        self._measured: dict[str, set[str]] = {}  # workloads by processor
 
     def learn(self) -> None:
         """Drops all predictions, and trains again on first use if there are enough new measurements."""
         self._trees.clear()
         self._known.clear()
+        self._measured.clear()
 
     def measured_now(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> None:
         """Drops predictions of candidates that have been measured."""
+        if processor.fingerprint in self._measured:
+            self._measured[processor.fingerprint].add(layer.workload)
         for candidate in candidates:
             self._known.pop(_key(processor, self._point(layer, candidate)), None)
 
@@ -93,15 +97,22 @@ class LearnedCosts(CostModel):
         unknown = {}
         for key, point in zip(keys, points, strict=True):
             if key not in self._known and key not in unknown:
-                found = self.store.get(
-                    processor.fingerprint, point.workload, point.routine, point.parameters, point.state
-                )
+                found = self._found(processor, point)
                 if found is None:
                     unknown[key] = point
                 else:
                     self._known[key] = found.seconds
         self._known.update(zip(unknown, self._predicted(processor, list(unknown.values())), strict=True))
         return [self._known[key] for key in keys]
+
+    def _found(self, processor: Processor, point: Point) -> Measurement | None:
+        """A stored measurement. Most points have none, so the store is asked for measured workloads only."""
+        name = processor.fingerprint
+        if name not in self._measured:
+            self._measured[name] = self.store.workloads(name)
+        if point.workload not in self._measured[name]:
+            return None
+        return self.store.get(name, point.workload, point.routine, point.parameters, point.state)
 
     def stored(
         self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters
@@ -154,8 +165,9 @@ class LearnedCosts(CostModel):
     def _current(self, processor: Processor) -> CostTrees | None:
         path, machine = self._path(processor), machine_of(processor)
         kept = CostTrees.load(path, machine)
-        if kept is not None and count_stored(self.store, processor.fingerprint) < _GROWN * kept.samples:
-            return kept
+        count = count_stored(self.store, processor.fingerprint)
+        if kept is not None and count < _GROWN * kept.samples:
+            return kept.with_more(stored_samples(self.store, processor.fingerprint)) if count > kept.samples else kept
         trained = CostTrees.train(stored_samples(self.store, processor.fingerprint), machine, self.seed)
         if trained is not None:
             trained.save(path)

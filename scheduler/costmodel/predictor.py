@@ -28,7 +28,7 @@ from nnstretch.support.progress import Progress
 _FIRST = 40  # measurements before the first training
 _HOPEFUL = 1.25  # candidates above this multiple of the fastest prediction are not measured
 _EQUAL = 1e-3  # relative difference below which times count as equal
-_GROWN = 1.5  # growth of the number of measurements between two trainings
+_MORE = 8  # measurements after which what they say of others is learned
 
 
 @dataclass(eq=False)
@@ -174,10 +174,10 @@ class ProfilePredictor:
         return inner_seconds(processor, layer, best, self.profiler)
 
     def _learn(self) -> None:
-        """Counts measurements, and trains again when their number has grown enough."""
+        """Counts measurements, and learns from them when there are enough new ones."""
         self._asked += 1
         if self.learned is not None and self._asked >= self._next:
-            self._next = math.ceil(self._asked * _GROWN)
+            self._next = self._asked + _MORE
             self.learned.learn()
 
     def _guess(self, layer: Layer, number: int) -> float | None:

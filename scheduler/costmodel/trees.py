@@ -10,10 +10,8 @@ import hashlib
 import json
 import math
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,19 @@ from numpy.typing import NDArray
 from nnstretch.devices.base.routine import Parameters
 from nnstretch.errors import MissingExtraError
 from nnstretch.scheduler.costmodel.features import FEATURES_VERSION, Machine, columns, features, matrix
-from nnstretch.scheduler.costmodel.workload import Workload, parse_workload
+from nnstretch.scheduler.costmodel.training_table import (
+    Extent,
+    Sample,
+    Table,
+    Values,
+    amount,
+    estimate,
+    extents_of,
+    kind_of,
+    means_of,
+    with_means,
+)
+from nnstretch.scheduler.costmodel.workload import parse_workload
 from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.support.settings import atomic_write
@@ -32,17 +42,6 @@ _INSIDE = re.compile(r" in [0-9a-f]{16}$")
 """End of the workload of a layer that was timed inside a network."""
 _WIDEST = 0.5
 """Largest width of a measurement's interval over its seconds; a wider one shows a disturbance."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Seconds of a routine with some parameters on a workload, in a cache state."""
-
-    workload: str
-    routine: str
-    parameters: Parameters
-    seconds: float
-    state: CacheState = "warm"
 
 
 def stored_samples(store: ProfileStore, fingerprint: str) -> list[Sample]:
@@ -75,9 +74,6 @@ def _is_sure(found: Measurement) -> bool:
     return high - low <= _WIDEST * (found.seconds or 0.0)
 
 
-_PRODUCTS_PER_SECOND = 50e9  # of one core
-_BYTES_PER_SECOND = 20e9
-_SECONDS_PER_CALL = 2e-7
 _ROUNDS = 60
 _HYPERPARAMETERS = {
     "objective": "reg:squarederror",
@@ -94,14 +90,8 @@ _HYPERPARAMETERS = {
 _FOLDS = 5
 _LEAST_SAMPLES = 20
 """Smallest number of samples to train on."""
-_LEAST_WORKLOADS = 8
-"""Smallest number of an operator's workloads that a routine is predicted from."""
-_BEYOND = 1.0
-"""Largest log2 distance of an amount from the measured range."""
-_AMOUNTS = ("log_macs", "log_read", "log_written", "log_weights")
-
-Values = NDArray[np.float64]
-Extent = tuple[float, float]
+_BELOW, _ABOVE = 1.0, 2.0
+"""Largest log2 distance of an amount from the measured range. Rates of large layers change least."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +145,8 @@ class CostTrees:
         machine: the processor's part of the features.
         names: features, in the order of the trees.
         extents: by operator and routine, the measured ranges of amounts, where there are enough workloads.
+        means: by operator and routine, and by these and the cache state, the mean logarithm of measured over estimated seconds,
+            where there are too few workloads for trees.
         samples: number of training samples.
         errors: cross-validated errors; None until they are computed.
     """
@@ -162,6 +154,7 @@ class CostTrees:
     machine: Machine
     names: tuple[str, ...]
     extents: Mapping[str, Mapping[str, Extent]]
+    means: Mapping[str, float]
     samples: int
     errors: Errors | None
     _booster: Any = field(repr=False)
@@ -181,14 +174,24 @@ class CostTrees:
         Raises:
             MissingExtraError: xgboost is not installed.
         """
-        table = _Table.of(samples, machine)
+        table = Table.of(samples, machine)
         if len(table.seconds) < _LEAST_SAMPLES:
             return None
         names = columns(table.features)
         rows = matrix(table.features, names)
         booster = boost(rows, table.labels, seed)
-        count = len(table.seconds)
-        return CostTrees(machine, names, _extents(table, range(count)), count, None, booster)
+        every = range(len(table.seconds))
+        return CostTrees(machine, names, extents_of(table, every), means_of(table, every), len(every), None, booster)
+
+    def with_more(self, samples: Sequence[Sample]) -> CostTrees:
+        """The same trees for what `samples` are like, too, which takes a fraction of a training.
+
+        Args:
+            samples: those that the trees were trained on, and others since.
+        """
+        table = Table.of(samples, self.machine)
+        every = range(len(table.seconds))
+        return replace(self, extents=extents_of(table, every), means=means_of(table, every, self.names))
 
     def predict(self, points: Sequence[Point]) -> Values:
         """Predicted seconds of every point; NaN outside the measured ranges."""
@@ -198,17 +201,21 @@ class CostTrees:
         found = [row for row in described if row is not None]
         if found:
             answers = self._booster.inplace_predict(matrix(found, self.names), validate_features=False)
-            seconds[known] = np.exp(answers + [math.log(estimate(row)) for row in found])
+            kinds = [
+                kind_of(parsed.op, points[i].routine) for i in known if (parsed := parse_workload(points[i].workload))
+            ]
+            labels = with_means(answers, self.means, kinds, found)
+            seconds[known] = np.exp(labels + [math.log(estimate(row)) for row in found])
         return seconds
 
     def _describe(self, point: Point) -> dict[str, float] | None:
         """Features of a point; None outside the measured ranges."""
         workload = parse_workload(point.workload)
-        extents = self.extents.get(_kind(workload.op, point.routine)) if workload else None
+        extents = self.extents.get(kind_of(workload.op, point.routine)) if workload else None
         if workload is None or extents is None:
             return None
         found = features(workload, point.routine, point.parameters, self.machine, point.state)
-        near = all(low - _BEYOND <= _amount(found, name) <= high + _BEYOND for name, (low, high) in extents.items())
+        near = all(low - _BELOW <= amount(found, name) <= high + _ABOVE for name, (low, high) in extents.items())
         return found if near else None
 
     def save(self, path: Path) -> None:
@@ -222,6 +229,7 @@ class CostTrees:
             "machine": asdict(self.machine),
             "names": self.names,
             "extents": self.extents,
+            "means": self.means,
             "samples": self.samples,
             "errors": None if self.errors is None else asdict(self.errors),
         }
@@ -252,7 +260,8 @@ class CostTrees:
                 str(kind): {str(name): (float(low), float(high)) for name, (low, high) in ranges.items()}
                 for kind, ranges in about["extents"].items()
             }
-            return CostTrees(machine, names, extents, int(about["samples"]), _errors(about["errors"]), booster)
+            means = {str(kind): float(mean) for kind, mean in about["means"].items()}
+            return CostTrees(machine, names, extents, means, int(about["samples"]), _errors(about["errors"]), booster)
         except (OSError, KeyError, TypeError, ValueError, AttributeError, xgboost.core.XGBoostError):
             return None
 
@@ -272,56 +281,6 @@ def import_xgboost() -> Any:
     return xgboost
 
 
-def estimate(found: Mapping[str, float]) -> float:
-    """Seconds estimated from arithmetic and traffic, which the trees correct."""
-    products, *moved = (
-        0.0 if math.isnan(found[name]) else 2.0 ** found[name]
-        for name in ("log_products", "log_read", "log_written", "log_prepared")
-    )
-    return products / (_PRODUCTS_PER_SECOND * found["cores"]) + sum(moved) / _BYTES_PER_SECOND + _SECONDS_PER_CALL
-
-
-def _amount(found: Mapping[str, float], name: str) -> float:
-    """A logarithmic amount; 0 for a missing one, next to small amounts."""
-    return 0.0 if math.isnan(found[name]) else found[name]
-
-
-def _kind(op: str, routine: str) -> str:
-    return f"{op} by {routine}"
-
-
-@dataclass(eq=False)
-class _Table:
-    """Samples with their features."""
-
-    texts: list[str]
-    workloads: list[Workload]
-    routines: list[str]
-    features: list[dict[str, float]]
-    seconds: Values
-
-    @staticmethod
-    def of(samples: Iterable[Sample], machine: Machine) -> _Table:
-        known = [(s, w) for s in samples if (w := parse_workload(s.workload)) is not None]
-        return _Table(
-            [s.workload for s, _ in known],
-            [w for _, w in known],
-            [s.routine for s, _ in known],
-            [features(w, s.routine, s.parameters, machine, s.state) for s, w in known],
-            np.array([s.seconds for s, _ in known], np.float64),
-        )
-
-    @cached_property
-    def kinds(self) -> list[str]:
-        """Operator and routine of every sample."""
-        return [_kind(w.op, routine) for w, routine in zip(self.workloads, self.routines, strict=True)]
-
-    @cached_property
-    def labels(self) -> Values:
-        """Logarithm of measured over estimated seconds."""
-        return np.log(self.seconds / [estimate(found) for found in self.features])
-
-
 def boost(rows: NDArray[np.float32], labels: Values, seed: int) -> Any:
     """A booster that predicts `labels` from `rows` of features.
 
@@ -332,19 +291,6 @@ def boost(rows: NDArray[np.float32], labels: Values, seed: int) -> Any:
     return xgboost.train({**_HYPERPARAMETERS, "seed": seed}, xgboost.DMatrix(rows, label=labels), _ROUNDS)
 
 
-def _extents(table: _Table, rows: Sequence[int]) -> dict[str, dict[str, Extent]]:
-    """Measured ranges of amounts in some rows, by operator and routine, where there are enough workloads."""
-    found: dict[str, list[int]] = defaultdict(list)
-    for number in rows:
-        found[table.kinds[number]].append(number)
-    extents = {}
-    for kind, numbers in sorted(found.items()):
-        if len({table.texts[i] for i in numbers}) >= _LEAST_WORKLOADS:
-            amounts = {name: [_amount(table.features[i], name) for i in numbers] for name in _AMOUNTS}
-            extents[kind] = {name: (min(values), max(values)) for name, values in amounts.items()}
-    return extents
-
-
 def cross_validate(samples: Sequence[Sample], machine: Machine, seed: int = 0) -> Errors | None:
     """Five-fold cross-validated errors, with folds by workload.
 
@@ -353,17 +299,19 @@ def cross_validate(samples: Sequence[Sample], machine: Machine, seed: int = 0) -
     Raises:
         MissingExtraError: xgboost is not installed.
     """
-    table = _Table.of(samples, machine)
+    table = Table.of(samples, machine)
     rows = matrix(table.features, columns(table.features))
     folds = np.array([int(hashlib.sha256(text.encode()).hexdigest(), 16) % _FOLDS for text in table.texts])
     missed = np.full(len(rows), math.nan)
     for fold in sorted(set(folds.tolist())):
         seen = np.flatnonzero(folds != fold)
-        predicted = _extents(table, seen.tolist())
+        predicted, means = extents_of(table, seen.tolist()), means_of(table, seen.tolist())
         asked = [i for i in np.flatnonzero(folds == fold) if table.kinds[i] in predicted]
         if asked and len(seen):
             answers = boost(rows[seen], table.labels[seen], seed).inplace_predict(rows[asked])
-            missed[asked] = np.abs(np.exp(answers - table.labels[asked]) - 1)
+            kinds, found = [table.kinds[i] for i in asked], [table.features[i] for i in asked]
+            labels = with_means(answers, means, kinds, found)
+            missed[asked] = np.abs(np.exp(labels - table.labels[asked]) - 1)
     if np.isnan(missed).all():
         return None
     operators = [workload.op for workload in table.workloads]

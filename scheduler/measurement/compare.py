@@ -34,6 +34,8 @@ from nnstretch.support.interrupts import check_interrupted
 _RULES = RaceRules()
 _DEVICE_RULES = RaceRules(most=11, narrow=0.02)
 """On a device a run repeats the layer several times, so fewer runs suffice."""
+_QUICK_RULES = RaceRules(most=7, hopeless=1.15, separate=4, narrow=0.03, budget=0.3, repeats=3)
+_QUICK_DEVICE_RULES = RaceRules(most=5, hopeless=1.15, separate=4, narrow=0.03, budget=0.3, repeats=3)
 _FIRST_ROUNDS = 2
 """Rounds that compare the first settings of routines before their other settings are opened."""
 _WARMUP = {"warm": 1, "l3": 1, "memory": 0}
@@ -133,6 +135,8 @@ def compare(
     opened: OpenCandidates,
     host: Processor,
     reference: ReferenceFrequency,
+    *,
+    quick: bool = False,
 ) -> dict[int, Measurement]:
     """Measures the unknown candidates that are not eliminated, in groups that fit in memory.
 
@@ -142,6 +146,7 @@ def compare(
         opened: those that are open.
         host: copies a device's results out for the check.
         reference: frequency that times are normalised to.
+        quick: about half as many runs.
 
     Returns:
         Measurements by the candidates' numbers.
@@ -154,7 +159,7 @@ def compare(
     while candidates.worth_measuring({}):
         with closed_on_failure(opened.close_all):
             try:
-                made = _Group(candidates, test, opened, host, reference).run()
+                made = _Group(candidates, test, opened, host, reference, quick=quick).run()
             except LostDeviceError as lost:
                 lost.measured = found | lost.measured
                 raise
@@ -176,6 +181,7 @@ class _Group:
     opened: OpenCandidates
     host: Processor
     reference: ReferenceFrequency
+    quick: bool
     _open: dict[int, tuple[LoadedLayer, float | None]] = field(default_factory=dict)  # number -> layer, error
     _failed: dict[int, Measurement] = field(default_factory=dict)
     _readings: list[float] = field(default_factory=list)
@@ -255,7 +261,9 @@ class _Group:
                 for run, layer in zip(runs, layers, strict=True)
             ]
 
-        race = Race(timed, _DEVICE_RULES if self.test.processor.backend.own_memory else _RULES)
+        on_device = self.test.processor.backend.own_memory
+        rules = (_QUICK_RULES, _QUICK_DEVICE_RULES) if self.quick else (_RULES, _DEVICE_RULES)
+        race = Race(timed, rules[on_device])
         for number in numbers:
             race.enter(number)
         for _ in range(_WARMUP[self.test.state]):
@@ -320,14 +328,17 @@ class _Group:
         return None
 
     def _begin(self, candidate: Candidate) -> _Finish:
-        """Has the runner open a candidate; a device's candidate is checked before."""
+        """Has the runner open a candidate; one of a device whose memory is not the host's is checked before."""
         test = self.test
         lowering = candidate.routine.lower(test.layer, candidate.parameters)
         single = SingleLayer(test.processor, candidate.routine, test.layer, candidate.parameters, lowering)
         repeats = repeats_of(single, test.state)
         checked = test.case.reference is not None
-        if not test.processor.backend.own_memory:
-            opening = self._opening(replace(single, repeats=repeats), checked)
+        on_device = test.processor.backend.own_memory
+        turns = _turns(single, repeats, test.state) if on_device else 1
+        timed = replace(single, host=self.host if on_device else None, repeats=repeats, turns=turns)
+        if not on_device or test.processor.in_host_memory:
+            opening = self._opening(timed, checked)
 
             def finish() -> tuple[LoadedLayer, float | None]:
                 layer, outputs = opening.result()
@@ -338,8 +349,7 @@ class _Group:
         if checked:  # in a plan of its own: copies of the outputs must not be timed
             _, outputs = self._opening(replace(single, host=self.host, shown=True), True).result()
             error = test.error_of(candidate, outputs)
-        turns = _turns(single, repeats, test.state)
-        device_opening = self._opening(replace(single, host=self.host, repeats=repeats, turns=turns), False)
+        device_opening = self._opening(timed, False)
         return lambda: (device_opening.result()[0], error)
 
     def _opening(self, single: SingleLayer, outputs: bool) -> Opening:

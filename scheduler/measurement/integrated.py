@@ -42,9 +42,10 @@ FAR = 0.06
 CONFIRMED = 45
 """Number of samples of a layer that confirms times far above unit costs."""
 
-_LEAST_PATHS, _MOST_PATHS = 2, 12
-_SECONDS = 5.0
+SECONDS = 5.0
 """Time after which no new path begins, from `_LEAST_PATHS` paths on."""
+
+_LEAST_PATHS, _MOST_PATHS = 2, 12
 _AGAIN = 3
 """How often a disturbed path runs again."""
 _MOST_SAMPLES = 90
@@ -94,24 +95,30 @@ class LayerTimes(Protocol):
         """Seconds of every step of a plan (rows) in several runs (columns)."""
 
 
-def refined(space: ChoiceSpace, times: LayerTimes, run: Callable[[Compiled], np.ndarray] | None = None) -> ChoiceSpace:
+def refined(
+    space: ChoiceSpace,
+    times: LayerTimes,
+    run: Callable[[Compiled], np.ndarray] | None = None,
+    seconds: float = SECONDS,
+) -> ChoiceSpace:
     """A space with times from inside the network as costs, if it has one queue and measured costs; otherwise the space itself.
 
     Args:
         space: has measured unit costs.
         times: keeps the times, so that each is measured once.
         run: plan -> seconds of every step (rows) in several runs (columns); that of `times` by default.
+        seconds: time after which no new path begins.
     """
     if len(space.pool.queues) > 1 or not space.costs.measured:
         return space
-    return _Refinement(space, times, run or times.step_seconds).refined()
+    return _Refinement(space, times, run or times.step_seconds, seconds).refined()
 
 
 def with_known_times(space: ChoiceSpace, times: LayerTimes) -> ChoiceSpace:
     """A space with the known times from inside the network as costs; nothing runs. Otherwise as `refined`."""
     if len(space.pool.queues) > 1 or not space.costs.measured:
         return space
-    return _Refinement(space, times, times.step_seconds).corrected()
+    return _Refinement(space, times, times.step_seconds, 0.0).corrected()
 
 
 class _KnownTimes:
@@ -193,8 +200,10 @@ class _KnownTimes:
 
 
 class _Refinement:
-    def __init__(self, space: ChoiceSpace, times: LayerTimes, run: Callable[[Compiled], np.ndarray]) -> None:
-        self._space, self._times, self._run = space, times, run
+    def __init__(
+        self, space: ChoiceSpace, times: LayerTimes, run: Callable[[Compiled], np.ndarray], seconds: float
+    ) -> None:
+        self._space, self._times, self._run, self._seconds = space, times, run, seconds
         self._known = _KnownTimes(space, times)
         self._baseline: Assignment | None = None
 
@@ -210,7 +219,7 @@ class _Refinement:
                     break
                 untried = _UNTRIED
                 continue
-            if paths >= _LEAST_PATHS and time.monotonic() - begin > _SECONDS:
+            if paths >= _LEAST_PATHS and time.monotonic() - begin > self._seconds:
                 break
             try:
                 found = self._measured(assignment)

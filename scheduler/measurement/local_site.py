@@ -35,15 +35,17 @@ class LocalSite(MeasurementSite):
         runner: runs single layers.
     """
 
-    def __init__(self, host: Processor, runner: Runner | None = None) -> None:
+    def __init__(self, host: Processor, runner: Runner | None = None, *, quick: bool = False) -> None:
         """Starts no process yet.
 
         Args:
             host: CPU that copies a device's results out for the check.
             runner: runs single layers; a process of its own if None.
+            quick: candidates of a layer run half as often, for searches that compare sums over many layers.
         """
         self.runner = runner or Runner()
         self._host = host
+        self._quick = quick
         self._open = OpenCandidates(self.runner)
 
     @property
@@ -53,7 +55,7 @@ class LocalSite(MeasurementSite):
     def compare(
         self, candidates: CandidateSet, test: LayerUnderTest, reference: ReferenceFrequency
     ) -> dict[int, Measurement]:
-        return compare(candidates, test, self._open, self._host, reference)
+        return compare(candidates, test, self._open, self._host, reference, quick=self._quick)
 
     def prepare(
         self, processor: Processor, layers: Sequence[Layer], progress: Progress, *, branched: bool = False

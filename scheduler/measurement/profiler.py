@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from nnstretch.devices.base.processor import Processor
-from nnstretch.devices.base.routine import PLAIN, Parameters, Routine, reorder_layer
+from nnstretch.devices.base.routine import PLAIN, Layout, Parameters, Routine, reorder_layer
 from nnstretch.errors import ModelError
 from nnstretch.graph.dtypes import DEFAULT_DTYPE, element_type
 from nnstretch.graph.layer import Layer, TensorType
@@ -92,6 +92,7 @@ class Profiler(CostModel, Closing):
         self._exhaustive = exhaustive
         self._processors = tuple(processors)
         self._network: CacheState = "memory"
+        self._copies: CostModel | None = None
         # Copies of this profiler (`in_network`, `with_settings`) share all that follows.
         self._known: dict[_Key, Measurement] = {}
         self._measured_keys: set[_Key] = set()
@@ -112,6 +113,16 @@ class Profiler(CostModel, Closing):
     def in_network(self, working_set: int) -> Profiler:
         model = copy.copy(self)
         model._network = network_state(working_set, self._site.caches)
+        model._copies = None if self._copies is None else self._copies.in_network(working_set)
+        return model
+
+    def with_copies(self, copies: CostModel) -> Profiler:
+        """A profiler that asks `copies` for the seconds of layout changes, and measures those that it does not know.
+
+        A network has dozens of them, which take little of its time.
+        """
+        model = copy.copy(self)
+        model._copies = copies
         return model
 
     def close(self) -> None:
@@ -200,6 +211,10 @@ class Profiler(CostModel, Closing):
         key = _key(processor, layer, Candidate(routine, parameters), self._state(layer))
         found = self._known.get(key) or self._stored(key)
         return Outcome(found.error, found.failure) if found else Outcome()
+
+    def reorder_seconds(self, processor: Processor, tensor: TensorType, before: Layout, after: Layout) -> float | None:
+        known = None if self._copies is None else self._copies.reorder_seconds(processor, tensor, before, after)
+        return super().reorder_seconds(processor, tensor, before, after) if known is None else known
 
     def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         return sum(self._hop(device, tensor) for device in hops(one, other, self._host))

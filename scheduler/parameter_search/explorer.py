@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.scheduler.costmodel.features import Machine, columns, features, matrix
-from nnstretch.scheduler.costmodel.trees import Point, Values, boost, estimate
+from nnstretch.scheduler.costmodel.training_table import Values, estimate
+from nnstretch.scheduler.costmodel.trees import Point, boost
 from nnstretch.scheduler.costmodel.workload import parse_workload
 from nnstretch.support.progress import Progress
 

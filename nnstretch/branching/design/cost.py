@@ -96,7 +96,7 @@ def _node_cost(plan: ChannelPlan, node: fx.Node, widths: NodeWidths, counted: se
     if role in (Role.NORM, Role.GROUP_NORM):
         # A norm of a flattened map has parameters per element.
         scale = channels_of(node) // plan.full_widths[node]
-        learnable = sum(parameter.numel() for parameter in module.parameters())
+        learnable = sum(parameter.numel() for parameter in parameters_of(node))
         return 0, learnable // channels_of(node) * scale * widths[node]
     if shape is not None and isinstance(module, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)) and role is not Role.OPAQUE:
         reads, writes, groups = layer_sizes(plan, node, widths)

@@ -86,6 +86,8 @@ class SplitLayers:
     least: float
     workloads: set[tuple[int, str]]
     _ways: dict[tuple[str, Home], dict[Home, float]] = field(default_factory=dict)
+    _cuts: dict[tuple[TensorType, int], float] = field(default_factory=dict)
+    _joins: dict[tuple[TensorType, int, int], float] = field(default_factory=dict)
 
     def cost(self, row: LayerRow, group: Home, home: Home, *, is_last: bool = False) -> SplitCost:
         """The least seconds of a row of layers on a group of processors, from an input that lies at `home`.
@@ -145,12 +147,29 @@ class SplitLayers:
             share = repeated * count / rows_of(part.result)
             if share >= 1:
                 return math.inf
-            cuts = [cut_layer("cut", image, 0, round(share * rows_of(image))) for image in (part.source, part.result)]
-            taken = share * alone[p] + sum(self._seconds(cut, p) for cut in cuts)
+            cuts = sum(self._cut_seconds(image, share, p) for image in (part.source, part.result))
+            taken = share * alone[p] + cuts
             seconds = max(seconds, taken * self.predictor.contention_factor(p, frozenset(group) - {p}))
-        join = join_layer("join", [with_rows(part.result, count) for count in rows.values()])
-        gathering = self.meeting(part.result, group, group[:1]) + self._seconds(join, group[0])
+        gathering = self.meeting(part.result, group, group[:1]) + self._join_seconds(part.result, len(group), group[0])
         return self.meeting(part.source, home, group) + seconds + gathering
+
+    def _cut_seconds(self, image: TensorType, share: float, processor: int) -> float:
+        """Seconds of copying a share of the rows of an image: in proportion to half of them, which alone is predicted."""
+        key = (image, processor)
+        if key not in self._cuts:
+            half = max(1, rows_of(image) // 2)
+            seconds = self._seconds(cut_layer("cut", image, 0, half), processor)
+            self._cuts[key] = seconds * rows_of(image) / half
+        return share * self._cuts[key]
+
+    def _join_seconds(self, image: TensorType, bands: int, processor: int) -> float:
+        """Seconds of joining bands to an image, as if all had as many rows."""
+        key = (image, bands, processor)
+        if key not in self._joins:
+            least, more = divmod(rows_of(image), bands)
+            parts = [with_rows(image, least + (band < more)) for band in range(bands)]
+            self._joins[key] = self._seconds(join_layer("join", parts), processor)
+        return self._joins[key]
 
     def _alone(self, row: LayerRow, processor: int) -> float:
         """Seconds of a row of layers on one processor, some of them fused in pairs."""

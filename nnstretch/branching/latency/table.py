@@ -74,6 +74,7 @@ class LatencyTable:
         unpredicted: operators without a routine on any processor. They take the same time in every design, so they
             count as zero.
         fuses: whether some fused routine was predicted to save time.
+        version: how often the cached latencies were cleared.
     """
 
     blueprint: Blueprint
@@ -84,6 +85,7 @@ class LatencyTable:
     corrections: dict[tuple[int, int], float] = field(default_factory=dict)
     unpredicted: set[str] = field(default_factory=set)
     fuses: bool = field(default=False, init=False)
+    version: int = field(default=0, init=False)
     _families: dict[tuple[ChannelPlan, tuple[int, ...], bool], LayerFamily] = field(default_factory=dict)
     _kinds: dict[tuple[int, str, str], VaryingLayer] = field(default_factory=dict)
     _fixed: dict[tuple[LayerFamily, int], float] = field(default_factory=dict)
@@ -92,8 +94,10 @@ class LatencyTable:
     _block_macs: list[int] = field(default_factory=list)
     _blocks: dict[int, tuple[float, ...]] = field(default_factory=dict)
     _originals: dict[Segment, tuple[float, ...]] = field(default_factory=dict)
-    _merges: dict[tuple[tuple[int, ...], ...], float] = field(default_factory=dict)
+    _merges: dict[tuple[int, tuple[int, ...]], float] = field(default_factory=dict)
+    _gains: dict[tuple[Layer, Layer, int], float] = field(default_factory=dict)
     _meetings: dict[tuple[TensorType, Home, Home], float] = field(default_factory=dict)
+    _meetings_at: dict[tuple[int, int, Home, Home], float] = field(default_factory=dict)
     _splits: dict[tuple[ChannelPlan, tuple[tuple[int, bool], ...], Home, Home], SplitCost] = field(default_factory=dict)
     _bands: dict[tuple[int, int, bool], InBands | None] = field(default_factory=dict)
     _towers: dict[tuple[HeadChoice, tuple[int, ...]], float] = field(default_factory=dict)
@@ -237,8 +241,9 @@ class LatencyTable:
 
     def forget(self) -> None:
         """Clears all cached latencies, because the predictor has new measurements."""
+        self.version += 1
         layers = (self._fixed, self._knots, self._costs, self._blocks, self._originals)
-        for known in (*layers, self._merges, self._splits, self._bands, self._towers):
+        for known in (*layers, self._merges, self._gains, self._splits, self._bands, self._towers):
             known.clear()
         self.__dict__.pop("_split_layers", None)
 
@@ -246,8 +251,9 @@ class LatencyTable:
         """Seconds of merging tensors with these channels to the input of a block, on the fastest processor for it."""
         if len(channels) < 2:
             return 0.0
-        shapes = key = tuple(self.shape_before(block, each) for each in channels)
+        key = (block, tuple(channels))
         if key not in self._merges:
+            shapes = [self.shape_before(block, each) for each in channels]
             layers = LayerRow(tuple(merge_layers(self.blueprint.merge, shapes)))
             self._merges[key] = min(self._ask(layers, processor) for processor in range(self.processors))
         return self._merges[key]
@@ -257,6 +263,12 @@ class LatencyTable:
 
         Interpolated between numbers of channels.
         """
+        key = (block, channels, writers, readers)
+        if key not in self._meetings_at:
+            self._meetings_at[key] = self._meeting(block, channels, writers, readers)
+        return self._meetings_at[key]
+
+    def _meeting(self, block: int, channels: int, writers: Home, readers: Home) -> float:
         step = max(1, self.blueprint.channels_before(block) // _MEETING_KNOTS)
         low, rest = divmod(channels, step)
 
@@ -303,8 +315,7 @@ class LatencyTable:
 
     def split_near(self, plan: ChannelPlan, group: Home, home: Home, source: TensorChannels) -> SplitCost:
         """As `split`, with the channels of the input rounded up to a quarter of the original ones."""
-        reads = {network_input(plan.source): TensorChannels(self._rounded(plan, source), source.exact)}
-        return self.split(plan, group, home, reads)
+        return self.split(plan, group, home, {network_input(plan.source): self.near(plan, source)})
 
     def block_in_bands(self, block: int, source: TensorChannels) -> InBands | None:
         """What an original block costs in bands of rows, with the channels of its input rounded as in `split_near`.
@@ -312,7 +323,7 @@ class LatencyTable:
         None if it cannot be computed so: a layer looks at too many rows, or a skip connection enters.
         """
         plan = self.blueprint.whole(Segment(block, block + 1))
-        read = TensorChannels(self._rounded(plan, source), source.exact)
+        read = self.near(plan, source)
         key = (block, read.channels, read.exact)
         if key not in self._bands:
             reads = {network_input(plan.source): read}
@@ -324,10 +335,11 @@ class LatencyTable:
         """See `SplitLayers.banded_seconds`."""
         return self._split_layers.banded_seconds(part, group, home)
 
-    def _rounded(self, plan: ChannelPlan, source: TensorChannels) -> int:
-        """The channels of the input of `plan`, rounded up to a quarter of the original ones unless they are exact."""
+    def near(self, plan: ChannelPlan, source: TensorChannels) -> TensorChannels:
+        """The input of `plan` with its channels rounded up to a quarter of the original ones, unless they are exact."""
         step = max(1, channels_of(plan.source) // _KNOTS)
-        return source.channels if source.exact else -(-source.channels // step) * step
+        channels = source.channels if source.exact else -(-source.channels // step) * step
+        return TensorChannels(channels, source.exact)
 
     @cached_property
     def _split_layers(self) -> SplitLayers:
@@ -414,12 +426,14 @@ class LatencyTable:
 
     def _gain(self, row: LayerRow, number: int, processor: int) -> float:
         """Seconds by which a fused routine is faster than the two layers in sequence, or zero."""
-        together = self.predictor.fused_seconds(row.joined[number], processor)
-        if math.isinf(together):
-            return 0.0
-        gain = self.predictor.seconds(list(row.layers[number : number + 2]), processor) - together
-        self.fuses = self.fuses or gain > 0
-        return max(0.0, gain)
+        first, second = row.layers[number : number + 2]
+        key = (first, second, processor)
+        if key not in self._gains:
+            together = self.predictor.fused_seconds(row.joined[number], processor)
+            alone = self.predictor.seconds([first, second], processor) if math.isfinite(together) else 0.0
+            self._gains[key] = max(0.0, alone - together)
+            self.fuses = self.fuses or self._gains[key] > 0
+        return self._gains[key]
 
     def _is_predicted(self, layer: Layer) -> bool:
         """Whether some processor can compute a layer; if not, records its operator."""

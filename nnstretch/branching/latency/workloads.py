@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
@@ -33,6 +33,9 @@ from nnstretch.branching.latency.fused_plan import FusedLayer, FusedLayers, Plan
 from nnstretch.branching.tracing.operators import channels_of
 from nnstretch.graph.layer import Attribute, Layer, TensorType, fused_pair
 
+_joined = lru_cache(maxsize=8192)(fused_pair)
+"""The fusion group of two layers. Copies of equal sizes are one object, and pairs of them are asked for again and again."""
+
 _fused: WeakKeyDictionary[ChannelPlan, dict[tuple[fx.Node, ...], FusedLayers]] = WeakKeyDictionary()
 
 
@@ -53,7 +56,7 @@ class LayerRow:
     @cached_property
     def joined(self) -> Mapping[int, Layer]:
         """Number of the first layer of a pair -> the fusion group of both."""
-        return {n: fused_pair(self.layers[n], self.layers[n + 1]) for n in sorted(self.pairs)}
+        return {n: _joined(self.layers[n], self.layers[n + 1]) for n in sorted(self.pairs)}
 
     def only(self, numbers: Sequence[int]) -> LayerRow:
         """The layers with these numbers, ascending."""
@@ -310,8 +313,8 @@ def layer_family(plan: ChannelPlan, counts: Sequence[int], *, exact: bool) -> La
     widths = node_widths(plan, counts, high)
     pairs = list(zip(row.layers, part_layers(plan, counts, high, widths).layers, strict=True))
     return LayerFamily(
-        row.only([number for number, (a, b) in enumerate(pairs) if a.workload == b.workload]),
-        tuple(VaryingLayer(channels, a, b) for a, b in pairs if a.workload != b.workload),
+        row.only([number for number, (a, b) in enumerate(pairs) if a is b or a.workload == b.workload]),
+        tuple(VaryingLayer(channels, a, b) for a, b in pairs if a is not b and a.workload != b.workload),
         channels,
         (macs, part_cost(plan, counts, high, widths).macs),
         (width, output_channels(plan, counts, high, widths)),

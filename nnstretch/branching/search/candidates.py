@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ from nnstretch.branching.channels.scaling import kept_counts
 from nnstretch.branching.design.blueprint import BranchChoice, SegmentChoice
 from nnstretch.branching.design.design import Merge
 from nnstretch.branching.latency.split_layers import processor_groups
-from nnstretch.branching.latency.table import LatencyTable
+from nnstretch.branching.latency.table import BranchCost, LatencyTable
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.merge import merged_channels
@@ -74,6 +74,62 @@ class PruningStatistics:
     best_macs: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class BranchCosts:
+    """Costs of several branches as arrays: seconds of each on its processor alone, MACs, and channels that it writes."""
+
+    seconds: _Numbers
+    macs: _Numbers
+    channels: _Numbers
+
+
+@dataclass(eq=False)
+class SegmentOptions:
+    """The branches that a segment may have. Their costs are kept, because a search combines the same branches many times.
+
+    Attributes:
+        branches: by processor.
+    """
+
+    branches: Sequence[Sequence[BranchChoice]]
+    _ends: dict[tuple[int, ...], list[list[BranchChoice]]] = field(default_factory=dict, init=False)
+    _costs: dict[tuple[tuple[int, ...], int, bool], list[BranchCosts]] = field(default_factory=dict, init=False)
+    _version: int = field(default=-1, init=False)
+
+    def with_ends(self, latencies: LatencyTable, segment: Segment, group: tuple[int, ...]) -> list[list[BranchChoice]]:
+        """The branches of every processor of a group, with the ends that the merge mode needs for a group of this size."""
+        if group not in self._ends:
+            meeting, count = latencies.blueprint.meeting, len(group)
+            self._ends[group] = [
+                [meeting(segment, [choice] * count)[place] for choice in self.branches[p]]
+                for place, p in enumerate(group)
+            ]
+        return self._ends[group]
+
+    def costs(
+        self, latencies: LatencyTable, segment: Segment, group: tuple[int, ...], in_channels: int, *, exact: bool
+    ) -> list[BranchCosts]:
+        """Costs of the branches of every processor of a group, which read `in_channels` channels."""
+        if self._version != latencies.version:
+            self._costs.clear()
+            self._version = latencies.version
+        key = (group, in_channels, exact)
+        if key not in self._costs:
+            self._costs[key] = [
+                _as_arrays([latencies.branch(segment, choice, in_channels, exact=exact) for choice in some])
+                for some in self.with_ends(latencies, segment, group)
+            ]
+        return self._costs[key]
+
+
+def _as_arrays(costs: Sequence[BranchCost]) -> BranchCosts:
+    return BranchCosts(
+        _numbers(cost.seconds for cost in costs),
+        _numbers(cost.macs for cost in costs),
+        _numbers(cost.channels for cost in costs),
+    )
+
+
 def branch_candidates(
     latencies: LatencyTable, segment: Segment, processor: int, widths: Sequence[float], min_depth: float
 ) -> list[BranchChoice]:
@@ -102,7 +158,7 @@ def branch_candidates(
 def segment_candidates(
     latencies: LatencyTable,
     segment: Segment,
-    choices: Sequence[Sequence[BranchChoice]],
+    options: SegmentOptions,
     limits: SearchLimits,
     in_channels: int,
     *,
@@ -114,8 +170,8 @@ def segment_candidates(
     Args:
         latencies: predictions.
         segment: where the branches lie.
-        choices: candidate branches by processor.
-        limits: constraints; `choices` respect `min_depth` and `min_width`.
+        options: candidate branches.
+        limits: constraints; `options` respect `min_depth` and `min_width`.
         in_channels: channels of the segment's input.
         exact: these are the original channels, each once and in order.
         statistics: counts are added to it.
@@ -123,8 +179,8 @@ def segment_candidates(
     pruner = _Pruner(latencies, segment, limits, statistics or PruningStatistics())
     candidates: list[SegmentCandidate] = []
     for group in processor_groups(range(latencies.processors)):
-        branches = [pruner.with_ends(choices[p], place, len(group)) for place, p in enumerate(group)]
-        candidates += pruner.candidates(group, branches, in_channels, exact=exact)
+        costs = options.costs(latencies, segment, group, in_channels, exact=exact)
+        candidates += pruner.candidates(group, options.with_ends(latencies, segment, group), costs)
     return candidates
 
 
@@ -142,33 +198,25 @@ class _Pruner:
         self.fastest = min(latencies.original(segment))
         self.original_macs = latencies.original_macs(segment)
 
-    def with_ends(self, choices: Sequence[BranchChoice], place: int, branches: int) -> list[BranchChoice]:
-        """The choices with the ends of branch `place` of `branches`."""
-        return [self.latencies.blueprint.meeting(self.segment, [choice] * branches)[place] for choice in choices]
-
     def candidates(
-        self, group: Sequence[int], choices: Sequence[Sequence[BranchChoice]], in_channels: int, *, exact: bool
+        self, group: tuple[int, ...], choices: Sequence[Sequence[BranchChoice]], costs: Sequence[BranchCosts]
     ) -> list[SegmentCandidate]:
-        """Candidates on a group of processors, for which `choices` lists the branches."""
-        costs = [
-            [self.latencies.branch(self.segment, choice, in_channels, exact=exact) for choice in some]
-            for some in choices
-        ]
+        """Candidates on a group of processors, for each of which `choices` lists the branches, and `costs` their costs."""
         factors = [self.latencies.contention_factor(self.segment, p, group) for p in group]
-        seconds = [_numbers(cost.seconds for cost in some) * f for some, f in zip(costs, factors, strict=True)]
+        seconds = [some.seconds * factor for some, factor in zip(costs, factors, strict=True)]
         kept = self._within_beta(seconds)
         if not all(map(len, kept)):
             return []
         merge = self.latencies.blueprint.merge
         total = _combined([some[k] for some, k in zip(seconds, kept, strict=True)], np.maximum)
-        macs = _combined([_numbers(cost.macs for cost in c)[k] for c, k in zip(costs, kept, strict=True)], np.add)
-        each = [_numbers(cost.channels for cost in c)[k] for c, k in zip(costs, kept, strict=True)]
+        macs = _combined([some.macs[k] for some, k in zip(costs, kept, strict=True)], np.add)
+        each = [some.channels[k] for some, k in zip(costs, kept, strict=True)]
         channels = _combined(each, np.maximum if merge is Merge.ADD else np.add)
         found = []
-        for flat in self._best(tuple(group), total, macs, channels):
+        for flat in self._best(group, total, macs, channels):
             places = np.unravel_index(flat, [len(k) for k in kept])
             branches = tuple(some[k[i]] for some, k, i in zip(choices, kept, places, strict=True))
-            parts = tuple(c[k[i]].channels for c, k, i in zip(costs, kept, places, strict=True))
+            parts = tuple(int(some[i]) for some, i in zip(each, places, strict=True))
             merged = merged_channels(merge, parts)
             found.append(SegmentCandidate(branches, float(total[flat]), int(macs[flat]), parts, merged))
         return found
@@ -223,14 +271,13 @@ def _meeting_seconds(latencies: LatencyTable, segment: Segment, group: tuple[int
 def _front(channels: _Numbers, seconds: _Numbers, macs: _Numbers) -> npt.NDArray[np.int64]:
     """Positions on the front of latency and MACs, separately for each number of channels."""
     order = np.lexsort((-macs, seconds, channels))
-    kept, width, most = [], -1.0, -1.0
-    for i in order.tolist():
-        if channels[i] != width:
-            width, most = channels[i], -1.0
-        if macs[i] > most:
-            most = macs[i]
-            kept.append(i)
-    return np.array(kept, dtype=np.int64)
+    if not len(order):
+        return order
+    # The MACs of each number of channels are moved above those of smaller ones, so that one running maximum serves all.
+    widths = np.cumsum(np.diff(channels[order], prepend=channels[order[0]]) > 0)
+    raised = macs[order] + widths * (float(macs.max()) + 1.0)
+    most = np.maximum.accumulate(raised)
+    return order[np.flatnonzero(raised > np.concatenate([[-1.0], most[:-1]]))]
 
 
 _BOUNDARIES = 24  # maximum number of candidate meeting points
@@ -238,8 +285,8 @@ _COARSE = 8  # the coarse search uses width ratios k / 8
 _FINE = 32  # the fine search uses steps of 1 / 32
 _REACH = 4  # fine steps to either side
 
-SearchSpace = Mapping[Segment, Sequence[Sequence[BranchChoice]]]
-"""Candidate branches by segment and processor."""
+SearchSpace = Mapping[Segment, SegmentOptions]
+"""Candidate branches by segment."""
 
 
 def candidate_boundaries(latencies: LatencyTable, progress: Progress) -> list[int]:
@@ -278,23 +325,41 @@ def coarse_search_space(
         progress(number, len(segments), "listing depths and widths")
         if not _may_be_branched(latencies, limits, segment):
             continue
-        choices[segment] = [
-            branch_candidates(latencies, segment, processor, widths, min_depth)
-            for processor in range(latencies.processors)
-        ]
+        choices[segment] = SegmentOptions(
+            [
+                branch_candidates(latencies, segment, processor, widths, min_depth)
+                for processor in range(latencies.processors)
+            ]
+        )
     return choices
 
 
-def fine_search_space(latencies: LatencyTable, limits: SearchLimits, centre: Sequence[SegmentChoice]) -> SearchSpace:
-    """Branches next to those of a network, in fine width steps; for its branched segments only."""
+def fine_search_space(
+    latencies: LatencyTable,
+    limits: SearchLimits,
+    centre: Sequence[SegmentChoice],
+    known: MutableMapping[SegmentChoice, SegmentOptions],
+) -> SearchSpace:
+    """Branches next to those of a network, in fine width steps; for its branched segments only.
+
+    Args:
+        latencies: the network and its predictions.
+        limits: constraints, with the family's defaults.
+        centre: the segments of the network.
+        known: the options of segments of networks that were centres before; those of this one are added.
+    """
     choices = {}
     for choice in centre:
         if len(choice.branches) > 1:
-            own = {branch.processor: branch for branch in choice.branches}
-            choices[choice.segment] = [
-                _neighbours(latencies, limits, choice.segment, own[p]) if p in own else []
-                for p in range(latencies.processors)
-            ]
+            if choice not in known:
+                own = {branch.processor: branch for branch in choice.branches}
+                known[choice] = SegmentOptions(
+                    [
+                        _neighbours(latencies, limits, choice.segment, own[p]) if p in own else []
+                        for p in range(latencies.processors)
+                    ]
+                )
+            choices[choice.segment] = known[choice]
     return choices
 
 
@@ -303,11 +368,11 @@ def collect_statistics(
 ) -> dict[Segment, PruningStatistics]:
     """Pruning statistics of every segment, as if it read what it reads in the original network."""
     statistics = {}
-    for number, (segment, branches) in enumerate(choices.items()):
+    for number, (segment, options) in enumerate(choices.items()):
         progress(number, len(choices), "predicting branches")
         statistics[segment] = PruningStatistics()
         channels = latencies.blueprint.channels_before(segment.first)
-        segment_candidates(latencies, segment, branches, limits, channels, exact=False, statistics=statistics[segment])
+        segment_candidates(latencies, segment, options, limits, channels, exact=False, statistics=statistics[segment])
     progress(len(choices), len(choices), "predicting branches")
     return statistics
 

@@ -18,14 +18,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from nnstretch.branching.channels.scaling import TensorChannels
 from nnstretch.branching.design.blueprint import BranchChoice, HeadChoice, SegmentChoice
 from nnstretch.branching.design.design import Merge
-from nnstretch.branching.latency.split_layers import processor_groups
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.candidates import SegmentCandidate
 from nnstretch.branching.search.head_candidates import HeadCandidate
 from nnstretch.branching.search.network_latency import State, transfer_seconds
+from nnstretch.branching.search.whole_blocks import WholeBlockWays
 from nnstretch.branching.tracing.trace import Segment, TracedNetwork
 
 _STEPS = 1000  # of MACs, per original network
@@ -72,9 +71,7 @@ class _Transition:
     """A segment computed in one way from a state."""
 
     state: State
-    segment: Segment
-    branches: tuple[BranchChoice, ...]
-    split: tuple[int, ...] = ()
+    choice: SegmentChoice
 
 
 @dataclass
@@ -116,6 +113,7 @@ class DynamicProgram:
         segments: segments that may be branched, by their first block.
         candidates: ways to branch a segment from a state.
         heads: ways to compute the head from a state.
+        whole: ways to compute blocks without branches.
         unbranched: whether networks without branches count, too.
         transitions: number of transitions evaluated.
     """
@@ -124,6 +122,7 @@ class DynamicProgram:
     segments: Mapping[int, Sequence[Segment]]
     candidates: CandidateSource
     heads: HeadSource
+    whole: WholeBlockWays
     unbranched: bool = False
     transitions: int = 0
     _labels: list[dict[State, _Label]] = field(default_factory=list)
@@ -147,59 +146,13 @@ class DynamicProgram:
         for block in range(count):
             progress(block, count)
             for state, label in list(self._labels[block].items()):
-                self._whole(block, state, label)
-                self._split(block, state, label)
-                self._in_bands(block, state, label)
+                for way in self.whole.of(block, state):
+                    move = _Transition(state, way.choice)
+                    self._move(move, label, way.seconds, way.macs, way.to)
                 for segment in self.segments.get(block, ()):
                     self._branched(segment, state, label)
         progress(count, count)
         return self._front(count)
-
-    def _whole(self, block: int, state: State, label: _Label) -> None:
-        """Transitions that compute the original block on one processor."""
-        latencies, segment = self.latencies, Segment(block, block + 1)
-        written = latencies.blueprint.channels_before(segment.stop)
-        for processor in range(latencies.processors):
-            choice = BranchChoice.whole(segment, processor)
-            cost = latencies.branch(segment, choice, state.channels, exact=state.exact)
-            seconds = transfer_seconds(latencies, block, state, [processor]) + cost.seconds
-            to = State(written, exact=True, home=(processor,))
-            self._move(_Transition(state, segment, (choice,)), label, seconds, cost.macs, to)
-
-    def _split(self, block: int, state: State, label: _Label) -> None:
-        """Transitions that split the layers of the original block, if that may be done."""
-        latencies, segment = self.latencies, Segment(block, block + 1)
-        if not latencies.splits:
-            return
-        macs = latencies.branch(segment, BranchChoice.whole(segment, 0), state.channels, exact=state.exact).macs
-        written, plan = latencies.blueprint.channels_before(segment.stop), latencies.blueprint.whole(segment)
-        for group in processor_groups(range(latencies.processors)):
-            cost = latencies.split_near(plan, group, state.home, state)
-            to = State(written, exact=True, home=cost.home)
-            choice = SegmentChoice.split_over(segment, group)
-            self._move(_Transition(state, segment, choice.branches, group), label, cost.seconds, macs, to)
-
-    def _in_bands(self, block: int, state: State, label: _Label) -> None:
-        """Transitions that compute several original blocks in bands of rows, if layers may be split."""
-        latencies, blueprint = self.latencies, self.latencies.blueprint
-        if not latencies.splits:
-            return
-        one, groups = Segment(block, block + 1), list(processor_groups(range(latencies.processors)))
-        first = latencies.branch(one, BranchChoice.whole(one, 0), state.channels, exact=state.exact).macs
-        part = latencies.block_in_bands(block, state)
-        for last in range(block + 1, len(blueprint.traced.blocks)):
-            following = latencies.block_in_bands(last, TensorChannels(blueprint.channels_before(last), exact=True))
-            if part is None or following is None:
-                break
-            part, segment = part.then(following), Segment(block, last + 1)
-            if not blueprint.traced.is_self_contained(segment):
-                continue
-            macs = first + latencies.original_macs(Segment(block + 1, segment.stop))
-            for group in groups:
-                seconds = latencies.banded_seconds(part, group, state.home)
-                choice = SegmentChoice.split_over(segment, group)
-                to = State(blueprint.channels_before(segment.stop), exact=True, home=group)
-                self._move(_Transition(state, segment, choice.branches, group), label, seconds, macs, to)
 
     def _branched(self, segment: Segment, state: State, label: _Label) -> None:
         """Transitions that branch a segment."""
@@ -209,13 +162,14 @@ class DynamicProgram:
             seconds = transfer_seconds(latencies, segment.first, state, readers) + candidate.seconds
             seconds += latencies.merging(segment.stop, candidate.parts)
             to = State(candidate.channels, exact=exact, home=readers)
-            self._move(_Transition(state, segment, candidate.branches), label, seconds, candidate.macs, to)
+            choice = SegmentChoice(segment, candidate.branches)
+            self._move(_Transition(state, choice), label, seconds, candidate.macs, to)
 
     def _move(self, move: _Transition, label: _Label, seconds: float, macs: int, to: State) -> None:
         self.transitions += 1
         if not math.isfinite(seconds):
             return
-        labels = self._labels[move.segment.stop]
+        labels = self._labels[move.choice.segment.stop]
         if to not in labels:
             labels[to] = _Label.empty(len(label.seconds))
         labels[to].reach(label, seconds, round(macs / self._unit), len(self._moves))
@@ -258,8 +212,8 @@ class DynamicProgram:
             label = self._labels[block][state]
             move = self._moves[label.moves[steps]]
             steps = int(label.before[steps])
-            block, state = move.segment.first, move.state
-            choices.append(SegmentChoice(move.segment, move.branches, move.split))
+            block, state = move.choice.segment.first, move.state
+            choices.append(move.choice)
         return merged_choices(self.latencies.blueprint.traced, choices[::-1])
 
 

@@ -16,12 +16,12 @@ from nnstretch.branching.search.network_latency import (
     predicted_design,
     states_before,
 )
-from nnstretch.branching.transform.build import build
+from nnstretch.branching.transform.build import BuiltNetworks
 from nnstretch.support.progress import Progress
 
 _RUNS = 4  # runs of untuned designs, to balance the branches
 _TUNED = 2  # runs of tuned designs
-_WORTH = 0.01  # minimum predicted gain, as a share of latency, for another run
+_WORTH = 0.02  # minimum predicted gain, as a share of latency, for another run
 _WORTH_TUNING = 0.03  # the same for tuned designs, whose runs take longer
 
 
@@ -34,6 +34,7 @@ class GuidedRefinement:
 
     Attributes:
         latencies: predictions; measurements correct them.
+        networks: of designs, to run.
         runner: runs networks.
         propose: the best network by current knowledge, given the last one that ran; None if none is within
             the limits.
@@ -47,6 +48,7 @@ class GuidedRefinement:
     """
 
     latencies: LatencyTable
+    networks: BuiltNetworks
     runner: DesignRunner
     propose: Callable[[NetworkCandidate], NetworkCandidate | None]
     progress: Progress
@@ -77,6 +79,8 @@ class GuidedRefinement:
             self.progress(number, most, what)
             begin = time.monotonic()
             seen[network.structure] = (self._run(network, tuned=tuned), network)
+            if number + 1 == most:
+                break
             following = self.propose(network)
             seconds = time.monotonic() - begin
             # Stop if no network is within the corrected limits, or if none is predicted to be much faster.
@@ -91,7 +95,7 @@ class GuidedRefinement:
     def _run(self, network: NetworkCandidate, *, tuned: bool) -> float:
         """Runs a network, corrects the predictions, and returns its seconds."""
         design, _ = predicted_design(self.latencies, network.choices, network.head)
-        measured = self.runner(build(self.latencies.blueprint, design), tuned=tuned)
+        measured = self.runner(self.networks.of(design), tuned=tuned)
         if tuned:
             self.measured_ms[design.id] = 1e3 * measured.seconds
         self._correct(network, measured)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nnstretch.branching.design.blueprint import Blueprint
+from nnstretch.branching.design.blueprint import Blueprint, SegmentChoice
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import choices_of, head_of, make_design
 from nnstretch.branching.latency.prediction import (
@@ -34,6 +34,7 @@ from nnstretch.branching.search.candidates import (
     PruningStatistics,
     SearchSpace,
     SegmentCandidate,
+    SegmentOptions,
     candidate_boundaries,
     coarse_search_space,
     collect_statistics,
@@ -76,7 +77,9 @@ from nnstretch.branching.search.unbranched import (
     unbranched_plans,
     whole_blocks,
 )
+from nnstretch.branching.search.whole_blocks import WholeBlockWays
 from nnstretch.branching.tracing.trace import Segment
+from nnstretch.branching.transform.build import BuiltNetworks
 from nnstretch.errors import DesignError
 from nnstretch.support.progress import Progress, silent
 from nnstretch.support.words import counted
@@ -130,9 +133,18 @@ class SearchOptions:
 
 
 def search(
-    blueprint: Blueprint, predictor: LatencyPredictor, options: SearchOptions
+    blueprint: Blueprint,
+    predictor: LatencyPredictor,
+    options: SearchOptions,
+    networks: BuiltNetworks | None = None,
 ) -> tuple[list[Design], SearchReport]:
     """Searches for the designs with the lowest predicted latency.
+
+    Args:
+        blueprint: the network.
+        predictor: of latencies.
+        options: of the search.
+        networks: of designs that run, which the caller may use afterwards.
 
     Returns:
         Designs, fastest first, and the report of the search. If no branched design is predicted to be ahead of the network
@@ -152,7 +164,8 @@ def search(
     family = family_of(blueprint.traced)
     unused = options.pareto or options.limits.target_ms is not None
     complete = replace(options, limits=options.limits.for_family(family), runner=None if unused else options.runner)
-    return _Search(LatencyTable(blueprint, predictor, options.processors, options.splits), family, complete).run()
+    latencies = LatencyTable(blueprint, predictor, options.processors, options.splits)
+    return _Search(latencies, family, complete, networks or BuiltNetworks(blueprint)).run()
 
 
 @dataclass(eq=False)
@@ -163,6 +176,7 @@ class _Search:
         latencies: predictions.
         family: of the network.
         options: with the family's default limits.
+        networks: of designs that run.
         transitions: number of transitions evaluated.
         front: see `SearchReport`.
         measured_ms: see `SearchReport`.
@@ -177,11 +191,15 @@ class _Search:
         plan_ms: milliseconds of the plans without branches that ran, as in `PlanRuns`.
         is_kept: whether the file that is kept holds what this search has found, and not what an earlier one did.
         end: `time.monotonic()` after which no design runs.
+        whole: ways to compute blocks without branches.
+        fine: branches next to those of segments of networks around which widths were refined.
+        heads: ways to compute a head that cannot be branched, by the version of the predictions and the state before it.
     """
 
     latencies: LatencyTable
     family: Family
     options: SearchOptions
+    networks: BuiltNetworks
     transitions: int = field(default=0, init=False)
     front: list[NetworkCandidate] = field(default_factory=list, init=False)
     measured_ms: dict[str, float] = field(default_factory=dict, init=False)
@@ -196,6 +214,12 @@ class _Search:
     plan_ms: dict[str, float] = field(default_factory=dict, init=False)
     is_kept: bool = field(default=False, init=False)
     end: float = field(default=math.inf, init=False)
+    whole: WholeBlockWays = field(init=False)
+    fine: dict[SegmentChoice, SegmentOptions] = field(default_factory=dict, init=False)
+    heads: dict[tuple[int, State], list[HeadCandidate]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.whole = WholeBlockWays(self.latencies)
 
     def run(self) -> tuple[list[Design], SearchReport]:
         """The designs and the report.
@@ -321,7 +345,14 @@ class _Search:
             return next(iter(_front(self._near([network, *coarse]))), None)
 
         refinement = GuidedRefinement(
-            self.latencies, runner, propose, self.options.progress, self._can_win, self.measured_ms, self.end
+            self.latencies,
+            self.networks,
+            runner,
+            propose,
+            self.options.progress,
+            self._can_win,
+            self.measured_ms,
+            self.end,
         )
         best = refinement.fastest(best)
         self.cut_short = refinement.cut_short
@@ -343,7 +374,8 @@ class _Search:
             what = (
                 "refining widths" if len(centres) == 1 else f"refining widths around {number} of {len(centres)} designs"
             )
-            near += self._combine(fine_search_space(self.latencies, self.options.limits, centre.choices), what)
+            space = fine_search_space(self.latencies, self.options.limits, centre.choices, self.fine)
+            near += self._combine(space, what)
         return near
 
     def _combine(self, choices: SearchSpace, what: str) -> list[NetworkCandidate]:
@@ -364,9 +396,15 @@ class _Search:
         end = self.latencies.blueprint.head.source
 
         def heads(state: State) -> list[HeadCandidate]:
-            return head_candidates(self.latencies, self.options.limits, {end: state})
+            # Runs correct branches of heads only.
+            if self.latencies.blueprint.tower_count:
+                return head_candidates(self.latencies, self.options.limits, {end: state})
+            key = (self.latencies.version, state)
+            if key not in self.heads:
+                self.heads[key] = head_candidates(self.latencies, self.options.limits, {end: state})
+            return self.heads[key]
 
-        program = DynamicProgram(self.latencies, by_first, candidates, heads)
+        program = DynamicProgram(self.latencies, by_first, candidates, heads, self.whole)
         found = program.run(lambda done, total: self._report_progress(done, total, what))
         self.transitions += program.transitions
         return found
@@ -446,7 +484,7 @@ class _Search:
     def _unbranched_plans(self, slowest: float) -> list[UnbranchedPlan]:
         """As `unbranched_plans`, from the present predictions, and all cores as one; the scheduler is asked once."""
         asked = None if self.options.even_if_slower or self.options.placed_seconds is None else self._placed_seconds
-        plans = unbranched_plans(self.latencies, asked, slowest)
+        plans = unbranched_plans(self.latencies, asked, slowest, self.whole)
         pool = self._pool_plan()
         return plans if pool is None else [*plans, pool]
 
@@ -594,7 +632,7 @@ class _Search:
             stays_unbranched=not any(design.meeting_points for design, _ in made),
             infeasible=self.infeasible,
             head_parts=latencies.blueprint.tower_count,
-            split_ms=_finite_ms(split_seconds(latencies)) if latencies.splits else None,
+            split_ms=_finite_ms(split_seconds(latencies, self.whole)) if latencies.splits else None,
             pool="" if self.options.pool is None else self.options.pool.name,
             product_macs=product_macs(latencies.blueprint),
             unbranched_ms=self.plan_ms,

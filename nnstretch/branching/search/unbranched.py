@@ -30,6 +30,7 @@ from nnstretch.branching.search.network_latency import (
     network_prediction,
     transfer_seconds,
 )
+from nnstretch.branching.search.whole_blocks import WholeBlockWays
 from nnstretch.branching.tracing.trace import Segment
 
 
@@ -82,7 +83,10 @@ def unbranched_plan(
 
 
 def unbranched_plans(
-    latencies: LatencyTable, placed_seconds: PlacedPredictor | None, slowest: float = math.inf
+    latencies: LatencyTable,
+    placed_seconds: PlacedPredictor | None,
+    slowest: float = math.inf,
+    ways: WholeBlockWays | None = None,
 ) -> list[UnbranchedPlan]:
     """The plans without branches: on each processor, and on several; none if all are clearly slower than the designs.
 
@@ -91,10 +95,11 @@ def unbranched_plans(
         placed_seconds: predicts the network with layers placed and split by the scheduler, which takes seconds; None:
             such plans are left out.
         slowest: seconds of the slowest design to compare.
+        ways: as in `split_seconds`.
     """
     least = split_estimate(latencies)
     if latencies.splits:  # bands meet less often than split blocks
-        least = min(least, split_seconds(latencies))
+        least = min(least, split_seconds(latencies, ways))
     # Routines that fuse layers of adjacent blocks save what the estimate does not know.
     if slowest < least and not latencies.fuses:
         return []
@@ -153,14 +158,20 @@ def _alone(latencies: LatencyTable, processor: int) -> float:
     return latencies.original(blocks)[processor] + latencies.head(processor)
 
 
-def split_seconds(latencies: LatencyTable) -> float:
-    """Predicted seconds of the network without branches: blocks are whole, split over the processors, or in bands of rows."""
+def split_seconds(latencies: LatencyTable, ways: WholeBlockWays | None = None) -> float:
+    """Predicted seconds of the network without branches: blocks are whole, split over the processors, or in bands of rows.
+
+    Args:
+        latencies: predictions.
+        ways: to compute blocks, if a search has some that it keeps.
+    """
     end = latencies.blueprint.head.source
 
     def whole_head(state: State) -> Sequence[HeadCandidate]:
         return (HeadCandidate((), head_prediction(latencies, {end: state}).seconds, 0),)
 
-    program = DynamicProgram(latencies, {}, lambda *_: (), whole_head, unbranched=True)
+    ways = WholeBlockWays(latencies) if ways is None else ways
+    program = DynamicProgram(latencies, {}, lambda *_: (), whole_head, ways, unbranched=True)
     return min((found.seconds for found in program.run(lambda *_: None)), default=math.inf)
 
 

@@ -203,7 +203,11 @@ def module_of(node: fx.Node) -> nn.Module:
 def parameters_of(node: fx.Node) -> list[nn.Parameter]:
     """Learnable tensors that a node's module has, or that it reads itself."""
     if node.op == "call_module":
-        return list(module_of(node).parameters())
+        module = module_of(node)
+        known: tuple[nn.Module, list[nn.Parameter]] | None = node.meta.get("parameters")
+        if known is None or known[0] is not module:
+            known = node.meta["parameters"] = (module, list(module.parameters()))
+        return known[1]
     tensor = node.meta.get("tensor")
     return [tensor] if isinstance(tensor, nn.Parameter) else []
 

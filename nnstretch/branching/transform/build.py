@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import fx, nn
@@ -17,6 +18,30 @@ from nnstretch.branching.transform.merge import assign_output_groups, initialise
 from nnstretch.branching.transform.network import Branch, BranchedNetwork, BranchedSegment, Head, HeadBranches
 from nnstretch.branching.transform.variants import Ends
 from nnstretch.errors import DesignError
+
+_KEPT = 2
+
+
+@dataclass(eq=False)
+class BuiltNetworks:
+    """Branched networks of a traced network. The last ones are kept: a search runs a design untuned, tuned, and returns it.
+
+    Attributes:
+        blueprint: the traced network.
+    """
+
+    blueprint: Blueprint
+    _kept: dict[str, BranchedNetwork] = field(default_factory=dict, init=False)
+
+    def of(self, design: Design) -> BranchedNetwork:
+        """The network of a design as `build` makes it, or the one that was returned for this structure before."""
+        kept = self._kept
+        network = kept.pop(design.id) if design.id in kept else build(self.blueprint, design)
+        network.design = design  # its predictions may be newer
+        self._kept[design.id] = network
+        while len(self._kept) > _KEPT:
+            del self._kept[next(iter(self._kept))]
+        return network
 
 
 def build(blueprint: Blueprint, design: Design) -> BranchedNetwork:

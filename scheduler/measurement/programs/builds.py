@@ -55,7 +55,8 @@ def build_programs(
         host: the CPU that drives it.
         progress: called after every program.
         command: of the processes, without its argument.
-        branched: as in `program_plans`.
+        branched: as in `program_plans`. Of the layers themselves only the settings that predictions measure are compiled then:
+            those of the designs that a search runs follow when they are tuned.
 
     Returns:
         Number of plans whose programs were compiled.
@@ -63,7 +64,8 @@ def build_programs(
     Raises:
         FileError: the cache cannot be written.
     """
-    plans = list(program_plans(layers, device, host, known_programs() | failed_programs(), branched=branched))
+    known, most = known_programs() | failed_programs(), 1 if branched else None
+    plans = list(program_plans(layers, device, host, known, branched=branched, most=most))
     count = min(_MOST_PROCESSES, len(usable_cores()), len(plans) // _WORTH)
     if not count:
         return 0

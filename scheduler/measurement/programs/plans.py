@@ -63,7 +63,13 @@ class ProgramPlan:
 
 
 def program_plans(
-    layers: Sequence[Layer], device: OpenCLProcessor, host: Processor, known: Iterable[str], *, branched: bool = False
+    layers: Sequence[Layer],
+    device: OpenCLProcessor,
+    host: Processor,
+    known: Iterable[str],
+    *,
+    branched: bool = False,
+    most: int | None = None,
 ) -> Iterator[ProgramPlan]:
     """Plans of the layers that need programs which are neither known nor needed by an earlier plan.
 
@@ -75,10 +81,11 @@ def program_plans(
         host: the CPU that drives it.
         known: names of programs.
         branched: also programs of branches: the first settings of narrower convolutions.
+        most: number of settings of each routine for the layers themselves; all if None.
     """
     seen = set(known)
     narrower = narrower_layers(layers, device.blocked.block) if branched else []
-    for layer, candidate in _by_recommendation(layers, narrower, device):
+    for layer, candidate in _by_recommendation(((layers, most), (narrower, 1)), device):
         try:
             lowering = candidate.routine.lower(layer, candidate.parameters)
             programs = _programs(lowering, device)
@@ -147,12 +154,17 @@ def _plain_convolution(
 
 
 def _by_recommendation(
-    layers: Sequence[Layer], narrower: Sequence[Layer], device: OpenCLProcessor
+    wanted: Sequence[tuple[Sequence[Layer], int | None]], device: OpenCLProcessor
 ) -> Iterator[tuple[Layer, Candidate]]:
-    """The first candidate of every routine for all layers, then the second for `layers`, and so on."""
+    """The first candidate of every routine for all layers, then the second, and so on.
+
+    Args:
+        wanted: layers, and how many candidates of a routine they have; all if None.
+        device: has the routines.
+    """
     settings = [
         [(layer, Candidate(routine, parameters)) for parameters in routine.parameter_space(layer)[:most]]
-        for some, most in ((layers, None), (narrower, 1))
+        for some, most in wanted
         for layer in some
         for routine in device.routines
         if not isinstance(routine, ExternalRoutine) and routine.supports(layer)

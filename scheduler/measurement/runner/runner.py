@@ -181,7 +181,7 @@ class Runner(Closing):
         Raises:
             DeviceError: the worker cannot be started.
         """
-        sizes = [PLAIN.bytes(t.type) for t in single.plan.outputs] if outputs else []
+        sizes = [PLAIN.bytes(t) for t in single.results] if outputs else []
         base = self._base(single)
         inputs = [self._input(array) for array in single.inputs]
         answers = self._allocate(sum(sizes))
@@ -200,7 +200,7 @@ class Runner(Closing):
         self._count += 1
         made = self._map(answers, sum(sizes))
         parts = np.split(made, np.cumsum(sizes)[:-1]) if sizes else []
-        found = [p.view(t.type.dtype) for p, t in zip(parts, single.plan.outputs, strict=False)]
+        found = [p.view(t.element.storage) for p, t in zip(parts, single.results, strict=False)]
         opening = Opening(self, layer, found)
         self.await_opening()
         with self._recovering(layer):

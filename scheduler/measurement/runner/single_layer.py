@@ -86,6 +86,7 @@ class SinglePlan:
         weights: (begin, bytes) of that copy; the others follow without gaps.
         repeats: number of copies.
         models: name -> model of an external engine; every step loads its own.
+        results: types of the layer's outputs as stored.
     """
 
     plan: Plan
@@ -94,6 +95,7 @@ class SinglePlan:
     weights: tuple[int, int]
     repeats: int
     models: Mapping[str, bytes] = field(default_factory=dict)
+    results: tuple[TensorType, ...] = ()
 
     @property
     def base_bytes(self) -> int:
@@ -148,6 +150,11 @@ def single_layer_plan(single: SingleLayer, inputs: Sequence[np.ndarray]) -> Sing
     return _Maker(single).make(inputs)
 
 
+def output_name(index: int) -> str:
+    """Name of the buffers in a device's memory that hold an output of the layer."""
+    return f"y{index}"
+
+
 class _Maker:
     def __init__(self, single: SingleLayer) -> None:
         self._single = single
@@ -170,7 +177,7 @@ class _Maker:
         for turn in range(single.turns if self._on_device else 1):
             read = {index: self._input(i, inputs[i]) for i, index in enumerate(single.layer.activations)}
             written = {
-                i: self._output(i, t) if shown and not turn else self._scratch(f"y{i}", PLAIN.bytes(t))
+                i: self._output(i, t) if shown and not turn else self._scratch(output_name(i), PLAIN.bytes(t))
                 for i, t in enumerate(self._stored)
             }
             turns.append({"input": read, "workspace": workspaces, "output": written})
@@ -199,7 +206,8 @@ class _Maker:
             constant_ranges={0: (0, _WORD), self._domain: (0, self._constant_bytes)},
         )
         validate(plan)
-        return SinglePlan(plan, fed, tuple(self._parts), weights, single.repeats, self._models)
+        stored = tuple(self._stored)
+        return SinglePlan(plan, fed, tuple(self._parts), weights, single.repeats, self._models, stored)
 
     def _add(self, buffer: PlanBuffer) -> int:
         self._buffers.append(buffer)

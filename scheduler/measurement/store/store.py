@@ -161,6 +161,14 @@ class ProfileStore:
         for record in records:
             yield self._row(record)
 
+    def workloads(self, processor: str) -> set[str]:
+        """The workloads that were measured on a processor, those of failures included."""
+        with self._lock, self._errors("read"):
+            records = self._database.execute(
+                "SELECT DISTINCT workload FROM measurement WHERE processor=?", (processor,)
+            ).fetchall()
+        return {str(workload) for (workload,) in records}
+
     def count_alone(self, processor: str, widest: float) -> int:
         """Number of a processor's times of layers outside of networks.
 

@@ -20,6 +20,8 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.spec import usable_cores
 from nnstretch.errors import FileError
+from nnstretch.frontends.torch_module import export
+from nnstretch.scheduler import planner
 from nnstretch.scheduler.measurement import interference
 from nnstretch.scheduler.measurement.interference import contention_factors, stored_contention_factors
 from nnstretch.scheduler.measurement.store.store import ProfileStore
@@ -53,6 +55,17 @@ def test_every_branch_of_a_run_takes_time_and_they_overlap() -> None:
 
 
 @needs_two_cores
+def test_tuned_designs_are_not_searched_for_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tune` does that with the design that is chosen."""
+    image, network = torch.zeros(1, 3, 32, 32), nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU())
+    processors = build_processors(PROCESSORS)
+    run_design = design_runner(processors, image, latency_predictor(processors, learned=False))
+    assert run_design is not None
+    monkeypatch.setattr(planner, "descend", lambda *_: pytest.fail("parameters are searched"))
+    assert run_design.tuned(export(network.eval(), image)).plan.steps
+
+
+@needs_two_cores
 def test_a_network_without_branches_runs_where_it_is_asked_to() -> None:
     """A slow core tells the places apart."""
     image, network = torch.zeros(1, 3, 32, 32), nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU())
@@ -61,7 +74,7 @@ def test_a_network_without_branches_runs_where_it_is_asked_to() -> None:
         processors = build_processors(PROCESSORS)
         run_design = design_runner(processors, image, latency_predictor(processors, learned=False))
         assert run_design is not None
-        run = UnbranchedRunner(run_design, network.eval())
+        run = UnbranchedRunner(run_design, lambda: export(network, image))
         first, second = run(0, ""), run(1, "")
         assert 0 < first < second / 2
         assert run(None, f"cpu:{CORES[0]}+{CORES[1]}*10:1") > 0

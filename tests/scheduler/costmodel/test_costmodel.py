@@ -23,11 +23,12 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import Candidate, Estimates
 from nnstretch.scheduler.costmodel.features import NAMES, Machine, columns, features, matrix
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
-from nnstretch.scheduler.costmodel.trees import CostTrees, Point, Sample, count_stored, cross_validate, stored_samples
+from nnstretch.scheduler.costmodel.training_table import Sample
+from nnstretch.scheduler.costmodel.trees import CostTrees, Point, count_stored, cross_validate, stored_samples
 from nnstretch.scheduler.costmodel.workload import Workload, parse_workload
 from nnstretch.scheduler.lowering.candidates import is_native
 from nnstretch.scheduler.lowering.units import unit_graph, working_set
-from nnstretch.scheduler.measurement.store.rows import Measurement
+from nnstretch.scheduler.measurement.store.rows import CacheState, Measurement
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.parameter_search.explorer import Exploration, Explorer, Schedule, SearchTask
 from nnstretch.scheduler.parameter_search.thoroughness import all_settings, explore, remembered_settings
@@ -177,6 +178,39 @@ def test_trees_refuse_what_is_unlike_anything_measured() -> None:
     assert np.isnan(few.predict(candidates)).all()
 
 
+def pool(channels: int, size: int) -> Layer:
+    image = TensorType((1, channels, size, size))
+    return Layer("pool", "GlobalPool", (image,), (TensorType((1, channels, 1, 1)),), {"kind": "average"})
+
+
+def test_what_multiplies_nothing_is_predicted_from_two_workloads(tmp_path: Path) -> None:
+    """By its traffic, at the mean of their rates in the same cache state."""
+    routine, per_byte = "cpu:float32/copies", 1e-9
+    pools = [pool(64, 7), pool(128, 7)]
+
+    def measured(layer: Layer, state: CacheState, factor: float) -> Sample:
+        return Sample(layer.workload, routine, {}, factor * per_byte * 4 * layer.type_of(0).elements, state)
+
+    known = [measured(layer, "l3", 1.0) for layer in pools] + [measured(pools[0], "memory", 3.0)]
+    trees = CostTrees.train([*samples(LAYERS), *known], MACHINE)
+    assert trees is not None
+    path = tmp_path / "trees.json"
+    trees.save(path)
+    for one in (trees, CostTrees.load(path, MACHINE)):
+        assert one is not None
+        asked = [Point(pool(96, 7).workload, routine, {}, state) for state in ("l3", "memory", "warm")]
+        near, far, unseen = one.predict([*asked])
+        assert near == pytest.approx(per_byte * 4 * 96 * 49, rel=0.1)
+        assert far == pytest.approx(3 * near, rel=0.1)
+        assert near < unseen < far
+        assert math.isnan(one.predict([Point(pool(512, 14).workload, routine, {}, "l3")])[0])
+    single = CostTrees.train([*samples(LAYERS), known[0]], MACHINE)
+    assert single is not None
+    assert math.isnan(single.predict([Point(pools[1].workload, routine, {}, "l3")])[0])
+    errors = cross_validate([*samples(LAYERS), *known], MACHINE)
+    assert errors is not None
+
+
 def test_trees_are_the_same_again_and_survive_a_file(tmp_path: Path) -> None:
     asked = [Point(layer.workload, DIRECT, SETTINGS[7], "warm") for layer in LAYERS]
     one, other = (CostTrees.train(samples(LAYERS), MACHINE, seed=3) for _ in range(2))
@@ -190,7 +224,8 @@ def test_trees_are_the_same_again_and_survive_a_file(tmp_path: Path) -> None:
     kept = CostTrees.load(path, MACHINE)
     assert kept is not None
     np.testing.assert_allclose(kept.predict(asked), expected, rtol=1e-6)
-    assert (kept.errors, kept.samples, kept.extents) == (one.errors, one.samples, one.extents)
+    assert (kept.errors, kept.samples) == (one.errors, one.samples)
+    assert (kept.extents, kept.means) == (one.extents, one.means)
     assert CostTrees.load(path, Machine(4, 16)) is None
 
 

@@ -15,13 +15,15 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from nnstretch.devices.base.processor import Processor
+from nnstretch.devices.base.routine import PLAIN, Layout
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.cpu.processor import CpuProcessor
 from nnstretch.devices.external.onnxruntime import OnnxRuntimeRoutine
 from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.graph.layer import Layer, TensorType, fused_layer
 from nnstretch.passes import optimize
-from nnstretch.scheduler.costmodel.costs import Candidate, Outcome
+from nnstretch.scheduler.costmodel.costs import Candidate, Estimates, Outcome
 from nnstretch.scheduler.measurement.caches import CacheSizes, cache_sizes, layer_state, network_state, written_afar
 from nnstretch.scheduler.measurement.local_site import LocalSite
 from nnstretch.scheduler.measurement.profiler import Profiler
@@ -134,6 +136,45 @@ def test_layers_that_onnx_runtime_refuses_on_random_inputs_have_no_seconds(
     assert len(store) == 0
 
 
+def test_a_quick_race_ends_after_half_the_runs(processor: CpuProcessor, store: ProfileStore) -> None:
+    layer = convolution()
+    (first, *_) = candidates(processor, layer)
+    runner = Unsteady()
+    with Profiler(store, processor, site=LocalSite(processor, runner, quick=True)) as profiler:
+        (quick,) = profiler.measure(processor, layer, [first])
+    with Profiler(store, processor, fresh=True, site=LocalSite(processor, Unsteady())) as profiler:
+        (usual,) = profiler.measure(processor, layer, [first])
+    assert 3 <= len(quick.samples) <= 7 < len(usual.samples)
+    assert quick.error == usual.error
+
+
+def test_layout_changes_are_not_measured_where_others_know_them(processor: CpuProcessor, store: ProfileStore) -> None:
+    tensor, other = TensorType((1, 32, 8, 8)), TensorType((1, 64, 8, 8))
+
+    class Copies(Estimates):
+        def reorder_seconds(
+            self, processor: Processor, tensor: TensorType, before: Layout, after: Layout
+        ) -> float | None:
+            return None if tensor is other else 1.5
+
+    with Profiler(store, processor) as profiler:
+        asking = profiler.with_copies(Copies()).in_network(1 << 30)
+        assert asking.reorder_seconds(processor, tensor, PLAIN, processor.blocked) == 1.5
+        assert profiler.measurements == 0
+        measured = asking.reorder_seconds(processor, other, PLAIN, processor.blocked)
+        assert measured is not None and 0 < measured < 1
+        assert profiler.measurements == 1
+
+
+class Unsteady(Runner):
+    """A runner whose times differ from run to run, so that no race is decided early."""
+
+    def time(self, layers: Sequence[LoadedLayer], state: CacheState) -> list[TimedRun | None]:
+        self.turn = getattr(self, "turn", 0) + 1
+        seconds = 1e-4 * (1 + 0.2 * (self.turn % 3))
+        return [TimedRun(seconds * layer.single.repeats, None) for layer in layers]
+
+
 class Silent(Runner):
     """A runner that must not be used."""
 
@@ -181,6 +222,25 @@ def test_candidates_of_a_layer_stay_open_while_it_is_searched(processor: CpuProc
         assert runner.opens == 4
         profiler.compare(processor, layer, found)
         assert runner.opens == 4
+    runner.end()
+
+
+@pytest.mark.parametrize("channels", [32, 20])
+def test_answers_of_a_device_in_host_memory_are_checked_where_they_lie(
+    processor: CpuProcessor, store: ProfileStore, channels: int
+) -> None:
+    """The timed plan is the checked one."""
+    device, layer = OpenCLProcessor(ProcessorSpec("opencl", 0, usable_cores()[-1:])), convolution(channels)
+    found = [Candidate(r, r.default_parameters(layer)) for r in device.routines if r.supports(layer)]
+    runner = Counting()
+    with Profiler(store, processor, site=LocalSite(processor, runner), tolerance=1e-2) as profiler:
+        made = profiler.measure(device, layer, found)
+    assert runner.opens == (len(found) if device.in_host_memory else 2 * len(found))
+    assert all(one.seconds is not None and one.error is not None and 0 < one.error < 1e-2 for one in made)
+    device.in_host_memory = False
+    with Profiler(store, processor, fresh=True, site=LocalSite(processor, Counting()), tolerance=1e-2) as profiler:
+        apart = profiler.measure(device, layer, found)
+    assert [one.error for one in apart] == [one.error for one in made]
     runner.end()
 
 
